@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,7 +14,7 @@ import pytest
 import unmask
 from tests.conftest import SMALL
 from unmask.core.errors import DataError, RunError, UnmaskError, WriteError
-from unmask.core.files import LOCK, ClaimedFolder, whole_folder
+from unmask.core.files import LOCK, ClaimedFolder, locked, whole_folder, write_atomically
 
 
 def folder(root: Path, **options: object) -> ClaimedFolder:
@@ -119,6 +120,7 @@ def test_a_folder_is_whole_or_not_there(tmp_path: Path, monkeypatch: pytest.Monk
 
 HOLDS = """
 import sys
+import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 from unmask.core.files import ClaimedFolder, locked
@@ -157,3 +159,23 @@ def test_one_process_writes_at_a_time(corpus_file: Path, data_folder: Path, run:
     for name, verb in verbs[2::2]:
         verb(tmp_path / name)
         assert (tmp_path / name).exists()
+
+
+def test_a_lock_lies_beside_its_file_and_follows_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever TMPDIR says, and whatever another user has planted there."""
+    out, victim = tmp_path / "vectors.npy", tmp_path / "victim.txt"
+    victim.write_text("precious")
+    with locked(out):
+        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "elsewhere"))
+        with pytest.raises(RunError, match="another process"), locked(out):
+            pass
+    (tmp_path / ".vectors.npy.lock.json.partial").symlink_to(victim)
+    with locked(out):
+        assert (tmp_path / ".vectors.npy.lock.json").is_file()
+    (tmp_path / ".vectors.npy.lock").symlink_to(victim)
+    with pytest.raises(WriteError, match="cannot be written"), locked(out):
+        pass
+    (tmp_path / ".vectors.npy.lock").unlink()
+    write_atomically(out, b"new")
+    assert victim.read_text() == "precious"
+    assert {path.name for path in tmp_path.iterdir()} == {"vectors.npy", "victim.txt"}, "nothing is left beside it"

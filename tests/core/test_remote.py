@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import shutil
+import threading
 from collections.abc import Callable
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
@@ -187,3 +189,43 @@ def test_what_is_not_written_to_addresses() -> None:
     for call in calls:
         with pytest.raises(RunError, match="s3://bucket/x"):
             call()
+
+
+class Signed(BaseHTTPRequestHandler):
+    """Gives a file to requests that are signed."""
+
+    def do_GET(self) -> None:
+        is_signed = self.path == "/corpus.txt?X-Amz-Expires=60&X-Amz-Signature=hunter2"
+        content = b"The king sees the ship.\nThe queen sleeps.\n" * 40 if is_signed else b"no"
+        self.send_response(200 if is_signed else 403)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    do_HEAD = do_GET
+
+    def log_message(self, *_: object) -> None:
+        pass
+
+
+def test_secrets_of_an_address_are_neither_written_nor_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """Passwords and signatures; a signed address is no pattern."""
+    pytest.importorskip("aiohttp")
+    monkeypatch.setattr(remote, "TRIES", 1)
+    with ThreadingHTTPServer(("127.0.0.1", 0), Signed) as http:
+        threading.Thread(target=http.serve_forever, daemon=True).start()
+        address = f"http://me:hunter2@127.0.0.1:{http.server_port}/corpus.txt?X-Amz-Expires=60&X-Amz-Signature=hunter2"
+        prepared = unmask.prepare(address, out=tmp_path / "data", vocab_size=70)
+        unmask.prepare(address, out=tmp_path / "data", vocab_size=70, resume=True)
+        with pytest.raises(CorpusError, match=r"127\.0\.0\.1") as refused:
+            unmask.prepare(f"{address}&token=hunter3", out=tmp_path / "more")
+        http.shutdown()
+    assert prepared.documents > 0
+    everything = [repr(prepared), str(refused.value), caplog.text, *capfd.readouterr()]
+    for file in [*tmp_path.rglob("*"), *cache().rglob("*")]:
+        everything += [file.name, file.read_bytes().decode(errors="replace") if file.is_file() else ""]
+    assert not [text[:500] for text in everything if "hunter" in text]
+    assert any("corpus.txt?X-Amz-Expires=60&X-Amz-Signature=***" in text for text in everything)

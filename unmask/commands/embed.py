@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from unmask.core.errors import CorpusError, RunError
+from unmask.core.errors import CorpusError, RunError, without_secrets
 from unmask.core.files import check_file, locked, writing
 from unmask.core.remote import address_of, output_at
 from unmask.core.results import Notify, Progress, Result, Shown, usual_reporter
@@ -160,7 +160,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         note(f"longer than the model's {config.max_position_embeddings} tokens, and {what}: {num_long:,} texts")
     return EmbeddedFile(
         {
-            "out": address_of(out) or str(out),
+            "out": without_secrets(address_of(out) or str(out)),
             "dimension": dimension,
             "pooling": pooling,
             "normalize": normalize,

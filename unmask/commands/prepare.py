@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from unmask.commands.recipe_files import LightRecipe, Overrides, as_overrides, light_recipe
-from unmask.core.errors import SettingsError
+from unmask.core.errors import SettingsError, without_secrets
 from unmask.core.remote import address_of, output_at, path_at
 from unmask.core.results import Result, Shown, usual_reporter
 from unmask.data.data_folder import Manifest, data_folder
@@ -171,7 +171,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         reporter.note(text)
     return Prepared(
         {
-            "out": address_of(out) or str(out),
+            "out": without_secrets(address_of(out) or str(out)),
             "documents": manifest.documents,
             "bytes": manifest.bytes,
             "tokens": manifest.tokens,

@@ -35,7 +35,7 @@ from unmask.commands.run_data import (
     start_model,
 )
 from unmask.core.compiled import is_compiled
-from unmask.core.errors import DataError, DivergedError, RunError, TokenizerError, UnmaskError
+from unmask.core.errors import DataError, DivergedError, RunError, TokenizerError, UnmaskError, without_secrets
 from unmask.core.files import read_object, typed, whole_folder, write_atomically, writing
 from unmask.core.hub import local_path
 from unmask.core.interruption import Interruption
@@ -247,7 +247,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             raise
         summary = training.run(interruption, [*callbacks, *map(SendCheckpoints, outputs)])
     if path_at(out) is None:
-        reporter.note(f"all of it is at {address_of(out)}")
+        reporter.note(f"all of it is at {without_secrets(str(address_of(out)))}")
     return Run(folder.root, summary)
 
 

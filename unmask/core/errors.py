@@ -27,9 +27,26 @@ _LONGEST = 1000
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
+# Of addresses: a name with its password, and what signs a request.
+_PASSWORD = re.compile(r"(?<=://)[^/\s?#]*@")
+_SIGNATURE = re.compile(
+    r"([?&][^=&\s]*(?:signature|sig|token|key|password|secret|credential|auth)[^=&\s]*=)[^&#\s'\")]*", re.IGNORECASE
+)
+
+
+def without_secrets(text: str) -> str:
+    """A text whose addresses have no password and no signature; to be called before one is written or shown.
+
+    Example: `s3://me:secret@host/a` is `s3://host/a`, and `https://host/a?X-Amz-Signature=1f2e`
+    `https://host/a?X-Amz-Signature=***`.
+    """
+    return _SIGNATURE.sub(r"\1***", _PASSWORD.sub("", text)) if "://" in text or ":/" in text else text
+
+
 def printable(text: str) -> str:
-    """A text that does nothing to a terminal: control characters but line breaks and tabs are spelled out (`\\x1b`)."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
+    """A text that does nothing to a terminal and tells no secret of an address: control characters but line breaks and
+    tabs are spelled out (`\\x1b`)."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", without_secrets(text))
 
 
 def _one_line(text: str) -> str:

@@ -9,7 +9,6 @@ import os
 import shlex
 import shutil
 import socket
-import tempfile
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -36,7 +35,7 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
 
 
 def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
-    """Writes a file under another name, forces it to the disk, and gives it its name in one step.
+    """Writes a file under another name, forces it to the disk, and gives it its name in one step. No link is followed.
 
     Where it cannot be written, nothing of it is left, and a WriteError says why.
     """
@@ -44,11 +43,13 @@ def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
     data = content.encode() if isinstance(content, str) else content
     try:
         with writing(path):
-            with partial.open("wb") as file:
+            partial.unlink(missing_ok=True)
+            with partial.open("xb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(partial, path)
+            sync_names(path.parent)
     except WriteError:
         with contextlib.suppress(OSError):
             partial.unlink()
@@ -71,6 +72,7 @@ def whole_folder(target: Path, partial: Path | None = None) -> Iterator[Path]:
             sync_folder(partial)
             shutil.rmtree(target, ignore_errors=True)
             os.replace(partial, target)
+            sync_names(target.parent)
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
@@ -109,6 +111,11 @@ def sync_folder(folder: Path) -> None:
             continue
         with path.open("rb+") as file:
             os.fsync(file.fileno())
+    sync_names(folder)
+
+
+def sync_names(folder: Path) -> None:
+    """Forces a folder's list of names to the disk."""
     if os.name == "posix":  # Windows cannot open folders
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -268,8 +275,8 @@ def locked(
 
     Args:
         out: The file or folder.
-        lock: The file that is locked; which process holds it is written beside it. None: one among the temporary files,
-            so that nothing stands beside `out`, and processes of this user and machine only are kept out.
+        lock: The file that is locked; which process holds it is written beside it. None: `.NAME.lock` beside `out`,
+            which goes with the lock.
         wait: For so many seconds, while another process holds it; -1: as long as it does.
         named: What the error calls it; None: by its path.
         error: The class of the error.
@@ -278,11 +285,7 @@ def locked(
         UnmaskError: Another process writes it meanwhile; the error says which.
         WriteError: The folder of the lock is read-only.
     """
-    if lock is None:
-        folder = Path(tempfile.gettempdir()) / f"unmask-locks-{getattr(os, 'getuid', int)()}"
-        with writing(folder):
-            folder.mkdir(mode=0o700, exist_ok=True)
-        lock = folder / f"{hashlib.sha256(str(out.resolve()).encode()).hexdigest()[:32]}.lock"
+    stays, lock = lock is not None, lock or out.with_name(f".{out.name}.lock")
     holder, of_system = lock.with_name(f"{lock.name}.json"), FileLock(lock)
     with writing(out), contextlib.suppress(Timeout):  # an `OSError` too
         of_system.acquire(timeout=wait)
@@ -303,6 +306,8 @@ def locked(
         yield
     finally:
         holder.unlink(missing_ok=True)
+        if not stays:  # before it is released: who opened it meanwhile finds it gone, and opens the next one
+            lock.unlink(missing_ok=True)
         of_system.release()
 
 

@@ -27,8 +27,9 @@ from functools import partial
 from itertools import groupby
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
-from unmask.core.errors import CorpusError, RunError, UnmaskError, parse_json
+from unmask.core.errors import CorpusError, RunError, UnmaskError, parse_json, without_secrets
 from unmask.core.files import LOCK, ClaimedFolder, locked, write_atomically, writing
 
 CACHE = "UNMASK_CACHE"  # names another folder than ~/.cache/unmask
@@ -42,6 +43,14 @@ _PERMANENT = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirecto
 _LAST = ("*/manifest.json", "recipe.toml", "settings.json", "checkpoints/*/state.json", "summary.json", "manifest.json")
 _NEVER = (LOCK, f"{LOCK}.json", "*.partial", "partial*", "*.tmp", ".*.lock")
 log = logging.getLogger(__name__)
+
+
+def _without_secrets(record: logging.LogRecord) -> bool:
+    record.msg, record.args = without_secrets(record.getMessage()), ()
+    return True
+
+
+log.addFilter(_without_secrets)
 Value = TypeVar("Value")
 
 
@@ -88,7 +97,8 @@ def local_copies(*names: Any) -> list[Any]:
             paths.append(here)
         else:
             system, path = connect(address)
-            if not any(sign in path for sign in "*?["):
+            is_web = address.startswith(("http://", "https://"))  # where ? begins a query
+            if not any(sign in path.partition("?")[0] if is_web else sign in path for sign in "*?["):
                 paths.append(_fetch(system, address.rstrip("/"), path))
                 continue
             matches = tried(address, partial(system.glob, path))
@@ -115,7 +125,8 @@ def _fetch(system: Any, address: str, path: str) -> Path:
     sizes = tried(address, lambda: _listed(system, path))
     if not sizes:
         raise CorpusError(f"{address}: there is no file")
-    base = PurePosixPath(path).name or "text"
+    address = without_secrets(address)
+    base = PurePosixPath(urlsplit(path).path if "://" in path else path).name or "text"
     inside = {name: PurePosixPath(base, name.removeprefix(path).lstrip("/")) for name in sizes}
     for name, place in inside.items():
         if ".." in place.parts:
@@ -204,7 +215,7 @@ def source_named(name: str) -> str:
     address, _, key = name.rpartition("#")
     if not key or address_of(address) is None:
         return name
-    path = cache() / key / PurePosixPath(address).name
+    path = cache() / key / PurePosixPath(urlsplit(address).path).name
     if not path.exists():
         (path,) = local_copies(address)
         if lasting_source(path) != name:

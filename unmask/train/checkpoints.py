@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from unmask.core.errors import DivergedError, RunError, parse_json, sealed, unsealed
-from unmask.core.files import file_sha256, sync_folder, whole_folder
+from unmask.core.files import file_sha256, whole_folder
 from unmask.core.interruption import Interrupted, Interruption
 from unmask.core.results import Reporter
 from unmask.data.rows import Cursor
@@ -103,7 +103,6 @@ def _write(root: Path, tensors: Tensors, content: dict[str, Any], *, keep: int) 
             files = {path.name: file_sha256(path) for path in sorted(partial.iterdir())}
             text = json.dumps(sealed(content | {"files": files}), indent=1)
             (partial / _STATE).write_text(text + "\n", encoding="utf-8")
-        sync_folder(root)
     except (OSError, SafetensorError) as error:
         reason = getattr(error, "strerror", None) or error
         raise RunError(f"{target}: the checkpoint cannot be written ({reason}); older ones are untouched") from error

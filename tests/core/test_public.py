@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import torch
 
-from unmask.core.errors import RunError, SettingsError
+from unmask.core.errors import DataError, RunError, SettingsError
 from unmask.core.public import public
 
 
@@ -95,3 +96,22 @@ def test_a_child_forked_after_use_is_told_so(monkeypatch: pytest.MonkeyPatch) ->
     assert "spawn" in queue.get()
     process.join()
     work(1)
+
+
+@pytest.mark.parametrize(
+    "cause",
+    [
+        MemoryError(),
+        OSError(12, "Cannot allocate memory"),
+        RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 524288 bytes"),
+        pa.ArrowMemoryError("malloc of size 1024 failed"),
+    ],
+)
+def test_memory_is_memory_in_every_reader(cause: Exception) -> None:
+    """Whatever a reader makes of it: what was read may be whole."""
+    with pytest.raises(DataError, match=r"^a\.npy: not enough memory") as caught:
+        try:
+            raise cause
+        except Exception as error:
+            raise DataError("a.npy: damaged (some reason); make the index anew") from error
+    assert "anew" not in str(caught.value)

@@ -40,7 +40,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 import unmask
-from unmask.core.errors import EndedElsewhereError, SettingsError, UnmaskError, printable
+from unmask.core.errors import EndedElsewhereError, SettingsError, UnmaskError, printable, says_out_of_memory
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -538,6 +538,9 @@ def make_app(names: Iterable[str] = COMMANDS, *, listed_only: bool = False) -> t
     return app
 
 
+NO_MEMORY = "not enough memory ({}); free some, or begin with smaller batches or files"
+
+
 def main() -> None:  # noqa: PLR0912  (each way to end)
     """Runs the command line and leaves.
 
@@ -566,7 +569,9 @@ def main() -> None:  # noqa: PLR0912  (each way to end)
     except UnmaskError as error:
         message = error.for_command_line()
     except OSError as error:
-        if error.filename is None and error.errno == errno.ENOSPC:
+        if says_out_of_memory(error):
+            message = NO_MEMORY.format(error)
+        elif error.filename is None and error.errno == errno.ENOSPC:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where Python still writes at its end
             code, message = 2, "standard output is full: results were not printed"
         elif error.filename is None or isinstance(error, FileNotFoundError | FileExistsError):
@@ -576,6 +581,8 @@ def main() -> None:  # noqa: PLR0912  (each way to end)
     except Exception as error:
         if (signum := getattr(error, "signum", None)) is not None:
             code, message = 128 + signum, str(error)
+        elif says_out_of_memory(error):
+            message = NO_MEMORY.format(error)
         elif hasattr(error, "format_message"):  # of click's usage errors, which typer may bring with it
             context = getattr(error, "ctx", None)
             command = "unmask" if context is None else context.command_path

@@ -55,6 +55,20 @@ def _one_line(text: str) -> str:
     return printable(line if len(line) <= _LONGEST else f"{line[: _LONGEST - 200]} ... {line[-150:]}")
 
 
+def says_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says so. Of PyTorch's many are plain RuntimeErrors: the CPU's allocator's, those of CUDA itself
+    and its libraries; pyarrow and the loader of shared libraries have their own."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return not isinstance(error, UnmaskError) and any(phrase in str(error) for phrase in _OF_MEMORY)
+
+
+_OF_MEMORY = (
+    "not enough memory", "can't allocate memory", "Cannot allocate memory", "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED", "Failed to launch worker thread", "failed to map segment",
+)  # fmt: skip
+
+
 class UnmaskError(ValueError):
     """Base of everything that a user's input, settings or environment can cause.
 
@@ -70,7 +84,10 @@ class UnmaskError(ValueError):
         self.options = options
 
     def __str__(self) -> str:
-        return _one_line(super().__str__())
+        text, cause = super().__str__(), self.__cause__ or self.__context__
+        if cause is not None and says_out_of_memory(cause) and not isinstance(self, MemoryFullError):
+            text = f"{text.partition(': ')[0]}: not enough memory, or damaged ({cause or 'no memory left'})"
+        return _one_line(text)
 
     def for_command_line(self) -> str:
         """The text, with options as the command line spells them."""

@@ -16,7 +16,6 @@ The same text always gives the same blocks, so an index that was stopped resumes
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import io
 import json
@@ -34,7 +33,7 @@ import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt, PositiveInt
 
-from unmask.core.errors import DataError, MemoryFullError, SettingsError, parse_json, sealed, unsealed
+from unmask.core.errors import DataError, SettingsError, parse_json, sealed, unsealed
 from unmask.core.files import ClaimedFolder, absence, file_sha256, write_atomically, writing
 from unmask.core.settings import Settings, validated
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE
@@ -109,11 +108,9 @@ def read_state(file: Path) -> IndexState:
         raise damaged(file, error) from error
 
 
-def damaged(file: Path, error: object) -> DataError | MemoryFullError:
+def damaged(file: Path, error: object) -> DataError:
     """The error that a file of an index cannot be used."""
     reason = " ".join(str(error).split())[:200]
-    if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
-        return MemoryFullError(f"{file}: not enough memory to read it; the file may be whole")
     if isinstance(error, OSError) and error.errno is not None:  # it could not be read at all
         return DataError(f"{file}: cannot be read ({reason})")
     return DataError(f"{file}: damaged ({reason}); make the index anew", options=("overwrite",))

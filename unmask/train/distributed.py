@@ -35,9 +35,8 @@ from torch.distributed.distributed_c10d import PrefixStore, Store
 from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
-from unmask.core.errors import EndedElsewhereError, RunError, UnmaskError
+from unmask.core.errors import EndedElsewhereError, RunError, UnmaskError, says_out_of_memory
 from unmask.data.rows import Share
-from unmask.train.hardware import says_out_of_memory
 
 log = logging.getLogger(__name__)
 Value = TypeVar("Value")

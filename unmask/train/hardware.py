@@ -127,15 +127,6 @@ def reason_of(error: BaseException) -> str:
     return (str(error) or "no memory left").splitlines()[0]
 
 
-def says_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says so. Of PyTorch's many are plain RuntimeErrors: the CPU's allocator's, those of CUDA itself
-    and its libraries."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    phrases = ("not enough memory", "can't allocate memory", "out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
-    return any(phrase in str(error) for phrase in phrases)
-
-
 # ----------------------------------------
 # What a step takes of a GPU's memory, by calculation, and how many positions therefore go at once.
 #

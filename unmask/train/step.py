@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from unmask.core.errors import DivergedError, MemoryFullError, SettingsError
+from unmask.core.errors import DivergedError, MemoryFullError, SettingsError, says_out_of_memory
 from unmask.core.hashing import mix_ints
 from unmask.data.rows import Cursor, Rows
 from unmask.masking.masker import MaskedRows
 from unmask.model.encoder import MaskedLM, uncompile_model
 from unmask.model.fused import MOST, Sequences
 from unmask.train.distributed import ALONE, Group, Synced
-from unmask.train.hardware import reason_of, says_out_of_memory, sums_dtype, works_on_its_own
+from unmask.train.hardware import reason_of, sums_dtype, works_on_its_own
 from unmask.train.objectives import PREDICT_MASKED, Objective, StepTargets, Targets, map_tensors
 from unmask.train.settings import TrainingSettings
 

@@ -113,7 +113,7 @@ class Index(Readable):
         self._encoder: SearchEncoder | None = None
 
     @classmethod
-    def build(  # noqa: PLR0912, PLR0913  (the options of the command line, each a name that users know)
+    def build(  # noqa: PLR0913  (the options of the command line, each a name that users know)
         cls,
         model: str | Path | Model,
         texts: Texts,

@@ -25,7 +25,7 @@ def fill_disk(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     real_open, real_text = Path.open, Path.write_text
 
     def check(path: Path, mode: str) -> None:
-        if path.name.removesuffix(".partial") == name and mode[0] in "wa":
+        if path.name.removesuffix(".partial") == name and mode[0] in "wax":
             raise OSError(28, "No space left on device")
 
     def open_(self: Path, mode: str = "r", *arguments: Any, **options: Any) -> Any:

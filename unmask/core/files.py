@@ -252,7 +252,7 @@ class ClaimedFolder:
         inputs: Iterable[Path] = (),
         clears: Collection[str] | None = None,
     ) -> Iterator[None]:
-        """While it is entered, it is held, as `check` allows. Where it is replaced, `clears` is gone; None: all of it."""
+        """While it is entered, it is held, as `check` allows. Of what it held, `clears` goes; None: all of it."""
         self.check(resume=resume, overwrite=overwrite, inputs=inputs)
         with self.held():
             self.check(resume=resume, overwrite=overwrite)  # again: no other process comes from now on

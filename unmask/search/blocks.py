@@ -74,7 +74,7 @@ class IndexSettings(Settings):
     precision: str
 
 
-class Block(Settings):
+class IndexBlock(Settings):
     """Consecutive passages: how many, a hash of them, and their files."""
 
     passages: PositiveInt
@@ -89,7 +89,7 @@ class IndexState(Settings):
 
     version: Literal[1] = 1
     settings: IndexSettings
-    blocks: list[Block] = Field(default_factory=list)
+    blocks: list[IndexBlock] = Field(default_factory=list)
     documents: NonNegativeInt = 0
     skipped: dict[str, int] = Field(default_factory=dict)
     numbers: FileName | None = None  # the document of each passage; None: the index is not whole
@@ -182,7 +182,7 @@ class IndexFolder:
         with _reading(self.blocks / name):
             return file_sha256(self.blocks / name).startswith(Path(name).stem)
 
-    def is_whole(self, block: Block) -> bool:
+    def is_whole(self, block: IndexBlock) -> bool:
         """Whether both files of a block are there, and intact."""
         with suppress(FileNotFoundError):
             return self.is_intact(block.vectors) and self.is_intact(block.table)
@@ -201,7 +201,7 @@ class IndexFolder:
         np.save(content, array, allow_pickle=False)
         return self.write(content.getbuffer(), ".npy")
 
-    def write_block(self, passages: Sequence[TextPassage], vectors: Vectors) -> Block:
+    def write_block(self, passages: Sequence[TextPassage], vectors: Vectors) -> IndexBlock:
         """Writes the files of a block; raises `WriteError` where one cannot be written."""
         is_dense = isinstance(vectors, np.ndarray)
         array = np.ascontiguousarray(vectors, dtype="<f4") if is_dense else stored_postings(vectors)
@@ -221,7 +221,7 @@ class IndexFolder:
         table = pa.Table.from_pylist(rows, _SCHEMA)
         pq.write_table(table, sink, row_group_size=_ROWS_AT_ONCE, compression="zstd")
         content = memoryview(sink.getvalue())
-        return Block(
+        return IndexBlock(
             passages=len(passages),
             hash=hash_of(passages),
             vectors=self.write_array(array),

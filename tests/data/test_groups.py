@@ -50,13 +50,10 @@ def test_the_short_forms_of_the_setting(value: object, meant: object) -> None:
     assert CorpusSettings.model_validate(corpus.model_dump(mode="json")) == corpus
 
 
-@pytest.mark.parametrize(
-    ("more", "named"),
-    [({}, "near_duplicates"), ({"validation": ["b.txt"]}, "validation"), ({"holdout_from": "end"}, "holdout_from")],
-)
-def test_what_the_setting_cannot_be(more: dict[str, object], named: str) -> None:
-    with pytest.raises(ValueError, match=named):
-        validated(CorpusSettings, {"holdout_groups": "a" if more else "column:", **more}, where="corpus")
+@pytest.mark.parametrize("more", [{"holdout_groups": "column:"}, {"validation": ["b.txt"]}, {"holdout_from": "end"}])
+def test_what_the_setting_cannot_be(more: dict[str, object]) -> None:
+    with pytest.raises(ValueError, match="holdout_groups"):
+        validated(CorpusSettings, {"holdout_groups": "a", **more}, where="corpus")
 
 
 @settings(max_examples=40, deadline=None)

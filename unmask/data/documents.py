@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from unmask.core.errors import CorpusError, listed
+from unmask.data.annotations import DOCUMENT_BEGIN, read_conll
 from unmask.data.columns import ColumnNames
 from unmask.data.reading import BadInput, LinePart, read_fasta, read_lines
 from unmask.data.settings import DocumentUnit
@@ -32,8 +33,7 @@ from unmask.data.sources import (
     keep_as_files,
     paths_or_texts,
 )
-from unmask.data.tables import columns_of, read_table, with_columns
-from unmask.data.treebanks import DOCUMENT_BEGIN, read_conll
+from unmask.data.tables import in_words, read_table, with_columns
 from unmask.tokenizer.spans import Spans, cut_spans, join_spans
 
 PIECE_CHARS = 1 << 18
@@ -214,10 +214,8 @@ def choose_unit(
     if trees:
         named = {"line": "a sentence", "block": "the sentences between two newdoc marks", "file": "the file"}
         reasons.append(f"{named[unit]} (corpus.documents = {unit})")
-    if columns := {columns_of(source.column) for source in sources if source.column is not None}:
-        several = "s" if any(len(names) > 1 for names in columns) else ""
-        spelled = sorted(" and ".join(map(repr, names)) for names in columns)
-        reasons.append(f"a row, its text in column{several} {' or '.join(spelled)}")
+    if columns := {in_words(source.column) for source in sources if source.column is not None}:
+        reasons.append(f"a row, its text in {' or '.join(sorted(columns))}")
     if "fasta" in kinds:
         reasons.append("a sequence")
     if others := sorted(kinds - TABLES - {"text", "conll", "conllu", "fasta"}):

@@ -18,12 +18,12 @@ from typing import Any, Literal, Protocol
 from unmask.core.errors import CorpusError, listed, shown, whole_number
 from unmask.core.files import file_sha256
 from unmask.core.settings import Settings
+from unmask.data.annotations import TaggedLine, read_sentences, word_number
 from unmask.data.columns import NOTHING, class_name, find_column, text_in, value_at
 from unmask.data.json_rows import json_form, json_rows
 from unmask.data.reading import BadInput, bare_suffix, broken_character, read_lines
 from unmask.data.sources import Source, find_sources, find_split
 from unmask.data.tables import LOOK_ROWS, class_names, rows_of
-from unmask.data.treebanks import TaggedLine, read_sentences, word_number
 
 Form = Literal["table", "lines", "treebank", "squad"]
 # Whether a table has two texts: `named`, where the second is named; `usual`, also where the columns of a pair are there

@@ -81,12 +81,9 @@ def find_column(
     Args:
         rows: First rows of the table.
         role: What it holds.
-        named: As the user named it; a field within a column by its path.
+        named: As the user named it; a field within a column by its path. A CorpusError where there is none.
         where: What errors call the table.
         taken: Columns that have another role.
-
-    Raises:
-        CorpusError: There is no column of this name.
     """
     if named is not None:
         if has_column(rows, named):
@@ -113,13 +110,11 @@ def text_columns(rows: Sequence[Row], named: ColumnNames, *, where: Path, taken:
     texts, chats, num_chars = [], [], Counter[str]()
     for name in dict.fromkeys(name for row in rows for name in row if name not in taken):
         values = [row[name] for row in rows if row.get(name)]
+        half = max(len(values), 1) / 2
         # letters, so neither numbers nor dates
-        has_letters = [isinstance(value, str) and any(map(str.isalpha, value)) for value in values]
-        if 2 * sum(has_letters) >= max(len(values), 1):
+        if sum(isinstance(value, str) and any(map(str.isalpha, value)) for value in values) >= half:
             texts.append(name)
-        elif name.lower() in USUAL["chat"] and 2 * sum(contents_of(v) is not None for v in values) >= max(
-            len(values), 1
-        ):
+        elif name.lower() in USUAL["chat"] and sum(contents_of(value) is not None for value in values) >= half:
             chats.append(name)
         for value in values if name in (*texts, *chats) else ():
             with suppress(ValueError):
@@ -296,10 +291,6 @@ def in_order(names: Iterable[str]) -> tuple[str, ...]:
 
     Example: `10`, `9` are 9, 10; `10`, `9`, `x` are 10, 9, x.
     """
-    numbers: dict[str, int] = {}
-    for name in (distinct := set(names)):
-        number = whole_number(name.removeprefix("-"))
-        if number is None:
-            return tuple(sorted(distinct))
-        numbers[name] = -number if name.startswith("-") else number
-    return tuple(sorted(distinct, key=lambda name: (numbers[name], name)))
+    distinct = sorted(set(names))
+    are_numbers = all(whole_number(name.removeprefix("-")) is not None for name in distinct)
+    return tuple(sorted(distinct, key=int) if are_numbers else distinct)

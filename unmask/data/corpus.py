@@ -12,7 +12,6 @@ task and their place in it; of equal ones the first stays. `Corpus.why` says why
 
 from __future__ import annotations
 
-import copy
 import json
 import logging
 from collections import Counter
@@ -111,6 +110,7 @@ class Corpus:
 
     Attributes:
         sources, validation_sources: The files; those that are held out, by name or as named.
+        num_bytes: Size of the sources together, where none is compressed; about the size of the text.
         plan: What a document is, and what is held out.
         tasks: The parts of the files, in the order of reading.
         needs: What must be decided about all of the text before any of it is used.
@@ -153,6 +153,7 @@ class Corpus:
                     "annotations that come with the text name places in it, but it is joined of "
                     f"{in_words(several)}; name one in corpus.column, {ways}"
                 )
+        self.num_bytes = text_bytes(self.sources)
         self.plan = plan_corpus(self.sources, settings, hold_out=hold_out, has_files=bool(held))
         self.tasks = plan_reading(self.sources, self.validation_sources, unit=self.plan.unit, size_bytes=task_bytes)
         unit, duplicates = self.plan.holdout_unit, settings.cleaning.duplicates
@@ -166,17 +167,6 @@ class Corpus:
         self.needs = frozenset(name for name, is_needed in decided.items() if is_needed)
         self.skipped: Counter[str] = Counter()
         self._decisions: Decisions | None = None
-
-    def without_files(self) -> Corpus:
-        """How text is read, without the files, which tasks name: it is small."""
-        light = copy.copy(self)
-        light.tasks, light.sources, light.validation_sources = [], [], []
-        return light
-
-    @property
-    def num_bytes(self) -> int | None:
-        """Size of the files together, where none is compressed; about the size of the text."""
-        return text_bytes(self.sources)
 
     def all_sources(self) -> list[Source]:
         """Training and held-out files."""

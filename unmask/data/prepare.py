@@ -8,6 +8,7 @@ text is put together here, between the tasks; most corpora need no look. `unmask
 
 from __future__ import annotations
 
+import copy
 import json
 import logging
 import os
@@ -278,7 +279,9 @@ class Preparation:
         slow = plan is not None and plan.pipeline is not None
         size_bytes = size_bytes or chunk_bytes(sum(size for _, size in sizes), slow=slow)
         decided = self._key if self.corpus.needs else ""
-        self.work = Work(root, self.corpus.without_files(), size_bytes, sample, plan, decided)
+        light = copy.copy(self.corpus)  # how text is read, without the files, which tasks name
+        light.tasks, light.sources, light.validation_sources = [], [], []
+        self.work = Work(root, light, size_bytes, sample, plan, decided)
 
     def go_on(self, executor: Executor | None, tasks: Sequence[ReadTask], *, is_part: bool) -> Manifest | str:
         """Does some of the tasks, and joins the results of all of them, unless this is a part of the work.

@@ -153,7 +153,7 @@ def rows_of(
         named = [part for name in map(str, names) for part in (name, *map(str.strip, name.split(",")))]
         own = filter(None, (source.label, source.group, source.id, source.title))
         header = {name.lower() for name in (*named, *known, *own)}
-        return _delimited(source.path, bad, tabs=source.kind == "tsv", header=header, used=used)
+        return _delimited(source, bad, header, used)
     return _columnar(source, bad, used)
 
 
@@ -231,12 +231,13 @@ def _batches(source: Source, used: Collection[str] | None) -> Iterator[tuple[int
 
 
 def _delimited(
-    path: Path, bad: BadInput, *, tabs: bool, header: set[str], used: Collection[str] | None
+    source: Source, bad: BadInput, header: set[str], used: Collection[str] | None
 ) -> Iterator[tuple[int, Row]]:
     """CSV with quotes; TSV as it is, since quotes there are mostly letters like any other.
 
     The first row holds names if one of them is in `header`, or if they look like names.
     """
+    path, tabs = source.path, source.kind == "tsv"
     sure = HEADER_NAMES | {name for name in header if not name.isdigit()}
     csv.field_size_limit(LONGEST_ROW)
     lines = (line + "\n" for line in whole_lines(path, bad))

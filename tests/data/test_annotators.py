@@ -68,8 +68,8 @@ def test_a_row_that_leaves_a_field_out_does_not_speak_for_the_file(
     origins, fields = choose_origins(settings, find_sources([path]))
     assert list(origins.items()) == [("chunks", "data"), ("entities", "data")]
     with pytest.raises(CorpusError, match="row 1 has no 'entities'"):
-        plan_annotation(settings, origins, Corpus([path], CorpusSettings(), fields=fields))
-    plan = plan_annotation(settings, origins, Corpus([path], CorpusSettings(bad_input="skip"), fields=fields))
+        plan_annotation(settings, origins, Corpus([path], CorpusSettings(), fields=fields).pieces)
+    plan = plan_annotation(settings, origins, Corpus([path], CorpusSettings(bad_input="skip"), fields=fields).pieces)
     assert plan.labels == {"chunks": ("NP0", "NP1"), "entities": ("PER",)}
     assert "entities from the data" in plan.describe()
 
@@ -79,7 +79,7 @@ def test_data_without_a_span(tmp_path: Path) -> None:
     settings = AnnotationSettings(columns=("entities",))
     origins, _ = choose_origins(settings, find_sources([path]))
     with pytest.raises(DataError, match="no entities"):
-        plan_annotation(settings, origins, Corpus([path], CorpusSettings(), fields={"entities": "entities"}))
+        plan_annotation(settings, origins, Corpus([path], CorpusSettings(), fields={"entities": "entities"}).pieces)
 
 
 def test_a_gazetteer_that_has_changed_makes_other_data(corpus_file: Path, tmp_path: Path) -> None:

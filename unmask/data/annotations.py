@@ -7,12 +7,12 @@ imported only here, and only when a pipeline is used.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from unmask.core.errors import CorpusError, DataError, SettingsError, shortened, shown, whole_number
 from unmask.data.reading import BadInput, LinePart, read_lines
@@ -20,9 +20,6 @@ from unmask.data.settings import AnnotationSettings
 from unmask.data.sources import Source
 from unmask.data.tables import LOOK_ROWS, rows_of
 from unmask.tokenizer.spans import Span, Spans, closed_loop, outermost, word_spans
-
-if TYPE_CHECKING:
-    from unmask.data.corpus import Corpus
 
 # ----------------------------------------
 # Treebanks and tagged text: CoNLL (a token a line with its tags) and CoNLL-U (Universal Dependencies)
@@ -456,9 +453,11 @@ def choose_origins(
     return origins, fields or None
 
 
-def plan_annotation(settings: AnnotationSettings, origins: Mapping[str, Origin], corpus: Corpus) -> AnnotationPlan:
-    """Settles the labels: those that a pipeline or gazetteer can give, and those that stand in the data. A DataError
-    where the data holds no span of a column."""
+def plan_annotation(
+    settings: AnnotationSettings, origins: Mapping[str, Origin], pieces: Callable[[], Generator[tuple[Any, bool]]]
+) -> AnnotationPlan:
+    """Settles the labels: those that a pipeline or gazetteer can give, and those that stand in the data, of which
+    `pieces` reads all documents. A DataError where the data holds no span of a column."""
     columns: dict[Origin, list[str]] = {"pipeline": [], "gazetteer": [], "data": []}
     for column, origin in origins.items():
         columns[origin].append(column)
@@ -472,8 +471,8 @@ def plan_annotation(settings: AnnotationSettings, origins: Mapping[str, Origin],
         labels["entities"] = tuple(sorted({label for _, label in phrases}))
     if columns["data"]:
         seen: dict[str, set[str]] = {column: set() for column in columns["data"]}
-        with closing(corpus.pieces()) as pieces:
-            for piece, _ in pieces:
+        with closing(pieces()) as marked:
+            for piece, _ in marked:
                 for column, spans in (piece.spans or {}).items():
                     seen[column].update(span.label for span in spans)
         if empty := next((column for column, each in seen.items() if not each), None):

@@ -97,7 +97,7 @@ def open_annotated(
         return Corpus(paths, corpus, task_bytes=task_bytes), None
     origins, fields = choose_origins(annotation, find_sources([*paths, *corpus.validation]))
     opened = Corpus(paths, corpus, fields=fields, task_bytes=task_bytes)
-    return opened, plan_annotation(annotation, origins, opened)
+    return opened, plan_annotation(annotation, origins, opened.pieces)
 
 
 def settings_of(

@@ -171,9 +171,6 @@ def test_every_strategy_of_raw_text_with_annotations(tmp_path: Path) -> None:
         assert (tokens, targets) == (entry["tokens"], round(entry["rate"] * tokens))
         assert entry["pairs"] is None
     assert (tmp_path / "audit.html").read_text().count("<svg") == 5 * len(entries)
-    line = next(line for line in repr(report).splitlines() if line.startswith("PROPN"))
-    shares = [100 * entry["by_pos"]["PROPN"][1] / entry["by_pos"]["PROPN"][0] for entry in entries]
-    assert [float(cell) for cell in line.split()[1:]] == pytest.approx(shares, abs=0.051)
 
 
 def test_pairs_by_the_naive_count(store: TokenStore, tokenizer: Tokenizer) -> None:
@@ -196,16 +193,14 @@ def test_pairs_by_the_naive_count(store: TokenStore, tokenizer: Tokenizer) -> No
     assert not counts.broken
 
 
-def test_a_recipe_with_pairs_is_audited_with_pairs(data_folder: Path, tmp_path: Path) -> None:
+def test_a_recipe_with_pairs_is_audited_with_pairs(data_folder: Path) -> None:
     settings = ("model.layout=bert", "objectives.pairs.kind=sentence_order")
-    report = unmask.audit(data_folder, settings=settings, strategy="span", out=tmp_path / "audit.html")
+    report = unmask.audit(data_folder, settings=settings, strategy="span")
     (entry,) = report.to_dict()["strategies"].values()
     pairs = entry["pairs"]
     assert 0 < pairs["with_both"] <= pairs["pairs"]
     for half in ("first", "second"):
         assert abs(pairs[f"{half}_rate"] - entry["expected_rate"]) < 4.5 * pairs[f"{half}_rate_stderr"]
-    for text in (repr(report), (tmp_path / "audit.html").read_text()):
-        assert f"some in both of {pairs['with_both']:,} of {pairs['pairs']:,} pairs" in text
 
 
 @pytest.mark.parametrize("rows", [1, 5, 30, 400])

@@ -84,19 +84,6 @@ def test_mistakes_leave_nothing_behind(
     assert [path.name for path in tmp_path.iterdir()] == [file]
 
 
-def test_a_dataset_that_was_saved(run: unmask.Run, tmp_path: Path) -> None:
-    """All of its files, as a file with the same rows."""
-    rows = [{"text": f"The cat sees {n} dogs at sea.", "id": f"row {n}"} for n in range(5)]
-    dataset = pytest.importorskip("datasets").Dataset.from_list(rows)
-    dataset.save_to_disk(tmp_path / "saved", num_shards=2)
-    dataset.to_json(tmp_path / "rows.jsonl")
-    for name in ("saved", "rows.jsonl"):
-        unmask.embed(run.folder, tmp_path / name, out=tmp_path / f"{name}.parquet")
-    saved, expected = (pq.read_table(tmp_path / f"{name}.parquet") for name in ("saved", "rows.jsonl"))
-    assert saved.equals(expected)
-    assert saved["id"].to_pylist() == [row["id"] for row in rows]
-
-
 def vectors(rows: int) -> np.ndarray:
     return np.random.default_rng(0).normal(size=(rows, 8)).astype(np.float32)
 
@@ -104,9 +91,9 @@ def vectors(rows: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([1, 2**63], "the id 9223372036854775808 does not fit into 64 bits; give ids as texts"),
-        ([-(2**63) - 1, 1], "the id -9223372036854775809 does not fit into 64 bits"),
-        (["a", "b\ud800"], r"the id 'b\\ud800' holds U\+D800, which is no character; take it out"),
+        ([2**63 - 1, 2**63], "9223372036854775808"),
+        ([-(2**63), -(2**63) - 1], "-9223372036854775809"),
+        (["a", "b\ud800"], r"U\+D800"),
     ],
 )
 def test_ids_that_cannot_be_stored(tmp_path: Path, ids: list[str | int], message: str) -> None:
@@ -116,12 +103,6 @@ def test_ids_that_cannot_be_stored(tmp_path: Path, ids: list[str | int], message
     with vector_file(tmp_path / "v.npy", 8) as add:  # which keeps none
         add(ids, vectors(2))
     assert np.array_equal(np.load(tmp_path / "v.npy"), vectors(2))
-
-
-def test_the_largest_ids_are_stored(tmp_path: Path) -> None:
-    ids = [2**63 - 1, -(2**63)]
     with vector_file(tmp_path / "v.parquet", 8) as add:
-        add(ids, vectors(2))
-    table = pq.read_table(tmp_path / "v.parquet")
-    assert table.column("id").to_pylist() == ids
-    assert np.array_equal(np.array(table.column("embedding").to_pylist(), dtype=np.float32), vectors(2))
+        add(ids[:1], vectors(1))
+    assert pq.read_table(tmp_path / "v.parquet").column("id").to_pylist() == ids[:1]

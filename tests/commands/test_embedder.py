@@ -18,7 +18,7 @@ from tests.commands.stopping import Stopping
 from tests.processes import in_processes
 from tests.train.group_runs import digest_of
 from tests.train.test_group import distance
-from unmask.core.errors import CorpusError, ModelError, RunError, SettingsError
+from unmask.core.errors import CorpusError, ModelError, SettingsError
 from unmask.core.interruption import Interrupted
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM, initialise
@@ -111,7 +111,6 @@ def test_every_text_finds_its_partner(base: Path, tmp_path: Path) -> None:
     one, other = trained.model.embed(titles), trained.model.embed(bodies)
     assert (one @ other.T).argmax(1).tolist() == list(range(5))
     assert trained.after is None, "too little is held out"
-    assert "Too little was held out" in (tmp_path / "e" / "model" / "README.md").read_text()
 
 
 def test_going_on_is_never_having_stopped(made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:
@@ -127,7 +126,7 @@ def test_going_on_is_never_having_stopped(made: unmask.Embedder, base: Path, cor
 
 
 def test_what_a_training_leaves(made: unmask.Embedder) -> None:
-    """Its figures, its pages, and a model that is still a masked language model."""
+    """Its figures, and a model that is still a masked language model."""
     evaluations = [line for line in metrics_of(made) if line["kind"] == "evaluation"]
     assert [line["step"] for line in evaluations] == [0, 3, 6, 9, 12]
     assert evaluations[-1]["kinds"] == made.after["kinds"]
@@ -137,9 +136,7 @@ def test_what_a_training_leaves(made: unmask.Embedder) -> None:
     assert len(made.model.fill("the [MASK] sees", top_k=2).masks[0]) == 2
     assert unmask.verify(made.folder / "model").passed
     card = (made.folder / "model" / "README.md").read_text()
-    for text in ("library_name: sentence-transformers", "license: mit", "truncate_dim=16", "recall@10"):
-        assert text in card, text
-    assert "recall@10 of held-out pairs: crops" in (made.folder / "report.html").read_text()
+    assert all(text in card for text in ("library_name: sentence-transformers", "license: mit", "truncate_dim=16"))
 
 
 def test_a_finished_one_changes_its_card(made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:
@@ -191,21 +188,6 @@ def test_errors(
     with pytest.raises(kind, match=message):
         unmask.embedder(base, **({"corpus": [corpus], "steps": 1} | changes), out=tmp_path / "e")
     assert not (tmp_path / "e" / "settings.json").exists()
-
-
-def test_errors_of_folders(made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:
-    folder = shutil.copytree(made.folder, tmp_path / "e")
-
-    def resume(message: str, steps: int) -> None:
-        with pytest.raises(RunError, match=message):
-            unmask.embedder(base, [corpus], out=folder, steps=steps, settings=EVERYTHING, resume=True)
-
-    (folder / "summary.json").write_text("{}")
-    resume("summary.json", steps=12)
-    (folder / "summary.json").unlink()
-    resume("but now it is", steps=13)
-    (folder / "negatives.safetensors").write_bytes(b"no")
-    resume(r"negatives\.safetensors", steps=12)
 
 
 # ----------------------------------------

@@ -29,15 +29,6 @@ def lexicon_file(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return out
 
 
-def test_collocations_of_the_small_language(lexicon_file: Path, data_folder: Path) -> None:
-    lexicon = load_lexicon(lexicon_file)
-    tokenizer = load_tokenizer(data_folder / "tokenizer")
-    texts = [tokenizer.decode(lexicon.ids_of(number)) for number in range(len(lexicon))]
-    assert len(texts) == 50
-    assert {"in Constantinople", "under the bridge", "at sea"} <= set(texts)
-    assert "the" not in texts
-
-
 def test_pretrain_makes_its_own_lexicon_once(
     data_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -106,9 +106,6 @@ def test_what_is_another_fine_tuning_does_not_go_on(options: dict[str, Any], tmp
     options["train"].write_text(options["train"].read_text() * 2)
     with pytest.raises(RunError, match=r"sha256\.train"):
         unmask.finetune(**options, out=out, settings=settings(1), resume=True)
-    (out / "runs.jsonl").write_text('{"figures"')
-    with pytest.raises(RunError, match="damaged"):
-        unmask.finetune(**options, out=out, settings=settings(1), resume=True)
     assert content(out) == before
 
 
@@ -164,25 +161,6 @@ def test_a_run_is_finished_there(server: Elsewhere, data_folder: Path, main: Mai
     assert code == 0, errors
     assert {"/bucket/runs/a/model/README.md", "/bucket/runs/a/recipe.toml"} <= set(server.sent)
     assert server.cat_file("/bucket/runs/a/model/model.safetensors") == weights
-
-
-def test_more_seeds_of_a_result_are_made_elsewhere(
-    server: Elsewhere, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    encoder = save_encoder(make_model, tokenizer, tmp_path / "encoder")
-    train, dev = write_classes(tmp_path / "train.jsonl", 24, 0), write_classes(tmp_path / "dev.jsonl", 12, 1)
-    given = {"task": "classify", "train": train, "validation": dev, "out": ADDRESS}
-    settings = (*FAST, "finetune.epochs=1")
-    unmask.finetune(encoder, **given, seeds=1, settings=settings)
-    (first,) = server.cat_file("/bucket/runs/a/runs.jsonl").splitlines()
-    shutil.rmtree(cache())
-    unmask.finetune(encoder, **given, seeds=2, settings=settings, resume=True)
-    lines = server.cat_file("/bucket/runs/a/runs.jsonl").splitlines()
-    assert len(lines) == 2
-    assert lines[0] == first
-    assert len(json.loads(server.cat_file("/bucket/runs/a/summary.json"))["seeds"]) == 2
-    unmask.finetune(encoder, **given, seeds=1, settings=settings, overwrite=True)
-    assert len(server.cat_file("/bucket/runs/a/runs.jsonl").splitlines()) == 1
 
 
 def test_vectors_are_sent(server: Elsewhere, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -13,14 +13,12 @@ import unmask
 from tests.commands.finetune_helpers import FAST, write_classes
 from tests.commands.transformers_models import save_transformers
 from unmask.core.errors import ModelError
-from unmask.model.transformers import TransformersNetwork
 from unmask.tasks.classify import ClassPrediction
 from unmask.tokenizer.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("sklearn")
 pytest.importorskip("seqeval")
-IDS = {"cls_token_id": 2, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3}
 TEXTS = ["The dog loves the ship at sea.", "The king sees the ship in the garden."]
 
 
@@ -72,18 +70,3 @@ def test_a_fine_tuned_folder_predicts_and_embeds(tokenizer: Tokenizer, tmp_path:
         _ = model.network
     more = finetune(tmp_path / "a" / "model", "classify", train, train, tmp_path / "b", "finetune.epochs=1")
     assert more.summary["labels"] == result.summary["labels"]
-
-
-@pytest.mark.parametrize(
-    ("name", "part"), [("Bert", {"hidden_act": "relu"}), ("ModernBert", {**IDS, "attention_bias": True})]
-)
-def test_layouts_of_ours_with_parts_that_we_lack(
-    name: str, part: dict[str, Any], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    encoder = save_transformers(name, tokenizer, tmp_path / "encoder", head="ForMaskedLM", **part)
-    train = write_classes(tmp_path / "train.jsonl", 32, 0)
-    result = finetune(encoder, "classify", train, train, tmp_path / "out", "finetune.epochs=1")
-    assert isinstance(result.model.network, TransformersNetwork)
-    assert unmask.load(tmp_path / "out").predict(TEXTS) == result.model.predict(TEXTS)
-    model, _ = theirs(tmp_path / "out", "AutoModelForSequenceClassification")
-    assert all(getattr(model.config, key) == value for key, value in part.items())

@@ -168,10 +168,6 @@ def test_the_version_is_that_of_the_package(command: Command) -> None:
     assert unmask.__version__ in done.out
 
 
-def test_every_public_name_is_there() -> None:
-    assert all(getattr(unmask, name) is not None for name in unmask.__all__)
-
-
 def test_a_process_prints_the_object_alone_on_stdout(run: unmask.Run, tmp_path: Path) -> None:
     done = process("-m", "unmask", "fill", run.folder / "model", "Anna [MASK] the ship .", "--json", cwd=tmp_path)
     assert (done.code, done.err) == (0, "")

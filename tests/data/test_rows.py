@@ -116,18 +116,6 @@ def test_an_epoch_of_blocks_has_every_piece_once(monkeypatch: pytest.MonkeyPatch
     assert first != sorted(first)
 
 
-def test_a_stream_of_blocks_has_every_token_once(
-    store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(order_module, "MIXED_PIECES", 1)
-    monkeypatch.setattr(order_module, "WINDOW_TOKENS", 500)
-    stream = RowStream(store, tokenizer, length=64, seed=0, ahead=True)
-    tokens = [0, 0]
-    for batch in takewhile(lambda batch: batch.epoch < 2, stream.batches(Cursor(), 7)):
-        tokens[batch.epoch] += batch.num_tokens
-    assert tokens == [store.num_tokens] * 2
-
-
 def write_shards(root: Path, number: int) -> list[ShardFile]:
     """Shards of a few record batches, each piece with other numbers than all others."""
     files, piece = [], 0
@@ -288,11 +276,6 @@ def test_rows_stay_what_they_are(
     assert digest.hexdigest()[:16] == DIGESTS[pairs, lengths]
 
 
-def test_rows_without_room(store: TokenStore, tokenizer: Tokenizer) -> None:
-    with pytest.raises(DataError, match="no room for text"):
-        RowStream(store, tokenizer, length=2, seed=0)
-
-
 def test_the_length_changes_within_a_window_and_nothing_is_lost(store: TokenStore, tokenizer: Tokenizer) -> None:
     """Rows of 16, then 24, then 64 positions in one epoch: every token of the text once, whatever was cut before."""
     stream = RowStream(store, tokenizer, length=64, seed=3)
@@ -402,6 +385,8 @@ def test_without_cls_the_first_token_of_the_text_is_never_masked(tmp_path: Path)
     assert without.maskable[first].all()
 
 
-def test_a_text_without_classes(store: TokenStore, tokenizer: Tokenizer) -> None:
+def test_rows_that_cannot_be(store: TokenStore, tokenizer: Tokenizer) -> None:
+    with pytest.raises(DataError, match="no room for text"):
+        RowStream(store, tokenizer, length=2, seed=0)
     with pytest.raises(DataError, match=r"without classes"):
         RowStream(store, tokenizer, length=16, seed=0, with_labels=True)

@@ -27,8 +27,6 @@ README = (ROOT / "README.md").read_text(encoding="utf-8")
 PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
 GUIDES = ("README", "finetuning", "installing", "limits", "measuring", "pretraining", "search", "trainer", "using")
 WNUT = ("wnut17train", "emerging.dev", "emerging.test")
-MAKEFILE = (ROOT / "Makefile").read_text(encoding="utf-8")
-
 ORDER = (
     "prepare", "pretrain", "embedder", "fill", "embed", "evaluate", "score", "export", "verify", "finetune", "predict",
     "compare", "search", "evaluate-search",
@@ -148,12 +146,6 @@ def test_every_setting_of_the_pages_exists() -> None:
     for page, text in PAGES.items():
         for name in re.findall(r"--set '?([a-z_.]+)=", text.replace("\n", " ")):
             assert name in names, f"{page.name}: {name}"
-
-
-def test_the_two_commands_are_in_the_makefile() -> None:
-    for target in ("demo", "test"):
-        assert f"make {target} " in README
-        assert re.search(rf"^{target}:", MAKEFILE, re.MULTILINE)
 
 
 def anchors(text: str) -> set[str]:

@@ -50,9 +50,6 @@ def test_a_run_tells_of_its_objectives(
         chance = 0.69 if "sentence" in name else 5.2
         assert trained["objectives"][name] == pytest.approx(chance, abs=0.35)
         assert figures["loss"] == pytest.approx(chance, abs=0.6)
-    stored = load_file(run.folder / "model" / "model.safetensors")
-    assert ("cls.seq_relationship.weight" in stored) == ("next_sentence" in names)
-    assert not any("boundary" in name or "retromae" in name for name in stored), "heads that no other tool runs"
     types = '"token_type_ids"' in (run.folder / "model" / "tokenizer_config.json").read_text()
     assert types == ("next_sentence" in names)
 

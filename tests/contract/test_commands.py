@@ -6,8 +6,6 @@ import json
 import re
 from pathlib import Path
 
-import numpy as np
-import pyarrow.parquet as pq
 import pytest
 
 import unmask
@@ -209,24 +207,6 @@ def test_masks_say_what_is_chosen_and_what_is_seen(command: Command, run: unmask
         assert changed <= set(one["targets"])
 
 
-def test_fill_has_candidates_for_every_mask(command: Command, run: unmask.Run) -> None:
-    done = command("fill", run.folder / "model", "Anna [MASK] sees the [MASK] .", "--top-k", 4, "--json")
-    assert [len(mask["candidates"]) for mask in done.json["masks"]] == [4, 4]
-    for mask in done.json["masks"]:
-        shares = [candidate["probability"] for candidate in mask["candidates"]]
-        assert shares == sorted(shares, reverse=True)
-        assert 0.0 < sum(shares) <= 1.0
-
-
-def test_evaluate_says_each_rate(command: Command, run: unmask.Run, samples: Path) -> None:
-    words = ("evaluate", run.folder / "model", samples / "lines.txt", "--rates", "0.15,0.3", "--pseudo-tokens", 0)
-    figures = command(*words, "--json").json
-    assert figures == command(*words, "--json").json, "masks are fixed"
-    assert set(figures["by_rate"]) == {"0.15", "0.3"}
-    assert figures["by_rate"]["0.15"]["loss"] == figures["loss"]
-    assert figures["perplexity"] == pytest.approx(np.exp(figures["loss"]))
-
-
 def test_predictions_of_a_file_are_a_line_a_row(command: Command, tuned: Path, samples: Path, tmp_path: Path) -> None:
     out = tmp_path / "predictions.jsonl"
     assert command("predict", tuned, samples / "classify.jsonl", "--out", out, "--json").code == 0
@@ -234,24 +214,6 @@ def test_predictions_of_a_file_are_a_line_a_row(command: Command, tuned: Path, s
     assert [row["row"] for row in rows] == list(range(1, 121))
     assert {row["label"] for row in rows} <= {"cold", "warm"}
     assert all(sum(row["probabilities"].values()) == pytest.approx(1.0, abs=1e-5) for row in rows)
-
-
-def test_embed_writes_a_vector_a_line(command: Command, run: unmask.Run, samples: Path, tmp_path: Path) -> None:
-    words = ("embed", run.folder / "model", samples / "lines.txt", "--long-texts", "split", "--normalize", "--out")
-    assert command(*words, tmp_path / "vectors.npy").code == command(*words, tmp_path / "vectors.parquet").code == 0
-    vectors = np.load(tmp_path / "vectors.npy")
-    assert (vectors.shape, vectors.dtype) == ((40, 64), np.float32)
-    assert np.allclose(np.linalg.norm(vectors, axis=1), 1.0, atol=1e-5)
-    assert pq.read_table(tmp_path / "vectors.parquet").num_rows == 40
-
-
-def test_a_query_finds_the_text_that_it_is(command: Command, index: Path, samples: Path) -> None:
-    text = (samples / "lines.txt").read_text(encoding="utf-8").splitlines()[7]
-    (query,) = command("search", "query", index, text.split(" . ")[0], "--top-k", 40, "--json").json["queries"]
-    scores = [hit["score"] for hit in query["hits"]]
-    assert len(scores) == 40
-    assert scores == sorted(scores, reverse=True)
-    assert [hit["rank"] for hit in query["hits"]] == list(range(1, 41))
 
 
 def test_audit_finds_every_strategy_sound(command: Command, data: Path) -> None:

@@ -176,14 +176,6 @@ def test_fixed_rows_are_masked_once_for_all(features: list[dict[str, Any]], data
     golden("masks: fixed rows", sha256(first["input_ids"], first["labels"]))
 
 
-def test_batches_are_padded_to_a_length_or_a_multiple(features: list[dict[str, Any]], data: Path) -> None:
-    rows = [{"input_ids": row["input_ids"]} for row in features[:3]]
-    length = max(len(row["input_ids"]) for row in rows)
-    for option, width in (({"pad_to_length": 300}, 300), ({"pad_to_multiple_of": 64}, -(-length // 64) * 64)):
-        batch = unmask.MaskingCollator(data / "tokenizer", strategy="random", **option)(rows)
-        assert batch["input_ids"].shape == (3, width)
-
-
 def test_the_reference_interface_stays(golden: Golden) -> None:
     tokens = torch.arange(32 * 16).view(32, 16) * 7 % 67
     mlm = unmask.MLM(padding_token=0, mask_token=1, no_mask_tokens=[2], n_tokens=67, masking_prob=0.3, seed=5)

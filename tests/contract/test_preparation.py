@@ -100,28 +100,9 @@ def test_shards_are_the_same_files_for_any_number_of_workers(
         golden("files: shakespeare", files_of(shakespeare))
 
 
-def test_parts_that_are_joined_are_the_same_files(shakespeare: Path, packaged_text: Path, tmp_path: Path) -> None:
-    options: dict[str, Any] = {"out": tmp_path / "parts", "vocab_size": 1024, "workers": 1}
-    for _ in range(9):
-        for part in ("1/2", "2/2"):
-            unmask.prepare([packaged_text], **options, part=part)
-        joined = unmask.prepare([packaged_text], **options, join=True)
-        if joined.to_dict()["complete"]:
-            break
-    assert joined.to_dict()["complete"]
-    assert files_of(tmp_path / "parts") == files_of(shakespeare)
-
-
 def test_annotated_rows_are_prepared_as_they_were(data: Path, golden: Golden) -> None:
     golden("columns: annotated", columns_of(data))
     golden("tokenizer: annotated", tokenizer_of(data))
-
-
-def test_annotated_rows_are_the_same_files_for_two_workers(data: Path, samples: Path, tmp_path: Path) -> None:
-    unmask.prepare(
-        [samples / "annotated.jsonl"], out=tmp_path / "two", tokenizer=samples / "vocab.txt", workers=2, **ANNOTATED
-    )
-    assert files_of(tmp_path / "two") == files_of(data)
 
 
 def test_groups_are_held_out_as_a_whole(samples: Path, tmp_path: Path, golden: Golden) -> None:

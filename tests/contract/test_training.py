@@ -120,15 +120,6 @@ def test_equal_runs_have_equal_weights_and_other_seeds_others(data: Path, tmp_pa
     assert file("first", 3) == file("second", 3) != file("third", 4)
 
 
-def test_training_goes_on_from_a_model_with_more_words(run: unmask.Run, samples: Path, tmp_path: Path) -> None:
-    further = unmask.pretrain(
-        samples / "corpus.txt", out=tmp_path / "run", from_=run.folder / "model", extend_vocab=5, steps=3,
-        settings=["training.batch_tokens=512"],
-    )  # fmt: skip
-    assert further.summary["vocab_size"] == run.summary["vocab_size"] + 5
-    assert further.summary["num_parameters"] == run.summary["num_parameters"] + 5 * 64 + 5
-
-
 LONG = ("pretrain", "--steps", "150", *sets((*SMALL, "checkpoint.every_steps=20")))
 
 

@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import unmask
-from tests.commands.finetune_helpers import FAST, MakeModel, check_card, save_encoder, texts, write_jsonl
+from tests.commands.finetune_helpers import FAST, MakeModel, run_snippets, save_encoder, texts, write_jsonl
 from unmask.core.errors import CorpusError
 from unmask.tasks.classify import LabelsPrediction, MultiLabel, TextRecord
 from unmask.tasks.files import Columns, Labelled, read_labelled
@@ -90,9 +90,7 @@ def test_from_files_to_predictions(make_model: MakeModel, tokenizer: Tokenizer, 
     assert result.summary["labels"] == ["garden", "royal", "sea"]
     both, one = result.model.predict(["The king loves the ship at sea.", "The dog loves the ship in the garden."])
     assert (set(both.labels), set(one.labels)) == ({"royal", "sea"}, {"garden"})
-    names = {"micro_f1": "f1", "macro_f1": "f1", "subset_accuracy": "accuracy"}
-    names["ranking_precision"] = "label_ranking_average_precision"
-    assert check_card(result, "text-classification", names).count("'label': 'royal'") == 2, "every label, of each text"
+    assert run_snippets(result).count("'label': 'royal'") == 2, "every label, of each text"
     content = json.loads((tmp_path / "out" / "model" / "config.json").read_text())
     assert content["problem_type"] == "multi_label_classification"
     transformers = pytest.importorskip("transformers")

@@ -29,10 +29,7 @@ def lexicon_file(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) ->
     return out
 
 
-def test_pretrain_makes_its_own_lexicon_once(
-    data_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    caplog.set_level("INFO", logger="unmask")
+def test_pretrain_makes_its_own_lexicon_once(data_folder: Path, tmp_path: Path) -> None:
     options = {"out": tmp_path / "run", "settings": (*SMALL, "checkpoint.every_steps=1")}
     run = unmask.pretrain([data_folder], strategy="pmi", steps=2, **options)  # type: ignore[arg-type]
     lexicon = tmp_path / "run" / "lexicon.safetensors"
@@ -40,7 +37,6 @@ def test_pretrain_makes_its_own_lexicon_once(
     written = lexicon.stat().st_mtime_ns
     run.folder.joinpath("summary.json").unlink()  # as if it had been stopped
     unmask.pretrain(out=tmp_path / "run", resume=True)
-    assert "going on from step 2" in caplog.text
     assert lexicon.stat().st_mtime_ns == written
     unmask.pretrain([data_folder], strategy="random", steps=1, overwrite=True, **options)  # type: ignore[arg-type]
     assert not lexicon.exists(), "the lexicon goes with its run"
@@ -97,10 +93,7 @@ def test_the_syntax_strategy_with_losses_of_parts_of_speech(tmp_path: Path) -> N
     text = tagged_jsonl(tmp_path / "a.jsonl")
     run = unmask.pretrain([text], out=tmp_path / "run", steps=5, vocab_size=150, strategy="syntax", settings=settings)
     scores = [load_file(path / "scores.safetensors") for path in list_checkpoints(run.folder / "checkpoints")]
-    assert [int(state["version"]) for state in scores] == [0, 2, 2, 4, 4]
-    assert "scores.pos_loss" not in scores[0]
     losses = scores[-1]["scores.pos_loss"]
     assert losses.shape == (5,), "no tag, DET, NOUN, PROPN, VERB"
     assert losses.min() > 1.0
     assert not torch.equal(losses, scores[1]["scores.pos_loss"])
-    assert scores[0]["pos.gathered.count"].sum() > 10

@@ -70,18 +70,8 @@ def test_rows_that_are_wrong(tmp_path: Path, change: dict[str, object]) -> None:
 
 def test_conll(tmp_path: Path) -> None:
     """An `I-` of another label begins a span (IOB1); a line with a tab alone ends a sentence; `#` is a token."""
-    lines = [
-        "Anna\tB-PER",
-        "Lee\tI-PER",
-        "and\tO",
-        "Bonn\tI-LOC",
-        "York\tB-LOC",
-        "\t",
-        "New\tB-LOC",
-        "Bonn\tI-PER",
-        "#x\tO",
-    ]
-    (tmp_path / "a.conll").write_text("\n".join(lines) + "\n")
+    first = "Anna\tB-PER\nLee\tI-PER\nand\tO\nBonn\tI-LOC\nYork\tB-LOC\n"
+    (tmp_path / "a.conll").write_text(f"{first}\t\nNew\tB-LOC\nBonn\tI-PER\n#x\tO\n")
     one, two = read(tmp_path / "a.conll", {"entities": "entities"})
     assert (one.text, two.text) == ("Anna Lee and Bonn York", "New Bonn #x")
     assert named(one, "entities") == [("Anna Lee", "PER"), ("Bonn", "LOC"), ("York", "LOC")]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import random
-import re
 from collections import Counter
 from contextlib import suppress
 from pathlib import Path
@@ -137,8 +136,8 @@ def test_no_damage_is_anything_but_one_clear_error(tmp_path: Path, name: str, mo
                 read(path, skip=skip)
 
 
-def test_what_is_no_text_in_a_folder(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Known names, and what holds no rows, are passed over, and announced; named by itself it is an error."""
+def test_what_is_no_text_in_a_folder(tmp_path: Path) -> None:
+    """Known names, and what holds no rows, are passed over; named by itself it is an error."""
     rows = json.dumps([{"text": f"Text {n}."} for n in range(150)])
     contents = {
         "data.json": rows, "modules.json": rows, "dataset_info.json": "{}", "one.json": '{"text": "One."}',
@@ -148,16 +147,8 @@ def test_what_is_no_text_in_a_folder(tmp_path: Path, caplog: pytest.LogCaptureFi
         (tmp_path / name).write_text(content)
     (tmp_path / "tokenizer.json.gz").write_bytes(gzip.compress(rows.encode()))
     assert [source.path.name for source in find_sources([tmp_path])] == ["data.json"]
-    assert "passed over: 8 " in caplog.text
     for path in (tmp_path, tmp_path / "modules.json"):
         assert len(texts_of(path)) == 150
     for name in ("one", "numbers", "words", "empty"):
         with pytest.raises(CorpusError, match=f"{name}.json"):
             Corpus([tmp_path / f"{name}.json"], CorpusSettings())
-    (tmp_path / "data.json").unlink()
-    with pytest.raises(CorpusError, match=re.escape(str(tmp_path))):
-        find_sources([tmp_path])
-    (tmp_path / "cut.json.gz").write_bytes(b"no archive")
-    assert [s.path.name for s in find_sources([tmp_path])] == ["cut.json.gz"], (
-        "damage is an error later, not passed over"
-    )

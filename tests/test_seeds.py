@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import re
 import resource
 import subprocess
 import sys
@@ -74,10 +73,11 @@ def test_columns_of_one_name(tmp_path: Path) -> None:
     table = pa.table([seeds.TEXTS, seeds.TEXTS], names=["text", "text"])
     with pa.OSFile(str(tmp_path / "t.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
         stream.write_table(table)
+    with pytest.raises(CorpusError, match=r"t\.arrow: .*'text'"):
+        list(rows_of(Source(tmp_path / "t.arrow", "arrow"), BadInput(skip=False), "text", only=["text"]))
     (tmp_path / "t.csv").write_text("text,text\nThe king.,a\n")
-    for name in ("t.arrow", "t.csv"):
-        with pytest.raises(CorpusError, match=rf"{re.escape(name)}: .*'text'"):
-            texts(tmp_path / name)
+    with pytest.raises(CorpusError, match=r"t\.csv: .*'text'"):
+        texts(tmp_path / "t.csv")
 
 
 def read_flipped(folder: str, name: str) -> None:

@@ -30,7 +30,8 @@ def test_a_folder_that_is_claimed_is_written_only_when_asked(tmp_path: Path) -> 
     assert run.is_claimed
     with pytest.raises(RunError, match="out already holds a run") as caught:
         run.check()
-    assert caught.value.for_command_line().endswith("or give another folder (--resume, --overwrite, --out)")
+    assert str(caught.value).endswith("or give another folder")
+    assert caught.value.options == ("resume", "overwrite", "out")
     run.check(resume=True)
     run.check(overwrite=True)
     with pytest.raises(RunError, match="exclude each other"):

@@ -46,19 +46,8 @@ def parallel(function: Function) -> Function:
     return cast(Function, _Loop(function, fastmath=_MATH, parallel=True))
 
 
-class _Late:
-    """What loops use of numba, made when the first of them is used: importing numba takes half a second."""
-
-    def __init__(self, make: Callable[[], Any]) -> None:
-        self.make = make
-
-    @functools.cached_property
-    def dispatcher(self) -> Any:
-        return self.make()
-
-
-class _Loop(_Late):
-    """A loop that is handed to numba when it is first used."""
+class _Loop:
+    """A loop that is handed to numba when it is first used: importing numba takes half a second."""
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         functools.update_wrapper(self, function)
@@ -80,7 +69,7 @@ class _Loop(_Late):
         self.__dict__["dispatcher"] = made
         names = self.py_func.__globals__
         for name, value in list(names.items()):
-            if isinstance(value, _Late):
+            if isinstance(value, _Loop | _BytesAt):
                 names[name] = value.dispatcher
         return made
 
@@ -127,27 +116,30 @@ def _apart(target_context: Any) -> Any:  # one for all loops: a context with its
     return target_context.subtarget(_internal_codegen=JITCPUCodegen("unmask.exec"))
 
 
-def _make_bytes_at() -> Any:
-    import numba
-    from numba.core import cgutils, types
-    from numba.extending import intrinsic
+class _BytesAt:
+    """In loops, `bytes_at(address, size)` is memory as an array of uint8, without a copy; handed to numba as late."""
 
-    @intrinsic
-    def pointer(_: Any, address: Any) -> Any:
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+    @functools.cached_property
+    def dispatcher(self) -> Any:
+        import numba
+        from numba.core import cgutils, types
+        from numba.extending import intrinsic
 
-        return types.CPointer(types.uint8)(types.int64), generate
+        @intrinsic
+        def pointer(_: Any, address: Any) -> Any:
+            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+                return builder.inttoptr(arguments[0], cgutils.voidptr_t)
 
-    @numba.njit(nogil=True)
-    def bytes_at(address: Any, size: Any) -> Any:
-        return numba.carray(pointer(address), (size,), np.uint8)  # type: ignore[attr-defined, call-arg]
+            return types.CPointer(types.uint8)(types.int64), generate
 
-    return bytes_at
+        @numba.njit(nogil=True)
+        def bytes_at(address: Any, size: Any) -> Any:
+            return numba.carray(pointer(address), (size,), np.uint8)  # type: ignore[attr-defined, call-arg]
+
+        return bytes_at
 
 
-# In loops: `bytes_at(address, size)` is memory as an array of uint8, without a copy.
-bytes_at: Any = _Late(_make_bytes_at)
+bytes_at: Any = _BytesAt()
 
 
 @functools.cache

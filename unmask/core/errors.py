@@ -89,11 +89,6 @@ class UnmaskError(ValueError):
             text = f"{text.partition(': ')[0]}: not enough memory, or damaged ({cause or 'no memory left'})"
         return _one_line(text)
 
-    def for_command_line(self) -> str:
-        """The text, with options as the command line spells them."""
-        spelled = ", ".join(f"--{name.rstrip('_').replace('_', '-')}" for name in self.options)
-        return f"{self} ({spelled})" if spelled else str(self)
-
 
 class CorpusError(UnmaskError):
     """A source of text cannot be read, or holds too little."""

@@ -69,7 +69,10 @@ def whole_folder(target: Path, partial: Path | None = None) -> Iterator[Path]:
             partial.mkdir(parents=True)
         yield partial
         with writing(target):
-            sync_folder(partial)
+            for path in filter(Path.is_file, partial.iterdir()):
+                with path.open("rb+") as file:
+                    os.fsync(file.fileno())
+            sync_names(partial)
             shutil.rmtree(target, ignore_errors=True)
             os.replace(partial, target)
             sync_names(target.parent)
@@ -102,16 +105,6 @@ def absence(path: Path, kind: str = "file") -> str:
 def typed(path: str | Path) -> str:
     """A path as it is typed in a shell, for commands that are suggested; `-x`, which would be an option, is `./-x`."""
     return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
-
-
-def sync_folder(folder: Path) -> None:
-    """Forces every file in a folder, and the folder's own list of names, to the disk."""
-    for path in folder.iterdir():
-        if not path.is_file():
-            continue
-        with path.open("rb+") as file:
-            os.fsync(file.fileno())
-    sync_names(folder)
 
 
 def sync_names(folder: Path) -> None:

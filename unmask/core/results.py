@@ -168,16 +168,15 @@ def as_html(shown: Shown) -> str:
     if not isinstance(shown, Sheet):
         return f"<p>{escape(str(shown))}</p>"
 
-    def row(cells: Sequence[str | Styled], tag: str) -> str:
+    title = f"<caption>{escape(shown.title)}</caption>" if shown.title else ""
+    rows = []
+    for tag, cells in (*([("th", shown.columns)] if any(shown.columns) else []), *(("td", row) for row in shown.rows)):
         line = []
         for cell, head in zip(cells, shown.columns, strict=True):
             side = "right" if head.startswith(">") else "left"
             line.append(f"<{tag} style='text-align: {side}'>{escape(str(cell).removeprefix('>'))}</{tag}>")
-        return f"<tr>{''.join(line)}</tr>"
-
-    head = row(shown.columns, "th") if any(shown.columns) else ""
-    title = f"<caption>{escape(shown.title)}</caption>" if shown.title else ""
-    return f"<table>{title}{head}{''.join(row(cells, 'td') for cells in shown.rows)}</table>"
+        rows.append(f"<tr>{''.join(line)}</tr>")
+    return f"<table>{title}{''.join(rows)}</table>"
 
 
 # In every table ± is half the width of a 95 % interval; the table's head says over which units.

@@ -495,11 +495,6 @@ class NearDuplicates:
         gone = f"; the {self.left_out:,} training {self.unit} were left out" if self.left_out else ""
         return f"{self.share:.1%} of {number} have a near-duplicate in the training text ({counts}){gone}"
 
-    @property
-    def sentence(self) -> str:
-        """The figures as a sentence."""
-        return f"{self.summary[:1].upper()}{self.summary[1:]}."
-
     def describe(self, *, way_out: bool) -> str:
         """One line for the log; `way_out`: whether there is a setting that keeps them on one side."""
         line = self.summary

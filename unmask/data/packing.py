@@ -44,17 +44,13 @@ BLOCK_PIECES, BLOCK_TOKENS = 1 << 22, 1 << 28
 ORDER, _SHARDS, _BLOCK = 1, 6, 7  # set these hashes apart from others of the same seed
 
 
-def is_mixed(num_pieces: int, num_tokens: int) -> bool:
-    """Whether the first window of a split of this size has pieces of all of it."""
-    return num_pieces <= MIXED_PIECES and num_tokens <= MIXED_TOKENS
-
-
 class EpochOrder:
     """The windows of each epoch, each with some pieces; without `shuffle` in the order of the corpus."""
 
     def __init__(self, store: TokenStore, *, seed: int, shuffle: bool) -> None:
         self._store, self._counts, self._seed, self._shuffle = store, store.counts, seed, shuffle
-        self._is_mixed = is_mixed(int(self._counts.pieces.sum()), int(self._counts.tokens.sum()))
+        num_pieces, num_tokens = (int(column.sum()) for column in self._counts)
+        self._is_mixed = num_pieces <= MIXED_PIECES and num_tokens <= MIXED_TOKENS  # whether a window has some of all
         # Of this epoch, and of the one that begins ahead of its end
         self._mixed, self._blocks = lru_cache(maxsize=2)(self._mix), lru_cache(maxsize=2)(self._deal)
         self._block: tuple[tuple[int, int], Ints] = (-1, -1), np.zeros(0, dtype=np.int64)  # its place, and its pieces
@@ -162,20 +158,14 @@ def _add(rows: _Rows, size: int, piece: int, start: int, length: int) -> None:
 
 
 @compiled
-def _most_room(rows: _Rows) -> int:
-    """The largest room that is left in a row already begun; 0 where none is."""
-    for room in range(len(rows.last) - 1, 0, -1):
-        if rows.last[room] != _NONE:
-            return room
-    return 0
-
-
-@compiled
 def _cut_into(rows: _Rows, overhead: int, piece: int, start: int, length: int) -> None:
     """Places a fragment longer than a row, cut so that it closes rooms, the largest first."""
     whole = len(rows.last) - 1 - overhead
     while length:
-        cut = min(_most_room(rows) - overhead, length - LEAST_CUT)
+        room = len(rows.last) - 1  # the largest that is left in a row already begun; 0 where none is
+        while room > 0 and rows.last[room] == _NONE:
+            room -= 1
+        cut = min(room - overhead, length - LEAST_CUT)
         if length <= whole and (cut < LEAST_CUT or _least_room(rows, length + overhead) != _NONE):
             cut = length
         elif cut < LEAST_CUT:

@@ -30,8 +30,8 @@ from torch.nn.utils.rnn import pad_sequence
 from unmask.core.errors import ModelError, shown
 from unmask.core.hub import HubName, hub_name
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import find_weights, read_config_file, read_content, read_weights
-from unmask.model.layout_names import LAYOUTS, FolderLayout
+from unmask.model.folder import find_weights, has_prediction_head, read_config_file, read_content, read_weights
+from unmask.model.layout_names import LAYOUTS
 from unmask.model.pooling import POOLINGS, check_splade, module_file
 from unmask.tasks.inputs import Example
 from unmask.tasks.loaded_model import Model, does_task, load
@@ -95,10 +95,6 @@ class CheckedModel:
         return read_content(self.folder)
 
     @cached_property
-    def layout(self) -> FolderLayout:
-        return read_config_file(self.folder)[1]
-
-    @cached_property
     def tokenizer(self) -> Tokenizer:
         return load_tokenizer(self.folder)
 
@@ -123,7 +119,7 @@ class CheckedModel:
     @cached_property
     def has_head(self) -> bool:
         """Whether the folder holds a masked-language-model head; those of bare encoders do not."""
-        return self.layout.theirs("head.bias")[0] in self.layout.canonical(self.raw_weights)
+        return has_prediction_head(self.folder, read_config_file(self.folder)[1].layout)
 
     @cached_property
     def purpose(self) -> str | None:

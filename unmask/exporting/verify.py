@@ -24,7 +24,7 @@ from unmask.core.results import Readable, Sheet, Shown, Styled
 from unmask.exporting import graphs
 from unmask.exporting.graphs import ONNX, Check, CheckedModel, GraphKind, compare, none_wrong, splade_of, worst
 from unmask.exporting.onnx import int8_follows_ours, onnx_equals_ours, onnx_tokenizer_equals_ours
-from unmask.model.folder import CHECKSUMS, KEY, read_checksums
+from unmask.model.folder import CHECKSUMS, KEY, read_checksums, read_config_file
 from unmask.model.pooling import MODULES, check_splade, module_file, read_pooling
 from unmask.model.transformers import why_in_transformers
 from unmask.tokenizer.tokenizer import SPELLINGS, Tokenizer
@@ -154,7 +154,7 @@ def tied_weights(subject: CheckedModel) -> Check | str:
         return "the folder holds no masked-language-model head"
     if subject.config.get("tie_word_embeddings", True) is not True:
         return Check(False, None, "config.json says tie_word_embeddings = false; these layouts tie them")
-    names, raw = subject.layout, subject.raw_weights
+    names, raw = read_config_file(subject.folder)[1], subject.raw_weights
     canonical, embedding = names.canonical(raw), names.theirs("encoder.tokens")[0]
     decoders = [name for name in names.known if name in canonical and name.endswith("decoder.weight")]
     pairs = [(name, embedding, canonical) for name in decoders]

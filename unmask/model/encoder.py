@@ -69,11 +69,10 @@ class Trainable(Protocol):
     """What the training loop needs of a model. Objectives know what to make of its encoder's output, the loop does
     not."""
 
-    @property
-    def encoder(self) -> RowEncoder: ...
+    pad_id: int  # fills rows up
 
     @property
-    def pad_id(self) -> int: ...  # fills rows up
+    def encoder(self) -> RowEncoder: ...
 
     def train(self, mode: bool = True) -> nn.Module: ...
 

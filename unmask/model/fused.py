@@ -48,19 +48,9 @@ def loops() -> Any:
     return module
 
 
-def add_and_norm(
-    x: Tensor, added: Tensor | None, weight_D: Tensor, bias_D: Tensor | None, eps: float
-) -> tuple[Tensor, Tensor]:
-    """The sum of both (without `added`, it is `x`), of any shape with D last, and its layer normalisation."""
-    if not by_loops(x):
-        total = x if added is None else x + added
-        bias = None if bias_D is None else bias_D.to(x.dtype)
-        return total, functional.layer_norm(total, weight_D.shape, weight_D.to(x.dtype), bias, eps)
-    total, normed = _AddAndNorm.apply(x, added, weight_D, bias_D, eps)
-    return (x if added is None else total), normed
+class AddAndNorm(torch.autograd.Function):
+    """The sum of two tensors (without the second, the first) and its layer normalisation, by loops; see `Norm`."""
 
-
-class _AddAndNorm(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, x: Tensor, added: Tensor | None, weight_D: Tensor, bias_D: Tensor | None, eps: float
@@ -302,17 +292,32 @@ def attention(qkv_BS3HK: Tensor, plan: AttentionPlan) -> Tensor:
 
     PyTorch's fused attention is slow on CPUs in its backward pass; there, it is explicit products, tile by tile. Where
     rows are long, probabilities are computed again in the backward pass, so memory grows with the length and not with
-    its square.
+    its square; the kernel of GPUs over sequences (bf16 or float16 only) does the same.
+
+    Source: Dao 2023 (FlashAttention-2), in `torch.nn.attention.varlen`.
     """
     if by_loops(qkv_BS3HK):
         cos, sin = plan.rotary or (torch.empty(0, 0, 0), torch.empty(0, 0, 0))
         mixed: Tensor = _Attention.apply(qkv_BS3HK, cos, sin, plan.segment_ids_BS, plan.tiles)
         return mixed
-    if plan.sequences is not None:
-        return attend_in_line(qkv_BS3HK, plan)
-    query, key, value = heads_of(qkv_BS3HK, plan)
-    bias_B1SS = plan.bias_B1SS.to(query.dtype)
-    return functional.scaled_dot_product_attention(query, key, value, attn_mask=bias_B1SS).transpose(1, 2)
+    if plan.sequences is None:
+        query, key, value = heads_of(qkv_BS3HK, plan)
+        bias_B1SS = plan.bias_B1SS.to(query.dtype)
+        return functional.scaled_dot_product_attention(query, key, value, attn_mask=bias_B1SS).transpose(1, 2)
+
+    # Within the segments of the batch in a line
+    from torch.nn.attention import varlen  # imports torch.compile, which takes longer than torch itself
+
+    query_THK, key_THK, value_THK = qkv_BS3HK.flatten(0, 1).unbind(1)
+    if plan.rotary is not None:
+        cos, sin = (table.flatten(0, 1)[:, None].to(query_THK.dtype) for table in plan.rotary)
+        query_THK, key_THK = _turn(query_THK, cos, sin), _turn(key_THK, cos, sin)
+    begins, longest = plan.sequences.cu_seqlens, plan.sequences.max_length
+    # It reaches as far to the left as to the right; older versions of torch do not know the argument.
+    reach: dict[str, Any] = {} if plan.window is None else {"window_size": (plan.window, plan.window)}
+    mixed_THK = varlen.varlen_attn(query_THK, key_THK, value_THK, begins, begins, longest, longest, **reach)
+    assert isinstance(mixed_THK, Tensor), "no further results"
+    return mixed_THK
 
 
 def heads_of(qkv_BS3HK: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor, Tensor]:
@@ -329,27 +334,6 @@ def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
     """Turns the pairs (x[i], x[i + K/2]) by their angles."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
-
-
-def attend_in_line(qkv_BS3HK: Tensor, plan: AttentionPlan) -> Tensor:
-    """Attention [T, H, K] within the segments of a batch in a line, by a kernel of GPUs (bf16 or float16 only).
-
-    Source: Dao 2023 (FlashAttention-2), in `torch.nn.attention.varlen`; its backward pass computes probabilities
-    again, so memory grows with the length and not with its square.
-    """
-    from torch.nn.attention import varlen  # imports torch.compile, which takes longer than torch itself
-
-    assert plan.sequences is not None
-    query_THK, key_THK, value_THK = qkv_BS3HK.flatten(0, 1).unbind(1)
-    if plan.rotary is not None:
-        cos, sin = (table.flatten(0, 1)[:, None].to(query_THK.dtype) for table in plan.rotary)
-        query_THK, key_THK = _turn(query_THK, cos, sin), _turn(key_THK, cos, sin)
-    begins, longest = plan.sequences.cu_seqlens, plan.sequences.max_length
-    # It reaches as far to the left as to the right; older versions of torch do not know the argument.
-    window: dict[str, Any] = {} if plan.window is None else {"window_size": (plan.window, plan.window)}
-    mixed_THK = varlen.varlen_attn(query_THK, key_THK, value_THK, begins, begins, longest, longest, **window)
-    assert isinstance(mixed_THK, Tensor), "no further results"
-    return mixed_THK
 
 
 class _Attention(torch.autograd.Function):

@@ -51,7 +51,12 @@ class Norm(nn.Module):
 
     def of_sum(self, x: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
         """The sum of both (or `x`, where there is nothing to add), and its normalisation."""
-        return fused.add_and_norm(x, added, self.weight, self.bias, self.eps)
+        if fused.by_loops(x):
+            total, normed = fused.AddAndNorm.apply(x, added, self.weight, self.bias, self.eps)
+            return (x if added is None else total), normed
+        total = x if added is None else x + added
+        bias = None if self.bias is None else self.bias.to(x.dtype)
+        return total, functional.layer_norm(total, self.weight.shape, self.weight.to(x.dtype), bias, self.eps)
 
 
 def dropout(x: Tensor, rate: float, *, seed: int | Tensor | None) -> Tensor:

@@ -93,11 +93,43 @@ class FolderLayout:
     def write_config(self, config: EncoderConfig) -> dict[str, Any]:
         """A configuration as the content of config.json, so that transformers 4.48 and newer load the folder without
         remote code."""
+        if (rotary := config.rotary) is None:  # BERT's family
+            ids = {"cls_token_id": config.cls_id, "sep_token_id": config.sep_id}
+            if config.parts.positions_after_padding:  # RoBERTa's kind has names of its own for the sequence's ends
+                ids |= {"bos_token_id": config.cls_id, "eos_token_id": config.sep_id}
+            own: dict[str, Any] = {
+                # For the attention's probabilities too, as is usual, although ours leaves them whole
+                "attention_probs_dropout_prob": config.dropout,
+                "classifier_dropout": config.classifier_dropout,
+                "max_position_embeddings": config.first_position + config.max_position_embeddings,
+                "position_embedding_type": "absolute",
+                "tie_word_embeddings": True,
+                **{name: value for name, value in ids.items() if value is not None},
+            }
+        else:  # ModernBERT: layer pattern and rotary settings as transformers 4 spells them, and as 5 does
+            full, sliding = "full_attention", "sliding_attention"
+            own = {
+                "classifier_pooling": "mean",
+                "initializer_cutoff_factor": 2.0,
+                **self.ours,
+                **{f"{part}_dropout": config.dropout for part in ("attention", "mlp", "embedding")},
+                "local_attention": rotary.local_window,
+                "global_attn_every_n_layers": rotary.global_every,
+                "layer_types": [full if config.is_global(i) else sliding for i in range(config.num_layers)],
+                "global_rope_theta": rotary.global_rope_theta,
+                "local_rope_theta": rotary.local_rope_theta,
+                "rope_parameters": {
+                    full: {"rope_type": "default", "rope_theta": rotary.global_rope_theta},
+                    sliding: {"rope_type": "default", "rope_theta": rotary.local_rope_theta},
+                },
+                "bos_token_id": config.cls_id,
+                "eos_token_id": config.sep_id,
+            }
         return {
             "architectures": [self.architecture],
             "model_type": config.layout,
             **{key: getattr(config, name) for name, key in self.keys.items()},
-            **(_bert_content(config) if config.rotary is None else _modernbert_content(config)),
+            **own,
             "mask_token_id": config.mask_id,
             "dtype": "float32",
             "torch_dtype": "float32",
@@ -165,21 +197,6 @@ _KEYS = {
 
 # ----------------------------------------
 # BERT's family: BERT, RoBERTa (also as XLM-R and CamemBERT), and RoBERTa with its norms before.
-
-
-def _bert_content(config: EncoderConfig) -> dict[str, Any]:
-    """The dropout is written for the attention's probabilities too, as is usual, although ours leaves them whole."""
-    ids = {"cls_token_id": config.cls_id, "sep_token_id": config.sep_id}
-    if config.parts.positions_after_padding:  # RoBERTa's kind has names of its own for the sequence's ends
-        ids |= {"bos_token_id": config.cls_id, "eos_token_id": config.sep_id}
-    return {
-        "attention_probs_dropout_prob": config.dropout,
-        "classifier_dropout": config.classifier_dropout,
-        "max_position_embeddings": config.first_position + config.max_position_embeddings,
-        "position_embedding_type": "absolute",
-        "tie_word_embeddings": True,
-        **{name: value for name, value in ids.items() if value is not None},
-    }
 
 
 def _bert_fields(content: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
@@ -265,29 +282,6 @@ def _bert_layout(layout: Layout, name: str) -> FolderLayout:
 
 # ----------------------------------------
 # ModernBERT
-
-
-def _modernbert_content(config: EncoderConfig) -> dict[str, Any]:
-    """Both spellings of layer pattern and rotary settings are written, since transformers 4 and 5 differ."""
-    full, sliding, rotary = "full_attention", "sliding_attention", config.rotary
-    assert rotary is not None
-    return {
-        "classifier_pooling": "mean",
-        "initializer_cutoff_factor": 2.0,
-        **_MODERNBERT_OURS,
-        **{f"{part}_dropout": config.dropout for part in ("attention", "mlp", "embedding")},
-        "local_attention": rotary.local_window,
-        "global_attn_every_n_layers": rotary.global_every,
-        "layer_types": [full if config.is_global(i) else sliding for i in range(config.num_layers)],
-        "global_rope_theta": rotary.global_rope_theta,
-        "local_rope_theta": rotary.local_rope_theta,
-        "rope_parameters": {
-            full: {"rope_type": "default", "rope_theta": rotary.global_rope_theta},
-            sliding: {"rope_type": "default", "rope_theta": rotary.local_rope_theta},
-        },
-        "bos_token_id": config.cls_id,
-        "eos_token_id": config.sep_id,
-    }
 
 
 def _modernbert_fields(content: Mapping[str, Any]) -> dict[str, Any]:

@@ -233,12 +233,22 @@ class AnswerTask(Task):
         return Losses(of_both.total / 2, (begin_N + end_N) / 2, wrong_begin_N | wrong_end_N)
 
     def measure(self, records: Sequence[QuestionRecord], predictions: Sequence[AnswerPrediction]) -> Metrics:
-        """Of several right answers the one that is nearest."""
+        """Of several right answers the one that is nearest. F1 is that of the words that two answers share, each as
+        often as both have it; of empty ones 1, if both are.
+
+        Example: `the red fox` and `a fox`: one word of two and one of one, so 2/3.
+
+        Source: Rajpurkar et al. 2016, section 6.1; of no answer: Rajpurkar et al. 2018, section 3.
+        """
         exact, overlap = [], []
         for record, prediction in zip(records, predictions, strict=True):
-            answers = [answer.text for answer in record.answers or ()] or [""]
-            exact.append(max(normalised(answer) == normalised(prediction.answer) for answer in answers))
-            overlap.append(max(answer_f1(answer, prediction.answer) for answer in answers))
+            words, figures = normalised(prediction.answer), []
+            answers = [normalised(answer.text) for answer in record.answers or ()] or [[]]
+            for right in answers:
+                shared = (Counter(right) & Counter(words)).total()
+                figures.append(2.0 * shared / (len(right) + len(words)) if right and words else float(right == words))
+            exact.append(words in answers)
+            overlap.append(max(figures))
         return {"f1": float(np.mean(overlap)), "exact_match": float(np.mean(exact))}
 
 
@@ -252,17 +262,3 @@ def normalised(answer: str) -> list[str]:
     Source: Rajpurkar et al. 2016 (SQuAD), section 6.1; `normalize_answer` of the official script, versions 1.1 and 2.0.
     """
     return _ARTICLE.sub(" ", answer.lower().translate(_NO_PUNCTUATION)).split()
-
-
-def answer_f1(right: str, predicted: str) -> float:
-    """F1 of the words that two answers share, each as often as both have it; of empty ones 1, if both are.
-
-    Example: `the red fox` and `a fox`: one word of two and one of one, so 2/3.
-
-    Source: Rajpurkar et al. 2016, section 6.1; of no answer: Rajpurkar et al. 2018, section 3.
-    """
-    first, second = normalised(right), normalised(predicted)
-    if not first or not second:
-        return float(first == second)
-    shared = (Counter(first) & Counter(second)).total()
-    return 2.0 * shared / (len(first) + len(second))

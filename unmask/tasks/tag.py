@@ -164,14 +164,15 @@ class Tag(Task):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """F1 of entities, where tags are those of entities."""
-        return (*_ENTITIES, *_PLAIN) if are_entities(self.names) else _PLAIN
+        """F1 of entities, where tags are those of entities: `O` and `B-`, `I-` with a label (also of BIOES, BILOU)."""
+        are_entities = "O" in self.names and all(name == "O" or _ENTITY.fullmatch(name) for name in self.names)
+        return (*_ENTITIES, *_PLAIN) if are_entities else _PLAIN
 
     def measure(self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]) -> Metrics:
         """Of entities by seqeval."""
         of_words = class_metrics(*self.right_and_predicted(records, predictions))
         plain: Metrics = {name: of_words[name] for name in _PLAIN}
-        if not are_entities(self.names):
+        if self.metric_names == _PLAIN:
             return plain
         from seqeval.metrics import f1_score, precision_score, recall_score
 
@@ -191,11 +192,6 @@ class Tag(Task):
 def _words_of(text: str) -> tuple[str, ...]:
     """The words of a raw text: runs of letters and digits with the marks on them, and signs one by one."""
     return tuple(text[begin:end] for begin, end in word_spans(text))
-
-
-def are_entities(names: Sequence[str]) -> bool:
-    """Whether tags are those of entities: `O` and `B-`, `I-` with a label (also of BIOES and BILOU)."""
-    return "O" in names and all(name == "O" or _ENTITY.fullmatch(name) for name in names)
 
 
 def _bioes(tags: Sequence[str | None]) -> list[str]:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from gpu_memory import model_of, table
 
 from unmask.commands.recipe import load_recipe
 from unmask.train.hardware import USED, first_micro_tokens, fitting_positions, step_memory
@@ -16,8 +17,6 @@ PAGE = Path(__file__).parents[2] / "docs" / "pretraining.md"
 
 
 def test_the_page_says_what_is_calculated() -> None:
-    from gpu_memory import table
-
     text = PAGE.read_text(encoding="utf-8")
     rows = text.split("<!-- gpu-memory -->\n")[1].split("\n<!-- end gpu-memory -->")[0]
     assert rows == "\n".join(table()), "python benchmarks/gpu_memory.py --table docs/pretraining.md makes it anew"
@@ -25,8 +24,6 @@ def test_the_page_says_what_is_calculated() -> None:
 
 def test_a_step_by_hand() -> None:
     """The base recipe: 22 gated layers of 768 with 1,152 inner values, rotary, 4,096 positions at once."""
-    from gpu_memory import model_of
-
     recipe = load_recipe("base")
     model = model_of(recipe)
     memory = step_memory(model, recipe.training, positions=4096, rate=0.3)
@@ -37,8 +34,6 @@ def test_a_step_by_hand() -> None:
 
 
 def test_parts_fit_and_are_no_smaller_than_they_must_be() -> None:
-    from gpu_memory import model_of
-
     recipe = load_recipe("base")
     model, settings = model_of(recipe), recipe.training
     for memory in (24 << 30, 80 << 30):
@@ -52,8 +47,6 @@ def test_parts_fit_and_are_no_smaller_than_they_must_be() -> None:
 
 
 def test_what_a_training_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
-    from gpu_memory import model_of
-
     gpu = torch.device("cuda")
     memory = 1 << 40
     properties = dataclasses.make_dataclass("Properties", ["total_memory"])

@@ -48,26 +48,19 @@ def test_differences_are_paired_and_corrected_for_twelve() -> None:
     assert script.difference(one, "pmi", "loss") is None
 
 
-@pytest.fixture
-def tasks(tmp_path: Path) -> Path:
-    """A folder with tiny files of all tasks."""
+def test_one_cell(data_folder: Path, tmp_path: Path) -> None:
+    """With tiny files of all tasks."""
     texts = {"sst2": "a fine film\t1\na bad film\t0\n" * 8, "wnut17": "Ann\tB-person\nsings\tO\n\n" * 8}
     texts["ud_english_ewt"] = "1\tAnn\t_\tPROPN\t_\t_\t_\t_\t_\t_\n2\tsings\t_\tVERB\t_\t_\t_\t_\t_\t_\n\n" * 8
     for name, text in texts.items():
-        folder = tmp_path / "tasks" / name
-        folder.mkdir(parents=True)
+        (tmp_path / "tasks" / name).mkdir(parents=True)
         for file in script.TASKS[name].files:
-            content = text.encode()
-            (folder / file).write_bytes(gzip.compress(content) if file.endswith(".gz") else content)
-    return tmp_path / "tasks"
-
-
-def test_one_cell(tasks: Path, data_folder: Path, tmp_path: Path) -> None:
+            content = gzip.compress(text.encode()) if file.endswith(".gz") else text.encode()
+            (tmp_path / "tasks" / name / file).write_bytes(content)
     small = ("model.num_layers=1", "model.hidden_size=64", "model.num_heads=1", "training.batch_tokens=256")
-    files, out = script.task_files(tasks, tmp_path), tmp_path / "cell"
-    work = script.Work(
-        "novels", "adaptive", 1, 2, ("masking.refresh_steps=1", *small), str(data_folder), "", files, str(out)
-    )
+    files, out = script.task_files(tmp_path / "tasks", tmp_path), tmp_path / "cell"
+    overrides = ("masking.refresh_steps=1", *small)
+    work = script.Work("novels", "adaptive", 1, 2, overrides, str(data_folder), "", files, str(out))
     measured = script.measure(work)
     assert list(measured["figures"]) == ["loss", "sst2", "wnut17", "ud_english_ewt"]
     assert 0.0 < measured["figures"]["loss"] < 2 * math.log(200)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,7 +11,6 @@ import plain_loop
 import pytest
 import time_to_loss as script
 import torch
-import turns
 
 from unmask.commands.run_data import open_prepared
 from unmask.measure.held_out import HeldOutSet
@@ -88,16 +86,3 @@ def test_muon_gets_the_matrices_between_embedding_and_decoder(data_folder: Path)
     assert not of_muon & of_adamw
     scales = [plain_loop.scale_at(progress) for progress in (0.025, 0.05, 0.525, 1.0)]
     assert scales == pytest.approx([0.5, 1.0, 0.5, 0.0])
-
-
-def test_a_turn_reports_steps_tokens_and_looks(monkeypatch: pytest.MonkeyPatch) -> None:
-    out = io.StringIO()
-    monkeypatch.setattr(turns.sys, "stdin", io.StringIO("100\n"))
-    turn = turns.Turn(out, lambda: (5.0, 0.1), [0.0])
-    turn.begin()
-    turn.step(7)
-    turn.step(8)
-    turn.end()
-    last = json.loads(out.getvalue().splitlines()[-1])
-    assert (last["steps"], last["tokens"], last["finished"]) == (2, 15, True)
-    assert [point[1:] for point in last["points"]] == [[5.0, 0.1]] * 2

@@ -34,10 +34,10 @@ def said_in(folder: Path) -> tuple[object, object]:
 @pytest.mark.parametrize(
     ("setting", "field"),
     [
-        ("card.license=Apache 2.0", "card.license = 'Apache 2.0'.*did you mean 'apache-2.0'"),
-        ("card.licence=mit", "'card.licence'; did you mean 'license'"),
+        ("card.license=Apache 2.0", "card.license.*'apache-2.0'"),
+        ("card.licence=mit", "'card.licence'.*'license'"),
         ("card.language=['fi', 'Finnish']", "card.language.*'Finnish'"),
-        ("card.license_name=my-own", "card: license_name"),
+        ("card.license_name=my-own", "license_name"),
     ],
 )
 def test_mistakes_are_found_before_training(setting: str, field: str) -> None:
@@ -111,6 +111,7 @@ def test_a_finished_fine_tuning_is_told_its_licence(
     assert said_in(out) == ("cc-by-4.0", ["fi"]), "what was not named now is as it was"
     own = ("card.license=other", "card.license_name=mine")
     unmask.finetune(encoder, **options, settings=(*fast, *own), resume=True)
+    assert card_in(out).data["license_name"] == "mine"
     with pytest.raises(SettingsError, match="license_name"):
         unmask.finetune(encoder, **options, settings=(*fast, "card.license=mit"), resume=True)
     assert unmask.verify(out).passed

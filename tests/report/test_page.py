@@ -21,16 +21,13 @@ def test_the_page_is_self_contained_and_says_what_happened(run: unmask.Run) -> N
     assert not re.search(r"url\((?!#)", page)
     assert page.count("<svg") == 4
     low, high = run.summary["validation_loss_interval"]
-    documents = run.summary["validation_documents"]
+    figures = (
+        f"{run.summary['validation_loss']:.3f} ± {(high - low) / 2:.3f}",
+        f"{run.summary['validation_accuracy']:.1%}",
+    )
     text = re.sub(r"<[^>]*>", " ", page)
-    for part in (
-        f"{run.summary['validation_loss']:.3f} ± {(high - low) / 2:.3f}", f"{run.summary['validation_accuracy']:.1%}",
-        f"held-out loss, nats per token (± 95 %, over {documents} documents)", "Curves", "Held-out lines", "Data",
-        "Settings", "corpus.txt", "learning_rate", "Left out: nothing",
-    ):  # fmt: skip
+    for part in (*figures, "Curves", "Held-out lines", "Data", "Settings", "corpus.txt", "learning_rate"):
         assert part in text, part
-    assert page.count("class=line>") >= 5
-    assert page.count('class=right title="') > 0
 
 
 def page_of(

@@ -12,11 +12,6 @@ from tests.hostile_models import CONFIG, WEIGHTS, flip, write_text
 from unmask.core.errors import ModelError
 from unmask.model.folder import CHECKSUMS
 
-CHANGED = (
-    f"{WEIGHTS} is not what {CHECKSUMS} was written for: damaged, or saved anew since. If you changed it on purpose"
-)
-WAY_OUT = f"remove {CHECKSUMS}; else take another copy of the model"
-
 
 @pytest.fixture
 def copy(run: unmask.Run, tmp_path: Path) -> Path:
@@ -29,8 +24,10 @@ def test_a_flipped_bit_is_told_or_refused(copy: Path, caplog: pytest.LogCaptureF
     assert not caplog.messages
     flip(copy)
     unmask.load(copy)
-    assert [CHANGED in message and WAY_OUT in message for message in caplog.messages] == [True]
-    with pytest.raises(ModelError, match=f"copy: {CHANGED}.*{WAY_OUT}$"):
+    (message,) = caplog.messages
+    assert WEIGHTS in message
+    assert f"remove {CHECKSUMS}" in message
+    with pytest.raises(ModelError, match=f"copy: {WEIGHTS}"):
         unmask.load(copy, strict=True)
     (copy / CHECKSUMS).unlink()
     unmask.load(copy, strict=True)
@@ -44,8 +41,8 @@ def test_every_file_that_decides(copy: Path, name: str) -> None:
 
 
 def test_what_people_do_on_purpose_is_not_told(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
-    write_text(copy, "README.md", "mine")
-    write_text(copy, "notes.txt", "mine")
+    for name in ("README.md", "notes.txt"):
+        write_text(copy, name, "mine")
     write_text(copy, "modules.json", '[{"type": "sentence_transformers.models.Transformer", "path": ""}]')
     (copy / "special_tokens_map.json").unlink()  # which transformers 5 does not write
     unmask.load(copy, strict=True)

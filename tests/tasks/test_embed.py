@@ -86,17 +86,9 @@ def test_a_folder_says_how_its_texts_are_embedded(
 @pytest.mark.parametrize(
     ("pooling", "modules", "message"),
     [
-        (
-            {"pooling_mode_lasttoken": True},
-            (),
-            r"config\.json: pooling by lasttoken is not offered",
-        ),
-        ({"pooling_mode": ["mean", "lasttoken"]}, (), "pooling by mean and lasttoken is not offered"),
-        (
-            {"pooling_mode": "mean"},
-            ("Dense", "Normalize"),
-            r"modules\.json: vectors go through Dense, which is not off",
-        ),
+        ({"pooling_mode_lasttoken": True}, (), r"config\.json: .*lasttoken"),
+        ({"pooling_mode": ["mean", "lasttoken"]}, (), "mean and lasttoken"),
+        ({"pooling_mode": "mean"}, ("Dense", "Normalize"), r"modules\.json: .*Dense"),
         ({}, ("Normalize",), None),
     ],
 )
@@ -139,9 +131,7 @@ def test_long_texts_are_an_error_or_split_or_cut_off(make_model: Callable[..., M
     ids = tokenizer.encode_prompt(long)
     assert 30 < len(ids) < 44, "three windows"
     texts = ["the king", long]
-    with pytest.raises(SettingsError, match=rf"text 1 has {len(ids)} tokens .* the model takes 16; long_texts='split'"):
-        embed_texts(model, tokenizer, texts, EmbedSettings())
-    with pytest.raises(SettingsError, match="line 7 has"):
+    with pytest.raises(SettingsError, match=rf"line 7 has {len(ids)} tokens"):
         embed_texts(model, tokenizer, texts, EmbedSettings(), names=["line 6", "line 7"])
 
     def hidden(part: list[int]) -> torch.Tensor:

@@ -21,8 +21,6 @@ from unmask.tasks.files import Columns, Labelled, read_labelled
 from unmask.tasks.loaded_model import task_named
 from unmask.tasks.tag import Tag, WordsRecord
 
-NONE = Columns()
-
 
 def read(path: Path, kind: str = "classify", *, with_labels: bool = True, **columns: str) -> Labelled:
     return read_labelled(path, task_named(kind), Columns(**columns), with_labels=with_labels)
@@ -165,13 +163,6 @@ def test_lists_of_words(tmp_path: Path) -> None:
             read(write_jsonl(tmp_path / "b.jsonl", [row]), "tag")
 
 
-def from_datasets(path: Path, rows: list[dict[str, Any]], **features: Any) -> Path:
-    """As `datasets` writes a table: numbers, whose names stand in the schema."""
-    content = json.dumps({"info": {"features": features}})
-    pq.write_table(pa.Table.from_pylist(rows).replace_schema_metadata({"huggingface": content}), path)
-    return path
-
-
 TAGS = {"_type": "ClassLabel", "names": ["O", "B-per", "I-per"]}
 
 
@@ -185,23 +176,20 @@ TAGS = {"_type": "ClassLabel", "names": ["O", "B-per", "I-per"]}
     ids=["List", "Sequence", "list"],
 )
 def test_numbered_tags_have_the_names_of_the_schema(tmp_path: Path, feature: Any) -> None:
-    """So entities are known as such, and nothing is to be said."""
-    rows = [{"tokens": ["Anna", "Lee", "sleeps"], "ner_tags": [1, 2, 0]}]
-    path = from_datasets(tmp_path / "a.parquet", rows, ner_tags=feature)
-    notes: list[str] = []
-    files, info = read_files(Tag, {"train": path, "validation": path}, settings_of(), notes.append)
+    """As `datasets` writes them: so entities are known as such."""
+    table = pa.Table.from_pylist([{"tokens": ["Anna", "Lee", "sleeps"], "ner_tags": [1, 2, 0]}])
+    content = json.dumps({"info": {"features": {"ner_tags": feature}}})
+    path = tmp_path / "a.parquet"
+    pq.write_table(table.replace_schema_metadata({"huggingface": content}), path)
+    files, info = read_files(Tag, {"train": path, "validation": path}, settings_of(), lambda _: None)
     assert list(files["train"].records) == [WordsRecord(1, ("Anna", "Lee", "sleeps"), ("B-per", "I-per", "O"))]
     assert info.metric_names[0] == "entity_f1"
-    assert notes == ["columns: text in 'tokens', label in 'ner_tags'"]
 
 
 def test_questions(tmp_path: Path) -> None:
-    found = read(write_squad(tmp_path / "a.json", 2, 0, missing=True), "answer").records
+    found: Any = read(write_squad(tmp_path / "a.json", 2, 0, missing=True), "answer").records
     first, second = found
-    assert isinstance(first, QuestionRecord)
-    assert isinstance(second, QuestionRecord)
     assert first.id == "q0"
-    assert first.answers is not None
     assert first.context[first.answers[0].begin :].startswith(first.answers[0].text + " sleeps")
     assert second.answers == ()
     row = {"question": "q?", "context": "a b c", "answers": {"text": ["b"], "answer_start": [2]}}
@@ -217,8 +205,7 @@ def test_questions(tmp_path: Path) -> None:
     assert len(read(written(tmp_path / "l.json", f"{json.dumps(row)}\n" * 2), "answer").records) == 2
     spaced = row | {"answers": {"text": [" b "], "answer_start": [1]}}
     [record] = read(write_jsonl(tmp_path / "s.jsonl", [spaced]), "answer").records
-    assert isinstance(record, QuestionRecord)
-    assert record.answers == (AnswerSpan("b", 2),), "without the white space around it"
+    assert getattr(record, "answers", None) == (AnswerSpan("b", 2),), "without the white space around it"
     for answers in (
         {"text": ["b"], "answer_start": []},
         {"text": ["b"], "answer_start": [0]},
@@ -227,11 +214,10 @@ def test_questions(tmp_path: Path) -> None:
         with pytest.raises(CorpusError, match=r"w\.jsonl: row 1.*answer"):
             read(write_jsonl(tmp_path / "w.jsonl", [row | {"answers": answers}]), "answer")
     for path, place in (
-        (write_jsonl(tmp_path / "c.jsonl", [{"question": "q"}]), "row 1 has no column 'context'"),
+        (write_jsonl(tmp_path / "c.jsonl", [{"question": "q"}]), "row 1 .*'context'"),
         (written(tmp_path / "d.json", "{"), "d.json: .*line 1"),
         (written(tmp_path / "e.json", '{"data": 1}'), "SQuAD"),
-        (written(tmp_path / "f.json", '{"data": [{"paragraphs": [{"qas": [{}]}]}]}'), "question 1 lacks 'context'"),
-        (tmp_path / "none.json", "no such file"),
+        (written(tmp_path / "f.json", '{"data": [{"paragraphs": [{"qas": [{}]}]}]}'), "question 1 .*'context'"),
     ):
         with pytest.raises(CorpusError, match=place):
             read(path, "answer")
@@ -287,14 +273,14 @@ def test_folders_of_datasets(tmp_path: Path) -> None:
         part.to_parquet(tmp_path / "hub" / "data" / f"{name}-00000-of-00001.parquet")
     for given in (tmp_path / "parts", tmp_path / "hub", parts):
         with examples_given(given, None, made) as files:
-            records = {name: list(read_labelled(each, Classify, NONE).records) for name, each in files.items()}
+            records = {name: list(read_labelled(each, Classify, Columns()).records) for name, each in files.items()}
         assert records == {"train": expected, "validation": [TextRecord(1, "text 1", None, "pos")], "test": expected}
     assert [str(each.path) for each in files.values()] == ["train in memory", "train in memory", "test in memory"]
     with (
         pytest.raises(CorpusError, match="train in memory: row 2 has no column"),
         examples_given([rows[0], {"text": "x"}], rows, None) as files,
     ):
-        read_labelled(files["train"], Classify, NONE)
+        read_labelled(files["train"], Classify, Columns())
     for train, validation, message in (
         (tmp_path / "one", None, "one: there is no part for validation in it"),
         (write_jsonl(tmp_path / "a.jsonl", rows), None, "a.jsonl: this is one file; give another for validation"),

@@ -10,15 +10,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import torch
 from safetensors.torch import load_file, save_file
 
 import unmask
 from tests.commands.checkpoints import released
+from tests.commands.finetune_helpers import MakeModel
 from tests.conftest import make_text
 from unmask.commands.evaluate import evaluate, score
 from unmask.core.errors import ModelError
-from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_task_model, with_task_head
 from unmask.tasks.answer import AnswerTask
 from unmask.tasks.classify import Classify, Pairs, Regress
@@ -27,7 +26,6 @@ from unmask.tasks.tag import Tag
 from unmask.tasks.task import Task
 from unmask.tokenizer.tokenizer import Tokenizer
 
-MakeModel = Callable[..., MaskedLM]
 TEXTS = ["The king sees the ship at sea.", "The dog."]
 TASKS = [
     (Classify(("sea", "garden")), TEXTS),
@@ -87,18 +85,11 @@ def test_texts_that_are_cut_are_said(
 
 def test_what_it_cannot_do_any_more(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
     model = unmask.load(tuned(make_model, tokenizer, tmp_path / "tuned", TASKS[0][0]))
-    lines: list[Callable[[Model], object]] = [
-        lambda model: model.fill("The [MASK]."),
-        lambda model: model.score(TEXTS),
-        as_predictor,
-    ]
-    for line in lines:
-        with pytest.raises(ModelError, match=r"tuned: fine-tuned \(classify\), so it predicts no tokens any more; use"):
-            line(model)
+    for use in (lambda: model.fill("The [MASK]."), lambda: model.score(TEXTS), lambda: as_predictor(model)):
+        with pytest.raises(ModelError, match=r"tuned: .*classify"):
+            use()
     before = unmask.load(tmp_path / "base")
     assert as_predictor(before).tokenizer is before.tokenizer
-    with pytest.raises(ModelError, match="this model is not fine-tuned for a task"):
-        before.predict(TEXTS)
 
 
 @pytest.mark.parametrize("layout", ["modernbert", "bert"])
@@ -126,19 +117,3 @@ def test_a_bare_encoder_embeds_and_predicts_no_tokens(
         with pytest.raises(ModelError, match="bare"):
             line(bare)
         line(unmask.load(whole))
-
-
-def test_a_classifier_that_pools_by_the_mean(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    transformers = pytest.importorskip("transformers")
-    folder = tuned(make_model, tokenizer, tmp_path / "tuned", TASKS[0][0])
-    first = unmask.load(folder).predict(TEXTS)
-    content = json.loads((folder / "config.json").read_text())
-    (folder / "config.json").write_text(json.dumps(content | {"classifier_pooling": "mean"}))
-    model = unmask.load(folder)
-    theirs = transformers.AutoModelForSequenceClassification.from_pretrained(folder).eval()
-    for text, found, before in zip(TEXTS, model.predict(TEXTS), first, strict=True):
-        ids = torch.from_numpy(tokenizer.encode_prompt(text)).long()[None]
-        expected = theirs(input_ids=ids).logits.softmax(-1)[0].tolist()
-        assert list(found.probabilities.values()) == pytest.approx(expected, abs=1e-5)  # type: ignore[union-attr]
-        assert found != before
-    assert np.array_equal(model.embed(TEXTS), unmask.load(tmp_path / "base").embed(TEXTS))

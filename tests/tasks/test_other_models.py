@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,9 +14,13 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import unmask
-from tests.command_line import Main
 from tests.commands.transformers_models import SIZES, save_transformers
-from unmask.core.errors import ModelError
+from unmask.commands.evaluate import evaluate
+from unmask.core.errors import ModelError, TokenizerError
+from unmask.measure.questions import pseudo_log_likelihoods
+from unmask.model.transformers import TransformersNetwork
+from unmask.tasks.loaded_model import as_predictor
+from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -28,14 +33,10 @@ MASKED_LMS: dict[str, dict[str, Any]] = {
     "DebertaV2": {},
     "MPNet": {},
     "Albert": {},
-    "FNet": {
-        "head": "ForMaskedLM",
-        "hidden_size": 32,
-        "num_hidden_layers": 2,
-        "intermediate_size": 48,
-    },  # takes no mask
+    "FNet": {"head": "ForMaskedLM"},  # takes no mask
     "Bert": {"head": "ForMaskedLM", "hidden_act": "relu"},  # of our layout, but with a part that our encoder lacks
 }
+IDS = {"cls_token_id": 2, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3}
 
 
 def hidden_by_hand(folder: Path, text: str) -> torch.Tensor:
@@ -67,9 +68,8 @@ def test_a_bare_encoder_or_a_discriminator_embeds(head: str, tokenizer: Tokenize
     folder = save_transformers("Electra", tokenizer, tmp_path, head=head)
     model = unmask.load(folder)
     assert model.embed(TEXTS[:1])[0] == pytest.approx(hidden_by_hand(folder, TEXTS[0]).mean(0).numpy(), abs=1e-5)
-    message = "no masked language model"
     for use in (lambda: model.fill(MASKED), lambda: model.score(TEXTS), lambda: unmask.evaluate(model, "x.txt")):
-        with pytest.raises(ModelError, match=message):
+        with pytest.raises(ModelError, match="no masked language model"):
             use()
     name = "encoder.layer.1.output.dense.weight" if head == "Model" else "electra.encoder.layer.1.output.dense.weight"
     weights = load_file(folder / "model.safetensors")
@@ -79,16 +79,17 @@ def test_a_bare_encoder_or_a_discriminator_embeds(head: str, tokenizer: Tokenize
         unmask.load(folder)
 
 
-def test_what_only_our_encoder_does(tokenizer: Tokenizer, corpus_file: Path, tmp_path: Path, main: Main) -> None:
+def test_what_only_our_encoder_does(tokenizer: Tokenizer, corpus_file: Path, tmp_path: Path) -> None:
     folder = save_transformers("DistilBert", tokenizer, tmp_path / "m")
-    with pytest.raises(ModelError, match="'distilbert'"):
-        _ = unmask.load(folder).network
-    for use in (lambda: unmask.verify(folder), lambda: unmask.export(folder, out=tmp_path / "out")):
+    uses: tuple[Callable[[], object], ...] = (
+        lambda: unmask.load(folder).network,
+        lambda: unmask.verify(folder),
+        lambda: unmask.export(folder, out=tmp_path / "out"),
+        lambda: unmask.pretrain(corpus_file, from_=folder, out=tmp_path / "run"),
+    )
+    for use in uses:
         with pytest.raises(ModelError, match="'distilbert'"):
             use()
-    code, _, error = main("pretrain", corpus_file, "--from", folder, "--out", tmp_path / "run")
-    assert code == 2
-    assert "'distilbert'" in error
 
 
 def test_a_model_with_a_decoder_has_no_hidden_states(tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -106,6 +107,64 @@ def test_our_models_do_without_it(run: unmask.Run) -> None:
     code = f"import sys, unmask; unmask.load({str(run.folder)!r}).fill('[MASK]'); print('transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("Bert", {"hidden_act": "relu"}),
+        ("Bert", {"tie_word_embeddings": False}),
+        ("ModernBert", {**IDS, "decoder_bias": False}),
+        ("ModernBert", {**IDS, "attention_bias": True}),
+    ],
+)
+def test_layouts_of_ours_with_parts_that_we_lack(
+    name: str, part: dict[str, Any], tokenizer: Tokenizer, tmp_path: Path
+) -> None:
+    """Each token hidden in turn, by transformers alone, is the oracle of a sentence's score."""
+    save_transformers(name, tokenizer, tmp_path, head="ForMaskedLM", initializer_range=0.2, **part)
+    loaded = as_predictor(tmp_path)
+    assert isinstance(loaded.predictor, TransformersNetwork)
+    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path).eval()
+    for text, total in zip(TEXTS, pseudo_log_likelihoods(loaded.predictor, tokenizer, TEXTS), strict=True):
+        ids = torch.tensor([[2, *tokenizer.encode_corpus([text])[0].input_ids.tolist(), 3]])
+        expected = 0.0
+        for place in range(1, ids.shape[1] - 1):
+            hidden = ids.clone()
+            hidden[0, place] = tokenizer.special.mask
+            with torch.no_grad():
+                logits = theirs(input_ids=hidden).logits[0, place]
+            expected += float(torch.log_softmax(logits, -1)[ids[0, place]])
+        assert total == pytest.approx(expected, rel=1e-4)
+    with pytest.raises(ModelError, match=r"config\.json"):
+        _ = unmask.load(tmp_path).network
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_figures_on_a_gpu_are_those_on_the_cpu(run: unmask.Run, corpus_file: Path) -> None:
+    scorable = as_predictor(run.folder / "model")
+    here = evaluate(scorable, [corpus_file], pseudo_tokens=50)
+    scorable.to(torch.device("cuda"))
+    there = evaluate(scorable, [corpus_file], pseudo_tokens=50)
+    for name in ("loss", "bits_per_byte", "pseudo_log_loss"):
+        assert there[name] == pytest.approx(here[name], rel=1e-2)
+    assert there["predicted_tokens"] == here["predicted_tokens"]
+
+
+def test_code_of_a_folder_is_neither_run_nor_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a model and of a tokenizer; transformers would ask whoever sits at the terminal."""
+    asked: list[str] = []
+    monkeypatch.setattr("builtins.input", lambda text="": asked.append(text) or "n")
+    (tmp_path / "config.json").write_text('{"model_type": "x", "auto_map": {"AutoConfig": "code.Config"}}')
+    with pytest.raises(ModelError, match="the code that the folder brings is never run"):
+        as_predictor(tmp_path)
+    (tmp_path / "config.json").write_text('{"model_type": "x"}')
+    (tmp_path / "spiece.model").write_text("no tokenizer")
+    (tmp_path / "tokenizer_config.json").write_text('{"auto_map": {"AutoTokenizer": ["code.Slow", "code.Fast"]}}')
+    with pytest.raises(TokenizerError, match="custom code"):
+        load_tokenizer(tmp_path)
+    assert not asked
 
 
 RESIDUES = ["<cls>", "<pad>", "<eos>", "<unk>", *"LAGVSERTIDPKQNFYMHWCXBUZO.-", "<null_1>", "<mask>"]

@@ -11,6 +11,7 @@ import torch
 from tests.commands.finetune_helpers import LAYOUTS, MakeModel
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.masking.masker import unmasked
+from unmask.model.encoder import MaskedLM
 from unmask.model.folder import with_task_head
 from unmask.tasks.answer import BEGIN, END, AnswerPrediction, AnswerSpan, AnswerTask, QuestionRecord
 from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress, TextRecord
@@ -61,41 +62,40 @@ INFOS = [
 ]
 
 
+def loss_of(
+    model: MaskedLM, info: Task, examples: list[Example], weights: list[float] | None = None
+) -> tuple[float, float]:
+    """The sum of losses of packed examples, and the weight of their targets."""
+    rows = pack_examples(examples, pad_id=0, max_length=64)
+    hidden = model.encoder(
+        rows.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids,
+        token_type_ids_BS=rows.token_type_ids,
+    )  # fmt: skip
+    objective = info.objective(weights)
+    targets = objective.targets(rows, unmasked(rows))
+    return objective.losses(model, hidden.flatten(0, 1), targets, None).total.item(), targets.total
+
+
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: f"{info.kind}-{getattr(info, 'pooling', 'first')}")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_packed_equals_alone(make_model: MakeModel, tokenizer: Tokenizer, layout: str, info: Task) -> None:
-    """What comes out for an example, and its loss and gradient, do not depend on what shares its row."""
+    """What comes out for an example, and its loss, do not depend on what shares its row."""
     if getattr(info, "pooling", "first") == "mean" and layout != "modernbert":
         pytest.skip("its heads take the first token")
     model = with_task_head(make_model(layout=layout), info.task_head, seed=0).eval()
     encoder = InputEncoder(tokenizer, model.config)
-    task, examples = info, examples_of(info, encoder)
+    examples = examples_of(info, encoder)
     told: list[tuple[int, int | None]] = []
-    together = outputs_of(model, task, examples, notify=lambda progress: told.append((progress.done, progress.total)))
+    together = outputs_of(model, info, examples, notify=lambda progress: told.append((progress.done, progress.total)))
     tokens = sum(len(example.input_ids) for example in examples if len(example.places))
     assert told[-1] == (tokens, tokens)
     assert np.concatenate([output.ravel() for output in together]).std() > 0.01
     for example, packed in zip(examples, together, strict=True):
-        [alone] = outputs_of(model, task, [example])
+        [alone] = outputs_of(model, info, [example])
         assert alone.shape == packed.shape
         np.testing.assert_allclose(packed, alone, rtol=1e-4, atol=1e-5)
-    objective = info.objective()
-    total = 0.0
-    for batch in ([examples], [[example] for example in examples]):
-        sums = []
-        for part in batch:
-            rows = pack_examples(part, pad_id=0, max_length=64)
-            hidden = model.encoder(
-                rows.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids,
-                token_type_ids_BS=rows.token_type_ids,
-            )  # fmt: skip
-            sums.append(
-                objective.losses(model, hidden.flatten(0, 1), objective.targets(rows, unmasked(rows)), None).total
-            )
-        summed = torch.stack(sums).sum()
-        if total:
-            assert summed.item() == pytest.approx(total, rel=1e-4)
-        total = summed.item()
+    total, _ = loss_of(model, info, examples)
+    assert total == pytest.approx(sum(loss_of(model, info, [example])[0] for example in examples), rel=1e-4)
     assert total > 0.0
 
 
@@ -129,15 +129,8 @@ def test_losses_equal_the_naive_ones(make_model: MakeModel, tokenizer: Tokenizer
     """From the outputs at each place, one example after another."""
     model = with_task_head(make_model(layout="bert"), info.task_head, seed=0).eval()
     examples = examples_of(info, InputEncoder(tokenizer, model.config))
-    rows = pack_examples(examples, pad_id=0, max_length=64)
-    hidden = model.encoder(
-        rows.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids,
-        token_type_ids_BS=rows.token_type_ids,
-    )  # fmt: skip
     weights = [0.5, 2.0, 1.0][: len(info.names)] if info.kind in ("classify", "pairs", "tag") else None
-    objective = info.objective(weights)
-    targets = objective.targets(rows, unmasked(rows))
-    loss = objective.losses(model, hidden.flatten(0, 1), targets, None).total.item()
+    loss, num_targets = loss_of(model, info, examples, weights)
     naive = 0.0
     for example in examples:
         ids = torch.from_numpy(example.input_ids)[None]
@@ -155,16 +148,13 @@ def test_losses_equal_the_naive_ones(make_model: MakeModel, tokenizer: Tokenizer
             held = torch.tensor([name in ("label 00", "label 61", "label 62", "label 69") for name in info.names])
             naive -= torch.where(held, shares, 1 - shares).log().mean().item()
         else:
-            logits = (
-                model.outputs("tag_head", states[example.places])
-                if info.kind == "tag"
-                else model.outputs("label_head", text)
-            )
+            places = states[example.places] if info.kind == "tag" else text
+            logits = model.outputs(info.head, places)
             for row, target in zip(logits.log_softmax(1), example.targets["target"].tolist(), strict=True):
                 naive -= (weights or [1.0])[target] * row[target].item()
     assert loss == pytest.approx(naive, rel=1e-4)
     if info.kind == "tag":  # two words are B-x, four O
-        assert targets.total == 2 * 0.5 + 4 * 2.0
+        assert num_targets == 2 * 0.5 + 4 * 2.0
 
 
 def test_tags_stand_at_first_pieces(tokenizer: Tokenizer, encoder: InputEncoder) -> None:

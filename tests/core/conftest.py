@@ -35,21 +35,18 @@ def denied(kind: type[errors.HfHubHTTPError], status: int) -> errors.HfHubHTTPEr
     return kind("the hub says no\non several lines", response=response)
 
 
+OFFLINE = errors.LocalEntryNotFoundError("not found\nnor reached")
+OFFLINE.__cause__ = ConnectionError("no route to the hub\nat all")
+
+
 @dataclass
 class FakeHub:
-    """Stands for `snapshot_download`.
+    """Stands for `snapshot_download`."""
 
-    Attributes:
-        models: Folders by name.
-        cache: Where copies go.
-        failure: What the network raises; None: it works.
-        asked: Names that were asked for over the network.
-    """
-
-    models: dict[str, Path]
+    models: dict[str, Path]  # folders by name
     cache: Path
-    failure: Exception | None = None
-    asked: list[str] = field(default_factory=list)
+    failure: Exception | None = None  # what the network raises
+    asked: list[str] = field(default_factory=list)  # names that were asked for over the network
 
     def __call__(self, repo_id: str, *, revision: str | None, allow_patterns: list[str], local_files_only: bool) -> str:
         folder = self.cache / f"models--{repo_id.replace('/', '--')}" / "snapshots" / COMMIT

@@ -88,10 +88,6 @@ def test_a_run_in_a_bucket_goes_on_elsewhere(
     assert not (there / ".lock.json").exists()
     code, _, errors = main("pretrain", data_folder, "--out", tmp_path / "local", *steps)
     assert code == 0, errors
-    kept, local = (
-        {path.parent.name for path in r.glob("checkpoints/*/state.json")} for r in (there, tmp_path / "local")
-    )
-    assert kept == local
     weights = "model/model.safetensors"
     assert file_sha256(there / weights) == file_sha256(tmp_path / "local" / weights), "as if nothing had happened"
     code, _, errors = main("pretrain", "--out", "s3://bucket/runs/a", "--resume")

@@ -16,9 +16,7 @@ BASE = "answerdotai/ModernBERT-base"
 
 
 @pytest.mark.parametrize(
-    "text",
-    [BASE, "bert-base-uncased", "BAAI/bge-small-en-v1.5"]
-    + [f"{BASE}@{revision}" for revision in ("main", "v1.0", COMMIT, "refs/pr/1")],
+    "text", [BASE, "bert-base-uncased", *(f"{BASE}@{revision}" for revision in ("main", "v1.0", COMMIT, "refs/pr/1"))]
 )
 def test_names(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     name, _, revision = text.partition("@")

@@ -49,9 +49,7 @@ def test_a_bar_is_drawn_in_its_place(drawn: Drawn, monkeypatch: pytest.MonkeyPat
     for done in (0, 1, 2, 3, 4):
         line.notify(Progress("<reading>", done, 4, "texts"))
     assert len(drawn) == 1
-    assert re.fullmatch(
-        r"<progress max='1' value='1.0000'></progress> &lt;reading&gt;: 4 of 4 texts, [\d,]+ texts/s", drawn[0][-1]
-    )
+    assert "value='1.0000'></progress> &lt;reading&gt;: 4 of 4 texts" in drawn[0][-1]
     assert len(drawn[0]) == 3, "some times a second, and at the end"
 
 
@@ -67,12 +65,3 @@ def test_verbs_draw_without_being_asked(
     drawn.clear()
     unmask.evaluate(run.model, texts, pseudo_tokens=0)
     assert "words at 15%" in drawn[-1][-1]
-
-
-def test_objects_say_what_they_are(run: unmask.Run) -> None:
-    assert f"{run.model.network.num_parameters:,} parameters" in repr(run.model)
-    assert run.model._repr_html_() == f"<p>{run.model!r}</p>"
-    masker = unmask.Masker.from_tokenizer(run.model.folder, strategy="span", seed=3)
-    rate = {"kind": "linear", "start": 0.3, "end": 0.1}
-    collator = unmask.MaskingCollator(run.model.folder, units={"kind": "words"}, rate=rate)
-    assert ("span" in repr(masker), "seed 3" in repr(masker), "linear" in repr(collator)) == (True,) * 3

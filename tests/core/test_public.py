@@ -38,7 +38,7 @@ def work(
 @pytest.mark.parametrize(
     ("arguments", "named"),
     [
-        ({"steps": "3"}, "steps takes a whole number, not '3'"),
+        ({"steps": "3"}, "steps .*'3'"),
         ({"steps": 1.5}, "steps"),
         ({"steps": True}, "steps"),
         ({"steps": 1, "rate": "fast"}, "rate takes a number"),

@@ -104,9 +104,8 @@ def test_records_name_an_input_by_its_content(server: Elsewhere) -> None:
 def test_what_says_that_others_are_whole_is_sent_last(server: Elsewhere) -> None:
     with output_at(ADDRESS, claim) as output:
         write(output.path, "recipe.toml", "summary.json", "a.txt", "metrics.jsonl", "data/train/0.arrow")
-        write(
-            output.path, "data/manifest.json", "checkpoints/step-1/state.json", "checkpoints/step-1/model.safetensors"
-        )
+        write(output.path, "data/manifest.json")
+        write(output.path, "checkpoints/step-1/state.json", "checkpoints/step-1/model.safetensors")
         write(output.path, "a.txt.partial", ".lock", ".lock.json", "checkpoints/x.partial/model.safetensors")
     order = [name.removeprefix("/bucket/runs/a/") for name in server.sent]
     assert set(order) == set(there(server))
@@ -180,15 +179,17 @@ def test_a_file_at_an_address(server: Elsewhere, tmp_path: Path) -> None:
     send(overwrite=True)
 
 
-def test_what_is_not_written_to_addresses() -> None:
-    calls: list[Callable[[], object]] = [
-        lambda: unmask.export("model", out="s3://bucket/x"),
-        lambda: unmask.lexicon("data", out="s3://bucket/x"),
-        lambda: unmask.compare(["tiny", "mini"], data="d", out="s3://bucket/x", minutes=1),
-    ]
-    for call in calls:
-        with pytest.raises(RunError, match="s3://bucket/x"):
-            call()
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda out: unmask.export("model", out=out),
+        lambda out: unmask.lexicon("data", out=out),
+        lambda out: unmask.compare(["tiny", "mini"], data="d", out=out, minutes=1),
+    ],
+)
+def test_what_is_not_written_to_addresses(call: Callable[[str], object]) -> None:
+    with pytest.raises(RunError, match="s3://bucket/x"):
+        call("s3://bucket/x")
 
 
 class Signed(BaseHTTPRequestHandler):

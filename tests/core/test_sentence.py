@@ -14,7 +14,7 @@ import pytest
 from huggingface_hub import constants, errors
 
 import unmask
-from tests.core.conftest import COMMIT, denied, put_in_cache
+from tests.core.conftest import COMMIT, OFFLINE, denied, put_in_cache
 from unmask.core.hub import MODULES, POOLING, SPARSE_POOLING
 from unmask.search.encoder import open_encoder
 
@@ -24,19 +24,12 @@ TEXTS = ["The cat sees the dog.", "the king at sea"]
 
 @dataclass
 class FakeDownload:
-    """Stands for `hf_hub_download`, which notes in the cache what files there are not.
+    """Stands for `hf_hub_download`, which notes in the cache what files there are not."""
 
-    Attributes:
-        model: The folder of what is on the hub.
-        cache: Where copies are.
-        failure: What the network raises; None: it works.
-        asked: Names of the files that were asked for.
-    """
-
-    model: Path
+    model: Path  # what is on the hub
     cache: Path
-    failure: Exception | None = None
-    asked: list[str] = field(default_factory=list)
+    failure: Exception | None = None  # what the network raises
+    asked: list[str] = field(default_factory=list)  # names of files
 
     def __call__(self, repo_id: str, filename: str, *, revision: str) -> str:
         assert (repo_id, revision) == (NAME, COMMIT), "of the copy, whatever the branch has become"
@@ -96,10 +89,6 @@ def test_what_the_copy_lacks_is_fetched_once(
         assert np.array_equal(unmask.load(NAME).embed(TEXTS), expected)
     assert download.asked == [MODULES, POOLING]
     assert not caplog.messages
-
-
-OFFLINE = errors.LocalEntryNotFoundError("not found\nnor reached")
-OFFLINE.__cause__ = ConnectionError("no route to the hub\nat all")
 
 
 @pytest.mark.parametrize("failure", [OFFLINE, PermissionError("no route"), denied(errors.GatedRepoError, 403)])

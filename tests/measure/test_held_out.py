@@ -14,7 +14,7 @@ import torch
 from tests.conftest import make_text
 from unmask.data.data_folder import load_manifest, save_shard, token_rows
 from unmask.data.prepare import prepare
-from unmask.data.rows import Cursor, Rows, RowStream
+from unmask.data.rows import Cursor, RowStream
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
 from unmask.measure.held_out import HeldOutSet, keyed_by_content, unigram_entropy
@@ -53,12 +53,9 @@ def test_masks_do_not_depend_on_the_training_text(tokenizer: Tokenizer, data_fol
     for number in (40, 41):
         (tmp_path / "a.txt").write_text(make_text(number, seed=4))
         out = tmp_path / str(number)
-        settings = TokenizerSettings(path=str(data_folder / "tokenizer"))
+        corpus = CorpusSettings(validation=[str(tmp_path / "held.txt")])
         prepare(
-            [tmp_path / "a.txt"],
-            out,
-            corpus=CorpusSettings(validation=[str(tmp_path / "held.txt")]),
-            tokenizer=settings,
+            [tmp_path / "a.txt"], out, corpus=corpus, tokenizer=TokenizerSettings(path=str(data_folder / "tokenizer"))
         )
         store = TokenStore([out / file.name for file in load_manifest(out).validation.files])
         batches.append(HeldOutSet(store, tokenizer, length=32, max_tokens=10**6).batches)
@@ -74,23 +71,17 @@ def test_keys_by_content(validation_store: TokenStore, tokenizer: Tokenizer) -> 
     twice = replace(
         batch, **{name: torch.cat([getattr(batch, name)] * 2) for name in ("input_ids", "segment_ids", "position_ids")}
     )
-    seen: Counter[int] = Counter()
-    keys = keyed_by_content(twice, seen).segment_keys
+    keys = keyed_by_content(twice, Counter()).segment_keys
     first, second = keys[:8], keys[8:]
     inside = batch.segment_ids >= 0
-    assert torch.equal(first[inside], keyed_by_content(batch, Counter()).segment_keys[inside])
-    assert torch.equal(second[inside], keyed_by_content(batch, seen_once(batch)).segment_keys[inside])
+    seen: Counter[int] = Counter()
+    for expected in (first, second):
+        assert torch.equal(expected[inside], keyed_by_content(batch, seen).segment_keys[inside])
     assert not (first == second)[inside].any()
     for row, segments in zip(first, batch.segment_ids, strict=True):
         parts = [row[segments == number].unique() for number in segments[segments >= 0].unique()]
         assert all(len(part) == 1 for part in parts)
         assert len(torch.cat(parts).unique()) == len(parts)
-
-
-def seen_once(rows: Rows) -> Counter[int]:
-    seen: Counter[int] = Counter()
-    keyed_by_content(rows, seen)
-    return seen
 
 
 def test_unigram_entropy_by_hand() -> None:
@@ -125,12 +116,8 @@ def test_the_standard_error_is_over_source_documents(
     for rows, masked in held_out.batches:
         places = (masked.labels.flatten() >= 0).nonzero()[:, 0]
         with torch.no_grad():
-            logits = model(
-                masked.input_ids,
-                segment_ids_BS=rows.segment_ids,
-                position_ids_BS=rows.position_ids,
-                positions_N=places,
-            )
+            where = {"segment_ids_BS": rows.segment_ids, "position_ids_BS": rows.position_ids}
+            logits = model(masked.input_ids, **where, positions_N=places)
         for line, target in zip(torch.log_softmax(logits.float(), -1), masked.labels.flatten()[places], strict=True):
             losses[(int(target) - first) // 12].append(-float(line[target]))
     sums, counts = [sum(each) for each in losses.values()], [len(each) for each in losses.values()]

@@ -119,14 +119,11 @@ def test_the_same_words_are_hidden_for_every_tokenizer(kind: str, tmp_path: Path
     measurable = passages(text, tokenizer, tmp_path)
     network = Guessing(2.0)
     bits = measure_words(measured(network, tokenizer, masks=2), measurable, 0.2)
-    chosen = {}
+    expected_bytes = 0
     for passage in measurable:
         for mask in range(2):
             draws = uniform(passage.key, len(passage.word_bytes), 20181011, 2)
-            chosen[passage.key, mask] = hidden(draws, 0.2, mask, 2)
-    expected_bytes = sum(
-        int(passage.word_bytes[chosen[passage.key, mask]].sum()) for passage in measurable for mask in range(2)
-    )
+            expected_bytes += int(passage.word_bytes[hidden(draws, 0.2, mask, 2)].sum())
     assert bits.denominator == expected_bytes
     pieces = sum(len(question.places) for question in network.questions)
     assert bits.result.value == pytest.approx(2.0 / math.log(2.0) * pieces / expected_bytes)
@@ -210,9 +207,8 @@ def test_unknown_words_are_paid_for_by_the_byte(tmp_path: Path) -> None:
     bits = measure_words(measured(network, tokenizer), measurable, 0.999999)
     assert bits.denominator == 5
     assert bits.result.value == pytest.approx((1 + 1 + 2 * 8) / 5)
-    tokens = measure_tokens(
-        measured(network, tokenizer), measurable, kinds_of(measurable, with_pos=False), {}, 0.999999
-    )
+    kinds = kinds_of(measurable, with_pos=False)
+    tokens = measure_tokens(measured(network, tokenizer), measurable, kinds, {}, 0.999999)
     assert tokens.loss.denominator == 1, "unknown tokens are no text to predict"
     assert tokens.accuracy.result.value == 0.0
     assert tokens.accuracy_top5.result.value == 1.0
@@ -253,9 +249,8 @@ def test_long_passages_are_cut_and_nothing_is_lost(tmp_path: Path, tokenizer: To
     measurable = passages(text, tokenizer, tmp_path)
     assert len(measurable) == 6, "166 words each"
     network = Guessing(1.0)
-    figures = measure_tokens(
-        measured(network, tokenizer, length=20, masks=4), measurable, kinds_of(measurable, with_pos=False), {}, 0.25
-    )
+    kinds = kinds_of(measurable, with_pos=False)
+    figures = measure_tokens(measured(network, tokenizer, length=20, masks=4), measurable, kinds, {}, 0.25)
     assert figures.loss.denominator == sum(len(passage.input_ids) for passage in measurable)
     assert max(len(question.input_ids) for question in network.questions) <= 20
     for question in network.questions:
@@ -314,13 +309,11 @@ def test_a_ratio_gathers_the_parts_of_documents() -> None:
     ratio = Ratio()
     for document, loss in zip(documents.tolist(), losses.tolist(), strict=True):
         ratio.add(document, loss, 1.0)
-    whole = ratio_over_draws(
-        [losses[documents == number].sum() for number in range(9)], [(documents == number).sum() for number in range(9)]
-    )
+    parts = [losses[documents == number] for number in range(9)]
+    whole = ratio_over_draws([part.sum() for part in parts], [len(part) for part in parts])
     assert ratio.result.value == pytest.approx(losses.mean())
     assert ratio.result.stderr == pytest.approx(whole.stderr)
-    assert ratio.result.draws == 9
-    assert ratio.denominator == 80
+    assert (ratio.result.draws, ratio.denominator) == (9, 80)
     assert math.isnan(Ratio().result.value)
     assert Ratio().result.stderr is None
 

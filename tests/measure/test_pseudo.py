@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -23,9 +24,7 @@ SENTENCES = [
 
 def naive_losses(model: MaskedLM, tokenizer: Tokenizer, sentence: str, *, l2r: bool = False) -> Iterator[float]:
     """The naive way, one hidden token a pass: nats of each token of a sentence."""
-    special = tokenizer.special
-    assert special.cls is not None
-    assert special.sep is not None
+    special: Any = tokenizer.special
     [tokens] = tokenizer.encode_corpus([sentence])
     ids = [special.cls, *tokens.input_ids.tolist(), special.sep]
     starts = [True, *tokens.word_starts.tolist(), True]
@@ -97,12 +96,15 @@ def test_a_mask_in_a_sentence_is_text(run: unmask.Run) -> None:
     assert len(run.model.score([])) == 0
 
 
-def test_sentences_that_cannot_be_scored(run: unmask.Run) -> None:
-    for sentences, form, message in (
+@pytest.mark.parametrize(
+    ("sentences", "form", "named"),
+    [
         (["The king.", " "], "plain", "sentence 2"),
-        (["The king.", "the " * 80], "plain", "sentence 2 has 80 tokens"),
+        (["The king.", "the " * 80], "plain", "sentence 2 .*80"),
         (["The king."], "l2r", "'l2r'"),
-        ("The king.", "plain", "list of sentences"),
-    ):
-        with pytest.raises(SettingsError, match=message):
-            run.model.score(sentences, form=form)  # type: ignore[arg-type]
+        ("The king.", "plain", "list"),
+    ],
+)
+def test_sentences_that_cannot_be_scored(run: unmask.Run, sentences: list[str], form: str, named: str) -> None:
+    with pytest.raises(SettingsError, match=named):
+        run.model.score(sentences, form=form)

@@ -12,7 +12,7 @@ from tests.model.helpers import MakeModel
 from tests.model.on_gpu import attend_in_line, tensor_operations
 from unmask.model.config import PARTS
 from unmask.model.encoder import MaskedLM, compile_model
-from unmask.model.fused import Sequences, losses_of_decoder
+from unmask.model.fused import Sequences, choose_attention, losses_of_decoder
 from unmask.model.layers import run_transform
 
 SEGMENTS = torch.tensor([[0] * 40, [0] * 13 + [1] * 20 + [-1] * 7, [0] * 3 + [1] * 3 + [2] * 34], dtype=torch.int32)
@@ -154,3 +154,32 @@ def test_the_compiled_loss_is_the_loss(
     for count in (12, 11, 10):
         torch.testing.assert_close(model.head.transform(x_ND[:count]), transformed_ND[:count], rtol=1e-5, atol=1e-5)
     assert counter.count == 2
+
+
+AMPERE, TURING = (8, 0), (7, 5)
+
+
+@pytest.mark.parametrize(
+    ("device", "capability", "windows", "dtype", "head_dim", "window", "kind"),
+    [
+        ("cpu", AMPERE, True, torch.bfloat16, 64, None, "loops"),
+        ("cpu", AMPERE, True, torch.float32, 64, 64, "loops"),
+        ("cuda", AMPERE, True, torch.bfloat16, 64, None, "varlen"),
+        ("cuda", AMPERE, True, torch.float16, 64, 64, "varlen"),
+        ("cuda", AMPERE, True, torch.bfloat16, 256, 64, "varlen"),
+        ("cuda", AMPERE, True, torch.bfloat16, 264, None, "bias"),  # the kernel ends at 256
+        ("cuda", AMPERE, True, torch.bfloat16, 36, None, "bias"),  # and takes multiples of 8
+        ("cuda", AMPERE, True, torch.float32, 64, None, "bias"),  # in half precision
+        ("cuda", AMPERE, False, torch.bfloat16, 64, None, "varlen"),  # a torch whose kernel knows no window
+        ("cuda", AMPERE, False, torch.bfloat16, 64, 64, "bias"),
+        ("cuda", TURING, True, torch.bfloat16, 64, None, "bias"),
+    ],
+)
+def test_which_way_attention_is_computed(
+    device: str, capability: Any, windows: bool, dtype: Any, head_dim: int, window: Any, kind: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    kernel = (lambda query, window_size: query) if windows else lambda query: query
+    monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
+    assert choose_attention.__wrapped__(torch.device(device), dtype, head_dim=head_dim, window=window) == kind

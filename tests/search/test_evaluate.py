@@ -98,7 +98,6 @@ def test_a_model_beside_words_and_itself(main: Main, model_folder: Path, story: 
     crop, title = actual["tasks"]["crop"], actual["tasks"]["title"]
     assert (crop["queries"], crop["documents"], title["queries"]) == (50, 400, 50)
     assert actual["passed_over"]["documents with the text of another"] == 1
-    assert "titles: column 'title', 400 of 400" in actual["described"]
     ours, theirs, bm25 = (crop["systems"][name] for name in (str(model_folder), str(tmp_path / "same"), "bm25"))
     assert ours == theirs
     assert crop["differences"][str(tmp_path / "same")]["ndcg_at_10"] == 0.0
@@ -112,9 +111,6 @@ def test_a_model_beside_words_and_itself(main: Main, model_folder: Path, story: 
     vectors = actual["vectors"][str(model_folder)]
     assert 1.0 < vectors["effective_rank"] < 32
     assert vectors["uniformity"] < 0.0 < vectors["alignment"]["crop"]
-    shown = repr(unmask.SearchEvaluation(actual))
-    for text in ("crops find the documents that they were taken out of: 50 queries, 400 documents", "nDCG@10", "of 32"):
-        assert text in shown
     inside = json.loads(main(*command, "--crops", "inside")[1])["tasks"]["crop"]["systems"]
     assert inside["bm25"]["recall_at_1"] > 0.9 > bm25["recall_at_1"]
     assert inside[str(model_folder)]["ndcg_at_10"] > ours["ndcg_at_10"]
@@ -138,32 +134,28 @@ def test_what_is_held_out_is_what_the_run_held_out(
     texts = corpus_file.read_text().strip().split("\n\n")
     held = list(dict.fromkeys(text for text in texts if fraction(text) < 0.05))
     assert [each.text for each in documents] == held
-    assert f"held out: whole documents, 5.0% (as in {run})" in described[0]
-    _, described, _ = read_items([corpus_file], tmp_path, ItemSettings())
-    assert "no run is known that made the model, which may have seen them" in described[0]
+    assert str(run) in described[0]
     among, _, _ = read_items([corpus_file], run / "model", ItemSettings(among_all=True))
     assert [each.text for each in among] == list(dict.fromkeys(texts))
     assert [each.text for each in among if each.is_held_out] == held
-    few, _, passed_over = read_items(
-        [corpus_file], run / "model", ItemSettings(among_all=True, max_documents=len(held) + 3)
-    )
+    settings = ItemSettings(among_all=True, max_documents=len(held) + 3)
+    few, _, passed_over = read_items([corpus_file], run / "model", settings)
     assert [each.text for each in few if each.is_held_out] == held
     assert len(few) == len(held) + 3
     assert passed_over["documents more than --max-documents"] == len(set(texts)) - len(held) - 3
 
 
-def write_beir(
-    folder: Path, *, qrels: str = "q1\td1\t2\nq1\td2\t1\nq2\td3\t1\nq2\tgone\t1\nq3\td1\t0\nq9\td1\t1\n"
-) -> Path:
-    folder.mkdir(exist_ok=True)
-    (folder / "qrels").mkdir(exist_ok=True)
-    corpus = [
-        ("d1", "The king", "sees the queen"),
-        ("d2", "", "the king"),
-        ("d3", "", "a ship at sea"),
-        ("q2", "", "ship"),
+QRELS = "q1\td1\t2\nq1\td2\t1\nq2\td3\t1\nq2\tgone\t1\nq3\td1\t0\nq9\td1\t1\n"
+
+
+def write_beir(folder: Path, *, qrels: str = QRELS) -> Path:
+    (folder / "qrels").mkdir(parents=True, exist_ok=True)
+    rows = [
+        {"_id": "d1", "title": "The king", "text": "sees the queen"},
+        {"_id": "d2", "title": "", "text": "the king"},
+        {"_id": "d3", "title": "", "text": "a ship at sea"},
+        {"_id": "q2", "title": "", "text": "ship"},
     ]
-    rows = [{"_id": id_, "title": title, "text": text} for id_, title, text in corpus]
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     queries = [{"_id": "q1", "text": "king"}, {"_id": "q2", "text": "ship"}, {"_id": "q3", "text": "queen"}]
     (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
@@ -192,15 +184,13 @@ def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path) -> Non
     assert bm25["ndcg_at_10"] == pytest.approx((first + second) / 2)
     assert (bm25["mrr_at_10"], bm25["recall_at_1"], bm25["recall_at_10"]) == (1.0, 0.5, 0.75)
     assert actual["warning"] is not None
-    assert "judged queries: 2 queries, 4 documents" in repr(unmask.SearchEvaluation(actual))
     one = unmask.evaluate_search(model_folder, folder, queries=1, baselines=())
     assert one.tasks["judged"]["queries"] == 1
-    assert "one query, so that" in (one.warning or "")
+    assert "one query" in (one.warning or "")
     (folder / "corpus.jsonl").write_text('{"_id": "d1", "text": "the king"}\n')
     code, printed, err = main("evaluate-search", model_folder, folder, "--json")
     assert code == 0, err
     assert [actual["uniformity"] for actual in json.loads(printed)["vectors"].values()] == [None]
-    assert one.verdict["judged"] == "there is nothing to compare with"
 
 
 def test_what_is_wrong_with_a_folder_of_beir(model_folder: Path, tmp_path: Path) -> None:

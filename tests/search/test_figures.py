@@ -21,11 +21,9 @@ NONE = [-1] * 10
 
 
 def test_figures_are_those_of_hand() -> None:
-    rankings = np.array(
-        [[9, 1, 8, 2, *range(20, 26)], [5, *range(20, 29)], NONE, [*range(20, 31)][:10], [3, *NONE[1:]]]
-    )
+    rankings = [[9, 1, 8, 2, *range(20, 26)], [5, *range(20, 29)], NONE, [*range(20, 30)], [3, *NONE[1:]]]
     relevant = [{1: 2, 2: 1, 3: 1, 8: 0}, {5: 1}, {7: 1}, {30: 1}, dict.fromkeys(range(12), 1)]
-    actual = ranking_figures(rankings, relevant)
+    actual = ranking_figures(np.array(rankings), relevant)
     log = math.log2
     best_of_twelve = sum(1 / log(rank + 1) for rank in range(1, 11))
     first = (2 / log(3) + 1 / log(5)) / (2 / log(2) + 1 / log(3) + 1 / log(4))

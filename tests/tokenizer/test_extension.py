@@ -65,9 +65,6 @@ def test_new_words_are_whole_and_nothing_else_changes(family: str) -> None:
         assert new.token(extension.first_id + number) == word.entry
         assert new.token_bytes[extension.first_id + number] == len(new.text(extension.first_id + number).encode())
         assert new.space_before(extension.first_id + number) == old.space_before(word.pieces[0])
-    texts = [TEXT, NEW * 100]
-    assert extension.tokens_before == len(old.encode_joined(texts)[0].input_ids)
-    assert extension.tokens_after == len(new.encode_joined(texts)[0].input_ids) < extension.tokens_before
     seen = 0
     for text in SENTENCES:
         before, after = old.encode_corpus([text])[0], new.encode_corpus([text])[0]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import logging
 import pickle
 import random
 from itertools import product
@@ -34,30 +33,22 @@ def write(folder: Path, entries: list[str], kind: str | None = None, **config: A
     return folder
 
 
-def test_a_vocab_txt_is_berts_tokenizer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_vocab_txt_is_berts_tokenizer(tmp_path: Path) -> None:
     write(tmp_path, ENTRIES)
-    with caplog.at_level(logging.INFO):
-        tokenizer = load_tokenizer(tmp_path / "vocab.txt")
-    assert "case is folded" in caplog.text
+    tokenizer = load_tokenizer(tmp_path / "vocab.txt")
     assert words(tokenizer, "The Kings, Zoë!中") == ["the", "kings", "[UNK]", "zoe", "!", "中"]
     assert tokenizer.encode_prompt("the [MASK]").tolist() == [2, 5, 4, 3]
     assert load_tokenizer(tmp_path).fingerprint == tokenizer.fingerprint
-    out = tmp_path / "saved"
-    out.mkdir()
-    tokenizer.save(out, max_length=16)
-    theirs = transformers.AutoTokenizer.from_pretrained(out)
-    berts = transformers.BertTokenizerFast.from_pretrained(tmp_path, do_lower_case=True)
+    theirs = transformers.BertTokenizerFast.from_pretrained(tmp_path, do_lower_case=True)
     for text in ("The Kings, Zoë! 中 [MASK]", "kings"):
-        assert theirs(text)["input_ids"] == berts(text)["input_ids"] == tokenizer.encode_prompt(text).tolist()
+        assert theirs(text)["input_ids"] == tokenizer.encode_prompt(text).tolist()
 
 
 @pytest.mark.parametrize(
     ("config", "expected"),
     [
-        ({"do_lower_case": True}, ["uber", "中", "文"]),
         ({"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": None}, ["uber", "中", "文"]),
         ({"do_lower_case": True, "strip_accents": False}, ["über", "中", "文"]),
-        ({"do_lower_case": False}, ["Über", "中", "文"]),
         ({}, ["Über", "中", "文"]),
         ({"do_lower_case": False, "strip_accents": True}, ["Uber", "中", "文"]),
         ({"do_lower_case": True, "tokenize_chinese_chars": True}, ["uber", "中", "文"]),

@@ -41,6 +41,7 @@ def test_bytes_spell_everything(tokenizer: Tokenizer) -> None:
     tokenizer.check_known([SENTENCE])
 
 
+ENDS = models.BPE(bare("a", "b</w>"), [], end_of_word_suffix="</w>")
 NO_C3 = [letter for letter in ALPHABET if letter != "Ã"]  # without the first byte of `é` and `ü`
 
 
@@ -53,15 +54,7 @@ NO_C3 = [letter for letter in ALPHABET if letter != "Ã"]  # without the first b
         (bare_characters(), "What, dead?", 11, "x"),
         (built(models.BPE(bare("a", "b", "▁"), []), pre_tokenizer=pre_tokenizers.Metaspace()), "a ba", 5, "c"),
         (built(models.BPE(bare("a", "b"), []), pre_tokenizer=pre_tokenizers.Whitespace()), "a ba\n", 3, "c"),
-        (
-            built(
-                models.BPE(bare("a", "b</w>"), [], end_of_word_suffix="</w>"),
-                pre_tokenizer=pre_tokenizers.WhitespaceSplit(),
-            ),
-            "ab aab",
-            5,
-            "c",
-        ),
+        (built(ENDS, pre_tokenizer=pre_tokenizers.WhitespaceSplit()), "ab aab", 5, "c"),
         (built(models.Unigram([(entry, -1.0) for entry in bare("a", "b", "ab")])), "abab", 2, "c"),
     ],
     ids=["bytes", "bytes, a space before", "fallback", "characters", "metaspace", "no spaces", "ends", "unigram"],
@@ -73,12 +66,6 @@ def test_what_cannot_be_spelled_is_named(tokenizer: Tokenizer, text: str, num_to
         for _ in range(2):  # what is unknown once is unknown again
             with pytest.raises(TokenizerError, match=f"'{unknown[0]}'"):
                 call(["a", f"a{unknown}"])
-
-
-def test_a_prompt_of_characters() -> None:
-    assert len(bare_characters().encode_prompt("W[MASK]at")) == 4
-    with pytest.raises(TokenizerError, match="'x'"):
-        bare_characters().encode_prompt("[MASK]x")
 
 
 @pytest.mark.parametrize(

@@ -155,14 +155,10 @@ def test_marks_of_other_kinds() -> None:
     assert ended.token_bytes.tolist()[-3:] == [1, 1, 1]
     continued = bpe("a", "##a", "##b", continuing_subword_prefix="##")
     assert starts(continued, "a", "##a", "##b", "a") == "1001"
-
-
-def test_characters_of_a_word_level_tokenizer_and_words_of_one() -> None:
-    def word_level(*entries: str) -> Tokenizer:
-        return built(models.WordLevel(numbered(*entries), unk_token="[UNK]"), pre_tokenizer=pre_tokenizers.Whitespace())
-
-    assert starts(word_level("A", "C", "-"), "A", "C", "-", "A") == "1011"
-    assert starts(word_level("king", "queen", "A"), "king", "queen", "A") == "111"
+    for entries, expected in ((("A", "C", "-"), "1011"), (("king", "queen", "A"), "1111")):
+        model = models.WordLevel(numbered(*entries), unk_token="[UNK]")
+        of_words = built(model, pre_tokenizer=pre_tokenizers.Whitespace())
+        assert starts(of_words, *entries, entries[0]) == expected, "characters of a word, or words"
 
 
 def test_a_tokenizer_that_hides_where_words_are_is_told_of(caplog: pytest.LogCaptureFixture) -> None:

@@ -39,22 +39,12 @@ def test_a_table_replaces_what_stands_between_its_marks(script: types.ModuleType
     assert re.fullmatch(expected, page.read_text(encoding="utf-8"))
 
 
-def test_every_table_of_the_page_is_made_by_a_target() -> None:
+def test_every_table_of_the_page_is_made_by_a_script() -> None:
     text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     marks = re.findall(r"<!-- (end )?([\w-]+) -->", text)
     names = [name for _, name in marks[::2]]
     assert marks == [mark for name in names for mark in (("", name), ("end ", name))], "none within another"
     assert len(set(names)) == len(names)
-    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
-    made = {
-        target: set(re.findall(r"benchmarks/(\w+)\.py .*--table", lines.replace("\\\n", "")))
-        for target, lines in re.findall(r"^(bench[\w-]*): .*\n((?:\t.*\n)+)", makefile, re.MULTILINE)
-    }
-    assert made == {
-        "bench": {"masking", "train"},
-        "bench-rest": {"prepare", "inference", "train", "search"},
-        "bench-long": {"time_to_loss", "characters"},
-    }
     by_gpu = {"gpu-check", "gpu-profile", "gpu-train", "training-gpu", "training-gpu-adamw", "training-gpu-short"}
     by_scripts = {"masking", "training", "prepare", "inference", "time-to-loss", "characters", "search"}
     assert set(names) == by_scripts | by_gpu | {"training-large"}

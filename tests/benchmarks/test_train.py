@@ -36,10 +36,7 @@ def test_the_first_seconds_do_not_count(monkeypatch: pytest.MonkeyPatch) -> None
 
 
 def test_systems_train_on_the_same_rows(
-    data_folder: Path,
-    store: TokenStore,
-    tokenizer: Tokenizer,
-    monkeypatch: pytest.MonkeyPatch,
+    data_folder: Path, store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps ask for more rows than an epoch of the small corpus has: ours has the whole of it in each."""
     work = trained.Work(str(data_folder), "1x64", 64, 64 * 2000)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from fnmatch import fnmatch
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 from huggingface_hub import constants, errors
 
 from tests.commands.checkpoints import released
-from unmask.model.encoder import MaskedLM
+from tests.model.helpers import MakeModel
 from unmask.tokenizer.tokenizer import Tokenizer
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
@@ -68,7 +67,7 @@ class FakeHub:
 
 
 @pytest.fixture
-def model_folder(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path) -> Path:
+def model_folder(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Path:
     """A model with its tokenizer, as a run leaves it."""
     return released(make_model(num_layers=2), tokenizer, tmp_path / "released")
 

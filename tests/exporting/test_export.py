@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import re
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -13,10 +12,10 @@ import pytest
 import torch
 
 import unmask
+from tests.model.helpers import MakeModel
 from unmask.core.errors import ModelError
 from unmask.exporting import graphs as onnx_writer
 from unmask.exporting.graphs import Graph
-from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -74,7 +73,7 @@ def test_the_readme_runs(
 
 @pytest.mark.slow
 def test_a_layout_with_token_types(
-    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are an input of their own. Padding and types are told from each other. Weights lie beside the graph here."""
     model = make_model(layout="bert", num_layers=2)

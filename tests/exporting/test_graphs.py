@@ -11,12 +11,12 @@ import torch
 
 import unmask
 from tests.hostile_models import change_json
+from tests.model.helpers import MakeModel
 from tests.tasks.test_embed import ask_for, sentence_folder  # noqa: F401  (a fixture)
 from unmask.exporting import graphs
 from unmask.exporting import onnx as onnx_checks
 from unmask.exporting.graphs import EMBED, SPLADE, Graph, GraphKind, open_checked_model
 from unmask.exporting.onnx import at_least
-from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.model.pooling import Pooling, write_sentence_files
 from unmask.tasks.loaded_model import Model
@@ -62,9 +62,7 @@ def in_torch(_: Path, graph: Graph) -> Callable[[dict[str, torch.Tensor]], list[
 
 
 @pytest.fixture(params=["modernbert", "bert"])
-def sparse(
-    request: pytest.FixtureRequest, make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
-) -> Path:
+def sparse(request: pytest.FixtureRequest, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Path:
     model, folder = make_model(layout=request.param, num_layers=2), tmp_path / "sparse"
     save_model(model, folder)
     tokenizer.save(folder, max_length=64, with_types=model.config.num_types > 1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,15 +10,13 @@ import pytest
 from safetensors.torch import load_file, save_file
 
 import unmask
-from tests.model.helpers import LAYOUTS
+from tests.model.helpers import LAYOUTS, MakeModel
 from tests.model.test_task_parity import INFOS, model_for
-from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_task_model
 from unmask.tasks.task import Task
 from unmask.tokenizer.tokenizer import Tokenizer
 
 transformers = pytest.importorskip("transformers")
-MakeModel = Callable[..., MaskedLM]
 ROW = "task_head_equals_ours"
 
 

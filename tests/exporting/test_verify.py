@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +13,13 @@ from safetensors.torch import load_file, save_file
 
 import unmask
 from tests.hostile_models import change_json, write_text
+from tests.model.helpers import MakeModel
 from tests.model.test_layouts import make_theirs
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.exporting.graphs import Check, compare, open_checked_model
 from unmask.exporting.verify import probe_texts, side_files_agree
-from unmask.model.encoder import Encoder, MaskedLM
+from unmask.model.encoder import Encoder
 from unmask.model.folder import save_model
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -76,7 +76,7 @@ def test_a_change_is_found_by_its_check(copy: Path, file: str, change: dict[str,
     ],
 )
 def test_a_broken_tie(
-    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, layout: str, name: str, table: str
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, layout: str, name: str, table: str
 ) -> None:
     """A decoder beside the embedding: equal, as transformers writes it; with another number; of another size."""
     save_model(make_model(layout=layout), tmp_path)
@@ -93,7 +93,7 @@ def test_a_broken_tie(
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "char"])
 def test_trained_tokenizers_of_every_kind_pass(
-    corpus_file: Path, make_model: Callable[..., MaskedLM], tmp_path: Path, kind: str
+    corpus_file: Path, make_model: MakeModel, tmp_path: Path, kind: str
 ) -> None:
     settings = TokenizerSettings(kind=kind, vocab_size=None if kind == "char" else 320)
     prepare([corpus_file], tmp_path / "data", corpus=CorpusSettings(), tokenizer=settings)

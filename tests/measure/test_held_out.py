@@ -3,7 +3,6 @@ from __future__ import annotations
 import json
 import math
 from collections import Counter
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 from tests.conftest import make_text
+from tests.model.helpers import MakeModel
 from unmask.data.data_folder import load_manifest, save_shard, token_rows
 from unmask.data.prepare import prepare
 from unmask.data.rows import Cursor, RowStream
@@ -19,17 +19,13 @@ from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
 from unmask.measure.held_out import HeldOutSet, keyed_by_content, unigram_entropy
 from unmask.measure.text import passages_of_store
-from unmask.model.encoder import MaskedLM
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
 
 
 def test_the_loss_is_per_predicted_token(
-    make_model: Callable[..., MaskedLM],
-    validation_store: TokenStore,
-    tokenizer: Tokenizer,
-    monkeypatch: pytest.MonkeyPatch,
+    make_model: MakeModel, validation_store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever the batches: the sum over all targets, divided once."""
     model = make_model()
@@ -93,7 +89,7 @@ def test_unigram_entropy_by_hand() -> None:
 
 
 def test_the_standard_error_is_over_source_documents(
-    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
     """Three documents in pieces, on rows that hold parts of several: found again by asking row by row, and jackknifed.
 
@@ -133,9 +129,7 @@ def test_the_standard_error_is_over_source_documents(
 
 
 @pytest.mark.parametrize("kind", ["patient", "near_duplicates"])
-def test_groups_that_were_held_out_are_what_is_drawn(
-    make_model: Callable[..., MaskedLM], tmp_path: Path, kind: str
-) -> None:
+def test_groups_that_were_held_out_are_what_is_drawn(make_model: MakeModel, tmp_path: Path, kind: str) -> None:
     """From the column, or the clusters, to the figures; also those of passages. Rows without a value stand alone."""
     rng = np.random.default_rng(0)
     rows = []

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +15,7 @@ import torch
 from tokenizers import decoders, models, pre_tokenizers
 
 from tests.conftest import make_text
+from tests.model.helpers import MakeModel
 from tests.tokenizer.families import trained
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import save_shard, token_rows
@@ -42,7 +43,6 @@ from unmask.measure.text import (
     uniform,
 )
 from unmask.measure.uncertainty import Ratio, ratio_over_draws
-from unmask.model.encoder import MaskedLM
 from unmask.tokenizer.tokenizer import Tokenizer
 
 TEXT = "Anna, 12 dogs.\nnaïve 東京 x" + "y" * 40
@@ -72,19 +72,19 @@ def measured(network: Guessing, tokenizer: Tokenizer, *, length: int = 64, masks
     return MeasuredPassages(network, tokenizer, length, masks, lambda _: None)
 
 
-def test_words_by_hand() -> None:
-    begin, end, num_bytes = spaced_words(TEXT)
-    words = [TEXT[b:e] for b, e in zip(begin, end, strict=True)]
-    assert words == ["Anna,", "12", "dogs.", "naïve", "東京", "x" + "y" * 31, "y" * 9]
-    assert num_bytes.tolist() == [5, 2, 5, 6, 6, 32, 9]
-    assert len(spaced_words(" \n")[0]) == 0
-
-
-def test_words_without_spaces_end_at_signs_and_after_sixteen_characters() -> None:
-    text = "人々はiPhoneを、" + "東" * 17 + "。"
-    begin, end, _ = spaced_words(text)
-    words = [text[b:e] for b, e in zip(begin, end, strict=True)]
-    assert words == ["人々は", "iPhone", "を", "、", "東" * 16, "東", "。"]
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        (TEXT, ["Anna,", "12", "dogs.", "naïve", "東京", "x" + "y" * 31, "y" * 9]),
+        # Without spaces they end at signs and after sixteen characters.
+        ("人々はiPhoneを、" + "東" * 17 + "。", ["人々は", "iPhone", "を", "、", "東" * 16, "東", "。"]),
+        (" \n", []),
+    ],
+)
+def test_words_by_hand(text: str, expected: list[str]) -> None:
+    begin, end, num_bytes = spaced_words(text)
+    assert [text[b:e] for b, e in zip(begin, end, strict=True)] == expected
+    assert num_bytes.tolist() == [len(word.encode()) for word in expected]
 
 
 def test_shares_of_tokens_by_hand() -> None:
@@ -215,7 +215,7 @@ def test_unknown_words_are_paid_for_by_the_byte(tmp_path: Path) -> None:
 
 
 def test_a_real_model_one_text_at_a_time(
-    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Loss, accuracy and standard error against a pass for each text, each alone."""
     model = make_model()

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import unmask
+from tests.model.helpers import MakeModel
 from unmask.core.errors import SettingsError
 from unmask.measure.questions import one_by_one, pseudo_log_likelihoods
 from unmask.model.encoder import MaskedLM
@@ -42,9 +43,7 @@ def naive_losses(model: MaskedLM, tokenizer: Tokenizer, sentence: str, *, l2r: b
 
 @pytest.mark.parametrize("layout", ["modernbert", "bert"])
 @pytest.mark.parametrize("form", ["plain", "word_l2r"])
-def test_the_naive_loop_gives_the_same(
-    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, layout: str, form: str
-) -> None:
+def test_the_naive_loop_gives_the_same(make_model: MakeModel, tokenizer: Tokenizer, layout: str, form: str) -> None:
     model = make_model(layout=layout)
     totals = pseudo_log_likelihoods(model, tokenizer, SENTENCES, form=form)  # type: ignore[arg-type]
     for sentence, total in zip(SENTENCES, totals, strict=True):
@@ -54,9 +53,7 @@ def test_the_naive_loop_gives_the_same(
 
 
 @pytest.mark.parametrize("form", ["plain", "word_l2r"])
-def test_sentences_of_the_same_tokens_are_scored_once(
-    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, form: str
-) -> None:
+def test_sentences_of_the_same_tokens_are_scored_once(make_model: MakeModel, tokenizer: Tokenizer, form: str) -> None:
     notes: list[tuple[int, int | None]] = []
     same = ["The cat sees the dog.", "The  cat sees the dog. ", "The cat sees the dog"]
     ids = [encoded.input_ids.tolist() for encoded in tokenizer.encode_corpus(same)]

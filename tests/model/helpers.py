@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import torch
 
 from tests.conftest import rich_model
+from unmask.data.rows import Rows
 from unmask.model.encoder import MaskedLM, initialise
 from unmask.model.folder import save_model
 
@@ -24,6 +25,16 @@ def all_logits(model: MaskedLM, input_ids: torch.Tensor, **rows: torch.Tensor | 
     """[B, S, V]: of every token."""
     logits = model(input_ids, positions_N=torch.arange(input_ids.numel()), **rows)
     return logits.view(*input_ids.shape, -1)
+
+
+def segments(rows: Rows) -> Iterator[tuple[int, torch.Tensor]]:
+    """Each segment of packed rows: the number of its row, and where in it the segment stands, [S]."""
+    num_shared = 0
+    for row, numbers in enumerate(rows.segment_ids):
+        last = int(numbers.max())
+        num_shared += last > 0
+        yield from ((row, numbers == number) for number in range(last + 1))
+    assert num_shared > 1
 
 
 @torch.no_grad()

@@ -9,14 +9,6 @@ from hypothesis import strategies as st
 from unmask.model.fused import MOST, Sequences
 
 
-def test_the_drawing_in_the_file() -> None:
-    rows = torch.tensor([[0, 0, 0, 0, 1, 1, 1, -1], [0] * 8], dtype=torch.int32)
-    actual = Sequences.of(rows)
-    assert actual.cu_seqlens.tolist() == [0, 4, 7, 8, 16]
-    assert actual.cu_seqlens.dtype == torch.int32
-    assert actual.max_length == 8
-
-
 def test_the_capacity_is_rounded_up_and_what_is_over_is_empty() -> None:
     rows = torch.arange(1, 18).repeat_interleave(2)[None]
     assert Sequences.of(rows).cu_seqlens.tolist() == [*range(0, 34, 2), 34, 34, 34, 34]

@@ -177,7 +177,7 @@ AMPERE, TURING = (8, 0), (7, 5)
 )
 def test_which_way_attention_is_computed(
     device: str, capability: Any, windows: bool, dtype: Any, head_dim: int, window: Any, kind: str,
-    monkeypatch: pytest.MonkeyPatch,
+    monkeypatch: pytest.MonkeyPatch
 ) -> None:  # fmt: skip
     kernel = (lambda query, window_size: query) if windows else lambda query: query
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)

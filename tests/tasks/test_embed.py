@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -12,8 +11,8 @@ import torch
 
 import unmask
 from tests.conftest import make_text
+from tests.model.helpers import MakeModel
 from unmask.core.errors import ModelError, SettingsError
-from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.tasks import embed as embed_module
 from unmask.tasks.embed import EmbedSettings, embed_texts
@@ -26,7 +25,7 @@ SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 
 
 @pytest.fixture
-def sentence_folder(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path) -> Path:
+def sentence_folder(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Path:
     model = make_model(layout="bert")
     save_model(model, tmp_path)
     tokenizer.save(tmp_path, max_length=64)
@@ -123,7 +122,7 @@ def test_no_text_depends_on_the_others(run: unmask.Run, monkeypatch: pytest.Monk
     assert run.model.embed([]).shape == (0, 64)
 
 
-def test_long_texts_are_an_error_or_split_or_cut_off(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer) -> None:
+def test_long_texts_are_an_error_or_split_or_cut_off(make_model: MakeModel, tokenizer: Tokenizer) -> None:
     model = make_model(max_position_embeddings=16)
     long = " ".join(
         ["the king sees the queen at sea and the dog loves the cat in the garden at sea", *["the ship"] * 6]

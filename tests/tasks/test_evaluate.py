@@ -10,9 +10,9 @@ import torch
 
 import unmask
 from tests.conftest import make_text
+from tests.model.helpers import MakeModel
 from unmask.commands.evaluate import evaluate, score
 from unmask.core.errors import ModelError, SettingsError
-from unmask.model.encoder import MaskedLM
 from unmask.tasks.loaded_model import Model
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -108,7 +108,7 @@ def test_parts_of_speech_of_a_treebank(run: unmask.Run, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_model_that_answers_no_number(
-    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path, value: float
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, value: float
 ) -> None:
     """No figure comes of it, neither here nor of minimal pairs and sentences."""
     network = make_model()

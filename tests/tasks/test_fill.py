@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable
 from itertools import product
 
 import numpy as np
@@ -12,6 +11,7 @@ import pytest
 import torch
 
 import unmask
+from tests.model.helpers import MakeModel
 from unmask.core.errors import SettingsError
 from unmask.model.encoder import MaskedLM
 from unmask.tasks.fill import fill_texts
@@ -88,7 +88,7 @@ def test_joint_fillings_are_the_best_by_the_chain_rule(run: unmask.Run) -> None:
 
 
 def test_texts_longer_than_the_model(
-    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
+    make_model: MakeModel, tokenizer: Tokenizer, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Each mask is seen with as much text around it as the model takes."""
     model = make_model(max_position_embeddings=16)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import resource
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -21,12 +21,11 @@ from tests.hostile_models import (
     Break,
     write_text,
 )
+from tests.model.helpers import MakeModel
 from unmask.core.errors import UnmaskError
-from unmask.model.encoder import MaskedLM
 from unmask.tokenizer.tokenizer import Tokenizer
 
 pytest.importorskip("transformers")
-MakeModel = Callable[..., MaskedLM]
 MORE = 2 << 30  # bytes of addresses beyond those that the process has, for what is loaded
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from itertools import product
 
 import numpy as np
@@ -10,10 +9,10 @@ import pytest
 import tokenizers
 from tokenizers import processors
 
+from tests.model.helpers import MakeModel
 from tests.tasks.test_fill import log_probabilities
 from tests.tokenizer.families import FAMILIES, trained
 from unmask.core.errors import SettingsError
-from unmask.model.encoder import MaskedLM
 from unmask.tasks.fill import allowed_tokens, fill_texts, read_masked
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -104,7 +103,7 @@ def entries(tokenizer: Tokenizer, *, also_bare: bool) -> list[str]:
     return [word for word in words if word.isascii() and word.isalpha() and (word in known) == also_bare]
 
 
-def test_candidates_in_both_spellings(make_model: Callable[..., MaskedLM]) -> None:
+def test_candidates_in_both_spellings(make_model: MakeModel) -> None:
     tokenizer = trained("bpe")
     model = make_model(vocab_size=tokenizer.vocab_size)
     words = entries(tokenizer, also_bare=True)[:3]

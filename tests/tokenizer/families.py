@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 import tokenizers
-from tokenizers import models, pre_tokenizers
+from tokenizers import models, normalizers, pre_tokenizers
 
 from tests.conftest import make_text
 from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer, with_special_tokens
@@ -29,6 +29,15 @@ def built(model: models.Model, **parts: object) -> Tokenizer:
     for name, part in parts.items():
         setattr(backend, name, part)
     return Tokenizer(with_special_tokens(backend, mask_takes_space=False))
+
+
+def wordpiece(*entries: str, lowercase: bool = False) -> Tokenizer:
+    """By hand, with BERT's other parts."""
+    return built(
+        models.WordPiece(numbered(*entries), unk_token="[UNK]"),
+        normalizer=normalizers.BertNormalizer(lowercase=lowercase),
+        pre_tokenizer=pre_tokenizers.BertPreTokenizer(),
+    )
 
 
 @functools.cache

@@ -7,10 +7,10 @@ import json
 import numpy as np
 import pytest
 import tokenizers
-from tokenizers import models, normalizers, pre_tokenizers
+from tokenizers import models
 
 from tests.conftest import make_text
-from tests.tokenizer.families import TEXT, built, numbered, trained, words
+from tests.tokenizer.families import TEXT, numbered, trained, wordpiece, words
 from unmask.core.errors import TokenizerError
 from unmask.tokenizer.extension import NewWord, extend_vocabulary, unigram_scores
 from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
@@ -20,21 +20,13 @@ NEW = "the allocator and the constructors of std::allocator; (constructors) allo
 SENTENCES = [*make_text(20, seed=9).split("\n\n"), NEW, "Allocators deallocate: pre-allocator naïve 中文 12,000!", ""]
 
 
-def wordpiece(entries: str) -> Tokenizer:
-    return built(
-        models.WordPiece(numbered(*entries.split()), unk_token="[UNK]"),
-        normalizer=normalizers.BertNormalizer(lowercase=True),
-        pre_tokenizer=pre_tokenizers.BertPreTokenizer(),
-    )
-
-
 def tokens(tokenizer: Tokenizer, text: str) -> list[str]:
     return [tokenizer.token(int(id_)) for id_ in tokenizer.encode_corpus([text])[0].input_ids]
 
 
 def test_by_hand() -> None:
     """abcd stands 6 times in 4 pieces (18 saved), bcd 8 times in 3 (16), dc too seldom, ab is one piece already."""
-    tokenizer = wordpiece("a b c d ab ##a ##b ##c ##d , the")
+    tokenizer = wordpiece(*["a", "b", "c", "d", "ab", "##a", "##b", "##c", "##d", ",", "the"], lowercase=True)
     texts = ["ABCD, bcd the ab"] * 6 + ["bcd ab, , the"] * 2 + ["dcd"] * 4
     # abcd is ab ##c ##d: 3 pieces, 6 x 2 = 12 saved; bcd is b ##c ##d: 8 x 2 = 16 saved.
     extension = extend_vocabulary(tokenizer, texts, 5)
@@ -97,7 +89,7 @@ def test_unigram_entries_at_the_least_score_also_spell_longer_words() -> None:
 
 def test_entries_that_make_other_words_unknown_are_left_out() -> None:
     """With `abc`, WordPiece would spell abcx as abc and x within a word, which it does not know."""
-    tokenizer = wordpiece("a ab ##b ##c ##cx d ##d , ##e")
+    tokenizer = wordpiece(*["a", "ab", "##b", "##c", "##cx", "d", "##d", ",", "##e"])
     assert tokens(tokenizer, "abc abcx") == ["ab", "##c", "ab", "##cx"]
     extension = extend_vocabulary(tokenizer, ["abc abcx dde"] * 9, 2)
     assert [word.entry for word in extension.words] == ["dde"], "18 tokens saved; abc would save 9 and lose abcx"

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from tests.tokenizer.families import FAMILIES, SENTENCE, built, numbered, trained, words
+from tests.tokenizer.families import FAMILIES, SENTENCE, built, numbered, trained, wordpiece, words
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.words import Kind, count_single_words, kind_of, kinds_of_bytes
 
@@ -45,14 +45,6 @@ def test_a_character_that_is_cut_off_is_no_character() -> None:
     assert kinds_of_bytes(half, np.array([True, False, True])).tolist() == [Kind.SYMBOL] * 3
 
 
-def wordpiece(*entries: str) -> Tokenizer:
-    return built(
-        models.WordPiece(numbered(*entries), unk_token="[UNK]"),
-        normalizer=normalizers.BertNormalizer(lowercase=False, strip_accents=False),
-        pre_tokenizer=pre_tokenizers.BertPreTokenizer(),
-    )
-
-
 def bpe(*entries: str, **parts: object) -> Tokenizer:
     """BPE whose entries of several letters are not reached by merges: only ids matter."""
     names = ("end_of_word_suffix", "continuing_subword_prefix", "byte_fallback")
@@ -83,7 +75,7 @@ def test_words_are_those_a_person_would_write(family: str) -> None:
 
 def test_the_fine_points_of_wordpiece() -> None:
     tokenizer = wordpiece(
-        "un", "##mask", "##ed", "it", "'", "s", "!", "-", "well", "##-", "中", "##文", "##€", "#", "##"
+        *["un", "##mask", "##ed", "it", "'", "s", "!", "-", "well", "##-", "中", "##文", "##€", "#", "##"]
     )
     assert words(tokenizer, "unmasked, it's!") == ["unmasked", "[UNK]", "it", "'", "s", "!"]
     assert words(tokenizer, "well-unmasked") == ["well", "-", "unmasked"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -182,6 +183,12 @@ def run(corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> unmask.R
     """A short run, with a model that has learned a little."""
     out = tmp_path_factory.mktemp("runs") / "short"
     return unmask.pretrain([corpus_file], out=out, steps=300, vocab_size=200, settings=SMALL)
+
+
+@pytest.fixture
+def model_copy(run: unmask.Run, tmp_path: Path) -> Path:
+    """A copy of the short run's model, which a test may change."""
+    return Path(shutil.copytree(run.folder / "model", tmp_path / "copy"))
 
 
 SMALL = (

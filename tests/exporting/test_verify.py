@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from tests.model.test_layouts import make_theirs
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.exporting.graphs import Check, compare, open_checked_model
-from unmask.exporting.verify import probe_texts, side_files_agree
+from unmask.exporting.verify import side_files_agree
 from unmask.model.encoder import Encoder
 from unmask.model.folder import save_model
 from unmask.tokenizer.loading import load_tokenizer
@@ -26,12 +25,6 @@ from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
 
 pytest.importorskip("transformers")
-
-
-@pytest.fixture
-def copy(run: unmask.Run, tmp_path: Path) -> Path:
-    """A copy of the short run's model."""
-    return Path(shutil.copytree(run.folder / "model", tmp_path / "copy"))
 
 
 def failed(folder: Path, **options: Any) -> dict[str, str]:
@@ -63,9 +56,9 @@ def test_folders_that_transformers_wrote_pass(tokenizer: Tokenizer, tmp_path: Pa
         ("config.json", {"tie_word_embeddings": False}, "tied_weights"),
     ],
 )
-def test_a_change_is_found_by_its_check(copy: Path, file: str, change: dict[str, object], check: str) -> None:
-    change_json(copy, file, **change)
-    assert check in failed(copy)
+def test_a_change_is_found_by_its_check(model_copy: Path, file: str, change: dict[str, object], check: str) -> None:
+    change_json(model_copy, file, **change)
+    assert check in failed(model_copy)
 
 
 @pytest.mark.parametrize(
@@ -103,9 +96,6 @@ def test_trained_tokenizers_of_every_kind_pass(
     trained.save(tmp_path / "model", max_length=64)
     result = unmask.verify(tmp_path / "model")
     assert result.passed, result.to_dict()
-    texts = probe_texts(trained)
-    assert len(set(texts)) >= 18
-    assert max(len(trained.encode_prompt(text)) for text in texts) > 12
     assert int(result.checks["tokenizer_round_trip"].detail.split()[0]) >= 10, "most are without unknown tokens"
 
 
@@ -140,17 +130,17 @@ def as_sentences(folder: Path) -> None:
     change_json(folder, "1_Pooling/config.json", word_embedding_dimension=64, pooling_mode_mean_tokens=True)
 
 
-def test_sound_files_pass(copy: Path) -> None:
+def test_sound_files_pass(model_copy: Path) -> None:
     def agree() -> Check | str:
-        return side_files_agree(open_checked_model(copy))
+        return side_files_agree(open_checked_model(model_copy))
 
     names = ["tokenizer_config.json", "special_tokens_map.json"]
     assert agree() == Check(True, 0.0, ", ".join(names))
-    as_sentences(copy)
+    as_sentences(model_copy)
     names += ["modules.json", "sentence_bert_config.json"]
     assert agree() == Check(True, 0.0, ", ".join(names))
     for name in names:
-        (copy / name).unlink()
+        (model_copy / name).unlink()
     assert isinstance(agree(), str)
 
 
@@ -168,13 +158,13 @@ def test_sound_files_pass(copy: Path) -> None:
         ("modules.json", None, "'../other'"),
     ],
 )
-def test_files_that_say_something_else(copy: Path, name: str, change: dict[str, Any] | None, named: str) -> None:
-    as_sentences(copy)
+def test_files_that_say_something_else(model_copy: Path, name: str, change: dict[str, Any] | None, named: str) -> None:
+    as_sentences(model_copy)
     if change is None:
-        write_text(copy, name, json.dumps([{"type": "x.Pooling", "path": "../other"}]))
+        write_text(model_copy, name, json.dumps([{"type": "x.Pooling", "path": "../other"}]))
     else:
-        change_json(copy, name, **change)
-    check = side_files_agree(open_checked_model(copy))
+        change_json(model_copy, name, **change)
+    check = side_files_agree(open_checked_model(model_copy))
     assert isinstance(check, Check)
     assert not check.passed
     assert named in check.detail

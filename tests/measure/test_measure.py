@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,7 @@ from tokenizers import decoders, models, pre_tokenizers
 
 from tests.conftest import make_text
 from tests.model.helpers import MakeModel
-from tests.tokenizer.families import trained
+from tests.tokenizer.families import built, numbered, trained
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import save_shard, token_rows
 from unmask.data.documents import Document
@@ -144,18 +144,12 @@ def ideographs(num_lines: int) -> list[str]:
     return ["".join(rng.choices(characters, k=rng.randint(20, 40))) + "。" for _ in range(num_lines)]
 
 
-def pairs_tokenizer(text: str, pairs: Sequence[tuple[str, str]]) -> Tokenizer:
-    """A token a character, and one for each of some pairs."""
-    tokens = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *sorted(set(text)), *map("".join, pairs))
-    vocab = {token: number for number, token in enumerate(tokens)}
-    return Tokenizer(tokenizers.Tokenizer(models.BPE(vocab, list(pairs), unk_token="[UNK]")))
-
-
 def test_words_of_ideographs_are_hidden_whole_and_paid_for_once(tmp_path: Path) -> None:
     """Two masks of a half hide every word once, so each token is paid for once, whatever words it stands on."""
     lines = ideographs(60)
     pairs = sorted({(line[15], line[16]) for line in lines})  # tokens that stand on two words
-    tokenizer = pairs_tokenizer("".join(lines), pairs)
+    vocab = numbered(*sorted(set("".join(lines))), *map("".join, pairs))
+    tokenizer = Tokenizer(tokenizers.Tokenizer(models.BPE(vocab, pairs, unk_token="[UNK]")))
     measurable = passages("\n".join(lines) + "\n", tokenizer, tmp_path)
     network = Guessing(2.0)
     bits = measure_words(measured(network, tokenizer, masks=2), measurable, 0.5)
@@ -191,17 +185,10 @@ def test_words_of_ideographs_are_hidden_whole_and_paid_for_once(tmp_path: Path) 
     assert sum(len(question.places) for question in network.questions) > num_tokens
 
 
-def words_tokenizer(*words: str) -> Tokenizer:
-    vocab = {word: number for number, word in enumerate(("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *words))}
-    backend = tokenizers.Tokenizer(models.WordLevel(vocab, unk_token="[UNK]"))
-    backend.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
-    backend.decoder = decoders.WordPiece()
-    return Tokenizer(backend)
-
-
 def test_unknown_words_are_paid_for_by_the_byte(tmp_path: Path) -> None:
     """Every word is hidden: `bb` costs 8 bits a byte beside its [UNK]."""
-    tokenizer = words_tokenizer("aaa")
+    model = models.WordLevel(numbered("aaa"), unk_token="[UNK]")
+    tokenizer = built(model, pre_tokenizer=pre_tokenizers.WhitespaceSplit(), decoder=decoders.WordPiece())
     measurable = passages("aaa bb", tokenizer, tmp_path)
     network = Guessing(math.log(2.0))
     bits = measure_words(measured(network, tokenizer), measurable, 0.999999)

@@ -8,12 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from unmask.measure.uncertainty import (
-    few_draws,
-    mean_interval,
-    ratio_over_draws,
-    student_interval,
-)
+from unmask.measure.uncertainty import few_draws, mean_interval, ratio_over_draws, student_interval
 
 
 def test_two_documents_by_hand() -> None:

@@ -119,13 +119,7 @@ def test_odd_names_of_files(run: unmask.Run, tmp_path: Path) -> None:
     card = card_with([f"/home/someone/{name}" for name in names])
     assert card.data.eval_results[0].dataset_name == ", ".join(names).translate({0xDCFF: "?", 0x85: " "})
     assert card.text.startswith("\n# bert")
-    shown = (
-        "`a: b.txt`",
-        '`it\'s "quoted" # no.txt`',
-        "`line --- break.txt`",
-        "`` `code` | cell.txt ``",
-        "`<b>ünï .txt`",
-    )
-    assert all(name in card.text for name in shown)
+    for name in ("`a: b.txt`", "`line --- break.txt`", "`` `code` | cell.txt ``", "`<b>ünï .txt`", "`?.txt`"):
+        assert name in card.text
     many = card_with([f"/{n}.txt" for n in range(20)])
     assert many.data.eval_results[0].dataset_name.endswith("7.txt and 12 more")

@@ -145,10 +145,7 @@ def test_what_is_held_out_is_what_the_run_held_out(
     assert passed_over["documents more than --max-documents"] == len(set(texts)) - len(held) - 3
 
 
-QRELS = "q1\td1\t2\nq1\td2\t1\nq2\td3\t1\nq2\tgone\t1\nq3\td1\t0\nq9\td1\t1\n"
-
-
-def write_beir(folder: Path, *, qrels: str = QRELS) -> Path:
+def write_beir(folder: Path) -> Path:
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     rows = [
         {"_id": "d1", "title": "The king", "text": "sees the queen"},
@@ -159,7 +156,8 @@ def write_beir(folder: Path, *, qrels: str = QRELS) -> Path:
     (folder / "corpus.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     queries = [{"_id": "q1", "text": "king"}, {"_id": "q2", "text": "ship"}, {"_id": "q3", "text": "queen"}]
     (folder / "queries.jsonl").write_text("".join(json.dumps(row) + "\n" for row in queries))
-    (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{qrels}")
+    judged = "q1\td1\t2\nq1\td2\t1\nq2\td3\t1\nq2\tgone\t1\nq3\td1\t0\nq9\td1\t1\n"
+    (folder / "qrels" / "test.tsv").write_text(f"query-id\tcorpus-id\tscore\n{judged}")
     return folder
 
 
@@ -184,6 +182,8 @@ def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path) -> Non
     assert bm25["ndcg_at_10"] == pytest.approx((first + second) / 2)
     assert (bm25["mrr_at_10"], bm25["recall_at_1"], bm25["recall_at_10"]) == (1.0, 0.5, 0.75)
     assert actual["warning"] is not None
+    with pytest.raises(CorpusError, match=r"dev\.tsv: .* test"):
+        unmask.evaluate_search(model_folder, folder, split="dev")
     one = unmask.evaluate_search(model_folder, folder, queries=1, baselines=())
     assert one.tasks["judged"]["queries"] == 1
     assert "one query" in (one.warning or "")
@@ -193,24 +193,24 @@ def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path) -> Non
     assert [actual["uniformity"] for actual in json.loads(printed)["vectors"].values()] == [None]
 
 
-def test_what_is_wrong_with_a_folder_of_beir(model_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("file", "content", "named"),
+    [
+        ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq7\td1\t1\nq1\tx\t1\n", "1 judged queries"),
+        ("qrels/test.tsv", "query-id\tcorpus-id\tscore\n", "empty"),
+        ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq1 d1 1\n", "tsv: line 2"),
+        ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d1", "text": "b"}\n', "corpus.jsonl: row 2 .* 'd1'"),
+        ("corpus.jsonl", '{"id": "d1", "text": "a"}\n', "corpus.jsonl: row 1 .* _id"),
+        *((name, None, name) for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv")),
+    ],
+)
+def test_what_is_wrong_with_a_folder_of_beir(
+    model_folder: Path, tmp_path: Path, file: str, content: str | None, named: str
+) -> None:
     folder = write_beir(tmp_path / "beir")
-
-    def fails(named: str, **options: Any) -> None:
-        with pytest.raises(CorpusError, match=named):
-            unmask.evaluate_search(model_folder, folder, **options)
-
-    fails(r"dev.tsv: .* test", split="dev")
-    for qrels, named in (("q7\td1\t1\nq1\tx\t1\n", "1 judged queries"), ("", "empty"), ("q1 d1 1\n", "tsv: line 2")):
-        write_beir(folder, qrels=qrels)
-        fails(named)
-    for rows, named in (
-        ('{"_id": "d1", "text": "a"}\n{"_id": "d1", "text": "b"}\n', "corpus.jsonl: row 2 .* 'd1'"),
-        ('{"id": "d1", "text": "a"}\n', "corpus.jsonl: row 1 .* _id"),
-    ):
-        (folder / "corpus.jsonl").write_text(rows)
-        fails(named)
-    for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv"):
-        write_beir(folder)
-        (folder / name).unlink()
-        fails(f"{name}: there is no such file")
+    if content is None:
+        (folder / file).unlink()
+    else:
+        (folder / file).write_text(content)
+    with pytest.raises(CorpusError, match=named):
+        unmask.evaluate_search(model_folder, folder)

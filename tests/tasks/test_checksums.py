@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import shutil
 from pathlib import Path
 
 import pytest
@@ -13,37 +12,31 @@ from unmask.core.errors import ModelError
 from unmask.model.folder import CHECKSUMS
 
 
-@pytest.fixture
-def copy(run: unmask.Run, tmp_path: Path) -> Path:
-    """A copy of the short run's model."""
-    return Path(shutil.copytree(run.folder / "model", tmp_path / "copy"))
-
-
-def test_a_flipped_bit_is_told_or_refused(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
-    unmask.load(copy, strict=True)
+def test_a_flipped_bit_is_told_or_refused(model_copy: Path, caplog: pytest.LogCaptureFixture) -> None:
+    unmask.load(model_copy, strict=True)
     assert not caplog.messages
-    flip(copy)
-    unmask.load(copy)
+    flip(model_copy)
+    unmask.load(model_copy)
     (message,) = caplog.messages
     assert WEIGHTS in message
     assert f"remove {CHECKSUMS}" in message
     with pytest.raises(ModelError, match=f"copy: {WEIGHTS}"):
-        unmask.load(copy, strict=True)
-    (copy / CHECKSUMS).unlink()
-    unmask.load(copy, strict=True)
+        unmask.load(model_copy, strict=True)
+    (model_copy / CHECKSUMS).unlink()
+    unmask.load(model_copy, strict=True)
 
 
 @pytest.mark.parametrize("name", [CONFIG, "tokenizer.json", "tokenizer_config.json"])
-def test_every_file_that_decides(copy: Path, name: str) -> None:
-    write_text(copy, name, (copy / name).read_text() + "\n")
+def test_every_file_that_decides(model_copy: Path, name: str) -> None:
+    write_text(model_copy, name, (model_copy / name).read_text() + "\n")
     with pytest.raises(ModelError, match=f"copy: {name} is not what"):
-        unmask.load(copy, strict=True)
+        unmask.load(model_copy, strict=True)
 
 
-def test_what_people_do_on_purpose_is_not_told(copy: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_people_do_on_purpose_is_not_told(model_copy: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("README.md", "notes.txt"):
-        write_text(copy, name, "mine")
-    write_text(copy, "modules.json", '[{"type": "sentence_transformers.models.Transformer", "path": ""}]')
-    (copy / "special_tokens_map.json").unlink()  # which transformers 5 does not write
-    unmask.load(copy, strict=True)
+        write_text(model_copy, name, "mine")
+    write_text(model_copy, "modules.json", '[{"type": "sentence_transformers.models.Transformer", "path": ""}]')
+    (model_copy / "special_tokens_map.json").unlink()  # which transformers 5 does not write
+    unmask.load(model_copy, strict=True)
     assert not caplog.messages

@@ -82,10 +82,7 @@ def test_pairs_and_numbers(tmp_path: Path) -> None:
     with pytest.raises(CorpusError, match="text is not found"):
         read(own, "pairs")
     score = written(tmp_path / "s.csv", "sentence1,sentence2,score\na,b,2.5\nc,d,-1e1\n")
-    assert list(read(score, "regress").records) == [
-        TextRecord(2, "a", "b", 2.5),
-        TextRecord(3, "c", "d", -10.0),
-    ]
+    assert list(read(score, "regress").records) == [TextRecord(2, "a", "b", 2.5), TextRecord(3, "c", "d", -10.0)]
     assert read(score, "regress", text="sentence1", label="score").records[0] == TextRecord(2, "a", None, 2.5)
 
 

@@ -13,14 +13,7 @@ import pytest
 
 import unmask
 from tests.commands.finetune_helpers import save_encoder
-from tests.hostile_models import (
-    CONFIGS,
-    DEEP,
-    FILES,
-    WEIGHTS,
-    Break,
-    write_text,
-)
+from tests.hostile_models import CONFIGS, DEEP, FILES, WEIGHTS, Break, write_text
 from tests.model.helpers import MakeModel
 from unmask.core.errors import UnmaskError
 from unmask.tokenizer.tokenizer import Tokenizer

@@ -19,10 +19,6 @@ from unmask.tokenizer.tokenizer import Tokenizer
 MARKING = ("bpe", "bpe_prefix", "unigram")
 
 
-def spaced_in(tokenizer: Tokenizer, text: str) -> list[bool]:
-    return read_masked(tokenizer, [text])[0].spaced.tolist()
-
-
 @pytest.mark.parametrize("family", MARKING)
 @pytest.mark.parametrize("trimmed", [False, True])
 def test_where_a_space_stands_before_the_mask(family: str, trimmed: bool) -> None:
@@ -45,7 +41,7 @@ def test_where_a_space_stands_before_the_mask(family: str, trimmed: bool) -> Non
         "the [MASK][MASK] [MASK]": [True, False, True],
         "[MASK] [MASK]": [where_a_text_begins, True],
     }.items():
-        assert spaced_in(tokenizer, text) == expected, text
+        assert read_masked(tokenizer, [text])[0].spaced.tolist() == expected, text
 
 
 def filled(tokenizer: Tokenizer, text: str, *tokens: str) -> str:
@@ -96,17 +92,12 @@ def test_candidates_have_the_token_that_the_text_with_them_has(family: str, text
     assert found
 
 
-def entries(tokenizer: Tokenizer, *, also_bare: bool) -> list[str]:
-    """Words that are a token with the space before them, and without it are one, too, or are several."""
-    known = tokenizer.backend.get_vocab()
-    words = sorted(token[1:] for token in known if token.startswith("Ġ"))
-    return [word for word in words if word.isascii() and word.isalpha() and (word in known) == also_bare]
-
-
 def test_candidates_in_both_spellings(make_model: MakeModel) -> None:
     tokenizer = trained("bpe")
     model = make_model(vocab_size=tokenizer.vocab_size)
-    words = entries(tokenizer, also_bare=True)[:3]
+    known = tokenizer.backend.get_vocab()
+    letters = sorted(token for token in known if token.isascii() and token.isalpha())
+    words = [token for token in letters if f"Ġ{token}" in known][:3]
     spaced, bare = {f"Ġ{word}" for word in words}, set(words)
     assert len(bare) == 3
     texts = ["the [MASK] sees", "[MASK] sees", "the [MASK] ([MASK] sees"]

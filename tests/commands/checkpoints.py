@@ -1,7 +1,9 @@
-"""Checkpoints as others release them, and short trainings from them."""
+"""Checkpoints as others release them, short trainings from them, and trainings that are stopped."""
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -10,6 +12,7 @@ import unmask
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.callbacks import StepReport
 
 SHORT = ("evaluation.times=1", "evaluation.final_max_tokens=1000000")
 
@@ -33,3 +36,14 @@ def released(model: MaskedLM, tokenizer: Tokenizer, folder: Path) -> Path:
     save_model(model, folder)
     tokenizer.save(folder, max_length=model.config.max_position_embeddings)
     return folder
+
+
+class Stopping(unmask.Callback):
+    """Sends this process a signal behind a step."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_step(self, trainer: unmask.Trainer, report: StepReport) -> None:
+        if report.step == self._step:
+            os.kill(os.getpid(), signal.SIGTERM)

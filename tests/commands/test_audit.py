@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 import unmask
 from tests.command_line import Main
-from tests.data.tagged import TAGS, tagged_jsonl
+from tests.data.corpora import TAGS, tagged_jsonl
 from tests.masking.helpers import frequencies_of, make_rows, masker_of, tables_of
 from unmask.core.settings import validated
 from unmask.data.rows import Cursor, Rows, RowStream

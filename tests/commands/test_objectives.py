@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 import unmask
-from tests.commands.stopping import Stopping
+from tests.commands.checkpoints import Stopping
 from tests.conftest import SMALL
 from unmask.commands.dry_run import forecast_run
 from unmask.commands.recipe import load_recipe

@@ -12,8 +12,8 @@ from safetensors.torch import load_file
 
 import unmask
 from tests.command_line import Main
+from tests.commands.checkpoints import Stopping
 from tests.commands.finetune_helpers import FAST, MakeModel, save_encoder, write_classes
-from tests.commands.stopping import Stopping
 from tests.elsewhere import Elsewhere
 from tests.processes import in_processes
 from unmask.core.errors import RunError

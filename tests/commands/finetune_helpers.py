@@ -79,6 +79,10 @@ def write_squad(path: Path, number: int, seed: int, *, missing: bool = False) ->
     return path
 
 
+def finetune(encoder: Path, task: str, train: Path, dev: Path, out: Path, *more: str) -> unmask.FineTuned:
+    return unmask.finetune(encoder, task=task, train=train, validation=dev, out=out, settings=(*FAST, *more))
+
+
 def run_snippets(result: unmask.FineTuned, *swaps: tuple[str, str]) -> str:
     """Runs the two snippets of a card, with texts replaced by `swaps`; returns what the one for transformers prints."""
     card = ModelCard.load(result.folder / "model" / "README.md")

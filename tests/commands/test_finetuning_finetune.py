@@ -18,6 +18,7 @@ from tests.command_line import Main
 from tests.commands.finetune_helpers import (
     FAST,
     MakeModel,
+    finetune,
     run_snippets,
     save_encoder,
     texts,
@@ -85,10 +86,8 @@ def test_numbers_come_back_in_their_own_scale(encoder: Path, tmp_path: Path) -> 
     for name, count, seed in (("train", 160, 0), ("dev", 40, 1)):
         rows = [{"text": text, "score": numbers[label]} for text, label in texts(count, seed)]
         write_jsonl(tmp_path / f"{name}.jsonl", rows)
-    result = unmask.finetune(
-        encoder, task="regress", train=tmp_path / "train.jsonl", validation=tmp_path / "dev.jsonl",
-        out=tmp_path / "out", settings=(*FAST, "finetune.epochs=6"),
-    )  # fmt: skip
+    train, dev = tmp_path / "train.jsonl", tmp_path / "dev.jsonl"
+    result = finetune(encoder, "regress", train, dev, tmp_path / "out", "finetune.epochs=6")
     assert result.summary["metrics"]["pearson"] > 0.99
     assert result.summary["metrics"]["rmse"] < 200.0
     [predicted] = result.model.predict([str(rows[0]["text"])])
@@ -98,19 +97,13 @@ def test_numbers_come_back_in_their_own_scale(encoder: Path, tmp_path: Path) -> 
 
 def test_pairs(encoder: Path, tmp_path: Path) -> None:
     """Whether both texts speak of the sea: no text alone tells it, so both must be seen."""
-    rows = [
-        {
-            "premise": f"The cat sleeps {a}.",
-            "hypothesis": f"The dog is {b}.",
-            "label": "both" if a == b == "at sea" else "not both",
-        }
-        for a, b in itertools.product(["at sea", "in the garden"], repeat=2)
-    ]
+    rows = []
+    for a, b in itertools.product(["at sea", "in the garden"], repeat=2):
+        label = "both" if a == b == "at sea" else "not both"
+        rows.append({"premise": f"The cat sleeps {a}.", "hypothesis": f"The dog is {b}.", "label": label})
     train, dev = write_jsonl(tmp_path / "train.jsonl", rows * 40), write_jsonl(tmp_path / "dev.jsonl", rows)
-    result = unmask.finetune(
-        encoder, task="pairs", train=train, validation=dev, out=tmp_path / "out",
-        settings=(*FAST, "finetune.epochs=10", "finetune.class_weights=balanced"),
-    )  # fmt: skip
+    settings = ("finetune.epochs=10", "finetune.class_weights=balanced")
+    result = finetune(encoder, "pairs", train, dev, tmp_path / "out", *settings)
     assert result.summary["metrics"]["accuracy"] == 1.0
     predicted = unmask.load(tmp_path / "out").predict([("The cat sleeps at sea.", "The dog is at sea.")])
     assert [each.label for each in predicted if isinstance(each, ClassPrediction)] == ["both"]
@@ -120,9 +113,7 @@ def test_pairs(encoder: Path, tmp_path: Path) -> None:
 
 def test_tags(encoder: Path, tmp_path: Path) -> None:
     train, dev = write_conll(tmp_path / "train.conll", 120, 0), write_conll(tmp_path / "dev.conll", 30, 1)
-    result = unmask.finetune(
-        encoder, task="tag", train=train, validation=dev, out=tmp_path / "out", settings=(*FAST, "finetune.epochs=4")
-    )
+    result = finetune(encoder, "tag", train, dev, tmp_path / "out", "finetune.epochs=4")
     assert result.summary["metric"] == "entity_f1"
     assert result.summary["metrics"]["entity_f1"] == 1.0
     assert result.summary["labels"] == ["B-place", "I-place", "O"]
@@ -139,10 +130,8 @@ def test_tags(encoder: Path, tmp_path: Path) -> None:
 def test_answers(encoder: Path, tmp_path: Path) -> None:
     train = write_squad(tmp_path / "train.json", 160, 0, missing=True)
     dev = write_squad(tmp_path / "dev.json", 30, 1, missing=True)
-    result = unmask.finetune(
-        encoder, task="answer", train=train, validation=dev, out=tmp_path / "out",
-        settings=(*FAST, "finetune.epochs=8", "finetune.stride=8", "finetune.longest_answer=5"),
-    )  # fmt: skip
+    settings = ("finetune.epochs=8", "finetune.stride=8", "finetune.longest_answer=5")
+    result = finetune(encoder, "answer", train, dev, tmp_path / "out", *settings)
     assert result.summary["metrics"]["exact_match"] > 0.9
     context = "The winter is here. The queen sleeps in the garden."
     there, gone = result.model.predict([("Who sleeps?", context), ("Who loves?", context)])
@@ -177,10 +166,8 @@ def test_training_ends_early_and_the_best_weights_are_kept(
     monkeypatch.setattr(Classify, "measure", lambda *options: real(*options) | {"accuracy": next(values)})
     monkeypatch.setattr(Runs, "evaluate", saved_too)
     train, dev = write_classes(tmp_path / "train.jsonl", 32, 0), write_classes(tmp_path / "dev.jsonl", 8, 1)
-    result = unmask.finetune(
-        encoder, task="classify", train=train, validation=dev, out=tmp_path / "out",
-        settings=(*FAST, "finetune.epochs=20", "finetune.patience=2"),
-    )  # fmt: skip
+    settings = ("finetune.epochs=20", "finetune.patience=2")
+    result = finetune(encoder, "classify", train, dev, tmp_path / "out", *settings)
     [run] = result.summary["seeds"]
     assert (run["best_epoch"], run["epochs"], run["steps"], run["stopped_early"]) == (2.0, 4.0, 8, True)
     saved, *weights = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out" / "model", *evaluated))

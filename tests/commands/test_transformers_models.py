@@ -15,7 +15,7 @@ from tokenizers import models, pre_tokenizers, trainers
 
 import unmask
 from tests.commands.checkpoints import further
-from tests.commands.finetune_helpers import FAST, write_classes
+from tests.commands.finetune_helpers import finetune, write_classes
 from tests.commands.transformers_models import save_transformers
 from tests.conftest import make_text
 from unmask.core.errors import ModelError
@@ -36,10 +36,6 @@ def theirs(folder: Path, auto: str) -> tuple[Any, Any]:
     assert not found["unexpected_keys"]
     assert model.config.architectures == [type(model).__name__]
     return model.eval(), transformers.AutoTokenizer.from_pretrained(folder / "model")
-
-
-def finetune(encoder: Path, task: str, train: Path, dev: Path, out: Path, *more: str) -> unmask.FineTuned:
-    return unmask.finetune(encoder, task=task, train=train, validation=dev, out=out, settings=(*FAST, *more))
 
 
 @pytest.mark.parametrize("name", ["Electra", "DebertaV2"])

@@ -33,9 +33,7 @@ def write(path: Path, text: str) -> Path:
     ],
 )
 def test_the_unit_is_chosen_from_the_text(tmp_path: Path, text: str, unit: str) -> None:
-    plan = corpus_of(write(tmp_path / "a.txt", text)).plan
-    assert plan.unit == unit
-    assert plan.reason in plan.describe()
+    assert corpus_of(write(tmp_path / "a.txt", text)).plan.unit == unit
 
 
 def test_whole_documents_are_held_out_where_there_are_many(tmp_path: Path) -> None:
@@ -56,7 +54,6 @@ def test_the_side_of_a_document_is_kept_when_the_corpus_grows(tmp_path: Path) ->
 def test_parts_are_held_out_where_documents_are_few(tmp_path: Path) -> None:
     corpus = corpus_of(write(tmp_path / "a.txt", make_text(5000).replace("\n\n", "\n")), documents="file")
     assert corpus.plan.holdout_unit == "part"
-    assert "since documents are few" in corpus.plan.describe()
     held = [side for _, side in corpus.pieces()]
     assert 0 < sum(held) < len(held) / 2
 
@@ -82,7 +79,6 @@ def test_too_little_text(tmp_path: Path) -> None:
 def test_the_end_of_the_text_is_held_out_when_asked(tmp_path: Path) -> None:
     text = make_text(400).replace("\n\n", "\n")
     corpus = corpus_of(write(tmp_path / "a.txt", text), documents="file", holdout=0.1, holdout_from="end")
-    assert "held out: the end of the text, 10.0%" in corpus.plan.describe()
     for _ in range(2):  # a corpus is gone through as often as needed
         marked = list(corpus.pieces())
         train, held = ("".join(piece.text for piece, is_held in marked if is_held is side) for side in (False, True))

@@ -54,14 +54,11 @@ def test_fields_within_columns(tmp_path: Path, kind: str) -> None:
     assert texts_of(path, column="doc.main.text") == ["Text 0.", "Text 1.", "Text 2."]
     assert texts_of(path, column="doc.parts.text") == ["One 0.", "One 1.", "One 2."]
     assert texts_of(path, column=["doc.main.text", "lines"])[1] == "Text 1.\n\nA 1\nB 1"
-    assert "its text in column 'doc.main.text'" in opened(path, column="doc.main.text").plan.describe()
-    names = "columns are id, doc.main.text, doc.parts.text, doc.n, lines, lang"
-    with pytest.raises(CorpusError, match=rf"there is no column 'doc.main.txt'; {names}"):
+    with pytest.raises(CorpusError, match=r"doc\.main\.txt.*doc\.main\.text"):
         opened(path, column="doc.main.txt")
     for column in ("doc.main", "doc.n", "doc.parts"):
         with pytest.raises(CorpusError, match=f"column '{column}' of row 1"):
             texts_of(path, column=column)
-    assert opened(path, label="doc.main.text", column="lines").sources[0].label == "doc.main.text"
     labelled = Corpus([path], CorpusSettings(label="doc.main.text", holdout_groups="doc.main.text", column="lines"))  # type: ignore[arg-type]
     assert [(piece.label, piece.group) for piece, _ in labelled.pieces()][1] == ("Text 1.", "Text 1.")
 
@@ -84,7 +81,6 @@ def test_several_columns(tmp_path: Path) -> None:
     corpus = opened(path, column="title,body", bad_input="skip")
     assert [piece.text for piece, _ in corpus.pieces()] == ["One\n\nTwo.", "Alone.", "No title."]
     assert corpus.skipped == {"rows without text": 2}
-    assert "a document is a row, its text in columns 'title' and 'body'" in corpus.plan.describe()
     path.write_text('{"title": "a", "body": "b"}\n{"text": "c"}\n')
     with pytest.raises(CorpusError, match="row 2 has no columns 'title' and 'body'"):
         texts_of(path, column=["title", "body"])

@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-import unmask
-from tests.commands.finetune_helpers import FAST, MakeModel, run_snippets, save_encoder, texts, write_jsonl
+from tests.commands.finetune_helpers import MakeModel, finetune, run_snippets, save_encoder, texts, write_jsonl
 from unmask.core.errors import CorpusError
 from unmask.tasks.classify import LabelsPrediction, MultiLabel, TextRecord
 from unmask.tasks.files import Columns, Labelled, read_labelled
@@ -76,10 +75,7 @@ def test_from_files_to_predictions(make_model: MakeModel, tokenizer: Tokenizer, 
         for text, place in texts(number, seed):
             rows.append({"text": text, "labels": [place, *(["royal"] if "king" in text or "queen" in text else [])]})
         paths.append(write_jsonl(tmp_path / f"{name}.jsonl", rows))
-    result = unmask.finetune(
-        encoder, task="multi_label", train=paths[0], validation=paths[1], out=tmp_path / "out",
-        settings=(*FAST, "finetune.epochs=8"),
-    )  # fmt: skip
+    result = finetune(encoder, "multi_label", *paths, tmp_path / "out", "finetune.epochs=8")
     assert result.summary["metric"] == "micro_f1"
     assert result.summary["metrics"]["micro_f1"] > 0.95
     assert result.summary["labels"] == ["garden", "royal", "sea"]

@@ -72,15 +72,6 @@ def test_a_layout_predicts_in_transformers_what_it_predicts_here(layout: str, fo
     assert np.abs(np.log(here) - np.log(there)).max() < 1e-4
 
 
-def test_a_layout_embeds_as_transformers_does(folder: Path) -> None:
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    encoder = transformers.AutoModelForMaskedLM.from_pretrained(folder).base_model.eval()
-    for text, vector in zip(TEXTS, unmask.load(folder).embed(TEXTS), strict=True):
-        with torch.no_grad():
-            hidden = encoder(**tokenizer(text, return_tensors="pt")).last_hidden_state[0]
-        assert np.allclose(hidden.mean(0).numpy(), vector, atol=1e-4)
-
-
 def test_a_layout_is_verified(folder: Path) -> None:
     verified = unmask.verify(folder).to_dict()
     assert verified["passed"]

@@ -126,17 +126,6 @@ def test_groups_are_held_out_as_a_whole(samples: Path, tmp_path: Path, golden: G
     assert held_out == {number for number, row in enumerate(rows) if row["patient"] in patients}
 
 
-def test_what_is_left_out_is_counted(tmp_path: Path, samples: Path, golden: Golden) -> None:
-    lines = (samples / "annotated.jsonl").read_text(encoding="utf-8").splitlines()[:50]
-    rows = [*lines, "{damaged", '{"text": ""}', *lines[:5]]
-    (tmp_path / "rows.jsonl").write_text("\n".join(rows) + "\n", encoding="utf-8")
-    prepared = unmask.prepare(
-        [tmp_path / "rows.jsonl"], out=tmp_path / "data", tokenizer=samples / "vocab.txt", workers=1,
-        settings=["corpus.bad_input=skip", "corpus.cleaning.duplicates=drop"],
-    )  # fmt: skip
-    golden("counts: left out", counts_of(prepared))
-
-
 def test_objects_are_prepared_as_files_are(data: Path, samples: Path, tmp_path: Path) -> None:
     rows = [json.loads(line) for line in (samples / "annotated.jsonl").read_text(encoding="utf-8").splitlines()]
     unmask.prepare(rows, out=tmp_path / "data", tokenizer=samples / "vocab.txt", workers=1, **ANNOTATED)

@@ -19,16 +19,13 @@ from tests.conftest import SMALL
 from tests.data.corpora import tagged_jsonl
 from unmask.commands import dry_run
 from unmask.commands.dry_run import forecast_run
-from unmask.commands.masking_tables import make_lexicon, word_embeddings
+from unmask.commands.masking_tables import word_embeddings
 from unmask.commands.recipe import load_recipe
-from unmask.commands.run_data import open_prepared
 from unmask.core.errors import DataError, DivergedError, RunError, TokenizerError
-from unmask.core.results import Reporter
-from unmask.data.lexicon import LexiconSettings, load_lexicon
+from unmask.data.lexicon import load_lexicon
 from unmask.measure.held_out import HeldOutSet
 from unmask.model.fused import Losses
 from unmask.model.layers import MLMHead
-from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import read_metrics
 from unmask.train.checkpoints import list_checkpoints
@@ -207,14 +204,6 @@ def test_figures_reach_a_service(corpus_file: Path, tmp_path: Path, monkeypatch:
     assert figures[-1][1]["final/loss"] == run.summary["validation_loss"]
 
 
-@pytest.fixture(scope="module")
-def lexicon_file(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    out = tmp_path_factory.mktemp("lexicons") / "new" / "mine.lexicon"
-    make_lexicon(open_prepared(data_folder), out, LexiconSettings(size=50), Reporter())
-    assert [path.name for path in out.parent.iterdir()] == ["mine.lexicon"]
-    return out
-
-
 def test_pretrain_makes_its_own_lexicon_once(data_folder: Path, tmp_path: Path) -> None:
     options = {"out": tmp_path / "run", "settings": (*SMALL, "checkpoint.every_steps=1")}
     run = unmask.pretrain([data_folder], strategy="pmi", steps=2, **options)  # type: ignore[arg-type]
@@ -226,19 +215,6 @@ def test_pretrain_makes_its_own_lexicon_once(data_folder: Path, tmp_path: Path) 
     assert lexicon.stat().st_mtime_ns == written
     unmask.pretrain([data_folder], strategy="random", steps=1, overwrite=True, **options)  # type: ignore[arg-type]
     assert not lexicon.exists(), "the lexicon goes with its run"
-
-
-def test_tables_for_a_masker(lexicon_file: Path, data_folder: Path) -> None:
-    tokenizer = load_tokenizer(data_folder / "tokenizer")
-    tables = unmask.lexicon_tables(lexicon_file, data_folder / "tokenizer")
-    masker = unmask.Masker.from_tokenizer(tokenizer, strategy="pmi", rate=0.4, replacement=(1, 0, 0), tables=tables)
-    (text,) = tokenizer.encode_corpus(["The king follows the cat in Constantinople."])
-    place = tokenizer.encode_corpus(["The king follows the cat"])[0].input_ids
-    tail = slice(1 + len(place), 1 + len(text.input_ids) - 1)  # in Constantinople, without the stop
-    hits = torch.stack([masker([[2, *text.input_ids.tolist(), 3]], epoch=e).labels[0, tail] >= 0 for e in range(60)])
-    assert (hits.all(1) | ~hits.any(1)).all(), "masked together or not at all"
-    assert hits.any()
-    assert not hits.all()
 
 
 @pytest.fixture

@@ -224,6 +224,7 @@ def lexicon(
     opened = open_prepared(Path(data))
     tokenizer = opened.tokenizer
     made = make_lexicon(opened, target, settings, reporter or usual_reporter())
+    tokens = np.split(made.input_ids, np.cumsum(made.lengths)[:-1])  # of each collocation
     strongest = np.arange(min(SHOWN_EXAMPLES, len(made)))
     others = np.sort(permutation(len(made), len(made))[:SHOWN_EXAMPLES])
     ordinary = np.flatnonzero(tokenizer.ordinary)
@@ -241,7 +242,7 @@ def lexicon(
             "examples": {
                 title: [
                     {
-                        "text": tokenizer.decode(made.ids_of(number)),
+                        "text": tokenizer.decode(tokens[number].tolist()),
                         "pmi": float(made.pmi[number]),
                         "count": int(made.counts[number]),
                     }

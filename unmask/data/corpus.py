@@ -142,7 +142,8 @@ class Corpus:
         self.sources, self.validation_sources = sources[: len(train)], sources[len(train) :]
         if fields:  # annotations that come with the text count the characters of one text, as it is
             ways = 'or let a pipeline annotate the text that is read: annotation.source="pipeline"'
-            if settings.cleaning.changes_text:
+            cleaning = settings.cleaning
+            if (cleaning.unicode, cleaning.control_characters, cleaning.white_space) != (None, "keep", "keep"):
                 raise SettingsError(
                     f"{' and '.join(fields)}: annotations that come with the text name places in it, which "
                     "corpus.cleaning would move; leave unicode, control_characters and white_space of corpus.cleaning "

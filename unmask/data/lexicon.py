@@ -259,11 +259,6 @@ class Lexicon:
             hashes[more] = longer(hashes[more], mix(words[first[more] + n]))
         return hashes
 
-    def ids_of(self, number: int) -> list[int]:
-        """The tokens of a collocation."""
-        end = int(self.lengths[: number + 1].sum())
-        return self.input_ids[end - int(self.lengths[number]) : end].tolist()
-
     @property
     def fingerprint(self) -> str:
         """A hash of the content."""

@@ -158,24 +158,6 @@ def _add(rows: _Rows, size: int, piece: int, start: int, length: int) -> None:
 
 
 @compiled
-def _cut_into(rows: _Rows, overhead: int, piece: int, start: int, length: int) -> None:
-    """Places a fragment longer than a row, cut so that it closes rooms, the largest first."""
-    whole = len(rows.last) - 1 - overhead
-    while length:
-        room = len(rows.last) - 1  # the largest that is left in a row already begun; 0 where none is
-        while room > 0 and rows.last[room] == _NONE:
-            room -= 1
-        cut = min(room - overhead, length - LEAST_CUT)
-        if length <= whole and (cut < LEAST_CUT or _least_room(rows, length + overhead) != _NONE):
-            cut = length
-        elif cut < LEAST_CUT:
-            cut = min(whole, max(length - LEAST_CUT, 1))
-        _add(rows, cut + overhead, piece, start, cut)
-        start += cut
-        length -= cut
-
-
-@compiled
 def best_fit(lengths: Ints, by_length: Ints, row_length: int, overhead: int) -> tuple[Ints, Ints, Ints, Ints]:
     """See `pack_pieces`; `by_length` are the pieces that fit into a row, the longest first. Returns [F] each: row,
     piece, start and length of every fragment; those of a row in their order."""
@@ -206,8 +188,21 @@ def best_fit(lengths: Ints, by_length: Ints, row_length: int, overhead: int) -> 
         _add(rows, lengths[piece] + overhead, piece, 0, lengths[piece])
     for piece in range(len(lengths)):
         if lengths[piece] > whole:
-            done = full[piece] * whole
-            _cut_into(rows, overhead, piece, done, lengths[piece] - done)
+            # What is left, longer than a row, is cut so that it closes rooms, the largest first.
+            start = full[piece] * whole
+            length = lengths[piece] - start
+            while length:
+                room = row_length  # the largest that is left in a row already begun; 0 where none is
+                while room > 0 and rows.last[room] == _NONE:
+                    room -= 1
+                cut = min(room - overhead, length - LEAST_CUT)
+                if length <= whole and (cut < LEAST_CUT or _least_room(rows, length + overhead) != _NONE):
+                    cut = length
+                elif cut < LEAST_CUT:
+                    cut = min(whole, max(length - LEAST_CUT, 1))
+                _add(rows, cut + overhead, piece, start, cut)
+                start += cut
+                length -= cut
     placed = rows.counts[1]
     return rows.row[:placed], rows.piece[:placed], rows.start[:placed], rows.length[:placed]
 

@@ -15,7 +15,7 @@ import os
 import shutil
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -116,7 +116,7 @@ def settings_of(
     return settings
 
 
-def prepare(  # noqa: PLR0913  (what goes in, how it is done, and what hears of it)
+def prepare(  # noqa: PLR0912, PLR0913  (what goes in, how it is done, and what hears of it)
     paths: Sequence[Named],
     out: Path,
     *,
@@ -175,6 +175,8 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and what hears of 
         raise SettingsError("resume goes on with what is there, overwrite replaces it: leave one out")
     if workers is not None and ray is not None:
         raise SettingsError("workers are processes of this machine, ray takes the cores of a cluster: leave one out")
+    if workers is not None and workers < 1:
+        raise SettingsError(f"{workers} workers: there must be one at least", options=["workers"])
     if part is not None and not 1 <= part[0] <= part[1]:
         raise SettingsError(f"part {part[0]}/{part[1]}: give the number of the part, from 1 on, and how many there are")
     if shared and any(isinstance(path, InMemory) or is_stream(path) for path in paths):
@@ -203,7 +205,14 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and what hears of 
         if ray is not None:
             executor = OnRay(ray)
         elif not join:
-            executor = stack.enter_context(_processes(paths, workers, early=size_bytes is None))
+            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+            executor = processes = stack.enter_context(WorkerProcesses(cores if workers is None else workers))
+            # Those for large files import what they need while this process has other things to do.
+            named = (Path(path) for path in paths if not isinstance(path, InMemory))
+            num_bytes = sum(path.stat().st_size for path in named if os.path.isfile(path))
+            is_large = size_bytes is None and num_bytes >= 2 * SMALLEST_CHUNK_BYTES
+            for _ in range(processes.workers if is_large and processes.workers > 1 else 0):
+                processes.submit(os.getpid)
         preparation = Preparation(
             out, paths, corpus, tokenizer, annotation, size_bytes=size_bytes, task_bytes=task_bytes,
             settings=settings, notify=notify, note=note,
@@ -213,20 +222,6 @@ def prepare(  # noqa: PLR0913  (what goes in, how it is done, and what hears of 
     if isinstance(result, str):
         raise Unfinished(result)
     return result
-
-
-def _processes(paths: Sequence[Named], workers: int | None, *, early: bool) -> WorkerProcesses:
-    """Worker processes, with `early` started at once where the files that are named are large enough to need them."""
-    if workers is not None and workers < 1:
-        raise SettingsError(f"{workers} workers: there must be one at least", options=["workers"])
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    processes = WorkerProcesses(cores if workers is None else workers)
-    named = (Path(path) for path in paths if not isinstance(path, InMemory))
-    num_bytes = sum(path.stat().st_size for path in named if os.path.isfile(path))
-    if early and processes.workers > 1 and num_bytes >= 2 * SMALLEST_CHUNK_BYTES:
-        for _ in range(processes.workers):  # they import what they need while this process has other things to do
-            processes.submit(os.getpid)
-    return processes
 
 
 class Preparation:
@@ -300,7 +295,17 @@ class Preparation:
             if executor is None:
                 return "decided what is left out and what is held out; run the parts again, then this"
         self._run(executor, "survey", tasks)
-        if not self._is_settled():
+
+        # There may be a tokenizer and all held-out texts, by the libraries that are used here.
+        is_settled = False
+        if (arrays := load_arrays(self.work.file(SETTLED), self._key)) is not None:
+            facts = json.loads(bytes(arrays["facts"]))
+            classes = None if facts["classes"] is None else tuple(facts["classes"])
+            with suppress(TokenizerError):  # where the trained one is damaged, it is trained again
+                tokenizer = load_tokenizer(self._tokenizer_settings.path or self._root / TOKENIZER)
+                self.work = replace(self.work, settled=self._settled_by(tokenizer), classes=classes)
+                is_settled = self.work.settled == facts["settled"]
+        if not is_settled:
             if is_part:
                 return RUN_PARTS
             self._settle()
@@ -337,20 +342,6 @@ class Preparation:
                 f"settings ({shown}; of n parts, part 1 does 1, n + 1, 2 n + 1 ...); run the same command again, or "
                 "the parts that were stopped"
             )
-
-    def _is_settled(self) -> bool:
-        """Whether there are a tokenizer and all held-out texts, by the libraries that are used here; takes it over."""
-        arrays = load_arrays(self.work.file(SETTLED), self._key)
-        if arrays is None:
-            return False
-        facts = json.loads(bytes(arrays["facts"]))
-        try:
-            tokenizer = load_tokenizer(self._tokenizer_settings.path or self._root / TOKENIZER)
-        except TokenizerError:  # where the trained one is damaged, it is trained again
-            return False
-        classes = None if facts["classes"] is None else tuple(facts["classes"])
-        self.work = replace(self.work, settled=self._settled_by(tokenizer), classes=classes)
-        return self.work.settled == facts["settled"]
 
     def _settled_by(self, tokenizer: Tokenizer) -> str:
         annotated = None if self.work.plan is None else asdict(self.work.plan)

@@ -31,11 +31,6 @@ class CleaningSettings(Settings):
     duplicates: Literal["keep", "drop", "drop_near"] = "keep"
     min_chars: int = Field(default=1, ge=1)
 
-    @property
-    def changes_text(self) -> bool:
-        """Whether characters are changed, so that places in the text move."""
-        return (self.unicode, self.control_characters, self.white_space) != (None, "keep", "keep")
-
 
 class ColumnGroups(Settings):
     """Documents with the same value in a column of tables are on one side.

@@ -119,7 +119,7 @@ class Encoder(nn.Module):
     def device(self) -> torch.device:
         return self.tokens.device
 
-    def forward(
+    def forward(  # noqa: PLR0912  (a pass, whole)
         self,
         input_ids_BS: Tensor,
         *,
@@ -157,7 +157,23 @@ class Encoder(nn.Module):
             segment_ids_BS = torch.zeros_like(input_ids_BS)
             begins = torch.arange(len(input_ids_BS) + 1, dtype=torch.int32, device=input_ids_BS.device) * length
             sequences = sequences or Sequences(begins, length)
-        plans = self._plans(segment_ids_BS.to(torch.int32), position_ids_BS, sequences)
+
+        # The attention of global layers (true) and of local ones (false), as far as there are any
+        segment_ids_BS, plans = segment_ids_BS.to(torch.int32), dict[bool, AttentionPlan]()
+        rotary, head_dim = config.rotary, config.hidden_size // config.num_heads
+        for is_global in {config.is_global(layer) for layer in range(config.num_layers)}:
+            window = angles = None
+            if rotary is not None:
+                theta = rotary.global_rope_theta if is_global else rotary.local_rope_theta
+                window = None if is_global else rotary.local_window // 2
+                angles = rotary_table(position_ids_BS, head_dim=head_dim, theta=theta)
+            kind = choose_attention(self.device, self.compute_dtype, head_dim=head_dim, window=window)
+            if kind == "varlen":
+                sequences = sequences or Sequences.of(segment_ids_BS)
+            in_line = sequences if kind == "varlen" else None
+            plans[is_global] = AttentionPlan(segment_ids_BS, config.num_heads, window, angles, in_line)
+            if kind == "bias":
+                plans[is_global].bias_B1SS  # noqa: B018  (made here, and not within a block that is compiled)
 
         # Embeddings
         x_BSD = functional.embedding(input_ids_BS, self.tokens)
@@ -190,27 +206,6 @@ class Encoder(nn.Module):
         """See `dropout`: on CPUs a seed is a number, elsewhere a tensor (filled there, not copied: nothing waits)."""
         device = self.tokens.device
         return seed if seed is None or device.type == "cpu" else torch.full((), seed, device=device)
-
-    def _plans(
-        self, segment_ids_BS: Tensor, position_ids_BS: Tensor, sequences: Sequences | None
-    ) -> dict[bool, AttentionPlan]:
-        """Of global layers (true) and of local ones (false), as far as there are any."""
-        config, rotary = self.config, self.config.rotary
-        head_dim, plans = config.hidden_size // config.num_heads, {}
-        for is_global in {config.is_global(layer) for layer in range(config.num_layers)}:
-            window = angles = None
-            if rotary is not None:
-                theta = rotary.global_rope_theta if is_global else rotary.local_rope_theta
-                window = None if is_global else rotary.local_window // 2
-                angles = rotary_table(position_ids_BS, head_dim=head_dim, theta=theta)
-            kind = choose_attention(self.device, self.compute_dtype, head_dim=head_dim, window=window)
-            if kind == "varlen":
-                sequences = sequences or Sequences.of(segment_ids_BS)
-            in_line = sequences if kind == "varlen" else None
-            plans[is_global] = AttentionPlan(segment_ids_BS, config.num_heads, window, angles, in_line)
-            if kind == "bias":
-                plans[is_global].bias_B1SS  # noqa: B018  (made here, and not within a block that is compiled)
-        return plans
 
 
 class MaskedLM(nn.Module):

@@ -148,7 +148,21 @@ class FolderLayout:
                     raise error(f"config.json: {key} = {shown(content[key])} is not supported, only {value!r}")
         try:
             values = {name: content[key] for name, key in self.keys.items()}
-            values |= _modernbert_fields(content) if PARTS[self.layout].rotary else _bert_fields(content, self.layout)
+            if PARTS[self.layout].rotary:
+                values |= _modernbert_fields(content)
+            else:
+                positions, pad = content["max_position_embeddings"], content["pad_token_id"]
+                rate, behind = content.get("classifier_dropout"), PARTS[self.layout].positions_after_padding
+                begin, end = (content["bos_token_id"], content["eos_token_id"]) if behind else (None, None)
+                if behind and isinstance(pad, int) and isinstance(positions, int):  # else an error below
+                    positions -= pad + 1
+                values |= {
+                    "cls_id": content.get("cls_token_id", begin),
+                    "sep_id": content.get("sep_token_id", end),
+                    "max_position_embeddings": positions,
+                    "rotary": None,
+                    "classifier_dropout": content["hidden_dropout_prob"] if rate is None else rate,
+                }
             if isinstance(activation := values["activation"], str):
                 values["activation"] = _ACTIVATIONS.get(activation, activation)
                 if values["activation"] not in get_args(Activation):
@@ -197,25 +211,6 @@ _KEYS = {
 
 # ----------------------------------------
 # BERT's family: BERT, RoBERTa (also as XLM-R and CamemBERT), and RoBERTa with its norms before.
-
-
-def _bert_fields(content: Mapping[str, Any], layout: Layout) -> dict[str, Any]:
-    positions, pad, rate = (
-        content["max_position_embeddings"],
-        content["pad_token_id"],
-        content.get("classifier_dropout"),
-    )
-    after_padding = PARTS[layout].positions_after_padding
-    begin, end = (content["bos_token_id"], content["eos_token_id"]) if after_padding else (None, None)
-    if after_padding and isinstance(pad, int) and isinstance(positions, int):  # what is no number is an error elsewhere
-        positions -= pad + 1
-    return {
-        "cls_id": content.get("cls_token_id", begin),
-        "sep_id": content.get("sep_token_id", end),
-        "max_position_embeddings": positions,
-        "rotary": None,
-        "classifier_dropout": content["hidden_dropout_prob"] if rate is None else rate,
-    }
 
 
 def _bert_layout(layout: Layout, name: str) -> FolderLayout:

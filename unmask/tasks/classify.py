@@ -86,10 +86,6 @@ class TextTask(Task):
     def targets_of(self, record: TextRecord) -> Targets:
         """The right answer by name, an entry each."""
 
-    @abstractmethod
-    def prediction(self, logits_C: NDArray[np.float32]) -> Any:
-        """The prediction for a text."""
-
     @classmethod
     def of_row(cls, row: LabelledRow) -> TextRecord:
         second = None if row.columns.second is None else row.text("second")
@@ -139,11 +135,6 @@ class TextTask(Task):
             examples.append(encoder.example(number, encoding, places, _FIRST, targets))
         return EncodedInput(examples, truncated=sum(bool(encoding.overflowing) for encoding in encodings))
 
-    def decode(
-        self, records: Sequence[TextRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
-    ) -> list[Any]:
-        return [self.prediction(output[0]) for output in outputs]
-
 
 # ----------------------------------------
 # One of several classes.
@@ -189,10 +180,17 @@ class Classify(TextTask):
     def targets_of(self, record: TextRecord) -> Targets:
         return {TARGET: np.array([self.names.index(record.label)])}
 
-    def prediction(self, logits_C: NDArray[np.float32]) -> ClassPrediction:
-        probabilities = torch.softmax(torch.from_numpy(logits_C).double(), 0).tolist()
-        best = int(np.argmax(probabilities))
-        return ClassPrediction(self.names[best], probabilities[best], dict(zip(self.names, probabilities, strict=True)))
+    def decode(
+        self, records: Sequence[TextRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
+    ) -> list[ClassPrediction]:
+        predictions = []
+        for output in outputs:
+            shares = torch.softmax(torch.from_numpy(output[0]).double(), 0).tolist()
+            best = int(np.argmax(shares))
+            predictions.append(
+                ClassPrediction(self.names[best], shares[best], dict(zip(self.names, shares, strict=True)))
+            )
+        return predictions
 
     def measure(self, records: Sequence[TextRecord], predictions: Sequence[ClassPrediction]) -> Metrics:
         return class_metrics(*self.right_and_predicted(records, predictions))
@@ -280,11 +278,16 @@ class MultiLabel(TextTask):
             columns[number // _BITS] |= 1 << number % _BITS
         return {f"labels{number}": np.array([bits]) for number, bits in enumerate(columns)}
 
-    def prediction(self, logits_C: NDArray[np.float32]) -> LabelsPrediction:
-        shares = torch.sigmoid(torch.from_numpy(logits_C).double()).tolist()
-        ranked = sorted(zip(self.names, shares, strict=True), key=lambda pair: -pair[1])
-        likely = tuple(name for name, share in ranked if share >= _LIKELY)
-        return LabelsPrediction(likely, dict(zip(self.names, shares, strict=True)))
+    def decode(
+        self, records: Sequence[TextRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
+    ) -> list[LabelsPrediction]:
+        predictions = []
+        for output in outputs:
+            shares = torch.sigmoid(torch.from_numpy(output[0]).double()).tolist()
+            ranked = sorted(zip(self.names, shares, strict=True), key=lambda pair: -pair[1])
+            likely = tuple(name for name, share in ranked if share >= _LIKELY)
+            predictions.append(LabelsPrediction(likely, dict(zip(self.names, shares, strict=True))))
+        return predictions
 
     def targets_in(self, rows: Rows, weights_C: Tensor | None) -> BatchTargets:
         columns = [rows.classes[f"labels{number}"] for number in range(-(-len(self.names) // _BITS))]
@@ -405,8 +408,10 @@ class Regress(TextTask):
         value = np.array([record.label], dtype=np.float64)
         return {TARGET: ((value - self.mean) / self.deviation).astype(np.float32)}
 
-    def prediction(self, logits_C: NDArray[np.float32]) -> NumberPrediction:
-        return NumberPrediction(float(logits_C[0]) * self.deviation + self.mean)
+    def decode(
+        self, records: Sequence[TextRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
+    ) -> list[NumberPrediction]:
+        return [NumberPrediction(float(output[0, 0]) * self.deviation + self.mean) for output in outputs]
 
     def targets_in(self, rows: Rows, weights_C: Tensor | None) -> BatchTargets:
         """Here the right answers are numbers, float32."""

@@ -395,21 +395,6 @@ def initialise(model: MaskedLM, *, seed: int, method: Initialisation = "depth_sc
             draw(head.places, std, generator)
 
 
-def draw_task_head(head: nn.Module, config: EncoderConfig, generator: torch.Generator) -> None:
-    """Draws the matrices of a task's new head, in the order in which they stand.
-
-    They are drawn as transformers' classes of the layout do it: ModernBERT's classifier with a standard deviation of
-    hidden_size^-1/2, cut at two of them, so that that of its logits is about 1; the others' with `initializer_range`,
-    and so is the layer before them. With 0.02 in place of the former, logits are near 0, and much of a short
-    fine-tuning goes into making them larger (docs/experiments.md).
-    """
-    for module in head.modules():
-        if isinstance(module, Linear) and config.parts.wide_classifier:
-            draw(module.weight, config.hidden_size**-0.5, generator)
-        elif isinstance(module, Linear):
-            nn.init.normal_(module.weight, 0.0, config.initializer_range, generator=generator)
-
-
 def extended(
     model: MaskedLM, *, words: Sequence[Sequence[int]] = (), first_id: int = 0, num_positions: int | None = None
 ) -> MaskedLM:

@@ -30,13 +30,14 @@ from unmask.core.files import absence, file_sha256, write_atomically, writing
 from unmask.core.hashing import mix_ints
 from unmask.core.hub import CONFIG, INDEX, WEIGHTS, local_path
 from unmask.model.config import EncoderConfig, Layout
-from unmask.model.encoder import MaskedLM, draw, draw_task_head, initialise
+from unmask.model.encoder import MaskedLM, draw, initialise
 from unmask.model.layers import (
     OF_TASKS,
     ONLY_TRAINED,
     BoundaryHead,
     Head,
     LabelHead,
+    Linear,
     PairHead,
     RetroMAEHead,
     TokenHead,
@@ -395,7 +396,17 @@ def with_task_head(
         new.load_state_dict(known, strict=False)
     else:
         initialise(new, seed=seed)
-    draw_task_head(new_head, config, torch.Generator().manual_seed(mix_ints(seed, _NEW_HEAD)))
+
+    # The head is drawn as transformers' classes of the layout do it: ModernBERT's classifier with a standard deviation
+    # of hidden_size^-1/2, cut at two of them, so that that of its logits is about 1; the others' with
+    # `initializer_range`, and so is the layer before them. With 0.02 in place of the former, logits are near 0, and
+    # much of a short fine-tuning goes into making them larger (docs/experiments.md).
+    generator = torch.Generator().manual_seed(mix_ints(seed, _NEW_HEAD))
+    for module in new_head.modules():
+        if isinstance(module, Linear) and config.parts.wide_classifier:
+            draw(module.weight, config.hidden_size**-0.5, generator)
+        elif isinstance(module, Linear):
+            torch.nn.init.normal_(module.weight, 0.0, config.initializer_range, generator=generator)
     if trained and isinstance(new_head, LabelHead) and new_head.dense is not None:
         # RoBERTa's classifiers have a layer of their own, so only BERT's takes that of a head for classes.
         old_head = model.find_head(LabelHead)

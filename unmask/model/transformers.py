@@ -269,7 +269,7 @@ def load_transformers_model(
     prefix = f"{model.base_model_prefix}."
     _check_missing(folder, model, [name for name in missing if name.startswith(prefix) and _POOLER not in name])
     size = int(model.config.vocab_size)
-    config = TransformersConfig(_width_of(model), _longest_of(model), 1, pad_id, size)
+    config = TransformersConfig(*_size_of(model), 1, pad_id, size)
     network = TransformersNetwork(model, config, width=size).eval()
     has_encoder = model.base_model is not model and not getattr(model.config, "is_encoder_decoder", False)
     return None if missing else network, network.bare() if has_encoder else None
@@ -379,21 +379,18 @@ def _reason(error: BaseException) -> str:
     return (line if says_enough else f"{type(error).__name__}: {line}")[:_LINE]
 
 
-def _width_of(model: Any) -> int:
-    return int(getattr(model.config, "hidden_size", None) or model.get_input_embeddings().weight.shape[1])
-
-
-def _longest_of(model: Any) -> int:
-    """Positions that a network has. RoBERTa's kind begins its table behind the padding's id; other tables are larger
-    than what is used of them."""
+def _size_of(model: Any) -> tuple[int, int]:
+    """The width of a network, and the positions that it has. RoBERTa's kind begins its table behind the padding's id;
+    other tables are larger than what is used of them."""
+    width = int(getattr(model.config, "hidden_size", None) or model.get_input_embeddings().weight.shape[1])
     positions = getattr(model.config, "max_position_embeddings", None)
     longest = positions if isinstance(positions, int) and 0 < positions < _UNBOUNDED else None
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and hasattr(module, "weight"):
             padding = getattr(module, "padding_idx", None)
             rows = len(module.weight) - (0 if padding is None else padding + 1)
-            return rows if longest is None else min(rows, longest)
-    return longest or LONGEST
+            return width, rows if longest is None else min(rows, longest)
+    return width, longest or LONGEST
 
 
 def _inputs_of(model: Any, folder: Path, *, pad_id: int, max_length: int | None) -> TransformersConfig:
@@ -406,10 +403,10 @@ def _inputs_of(model: Any, folder: Path, *, pad_id: int, max_length: int | None)
             "change what it says; take another model"
         )
     types = getattr(config, "type_vocab_size", None) if "token_type_ids" in arguments else 1
-    longest = _longest_of(model)
+    width, longest = _size_of(model)
     if getattr(config, "relative_attention", False) and not getattr(config, "position_biased_input", True):
         of_tokenizer = read_side_file(folder / "tokenizer_config.json", optional=True).get("model_max_length")
         if not isinstance(of_tokenizer, int | float) or not 0 < of_tokenizer < _UNBOUNDED:  # huge where there is none
             of_tokenizer = None
         longest = int(max_length or of_tokenizer or LONGEST)
-    return TransformersConfig(_width_of(model), longest, types or 1, pad_id, int(config.vocab_size))
+    return TransformersConfig(width, longest, types or 1, pad_id, int(config.vocab_size))

@@ -176,8 +176,12 @@ class Tag(Task):
             return plain
         from seqeval.metrics import f1_score, precision_score, recall_score
 
-        right = [_bioes(record.tags or ()) for record in records]
-        predicted = [_bioes(each.tags) for each in predictions]
+        # Tags as seqeval knows them, without BILOU's `L` and `U`; a word without a tag is outside.
+        spelled = {"L-": "E-", "U-": "S-"}
+        right, predicted = (
+            [[spelled.get(tag[:2], tag[:2]) + tag[2:] if tag else "O" for tag in tags] for tags in every]
+            for every in ([record.tags or () for record in records], [each.tags for each in predictions])
+        )
         of: dict[str, Any] = dict(zip(_ENTITIES, (f1_score, precision_score, recall_score), strict=True))
         return {name: float(function(right, predicted, zero_division=0)) for name, function in of.items()} | plain
 
@@ -192,8 +196,3 @@ class Tag(Task):
 def _words_of(text: str) -> tuple[str, ...]:
     """The words of a raw text: runs of letters and digits with the marks on them, and signs one by one."""
     return tuple(text[begin:end] for begin, end in word_spans(text))
-
-
-def _bioes(tags: Sequence[str | None]) -> list[str]:
-    """Tags as seqeval knows them, without BILOU's `L` and `U`; a word without a tag is outside."""
-    return [{"L-": "E-", "U-": "S-"}.get(tag[:2], tag[:2]) + tag[2:] if tag else "O" for tag in tags]

@@ -135,7 +135,6 @@ def test_one_process_writes_at_a_time(corpus_file: Path, data_folder: Path, run:
     names = ("run", "data", "vectors.parquet", "lexicon.safetensors")
     command = [sys.executable, "-c", HOLDS, *(str(tmp_path / name) for name in names)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdout is not None
         assert other.stdout.readline() == "held\n"
         verbs: tuple[tuple[str, Callable[..., object]], ...] = (
             ("run", lambda out: unmask.pretrain(data_folder, out=out, steps=1, settings=SMALL, resume=True)),

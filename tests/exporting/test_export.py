@@ -35,10 +35,6 @@ def onnx_folder(run: unmask.Run, tmp_path_factory: pytest.TempPathFactory) -> Pa
     return unmask.export(run.folder, tmp_path_factory.mktemp("onnx") / "graphs", int8=True).folder
 
 
-def run_graph(file: Path, feeds: dict[str, np.ndarray]) -> list[np.ndarray]:
-    return ort.InferenceSession(str(file), providers=["CPUExecutionProvider"]).run(None, feeds)
-
-
 def test_the_folder_holds_what_is_promised(run: unmask.Run, onnx_folder: Path) -> None:
     files = {str(path.relative_to(onnx_folder)) for path in onnx_folder.rglob("*") if path.is_file()}
     assert files == {f"{task}/{file}" for task in ("fill-mask", "feature-extraction") for file in FILES}
@@ -91,7 +87,8 @@ def test_a_layout_with_token_types(
     with torch.no_grad():
         ours = model.encoder(ids, segment_ids_BS=mask - 1, token_type_ids_BS=types)
     feeds = {"input_ids": ids, "attention_mask": mask, "token_type_ids": types}
-    hidden, mean = run_graph(out / "onnx" / "model.onnx", {name: tensor.numpy() for name, tensor in feeds.items()})
+    session = ort.InferenceSession(str(out / "onnx" / "model.onnx"), providers=["CPUExecutionProvider"])
+    hidden, mean = session.run(None, {name: tensor.numpy() for name, tensor in feeds.items()})
     real = mask.bool()
     assert np.abs(hidden[real] - ours[real].numpy()).max() < 1e-3
     assert np.abs(mean[1] - ours[1, :6].mean(0).numpy()).max() < 1e-3

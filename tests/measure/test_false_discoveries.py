@@ -108,20 +108,17 @@ def test_four_figures(apart: float, looks: tuple[int, ...]) -> None:
     for _ in range(COMPARISONS):
         figures = [normal(rng, (2, max(looks))) for _ in range(4)]
         figures[0][1] += apart
-        claimed = [_claims([each[:, :seeds] for each in figures], look) for look, seeds in enumerate(looks, 1)]
+        claimed = []  # of each look: whether each figure, of which the first decides, shows a difference
+        for look, seeds in enumerate(looks, 1):
+            named = [{"a": each[0, :seeds].tolist(), "b": each[1, :seeds].tolist()} for each in figures]
+            first = pairs_shown(compare_figures(named[0], look=look))
+            others = [compare_figures(each, look=look, exploratory=3, open_pairs=first) for each in named[1:]]
+            claimed.append([bool(first), *(bool(pairs_shown(each)) for each in others)])
         wrong += any(any(claims[1:]) or (apart == 0.0 and claims[0]) for claims in claimed)
         true += any(claims[0] for claims in claimed)
     assert wrong <= MOST
     assert wrong > 0
     assert apart == 0.0 or true > 0.3 * COMPARISONS, "the gate is open"
-
-
-def _claims(figures: Sequence[Figures], look: int) -> list[bool]:
-    """Of each figure, of which the first decides."""
-    named = [{"a": each[0].tolist(), "b": each[1].tolist()} for each in figures]
-    first = compare_figures(named[0], look=look)
-    others = [compare_figures(each, look=look, exploratory=3, open_pairs=pairs_shown(first)) for each in named[1:]]
-    return [bool(pairs_shown(each)) for each in (first, *others)]
 
 
 @pytest.mark.slow

@@ -48,8 +48,6 @@ def test_learned_positions_are_copied_in_turn(make_model: MakeModel, layout: str
     model = make_model(layout=layout, max_position_embeddings=16)
     longer = extended(model, num_positions=40)
     old, new = model.encoder.positions, longer.encoder.positions
-    assert old is not None
-    assert new is not None
     assert (len(old), len(new)) == (16 + first, 40 + first)
     assert torch.equal(new[: 16 + first], old)
     for position in (16, 17, 31, 32, 39):

@@ -23,7 +23,6 @@ NAMES = ("bored", "glad", "sad")
 @torch.no_grad()
 def pair_logits(model: MaskedLM, ids: torch.Tensor, **rows: torch.Tensor | None) -> torch.Tensor:
     """[B, S, 2]: of pairs that begin there."""
-    assert model.pair_head is not None
     return model.pair_head(model.encoder(ids, **rows))
 
 
@@ -40,7 +39,6 @@ def test_packed_pairs(
     theirs.eval()
     stream = RowStream(store, tokenizer, length=64, seed=0, pairs=kind)  # type: ignore[arg-type]
     rows = stream.batch(Cursor(), 8).rows
-    assert rows.token_type_ids is not None
     columns = {f"{name}_BS": getattr(rows, name) for name in ("segment_ids", "position_ids", "token_type_ids")}
     tokens, pairs = all_logits(ours, rows.input_ids, **columns), pair_logits(ours, rows.input_ids, **columns)
     for row, inside in segments(rows):

@@ -71,7 +71,6 @@ def test_checkpointed_gradients_are_the_same(make_model: MakeModel, layout: str)
         assert calls == (2 if checkpointing else 1), "the block is computed again"
         gradients.append({name: p.grad for name, p in model.named_parameters()})
     for name, gradient in gradients[0].items():
-        assert gradient is not None
         assert torch.equal(gradient, gradients[1][name]), name
 
 

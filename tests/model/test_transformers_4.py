@@ -40,7 +40,6 @@ model.save_pretrained(folder + "/theirs")
 @pytest.mark.parametrize("layout", PARTS)
 @pytest.mark.parametrize("pad_id", [0, 1])
 def test_transformers_4_gives_the_same_logits(make_model: MakeModel, tmp_path: Path, layout: str, pad_id: int) -> None:
-    assert PYTHON is not None
     model = make_model(layout=layout, pad_id=pad_id)
     save_model(model, tmp_path)
     done = subprocess.run([PYTHON, "-c", SCRIPT, str(tmp_path)], capture_output=True, text=True, check=False)

@@ -55,7 +55,6 @@ def test_crops_are_of_held_out_documents_and_out_of_them(crops: Any) -> None:
 def test_titles_that_others_have_too_are_not_asked_for() -> None:
     assert title_task(DOCUMENTS, ItemSettings()) is None, "each stands twice"
     task = title_task(DOCUMENTS[:40], ItemSettings())
-    assert task is not None
     assert task.queries == [f"Title {n}" for n in range(10, 30, 2)]
     assert task.relevant == [{n: 1} for n in range(10, 30, 2)]
     assert task.not_asked == {"documents whose title others have too": 10}

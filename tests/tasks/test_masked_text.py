@@ -16,10 +16,8 @@ from unmask.core.errors import SettingsError
 from unmask.tasks.fill import allowed_tokens, fill_texts, read_masked
 from unmask.tokenizer.tokenizer import Tokenizer
 
-MARKING = ("bpe", "bpe_prefix", "unigram")
 
-
-@pytest.mark.parametrize("family", MARKING)
+@pytest.mark.parametrize("family", ["bpe", "bpe_prefix", "unigram"])
 @pytest.mark.parametrize("trimmed", [False, True])
 def test_where_a_space_stands_before_the_mask(family: str, trimmed: bool) -> None:
     tokenizer = trained(family)

@@ -112,7 +112,6 @@ def test_a_row_each() -> None:
     for row, size in enumerate(sizes):
         assert packed.input_ids[row].tolist() == [*range(10, 10 + size), *[7] * (12 - size)]
         assert packed.segment_ids[row].tolist() == [0] * size + [-1] * (12 - size)
-        assert packed.token_type_ids is not None
         assert packed.token_type_ids[row].sum() == size
         found = packed.classes["target"][row].tolist()
         assert (found[0], found[size - 1], sum(found)) == (1, 2, 3 - (12 - 2))

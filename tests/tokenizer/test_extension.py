@@ -15,7 +15,6 @@ from unmask.core.errors import TokenizerError
 from unmask.tokenizer.extension import NewWord, extend_vocabulary, unigram_scores
 from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
-WITH_WORDS = ("wordpiece", "bpe", "bpe_prefix", "unigram")
 NEW = "the allocator and the constructors of std::allocator; (constructors) allocators, the allocator's constructors\n"
 SENTENCES = [*make_text(20, seed=9).split("\n\n"), NEW, "Allocators deallocate: pre-allocator naïve 中文 12,000!", ""]
 
@@ -40,7 +39,7 @@ def test_by_hand() -> None:
     assert len(extend_vocabulary(tokenizer, texts, 1).words) == 1
 
 
-@pytest.mark.parametrize("family", WITH_WORDS)
+@pytest.mark.parametrize("family", ["wordpiece", "bpe", "bpe_prefix", "unigram"])
 def test_new_words_are_whole_and_nothing_else_changes(family: str) -> None:
     old, extension = trained(family), extend_vocabulary(trained(family), [TEXT, NEW * 100], 12)
     new = extension.tokenizer

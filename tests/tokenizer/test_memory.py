@@ -101,6 +101,5 @@ def test_only_words_that_stand_alone_and_come_again_are_remembered() -> None:
         [(each.input_ids.tolist(), each.word_starts.tolist()) for each in tokenizer.encode_corpus(texts)]
         for _ in range(2)
     )
-    assert tokenizer._memory is not None
     assert not tokenizer._memory.useful
     assert before == after

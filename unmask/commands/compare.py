@@ -38,6 +38,7 @@ from unmask.commands.run_data import check_data, check_tokenizer, is_prepared, p
 from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError
 from unmask.core.files import ClaimedFolder, differences, file_sha256, read_object, typed, write_atomically
 from unmask.core.interruption import GOES_ON, Interrupted
+from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import Reporter, Result, Sheet, Shown, usual_reporter
 from unmask.data.data_folder import load_manifest
@@ -120,6 +121,7 @@ class Comparison(Result):
         yield f"\n{self.verdict}"
 
 
+@public
 def compare(  # noqa: PLR0913  (the options of the command line, each a name that users know)
     recipes: Sequence[str],
     *,

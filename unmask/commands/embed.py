@@ -17,6 +17,7 @@ import pyarrow.parquet as pq
 
 from unmask.core.errors import CorpusError, RunError, without_secrets
 from unmask.core.files import check_file, locked, writing
+from unmask.core.public import public
 from unmask.core.remote import address_of, output_at
 from unmask.core.results import Notify, Progress, Result, Shown, usual_reporter
 from unmask.data.columns import ColumnNames
@@ -70,6 +71,7 @@ class EmbeddedFile(Result):
         )
 
 
+@public
 def embed(  # noqa: PLR0913  (the options of the command line, each a name that users know)
     model: str | Path | Model,
     file: str | Path,

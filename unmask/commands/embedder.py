@@ -21,6 +21,7 @@ from unmask.core.errors import ModelError, RunError, SettingsError, UnmaskError
 from unmask.core.files import ClaimedFolder, typed
 from unmask.core.hub import lasting_name
 from unmask.core.interruption import Interruption
+from unmask.core.public import public
 from unmask.core.results import Finished, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.settings import CorpusSettings
@@ -93,6 +94,7 @@ class Embedder(Finished):
         yield f"Measure it beside the words alone: unmask evaluate-search {model} CORPUS"
 
 
+@public
 def embedder(  # noqa: PLR0913  (the options of the command line, each a name that users know)
     model: str | Path,
     corpus: Texts | None = None,

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.core.errors import DataError, SettingsError
+from unmask.core.public import public
 from unmask.core.results import Notify, Result, Sheet, Shown, Styled, counted, margin, over, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.columns import ColumnNames
@@ -139,6 +140,7 @@ class Evaluation(Result):
             yield Styled(f"\n{self.warning}", "yellow")
 
 
+@public
 def evaluate(  # noqa: PLR0913  (the options of the command line, each a name that users know)
     model: Model | str | Path,
     paths: Texts,
@@ -324,6 +326,7 @@ class Scored(Result):
             yield Styled(self.warning, "yellow")
 
 
+@public
 def score(
     model: Model | str | Path,
     pairs: str | Path,

@@ -20,6 +20,7 @@ from unmask.core.errors import CorpusError, RunError, UnmaskError, parse_json, u
 from unmask.core.files import ClaimedFolder, read_object, typed
 from unmask.core.hub import lasting_name
 from unmask.core.interruption import Interruption
+from unmask.core.public import public
 from unmask.core.remote import output_at
 from unmask.core.results import Finished, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
 from unmask.core.settings import validated
@@ -74,6 +75,7 @@ class FineTuned(Finished):
         yield f"\nTry it: unmask predict {typed(summary['model'])} FILE"
 
 
+@public
 def finetune(  # noqa: PLR0913  (the options of the command line, each a name that users know)
     model: str | Path,
     *,

@@ -20,6 +20,7 @@ from unmask.commands.run_data import PreparedData, open_prepared
 from unmask.core.errors import DataError, SettingsError
 from unmask.core.files import check_file, locked, writing
 from unmask.core.hashing import permutation
+from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import Reporter, Result, Shown, usual_reporter
 from unmask.core.settings import settings_within, validated
@@ -193,6 +194,7 @@ class LexiconMade(Result):
         )
 
 
+@public
 def lexicon(
     data: str | Path,
     *,

@@ -24,6 +24,7 @@ from unmask.commands.run_data import (
     prepare_by,
 )
 from unmask.core.errors import DataError, SettingsError
+from unmask.core.public import public
 from unmask.core.results import NORMAL, Reporter, Result, Sheet, Shown, Styled, counted, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.annotations import PIPELINES, AnnotationPlan, Annotator, SpacyPipeline
@@ -76,6 +77,7 @@ class ShownMasks(Result):
             yield Styled(f"{name:>12}  not shown: {why}", "dim")
 
 
+@public
 def masks(
     text: str,
     *,
@@ -287,6 +289,7 @@ def unit_groups(entry: Mapping[str, Any]) -> Sheet:
     return Sheet(("units by", "", ">units", ">expected", ">predicted"), rows)
 
 
+@public
 def audit(
     data: str | Path | Sequence[str | Path],
     *,

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from unmask.commands.recipe_files import LightRecipe, Overrides, as_overrides, light_recipe
 from unmask.core.errors import SettingsError, without_secrets
+from unmask.core.public import public
 from unmask.core.remote import address_of, output_at, path_at
 from unmask.core.results import Result, Shown, usual_reporter
 from unmask.data.data_folder import Manifest, data_folder
@@ -86,6 +87,7 @@ class PreparedPart(Result):
         yield f"{self.out}: {self.next}"
 
 
+@public
 def prepare(  # noqa: PLR0913  (the options of the command line, each a name that users know)
     paths: Texts,
     *,

@@ -39,6 +39,7 @@ from unmask.core.errors import DataError, DivergedError, RunError, TokenizerErro
 from unmask.core.files import read_object, typed, whole_folder, write_atomically, writing
 from unmask.core.hub import local_path
 from unmask.core.interruption import Interruption
+from unmask.core.public import public
 from unmask.core.remote import Output, address_of, lasting_source, output_at, path_at, source_named
 from unmask.core.results import (
     Finished,
@@ -154,6 +155,7 @@ class Run(Finished):
         yield f'\nTry it: unmask fill {typed(s["model"])} "... [MASK] ..."'
 
 
+@public
 def pretrain(  # noqa: PLR0913  (the options of the command line, each a name that users know)
     paths: Texts | None = None,
     *,

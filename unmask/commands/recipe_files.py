@@ -16,6 +16,7 @@ import tomli_w
 
 from unmask.core.errors import SettingsError, parse_json, shown
 from unmask.core.files import absence
+from unmask.core.public import public
 from unmask.core.results import Result, Sheet, Shown, Styled
 from unmask.core.settings import Settings, validated
 from unmask.data.settings import AnnotationSettings, CorpusSettings
@@ -46,6 +47,7 @@ class PackagedRecipes(Result):
         yield Sheet(("", ""), [(Styled(name, "bold"), text) for name, text in self.recipes.items()])
 
 
+@public
 def recipes() -> PackagedRecipes:
     """Lists the packaged recipes."""
     names = sorted(recipe_names(), key=lambda name: (_OURS.index(name) if name in _OURS else len(_OURS), name))

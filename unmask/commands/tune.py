@@ -31,6 +31,7 @@ from unmask.commands.recipe_files import Overrides, as_override, toml_value
 from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError, shortened
 from unmask.core.files import ClaimedFolder, typed, write_atomically
 from unmask.core.interruption import Interrupted
+from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import Reporter, Result, Sheet, Shown, usual_reporter
 from unmask.report.plots import search_plot
@@ -75,6 +76,7 @@ class Search(Result):
         yield f"Try it: unmask pretrain FILE --recipe {typed(recipe)} --out DIR"
 
 
+@public
 def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
     recipe: str,
     *,

@@ -462,7 +462,7 @@ def keep_as_files(
             yield name if file is None else keep_stream(name, folder / file, reuse=reuse)
 
 
-def _write(content: Any, folder: Path, notify: Notify) -> None:
+def _write(content: Any, folder: Path, notify: Notify) -> None:  # noqa: PLR0912  (each kind of thing in memory)
     num_rows: int | None = None
     if hasattr(content, "save_to_disk"):  # of datasets, which need not be installed
         if not any(len(part) for part in (content.values() if isinstance(content, Mapping) else [content])):
@@ -482,7 +482,9 @@ def _write(content: Any, folder: Path, notify: Notify) -> None:
                 inside.mkdir()
             _write(part, inside, notify)
     elif hasattr(content, "__arrow_c_stream__") and hasattr(content, "columns"):
-        num_rows = 0
+        num_rows, columns = 0, list(map(str, content.columns))
+        if twice := [name for name in columns if columns.count(name) > 1]:
+            raise CorpusError(f"the table has several columns {twice[0]!r}; rename all but one")
         with (
             writing(file := folder / "rows.parquet"),
             pa.RecordBatchReader.from_stream(content) as batches,

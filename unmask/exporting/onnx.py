@@ -28,6 +28,7 @@ from torch.nn.functional import cosine_similarity
 from unmask.core.errors import ModelError, RunError, SettingsError
 from unmask.core.files import LOCK, ClaimedFolder, locked, typed
 from unmask.core.hub import CONFIG
+from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import Readable, Sheet, Shown
 from unmask.exporting import graphs
@@ -102,6 +103,7 @@ class Export(Readable):
         yield f"unmask verify {typed(self.model)} --onnx {typed(self.folder)}"
 
 
+@public
 def export(
     model: str | Path,
     out: str | Path,

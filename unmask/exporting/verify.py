@@ -20,6 +20,7 @@ from torch import Tensor
 from unmask.core.errors import ModelError, UnmaskError, shown
 from unmask.core.files import file_sha256, read_object, typed
 from unmask.core.hub import CONFIG
+from unmask.core.public import public
 from unmask.core.results import Readable, Sheet, Shown, Styled
 from unmask.exporting import graphs
 from unmask.exporting.graphs import ONNX, Check, CheckedModel, GraphKind, compare, none_wrong, splade_of, worst
@@ -373,6 +374,7 @@ class Verification(Readable):
         yield f"{failed} of {made} checks failed" if failed else f"all {made} checks passed{not_made}"
 
 
+@public
 def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification:
     """Checks that every form of a model says the same, and that its folder is whole.
 

@@ -26,6 +26,7 @@ import numpy as np
 
 from unmask.core.errors import ModelError, SettingsError
 from unmask.core.settings import Settings
+from unmask.data.reading import check_characters
 from unmask.model.folder import weights_fingerprint
 from unmask.model.pooling import SPLADE, module_file, read_side_file
 from unmask.search.exact import Vectors
@@ -150,6 +151,8 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
     if document_prompt is None:
         document_prompt = next(filter(None, map(prompts.get, _DOCUMENT_PROMPTS)), "")
     of_pooling = module_file(folder, "Pooling")
+    for text, option in ((query_prompt, "query_prompt"), (document_prompt, "document_prompt")):
+        check_characters(text, option)
     has_prompt = bool(query_prompt or document_prompt)
     if (
         has_prompt

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from scipy.sparse import vstack
 
 from unmask.core.errors import SettingsError
+from unmask.core.public import public
 from unmask.core.results import Notify, Progress, Result, Sheet, Shown, Styled, margin, over, usual_reporter
 from unmask.data.columns import ColumnNames
 from unmask.data.settings import DocumentUnit
@@ -123,6 +124,7 @@ class SearchEvaluation(Result):
             yield Styled(f"\n{self.warning}", "yellow")
 
 
+@public
 def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a name that users know)
     model: str | Path | Model,
     corpus: Texts,
@@ -203,6 +205,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     searches: dict[str, ModelSearch] = {}
     for each, chosen in ((model, options), *((other, {}) for other in against)):
         called = str(each.folder if isinstance(each, Model) else each)
+        called = f"./{called}" if called in _NEEDS else called  # a folder with the name of a baseline
         if called in searches:
             raise SettingsError(f"against {called}: this model is there already; name others", options=("against",))
         searches[called] = ModelSearch(open_encoder(each, precision=precision, strict=strict, **chosen))

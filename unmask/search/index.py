@@ -21,6 +21,7 @@ import numpy as np
 
 from unmask.core.errors import ModelError, RunError, SettingsError, UnmaskError, shown
 from unmask.core.hub import hub_name
+from unmask.core.public import public
 from unmask.core.results import Notify, Progress, Readable, Result, Shown, Styled, usual_reporter
 from unmask.data.columns import ColumnNames
 from unmask.data.settings import DocumentUnit
@@ -99,6 +100,7 @@ class Index(Readable):
         DataError: There is no index, it is not whole, or it is damaged.
     """
 
+    @public
     def __init__(
         self,
         folder: str | Path,
@@ -113,6 +115,7 @@ class Index(Readable):
         self._encoder: SearchEncoder | None = None
 
     @classmethod
+    @public
     def build(  # noqa: PLR0913  (the options of the command line, each a name that users know)
         cls,
         model: str | Path | Model,
@@ -268,6 +271,7 @@ class Index(Readable):
         )
         yield Styled(f'Ask it: unmask search query {self.folder} "..."', "dim")
 
+    @public
     def query(self, texts: str | Sequence[str], *, top_k: int = 10, exact: bool = False) -> Hits:
         """The documents that are nearest to each text.
 
@@ -287,8 +291,8 @@ class Index(Readable):
                 raise SettingsError(f"a query is a text, and not {shown(text)}")
         if not queries or not any(text.strip() for text in queries):
             raise SettingsError("the query is empty; say what is looked for")
-        if type(top_k) is not int or top_k < 1:
-            raise SettingsError(f"top_k takes a number from 1 on, not {shown(top_k)}", options=("top_k",))
+        if top_k < 1:
+            raise SettingsError(f"top_k takes a number from 1 on, not {top_k}", options=("top_k",))
         begin = time.perf_counter()
         for _ in range(_STATES_TRIED):
             state = self._stored.state
@@ -424,6 +428,7 @@ def _write_blocks(
     )
 
 
+@public
 def query_index(
     index: str | Path,
     text: str,

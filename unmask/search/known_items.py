@@ -44,7 +44,7 @@ from unmask.data.columns import ColumnNames
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import MANIFEST, load_manifest
 from unmask.data.json_rows import json_rows
-from unmask.data.reading import BadInput, whole_lines
+from unmask.data.reading import BadInput, broken_character, whole_lines
 from unmask.data.settings import CorpusSettings
 from unmask.data.survey import text_hash
 from unmask.search.passages import first_line_title
@@ -56,6 +56,7 @@ CROP_CHARS = 120  # about twenty words of English
 CORPUS_FILE, QUERY_FILE, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"  # of a BEIR folder
 HELD_OUT = "held_out"  # in settings.json of an embedder: the settings of its text
 CHUNK_CHARS = 16_384  # of a long document: about the 4,096 tokens that an embedder is trained on
+_HIGHEST_GRADE = 1_000_000
 _ROOM = 40  # letters that a crop's ends move, at most, to the beginning of a word
 
 
@@ -418,11 +419,14 @@ def _records(file: Path, *, title: bool) -> Iterator[tuple[str, str]]:
             raise CorpusError(
                 f"{file}: row {number} has {shown(id_)} as _id and {shown(text)} as text; both must be texts"
             )
+        head = row.get("title") if title else None
+        whole = f"{head} {text}".strip() if isinstance(head, str) and head else text
+        if broken := broken_character(f"{id_} {whole}"):
+            raise CorpusError(f"{file}: row {number} holds {broken}, which is no character; take it out")
         if str(id_) in seen:
             raise CorpusError(f"{file}: row {number} has the _id {shown(id_)}, which stood before; make ids unique")
         seen.add(str(id_))
-        head = row.get("title") if title else None
-        yield str(id_), f"{head} {text}".strip() if isinstance(head, str) and head else text
+        yield str(id_), whole
 
 
 def _judgements(root: Path, split: str) -> dict[str, dict[str, int]]:
@@ -439,9 +443,12 @@ def _judgements(root: Path, split: str) -> dict[str, dict[str, int]]:
             continue
         try:
             query, document, grade = cells
-            judgements.setdefault(query, {})[document] = int(grade)
+            judgements.setdefault(query, {})[document] = value = int(grade)
+            if abs(value) > _HIGHEST_GRADE:
+                raise ValueError(f"{value} is no grade")
         except ValueError as error:
             raise CorpusError(
-                f"{file}: line {number} is {shown(line)}, not a query, a document and a whole number with tabs between"
+                f"{file}: line {number} is {shown(line)}, not a query, a document and a whole number up to "
+                f"{_HIGHEST_GRADE:,} with tabs between"
             ) from error
     return judgements

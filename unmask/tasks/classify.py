@@ -36,6 +36,7 @@ CLASS_METRICS = ("accuracy", "macro_f1", "micro_f1", "matthews")
 _FIRST = np.zeros(1, dtype=np.int64)
 _BITS = 62  # of a column: all values are positive, and -1 stands where there is no target
 _LIKELY = 0.5
+_LARGEST = 1e15  # number that is learned: float32 holds its square
 _SEPARATOR = ";"  # between several labels in a cell
 Targets = Mapping[str, NDArray[np.int64] | NDArray[np.float32]]
 
@@ -379,6 +380,8 @@ class Regress(TextTask):
         if not math.isfinite(number):
             what = "NaN" if math.isnan(number) else str(number)
             raise CorpusError(f"{place} has {what}; give it a number, or take the row out")
+        if abs(number) > _LARGEST:
+            raise CorpusError(f"{place} has {number:g}; numbers up to {_LARGEST:g} are learned: scale them")
         return number
 
     @classmethod

@@ -186,7 +186,9 @@ def read_labelled(
     for number, cells in rows:
         where = f"{path}: {'question' if form == 'squad' else 'row'} {number}"
         record = task.of_row(LabelledRow(number, where, cells, roles, names))
-        if broken := next(filter(None, map(broken_character, record.texts)), None):
+        label = getattr(record, "label", None)
+        labels = [label] if isinstance(label, str) else label if isinstance(label, tuple | list) else []
+        if broken := next(filter(None, map(broken_character, (*record.texts, *map(str, labels)))), None):
             raise CorpusError(f"{where} holds {broken}, which is no character; take it out")
         records.append(record)
         num_chars += sum(map(len, record.texts))

@@ -15,6 +15,7 @@ from pydantic import ConfigDict, Field
 
 from unmask.core.errors import ModelError, SettingsError, shown
 from unmask.core.hub import CONFIG, HubName, fetch_sentence_files, hub_name
+from unmask.core.public import public
 from unmask.core.results import Notify, Readable, Shown, ignore
 from unmask.core.settings import Settings, validated
 from unmask.data.reading import check_characters
@@ -262,6 +263,7 @@ class Model(Readable):
         self, text: list[str] | tuple[str, ...], *, top_k: int = 5, candidates: Sequence[str] | None = None
     ) -> list[Filled]: ...
 
+    @public
     def fill(
         self, text: str | list[str] | tuple[str, ...], *, top_k: int = 5, candidates: Sequence[str] | None = None
     ) -> Filled | list[Filled]:
@@ -280,6 +282,7 @@ class Model(Readable):
         filled = fill_texts(self.predictor, self.tokenizer, texts, top_k=top_k, candidates=candidates)
         return filled[0] if isinstance(text, str) else filled
 
+    @public
     def embed(
         self,
         texts: Sequence[str],
@@ -345,6 +348,7 @@ class Model(Readable):
                 "embed or finetune, pretrain it first (--from), or give another model"
             )
 
+    @public
     def score(self, sentences: Sequence[str], *, form: str = "plain") -> NDArray[np.float64]:
         """Pseudo-log-likelihoods of sentences [num_sentences], in nats; see `unmask.measure.questions`.
 
@@ -358,6 +362,7 @@ class Model(Readable):
 
         return pseudo_log_likelihoods(self.predictor, self.tokenizer, sentences, form=checked_form(form))
 
+    @public
     def predict(self, inputs: Sequence[Any]) -> list[Any]:
         """What a fine-tuned model says of each input: predictions, frozen dataclasses of its task.
 
@@ -387,6 +392,7 @@ class Model(Readable):
             )  # fmt: skip
         return predictions
 
+    @public
     def predict_records(self, records: Sequence[Record], *, notify: Notify = ignore) -> tuple[list[Any], EncodedInput]:
         """Predictions for records of the task's kind, as they are read from files, one a record; and their inputs."""
         network, task = self.fine_tuned
@@ -403,6 +409,7 @@ class Model(Readable):
 TaskModel = Model  # a fine-tuned model is a model
 
 
+@public
 def fill(
     model: str | Path | Model,
     text: str,
@@ -427,6 +434,7 @@ def fill(
     return loaded.fill(text, top_k=top_k, candidates=candidates)
 
 
+@public
 def load(folder: str | Path, *, precision: Precision = "float32", strict: bool = False) -> Model:
     """Loads a model that unmask or transformers wrote. A bare encoder embeds texts, and predicts no tokens.
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from unmask.core.errors import RunError, printable
 from unmask.core.files import check_file, locked, write_atomically
+from unmask.core.public import public
 from unmask.core.results import Notify, Result, Shown, usual_reporter
 from unmask.data.sources import readable
 from unmask.tasks.files import Columns, example_files, read_labelled
@@ -43,6 +44,7 @@ class Predictions(Result):
             yield _jsonl(self.predictions).rstrip("\n")
 
 
+@public
 def predict(
     model: str | Path | Model,
     file: str | Path,

@@ -268,6 +268,7 @@ def test_paths_and_texts_are_told_apart(tmp_path: Path, monkeypatch: pytest.Monk
         ({"text": TEXTS}, "no train among 'text'"),
         ({"train": "words"}, "'train' holds str"),
         (pa.table({"text": pa.array([], pa.string())}), "no rows"),
+        (pa.Table.from_arrays([pa.array(["a"])] * 2, ["text", "text"]), "several columns 'text'"),
         ([*TEXTS, None], "row 61 .*'text'"),
         ([*TEXTS, "half a \ud800 character"], r"row 61 has U\+D800"),
     ],

@@ -192,6 +192,17 @@ def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path) -> Non
     assert [actual["uniformity"] for actual in json.loads(printed)["vectors"].values()] == [None]
 
 
+def test_a_model_may_have_a_baselines_name(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And keeps its own figures."""
+    shutil.copytree(model_folder, tmp_path / "bm25")
+    folder = write_beir(tmp_path / "beir")
+    monkeypatch.chdir(tmp_path)
+    both = unmask.evaluate_search("bm25", folder).tasks["judged"]["systems"]
+    assert list(both) == ["./bm25", "bm25", "tfidf"]
+    [alone] = unmask.evaluate_search(model_folder, folder, baselines=()).tasks["judged"]["systems"].values()
+    assert both["./bm25"] == alone
+
+
 @pytest.mark.parametrize(
     ("file", "content", "named"),
     [
@@ -200,6 +211,8 @@ def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path) -> Non
         ("qrels/test.tsv", "query-id\tcorpus-id\tscore\nq1 d1 1\n", "tsv: line 2"),
         ("corpus.jsonl", '{"_id": "d1", "text": "a"}\n{"_id": "d1", "text": "b"}\n', "corpus.jsonl: row 2 .* 'd1'"),
         ("corpus.jsonl", '{"id": "d1", "text": "a"}\n', "corpus.jsonl: row 1 .* _id"),
+        ("qrels/test.tsv", f"query-id\tcorpus-id\tscore\nq1\td1\t{'9' * 400}\n", "tsv: line 2 .* 1,000,000"),
+        ("corpus.jsonl", '{"_id": "d1", "text": "a \\ud800"}\n', r"corpus.jsonl: row 1 .* U\+D800"),
         *((name, None, name) for name in ("corpus.jsonl", "queries.jsonl", "qrels/test.tsv")),
     ],
 )

@@ -314,6 +314,7 @@ def test_what_cannot_be_asked_or_indexed(model_folder: Path, table: Path, tmp_pa
     cases: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
         (SettingsError, "passage_tokens=5", table, {"passage_tokens": 5}),
         (SettingsError, "overlap_tokens=60", table, {"overlap_tokens": 60}),
+        (SettingsError, "document_prompt", table, {"document_prompt": "\ud800"}),
         (SettingsError, "similarity", table, {"similarity": "manhattan"}),
         (SettingsError, "document_prompt", table, {"passage_tokens": 16, "document_prompt": "the king sees " * 3}),
         (CorpusError, "'name'", table, {"title_column": "name"}),

@@ -101,6 +101,8 @@ def test_pairs_and_numbers(tmp_path: Path) -> None:
         ("regress", {"text": "a", "label": ""}, "row 2, column 'label'"),
         ("regress", {"text": "a", "label": "many"}, "row 2, column 'label': has 'many'"),
         ("regress", {"text": "a", "label": float("inf")}, "row 2, column 'label': has inf"),
+        ("regress", {"text": "a", "label": 1e300}, "row 2, column 'label': has 1e\\+300"),
+        ("classify", {"text": "a", "label": "\ud800"}, r"row 2 holds U\+D800"),
     ],
 )
 def test_bad_values(tmp_path: Path, kind: str, row: dict[str, Any], place: str) -> None:

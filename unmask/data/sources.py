@@ -482,7 +482,7 @@ def _write(content: Any, folder: Path, notify: Notify) -> None:  # noqa: PLR0912
                 inside.mkdir()
             _write(part, inside, notify)
     elif hasattr(content, "__arrow_c_stream__") and hasattr(content, "columns"):
-        num_rows, columns = 0, list(map(str, content.columns))
+        num_rows, columns = 0, list(map(str, getattr(content, "column_names", content.columns)))
         if twice := [name for name in columns if columns.count(name) > 1]:
             raise CorpusError(f"the table has several columns {twice[0]!r}; rename all but one")
         with (

@@ -10,7 +10,7 @@
     index.json           the whole state: as search.json, with counts; replaced last, in one step
 
 NAME is the SHA-256 of the content (its first 32 hexadecimal digits). So a file is never changed, only left out of the
-next state: a reader holds one state, or opens the next one, and whoever reads a file first compares it with its name.
+next state: a reader holds one state, or opens the next one, and compares each file with its name before it first uses it.
 The same text always gives the same blocks, so an index that was stopped resumes after its last block.
 """
 
@@ -258,7 +258,7 @@ class IndexFolder:
         names = {name for block in state.blocks for name in (block.vectors, block.table)}
         for path in self.blocks.iterdir():
             if path.name not in names | {state.numbers, state.graph}:
-                with suppress(OSError):  # of a system where a file that somebody reads cannot be removed
+                with suppress(OSError):  # of a system where an open file cannot be removed
                     path.unlink()
 
 

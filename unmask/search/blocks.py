@@ -10,7 +10,7 @@
     index.json           the whole state: as search.json, with counts; replaced last, in one step
 
 NAME is the SHA-256 of the content (its first 32 hexadecimal digits). So a file is never changed, only left out of the
-next state: a reader holds one state, or opens the next one, and compares each file with its name before it first uses it.
+next state: a reader holds one state, or opens the next one. It compares each file with its name before the first use.
 The same text always gives the same blocks, so an index that was stopped resumes after its last block.
 """
 

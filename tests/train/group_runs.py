@@ -86,6 +86,8 @@ def _run(
         def __init__(self, *given: Any) -> None:
             super().__init__(*given)
             made.append(self)
+            if kind == "data" and group.rank == 1:
+                self.fingerprint += "of other data"
             if kind == "clock" and group.rank == 1:
                 self.trainer.clock = lambda: time.monotonic() * 30
 
@@ -115,7 +117,9 @@ def _run(
             ended = (type(error).__name__, str(error))
     weights = {name: parameter.detach().clone() for name, parameter in made[0].model.named_parameters()}
     save_file(weights, out.parent / f"{out.name}-{group.rank}.safetensors")
-    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()] if group.is_main else []
+    metrics = out / "metrics.jsonl"
+    has_lines = group.is_main and metrics.is_file()
+    lines = [json.loads(line) for line in metrics.read_text().splitlines()] if has_lines else []
     return {
         "masks": masks,
         "losses": [report.loss for report in reports],

@@ -42,7 +42,7 @@ RUNS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 TROUBLES = {
     name: {"settings": ["checkpoint.every_steps=2"], "trouble": [name, 5]}
-    for name in ("memory", "infinite", "signal", "other")
+    for name in ("memory", "infinite", "signal", "other", "data")
 }
 
 
@@ -136,6 +136,14 @@ def test_whatever_else_befalls_one_ends_all(two: tuple[Path, list[Told]]) -> Non
     first, second = (each["other"]["ended"] for each in two[1])
     assert second == ["ValueError", "something else"]
     assert first[0] == "GroupError"
+
+
+def test_other_data_of_one_ends_all_before_anything(two: tuple[Path, list[Told]]) -> None:
+    first, second = (each["data"] for each in two[1])
+    assert first["ended"] == ["RunError", first["ended"][1]]
+    assert "process 1 has another recipe, or other data," in first["ended"][1]
+    assert second["ended"][0] == "EndedElsewhereError"
+    assert first["losses"] == second["losses"] == first["evaluations"] == []
 
 
 @pytest.mark.slow

@@ -78,7 +78,7 @@ from unmask.train.contrast import (
     pair_objective,
     surplus,
 )
-from unmask.train.distributed import Group, on_every_rank, on_rank_zero, rank_zero_first
+from unmask.train.distributed import OF_RUN, Group, check_same, on_every_rank, on_rank_zero, rank_zero_first
 from unmask.train.hardware import choose_device
 from unmask.train.objectives import PREDICT_MASKED, map_tensors
 from unmask.train.runner import evaluating, hidden_states
@@ -134,6 +134,7 @@ class EmbedderRun(Callback):
 
         opened = partial(self._open, claimed, config.max_position_embeddings, goes_on=goes_on)
         self.data, self.fingerprint = rank_zero_first(group, opened)
+        check_same(group, {OF_RUN: self.fingerprint})
         stream = self.stream = self.data.stream
 
         # On a CPU as many positions are computed at once as take about 2 GB, by what a layer keeps of each in float32;

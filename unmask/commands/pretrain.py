@@ -86,7 +86,15 @@ from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import Callback, StepReport, Tracker, read_metrics, service, tensorboard
 from unmask.train.checkpoints import fit, place_model
-from unmask.train.distributed import ALONE, Group, join_group, on_rank_zero, rank_zero_first
+from unmask.train.distributed import (
+    ALONE,
+    OF_RUN,
+    Group,
+    check_same,
+    join_group,
+    on_rank_zero,
+    rank_zero_first,
+)
 from unmask.train.hardware import works_on_its_own
 from unmask.train.objectives import extra_objectives
 from unmask.train.runner import evaluating, hidden_states, logits_at
@@ -241,6 +249,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
 
         try:
             training = rank_zero_first(group, opened)
+            check_same(group, {OF_RUN: training.fingerprint})  # a path may lead elsewhere on another machine
         except UnmaskError:
             if begun["is_new"] and group.is_main:  # no run was made: the next try shall find none
                 # Parts of a preparation are checked by content when the next try goes on with them; whole data is not.

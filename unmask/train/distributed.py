@@ -209,6 +209,9 @@ def join_group() -> Group:
     return _joined
 
 
+OF_RUN = "recipe, or other data,"  # what a training's fingerprint is of
+
+
 def check_same(group: Group, facts: Mapping[str, str]) -> None:
     """Compares what all processes must have alike, by name.
 

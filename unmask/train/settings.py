@@ -190,7 +190,7 @@ class TrainingSettings(Settings):
     learning_rate: float = Field(default=5e-3, gt=0.0)
     schedule: Schedule = LinearDecay(kind="linear")
     weight_decay: float = Field(default=0.1, ge=0.0)
-    clip_norm: float = Field(default=1.0, gt=0.0)
+    clip_norm: float = Field(default=1.0, gt=0.0, allow_inf_nan=True)
     optimizer: Annotated[MuonSettings | AdamWSettings, Field(discriminator="kind")] = MuonSettings(kind="muon")
     precision: Literal["auto", "bf16", "float32"] = "auto"
     gradient_checkpointing: bool = False

@@ -20,7 +20,7 @@ from unmask.data.rows import Cursor, Rows
 from unmask.masking.masker import MaskedRows, Masker, unmasked
 from unmask.masking.settings import rate_at
 from unmask.train.callbacks import Callback, StepReport
-from unmask.train.distributed import ALONE, Group, check_same, synced_over
+from unmask.train.distributed import ALONE, OF_RUN, Group, check_same, synced_over
 from unmask.train.hardware import first_micro_tokens, keep_freed_memory, works_on_its_own
 from unmask.train.objectives import PREDICT_MASKED, Objective
 from unmask.train.optimizer import build_optimizer
@@ -159,7 +159,7 @@ class Trainer:
             UnmaskError: As `fit`.
         """
         state, settings, masker, group, board = self.state, self.settings, self.masker, self.group, self.state.board
-        check_same(group, {"recipe, or other data,": self.fingerprint})
+        check_same(group, {OF_RUN: self.fingerprint})
         device, learned = self.model.encoder.device, (self.objective, *self.objectives)
         ahead, by_clock = works_on_its_own(device), settings.minutes is not None
         if device.type == "cpu":

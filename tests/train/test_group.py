@@ -42,7 +42,7 @@ RUNS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 TROUBLES = {
     name: {"settings": ["checkpoint.every_steps=2"], "trouble": [name, 5]}
-    for name in ("memory", "infinite", "signal", "other", "data")
+    for name in ("memory", "infinite", "signal", "data", "other")
 }
 
 

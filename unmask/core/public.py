@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import functools
 import inspect
+import logging
 import math
 import numbers
 import os
@@ -15,6 +16,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from unmask.core.errors import RunError, SettingsError, shown
 
+log = logging.getLogger("unmask")
 P = ParamSpec("P")
 Value = TypeVar("Value")
 _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
@@ -25,14 +27,27 @@ _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "Path": (os.PathLike, "a path"),
     "None": (type(None), "None"),
 }
-_forked_after_use = False
+_fork = {"is_new": False, "loops_ran": False}  # of this process, where it is a fork's child
 
 
 def _note_fork() -> None:
     """Of a child: whether compiled loops have run in its parent. GNU's OpenMP ends a child that runs them again."""
-    global _forked_after_use  # noqa: PLW0603  (a fact of the process)
     parallel = sys.modules.get("numba.np.ufunc.parallel")
-    _forked_after_use = bool(getattr(parallel, "_is_initialized", False))
+    _fork.update(is_new=True, loops_ran=bool(getattr(parallel, "_is_initialized", False)))
+
+
+def _check_fork() -> None:
+    """Threads of the parent are not here, and torch would wait for them: it goes on with one."""
+    if _fork["loops_ran"]:
+        raise RunError(
+            "this process was forked from one that has used a model, whose threads are not here; start processes with "
+            'multiprocessing.get_context("spawn"), or use the model only after the fork'
+        )
+    torch: Any = sys.modules.get("torch")
+    if _fork["is_new"] and torch is not None and torch.get_num_threads() > 1:
+        torch.set_num_threads(1)
+        log.warning("this process was forked, and computes with one thread; one that was spawned has all of them")
+    _fork["is_new"] = False
 
 
 if hasattr(os, "register_at_fork"):
@@ -55,11 +70,7 @@ def public(function: Callable[P, Value]) -> Callable[P, Value]:
 
     @functools.wraps(function)
     def wrapped(*args: P.args, **kwargs: P.kwargs) -> Value:
-        if _forked_after_use:
-            raise RunError(
-                "this process was forked from one that has used a model, whose threads are not here; start processes "
-                'with multiprocessing.get_context("spawn"), or use the model only after the fork'
-            )
+        _check_fork()
         try:
             arguments = signature.bind(*args, **kwargs).arguments
         except TypeError:  # the call itself says it better

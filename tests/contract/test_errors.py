@@ -194,7 +194,7 @@ TRAINING: dict[str, Case] = {
     "heads": ("SettingsError", "num_heads", lambda p: pretrain(p, "model.num_heads=7")),
     "a rate": ("SettingsError", "masking.rate", lambda p: pretrain(p, "masking.rate=1.2")),
     "steps and minutes": ("UnmaskError", "minutes", lambda p: pretrain(p, minutes=1)),
-    "no minutes": ("SettingsError", "training.minutes", lambda p: pretrain(p, steps=None, minutes=math.nan)),
+    "no minutes": ("SettingsError", "minutes", lambda p: pretrain(p, steps=None, minutes=math.nan)),
     "minutes before the start": ("SettingsError", "training.minutes", lambda p: pretrain(p, steps=None, minutes=-1)),
     "no steps": ("SettingsError", "training.steps", lambda p: pretrain(p, steps=0)),
     "a seed": ("SettingsError", "training.seed", lambda p: pretrain(p, seed=-1)),

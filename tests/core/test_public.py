@@ -12,7 +12,7 @@ import pyarrow as pa
 import pytest
 import torch
 
-from unmask.core.errors import DataError, RunError, SettingsError
+from unmask.core.errors import DataError, RunError, SettingsError, without_secrets
 from unmask.core.public import public
 
 
@@ -113,3 +113,22 @@ def test_memory_is_memory_in_every_reader(cause: Exception) -> None:
     error.__cause__ = cause
     assert str(error).startswith("a.npy: not enough memory")
     assert "anew" not in str(error)
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("s3://me:hunter2@bucket/a.txt", "s3://bucket/a.txt"),
+        ("s3:/me:hunter2@bucket/a.txt: no", "s3:/bucket/a.txt: no"),
+        (
+            "https://host/a?sas=hunter2&versionId=7#access_token=hunter2",
+            "https://host/a?sas=***&versionId=7#access_token=***",
+        ),
+        ("https://host/a.txt#0123abcd", "https://host/a.txt#0123abcd"),
+        ("C:/me@home/a.txt, s3://bucket/a@b.txt", "C:/me@home/a.txt, s3://bucket/a@b.txt"),
+        ("what? a=b", "what? a=b"),
+    ],
+)
+def test_an_address_is_shown_without_its_secrets(text: str, shown: str) -> None:
+    assert without_secrets(text) == shown
+    assert shown in repr(DataError(text))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 import threading
+import traceback
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -221,11 +222,13 @@ def test_secrets_of_an_address_are_neither_written_nor_said(
         address = f"http://me:hunter2@127.0.0.1:{http.server_port}/corpus.txt?X-Amz-Expires=60&X-Amz-Signature=hunter2"
         prepared = unmask.prepare(address, out=tmp_path / "data", vocab_size=70)
         unmask.prepare(address, out=tmp_path / "data", vocab_size=70, resume=True)
+        wrong = f"{address}&token=hunter3"
         with pytest.raises(CorpusError, match=r"127\.0\.0\.1") as refused:
-            unmask.prepare(f"{address}&token=hunter3", out=tmp_path / "more")
+            unmask.prepare(wrong, out=tmp_path / "more")
         http.shutdown()
     assert prepared.documents > 0
-    everything = [repr(prepared), str(refused.value), caplog.text, *capfd.readouterr()]
+    told = traceback.format_exception(refused.value)
+    everything = [repr(prepared), str(refused.value), repr(refused.value), *told, caplog.text, *capfd.readouterr()]
     for file in [*tmp_path.rglob("*"), *cache().rglob("*")]:
         everything += [file.name, file.read_bytes().decode(errors="replace") if file.is_file() else ""]
     assert not [text[:500] for text in everything if "hunter" in text]

@@ -105,7 +105,7 @@ def test_passages_cover_their_documents(model_folder: Path, tmp_path: Path) -> N
         index = unmask.Index.build(
             model_folder, [tmp_path / "long.txt"], out=out, passage_tokens=length, overlap_tokens=overlap
         )
-        passages = [index._stored.passage(number) for number in range(index.to_dict()["passages"])]
+        passages = [index._opened[0].passage(number) for number in range(index.to_dict()["passages"])]
         assert len(passages) > 5
         end = 0
         for passage in passages:
@@ -259,6 +259,20 @@ def test_a_held_index_answers_from_one_state(
     assert len(list((out / "blocks").iterdir())) == 3, "files of the old state are gone"
 
 
+def test_an_overwrite_that_fails_leaves_the_index_as_it_was(model_folder: Path, tmp_path: Path) -> None:
+    """With its claim, so that the next one is refused, too."""
+    out = tmp_path / "index"
+    unmask.Index.build(model_folder, [row["text"] for row in ROWS], out=out)
+    before = hits_of(unmask.Index(out), "the king")
+    with pytest.raises(CorpusError):
+        unmask.Index.build(model_folder, [tmp_path / "nothing.txt"], out=out, overwrite=True)
+    assert hits_of(unmask.Index(out), "the king") == before
+    with pytest.raises(RunError, match="already holds an index"):
+        unmask.Index.build(model_folder, ["the ship"], out=out)
+    with pytest.raises(RunError, match="address"):
+        unmask.Index.build(model_folder, ["the ship"], out="s3://me:hunter2@bucket/index")
+
+
 def test_resuming_makes_damaged_blocks_anew(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,6 +290,9 @@ def test_resuming_makes_damaged_blocks_anew(
     bit.write_bytes(turned(bit.read_bytes(), 100))
     unmask.Index.build(model_folder, texts, out=out, resume=True)
     assert {path.name: path.read_bytes() for path in (out / "blocks").iterdir()} == whole
+    zeros.write_bytes(bytes(zeros.stat().st_size))
+    unmask.Index.build(model_folder, texts, out=out, resume=True)
+    assert zeros.read_bytes() == whole[zeros.name], "of a whole index, too"
     assert json.loads((out / "index.json").read_text()) == state
 
 

@@ -11,6 +11,7 @@ An error carries the options that help as data, and the command line spells them
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import re
@@ -28,19 +29,31 @@ _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 # Of addresses: a name with its password, and what signs a request.
-_PASSWORD = re.compile(r"(?<=://)[^/\s?#]*@")
-_SIGNATURE = re.compile(
-    r"([?&][^=&\s]*(?:signature|sig|token|key|password|secret|credential|auth)[^=&\s]*=)[^&#\s'\")]*", re.IGNORECASE
-)
+_PASSWORD = re.compile(r"\b([a-z][a-z0-9+.-]+:/{1,2})[^/\s?#]*@")
+_OPEN = r"X-Amz-(?:Date|Expires|Algorithm|SignedHeaders)|X-Goog-(?:Date|Expires|Algorithm)|versionId|generation"
+_VALUE = re.compile(rf"([?&#](?!(?:{_OPEN})=)[\w.-]+=)[^&#\s'\")]*", re.IGNORECASE)
 
 
 def without_secrets(text: str) -> str:
-    """A text whose addresses have no password and no signature; to be called before one is written or shown.
+    """A text whose addresses have no password, and of a query no value that may be a signature; to be called before
+    one is written or shown.
 
     Example: `s3://me:secret@host/a` is `s3://host/a`, and `https://host/a?X-Amz-Signature=1f2e`
     `https://host/a?X-Amz-Signature=***`.
     """
-    return _SIGNATURE.sub(r"\1***", _PASSWORD.sub("", text)) if "://" in text or ":/" in text else text
+    return _ADDRESS.sub(lambda match: _VALUE.sub(r"\1***", _PASSWORD.sub(r"\1", match.group())), text)
+
+
+_ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]+:/{1,2}[^\s'\"]*")
+
+
+def without_secrets_of(address: str, text: str) -> str:
+    """What a library says of an address, without what is secret in that."""
+    secrets = [each.group()[len(each[1]) : -1] for each in _PASSWORD.finditer(address)]
+    secrets += [each.group()[len(each[1]) :] for each in _VALUE.finditer(address)]
+    for secret in sorted(filter(None, secrets), key=len, reverse=True):
+        text = text.replace(secret, "***")
+    return without_secrets(text)
 
 
 def printable(text: str) -> str:
@@ -51,7 +64,7 @@ def printable(text: str) -> str:
 
 def _one_line(text: str) -> str:
     """A text on one line, the middle of a long one left out: what libraries say of damaged files may have pages."""
-    line = " ".join(part.strip() for part in text.splitlines() if part.strip())
+    line = without_secrets(" ".join(part.strip() for part in text.splitlines() if part.strip()))
     return printable(line if len(line) <= _LONGEST else f"{line[: _LONGEST - 200]} ... {line[-150:]}")
 
 
@@ -60,6 +73,8 @@ def says_out_of_memory(error: BaseException) -> bool:
     and its libraries; pyarrow and the loader of shared libraries have their own."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
+    if isinstance(error, OSError) and error.errno is not None:  # whose text has the name of a file
+        return error.errno == errno.ENOMEM
     return not isinstance(error, UnmaskError) and any(phrase in str(error) for phrase in _OF_MEMORY)
 
 
@@ -80,7 +95,7 @@ class UnmaskError(ValueError):
     options: Sequence[str] = ()
 
     def __init__(self, *args: object, options: Sequence[str] = ()) -> None:
-        super().__init__(*args)
+        super().__init__(*(without_secrets(each) if isinstance(each, str) else each for each in args))
         self.options = options
 
     def __str__(self) -> str:

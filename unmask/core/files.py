@@ -202,13 +202,13 @@ class ClaimedFolder:
             options=(*options, "out"),
         )
 
-    def clear(self, names: Iterable[str]) -> None:
+    def clear(self, names: Iterable[str], *, marker: bool = True) -> None:
         """Removes these files and folders and all partial ones, the marker last: until then, it is claimed."""
         paths = [self.root / name for name in sorted(names) if name != self.marker]
         try:
             for path in (*paths, *self.root.glob("*.partial")):
                 shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-            if self.marker is not None:
+            if self.marker is not None and marker:
                 (self.root / self.marker).unlink(missing_ok=True)
         except OSError as error:
             raise self.error(f"{self.root}: what is there cannot be removed ({error})") from error
@@ -245,12 +245,13 @@ class ClaimedFolder:
         inputs: Iterable[Path] = (),
         clears: Collection[str] | None = None,
     ) -> Iterator[None]:
-        """While it is entered, it is held, as `check` allows. Of what it held, `clears` goes; None: all of it."""
+        """While it is entered, it is held, as `check` allows. Of what it held, `clears` goes; None: all of it, and
+        the claim."""
         self.check(resume=resume, overwrite=overwrite, inputs=inputs)
         with self.held():
             self.check(resume=resume, overwrite=overwrite)  # again: no other process comes from now on
             if overwrite:
-                self.clear(self.ours if clears is None else clears)
+                self.clear(self.ours if clears is None else clears, marker=clears is None)
             yield
 
 
@@ -299,7 +300,8 @@ def locked(
     finally:
         holder.unlink(missing_ok=True)
         if not stays:  # before it is released: who opened it meanwhile finds it gone, and opens the next one
-            lock.unlink(missing_ok=True)
+            with contextlib.suppress(OSError):  # Windows removes no open file
+                lock.unlink()
         of_system.release()
 
 

@@ -5,13 +5,15 @@ from __future__ import annotations
 import os
 import signal
 import socket
-import sys
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 
 STUCK_SECONDS = 60.0  # that a process of several may wait for the others after a signal
+_LOOK_SECONDS = 0.5
+_waits: dict[str, float] = {}  # since when this process waits for others, if it does
 GOES_ON = "the same command goes on from what was saved last"
 GOES_ON_WITH_RESUME = "the same command with --resume goes on from what was saved last"
 
@@ -24,12 +26,32 @@ class Interrupted(Exception):
         self.signum = signum
 
 
+@contextmanager
+def waiting() -> Iterator[None]:
+    """Says that this process waits for others."""
+    _waits["begun"] = time.monotonic()
+    try:
+        yield
+    finally:
+        _waits.clear()
+
+
+def _leave_signals() -> None:
+    """In a fork's child: its signals are not its parent's."""
+    with suppress(ValueError):
+        signal.set_wakeup_fd(-1)
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_leave_signals)
+
+
 class Interruption:
     """While it is entered, a signal raises `Interrupted` at once, or, in a section that must end well, is noted.
 
     Python sees no signal while torch waits for other processes, one of which may have been stopped. So a thread ends
-    the process where it has not ended a minute after the signal. Outside the main thread Python takes no signals, and
-    nothing is done.
+    the process where it still waits (`waiting`) a minute after the signal. Outside the main thread Python takes no
+    signals, and nothing is done.
 
     Args:
         remark: What `Interrupted` says of how to go on.
@@ -60,7 +82,7 @@ class Interruption:
             signal.signal(signum, handler)
         if self._before:
             signal.set_wakeup_fd(self._wakeup)
-            self._sender.close()  # which ends the thread
+            self._sender.close()
         # Libraries in C make a SystemError of what a signal raises within them.
         cause = error.__cause__ if isinstance(error, SystemError) else None
         while cause is not None:
@@ -69,15 +91,26 @@ class Interruption:
             cause = cause.__cause__
 
     def _watch(self) -> None:
-        """Waits for a signal, and then for the end; where others keep the process from it, ends it."""
+        """Looks at signals as they come; ends the process where it still waits for others long after one."""
+        received = 0
         with self._signals:
-            numbers = self._signals.recv(1)
-        distributed = sys.modules.get("torch.distributed")
-        if not numbers or self._ended.wait(STUCK_SECONDS) or distributed is None or not distributed.is_initialized():
-            return
-        name = signal.Signals(numbers[0]).name
-        os.write(2, f"unmask: ended by {name} while other processes did not answer; {self.remark}\n".encode())
-        os._exit(128 + numbers[0])
+            self._signals.settimeout(_LOOK_SECONDS)
+            while not self._ended.is_set():
+                try:
+                    numbers = self._signals.recv(1)
+                except TimeoutError:
+                    numbers = b""
+                if numbers and self._wakeup >= 0:  # an event loop's own
+                    with suppress(OSError):
+                        os.write(self._wakeup, numbers)
+                if numbers and numbers[0] in self._before:
+                    received, since = numbers[0], time.monotonic()
+                begun = _waits.get("begun")
+                if received and begun is not None and time.monotonic() - max(begun, since) > STUCK_SECONDS:
+                    name = signal.Signals(received).name
+                    text = f"unmask: ended by {name} while other processes did not answer; {self.remark}"
+                    os.write(2, f"{text}\n".encode())
+                    os._exit(128 + received)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.patient and self.signum is None:

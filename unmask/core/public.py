@@ -10,6 +10,7 @@ import math
 import numbers
 import os
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, ParamSpec, TypeVar
@@ -100,15 +101,38 @@ def _kinds(annotation: object) -> list[str]:
 
 def _check(name: str, value: object, kinds: list[str]) -> None:
     """Raises a SettingsError where a value is of none of these types."""
+    if (type(value).__module__, type(value).__name__) in (("numpy", "bool"), ("numpy", "bool_")):
+        value = bool(value)
     is_switch = isinstance(value, bool)
     fits = [kind for kind in kinds if isinstance(value, _KINDS[kind][0]) and is_switch in (False, kind == "bool")]
     if not fits:
         taken = " or ".join(_KINDS[kind][1] for kind in reversed(kinds) if kind != "None")
         raise SettingsError(f"{name} takes {taken}, not {shown(value)}", options=(name,))
-    if isinstance(value, numbers.Real) and not math.isfinite(value):
+    is_whole = isinstance(value, numbers.Integral)
+    if isinstance(value, numbers.Real) and not is_whole and not math.isfinite(value):
         raise SettingsError(f"{name} takes a finite number, not {value}", options=(name,))
     if "Path" in kinds and isinstance(value, str | os.PathLike) and "\0" in str(value):
         raise SettingsError(f"{name}: a path has no NUL character: {shown(str(value))}", options=(name,))
+
+
+_others_dtype: list[Any] = []  # the caller's default type, once for each call that is under way
+_dtype_lock = threading.Lock()
+
+
+@contextmanager
+def _float32_by_default(torch: Any) -> Iterator[None]:
+    """Torch has one default type for all threads: the last of several calls gives the caller's back."""
+    with _dtype_lock:
+        _others_dtype.append(_others_dtype[0] if _others_dtype else torch.get_default_dtype())
+        if torch.get_default_dtype() != torch.float32:
+            torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        with _dtype_lock:
+            dtype = _others_dtype.pop()
+            if not _others_dtype and dtype != torch.float32:
+                torch.set_default_dtype(dtype)
 
 
 @contextmanager
@@ -117,9 +141,7 @@ def _own_torch_state() -> Iterator[None]:
     torch: Any = sys.modules.get("torch")
     with ExitStack() as stack:
         if torch is not None and hasattr(torch, "get_default_device"):  # it may be half imported
-            if (dtype := torch.get_default_dtype()) != torch.float32:
-                torch.set_default_dtype(torch.float32)
-                stack.callback(torch.set_default_dtype, dtype)
+            stack.enter_context(_float32_by_default(torch))
             if torch.get_default_device().type != "cpu":
                 stack.enter_context(torch.device("cpu"))
             for device in ("cpu", "cuda"):

@@ -29,7 +29,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from unmask.core.errors import CorpusError, RunError, UnmaskError, parse_json, without_secrets
+from unmask.core.errors import CorpusError, RunError, UnmaskError, parse_json, without_secrets, without_secrets_of
 from unmask.core.files import LOCK, ClaimedFolder, locked, write_atomically, writing
 
 CACHE = "UNMASK_CACHE"  # names another folder than ~/.cache/unmask
@@ -188,15 +188,15 @@ def tried(
             return work()
         except UnmaskError:
             raise
-        except _PERMANENT as error:
-            raise raising(f"{what}: {type(error).__name__}: {error}") from error
+        except _PERMANENT as error:  # from None: a traceback would show what is secret in an address
+            raise raising(f"{what}: {type(error).__name__}: {without_secrets_of(what, str(error))}") from None
         except Exception as error:  # each package for a kind of server has its own classes
             if getattr(error, "errno", None) in _OF_DISK:
                 with writing(cache()):
                     raise
             if number + 1 == TRIES:
-                raise raising(f"{what}: {how} in {TRIES} tries ({error})") from error
-            reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+                raise raising(f"{what}: {how} in {TRIES} tries ({without_secrets_of(what, str(error))})") from None
+            reason = without_secrets_of(what, next(iter(str(error).splitlines()), type(error).__name__))
             log.warning("%s: %s; trying again", what, reason)
             time.sleep(FIRST_WAIT * 2**number)
     raise AssertionError("the last try returns or raises")

@@ -16,9 +16,11 @@ The same text always gives the same blocks, so an index that was stopped resumes
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import io
 import json
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache
@@ -245,6 +247,10 @@ class IndexFolder:
         try:
             with writing(partial, RuntimeError):
                 graph.save(str(partial))
+                with partial.open("rb+") as file:
+                    os.fsync(file.fileno())
+                if (size := partial.stat().st_size) != graph.serialized_length:  # usearch does not look when it ends
+                    raise OSError(errno.ENOSPC, f"{size:,} bytes were written, not {graph.serialized_length:,}")
                 name = file_sha256(partial)[:_NAME_DIGITS] + ".usearch"
                 partial.replace(self.blocks / name)
         finally:
@@ -358,6 +364,8 @@ class StoredIndex:
 
         assert self.state.graph is not None
         file, num_passages = self._file(self.state.graph), self.state.passages
+        if not file.is_file():
+            raise FileNotFoundError(errno.ENOENT, "not there", str(file))
         try:
             graph = Index.restore(str(file), view=True)
         except (RuntimeError, OSError, ValueError) as error:

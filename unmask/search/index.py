@@ -22,6 +22,7 @@ import numpy as np
 from unmask.core.errors import ModelError, RunError, SettingsError, UnmaskError, shown
 from unmask.core.hub import hub_name
 from unmask.core.public import public
+from unmask.core.remote import refused
 from unmask.core.results import Notify, Progress, Readable, Result, Shown, Styled, usual_reporter
 from unmask.data.columns import ColumnNames
 from unmask.data.settings import DocumentUnit
@@ -110,9 +111,9 @@ class Index(Readable):
         strict: bool = False,
     ) -> None:
         self.folder = Path(folder)
-        self._stored = StoredIndex(self.folder)
+        # One value, since threads may share an index: a state, and the model where it was loaded for that state.
+        self._opened: tuple[StoredIndex, SearchEncoder | None] = (StoredIndex(self.folder), None)
         self._model, self._precision, self._strict = model, precision, strict
-        self._encoder: SearchEncoder | None = None
 
     @classmethod
     @public
@@ -175,6 +176,7 @@ class Index(Readable):
                 since the index was begun; or approximate search is chosen and usearch is not installed, or vectors are
                 sparse.
         """
+        refused(out, "an index")
         encoder = open_encoder(
             model,
             pooling=pooling,
@@ -220,7 +222,7 @@ class Index(Readable):
                     precision=encoder.model.precision,
                 )
             )
-            if folder.claimed.is_claimed:
+            if folder.claimed.is_claimed and not overwrite:
                 begun = read_state(folder.begun)
                 # The model may have moved: what it is goes by its fingerprint.
                 before, now = begun.settings.model_dump(), state.settings.model_dump()
@@ -228,7 +230,8 @@ class Index(Readable):
                 state = begun
             else:
                 folder.write_state(folder.begun, state)
-            if folder.whole.is_file() and read_state(folder.whole) == state:
+            is_whole = folder.whole.is_file() and read_state(folder.whole) == state
+            if is_whole and all(map(folder.is_whole, state.blocks)):
                 note(f"{out}: the index is complete already")
                 wants_graph = bool(approximate) and state.graph is None
             else:
@@ -247,12 +250,12 @@ class Index(Readable):
         for reason, number in files.skipped.items():
             note(f"passed over: {number:,} {reason}")
         index = cls(out, model=encoder.model)
-        index._encoder = encoder
+        index._opened = (index._opened[0], encoder)
         return index
 
     def to_dict(self) -> dict[str, Any]:
         """What it holds: `documents`, `passages`, `skipped`, `approximate`, and what it was made with."""
-        state = self._stored.state
+        state = self._opened[0].state
         return {
             "folder": str(self.folder),
             **{name: getattr(state.settings, name) for name in ("model", "fingerprint", "files", "dimension")},
@@ -295,22 +298,31 @@ class Index(Readable):
             raise SettingsError(f"top_k takes a number from 1 on, not {top_k}", options=("top_k",))
         begin = time.perf_counter()
         for _ in range(_STATES_TRIED):
-            state = self._stored.state
+            stored, encoder = self._opened
+            if encoder is None:
+                encoder = self._load(stored.state.settings)
+                self._opened = stored, encoder
             try:
-                return self._query(queries, top_k, exact, begin)
+                return self._query(stored, encoder, queries, top_k, exact, begin)
             except FileNotFoundError as error:
                 missing = error
-            self._stored = StoredIndex(self.folder)  # made anew meanwhile
-            if self._stored.state == state:
+            newer = StoredIndex(self.folder)  # made anew meanwhile
+            if newer.state == stored.state:
                 break
-            if self._stored.state.settings != state.settings:
-                self._encoder = None
+            self._opened = newer, encoder if newer.state.settings == stored.state.settings else None
         raise damaged(self.folder, f"{missing.filename} is not there") from missing
 
-    def _query(self, queries: list[str], top_k: int, exact: bool, begin: float) -> Hits:
+    def _query(
+        self,
+        stored: StoredIndex,
+        encoder: SearchEncoder,
+        queries: list[str],
+        top_k: int,
+        exact: bool,
+        begin: float,
+    ) -> Hits:
         """Hits of one state; raises `FileNotFoundError` where a file of it is gone."""
-        stored = self._stored
-        vectors_QD = self.encoder.embed_queries(queries)
+        vectors_QD = encoder.embed_queries(queries)
         top_k, has_graph = min(top_k, stored.state.documents), not exact and stored.state.graph is not None
         if has_graph and (reason := why_no_graph()) is not None:
             log.warning("%s: all passages are searched, since %s", self.folder, reason)
@@ -337,23 +349,19 @@ class Index(Readable):
         return Hits(
             {
                 "index": str(self.folder),
-                "model": str(self.encoder.model.folder),
+                "model": str(encoder.model.folder),
                 "approximate": has_graph,
                 "queries": results,
                 "seconds": time.perf_counter() - begin,
             }
         )
 
-    @property
-    def encoder(self) -> SearchEncoder:
-        """The model, loaded when it is first used, and compared with the one that the index was made with.
+    def _load(self, settings: IndexSettings) -> SearchEncoder:
+        """The model, compared with the one that the index was made with.
 
         Raises:
             UnmaskError: It is not there, or is another.
         """
-        if self._encoder is not None:
-            return self._encoder
-        settings = self._stored.state.settings
         made_with = settings.model
         model, encoding = made_with if self._model is None else self._model, settings.encoding.model_dump()
         try:
@@ -376,7 +384,6 @@ class Index(Readable):
                 "configuration or tokenizer have changed since, perhaps); ask it with that one, or index the documents "
                 "anew"
             )
-        self._encoder = encoder
         return encoder
 
 

@@ -36,6 +36,7 @@ from torch.distributed.rendezvous import rendezvous
 from torch.nn.parallel import DistributedDataParallel
 
 from unmask.core.errors import EndedElsewhereError, RunError, UnmaskError, says_out_of_memory
+from unmask.core.interruption import waiting
 from unmask.data.rows import Share
 
 log = logging.getLogger(__name__)
@@ -131,7 +132,8 @@ class Group:
     def answered(self) -> Iterator[None]:
         """Turns errors of torch's backends into `GroupError`."""
         try:
-            yield
+            with waiting():
+                yield
         except RuntimeError as error:
             of_backend = type(error) is RuntimeError or isinstance(error, dist.DistError)
             if self.world_size == 1 or not of_backend or says_out_of_memory(error):
@@ -153,7 +155,7 @@ class Group:
 
 
 ALONE = Group()
-_joined: Group | None = None
+_joined: tuple[Any, Group] | None = None  # torch's group, and ours
 
 
 def join_group() -> Group:
@@ -201,12 +203,12 @@ def join_group() -> Group:
             raise GroupError(f"the other processes are not found ({_first_sentence(error)})") from error
     if dist.get_world_size() == 1:
         return ALONE
-    if _joined is None:
-        _joined = Group(dist.get_rank(), dist.get_world_size())
+    if _joined is None or _joined[0] is not dist.group.WORLD:
+        _joined = dist.group.WORLD, Group(dist.get_rank(), dist.get_world_size())
         check_same(
-            _joined, {"version of unmask": sys.modules["unmask"].__version__, "version of torch": torch.__version__}
+            _joined[1], {"version of unmask": sys.modules["unmask"].__version__, "version of torch": torch.__version__}
         )
-    return _joined
+    return _joined[1]
 
 
 OF_RUN = "recipe, or other data,"  # what a training's fingerprint is of

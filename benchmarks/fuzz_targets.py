@@ -35,7 +35,7 @@ from unmask.data.lexicon import load_lexicon
 from unmask.data.settings import CorpusSettings
 from unmask.measure.questions import read_pairs
 from unmask.tasks.files import Columns, read_labelled
-from unmask.tasks.loaded_model import task_named
+from unmask.tasks.kinds import task_named
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.checkpoints import load_checkpoint, save_checkpoint
 from unmask.train.optimizer import build_optimizer

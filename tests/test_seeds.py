@@ -24,7 +24,7 @@ from unmask.data.sources import Source, find_sources
 from unmask.data.tables import rows_of
 from unmask.measure.questions import read_pairs
 from unmask.tasks.files import Columns, read_labelled
-from unmask.tasks.loaded_model import TASKS
+from unmask.tasks.kinds import TASKS
 
 MOST_BYTES = 200 << 20
 

@@ -16,7 +16,7 @@ from unmask.tasks.answer import AnswerPrediction, AnswerSpan, AnswerTask, Questi
 from unmask.tasks.classify import Classify, ClassPrediction, NumberPrediction, Regress, TextRecord
 from unmask.tasks.files import Labelled, Record
 from unmask.tasks.inputs import Example
-from unmask.tasks.loaded_model import task_named
+from unmask.tasks.kinds import task_named
 from unmask.tasks.tag import Tag, TagsPrediction, WordsRecord
 from unmask.tasks.task import FinetuneSettings, Task
 

@@ -16,7 +16,7 @@ from unmask.model.folder import load_task_model, read_config_file, save_task_mod
 from unmask.tasks.answer import AnswerTask
 from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress
 from unmask.tasks.inputs import Example
-from unmask.tasks.loaded_model import task_of
+from unmask.tasks.kinds import task_of
 from unmask.tasks.tag import Tag
 from unmask.tasks.task import Task, outputs_of
 

@@ -27,7 +27,7 @@ from unmask.model.transformers import (
 from unmask.tasks.answer import BEGIN, END, AnswerSpan, QuestionRecord
 from unmask.tasks.classify import TextRecord
 from unmask.tasks.inputs import Example, InputEncoder, pack_examples
-from unmask.tasks.loaded_model import task_of
+from unmask.tasks.kinds import task_of
 from unmask.tasks.tag import WordsRecord
 from unmask.tasks.task import Task, outputs_of
 from unmask.tokenizer.tokenizer import Tokenizer

@@ -11,7 +11,8 @@ import pytest
 import unmask
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.tasks.files import Columns, read_labelled
-from unmask.tasks.loaded_model import Model, task_named
+from unmask.tasks.kinds import task_named
+from unmask.tasks.loaded_model import Model
 
 BROKEN = "the king \udcff"
 

@@ -18,7 +18,7 @@ from unmask.core.errors import CorpusError
 from unmask.tasks.answer import AnswerSpan, QuestionRecord
 from unmask.tasks.classify import Classify, TextRecord
 from unmask.tasks.files import Columns, Labelled, read_labelled
-from unmask.tasks.loaded_model import task_named
+from unmask.tasks.kinds import task_named
 from unmask.tasks.tag import Tag, WordsRecord
 
 

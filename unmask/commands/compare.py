@@ -49,7 +49,8 @@ from unmask.measure.questions import check_lengths, read_pairs
 from unmask.measure.uncertainty import compare_figures, error_of_look, percent
 from unmask.report.plots import comparison_plot
 from unmask.tasks.files import example_files
-from unmask.tasks.loaded_model import load, task_named
+from unmask.tasks.kinds import task_named
+from unmask.tasks.loaded_model import load
 from unmask.tasks.task import LOWER_IS_BETTER
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings

@@ -52,7 +52,8 @@ from unmask.report.cards import write_task_card
 from unmask.report.pages import write_finetune_report
 from unmask.tasks.files import Columns, ExampleFiles, Labelled, read_labelled
 from unmask.tasks.inputs import ROW, Example, InputEncoder, pack_examples
-from unmask.tasks.loaded_model import load, task_named
+from unmask.tasks.kinds import task_named
+from unmask.tasks.loaded_model import load
 from unmask.tasks.task import LOWER_IS_BETTER, FinetuneSettings, Metrics, Task, outputs_of
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Callback, StepReport

@@ -116,6 +116,13 @@ def label_content(names: Sequence[str]) -> dict[str, Any]:
     }
 
 
+def architecture_of(content: Mapping[str, Any]) -> str:
+    """The name of the class in transformers; empty where there is none."""
+    names = content.get("architectures")
+    first = names[0] if isinstance(names, list) and names else ""
+    return first if isinstance(first, str) else ""
+
+
 def label_names_of(content: Mapping[str, Any], folder: Path) -> tuple[str, ...] | None:
     """The names of a head's outputs in the order of their numbers; None where there are none."""
     names = content.get("id2label")

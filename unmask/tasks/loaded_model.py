@@ -6,32 +6,29 @@ import logging
 from collections.abc import Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, get_args, overload
+from typing import TYPE_CHECKING, Any, Literal, get_args, overload
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import ConfigDict, Field
 
-from unmask.core.errors import ModelError, SettingsError, shown
-from unmask.core.hub import CONFIG, HubName, fetch_sentence_files, hub_name
+from unmask.core.errors import ModelError, SettingsError
+from unmask.core.hub import HubName, fetch_sentence_files, hub_name
 from unmask.core.public import public
 from unmask.core.results import Notify, Readable, Shown, ignore
-from unmask.core.settings import Settings, validated
 from unmask.data.reading import check_characters
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import (
     KEY,
+    architecture_of,
     files_checked,
     find_model,
     has_prediction_head,
-    label_names_of,
     load_model,
     load_task_model,
     read_content,
 )
-from unmask.model.layout_names import LAYOUTS, ClassifierPooling
 from unmask.model.pooling import check_splade, module_file, read_pooling
 from unmask.model.transformers import (
     TaskNetwork,
@@ -41,94 +38,30 @@ from unmask.model.transformers import (
     load_transformers_task,
     why_in_transformers,
 )
-from unmask.tasks.answer import AnswerTask
-from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress
 from unmask.tasks.embed import EmbedSettings, LongTexts, embed_texts
-from unmask.tasks.files import Columns, Record
 from unmask.tasks.fill import Filled, fill_texts
-from unmask.tasks.inputs import EncodedInput, InputEncoder
-from unmask.tasks.tag import Tag
-from unmask.tasks.task import Task, outputs_of
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.hardware import choose_device, choose_dtype
 
+if TYPE_CHECKING:  # loaded where a model has a task
+    from unmask.tasks.files import Record
+    from unmask.tasks.inputs import EncodedInput, InputEncoder
+    from unmask.tasks.task import Task
+
 log = logging.getLogger("unmask")
-
-TASKS: Mapping[str, type[Task]] = {task.kind: task for task in (Regress, MultiLabel, Classify, Pairs, Tag, AnswerTask)}
-
-
-def task_named(name: str) -> type[Task]:
-    """The task of a name; raises `SettingsError` where there is none."""
-    if name not in TASKS:
-        raise SettingsError(f"unknown task {name!r}; known are {', '.join(sorted(TASKS))}")
-    return TASKS[name]
-
-
-class _Own(Settings):
-    """What stands under our key, as finetune writes it."""
-
-    model_config = ConfigDict(strict=True, extra="ignore")
-
-    paired: bool = False
-    max_length: int | None = Field(default=None, ge=8, lt=2**31)
-    columns: Columns | None = None
-    may_be_missing: bool = False
-    stride: int = Field(default=64, ge=0, lt=2**31)
-    longest_answer: int = Field(default=30, ge=1, lt=2**31)
 
 
 def does_task(content: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of a model that is fine-tuned for a task."""
-    ends = tuple(f"For{task.architecture}" for task in TASKS.values())
-    return isinstance(content.get(KEY), dict) or any(end in _architecture(content) for end in ends)
+    """Whether a config.json is that of a model that is fine-tuned for a task. The tasks are loaded where it may be."""
+    architecture = architecture_of(content)
+    if not isinstance(content.get(KEY), dict) and ("For" not in architecture or architecture.endswith("ForMaskedLM")):
+        return False
+    from unmask.tasks.kinds import TASKS
 
-
-def _architecture(content: Mapping[str, Any]) -> str:
-    names = content.get("architectures")
-    first = names[0] if isinstance(names, list) and names else ""
-    return first if isinstance(first, str) else ""
-
-
-def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = False) -> Task:
-    """The task of a config.json, under our own key or by its architecture; a ModelError where there is none, or its
-    labels cannot be read.
-
-    `pools_itself` says that the network makes one output of a whole text (those that transformers runs do), so that the
-    task has no pooling to choose.
-    """
-    architecture, content_own = _architecture(content), content.get(KEY)
-    names = label_names_of(content, folder) or ("LABEL_0", "LABEL_1")  # transformers' own
-    own = _Own()
-    if isinstance(content_own, dict):
-        kind = TASKS.get(str(content_own.get("kind")))
-        if kind is None:
-            raise ModelError(
-                f"{folder}: fine-tuned for {shown(content_own.get('kind'))}, which this version of unmask does not know"
-            )
-        try:
-            own = validated(_Own, content_own, where=f"{folder / CONFIG}: {KEY}")
-        except SettingsError as error:
-            raise ModelError(f"{error}; finetune writes no such thing: give another copy of the model") from error
-    else:
-        # Of other tools, which do not tell pairs from single texts.
-        problem = content.get("problem_type")
-        name = architecture.removesuffix("Simple")
-        tasks = [task for task in TASKS.values() if name.endswith(f"For{task.architecture}")]
-        if tasks and tasks[0].of_texts:
-            problem = Regress.problem_type if len(names) == 1 else problem or Classify.problem_type
-            tasks = [task for task in tasks if task.problem_type == problem]
-        kind = next(iter(tasks), None)
-        if kind is None:
-            raise ModelError(
-                f"{folder}: this model is not fine-tuned for a task (it is {architecture[:100] or 'a bare encoder'}); "
-                "fine-tune it with unmask finetune, and give the folder that is written there"
-            )
-    pooling: ClassifierPooling = "first"
-    if kind.of_texts and not pools_itself and (layout := LAYOUTS.get(content["model_type"])) is not None:
-        pooling = layout.pooling_of(content, str(folder / CONFIG))
-    stored = {name: value for name, value in own.model_dump(exclude_none=True).items() if name in kind.stored}
-    return kind(names if kind is not AnswerTask else (), own.paired, own.max_length, pooling, **stored)
+    return isinstance(content.get(KEY), dict) or any(
+        f"For{task.architecture}" in architecture for task in TASKS.values()
+    )
 
 
 Precision = Literal["float32", "bf16", "auto"]
@@ -395,6 +328,8 @@ class Model(Readable):
     @public
     def predict_records(self, records: Sequence[Record], *, notify: Notify = ignore) -> tuple[list[Any], EncodedInput]:
         """Predictions for records of the task's kind, as they are read from files, one a record; and their inputs."""
+        from unmask.tasks.task import outputs_of
+
         network, task = self.fine_tuned
         encoded = task.encode(records, self._input_encoder, with_targets=False)
         outputs = outputs_of(network, task, encoded.examples, notify=notify)
@@ -402,6 +337,8 @@ class Model(Readable):
 
     @cached_property
     def _input_encoder(self) -> InputEncoder:
+        from unmask.tasks.inputs import InputEncoder
+
         network, task = self.fine_tuned
         return InputEncoder(self.tokenizer, network.config, max_length=task.max_length)
 
@@ -471,6 +408,8 @@ def load(folder: str | Path, *, precision: Precision = "float32", strict: bool =
         network: MaskedLM | TransformersNetwork | None = None  # of the task, then of masked tokens
         if is_fine_tuned:
             try:
+                from unmask.tasks.kinds import task_of
+
                 task = task_of(content, path, pools_itself=in_transformers)
                 if in_transformers:
                     network = load_transformers_task(

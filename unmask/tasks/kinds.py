@@ -1,0 +1,83 @@
+"""The tasks by their names, and the one that a config.json names."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ConfigDict, Field
+
+from unmask.core.errors import ModelError, SettingsError, shown
+from unmask.core.hub import CONFIG
+from unmask.core.settings import Settings, validated
+from unmask.model.folder import KEY, architecture_of, label_names_of
+from unmask.model.layout_names import LAYOUTS, ClassifierPooling
+from unmask.tasks.answer import AnswerTask
+from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress
+from unmask.tasks.files import Columns
+from unmask.tasks.tag import Tag
+from unmask.tasks.task import Task
+
+TASKS: Mapping[str, type[Task]] = {task.kind: task for task in (Regress, MultiLabel, Classify, Pairs, Tag, AnswerTask)}
+
+
+def task_named(name: str) -> type[Task]:
+    """The task of a name; raises `SettingsError` where there is none."""
+    if name not in TASKS:
+        raise SettingsError(f"unknown task {name!r}; known are {', '.join(sorted(TASKS))}")
+    return TASKS[name]
+
+
+class _Own(Settings):
+    """What stands under our key, as finetune writes it."""
+
+    model_config = ConfigDict(strict=True, extra="ignore")
+
+    paired: bool = False
+    max_length: int | None = Field(default=None, ge=8, lt=2**31)
+    columns: Columns | None = None
+    may_be_missing: bool = False
+    stride: int = Field(default=64, ge=0, lt=2**31)
+    longest_answer: int = Field(default=30, ge=1, lt=2**31)
+
+
+def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = False) -> Task:
+    """The task of a config.json, under our own key or by its architecture; a ModelError where there is none, or its
+    labels cannot be read.
+
+    `pools_itself` says that the network makes one output of a whole text (those that transformers runs do), so that the
+    task has no pooling to choose.
+    """
+    architecture, content_own = architecture_of(content), content.get(KEY)
+    names = label_names_of(content, folder) or ("LABEL_0", "LABEL_1")  # transformers' own
+    own = _Own()
+    if isinstance(content_own, dict):
+        kind = TASKS.get(str(content_own.get("kind")))
+        if kind is None:
+            raise ModelError(
+                f"{folder}: fine-tuned for {shown(content_own.get('kind'))}, which this version of unmask does not know"
+            )
+        try:
+            own = validated(_Own, content_own, where=f"{folder / CONFIG}: {KEY}")
+        except SettingsError as error:
+            raise ModelError(f"{error}; finetune writes no such thing: give another copy of the model") from error
+    else:
+        # Of other tools, which do not tell pairs from single texts.
+        problem = content.get("problem_type")
+        name = architecture.removesuffix("Simple")
+        tasks = [task for task in TASKS.values() if name.endswith(f"For{task.architecture}")]
+        if tasks and tasks[0].of_texts:
+            problem = Regress.problem_type if len(names) == 1 else problem or Classify.problem_type
+            tasks = [task for task in tasks if task.problem_type == problem]
+        kind = next(iter(tasks), None)
+        if kind is None:
+            raise ModelError(
+                f"{folder}: this model is not fine-tuned for a task (it is {architecture[:100] or 'a bare encoder'}); "
+                "fine-tune it with unmask finetune, and give the folder that is written there"
+            )
+    pooling: ClassifierPooling = "first"
+    if kind.of_texts and not pools_itself and (layout := LAYOUTS.get(content["model_type"])) is not None:
+        pooling = layout.pooling_of(content, str(folder / CONFIG))
+    stored = {name: value for name, value in own.model_dump(exclude_none=True).items() if name in kind.stored}
+    return kind(names if kind is not AnswerTask else (), own.paired, own.max_length, pooling, **stored)

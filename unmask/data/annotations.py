@@ -81,12 +81,7 @@ def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) 
 
 
 def read_sentences(source: Source, bad: BadInput) -> Iterator[list[TaggedLine] | None]:
-    """Yields the lines of each sentence, and None where a document begins.
-
-    Raises:
-        CorpusError: The file cannot be read, a line is far too long, or a sentence: it has more than 100,000 words, or
-            8 million characters.
-    """
+    """Yields the lines of each sentence, and None where a document begins."""
     lines: list[TaggedLine] = []
     num_chars = 0
     width: int | None = None  # columns of the file's first word
@@ -414,12 +409,7 @@ class Annotator:
 def choose_origins(
     settings: AnnotationSettings, sources: Sequence[Source]
 ) -> tuple[dict[str, Origin], dict[str, str] | None]:
-    """Where each column comes from, and the fields that are read with the text, by column; None where there are none.
-
-    Raises:
-        DataError: Some of the files hold a column and others do not, or it was to be taken from the data and is
-            not there.
-    """
+    """Where each column comes from, and the fields that are read with the text; None where there are none."""
     by_gazetteer = {"entities"} if settings.gazetteer is not None else set()
     in_data = [column for column in settings.columns if settings.source != "pipeline" and column not in by_gazetteer]
     held: list[set[str]] = []  # of the columns, by file

@@ -198,9 +198,6 @@ def text_in(value: Any) -> str | None:
 
     Texts in a list are lines; those of messages paragraphs, in their order and without who speaks. Parts of a message
     (`{"type": "text", "text": "..."}`) that are no texts are left out.
-
-    Raises:
-        ValueError: It is neither a text nor such a list; the text says what it is.
     """
     if value is None or isinstance(value, str):
         return value

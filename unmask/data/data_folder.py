@@ -219,9 +219,6 @@ def annotated_tokens(
 ) -> tuple[EncodedText, NDArray[np.int64], dict[str, Aligned]]:
     """Tokenizes texts and annotates the tokens; `read` are annotations that came with each text. Returns the tokens of
     all texts one behind another, how many each text has, and the columns of annotation.
-
-    Raises:
-        UnmaskError: As `Tokenizer.encode_joined`; a pipeline cannot be used; or a label was not announced.
     """
     encoded, places = tokenizer.encode_placed(texts)
     spans = annotator.annotate(texts, read)
@@ -239,10 +236,6 @@ def write_shards(
     """Tokenizes a chunk and writes its shards. The same chunk always gives the same files, byte for byte.
 
     `count` is called after each batch with its bytes of text.
-
-    Raises:
-        DataError: The shards cannot be written, or annotations do not fit the plan.
-        SettingsError: A pipeline that annotates cannot be loaded.
     """
     widths = {} if annotator is None else column_types(annotator.plan.labels)
     vocab_size, unknown_id = tokenizer.vocab_size, tokenizer.special.unk

@@ -110,11 +110,7 @@ def bare_suffix(path: Path) -> str:
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a file for reading, unpacked.
-
-    Raises:
-        CorpusError: The file cannot be opened; or, while it is read, the compressed data is damaged or cut off.
-    """
+    """Opens a file for reading, unpacked."""
     try:
         with _OPENERS.get(path.suffix.lower(), Path.open)(path, "rb") as file:
             yield file

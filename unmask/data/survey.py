@@ -238,11 +238,7 @@ class CorpusPlan:
 def plan_corpus(
     sources: Sequence[Source], settings: CorpusSettings, *, hold_out: bool, has_files: bool = False
 ) -> CorpusPlan:
-    """Looks at the corpus and decides how to read it; `has_files`: what is held out are files of their own.
-
-    Raises:
-        CorpusError: A file cannot be read, there is no text at all, or too little to hold a part out.
-    """
+    """Looks at the corpus and decides how to read it; `has_files`: what is held out are files of their own."""
     bad = BadInput(skip=settings.bad_input == "skip")
     unit, reason = choose_unit(sources, settings.documents, bad)
 

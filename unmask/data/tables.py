@@ -76,9 +76,6 @@ def with_columns(
         id, title: Those of ids and titles: a name; True: one with a usual name, if there is any; False: none.
         label: That of classes, which one of the files must have: documents of others have no class.
         group: That of groups, which all must have.
-
-    Raises:
-        CorpusError: A column is not there, or no column looks like text.
     """
     no_tables = [source for source in sources if not source.is_table]
     if no_tables and (group is not None or (label is not None and len(no_tables) == len(sources))):

@@ -182,11 +182,7 @@ EachChunk = Callable[[Iterator[TextChunk]], Iterator[TextCounts]]
 
 
 def do_task(work: Work, kind: Kind, task: ReadTask, count: Count, each: EachChunk | None = None) -> None:
-    """Does a task, unless that was done; `each` tokenizes its chunks, or this process where that is None.
-
-    Raises:
-        UnmaskError: The text cannot be read or tokenized, or a file not be written.
-    """
+    """Does a task, unless that was done; `each` tokenizes its chunks, or this process where that is None."""
     done = work.result(kind, task)
     if done is not None and kind == "shards":  # another try may have made other shards of the same names
         files = [file for split in ("train", "validation") for file in getattr(read_counts(done)[0], split).files]

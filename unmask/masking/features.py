@@ -108,11 +108,6 @@ def rows_from_features(
     Returns:
         The rows; by name, [B, S], int64, the columns whose meaning is known, padded; and [B], how many tokens each
         feature has.
-
-    Raises:
-        DataError: A column is missing in some features, is no list of integers, or is not as long as `input_ids`; an
-            attention mask holds anything but 0 and 1; or a feature is longer than `pad_to_length`.
-        SettingsError: Ids lie outside the vocabulary.
     """
     mappings = _as_mappings(features)
     first = mappings[0] if mappings else {"input_ids": []}

@@ -284,9 +284,6 @@ def compare_figures(
         with one seed, or where all are equal and their steps are not known) and `values`; `differences` of pairs with a
         seed in common, the `first` recipe's figure minus the `second`'s, with an interval at `confidence`, which is
         widened for looks, pairs and figures, and which is `better` (None: no difference shown); and the `verdict`.
-
-    Raises:
-        SettingsError: There are fewer than two recipes, they have not equally many seeds, or no figure at all.
     """
     counts = {len(values) for values in figures.values()}
     known = {name: [value for value in values if value is not None] for name, values in figures.items()}

@@ -125,10 +125,6 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
         pooling, similarity, query_prompt, document_prompt, passage_tokens, overlap_tokens: As for `EncodingSettings`;
             None: what the model's folder says.
         precision, strict: As for `load`.
-
-    Raises:
-        UnmaskError: As `load` and `Model.embed_settings`; the folder needs what is not offered; or an option is out of
-            range.
     """
     loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
     folder = loaded.folder

@@ -69,10 +69,6 @@ def search_exactly(queries_QD: Vectors, blocks: Iterable[VectorBlock], top_k: in
         queries_QD: float32; sparse where the blocks are.
         blocks: All passages, in order. Their sizes change time and memory, never the result.
         top_k: Documents a query, at least 1.
-
-    Raises:
-        SettingsError: `top_k` is below 1, or the vectors are not as wide as the queries.
-        ValueError: Posting lists are damaged.
     """
     if top_k < 1:
         raise SettingsError(f"top_k takes a number from 1 on, not {top_k}", options=("top_k",))

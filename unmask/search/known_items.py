@@ -193,9 +193,6 @@ def read_items(
 
     Returns:
         The documents in the order of the text; how they were read, in lines; what was passed over: reason to number.
-
-    Raises:
-        UnmaskError: The text cannot be read; there are fewer than two documents, or no title column of this name.
     """
     run, rule = held_out_rule(model)
     changes = {"column": settings.column, "documents": settings.documents}
@@ -247,11 +244,7 @@ def read_items(
 
 
 def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:
-    """The run or embedder that made a model, and by which rule it held text out; the default one where none is known.
-
-    Raises:
-        DataError: What the run keeps of its data is damaged.
-    """
+    """The run or embedder that made a model, and its rule of holding text out; the default where none is known."""
     run = model.parent
     settings = _read(run / "settings.json", "copy the model out of the folder")
     if isinstance(settings, dict) and HELD_OUT in settings:
@@ -356,10 +349,6 @@ def is_beir(path: str | Path) -> bool:
 def read_beir(root: Path, *, split: str, num_queries: int | None, seed: int) -> SearchTask:
     """Reads a folder, with the judgements of a split of `qrels`; the seed chooses queries, where there are more than
     their number. The corpus is held in memory.
-
-    Raises:
-        CorpusError: A file is missing or cannot be read, an id is there twice, or no judgement is of a query and a
-            document that are there.
     """
     corpus = dict(_records(root / CORPUS_FILE, title=True))
     if not corpus:

@@ -150,10 +150,6 @@ def read_labelled(
         columns: Those that were named.
         with_labels: Whether every record has a label; otherwise none is read.
         usual: Those of an earlier file, which serve where this one has them.
-
-    Raises:
-        CorpusError: The file is missing, empty, of a kind that the task cannot read, lacks a column, or has a row
-            without text or label; with file and row.
     """
     files = example_files(examples) if isinstance(examples, Path) else examples
     path = files.path

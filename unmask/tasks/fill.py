@@ -95,10 +95,6 @@ def fill_texts(
 ) -> list[Filled]:
     """As `Model.fill`, with a network in evaluation mode. A text longer than the model is seen through a window around
     each mask, and the log says so.
-
-    Raises:
-        SettingsError: A text has no mask or holds what is no character, `top_k` is out of range, or a candidate is not
-            one token.
     """
     if not 1 <= top_k <= tokenizer.vocab_size:
         raise SettingsError(f"top_k is a number from 1 to the vocabulary's {tokenizer.vocab_size}, not {top_k}")

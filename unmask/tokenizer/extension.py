@@ -99,9 +99,6 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
 
     New entries are pieces like others, not added tokens: these would be cut out of the middle of words, and would go
     on where whole-word masking begins a word. There are at most `most`.
-
-    Raises:
-        TokenizerError: Words cannot be added to this kind of tokenizer, or the text has no such words.
     """
     backend, counts = tokenizer.backend, Counter[str]()
     _check_extensible(tokenizer)

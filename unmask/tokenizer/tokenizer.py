@@ -403,9 +403,6 @@ class Tokenizer:
         it; such letters are found here, each looked up once. Where each byte has an entry (byte-level BPE, or bytes to
         fall back on) there are none. WordPiece and WordLevel look for whole words, and the library says where they do
         not know one.
-
-        Raises:
-            TokenizerError: A letter is unknown: the first of a text in the order of code points.
         """
         if self._known_letters is None:
             return

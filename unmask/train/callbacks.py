@@ -290,9 +290,6 @@ def service(name: str, *, project: str = "unmask", run: str | None = None, confi
         project: Its project, or MLflow's experiment.
         run: Name of the run.
         config: Settings to show with it.
-
-    Raises:
-        SettingsError: The package is not installed.
     """
     if find_spec(name) is None:
         raise SettingsError(f"evaluation.trackers: {name} is not installed; install it with: pip install {name}")

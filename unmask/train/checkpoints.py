@@ -180,11 +180,7 @@ class Checkpoints(Callback):
 
 
 def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> None:
-    """Puts a checkpoint into a freshly made state. All of it is read before anything is changed.
-
-    Raises:
-        RunError: It is damaged, or belongs to other data or another recipe.
-    """
+    """Puts a checkpoint into a freshly made state. All of it is read before anything is changed."""
     try:
         try:
             content = unsealed(parse_json(folder / _STATE))

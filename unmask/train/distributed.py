@@ -327,11 +327,7 @@ _EVERY_SECONDS = 0.05
 
 
 def agreed_name(store: Store, rank: int, size: int) -> str:
-    """A name that all processes have, and no process of an earlier start had.
-
-    Raises:
-        RuntimeError: Another process does not come within the time that the store waits for a key.
-    """
+    """A name that all processes have, and no process of an earlier start had."""
     own = uuid.uuid4().hex
     if rank == 0:
         store.set("unmask/start", own)

@@ -57,9 +57,6 @@ def why_not_compiled(
     `auto` compiles on CUDA, where that works, unless the whole training is so short that compiling would be much of it.
 
     Minutes and steps, about, are those of the whole training; None: not known.
-
-    Raises:
-        SettingsError: The choice is `yes`, and it cannot be done.
     """
     if choice == "yes" and device.type != "cuda":
         raise SettingsError(

@@ -108,11 +108,7 @@ def state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[st
 
 
 def load_state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Takes back what `state_tensors` gave.
-
-    Raises:
-        KeyError: A tensor is of no parameter, or a parameter that has a state by now has none there.
-    """
+    """Takes back what `state_tensors` gave."""
     parameters = dict(model.named_parameters())
     states: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for key, tensor in tensors.items():

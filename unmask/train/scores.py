@@ -163,11 +163,7 @@ class ScoreBoard:
         return {**state, "version": torch.tensor([self.scores.version], dtype=torch.int64)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Takes back what `state` gave.
-
-        Raises:
-            KeyError: A tensor is missing.
-        """
+        """Takes back what `state` gave."""
         for prefix, means in (("", self._of_token), ("pos.", self._of_pos)):
             for name, tensor in () if means is None else means.state.items():
                 tensor.copy_(state[prefix + name])

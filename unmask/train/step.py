@@ -255,14 +255,6 @@ def training_step(  # noqa: PLR0915  (one step, whole)
     `rows` and `masked` are this process's share of the batch, on the device of the model or on the host. The loss of
     the first objective is that of the step. Where memory runs out, `state.micro_tokens` becomes less. `synced` wraps
     the model and the group; None: of one process.
-
-    Raises:
-        DivergedError: The loss or the gradient is not finite; nothing was updated. On a GPU the figures raise it, and
-            nothing was updated there, either.
-        GroupError: Another process has ended, or does not answer.
-        MemoryFullError: Not even one row fits, or memory ran out in the update, when some weights were changed, or
-            while gradients were summed over processes.
-        SettingsError: Blocks cannot be compiled, which they must.
     """
     model, optimizer, board, step = state.model, state.optimizer, state.board, state.step + 1
     device, seed, first = model.encoder.device, mix_ints(settings.seed, step, _DROPOUT), group.rank * _MOST_PARTS

@@ -293,7 +293,22 @@ def test_resuming_makes_damaged_blocks_anew(
     zeros.write_bytes(bytes(zeros.stat().st_size))
     unmask.Index.build(model_folder, texts, out=out, resume=True)
     assert zeros.read_bytes() == whole[zeros.name], "of a whole index, too"
+    numbers = out / "blocks" / state["numbers"]
+    numbers.write_bytes(b"")
+    unmask.Index.build(model_folder, texts, out=out, resume=True)
+    assert numbers.read_bytes() == whole[numbers.name]
     assert json.loads((out / "index.json").read_text()) == state
+
+
+def test_an_index_that_is_damaged_is_made_anew(model_folder: Path, tmp_path: Path) -> None:
+    """Which its error advises."""
+    out, texts = tmp_path / "index", [row["text"] for row in ROWS]
+    unmask.Index.build(model_folder, texts, out=out)
+    state = (out / "index.json").read_bytes()
+    for name in ("index.json", "search.json"):
+        (out / name).write_text("{")
+        unmask.Index.build(model_folder, texts, out=out, overwrite=True)
+        assert (out / "index.json").read_bytes() == state
 
 
 def test_an_index_knows_its_model(

@@ -101,6 +101,12 @@ class IndexState(Settings):
     def passages(self) -> int:
         return sum(block.passages for block in self.blocks)
 
+    @property
+    def names(self) -> list[str]:
+        """All of its files."""
+        of_blocks = [name for block in self.blocks for name in (block.vectors, block.table)]
+        return of_blocks + [name for name in (self.numbers, self.graph) if name is not None]
+
 
 def read_state(file: Path) -> IndexState:
     """Reads `search.json` or `index.json`; raises `DataError` where it is damaged."""
@@ -184,10 +190,10 @@ class IndexFolder:
         with _reading(self.blocks / name):
             return file_sha256(self.blocks / name).startswith(Path(name).stem)
 
-    def is_whole(self, block: IndexBlock) -> bool:
-        """Whether both files of a block are there, and intact."""
+    def has(self, *names: str) -> bool:
+        """Whether these files are there, and intact."""
         with suppress(FileNotFoundError):
-            return self.is_intact(block.vectors) and self.is_intact(block.table)
+            return all(map(self.is_intact, names))
         return False
 
     def write(self, content: memoryview, suffix: str) -> str:
@@ -232,14 +238,12 @@ class IndexFolder:
         )
 
     def write_graph(self, state: IndexState) -> str:
-        """Makes the graph of all vectors. Meanwhile memory holds it and all vectors in float16. Raises `WriteError`
-        where it cannot be written."""
+        """Makes the graph of all vectors, which are intact. Meanwhile memory holds it and all vectors in float16.
+        Raises `WriteError` where it cannot be written."""
         from usearch.index import Index
 
         first, graph = 0, Index(ndim=state.settings.dimension, metric="ip", dtype="f16")
         for block in state.blocks:
-            if not self.is_whole(block):
-                raise damaged(self.blocks / block.vectors, "not there, or not what its name says")
             vectors = np.load(self.blocks / block.vectors, mmap_mode="r", allow_pickle=False)
             graph.add(np.arange(first, first + block.passages, dtype=np.uint64), np.ascontiguousarray(vectors))
             first += block.passages
@@ -261,9 +265,9 @@ class IndexFolder:
         """Makes this the state of the index, and removes whatever is not of it."""
         self.write_state(self.begun, state)
         self.write_state(self.whole, state)
-        names = {name for block in state.blocks for name in (block.vectors, block.table)}
+        names = set(state.names)
         for path in self.blocks.iterdir():
-            if path.name not in names | {state.numbers, state.graph}:
+            if path.name not in names:
                 with suppress(OSError):  # of a system where an open file cannot be removed
                     path.unlink()
 

@@ -230,15 +230,17 @@ class Index(Readable):
                 state = begun
             else:
                 folder.write_state(folder.begun, state)
-            is_whole = folder.whole.is_file() and read_state(folder.whole) == state
-            if is_whole and all(map(folder.is_whole, state.blocks)):
+            # Both files are the same only when an index is finished; the old one may be damaged, and is not parsed.
+            is_finished = folder.whole.is_file() and folder.whole.read_bytes() == folder.begun.read_bytes()
+            had_graph = state.graph is not None
+            if is_finished and folder.has(*state.names):
                 note(f"{out}: the index is complete already")
-                wants_graph = bool(approximate) and state.graph is None
+                wants_graph = bool(approximate) and not had_graph
             else:
                 note(files.describe())
                 state = _write_blocks(folder, state, encoder, files, note, notify)
-                is_large = approximate is None and state.passages > APPROXIMATE_FROM and not encoder.is_sparse
-                wants_graph = approximate or is_large
+                is_large = state.passages > APPROXIMATE_FROM and not encoder.is_sparse
+                wants_graph = (had_graph or is_large) if approximate is None else approximate
             if wants_graph and no_graph is not None:
                 note(f"every query goes through all of the {state.passages:,} passages: {no_graph}")
             elif wants_graph:
@@ -417,7 +419,7 @@ def _write_blocks(
             break
         if number < len(written) and written[number].hash != hash_of(passages):
             raise folder.claimed.changed(f"begun on other text: block {number} of it holds other passages")
-        if number >= len(written) or not folder.is_whole(written[number]):
+        if number >= len(written) or not folder.has(written[number].vectors, written[number].table):
             names = [f"{passage.part.file}: document {passage.part.id!r}" for passage in passages]
             vectors = encoder.embed_documents([passage.embedded for passage in passages], names)
             written[number : number + 1] = [folder.write_block(passages, vectors)]

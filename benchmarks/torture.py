@@ -1,9 +1,10 @@
 """Commands killed at random moments, and in pairs of processes: `python benchmarks/torture.py`, or `make torture`.
 
-Each command that writes is run once as a whole. Then it is begun, killed (SIGKILL) at a moment that is drawn, begun
-again with what makes it go on, killed again, and so on; and at last left alone. In every second case two processes are
-begun and killed at once, of which one writes. No process may end with a traceback, and what lies there at last must be
-the same files, bit for bit, but for times and places. What is done is not done again.
+Each command that writes is run once as a whole. Then it is begun, ended at a moment that is drawn (by SIGKILL, by
+SIGTERM, or by SIGINT to all of its processes, as Ctrl-C sends it; sometimes after it was stopped for a second), begun
+again with what makes it go on, ended again, and so on; and at last left alone. In every second case two processes are
+begun and ended at once, of which one writes. No process may end with a traceback, or live on for a minute, and what
+lies there at last must be the same files, bit for bit, but for times and places. What is done is not done again.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ import hashlib
 import os
 import random
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -118,10 +120,22 @@ def one_case(
             pair = [begin(command, out, *more) for _ in range(processes)]
             time.sleep(rng.uniform(0.2, 1.1) * seconds)
             for process in pair:
-                process.kill()
-                _, errors = process.communicate()
+                end = rng.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGINT))
+                if rng.random() < 0.2:
+                    os.killpg(process.pid, signal.SIGSTOP)
+                    time.sleep(1)
+                    os.killpg(process.pid, signal.SIGCONT)
+                if end == signal.SIGINT:
+                    os.killpg(process.pid, end)
+                else:
+                    process.send_signal(end)
+                try:
+                    _, errors = process.communicate(timeout=60)
+                except subprocess.TimeoutExpired:
+                    os.killpg(process.pid, signal.SIGKILL)
+                    return f"alive a minute after {end.name}: {process.communicate()[1][-2000:]}"
                 if "Traceback" in errors:
-                    return errors[-2000:]
+                    return f"{end.name}: {errors[-2000:]}"
         last = begin(command, out, *filter(None, [command.again]))
         _, errors = last.communicate(timeout=600)
         if last.returncode != 0:

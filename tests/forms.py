@@ -1,0 +1,120 @@
+"""Forms of text and labels that are read, each a small file with what it holds: tests read them all, and the page
+docs/forms.md shows them. `python -m tests.forms` writes the page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from unmask.commands.embedder_texts import read_pairs
+from unmask.data.documents import Documents
+from unmask.tasks.files import Columns, read_labelled
+from unmask.tasks.kinds import task_named
+
+PAGE = Path(__file__).parents[1] / "docs" / "forms.md"
+TEXT, PAIRS = "text", "pairs of an embedder"
+HEADINGS = {
+    TEXT: "Text (`prepare`, `pretrain`, `embed`, `search`)",
+    "classify": "Classes (`finetune --task classify`)",
+    "multi_label": "Several labels (`--task multi_label`)",
+    "regress": "Numbers (`--task regress`)",
+    "pairs": "Pairs of texts with a class (`--task pairs`)",
+    "tag": "Tags of words, and entities (`--task tag`)",
+    "answer": "Questions (`--task answer`)",
+    PAIRS: "Pairs that belong together (`embedder --pairs`)",
+}
+
+
+class Form(NamedTuple):
+    """A form of files."""
+
+    kind: str  # a key of `HEADINGS`
+    name: str  # for the page
+    file: str
+    content: str | bytes
+    holds: list[Any]  # documents; (text, label); (first, second, label); (words, tags); (question, context, answers)
+    columns: Mapping[str, str] = {}  # those that must be named, by role: `text`, `second`, `label`; `query`, ...
+
+
+FORMS = [
+    # Text
+    Form(TEXT, "CSV with a header", "a.csv", "id,text\n7,One sea.\n8,Two seas.\n", ["One sea.", "Two seas."]),
+    Form(
+        TEXT, "chats", "a.jsonl",
+        '{"messages": [{"role": "user", "content": "A sea?"}, {"role": "assistant", "content": "Yes."}]}\n',
+        ["A sea?\n\nYes."],
+    ),
+    # Classes
+    Form("classify", "CSV without a header", "a.csv", "A fine day.,good\nRain again.,bad\n",
+         [("A fine day.", "good"), ("Rain again.", "bad")]),
+    # Several labels
+    Form("multi_label", "lists", "a.jsonl", '{"text": "Sea.", "labels": ["wet", "blue"]}\n',
+         [("Sea.", ("wet", "blue"))]),
+    # Numbers
+    Form("regress", "TSV", "a.tsv", "text\tscore\nA fine day.\t4.5\n", [("A fine day.", 4.5)]),
+    # Pairs of texts with a class
+    Form("pairs", "premise and hypothesis", "a.jsonl",
+         '{"premise": "It rains.", "hypothesis": "It is wet.", "label": "entailment"}\n',
+         [("It rains.", "It is wet.", "entailment")]),
+    # Tags
+    Form("tag", "CoNLL-2003", "a.conll", "Mira B-PER\nsings O\n\nOslo B-LOC\n",
+         [(("Mira", "sings"), ("B-PER", "O")), (("Oslo",), ("B-LOC",))]),
+    # Questions
+    Form("answer", "rows as `datasets` holds SQuAD", "a.jsonl",
+         '{"question": "Who?", "context": "Mira sings.", "answers": {"text": ["Mira"], "answer_start": [0]}}\n',
+         [("Who?", "Mira sings.", ["Mira"])]),
+    # Pairs that belong together
+    Form(PAIRS, "query and text", "a.csv", "query,text\nsea?,The sea is wet.\n", [("sea?", "The sea is wet.", "")]),
+]  # fmt: skip
+
+
+def holds(form: Form, folder: Path) -> list[Any]:
+    """What the package reads of a form's file, as `Form.holds` has it."""
+    path = folder / form.file
+    path.write_bytes(form.content if isinstance(form.content, bytes) else form.content.encode())
+    if form.kind == TEXT:
+        return [document.text for document in Documents(path, form.columns.get("text"))]
+    if form.kind == PAIRS:
+        queries, texts = read_pairs(path, form.columns, lambda _: None)
+        return list(zip(queries, texts[: len(queries)], texts[len(queries) :], strict=True))
+    records = read_labelled(path, task_named(form.kind), Columns(**form.columns)).records
+    if form.kind == "tag":
+        return [(record.words, record.tags) for record in records]
+    if form.kind == "answer":
+        return [(record.question, record.context, [answer.text for answer in record.answers]) for record in records]
+    return [
+        tuple(part for part in (record.first, record.second, record.label) if part is not None) for record in records
+    ]
+
+
+def page() -> str:
+    """The page's table: each form with the first lines of its file and what is read of them."""
+
+    def cell(value: object) -> str:
+        shown = str(value).replace("\r", "\\r").replace("\n", " ⏎ ").replace("\t", " ⇥ ").replace("|", "\\|")
+        return f"`` {shown[:150]}{'…' if len(shown) > 150 else ''} ``"
+
+    lines = []
+    for kind, heading in HEADINGS.items():
+        lines += [f"\n## {heading}\n", "| form | file | holds |", "| --- | --- | --- |"]
+        for form in FORMS:
+            if form.kind == kind:
+                content = form.content
+                text = content if isinstance(content, str) else content[:40].hex(" ")
+                named = ", ".join(f"--{role} {column}" for role, column in form.columns.items())
+                name = f"{form.name} (`{named}`)" if named else form.name
+                lines.append(f"| {name} (`{form.file}`) | {cell(text.strip())} | {cell(form.holds[0])} |")
+    return "\n".join(lines).lstrip()
+
+
+def written(text: str) -> str:
+    """The page with the table made anew between its marks."""
+    begin, end = "<!-- forms -->\n", "\n<!-- end forms -->"
+    before, rest = text.split(begin)
+    return before + begin + page() + end + rest.split(end)[1]
+
+
+if __name__ == "__main__":
+    PAGE.write_text(written(PAGE.read_text(encoding="utf-8")), encoding="utf-8")

@@ -254,6 +254,25 @@ def test_a_signal_that_comes_within_a_library_in_c() -> None:
         raise SystemError("something else") from ValueError("no signal")
 
 
+def test_a_signal_that_comes_where_exceptions_are_lost() -> None:
+    """In a finalizer; one in a callback of the compiler was lost, too, and the command ran to its end."""
+
+    class Finalized:
+        def __del__(self) -> None:
+            signal.raise_signal(signal.SIGTERM)
+            reached.append(True)
+
+    def work() -> None:
+        with Interruption():
+            Finalized()
+            time.sleep(30)
+
+    reached: list[bool] = []
+    with pytest.raises(Interrupted):
+        work()
+    assert reached
+
+
 # It starts the processes anew once.
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
 

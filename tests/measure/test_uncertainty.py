@@ -19,7 +19,7 @@ def test_two_documents_by_hand() -> None:
     assert estimate.degrees == pytest.approx(1.0)
     assert estimate.draws == 2
     assert estimate.interval == pytest.approx((3 - 12.7062 * math.sqrt(5), 3 + 12.7062 * math.sqrt(5)), rel=1e-4)
-    assert estimate.share_interval == (0.0, 1.0)
+    assert estimate.share_interval is None, "3 is no share"
 
 
 def test_equal_documents_have_students_interval() -> None:
@@ -82,7 +82,8 @@ def test_where_there_is_no_standard_error(above: list[float], below: list[float]
     """It is None, and never 0."""
     estimate = ratio_over_draws(above, below)
     assert estimate.value == pytest.approx(value, nan_ok=True)
-    assert (estimate.stderr, estimate.degrees, estimate.interval, estimate.share_interval) == (None,) * 4
+    assert (estimate.stderr, estimate.degrees, estimate.interval) == (None,) * 3
+    assert (estimate.share_interval is None) == (value != 0.1), "a share that all documents have in common"
     assert estimate.draws == draws
 
 
@@ -98,6 +99,40 @@ def test_a_document_with_nothing_below_the_line_counts_by_what_is_above() -> Non
     assert (estimate.value, estimate.draws) == (3.0, 3)
     assert estimate.stderr == pytest.approx(math.sqrt((4 - 3) ** 2 + (3 - 3) ** 2 + (2.5 - 3) ** 2))
     assert sum(estimate.interval) / 2 == pytest.approx(3.0), "centred on the figure that is shown"
+
+
+def test_a_share_has_wilsons_interval() -> None:
+    """Of 1 of 1 trials, n times: from n / (n + z^2) to 1. Where they vary, 0.9 +- z of as many trials as vary alike."""
+    z2 = 1.959964**2
+    perfect = ratio_over_draws([1.0] * 50, [1.0] * 50)
+    assert perfect.share_interval == pytest.approx((50 / (50 + z2), 1.0), abs=1e-6)
+    assert perfect.interval is None
+    # Two documents of 300 words and one of 600 are 1 / (2/16 + 1/4) trials of what is right in all of them.
+    unequal = ratio_over_draws([300.0, 300.0, 600.0], [300.0, 300.0, 600.0])
+    assert unequal.share_interval == pytest.approx(((8 / 3) / (8 / 3 + z2), 1.0), abs=1e-6)
+    single = ratio_over_draws([1.0] * 8 + [0.0] * 2, [1.0] * 10)
+    assert single.share_interval == pytest.approx((0.4902, 0.9433), abs=1e-4), "8 of 10"
+    # Several trials each: 0.8 (1 - 0.8) / stderr^2 trials, and the quantile of 3 degrees of freedom.
+    several = ratio_over_draws([9.0, 7.0, 8.0, 8.0], [10.0] * 4)
+    trials = 0.16 / several.stderr**2
+    t2 = stats.t.ppf(0.975, 3) ** 2
+    middle, under = (0.8 + t2 / (2 * trials)), 1 + t2 / trials
+    half = math.sqrt(t2 * (0.16 / trials + t2 / (4 * trials**2)))
+    assert several.share_interval == pytest.approx(((middle - half) / under, (middle + half) / under), rel=1e-6)
+
+
+@pytest.mark.parametrize("share", [0.9, 0.97])
+@pytest.mark.parametrize("most", [1, 5])
+def test_intervals_of_shares_near_1_hold_them(share: float, most: int) -> None:
+    """Fifty documents of one trial, or of up to five that are alike; Student's hold the share in 76 to 94 of 100."""
+    rng = np.random.default_rng(0)
+    covered = 0
+    for _ in range(500):
+        trials = rng.integers(1, most + 1, 50)
+        chance = np.full(50, share) if most == 1 else rng.beta(8 * share, 8 * (1 - share), 50)
+        low, high = ratio_over_draws(rng.binomial(trials, chance), trials).share_interval or (1.0, 0.0)
+        covered += low <= share <= high
+    assert covered / 500 == pytest.approx(0.955, abs=3 * math.sqrt(0.05 * 0.95 / 500))
 
 
 def test_few_draws_are_warned_of_by_their_name() -> None:

@@ -184,9 +184,13 @@ def as_html(shown: Shown) -> str:
 NORMAL = NormalDist().inv_cdf(0.975)  # standard errors, for samples of thousands
 
 
-def margin(interval: Sequence[float] | None, shown: str = ".3f") -> str:
-    """The ± behind a figure; empty where it has no interval."""
-    return "" if interval is None else f" ± {(interval[1] - interval[0]) / 2:{shown}}"
+def margin(interval: Sequence[float] | None, shown: str = ".3f", *, of: float | None = None) -> str:
+    """The ± behind a figure; empty where it has no interval. `of` is a share near 0 or 1, whose interval is longer on
+    one side, which is shown."""
+    if interval is None:
+        return ""
+    half = (interval[1] - interval[0]) / 2 if of is None else max(of - interval[0], interval[1] - of)
+    return f" ± {half:{shown}}"
 
 
 def over(unit: str) -> str:

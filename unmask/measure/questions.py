@@ -365,9 +365,9 @@ def tally(pairs: Sequence[Pair], differences: NDArray[np.float64]) -> dict[str, 
     """In how many pairs the right sentence has the higher score, as `unmask.Scored` has it, but for its `form`.
 
     Scores are sums, not means over tokens, as in the source: a sentence with more tokens has a lower one. Intervals
-    hold the true accuracy in 95 of 100 cases, and say nothing of the training's seed. They are over paradigms, by
-    Student's t (`unmask.measure.uncertainty`), since the pairs of a paradigm are made from one pattern and stand or
-    fall together; for one paradigm, or paradigms that all came out the same, by Wilson's, over pairs of just these.
+    are Wilson's, and say nothing of the training's seed. They are over paradigms (`unmask.measure.uncertainty`), since
+    the pairs of a paradigm are made from one pattern and stand or fall together; for one paradigm, or paradigms that
+    all came out the same, over pairs of just these.
 
     Args:
         pairs: At least one.
@@ -381,7 +381,7 @@ def tally(pairs: Sequence[Pair], differences: NDArray[np.float64]) -> dict[str, 
     def accuracy(some: NDArray[np.bool_]) -> dict[str, Any]:
         won, count = float(points[some].sum()), int(some.sum())
         share = ratio_over_draws(np.bincount(paradigm[some], weights=points[some]), np.bincount(paradigm[some]))
-        interval = share.share_interval
+        interval = None if share.stderr is None else share.share_interval
         return {
             "accuracy": won / count,
             "interval": list(wilson(won, count) if interval is None else interval),

@@ -48,14 +48,19 @@ CONFIDENCE = 0.95
 _ROUNDING = 1e-9  # of figures of the order of 1: what subtracting and adding them up may change
 
 
-def wilson(successes: float, trials: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+def wilson(
+    successes: float, trials: float, confidence: float = CONFIDENCE, *, degrees: float = math.inf
+) -> tuple[float, float]:
     """The interval of a share, which lies within [0, 1] and is of use for few trials and shares near 0 or 1.
 
-    A tie is half a success, which scipy's `binomtest` does not take.
+    A tie is half a success, which scipy's `binomtest` does not take. Where the number of trials is estimated (see
+    `Uncertain.share_interval`), `degrees` are those of freedom of that estimate.
 
     Source: Wilson 1927 (Probable inference, the law of succession, and statistical inference).
     """
     z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    if math.isfinite(degrees):
+        z = student_interval(0.0, 1.0, degrees, confidence)[1]
     share = successes / trials
     middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials**2)) / (1 + z * z / trials)
@@ -117,6 +122,8 @@ class Uncertain:
     stderr: float | None
     degrees: float | None  # of freedom of the standard error, at least 1; None where there is none
     draws: int  # how many documents, or other independent draws, were counted
+    trials: float | None = None  # of a share: how many independent trials are as sure; None where nothing is known
+    is_counted: bool = False  # whether each draw is one trial, so that `trials` is no estimate
 
     @property
     def interval(self) -> tuple[float, float] | None:
@@ -131,9 +138,18 @@ class Uncertain:
 
     @property
     def share_interval(self) -> tuple[float, float] | None:
-        """The interval of a share, cut at 0 and 1."""
-        interval = self.interval
-        return None if interval is None else (max(0.0, interval[0]), min(1.0, interval[1]))
+        """The interval of a share, such as accuracy or recall, by Wilson's score; one of 0 or 1 has a bound, too.
+
+        Of draws of several trials, as many trials are counted as would have the same standard error, and the quantile
+        is Student's; where all draws have the same share, each is one trial.
+
+        Source: Korn and Graubard 1998 (Confidence intervals for proportions with small expected number of positive
+        counts estimated from survey data), for trials by standard error; Dean and Pagano 2015 for Wilson's with them.
+        """
+        if self.trials is None:
+            return None
+        degrees = math.inf if self.is_counted or self.degrees is None else self.degrees
+        return wilson(self.value * self.trials, self.trials, degrees=degrees)
 
 
 def ratio_over_draws(above_G: ArrayLike, below_G: ArrayLike) -> Uncertain:
@@ -152,9 +168,13 @@ def ratio_over_draws(above_G: ArrayLike, below_G: ArrayLike) -> Uncertain:
     share = below / total
     change = (share * value - above / total) / (1.0 - share)  # of the ratio, where a document is left out
     stderr = math.sqrt(float(np.square(change).sum()))
+    is_share = 0.0 <= value <= 1.0
     if stderr <= _SUM_ROUNDING * max(1.0, abs(value)):
-        return Uncertain(value, None, None, len(below))
-    return Uncertain(value, stderr, _degrees(share), len(below))
+        return Uncertain(value, None, None, len(below), 1.0 / float(np.square(share).sum()) if is_share else None)
+    if is_share and np.ptp(below) == 0.0 and np.isin(above, (0.0, below[0])).all():
+        return Uncertain(value, stderr, _degrees(share), len(below), len(below), is_counted=True)
+    trials = value * (1.0 - value) / stderr**2 if is_share else None
+    return Uncertain(value, stderr, _degrees(share), len(below), trials)
 
 
 def _degrees(share: NDArray[np.float64]) -> float:

@@ -4,8 +4,8 @@
     a BEIR folder    queries find what people have judged relevant (`known_items.py`)
 
 All systems answer the same queries, so differences are taken query by query. Intervals are over source documents of the
-queries, or over the queries of a BEIR folder, by Student's t; those of differences share their error by Bonferroni's
-correction, one comparison for each other system, and one figure decides: nDCG@10.
+queries, or over the queries of a BEIR folder: Wilson's of figures, Student's of differences, which share their error by
+Bonferroni's correction, one comparison for each other system; and one figure decides: nDCG@10.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class SearchEvaluation(Result):
             columns = ("", *(f">{NAMES[figure]}" for figure in FIGURES), f">{NAMES[DECIDES]}: model less this")
             lines = []
             for system, figures in task["systems"].items():
-                cells = [f"{figures[name]:.3f}{margin(figures[f'{name}_interval'])}" for name in FIGURES]
+                cells = [f"{figures[f]:.3f}{margin(figures[f'{f}_interval'], of=figures[f])}" for f in FIGURES]
                 less, difference = "", task["differences"].get(system)
                 if difference is not None:
                     less = f"{difference[DECIDES]:+.3f}{margin(difference[f'{DECIDES}_interval'])}"

@@ -154,7 +154,7 @@ def test_training_ends_early_and_the_best_weights_are_kept(
 
     from unmask.commands.finetune_run import Runs
 
-    values = iter([0.2, 0.9, 0.5, 0.9, 0.4, 0.3, 0.1])
+    values = itertools.chain([0.2, 0.9, 0.5, 0.9, 0.4, 0.3], itertools.repeat(0.1))
     real, evaluate = Classify.measure, Runs.evaluate
     evaluated: list[Path] = []
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,15 @@ import numpy as np
 import pytest
 
 from tests.commands.finetune_helpers import MakeModel
-from unmask.commands.finetune_run import ExampleStream, class_weights, factors_of, rank, spread
+from unmask.commands.finetune_run import ExampleStream, class_weights, factors_of, learned_nothing, rank, spread
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.data.rows import Cursor
 from unmask.tasks.answer import AnswerPrediction, AnswerSpan, AnswerTask, QuestionRecord, normalised
-from unmask.tasks.classify import Classify, ClassPrediction, NumberPrediction, Regress, TextRecord
+from unmask.tasks.classify import Classify, ClassPrediction, NumberPrediction, Regress, TextRecord, class_metrics
 from unmask.tasks.files import Labelled, Record
 from unmask.tasks.inputs import Example
 from unmask.tasks.kinds import task_named
-from unmask.tasks.tag import Tag, TagsPrediction, WordsRecord
+from unmask.tasks.tag import Tag, TagsPrediction, WordsRecord, entities_of
 from unmask.tasks.task import FinetuneSettings, Task
 
 
@@ -175,6 +176,58 @@ def test_the_stream_gives_every_example_once_an_epoch() -> None:
         epochs.append(batches)
     assert cursor == Cursor(2)
     assert epochs[0] != epochs[1]
+
+
+def test_metrics_of_classes_and_entities_equal_those_of_the_libraries() -> None:
+    metrics, entities = pytest.importorskip("sklearn.metrics"), pytest.importorskip("seqeval.metrics.sequence_labeling")
+    for seed in range(20):
+        draw = random.Random(seed)
+        right, predicted = (draw.choices(names, k=30) for names in ("abc", "abcd" if seed % 2 else "a"))
+        assert class_metrics(right, predicted) == pytest.approx(
+            {
+                "accuracy": metrics.accuracy_score(right, predicted),
+                "macro_f1": metrics.f1_score(right, predicted, labels=[*"abc"], average="macro", zero_division=0),
+                "micro_f1": metrics.f1_score(right, predicted, average="micro"),
+                "matthews": metrics.matthews_corrcoef(right, predicted),
+            }
+        )
+        tags = tuple(draw.choices(["O", *(f"{prefix}-{name}" for prefix in "BIES" for name in ("x", "y-z"))], k=60))
+        assert entities_of(tags) == tuple((name, a, b + 1) for name, a, b in entities.get_entities([*tags]))
+
+
+@pytest.mark.parametrize(
+    ("tags", "entities"),
+    [
+        ("B-x L-x U-x I-x O M-x", [("x", 0, 2), ("x", 2, 3), ("x", 3, 4), ("x", 5, 6)]),
+        ("B M E S B E", [("entity", 0, 3), ("entity", 3, 4), ("entity", 4, 6)]),
+        ("x x O y x", [("x", 0, 2), ("y", 3, 4), ("x", 4, 5)]),
+    ],
+)
+def test_entities_of_every_scheme(tags: str, entities: list[tuple[str, int, int]]) -> None:
+    assert entities_of(tuple(tags.split())) == tuple(entities)
+    assert entities_of(("B", None, "I")) == (("entity", 0, 3),), "a word without a tag is in it"
+    assert entities_of(("H", "E", "E"), in_scheme=False) == (("H", 0, 1), ("E", 1, 3))
+
+
+@pytest.mark.parametrize(
+    ("task", "records", "predictions", "words"),
+    [
+        (Classify(("a", "b")), "aabb", "aaaa", "all 4 texts get 'a'"),
+        (Classify(("a", "b")), "aaab", "aaab", ""),
+        (Classify(("a", "b")), "aaab", "bbab", "no better than 'a' for all: accuracy 0.500, and 0.750"),
+        (Classify(("a", "b")), "aaaa", "aaaa", ""),
+        (Regress(), (1.0, 2.0, 3.0), (2.1, 2.1, 2.0), "mean"),
+        (Regress(), (1.0, 2.0, 3.0), (1.1, 2.1, 2.9), ""),
+    ],
+)
+def test_a_model_that_learned_nothing(task: Task, records: Any, predictions: Any, words: str) -> None:
+    """Beside the class or the number that is best for all; where it must be the same there is nothing to say."""
+    kind = ClassPrediction if isinstance(task, Classify) else None
+    right = [TextRecord(number, "t", label=label) for number, label in enumerate(records)]
+    said = [kind(each, 1.0, {}) if kind else NumberPrediction(each) for each in predictions]
+    remark = learned_nothing(task, task.measure(right, said), task.metric_names[0], right, said)
+    assert words in remark
+    assert bool(words) == bool(remark)
 
 
 def test_mean_and_deviation_of_seeds() -> None:

@@ -6,9 +6,17 @@ import math
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from scipy import stats
 
-from unmask.measure.uncertainty import few_draws, mean_interval, ratio_over_draws, student_interval
+from unmask.measure.uncertainty import (
+    bootstrap_intervals,
+    few_draws,
+    mean_interval,
+    ratio_over_draws,
+    student_interval,
+    wilson,
+)
 
 
 def test_two_documents_by_hand() -> None:
@@ -139,3 +147,22 @@ def test_few_draws_are_warned_of_by_their_name() -> None:
     assert few_draws(20, "groups") is None
     assert "3 groups" in str(few_draws(3, "groups"))
     assert "one document" in str(few_draws(1, "documents"))
+
+
+def test_figures_of_any_kind_have_intervals_over_documents() -> None:
+    """Ten of ten right: Wilson's lower bound is 10 / (10 + z^2). Of 400 the interval of a share is the normal one."""
+
+    def measure(numbers: NDArray[np.int64]) -> dict[str, float | None]:
+        share = float(np.mean(numbers % 4 == 0))
+        return {"right": 1.0, "share": share, "sum": 40.0 * share, "undefined": None}
+
+    few = bootstrap_intervals(measure, range(10), shares=["right"])
+    assert few["right"] == pytest.approx([10 / (10 + 1.959964**2), 1.0])
+    assert few["undefined"] is None
+    many = bootstrap_intervals(measure, range(400), shares=["share"])
+    half = 1.96 * math.sqrt(0.25 * 0.75 / 400)
+    assert many["share"] == pytest.approx([0.25 - half, 0.25 + half], abs=0.2 * half)
+    assert many["sum"] == pytest.approx([10 - 40 * half, 10 + 40 * half], abs=0.25 * 40 * half)
+    of_eight = bootstrap_intervals(measure, [number // 8 for number in range(400)], shares=["share"])
+    assert of_eight["share"] == pytest.approx(list(wilson(12.5, 50))), "50 documents, all alike"
+    assert set(bootstrap_intervals(measure, ["one"] * 10).values()) == {None}

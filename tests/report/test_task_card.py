@@ -22,7 +22,7 @@ def written(folder: Path, task: Task, **changes: Any) -> ModelCard:
         "metric": "matthews", "metrics": {"matthews": 0.125}, "mean": {"matthews": 0.1}, "margin": {"matthews": 0.05},
         "test_metrics": {"matthews": None}, "test_mean": {"matthews": None}, "test_margin": {"matthews": None},
         "seeds": [{}, {}], "examples": dict.fromkeys(("train", "validation", "test"), COUNTS),
-        "learning_rate": 0.5, "num_parameters": 1234,
+        "learning_rate": 0.5, "num_parameters": 1234, "warning": None,
     }  # fmt: skip
     options: dict[str, Any] = {
         "settings": FinetuneSettings(), "classes": {}, "max_length": 512,

@@ -22,7 +22,7 @@ from unmask.core.hub import lasting_name
 from unmask.core.interruption import Interruption
 from unmask.core.public import public
 from unmask.core.remote import output_at
-from unmask.core.results import Finished, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
+from unmask.core.results import Finished, Reporter, Sheet, Shown, SilentReporter, duration, sentence, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.sources import InMemory, Texts, paths_or_texts, readable
 from unmask.model.card_head import CardSettings, Origin, base_models
@@ -55,21 +55,30 @@ class FineTuned(Finished):
         """A line a metric, and what to do next."""
         summary = self.summary
         several = len(summary["seeds"]) > 1
-        heads = ["", ">best model", *[">mean (± 95 %, over seeds)"] * several, *[">test"] * ("test_mean" in summary)]
+        over = "" if several else " (95 %, over documents)"
+        heads = [
+            "",
+            f">validation{', best seed' if several else over}",
+            *[">mean (± 95 %, over seeds)"] * several,
+            *[f">test{over}"] * ("test_mean" in summary),
+        ]
         rows = []
 
-        def number(value: float | None) -> str:
-            return "undefined" if value is None else f"{value:.3f}"
+        def number(value: float | None, interval: Sequence[float] | None = None) -> str:
+            bounds = "" if several or interval is None else f" ({interval[0]:.3f} to {interval[1]:.3f})"
+            return "undefined" if value is None else f"{value:.3f}{bounds}"
 
         for name, value in summary["metrics"].items():
-            row = [name.replace("_", " "), number(value)]
+            row = [name.replace("_", " "), number(value, summary["interval"][name])]
             if several:
                 margin = summary["margin"][name]
                 row.append(number(summary["mean"][name]) + ("" if margin is None else f" ± {margin:.3f}"))
             if "test_metrics" in summary:
-                row.append(number(summary["test_metrics"][name]))
+                row.append(number(summary["test_metrics"][name], summary["test_interval"][name]))
             rows.append(row)
         yield Sheet(tuple(heads), rows)
+        if summary["warning"]:
+            yield f"\n{sentence(summary['warning'])}"
         yield f"\nmodel   {summary['model']}"
         yield f"report  {self.folder / 'report.html'}"
         yield f"\nTry it: unmask predict {typed(summary['model'])} FILE"

@@ -25,7 +25,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from unmask.core.errors import SettingsError, listed, sealed
@@ -34,7 +36,7 @@ from unmask.core.hashing import permutation
 from unmask.core.interruption import Interruption
 from unmask.core.results import Reporter
 from unmask.data.rows import WHOLE, Cursor, RowBatch, Share
-from unmask.measure.uncertainty import mean_interval
+from unmask.measure.uncertainty import bootstrap_intervals, mean_interval
 from unmask.model.card_head import Origin
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import files_checked, load_model, save_task_model, with_task_head, write_checksums
@@ -50,6 +52,7 @@ from unmask.model.transformers import (
 )
 from unmask.report.cards import write_task_card
 from unmask.report.pages import write_finetune_report
+from unmask.tasks.classify import CLASS_METRICS, class_metrics
 from unmask.tasks.files import Columns, ExampleFiles, Labelled, read_labelled
 from unmask.tasks.inputs import ROW, Example, InputEncoder, pack_examples
 from unmask.tasks.kinds import task_named
@@ -65,7 +68,6 @@ from unmask.train.settings import AdamWSettings, CheckpointSettings, LinearDecay
 from unmask.train.trainer import Trainer
 
 _ORDER = 11  # sets this order apart from those of pretraining
-_PACKAGES = {"sklearn": "scikit-learn", "seqeval": "seqeval"}
 
 
 # ----------------------------------------
@@ -206,11 +208,10 @@ def read_files(
 ) -> tuple[dict[str, Labelled], Task]:
     """Reads the files `train`, `validation` and perhaps `test` of a task; what a model of the first will do.
 
-    That the packages are there that metrics need is checked here, long before they are used.
+    That the package is there that metrics need is checked here, long before it is used.
     """
-    for name, package in _PACKAGES.items():
-        if importlib.util.find_spec(name) is None:
-            raise SettingsError(f"metrics need {package}; install it with: pip install 'unmask[metrics]'")
+    if importlib.util.find_spec("sklearn") is None:
+        raise SettingsError("metrics need scikit-learn; install it with: pip install 'unmask[metrics]'")
     train = read_labelled(paths["train"], kind, settings.columns)
     if train.columns:
         note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in train.columns.items()))
@@ -491,16 +492,23 @@ class Runs(Callback):
             "learning_rate": self.learning_rate,
             "num_parameters": best.num_encoder_parameters,
         }
+        _, predictions = self.evaluate(best, task, "validation")
+        records = self.files["validation"].records
+        summary["interval"] = intervals(task, records, predictions)
+        summary["warning"] = learned_nothing(task, own["metrics"], self.metric, records, predictions)
+        if summary["warning"]:
+            self.reporter.note(summary["warning"])
         if "test" in self.files:
             summary |= {"test_metrics": own["test_metrics"], **spread("test_metrics", runs, prefix="test_")}
-        _, predictions = self.evaluate(best, task, "validation")
+            of_test = self.evaluate(best, task, "test")[1]
+            summary["test_interval"] = intervals(task, self.files["test"].records, of_test)
         names = {name: file.path.name for name, file in self.files.items()}
         write_finetune_report(
             root / "report.html",
             summary=summary,
             settings=self.settings.model_dump(),
             history=[line for run in finished for line in run["history"]],
-            classes=self.task.right_and_predicted(self.files["validation"].records, predictions),
+            classes=self.task.right_and_predicted(records, predictions),
             files=names,
         )
         write_task_card(
@@ -515,6 +523,45 @@ class Runs(Callback):
         )
         write_atomically(root / "summary.json", json.dumps(summary, indent=2, allow_nan=False) + "\n")
         return summary
+
+
+def intervals(task: Task, records: Sequence[Any], predictions: Sequence[Any]) -> dict[str, list[float] | None]:
+    """95 % intervals of a model's metrics over documents; of other seeds they say nothing."""
+
+    def measure(numbers: NDArray[np.int64]) -> Metrics:
+        return task.measure([records[number] for number in numbers], [predictions[number] for number in numbers])
+
+    shares = [name for name in task.metric_names if task.items(records, name) is not None]
+    return bootstrap_intervals(measure, [task.document_of(record) for record in records], shares=shares)
+
+
+def learned_nothing(
+    task: Task, metrics: Metrics, metric: str, records: Sequence[Any], predictions: Sequence[Any]
+) -> str:
+    """What shows that a model is no better than one that says the same of all; empty where it is better."""
+    right, said = task.right_and_predicted(records, predictions)
+    if not said:
+        said = [
+            str(getattr(each, name)) for each in predictions for name in ("labels", "answer") if hasattr(each, name)
+        ]
+    value, what = metrics[metric], ""
+    if len(set(said)) == 1 and len(records) > 1 and len(set(right)) != 1:
+        what = f"learned nothing: all {len(said):,} {'words' if task.kind == 'tag' else 'texts'} get {said[0]!r}"
+    elif len(set(right)) > 1 and metric in CLASS_METRICS:
+        common = Counter(right).most_common(1)[0][0]
+        always = class_metrics(right, [common] * len(right))[metric] or 0.0
+        if value is not None and value <= always:
+            what = f"is no better than {common!r} for all: {metric} {value:.3f}, and {always:.3f}"
+    elif task.kind == "regress":
+        error, deviation = metrics["rmse"] or 0.0, statistics.pstdev(record.label for record in records)
+        if deviation and error >= deviation:
+            what = f"is no better than the mean number for all: rmse {error:.3g}, and {deviation:.3g}"
+    elif value == 0.0:
+        what = f"learned nothing: its {metric.replace('_', ' ')} is 0"
+    return what and (
+        f"the model {what}; try more epochs or examples, another finetune.learning_rate, "
+        "finetune.class_weights=balanced where classes are rare, or a model that was pretrained longer"
+    )
 
 
 def spread(key: str, runs: Sequence[dict[str, Any]], *, prefix: str = "") -> dict[str, Metrics]:

@@ -137,7 +137,7 @@ def _bits(figures: Mapping[str, Any]) -> str:
 
 MOST_CLASSES = 50
 _PARTS = {"validation": ("metrics", ""), "test": ("test_metrics", "test_")}  # of a summary; what its means begin with
-# What the hub calls a metric, where that is another name than ours. Those of entities are seqeval's.
+# What the hub calls a metric, where that is another name than ours. Those of entities are called as seqeval's.
 _HUB_NAMES = {
     "macro_f1": "f1",
     "micro_f1": "f1",
@@ -246,12 +246,16 @@ def _figures_of_task(summary: Mapping[str, Any], files: Mapping[str, str]) -> st
     parts = {part: keys for part, keys in _PARTS.items() if part in files}
     heads = ["metric"]
     for part in parts:
-        heads += [part, *([f"{part}, mean of {len(summary['seeds'])} seeds ({over('seeds')})"] if several else [])]
+        heads += [
+            part if several else f"{part} (95 %, over documents)",
+            *([f"{part}, mean of {len(summary['seeds'])} seeds ({over('seeds')})"] if several else []),
+        ]
     rows = []
     for name in summary["metrics"]:
         row = [_shown_name(name)]
         for key, prefix in parts.values():
-            row.append(defined(summary[key][name]))
+            bounds = None if several else summary[f"{prefix}interval"][name]
+            row.append(defined(summary[key][name]) + (f" ({bounds[0]:.3f} to {bounds[1]:.3f})" if bounds else ""))
             if several:
                 spread = summary[f"{prefix}margin"][name]
                 mean = defined(summary[f"{prefix}mean"][name])

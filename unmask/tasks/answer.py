@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -231,6 +231,10 @@ class AnswerTask(Task):
         begin_N, end_N = of_both.each_N.chunk(2)
         wrong_begin_N, wrong_end_N = of_both.wrong_N.chunk(2)
         return Losses(of_both.total / 2, (begin_N + end_N) / 2, wrong_begin_N | wrong_end_N)
+
+    @classmethod
+    def document_of(cls, record: QuestionRecord) -> Hashable:
+        return record.context
 
     def measure(self, records: Sequence[QuestionRecord], predictions: Sequence[AnswerPrediction]) -> Metrics:
         """Of several right answers the one that is nearest. F1 is that of the words that two answers share, each as

@@ -9,6 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -26,6 +27,7 @@ from unmask.tasks.task import TARGET, FinetuneSettings, Metrics, Task
 from unmask.tokenizer.spans import word_spans
 
 _ENTITY = re.compile(r"(B|I|E|L|S|U)-.+")
+_PREFIX = re.compile(r"([BIMELSU])(?:-(.+))?")
 _ENTITIES = ("entity_f1", "entity_precision", "entity_recall")
 _PLAIN = ("accuracy", "macro_f1")
 
@@ -169,21 +171,19 @@ class Tag(Task):
         return (*_ENTITIES, *_PLAIN) if are_entities else _PLAIN
 
     def measure(self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]) -> Metrics:
-        """Of entities by seqeval."""
+        """Of entities as seqeval counts them: one is right where its label, begin and end are."""
         of_words = class_metrics(*self.right_and_predicted(records, predictions))
         plain: Metrics = {name: of_words[name] for name in _PLAIN}
         if self.metric_names == _PLAIN:
             return plain
-        from seqeval.metrics import f1_score, precision_score, recall_score
-
-        # Tags as seqeval knows them, without BILOU's `L` and `U`; a word without a tag is outside.
-        spelled = {"L-": "E-", "U-": "S-"}
         right, predicted = (
-            [[spelled.get(tag[:2], tag[:2]) + tag[2:] if tag else "O" for tag in tags] for tags in every]
-            for every in ([record.tags or () for record in records], [each.tags for each in predictions])
+            [set(entities_of(tags)) for tags in each]
+            for each in ([record.tags or () for record in records], [each.tags for each in predictions])
         )
-        of: dict[str, Any] = dict(zip(_ENTITIES, (f1_score, precision_score, recall_score), strict=True))
-        return {name: float(function(right, predicted, zero_division=0)) for name, function in of.items()} | plain
+        hits = sum(len(a & b) for a, b in zip(right, predicted, strict=True))
+        num_right, num_predicted = sum(map(len, right)), sum(map(len, predicted))
+        counts = (num_right + num_predicted) / 2, num_predicted, num_right
+        return {name: hits / count if count else 0.0 for name, count in zip(_ENTITIES, counts, strict=True)} | plain
 
     def right_and_predicted(
         self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]
@@ -191,6 +191,32 @@ class Tag(Task):
         """Of all words. A word without prediction has an empty one."""
         right = [tag for record in records for tag in record.tags or ()]
         return right, [tag or "" for each in predictions for tag in each.tags]
+
+
+@lru_cache(maxsize=1 << 17)  # of each sentence, however often an interval draws it
+def entities_of(tags: tuple[str | None, ...], *, in_scheme: bool = True) -> tuple[tuple[str, int, int], ...]:
+    """The entities of a sentence, [begin, end) in words: (label, begin, end).
+
+    All schemes are read at once: an entity begins at `B-`, `S-`, `U-`, where the label changes, and behind `O`, `E-`,
+    `L-`, `S-` and `U-`; bare `B`, `I` ... are those of the label `entity`. Tags without a prefix, and all tags that are
+    not `in_scheme` (parts of speech), are labels, whose neighbours are one entity, as in transformers' pipeline. Words
+    without a tag interrupt nothing.
+
+    Source: seqeval's default mode, which is that of conlleval (Tjong Kim Sang and De Meulder 2003).
+    """
+    entities: list[tuple[str, int, int]] = []
+    is_open = False
+    for place, tag in enumerate(tags):
+        if tag is None:
+            continue
+        match = _PREFIX.fullmatch(tag) if in_scheme else None
+        prefix, label = (match[1], match[2] or "entity") if match else ("I", tag)
+        if is_open and prefix not in "BSU" and entities[-1][0] == label:
+            entities[-1] = (label, entities[-1][1], place + 1)
+        elif tag != "O":
+            entities.append((label, place, place + 1))
+        is_open = tag != "O" and prefix not in "ELSU"
+    return tuple(entities)
 
 
 def _words_of(text: str) -> tuple[str, ...]:

@@ -15,7 +15,7 @@ Shape suffixes: T = positions of a batch in a line, N = places, L = tokens of a 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, Self
@@ -245,6 +245,11 @@ class Task(ABC):
     def items(self, records: Sequence[Any], metric: str) -> int | None:
         """Of how many items a metric is the share; None where it is no share."""
         return len(records)
+
+    @classmethod
+    def document_of(cls, record: Any) -> Hashable:
+        """What a record is drawn with in intervals: records of one document are alike."""
+        return id(record)
 
     def right_and_predicted(self, records: Sequence[Any], predictions: Sequence[Any]) -> tuple[list[str], list[str]]:
         """The right and the predicted classes side by side; empty where it has none."""

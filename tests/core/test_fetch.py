@@ -120,6 +120,12 @@ def test_pickles_are_not_fetched(hub: FakeHub, model_folder: Path) -> None:
     assert "pytorch_model.bin" not in {path.name for path in hub.cache.rglob("*")}
 
 
+def test_pickled_weights_are_to_be_saved_anew(model_folder: Path) -> None:
+    (model_folder / "model.safetensors").rename(model_folder / "pytorch_model.bin")
+    with pytest.raises(ModelError, match="save_pretrained"):
+        find_weights(model_folder)
+
+
 def test_weights_in_several_files(hub: FakeHub, model_folder: Path) -> None:
     parts = [f"model-0000{n}-of-00002.safetensors" for n in (1, 2)]
     (model_folder / "model.safetensors").rename(model_folder / parts[0])

@@ -12,9 +12,10 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from tests.tokenizer.families import FAMILIES, SENTENCE, TEXT, trained
+from tests.tokenizer.families import FAMILIES, SENTENCE, TEXT, trained, words
 from unmask.core.errors import TokenizerError
 from unmask.tokenizer.loading import as_tokenizer, load_tokenizer
+from unmask.tokenizer.spans import word_spans
 from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 from unmask.tokenizer.trainers import default_vocab_size, train_bpe, train_chars, train_unigram, train_wordpiece
 
@@ -110,6 +111,35 @@ def test_case_is_folded_only_when_asked(family: str, train: type[tokenizers.Toke
     folded = Tokenizer(train(lambda: TEXT.split("\n"), vocab_size=340, lowercase=True))
     for tokenizer, expected in ((trained(family), "I the Zoë"), (folded, "i the zoë")):
         assert tokenizer.decode(tokenizer.encode_corpus(["I the Zoë"])[0].input_ids.tolist()) == expected
+
+
+JOINED = [
+    "می\u200cخواهم کتاب\u200cهای تازه",
+    "क्\u200dष र्\u200dय",
+    "👨\u200d👩\u200d👧 👍🏽 ❤\ufe0f",
+    "exam\u00adple co\u2060op",
+]
+
+
+@pytest.mark.parametrize("family", ["wordpiece", "bpe", "unigram", "char"])
+@pytest.mark.parametrize("text", JOINED)
+def test_nothing_is_cleaned_and_joiners_stay_in_their_words(family: str, text: str, tmp_path: Path) -> None:
+    train = {"wordpiece": train_wordpiece, "bpe": train_bpe, "unigram": train_unigram, "char": train_chars}[family]
+    tokenizer = Tokenizer(train(lambda: [text] * 50))
+    assert tokenizer.decode(tokenizer.encode_corpus([text])[0].input_ids.tolist()) == text
+    assert [word for word in words(tokenizer, text) if word.strip()] == text.split()
+    assert [text[begin:end] for begin, end in word_spans(text)] == text.split()
+    tokenizer.save(tmp_path, max_length=64)
+    theirs = pytest.importorskip("transformers").AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs(text)["input_ids"] == tokenizer.encode_prompt(text).tolist()
+
+
+def test_characters_that_bert_cleans_are_taken_out_where_the_text_had_none() -> None:
+    """So plain text has the tokenizer that it had, and a stray joiner in new text does not make a word unknown."""
+    tokenizer = Tokenizer(train_wordpiece(lambda: ["an example"] * 50))
+    assert tokenizer.encode_corpus(["exam\u00adple\x00"])[0].input_ids.tolist() == [
+        tokenizer.backend.token_to_id("example")
+    ]
 
 
 CHINESE = "".join(map(chr, range(0x4E00, 0x4E80)))

@@ -24,7 +24,7 @@ from unmask.tokenizer.words import Kind, count_single_words, kind_of, kinds_of_b
         (".,'-_$+~—。«", Kind.PUNCTUATION),
         ("😀€→\u200b", Kind.SYMBOL),
         ("中㐀\U00020000", Kind.IDEOGRAPH),
-        ("\u0301\u093f\ufe0f\u200d", Kind.MARK),
+        ("\u0301\u093f\ufe0f\u200d\u00ad\U0001f3fd", Kind.MARK),
     ],
 )
 def test_kinds(characters: str, kind: Kind) -> None:

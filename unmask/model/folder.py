@@ -71,6 +71,8 @@ def find_weights(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
     path = find_model(model, way_out=way_out)
     for name, is_there in ((CONFIG, (path / CONFIG).is_file()), (WEIGHTS, has_weights(path))):
         if not is_there:
+            if name == WEIGHTS and any(path.glob(_WEIGHTS[1])):
+                way_out = "its weights are pickled: load it with transformers and save it anew (save_pretrained)"
             raise ModelError(f"{path}: there is no {name}; {way_out}")
     return path
 

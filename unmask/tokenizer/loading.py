@@ -159,20 +159,25 @@ def _understood(what: str, hint: str = "") -> Iterator[None]:
 
 
 def _read_entries(file: Path, whose: str) -> dict[str, int]:
-    """The entries of a `vocab.txt` and their ids, which are the numbers of the lines."""
+    """The entries of a `vocab.txt` and their ids, the numbers of the lines, as transformers has them: of equal entries
+    the last counts. Lines without an entry are `[unused7]`, but blank ones at the end are nothing."""
     try:
-        text = file.read_text(encoding="utf-8")
+        lines = file.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
     except UnicodeDecodeError as error:
         raise TokenizerError(f"{file}: not UTF-8 ({error}); give {whose} vocabulary, an entry a line") from error
+    id_of = {entry: id_ for id_, entry in enumerate(lines) if entry}
     vocab: dict[str, int] = {}
-    for id_, line in enumerate(text.removesuffix("\n").split("\n")):
-        entry = line.rstrip("\r")
-        if entry in vocab:
-            raise TokenizerError(
-                f"{file}: line {id_ + 1} repeats {entry!r} of line {vocab[entry] + 1}; give a vocabulary whose entries "
-                "differ"
-            )
+    for id_, line in enumerate(lines):
+        entry = line
+        if id_of.get(line) != id_:  # a row of the model that no text reaches, which the library wants to have a name
+            entry = f"[unused{id_}]"
+            while entry in id_of:
+                entry = entry.replace("unused", "unused0")
         vocab[entry] = id_
+    repeated = [f"{line!r} (line {id_ + 1})" for id_, line in enumerate(lines) if line and id_of[line] != id_]
+    if repeated:
+        first = ", ".join(repeated[:3])
+        log.warning("%s: %d entries come again, and only the last counts: %s", file, len(repeated), first)
     return vocab
 
 

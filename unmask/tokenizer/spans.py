@@ -173,12 +173,13 @@ def written_fields(spans: Spans) -> dict[str, list[list[Any]]]:
 # The words of a raw text, before any tokenizer.
 
 _RUN = re.compile(r"\w+|[^\w\s]")  # Python's \w has no marks
-_JOINERS = "\u200c\u200d"  # within Persian and Indian words, and within emoji
+# Within Persian and Indian words and within emoji; soft hyphens; colours of emoji, and the letters of flags
+_JOINERS = re.compile("[\u200c\u200d\u00ad\u2060\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]")
 
 
 def is_mark(character: str) -> bool:
     """Whether it is an accent or vowel sign that combines with the character before it, or joins two."""
-    return unicodedata.category(character)[0] == "M" or character in _JOINERS
+    return unicodedata.category(character)[0] == "M" or _JOINERS.match(character) is not None
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
@@ -193,7 +194,7 @@ def word_spans(text: str) -> list[tuple[int, int]]:
         begin, end = match.span()
         joins = bool(spans) and spans[-1][1] == begin
         is_run = text[begin].isalnum() or text[begin] == "_"
-        if joins and (is_mark(text[begin]) or (in_word and is_run)):
+        if joins and (is_mark(text[begin]) or (in_word and is_run) or text[begin - 1] == "\u200d"):
             spans[-1] = spans[-1][0], end
         else:
             spans.append((begin, end))

@@ -270,11 +270,15 @@ class Tokenizer:
 
     @cached_property
     def _of_corpus(self) -> tokenizers.Tokenizer:
-        """A copy for which special tokens are letters, made when text of a corpus is first met.
+        """A copy for which the tokens of the five roles are letters, made when text of a corpus is first met.
 
-        The setting holds for every thread at once, and a prompt of another thread needs its masks.
+        The setting holds for every thread at once, and a prompt of another thread needs its masks. Other added tokens,
+        special (`<url>`) or not, are what they are in a prompt.
         """
-        copy = tokenizers.Tokenizer.from_str(self.backend.to_str())
+        content = json.loads(self.backend.to_str())
+        for token in content["added_tokens"]:
+            token["special"] = token["content"] in self.special_names.values()
+        copy = tokenizers.Tokenizer.from_str(json.dumps(content))
         copy.encode_special_tokens = True
         return copy
 
@@ -286,12 +290,13 @@ class Tokenizer:
             parts["model"]["type"] == "WordPiece"
             and parts["pre_tokenizer"] == {"type": "BertPreTokenizer"}
             and (parts["normalizer"] or {}).get("type") in (None, "BertNormalizer")
-            and all(token["special"] for token in parts["added_tokens"])  # these are letters in corpus text
+            and {token["content"] for token in parts["added_tokens"]} <= set(self.special_names.values())
         )
         return WordMemory(self._of_corpus) if is_of_words else None
 
     def encode_corpus(self, texts: Sequence[str]) -> list[EncodedText]:
-        """Tokenizes corpus text, in which `[MASK]` or `[SEP]` are letters like any other, in parallel."""
+        """Tokenizes corpus text, in which `[MASK]` or `[SEP]` are letters like any other, in parallel. Other added
+        tokens are themselves."""
         joined, lengths = self.encode_joined(texts)
         ends = np.cumsum(lengths)
         return [

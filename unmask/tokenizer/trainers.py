@@ -113,6 +113,8 @@ PREFIX = "##"
 def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False) -> tokenizers.Tokenizer:
     """Trains a WordPiece tokenizer with BERT's normaliser and pre-tokenizer.
 
+    The normaliser takes control and format characters out (joiners, soft hyphens) only where this text has none.
+
     The library's trainer numbers letters in the order of a hash map, and breaks ties between equally frequent pairs by
     these numbers, so two runs over the same text differ by some tens of entries. Here the letters are counted first and
     handed over in a fixed order, which makes all that follows fixed. The rarest letters become `[UNK]` where they would
@@ -121,9 +123,14 @@ def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: b
     Source: Schuster and Nakajima 2012; trained by merges as in the `tokenizers` library.
     """
     tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=lowercase, strip_accents=False)
+    as_it_is, cleaned = (
+        normalizers.BertNormalizer(clean_text=clean_text, lowercase=lowercase, strip_accents=False)
+        for clean_text in (False, True)
+    )
+    ranked, num_needed, num_bytes = count_letters(as_it_is, texts())
+    loses = any(not cleaned.normalize_str(letter) for letter in ranked)
+    tokenizer.normalizer = as_it_is if loses else cleaned
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
-    ranked, num_needed, num_bytes = count_letters(tokenizer.normalizer, texts())
 
     def alphabet(letters: Sequence[str]) -> list[str]:
         """Letters as they begin words, and as they stand within them where the pre-tokenizer lets them."""

@@ -49,9 +49,22 @@ FORMS = [
     # Classes
     Form("classify", "CSV without a header", "a.csv", "A fine day.,good\nRain again.,bad\n",
          [("A fine day.", "good"), ("Rain again.", "bad")]),
+    Form("classify", "rows without a label (null, empty, NaN; `-` and -1 beside other classes) are left out", "a.jsonl",
+         '{"text": "Sun.", "label": 0}\n{"text": "Rain.", "label": 2}\n{"text": "Fog.", "label": -1}\n'
+         '{"text": "Ice.", "label": null}\n{"text": "Hail.", "label": 1}\n',
+         [("Sun.", "0"), ("Rain.", "2"), ("Hail.", "1")]),
     # Several labels
+    Form("multi_label", "a column of 0 and 1 for each label", "a.csv", "id,text,wet,blue\n1,Sea.,1,1\n2,Rain.,1,0\n",
+         [("Sea.", ("wet", "blue")), ("Rain.", ("wet",))]),
+    Form("multi_label", "0 and 1 by place", "a.jsonl", '{"text": "Sea.", "labels": [1, 0, 1]}\n',
+         [("Sea.", ("0", "2"))]),
     Form("multi_label", "lists", "a.jsonl", '{"text": "Sea.", "labels": ["wet", "blue"]}\n',
          [("Sea.", ("wet", "blue"))]),
+    Form("multi_label", "lists as Python and numpy write them", "a.csv",
+         "text,labels\nSea.,\"['wet', 'blue']\"\nSky.,['blue' 'high']\n",
+         [("Sea.", ("wet", "blue")), ("Sky.", ("blue", "high"))]),
+    Form("multi_label", "names with `;` between them (another sign: `finetune.label_separator`)", "a.csv",
+         "text,labels\nSea.,wet; blue\nFire.,\n", [("Sea.", ("wet", "blue")), ("Fire.", ())]),
     # Numbers
     Form("regress", "TSV", "a.tsv", "text\tscore\nA fine day.\t4.5\n", [("A fine day.", 4.5)]),
     # Pairs of texts with a class

@@ -89,16 +89,10 @@ def test_pairs_and_numbers(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kind", "row", "place"),
     [
-        ("classify", {"text": "a", "label": None}, "row 2, column 'label'"),
-        ("classify", {"text": "a", "label": float("nan")}, "row 2, column 'label'"),
-        ("classify", {"text": "a", "label": "NaN"}, "row 2, column 'label'"),
         ("classify", {"text": "a", "label": 1.5}, "row 2, column 'label': has the number 1.5"),
         ("classify", {"text": 3, "label": "x"}, "row 2, column 'text': has int"),
         ("classify", {"text": "a"}, "row 2 has no column 'label'"),
         ("classify", {"label": "x"}, "row 2 has no column 'text'"),
-        ("regress", {"text": "a", "label": float("nan")}, "row 2, column 'label': has NaN"),
-        ("regress", {"text": "a", "label": "nan"}, "row 2, column 'label': has NaN"),
-        ("regress", {"text": "a", "label": ""}, "row 2, column 'label'"),
         ("regress", {"text": "a", "label": "many"}, "row 2, column 'label': has 'many'"),
         ("regress", {"text": "a", "label": float("inf")}, "row 2, column 'label': has inf"),
         ("regress", {"text": "a", "label": 1e300}, "row 2, column 'label': has 1e\\+300"),
@@ -109,6 +103,85 @@ def test_bad_values(tmp_path: Path, kind: str, row: dict[str, Any], place: str) 
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "good", "label": 1}, row])
     with pytest.raises(CorpusError, match=place):
         read(path, kind)
+
+
+@pytest.mark.parametrize(
+    ("kind", "labels", "expected"),
+    [
+        ("classify", ["a", None, "", "b", "NaN", "-", float("nan")], ["a", "b"]),
+        ("classify", ["+", "-", "+"], ["+", "-", "+"]),
+        ("classify", [0, -1, 1, 2, 2, -1, -1], ["0", "1", "2", "2"]),
+        ("classify", [0, -1, 1, 0, 1, 1], ["0", "1", "0", "1", "1"]),
+        ("classify", [0, -1, 1, -1, 0], ["0", "-1", "1", "-1", "0"]),  # as often as the others: the opposite of 1
+        ("classify", [1, -1], ["1", "-1"]),
+        ("classify", ["-1", "a", "b"], ["-1", "a", "b"]),
+        ("regress", [1.5, None, "", "nan", -1, "n/a"], [1.5, -1.0]),
+        ("multi_label", [["a", "b"], [], None, "", "-", ["b"]], [("a", "b"), (), (), (), ("b",)]),
+        ("multi_label", [[0, 2], [1], [0, 1]], [("0", "2"), ("1",), ("0", "1")]),
+        ("multi_label", [[0], [1], [1]], [("0",), ("1",), ("1",)]),
+        ("multi_label", [[0, 1, 1], [False, True, False], [0.0, 0.0, 0.0]], [("1", "2"), ("1",), ()]),
+        ("multi_label", ["[0 1]", "[1. 0.]", "[1, 1]", "-"], [("1",), ("0",), ("0", "1")]),
+        ("multi_label", [[0, 1], None, [-1, 1], [1, 1]], [("1",), ("0", "1")]),
+        ("multi_label", ["['a' 'b']", "['a', \"b's\"]", '["b"]'], [("a", "b"), ("a", "b's"), ("b",)]),
+    ],
+)  # fmt: skip
+def test_no_label_and_labels_by_place(tmp_path: Path, kind: str, labels: list[Any], expected: list[Any]) -> None:
+    """What means no label is left out and counted; in predictions nothing is."""
+    rows = [{"text": f"text {number}", "label": label} for number, label in enumerate(labels)]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    found = read(path, kind)
+    assert [record.label for record in found.records] == expected
+    left_out = len(labels) - len(expected)
+    assert any(f"{left_out} of {len(labels)} rows have no label" in note for note in found.notes) == (left_out > 0)
+    assert any("by place" in note for note in found.notes) == bool(found.places)
+    assert len(read(path, kind, with_labels=False).records) == len(labels)
+    again = read_labelled(path, task_named(kind), Columns(), like=found)
+    assert [record.label for record in again.records] == expected
+
+
+def test_other_files_are_read_like_the_one_for_training(tmp_path: Path) -> None:
+    """Whether lists are numbers of classes or by place is decided once."""
+    short, numbers, places = (
+        write_jsonl(tmp_path / f"{n}.jsonl", [{"text": "a", "label": label} for label in labels])
+        for n, labels in enumerate(([[0, 1]], [[1, 2], [0]], [[1, 0], [1, 1]]))
+    )
+    for train, expected in ((numbers, ("0", "1")), (places, ("1",))):
+        again = read_labelled(short, task_named("multi_label"), Columns(), like=read(train, "multi_label"))
+        assert again.records[0].label == expected
+    with pytest.raises(CorpusError, match=r"row 1 has \[1, 2\]"):
+        read_labelled(numbers, task_named("multi_label"), Columns(), like=read(places, "multi_label"))
+    with pytest.raises(CorpusError, match="none of the 2 rows has a label"):
+        read(write_jsonl(tmp_path / "e.jsonl", [{"text": "a", "label": None}, {"text": "b", "label": ""}]))
+
+
+def test_columns_of_0_and_1(tmp_path: Path) -> None:
+    table = "id,text,toxic,rude,cruel\n1,You fool.,1,0,0\n2,Good day.,0,0,0\n3,Die.,1,1,\n4,Ugh.,1,1,1\n"
+    path = written(tmp_path / "a.csv", table)
+    found = read(path, "multi_label")
+    assert found.columns == {"text": "text", "label": "toxic,rude,cruel"}
+    assert [record.label for record in found.records] == [("toxic",), (), ("toxic", "rude", "cruel")]
+    two = read(path, "multi_label", label="rude,cruel")
+    assert [record.label for record in two.records] == [(), (), ("rude", "cruel")]
+    with pytest.raises(CorpusError, match="'rued'"):
+        read(path, "multi_label", label="toxic,rued")
+
+
+@pytest.mark.parametrize("sign", [",", "|", ";"])
+@pytest.mark.parametrize("kind", ["classify", "multi_label"])
+def test_labels_that_are_joined(tmp_path: Path, sign: str, kind: str) -> None:
+    rows = [{"text": "a", "label": label} for label in (f"sea{sign} land", "sea", "land", "sky")]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    if kind == "multi_label" and sign == ";":
+        assert read(path, kind).records[0].label == ("sea", "land")
+        return
+    with pytest.raises(CorpusError, match=f"'[{sign}]'.*finetune.label_separator"):
+        read(path, kind)
+    whole, cut = (
+        read_labelled(path, task_named(kind), Columns(), separator=each).records[0].label for each in ("", sign)
+    )
+    assert (whole, cut)[kind == "multi_label"] == (f"sea{sign} land", ("sea", "land"))[kind == "multi_label"]
+    places = [{"text": "a", "label": f"{town}{sign} France"} for town in ("Lyon", "Nice")]
+    assert len(read(write_jsonl(tmp_path / "b.jsonl", places), "classify").records) == 2
 
 
 def test_treebanks(tmp_path: Path) -> None:

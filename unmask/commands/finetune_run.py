@@ -212,7 +212,9 @@ def read_files(
     """
     if importlib.util.find_spec("sklearn") is None:
         raise SettingsError("metrics need scikit-learn; install it with: pip install 'unmask[metrics]'")
-    train = read_labelled(paths["train"], kind, settings.columns)
+    train = read_labelled(paths["train"], kind, settings.columns, separator=settings.label_separator)
+    for line in train.notes:
+        note(line)
     if train.columns:
         note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in train.columns.items()))
     task = kind.learned_from(train, settings, pooling)
@@ -222,7 +224,9 @@ def read_files(
     columns = Columns(**train.columns) if train.columns else settings.columns
     for name in ("validation", "test"):
         if name in paths:
-            files[name] = read_labelled(paths[name], kind, columns)
+            files[name] = read_labelled(paths[name], kind, columns, like=train, separator=settings.label_separator)
+            for line in files[name].notes:
+                note(line)
             if remark := task.check(files[name], train.path):
                 note(remark)
     return files, task

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -19,15 +19,15 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.core.errors import CorpusError, ModelError, listed, parse_json, shown
-from unmask.data.columns import Role, in_order
+from unmask.core.errors import CorpusError, ModelError, listed, shown, whole_number
+from unmask.data.columns import Role, class_name, in_order
 from unmask.data.rows import Rows
 from unmask.model.encoder import MaskedLM
 from unmask.model.fused import Losses, predicted_positions
 from unmask.model.layers import LabelHead
 from unmask.model.layout_names import ClassifierPooling
 from unmask.model.transformers import TaskNetwork
-from unmask.tasks.files import Form, Labelled, LabelledRow, Pairing
+from unmask.tasks.files import NO_LABEL, Form, Labelled, LabelledRow, Pairing, flag_of, list_in
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
 from unmask.tasks.task import TARGET, FinetuneSettings, Metrics, Task
 from unmask.train.objectives import Targets as BatchTargets
@@ -37,7 +37,8 @@ _FIRST = np.zeros(1, dtype=np.int64)
 _BITS = 62  # of a column: all values are positive, and -1 stands where there is no target
 _LIKELY = 0.5
 _LARGEST = 1e15  # number that is learned: float32 holds its square
-_SEPARATOR = ";"  # between several labels in a cell
+_SEPARATORS = ";,|"  # that may stand between several labels in a cell; the first is expected there
+_WHOLE = "if they are names, set finetune.label_separator to an empty text"
 Targets = Mapping[str, NDArray[np.int64] | NDArray[np.float32]]
 
 
@@ -62,6 +63,20 @@ def class_metrics(right: Sequence[str], predicted: Sequence[str]) -> Metrics:
         "micro_f1": share,
         "matthews": float(hits.sum() * count - of_right @ of_predicted) / spread if spread else 0.0,
     }
+
+
+def _sign_between(names: Iterable[str]) -> str | None:
+    """The sign that stands between several names: there are some whose parts are all in other names too.
+
+    Example: `,` in `sea, land`, `sea` and `land`; none in `Lyon, France`, `Nice, France`.
+    """
+    distinct = set(names)
+    for sign in _SEPARATORS:
+        parts_of = [{part.strip() for part in name.split(sign)} - {""} for name in distinct]
+        counts = Counter(part for parts in parts_of for part in parts)
+        if any(len(parts) > 1 and all(counts[part] > 1 for part in parts) for parts in parts_of):
+            return sign
+    return None
 
 
 @dataclass(frozen=True)
@@ -93,6 +108,18 @@ class TextTask(Task):
     def label_of(cls, row: LabelledRow) -> Any:
         """The label of a row."""
 
+    @classmethod
+    def settled(
+        cls, read: Labelled, names: Sequence[str] | None, like: Labelled | None, separator: str | None
+    ) -> Labelled:
+        """Rows without a label are left out, and counted."""
+        labelled = [record for record in read.records if record.label is not None]
+        if not labelled:
+            raise CorpusError(f"{read.path}: none of the {len(read.records):,} rows has a label")
+        left_out = len(read.records) - len(labelled)
+        note = f"{read.path}: {left_out:,} of {len(read.records):,} rows have no label: left out"
+        return replace(read, records=labelled, notes=[*read.notes, *[note] * (left_out > 0)])
+
     @abstractmethod
     def targets_of(self, record: TextRecord) -> Targets:
         """The right answer by name, an entry each."""
@@ -123,7 +150,8 @@ class TextTask(Task):
                 f"fewer than {least}: {len(rare)}); give it more, take it out, or allow it with --set "
                 f"finetune.least_examples={counts[rare[0]]}"
             )
-        return cls(in_order(counts), train.is_paired, settings.max_length, pooling, train.columns)
+        names = tuple(name for name in train.places if name in counts) or in_order(counts)
+        return cls(names, train.is_paired, settings.max_length, pooling, train.columns)
 
     def check(self, file: Labelled, train: Path) -> str | None:
         """Pairs are not compared with single texts."""
@@ -171,8 +199,34 @@ class Classify(TextTask):
     pairing: ClassVar[Pairing] = "named"
 
     @classmethod
-    def label_of(cls, row: LabelledRow) -> str:
+    def label_of(cls, row: LabelledRow) -> str | None:
         return row.class_name(*row.cell("label"))
+
+    @classmethod
+    def settled(
+        cls, read: Labelled, names: Sequence[str] | None, like: Labelled | None, separator: str | None
+    ) -> Labelled:
+        """`-` and `-1` are no label where the training file has no such class. There, `-` is one beside `+`, and -1
+        beside -2, beside names, and as often as 0 and 1, of which it may be the opposite."""
+        counts, notes = Counter(record.label for record in read.records if record.label is not None), list(read.notes)
+        known = counts if like is None else {record.label for record in like.records}
+        is_class = {name: name in known for name in ("-", "-1")}
+        if like is None and len(others := counts.keys() - is_class) > 1:
+            are_numbers = all(whole_number(name) is not None for name in others)
+            is_rare = len(others) > 2 or 2 * counts["-1"] <= min(counts[name] for name in others)
+            is_class = {"-": "+" in others, "-1": not (are_numbers and is_rare)}
+            if counts["-1"] and are_numbers and not is_rare:
+                notes.append(f"{read.path}: -1 is a class of {counts['-1']:,} rows; if it is none, take them out")
+        lists = [name for name in counts if len(list_in(name) or ()) > 1]
+        if like is None and separator is None and (lists or (sign := _sign_between(counts))):
+            what, way_out = f"a list, such as {shown(lists[0])}" if lists else f"names that {sign!r} joins", ""
+            if not lists:
+                way_out = f" --set finetune.label_separator={sign!r}"
+            raise CorpusError(
+                f"{read.path}: the label is {what}; of several take --task multi_label{way_out}; {_WHOLE}"
+            )
+        records = [replace(each, label=None) if not is_class.get(each.label, True) else each for each in read.records]
+        return super().settled(replace(read, records=records, notes=notes), names, like, separator)
 
     @classmethod
     def classes_of(cls, record: TextRecord) -> Sequence[str]:
@@ -239,8 +293,9 @@ class LabelsPrediction:
 class MultiLabel(TextTask):
     """Any number of labels for a text, or for a pair where the second text's column is named.
 
-    Labels are a list in a cell of JSONL or Parquet; in CSV and TSV a JSON list, or names with `;` between them. An
-    empty cell is a text without labels. Each label is a decision of its own: binary cross-entropy, with the mean over
+    Labels are a list in a cell of JSONL or Parquet; in CSV and TSV such a list as JSON, Python or numpy write it, or
+    names with `;` between them; or columns of 0 and 1. An empty cell is a text without labels, `-` and -1 are unknown.
+    Each label is a decision of its own: binary cross-entropy, with the mean over
     labels, as transformers computes it for `multi_label_classification`.
 
     In a batch the labels of a text are a mask of bits, 62 to a column, so that a thousand labels do not make a thousand
@@ -252,22 +307,64 @@ class MultiLabel(TextTask):
     problem_type: ClassVar[str | None] = "multi_label_classification"
     metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "subset_accuracy", "ranking_precision")
     pairing: ClassVar[Pairing] = "named"
+    of_flags: ClassVar[bool] = True
 
     @classmethod
-    def label_of(cls, row: LabelledRow) -> tuple[str, ...]:
-        """A list, or in a text a JSON list, or names with `;` between them."""
+    def label_of(cls, row: LabelledRow) -> list[Any] | str | None:
+        """A list of anything, also one that a text spells; another text; None where there is nothing."""
         value, place = row.cell("label")
         if isinstance(value, str) and value.strip().startswith("["):
-            try:
-                value = list(parse_json(value.strip()))
-            except ValueError as error:
-                what = f"{value.strip()[:40]!r}, which begins like a JSON list and is none"
-                raise CorpusError(f"{place} has {what}") from error
-        elif isinstance(value, str):
-            value = [part.strip() for part in value.split(_SEPARATOR) if part.strip()]
-        elif not isinstance(value, list | tuple):
-            value = [] if value is None else [value]
-        return tuple(row.class_name(each, place) for each in value)
+            if (values := list_in(value)) is None:
+                raise CorpusError(f"{place} has {value.strip()[:40]!r}, which begins like a list and is none")
+            return values
+        is_empty = value is None or str(value).strip().lower() in NO_LABEL
+        return None if is_empty else value if isinstance(value, str | list) else [value]
+
+    @classmethod
+    def settled(
+        cls, read: Labelled, names: Sequence[str] | None, like: Labelled | None, separator: str | None
+    ) -> Labelled:
+        """Lists of 0 and 1 that are all of one length, above 1, are by place: labels have names by number, or those of
+        their columns. Else they are names or numbers of classes, and an empty cell is a text without any."""
+        sign = _SEPARATORS[0] if separator is None else separator
+        cells: list[Sequence[Any] | None] = []
+        for record in read.records:
+            parts = str(record.label).split(sign) if sign else [record.label]
+            cells.append([part.strip() for part in parts] if isinstance(record.label, str) else record.label)
+        flags = [each for cell in cells if cell is not None if set(each := [flag_of(value) for value in cell]) != {-1}]
+        sizes = {len(each) for each in flags}
+        by_place = len(sizes) == 1 and min(sizes) > 1 and not any(None in each for each in flags)
+        notes, places, labels = list(read.notes), like.places if like is not None else (), []
+        if places or (like is None and by_place):
+            size = len(places) or sizes.pop()
+            places = places or tuple(names if names and len(names) == size else map(str, range(size)))
+            for record, cell in zip(read.records, cells, strict=True):
+                each = [-1] if cell is None else [flag_of(value) for value in cell]
+                if None in each or (-1 not in each and len(each) != size):
+                    raise CorpusError(f"{read.path}: row {record.row} has {shown(cell)}, not {size} times 0 or 1")
+                pairs = zip(places, each, strict=False)
+                labels.append(None if -1 in each else tuple(name for name, flag in pairs if flag))
+            if like is None:
+                notes.append(f"{read.path}: 0 and 1 are labels by place: {listed(places, 8)}; names are read as such")
+        else:
+            for record, cell in zip(read.records, cells, strict=True):
+                try:
+                    every = [class_name(value, names) for value in cell or () if value != ""]
+                except ValueError as error:
+                    raise CorpusError(f"{read.path}: row {record.row} has {error}") from error
+                is_none = any(name is None or name.lower() in {*NO_LABEL, "-", "-1"} for name in every)
+                labels.append(None if is_none else tuple(map(str, every)))
+            if (
+                like is None
+                and separator is None
+                and (joins := _sign_between(n for each in labels for n in each or ()))
+            ):
+                raise CorpusError(
+                    f"{read.path}: the labels are names that {joins!r} joins; cut them with --set "
+                    f"finetune.label_separator={joins!r}; {_WHOLE}"
+                )
+        records = [replace(record, label=each) for record, each in zip(read.records, labels, strict=True)]
+        return super().settled(replace(read, records=records, notes=notes, places=places), names, like, separator)
 
     @classmethod
     def classes_of(cls, record: TextRecord) -> Sequence[str]:
@@ -376,18 +473,19 @@ class Regress(TextTask):
     deviation: float = 1.0  # and multiplied with
 
     @classmethod
-    def label_of(cls, row: LabelledRow) -> float:
+    def label_of(cls, row: LabelledRow) -> float | None:
         value, place = row.cell("label")
         text = value.strip().lower() if isinstance(value, str) else value
-        if text in (None, "", "null", "none", "n/a", "na"):
-            raise CorpusError(f"{place} has no number; give it one, or take the row out")
+        if text is None or text in {*NO_LABEL, "-", "none", "n/a", "na"}:
+            return None
         try:
             number = float(text)
         except (TypeError, ValueError, OverflowError):
             raise CorpusError(f"{place} has {shown(value)}, which is no number") from None
-        if not math.isfinite(number):
-            what = "NaN" if math.isnan(number) else str(number)
-            raise CorpusError(f"{place} has {what}; give it a number, or take the row out")
+        if math.isnan(number):
+            return None
+        if math.isinf(number):
+            raise CorpusError(f"{place} has {number}; give it a number, or take the row out")
         if abs(number) > _LARGEST:
             raise CorpusError(f"{place} has {number:g}; numbers up to {_LARGEST:g} are learned: scale them")
         return number

@@ -6,20 +6,23 @@ wrote, or one in the hub's layout, is a table of several files, or parts of them
 
 from __future__ import annotations
 
+import ast
 import hashlib
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from unmask.core.errors import CorpusError, listed, shown, whole_number
+from unmask.core.errors import CorpusError, listed, parse_json, shown, whole_number
 from unmask.core.files import file_sha256
 from unmask.core.settings import Settings
 from unmask.data.annotations import TaggedLine, read_sentences, word_number
-from unmask.data.columns import NOTHING, class_name, find_column, text_in, value_at
+from unmask.data.columns import NOTHING, USUAL, class_name, find_column, has_column, text_in, value_at
 from unmask.data.json_rows import json_form, json_rows
 from unmask.data.reading import BadInput, bare_suffix, broken_character, read_lines
 from unmask.data.sources import Source, find_sources, find_split
@@ -68,17 +71,24 @@ class Columns(Settings):
     # The text; for tags the list of words; in CoNLL files the words stand in column 0, or 1 of CoNLL-U.
     text: str | None = None
     second: str | None = None  # the other text of a pair
-    # Class, number, or list of tags; in CoNLL files the last column, in CoNLL-U `upos` (or `xpos`).
+    # Class, number, list of tags, or several columns of 0 and 1, with commas between them; in CoNLL files the last
+    # column, in CoNLL-U `upos` (or `xpos`).
     label: str | None = None
 
 
 @dataclass(frozen=True)
 class Labelled:
-    """The records of a file, at least one; and their columns by role, none where a file has no choice of them."""
+    """The records of a file, at least one; and their columns by role, none where a file has no choice of them.
+
+    `notes` say what was decided by looking, and what was left out. `places` are the names of labels that are 0 or 1 by
+    their place; empty where labels are names or numbers of classes.
+    """
 
     path: Path
     records: Sequence[Any]
     columns: Mapping[str, str]
+    notes: Sequence[str] = ()
+    places: tuple[str, ...] = ()
 
     @property
     def is_paired(self) -> bool:
@@ -141,6 +151,8 @@ def read_labelled(
     *,
     with_labels: bool = True,
     usual: Columns | None = None,
+    like: Labelled | None = None,
+    separator: str | None = None,
 ) -> Labelled:
     """Reads a file, whose form its suffix says, before that of a compression; or a folder (see `example_files`).
 
@@ -150,6 +162,8 @@ def read_labelled(
         columns: Those that were named.
         with_labels: Whether every record has a label; otherwise none is read.
         usual: Those of an earlier file, which serve where this one has them.
+        like: The training file, of one that is read as that was.
+        separator: Between several labels in a cell, empty: labels are whole; None: `;`, if no other sign seems to be.
     """
     files = example_files(examples) if isinstance(examples, Path) else examples
     path = files.path
@@ -177,13 +191,13 @@ def read_labelled(
         rows = _squad_rows(source.path, with_labels=with_labels) if form == "squad" else _lines(source.path)
     if not with_labels:
         roles = roles.model_copy(update={"label": None})
-    records: list[Record] = []
-    num_chars = 0
+    records: list[Any] = []
+    num_chars, counts = 0, Counter[str]()
     for number, cells in rows:
         where = f"{path}: {'question' if form == 'squad' else 'row'} {number}"
-        record = task.of_row(LabelledRow(number, where, cells, roles, names))
+        record = task.of_row(LabelledRow(number, where, cells, roles, names, counts))
         label = getattr(record, "label", None)
-        labels = [label] if isinstance(label, str) else label if isinstance(label, tuple | list) else []
+        labels = label if isinstance(label, tuple | list) else [label]
         if broken := next(filter(None, map(broken_character, (*record.texts, *map(str, labels)))), None):
             raise CorpusError(f"{where} holds {broken}, which is no character; take it out")
         records.append(record)
@@ -192,7 +206,8 @@ def read_labelled(
     if not records:
         raise CorpusError(f"{path}: there is no example in this file{f'; {_SQUAD}' if form == 'squad' else ''}")
     chosen = roles.model_dump(exclude_none=True) if form == "table" and task.fixed is None else {}
-    return Labelled(path, records, chosen)
+    read = Labelled(path, records, chosen, [f"{path}: {count:,} {what}" for what, count in counts.items()])
+    return task.settled(read, names, like, separator) if with_labels else read
 
 
 # ----------------------------------------
@@ -226,10 +241,16 @@ def _table_rows(
         }
         columns = Columns(**holding | named.model_dump(exclude_none=True))
         columns = _find_columns(look, task, columns, files.path, with_label=with_labels)
-    used = [name for role, name in vars(columns).items() if name is not None and (with_labels or role != "label")]
+    labels = label_columns(look, columns.label) if with_labels and columns.label is not None else []
+    used = [*filter(None, (columns.text, columns.second)), *labels]
     if task.fixed is not None:
         used = [name for name in (_ID, *used) if name in look[0]]
-    return read(used), columns, class_names(files.sources[0], columns.label)
+    return read(used), columns, labels if len(labels) > 1 else class_names(files.sources[0], columns.label)
+
+
+def label_columns(rows: Sequence[dict[str, Any]], named: str) -> list[str]:
+    """The columns of labels that a name stands for: `toxic,obscene` is two, if there is no column of this name."""
+    return [named] if "," not in named or has_column(rows, named) else [part.strip() for part in named.split(",")]
 
 
 def _find_columns(
@@ -241,7 +262,8 @@ def _find_columns(
     pairing: Pairing = "always" if not isinstance(task, type) and task.paired else task.pairing
     for role, name in vars(named).items():
         if name is not None and (role != "label" or with_label):
-            find_column(rows, "text", name, where=path)
+            for part in label_columns(rows, name) if role == "label" and task.of_flags else [name]:
+                find_column(rows, "text", part, where=path)
     text, second = named.text, None if pairing == "no" else named.second
     label = named.label or find_column(rows, task.label_role, where=path)
     # A pair with usual names, or the other one of the pair that a named column belongs to.
@@ -262,8 +284,10 @@ def _find_columns(
             ranked = [(name, length) for name, length in lengths.most_common() if name not in taken]
             if ranked and ranked[0][1] >= max(1, 2 * sum(length for _, length in ranked[1:2])):
                 text = ranked[0][0]
-    if label is None and with_label and len(rest := [name for name in names if name not in {text, second}]) == 1:
-        label = rest[0]
+    if label is None and with_label:
+        rest = [name for name in names if name not in {text, second}]
+        flags = [name for name in rest if task.of_flags and name.lower() not in USUAL["id"] and are_flags(rows, name)]
+        label = ",".join(flags if len(rest) > 1 else rest) or None
     columns = {"text": text, "second": second, "label": label if with_label else None}
     needed = ["text", *["second"] * (pairing == "always"), *["label"] * with_label]
     if missing := [role for role in needed if columns[role] is None]:
@@ -359,25 +383,69 @@ def _squad_rows(path: Path, *, with_labels: bool) -> Rows:
 # ----------------------------------------
 # Cells.
 
+# How 0 and 1 are written, and -1 for what says neither.
+_FLAGS = {
+    "0": 0,
+    "0.0": 0,
+    "false": 0,
+    "1": 1,
+    "1.0": 1,
+    "true": 1,
+    **dict.fromkeys(("", "-", "-1", "-1.0", "nan", "none"), -1),
+}
+NO_LABEL = {"", "nan", "null", "<na>"}
+_QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
+_ITEM = re.compile(rf"{_QUOTED.pattern}|[^\s\[\]]+")
+
+
+def flag_of(value: Any) -> int | None:
+    """0 or 1, -1 where nothing says which; None: it is something else."""
+    return _FLAGS.get(str(value).strip().lower())
+
+
+def are_flags(rows: Sequence[dict[str, Any]], column: str) -> bool:
+    """Whether a column has nothing but 0 and 1."""
+    flags = {flag_of(value_at(row, column)) for row in rows}
+    return None not in flags and flags != {-1}
+
+
+def list_in(cell: str) -> list[Any] | None:
+    """The list that a cell of CSV spells, as JSON, Python (`['a', 'b']`) or numpy (`['a' 'b']`, `[0. 1.]`) write it.
+    None: it is none."""
+    text = cell.strip()
+    if not (text.startswith("[") and text.endswith("]")):
+        return None
+    with suppress(ValueError):
+        return list(parse_json(text))
+    if "," not in _QUOTED.sub("", text):
+        text = f"[{', '.join(_ITEM.findall(text[1:-1]))}]"
+    with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return list(ast.literal_eval(text))
+    return None
+
 
 @dataclass(frozen=True)
 class LabelledRow:
     """A row of a labelled file, read by role.
 
     All methods raise `CorpusError` with file, row and column where a cell is missing or of another kind. A label that
-    is missing or not-a-number is an error, never a class of its own.
+    is missing or not-a-number is none, never a class of its own.
     """
 
     number: int  # counted from 1; of a text file, its line
     where: str  # file and row, for errors
     cells: dict[str, Any]  # by column
     columns: Columns  # which column has which role
-    names: Sequence[str] | None = None  # of the classes by number, where the file says them
+    names: Sequence[str] | None = None  # of the classes by number, where the file says them; of several columns theirs
+    counts: Counter[str] = field(default_factory=Counter)  # of what is said of the file: how often
 
     def cell(self, role: Literal["text", "second", "label"]) -> tuple[Any, str]:
         """The value, and its place, for errors."""
         column = getattr(self.columns, role)
-        if (value := value_at(self.cells, column, NOTHING)) is NOTHING:
+        value = value_at(self.cells, column, NOTHING)
+        if value is NOTHING and role == "label" and (parts := label_columns([self.cells], column))[1:]:
+            value = [value_at(self.cells, part) for part in parts]
+        if value is NOTHING:
             raise CorpusError(f"{self.where} has no column {column!r}, only {listed(self.cells)}")
         return value, f"{self.where}, column {column!r}:"
 
@@ -391,13 +459,10 @@ class LabelledRow:
             raise CorpusError(f"{place} has {type(value).__name__}, not a text")
         return text
 
-    def class_name(self, value: Any, place: str) -> str:
-        """The name of the class that a label, or one of several, is."""
+    def class_name(self, value: Any, place: str) -> str | None:
+        """The name of the class that a label, or one of several, is; None where it says nothing."""
         try:
             name = class_name(value, self.names)
         except ValueError as error:
             raise CorpusError(f"{place} has {error}") from error
-        if name is None or name.lower() == "nan":
-            what = "no label" if name is None and not isinstance(value, float) else "NaN"
-            raise CorpusError(f"{place} has {what}; give it a label, or take the row out")
-        return name
+        return None if name is None or name.lower() in NO_LABEL else name

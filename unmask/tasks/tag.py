@@ -21,7 +21,7 @@ from unmask.core.errors import CorpusError, listed, shown
 from unmask.data.columns import Role, in_order
 from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.classify import class_metrics
-from unmask.tasks.files import Form, Labelled, LabelledRow
+from unmask.tasks.files import Form, Labelled, LabelledRow, list_in
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, first_pieces
 from unmask.tasks.task import TARGET, FinetuneSettings, Metrics, Task
 from unmask.tokenizer.spans import word_spans
@@ -73,6 +73,7 @@ class Tag(Task):
     def of_row(cls, row: LabelledRow) -> WordsRecord:
         """A list of words, and one of tags as long. Where no tags are needed, also a text, which is split."""
         words, place = row.cell("text")
+        words = (list_in(words) or words) if isinstance(words, str) else words
         has_tags = row.columns.label is not None
         if isinstance(words, str) and not has_tags:
             words = _words_of(words)
@@ -83,11 +84,15 @@ class Tag(Task):
         if not has_tags:
             return WordsRecord(row.number, tuple(words))
         tags, place = row.cell("label")
+        tags = list_in(tags) if isinstance(tags, str) else tags
         if not isinstance(tags, list):
             raise CorpusError(f"{place} has {type(tags).__name__}, not a list")
         if len(tags) != len(words):
             raise CorpusError(f"{place} has {len(tags)} tags for {len(words)} words")
-        return WordsRecord(row.number, tuple(words), tuple(row.class_name(tag, place) for tag in tags))
+        names = [row.class_name(tag, place) for tag in tags]
+        if None in names:
+            raise CorpusError(f"{place} has no tag for the word {shown(words[names.index(None)])}")
+        return WordsRecord(row.number, tuple(words), tuple(filter(None, names)))
 
     def of_input(self, number: int, value: Any) -> WordsRecord | None:
         words = _words_of(value) if isinstance(value, str) else value

@@ -58,6 +58,9 @@ class FinetuneSettings(Settings):
     """
 
     columns: Columns = Columns()  # where texts and labels stand
+    # Between several labels in a cell of a text file; empty: a cell is one label. None: `;`, and an error where another
+    # sign seems to stand between them.
+    label_separator: str | None = None
     epochs: int = Field(default=5, ge=1)  # times that the training file is gone through at most
     batch_size: int = Field(default=32, ge=1)  # examples of a step
     # Peak rate; None: 5e-5 x (768 / hidden size)^2, at most 1e-3: BERT's largest at its size, less for larger models,
@@ -121,6 +124,7 @@ class Task(ABC):
     text_role: ClassVar[Role] = "text"
     label_role: ClassVar[Role] = "label"
     pairing: ClassVar[Pairing] = "no"
+    of_flags: ClassVar[bool] = False  # whether its labels may be 0 or 1 each, in a list or in columns of their own
     fixed: ClassVar[Columns | None] = None  # its columns, where they are always the same
     forms: ClassVar[tuple[Form, ...]] = ("table", "lines")  # the forms of files that it reads
     # The fields that config.json holds under our key, beside kind, `paired` and `max_length`.
@@ -139,6 +143,14 @@ class Task(ABC):
     def of_row(cls, row: LabelledRow) -> Record:
         """The record of a row, with its label where `row.columns.label` is not None; a CorpusError where the row lacks
         something or has something else, with its number."""
+
+    @classmethod
+    def settled(
+        cls, read: Labelled, names: Sequence[str] | None, like: Labelled | None, separator: str | None
+    ) -> Labelled:
+        """A file whose labels were read one by one, after a look at all of them: what means no label is left out.
+        `names` are those of classes by number; `like` and `separator` as in `read_labelled`."""
+        return read
 
     @abstractmethod
     def of_input(self, number: int, value: Any) -> Record | None:

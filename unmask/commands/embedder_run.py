@@ -55,7 +55,7 @@ from unmask.core.results import Reporter
 from unmask.core.settings import validated
 from unmask.data.data_folder import MANIFEST, load_manifest
 from unmask.data.rows import Cursor, Rows
-from unmask.data.settings import CorpusSettings
+from unmask.data.settings import CorpusSettings, Reading
 from unmask.data.sources import Named, keep_as_files
 from unmask.masking.masker import Masker
 from unmask.model.card_head import Origin
@@ -196,7 +196,8 @@ class EmbedderRun(Callback):
         holds, file = goes_on or not self.group.is_main, self.root / "data" / "texts.safetensors"
         pairs = None
         if plan.pairs is not None:
-            pairs = read_pairs(plan.pairs, settings.columns.model_dump(exclude_none=True), note)
+            columns = settings.columns.model_dump(exclude_none=True, exclude=set(Reading.model_fields))
+            pairs = read_pairs(plan.pairs, columns, note, settings.columns)
         texts = None
         if plan.texts and holds and file.is_file():
             texts = TokenTexts.load(file)

@@ -96,6 +96,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     text: str | None = None,
     second: str | None = None,
     label: str | None = None,
+    encoding: str | None = None,
     seeds: int | None = None,
     seed: int | None = None,
     settings: Overrides = (),
@@ -117,6 +118,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         text: Column of the text; a number, counted from 0, where columns have no names. By default a usual name.
         second: Column of the other text of a pair.
         label: Column of the class, the number or the tags.
+        encoding: Of files that are not Unicode, such as cp1252.
         seeds: Runs, each with the next seed. By default 1.
         seed: Of the first run. By default 0.
         settings: `finetune.key=value` and `card.key=value` overrides, or a dict of them.
@@ -145,7 +147,9 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
 
         def opened() -> tuple[Runs, dict[str, Any], Origin]:
             """What is trained, what it is about, and where the encoder comes from."""
-            chosen = settings_of(settings, text=text, second=second, label=label, seeds=seeds, seed=seed)
+            chosen = settings_of(
+                settings, text=text, second=second, label=label, encoding=encoding, seeds=seeds, seed=seed
+            )
             source = find_model(model)
             with examples_given(train, validation, test) as paths:
                 inputs = [source, *(each.path for each in paths.values())]
@@ -271,8 +275,8 @@ def forecast_finetune(
 
 
 def settings_of(overrides: Overrides = (), **short: Any) -> FinetuneSettings:
-    """The settings of a fine-tuning; `short` are the options `text`, `second`, `label`, `seeds` and `seed`, which stand
-    above the overrides; None: not set."""
+    """The settings of a fine-tuning; `short` are the options `text`, `second`, `label`, `encoding`, `seeds` and `seed`,
+    which stand above the overrides; None: not set."""
     values = section_values(overrides, "finetune")["finetune"]
     for name, value in short.items():
         if value is not None:

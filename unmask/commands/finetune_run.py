@@ -212,7 +212,8 @@ def read_files(
     """
     if importlib.util.find_spec("sklearn") is None:
         raise SettingsError("metrics need scikit-learn; install it with: pip install 'unmask[metrics]'")
-    train = read_labelled(paths["train"], kind, settings.columns, separator=settings.label_separator)
+    how: dict[str, Any] = {"separator": settings.label_separator, "reading": settings}
+    train = read_labelled(paths["train"], kind, settings.columns, **how)
     for line in train.notes:
         note(line)
     if train.columns:
@@ -224,7 +225,7 @@ def read_files(
     columns = Columns(**train.columns) if train.columns else settings.columns
     for name in ("validation", "test"):
         if name in paths:
-            files[name] = read_labelled(paths[name], kind, columns, like=train, separator=settings.label_separator)
+            files[name] = read_labelled(paths[name], kind, columns, like=train, **how)
             for line in files[name].notes:
                 note(line)
             if remark := task.check(files[name], train.path):

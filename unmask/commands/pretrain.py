@@ -176,6 +176,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     tokenizer: str | Path | None = None,
     tokenizer_kind: str | None = None,
     vocab_size: int | None = None,
+    encoding: str | None = None,
     seed: int | None = None,
     settings: Overrides = (),
     from_: str | Path | None = None,
@@ -200,6 +201,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         tokenizer: tokenizer.json, vocab.txt, their folder, or a name on the hub. By default one is trained.
         tokenizer_kind: Of the trained tokenizer; bpe is byte-level. By default wordpiece.
         vocab_size: Of the trained tokenizer. By default it fits the text.
+        encoding: Of text that is not Unicode, such as cp1252.
         seed: Of weights, order and masks.
         settings: `section.key=value` overrides of the recipe, or a dict of them.
         from_: Begin with this model: its folder, that of a run, or a name on the hub. By default new weights.
@@ -219,7 +221,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     options: dict[str, Any] = {
         "recipe": recipe, "minutes": minutes, "steps": steps, "tokens": tokens, "strategy": strategy,
         "tokenizer": tokenizer, "tokenizer_kind": tokenizer_kind, "vocab_size": vocab_size, "seed": seed,
-        "from_": from_, "extend_vocab": extend_vocab, "old_data": old_data,
+        "from_": from_, "extend_vocab": extend_vocab, "old_data": old_data, "encoding": encoding,
     }  # fmt: skip
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()

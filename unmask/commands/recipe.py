@@ -129,6 +129,7 @@ OPTIONS = {  # of `unmask.pretrain`: the settings that they stand for
     "tokenizer": "tokenizer.path",
     "tokenizer_kind": "tokenizer.kind",
     "vocab_size": "tokenizer.vocab_size",
+    "encoding": "corpus.encoding",
     "from_": "start.checkpoint",
     "extend_vocab": "start.extend_vocab",
     "old_data": "start.old_data",

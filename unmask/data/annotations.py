@@ -419,7 +419,7 @@ def choose_origins(
             columns = {column for column in in_data if column in settings.fields or column in OFFERED[source.kind]}
         elif source.kind in ("jsonl", "json", "parquet", "arrow") and in_data:
             # A row of JSON may leave out what it has not; reading the text will report the rows that lack it.
-            rows = rows_of(source, BadInput(skip=True), None)
+            rows = rows_of(source, BadInput(skip=True))
             for _, row in islice(rows, LOOK_ROWS if source.is_json else 1):
                 columns.update(column for column in in_data if settings.fields.get(column, column) in row)
         held.append(columns)

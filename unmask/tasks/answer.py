@@ -9,10 +9,12 @@ Shape suffixes: T = positions of a batch in a line, D = hidden size, N = windows
 
 from __future__ import annotations
 
+import ast
 import re
 import string
 from collections import Counter
 from collections.abc import Hashable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -22,11 +24,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.core.errors import CorpusError, shown
+from unmask.core.errors import CorpusError, parse_json, shown, whole_number
 from unmask.data.rows import Rows
 from unmask.model.fused import Losses, losses_of, predicted_positions
 from unmask.model.layout_names import ClassifierPooling
-from unmask.tasks.files import Columns, Form, Labelled, LabelledRow
+from unmask.tasks.files import ANSWER_COLUMNS, Columns, Form, Labelled, LabelledRow
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
 from unmask.tasks.task import FinetuneSettings, Metrics, Task, tokens_of
 from unmask.train.objectives import Targets as BatchTargets
@@ -70,6 +72,24 @@ class AnswerPrediction:
     probability: float  # among all spans of the text, each once, and no answer, where the model may find that
 
 
+def _spelled(value: Any, context: str) -> Any:
+    """Answers that a cell of text spells, or that are single values: lists of them. One without a place that stands in
+    the context once is there."""
+    if isinstance(value, str):
+        literal = re.sub(r"array\((\[.*?\])(?:, dtype=\w+)?\)", r"\1", value)
+        for parse in (parse_json, ast.literal_eval):
+            with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+                return parse(literal)
+        return value
+    if not isinstance(value, dict) or not isinstance(text := value.get("text"), str):
+        return value
+    begin = str(value.get("answer_start") or "").strip().removesuffix(".0")
+    if not begin and context.count(text) == 1:
+        begin = str(context.index(text))
+    number = whole_number(begin)
+    return {"text": [text], "answer_start": [begin if number is None else number]}
+
+
 @dataclass(frozen=True)
 class AnswerTask(Task):
     """Begin and end of an answer. Source: Devlin et al. 2018, sections 4.2 and 4.3."""
@@ -91,7 +111,8 @@ class AnswerTask(Task):
 
     @classmethod
     def of_row(cls, row: LabelledRow) -> QuestionRecord:
-        """With answers as `datasets` holds them: `{"text": [...], "answer_start": [...]}`.
+        """With answers as `datasets` holds them, `{"text": [...], "answer_start": [...]}`, also as JSON, Python or
+        pandas spell that in a cell; or one answer in the columns `answer_text` (or `answer`) and `answer_start`.
 
         An answer stands in the context where it is said to; the white space around it is no part of it.
         """
@@ -102,6 +123,11 @@ class AnswerTask(Task):
         if row.columns.label is None:
             return QuestionRecord(row.number, id_, question, context)
         table = row.cells.get("answers")
+        if table is None and (text := next((row.cells[name] for name in ANSWER_COLUMNS[:2] if name in row.cells), "")):
+            table = {"text": text, "answer_start": row.cells.get("answer_start")}
+        elif table is None and "answer_start" in row.cells:
+            table = {"text": [], "answer_start": []}
+        table = _spelled(table, context)
         texts, begins = (table.get(name) if isinstance(table, dict) else None for name in ("text", "answer_start"))
         if not (isinstance(texts, list) and isinstance(begins, list) and len(texts) == len(begins)):
             raise CorpusError(

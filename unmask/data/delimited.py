@@ -73,8 +73,9 @@ def find_layout(path: Path, kind: str, bad: BadInput, named: Collection[str], re
 
 def _cut(text: str, delimiter: str, *, is_quoted: bool) -> list[list[str]]:
     csv.field_size_limit(LONGEST_ROW)
-    quoting = csv.QUOTE_MINIMAL if is_quoted else csv.QUOTE_NONE
-    reader = csv.reader(io.StringIO(text), delimiter=delimiter, quoting=quoting)
+    file = io.StringIO(text)
+    as_is = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+    reader = csv.reader(file, delimiter=delimiter) if is_quoted else as_is
     return list(islice(filter(None, reader), _LOOK_ROWS))
 
 

@@ -370,7 +370,7 @@ class Corpus:
         groups, share = decisions.groups, self.plan.threshold
         if task.is_held:
             files = ", ".join(str(source.path) for source in task.sources)
-            rule, reason = "file", f"it stands in files that are held out ({files})"
+            rule, reason = "file", f"it is in files that are held out ({files})"
         elif self.plan.holdout_unit == "end":
             rule, reason = "end", f"the last {share:.1%} of the text are held out"
         elif "clusters" in self.needs:

@@ -186,7 +186,7 @@ class AnnotationSettings(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if len(set(self.columns)) < len(self.columns):
-            raise ValueError(f"a column stands twice in {', '.join(self.columns)}")
+            raise ValueError(f"a column occurs twice in {', '.join(self.columns)}")
         if self.gazetteer is not None and "entities" not in self.columns:
             raise ValueError('a gazetteer finds entities: add them with annotation.columns=["entities"]')
         if unknown := [name for name in self.fields if name not in self.columns]:

@@ -104,7 +104,7 @@ def with_columns(
             no_label = f"{path}: there is no column {label!r} for corpus.label; {columns}"
         names = text_columns(rows, text, where=path, taken=taken)
         if not names:
-            raise CorpusError(no_label or f"{path}: no column looks like text; {columns}; name one with {_NAME_COLUMN}")
+            raise CorpusError(no_label or f"{path}: no column holds text; {columns}; name one with {_NAME_COLUMN}")
         id_named, title_named = (name if isinstance(name, str) else None for name in (id, title))
         title_found = find_column(rows, "title", title_named, where=path, taken=names) if title else None
         if title is True and title_found is None and source.layout is not None and not source.layout.has_header:

@@ -117,7 +117,7 @@ class Comparison(Result):
             for pair in judged["differences"]:
                 verdict = "no difference shown" if pair["better"] is None else f"{pair['better']} is better"
                 verdict = f"exploratory: {verdict}" if judged["exploratory"] else verdict
-                verdict = "not judged" if judged["verdict"].startswith("no verdict") else verdict
+                verdict = "not judged" if "no verdict" in judged["verdict"] else verdict
                 level = f"at {percent(judged['confidence'])}"
                 two = f"{pair['first']} - {pair['second']}"
                 rows.append((two, figure.replace("_", " "), cell(pair), level, verdict))

@@ -42,6 +42,55 @@ FORMS = [
     # Text
     Form(TEXT, "CSV with a header", "a.csv", "id,text\n7,One sea.\n8,Two seas.\n", ["One sea.", "Two seas."]),
     Form(
+        TEXT, "CSV of a spreadsheet, with decimal commas", "a.csv",
+        "sep=;\nNr;Tiefe;Bemerkung\n1;2,5;Das Boot, alt, ruht.\n2;3,5;Die See ist tief, sagt man.\n",
+        ["Das Boot, alt, ruht.", "Die See ist tief, sagt man."],
+    ),
+    Form(
+        TEXT, "CSV of logs", "a.csv",
+        "system,line\nsshd,Failed password for root\ncron,Session 7 is open\nsshd,Connection closed by root\n",
+        ["Failed password for root", "Session 7 is open", "Connection closed by root"],
+    ),
+    Form(
+        TEXT, "CSV without a header, whose first cell could be a name", "a.csv",
+        "post,The old stove waits for us.\ncomment,A lamp shines in the dark.\npost,The river moves on and on.\n",
+        ["The old stove waits for us.", "A lamp shines in the dark.", "The river moves on and on."],
+    ),
+    Form(
+        TEXT, "CSV without a header: class, title, text", "a.csv",
+        '"3","Wall St. Bears","Short sellers, Wall Street\'s band, see green again."\n'
+        '"4","Oil Prices","Soaring crude prices, and the economy, hang over stocks."\n',
+        ["Short sellers, Wall Street's band, see green again.",
+         "Soaring crude prices, and the economy, hang over stocks."],
+    ),
+    Form(
+        TEXT, "CSV with columns that are empty", "a.csv",
+        "v1,v2,,,\nham,Ok lar... Joking wif u oni,,,\nspam,Free entry in a comp for £100 cash,,,\nham,So early,,,\n",
+        ["Ok lar... Joking wif u oni", "Free entry in a comp for £100 cash", "So early"],
+    ),
+    Form(TEXT, "molecules", "a.csv", "smiles\nCCO\nc1ccccc1\nCC(=O)O\n", ["CCO", "c1ccccc1", "CC(=O)O"]),
+    Form(TEXT, "molecules, without a header", "a.csv", "CCO\nc1ccccc1\nCC(=O)O\n", ["CCO", "c1ccccc1", "CC(=O)O"]),
+    Form(TEXT, "molecules, a line each", "a.smi", "CCO\nc1ccccc1\n", ["CCO", "c1ccccc1"]),
+    Form(
+        TEXT, "headlines and stories: the longer is the text", "a.csv",
+        'headline,story\nA sea,"The sea is wide, and nobody has seen its end."\nA boat,It is small but goes on.\n',
+        ["The sea is wide, and nobody has seen its end.", "It is small but goes on."],
+    ),
+    Form(
+        TEXT, "TSV of pandas, with its index and quotes where they are needed", "a.tsv",
+        '\tstory\tkind\n0\t"He said ""no"",\nand left."\tx\n1\tShe stayed for the night.\ty\n',
+        ['He said "no",\nand left.', "She stayed for the night."],
+    ),
+    Form(
+        TEXT, "TSV whose quotes are letters", "a.tsv",
+        'Quality\t#1 ID\t#1 String\n1\t70\t" The Nasdaq " fell 1.5 percent today\n0\t71\t"Not so fast" he said to me\n',
+        ['" The Nasdaq " fell 1.5 percent today', '"Not so fast" he said to me'],
+    ),
+    Form(TEXT, "UTF-16, with a byte-order mark", "a.txt", "Tôi đến từ Huế.\nXin chào.\n".encode("utf-16"),
+         ["Tôi đến từ Huế.", "Xin chào."]),
+    Form(TEXT, "UTF-16, without", "a.csv", "id,text\n7,Tôi đến từ Huế.\n".encode("utf-16-be"), ["Tôi đến từ Huế."]),
+    Form(TEXT, "any plain text", "a.notes", "One sea.\nTwo seas.\n", ["One sea.", "Two seas."]),
+    Form(
         TEXT, "chats", "a.jsonl",
         '{"messages": [{"role": "user", "content": "A sea?"}, {"role": "assistant", "content": "Yes."}]}\n',
         ["A sea?\n\nYes."],
@@ -53,6 +102,12 @@ FORMS = [
          '{"text": "Sun.", "label": 0}\n{"text": "Rain.", "label": 2}\n{"text": "Fog.", "label": -1}\n'
          '{"text": "Ice.", "label": null}\n{"text": "Hail.", "label": 1}\n',
          [("Sun.", "0"), ("Rain.", "2"), ("Hail.", "1")]),
+    Form("classify", "CSV with semicolons", "a.csv", "text;label\nA fine day, really.;good\nRain, again.;bad\n",
+         [("A fine day, really.", "good"), ("Rain, again.", "bad")]),
+    Form("classify", "CSV of spam", "a.csv",
+         "v1,v2,,,\nham,See you at nine,,,\nspam,Win a free prize now!,,,\nham,Not yet home.,,,\n",
+         [("See you at nine", "ham"), ("Win a free prize now!", "spam"), ("Not yet home.", "ham")],
+         {"text": "1", "label": "v1"}),
     # Several labels
     Form("multi_label", "a column of 0 and 1 for each label", "a.csv", "id,text,wet,blue\n1,Sea.,1,1\n2,Rain.,1,0\n",
          [("Sea.", ("wet", "blue")), ("Rain.", ("wet",))]),
@@ -71,6 +126,10 @@ FORMS = [
     Form("pairs", "premise and hypothesis", "a.jsonl",
          '{"premise": "It rains.", "hypothesis": "It is wet.", "label": "entailment"}\n',
          [("It rains.", "It is wet.", "entailment")]),
+    Form("pairs", "MRPC's columns", "a.tsv",
+         "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n"
+         + "".join(f"{n % 2}\t70{n}\t80{n}\tIt rains on day {n}.\tIt is wet on day {n}.\n" for n in range(6)),
+         [(f"It rains on day {n}.", f"It is wet on day {n}.", str(n % 2)) for n in range(6)]),
     # Tags
     Form("tag", "CoNLL-2003", "a.conll", "Mira B-PER\nsings O\n\nOslo B-LOC\n",
          [(("Mira", "sings"), ("B-PER", "O")), (("Oslo",), ("B-LOC",))]),
@@ -78,6 +137,12 @@ FORMS = [
     Form("answer", "rows as `datasets` holds SQuAD", "a.jsonl",
          '{"question": "Who?", "context": "Mira sings.", "answers": {"text": ["Mira"], "answer_start": [0]}}\n',
          [("Who?", "Mira sings.", ["Mira"])]),
+    Form("answer", "CSV with lists as Python writes them", "a.csv",
+         "question,context,answers\nWho?,Mira sings.,\"{'text': ['Mira'], 'answer_start': [0]}\"\n",
+         [("Who?", "Mira sings.", ["Mira"])]),
+    Form("answer", "CSV with an answer a row", "a.csv",
+         "id,question,context,answer_text,answer_start\n7,Who?,Mira sings.,Mira,0\n8,Why?,Mira sings.,,\n",
+         [("Who?", "Mira sings.", ["Mira"]), ("Why?", "Mira sings.", [])]),
     # Pairs that belong together
     Form(PAIRS, "query and text", "a.csv", "query,text\nsea?,The sea is wet.\n", [("sea?", "The sea is wet.", "")]),
 ]  # fmt: skip

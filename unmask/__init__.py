@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from unmask.commands.pretrain import Run as Run
     from unmask.commands.pretrain import pretrain as pretrain
     from unmask.commands.recipe_files import recipes as recipes
-    from unmask.commands.tune import Search as Search
+    from unmask.commands.tune import Tuning as Tuning
     from unmask.commands.tune import tune as tune
     from unmask.core.errors import CorpusError as CorpusError
     from unmask.core.errors import DataError as DataError

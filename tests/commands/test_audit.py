@@ -60,7 +60,7 @@ def test_counts_by_hand(tokenizer: Tokenizer) -> None:
     ("harm", "message"),
     [
         ("special target", "special tokens are predicted"),
-        ("special replacement", "special tokens stand for a target"),
+        ("special replacement", "special tokens in place of a target"),
         ("change outside", "tokens are changed without being chosen"),
         ("wrong label", "or have a wrong label"),
         ("rate", "of the tokens are predicted, not 15.00%"),

@@ -193,6 +193,35 @@ def test_runs_seen_before_the_verdict_are_looks(
     assert compare(data_folder, tmp_path / "out", seeds=3)["look"] == 6, "behind it"
 
 
+@pytest.mark.parametrize(
+    ("stuck", "begin", "end", "better"),
+    [
+        ({"random", "span"}, "no verdict: none of the 6 runs is better than word frequencies", "train longer", None),
+        ({"random"}, "span has a lower loss than random by", "3 of 6 runs are no better than word frequencies", "span"),
+        (set(), "span has a lower loss than random by", "may be too narrow", "span"),
+    ],
+)
+def test_runs_that_learned_nothing_are_not_judged(
+    stuck: set[str], begin: str, end: str, better: str | None,
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    def run(name: str, *a: Any, **k: Any) -> dict[str, Any]:
+        return drawn(name, *a, **k) | {"on_plateau": name in stuck, "unigram_entropy": 3.5}
+
+    monkeypatch.setattr(comparing, "measured_run", run)
+    result = compare(data_folder, tmp_path / "out", seeds=3)
+    assert result["verdict"].startswith(begin)
+    assert result["verdict"].endswith(end)
+    for figure in ("loss", "bits_per_byte"):
+        [difference] = result["by_figure"][figure]["differences"]
+        assert difference["better"] == better
+        assert difference["interval"][0] > 0.0, "a difference that would be shown"
+    page = (tmp_path / "out" / "report.html").read_text(encoding="utf-8")
+    assert result["verdict"][1:] in page
+    assert page.count("not judged") == 3 * (better is None), "pairs too"
+    assert page.count("<svg") == 1 + len(result["by_figure"]) == 4
+
+
 def test_one_figure_decides_and_is_named_beforehand(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -161,9 +161,12 @@ def test_an_encoder_without_a_head_gets_a_new_one(
     save_file(bare, folder / "model.safetensors", metadata={"format": "pt"})
     result = further(new_file, tmp_path / "run", folder, steps=2, old_data=str(new_file))
     assert result.summary["start"]["new_head"]
+    before = result.summary["domains"]["new"]["before"]["loss"]
+    assert before == pytest.approx(result.summary["unigram_entropy"], abs=0.5), "it begins with word frequencies"
     assert torch.equal(load_model(result.folder / "start", mask_id=4).encoder.tokens, model.encoder.tokens)
     written = load_file(result.folder / "model" / "model.safetensors")
     assert torch.equal(written["bert.pooler.dense.bias"], torch.full((32,), 0.5)), "kept, not trained"
+    assert all((written[f"bert.{name}"] != bare[name]).any() for name in bare if name.endswith("query.weight"))
     assert result.summary["domains"]["old"]["before"]["predicted_tokens"] > 0
 
 

@@ -17,7 +17,7 @@ from unmask.data.prepare import prepare
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
-from unmask.measure.held_out import HeldOutSet, keyed_by_content, unigram_entropy
+from unmask.measure.held_out import HeldOut, HeldOutSet, keyed_by_content, on_plateau, unigram_losses
 from unmask.measure.text import passages_of_store
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -84,8 +84,36 @@ def test_unigram_entropy_by_hand() -> None:
     frequencies = np.array([5, 3, 0])
     ordinary = np.array([False, True, True])
     # One is added to each ordinary count: probabilities 4/5 and 1/5.
-    entropy = unigram_entropy(np.array([1, 1, 1, 2]), frequencies, ordinary)
-    assert entropy == pytest.approx(-(3 * math.log(0.8) + math.log(0.2)) / 4)
+    losses = unigram_losses(np.array([1, 1, 1, 2]), frequencies, ordinary)
+    assert losses == pytest.approx([-math.log(0.8)] * 3 + [-math.log(0.2)])
+
+
+def test_the_plateau_is_what_chance_allows() -> None:
+    """By the interval of the difference where there is one, else by a tenth of a nat."""
+    result = HeldOut(2.0, None, None, 0.1, 1.0, None, 100, 1)
+    assert [on_plateau(result, entropy) for entropy in (1.5, 2.05, 2.2)] == [True, True, False]
+    for interval, expected in (((0.01, 0.09), False), ((-0.1, 0.5), True), ((-1.0, -0.5), True)):
+        assert on_plateau(replace(result, gain_interval=interval), 2.05) is expected
+
+
+def test_the_gain_over_frequencies_is_drawn_from_documents(
+    make_model: MakeModel, validation_store: TokenStore, tokenizer: Tokenizer
+) -> None:
+    """A model that gives every token its frequency gains nothing in any document."""
+    model, counts = make_model(), np.arange(tokenizer.vocab_size)
+    with torch.no_grad():
+        model.encoder.tokens.zero_()
+        model.head.bias.copy_(torch.from_numpy(np.where(tokenizer.ordinary, np.log(counts + 1), -1e9)))
+
+    def measured(frequencies: np.ndarray) -> HeldOut:
+        held_out = HeldOutSet(validation_store, tokenizer, length=32, max_tokens=10**6, frequencies=frequencies)
+        return held_out.evaluate(model)
+
+    assert measured(counts).gain_interval == pytest.approx((0.0, 0.0), abs=1e-5)
+    # Where all are equally frequent, the gain differs from document to document as the loss does.
+    result, equal = measured(0 * counts), math.log(tokenizer.ordinary.sum())
+    assert result.loss_interval is not None
+    assert result.gain_interval == pytest.approx((equal - result.loss_interval[1], equal - result.loss_interval[0]))
 
 
 def test_the_standard_error_is_over_source_documents(

@@ -101,7 +101,7 @@ def test_a_model_beside_words_and_itself(main: Main, model_folder: Path, story: 
     assert ours == theirs
     assert crop["differences"][str(tmp_path / "same")]["ndcg_at_10"] == 0.0
     assert crop["differences"][str(tmp_path / "same")]["ndcg_at_10_interval"] is None
-    assert f"no difference shown to {tmp_path / 'same'}" in actual["verdict"]["crop"]
+    assert f"no difference shown between {model_folder} and {tmp_path / 'same'}" in actual["verdict"]["crop"]
     difference = crop["differences"]["bm25"]
     assert difference["mrr_at_10"] == pytest.approx(ours["mrr_at_10"] - bm25["mrr_at_10"])
     low, high = difference["ndcg_at_10_interval"]

@@ -1,8 +1,9 @@
 """Comparing recipes: each trained at equal budget with the same seeds in turn, measured alike, and judged by pairs.
 
-    OUT/compare.json     what was compared, and the looks that were taken; a folder with it holds a comparison
+    OUT/compare.json     what was compared, and the verdicts so far; a folder with it holds a comparison
         data/            the text, prepared once for all, unless the data is prepared
         runs/NAME-SEED/  the runs; evaluation.json in each holds its figures or why it failed, and is written last
+        report.html      all of it for the eye, with the curves of the runs
         result.json      figures, differences and the verdict
         result.svg       the deciding figure with its intervals
 
@@ -13,7 +14,7 @@ changed.
 One figure decides, and is named before the first run. A verdict on figures that were not judged before (more seeds, or
 a run made again) is another look, and each look widens the intervals (`unmask.measure.uncertainty`). The number of
 seeds is written down before the first run too: a verdict on fewer is a late look, since runs show their figures as they
-end, and where to stop may have been chosen by these.
+end, and where to stop may have been chosen by these. Runs that are no better than word frequencies are not judged.
 """
 
 from __future__ import annotations
@@ -47,6 +48,7 @@ from unmask.data.sources import find_sources, find_split, is_stream
 from unmask.masking.settings import STRATEGIES
 from unmask.measure.questions import check_lengths, read_pairs
 from unmask.measure.uncertainty import compare_figures, error_of_look, percent
+from unmask.report.pages import write_comparison
 from unmask.report.plots import comparison_plot
 from unmask.tasks.files import example_files
 from unmask.tasks.kinds import task_named
@@ -54,6 +56,7 @@ from unmask.tasks.loaded_model import load
 from unmask.tasks.task import LOWER_IS_BETTER
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
+from unmask.train.callbacks import read_metrics
 from unmask.train.hardware import choose_device
 
 SEEDS = 3
@@ -73,7 +76,7 @@ class Comparison(Result):
 
     Attributes:
         figure: The figure that the verdict is on.
-        look: Its number: how often was looked, as chance counts.
+        look: The number of this verdict among those on the comparison, as chance counts: each has wider intervals.
         recipes: Name to mean, interval and values.
         differences: Of pairs: `first`, `second`, `mean`, `interval`, `better`.
         confidence: Of the differences' intervals.
@@ -81,7 +84,8 @@ class Comparison(Result):
         exploratory: False.
         by_figure: The same for each of `loss`, `bits_per_byte` and, where they are measured, `pairs_error` and
             `task_error`; `exploratory` is True where a figure does not decide.
-        runs: By recipe; with `failed`, the reason, in place of figures.
+        runs: By recipe; with `failed`, the reason, in place of figures; `on_plateau` where the loss on held-out text
+            is no lower than that of word frequencies alone. Two recipes that only have such runs are not judged.
     """
 
     figure: str
@@ -113,6 +117,7 @@ class Comparison(Result):
             for pair in judged["differences"]:
                 verdict = "no difference shown" if pair["better"] is None else f"{pair['better']} is better"
                 verdict = f"exploratory: {verdict}" if judged["exploratory"] else verdict
+                verdict = "not judged" if "no verdict" in judged["verdict"] else verdict
                 level = f"at {percent(judged['confidence'])}"
                 two = f"{pair['first']} - {pair['second']}"
                 rows.append((two, figure.replace("_", " "), cell(pair), level, verdict))
@@ -213,14 +218,28 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     look = _look(folder, deciding, values, seeds=seeds, most_seeds=most_seeds)
     if seeds < most_seeds:
         reporter.note(
-            f"{most_seeds} seeds were planned before, and runs show their figures as they end: a verdict on {seeds} "
-            f"counts as look {look}"
+            f"{most_seeds} seeds were planned before, and runs show their figures as they end: this verdict, on "
+            f"{seeds}, counts as number {look}, with wider intervals"
         )
-    by_figure = _judged(deciding, values, look, items)
+    by_figure = _judged(deciding, values, look, items, runs)
     result = {"figure": deciding, "look": look, **by_figure[deciding], "by_figure": by_figure, "runs": runs}
+    comparison = Comparison(result)
+    budget = f"{steps:,} steps" if minutes is None else f"{minutes:g} minutes"
+    write_comparison(
+        root / "report.html",
+        f"{', '.join(plan.data)}; {budget} of training each, by {seeds} {'seeds' if seeds > 1 else 'seed'}",
+        verdict=comparison.verdict,
+        shown=(each for each in comparison.shown() if isinstance(each, Sheet)),
+        figures={FIGURES[figure]: judged["recipes"] for figure, judged in by_figure.items()},
+        metrics={
+            name: [read_metrics(root / "runs" / f"{labels[name]}-{seed}" / "metrics.jsonl") for seed in range(seeds)]
+            for name in recipes
+        },
+        entropy=next((run["unigram_entropy"] for of in runs.values() for run in of if "unigram_entropy" in run), None),
+    )
     write_atomically(root / "result.svg", comparison_plot(result["recipes"], what=FIGURES[deciding]))
     write_atomically(root / "result.json", json.dumps(result, indent=1) + "\n")
-    return Comparison(result)
+    return comparison
 
 
 def _check(labels: Mapping[str, str], plan: RunPlan, deciding: str, *, number: int, seeds: int) -> None:
@@ -240,7 +259,7 @@ def _check(labels: Mapping[str, str], plan: RunPlan, deciding: str, *, number: i
 
 
 # ----------------------------------------
-# Looks and the verdict.
+# The verdict, and how often there was one.
 
 
 def _look(
@@ -279,9 +298,20 @@ def _look(
 
 
 def _judged(
-    deciding: str, values: Mapping[str, Mapping[str, Sequence[float | None]]], look: int, items: Mapping[str, int]
+    deciding: str,
+    values: Mapping[str, Mapping[str, Sequence[float | None]]],
+    look: int,
+    items: Mapping[str, int],
+    runs: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> dict[str, dict[str, Any]]:
-    """All figures compared, the deciding one first: it opens the pairs for which the others may show a difference."""
+    """All figures compared, the deciding one first: it opens the pairs for which the others may show a difference.
+
+    Between models that say no more than word frequencies do there is nothing to compare, but for a task's error, which
+    is that of what was fine-tuned.
+    """
+    stuck = {name: [run.get("on_plateau", False) for run in of if "failed" not in run] for name, of in runs.items()}
+    unlearned = {name for name, of_recipe in stuck.items() if all(of_recipe)}
+    every = [each for of_recipe in stuck.values() for each in of_recipe]
     verdict = f"no difference shown: no run has a value of {FIGURES[deciding]}"
     none = {"recipes": {}, "differences": [], "confidence": 1.0 - error_of_look(look), "verdict": verdict}
     judged: dict[str, dict[str, Any]] = {} if deciding in values else {deciding: {**none, "exploratory": False}}
@@ -295,7 +325,10 @@ def _judged(
             items=items.get(figure),
             exploratory=0 if figure == deciding else len(values.keys() - {deciding}),
             open_pairs={(pair["first"], pair["second"]) for pair in first["differences"] if pair["better"]},
+            unlearned=unlearned if figure != "task_error" else (),
         )
+        if any(every) and (figure == "task_error" or not all(every)):
+            judged[figure]["verdict"] += f"; {sum(every)} of {len(every)} runs are no better than word frequencies"
     return judged
 
 
@@ -406,7 +439,7 @@ def begin_runs(
             folder.check_same(begun["recipes"], content["recipes"], of="recipe ")
             for path, old, new in differences(begun["files"], content["files"]):
                 change = "is new" if old is None else "is gone" if new is None else "has changed"
-                raise folder.changed(f"that was begun with other files: {path} {change}")
+                raise folder.changed(f"that began with other files: {path} {change}")
         if not is_prepared(data):
             recipe = next(iter(recipes.values()))
             recipe = recipe.model_copy(update={"tokenizer": _tokenizer_of(recipe)})
@@ -428,9 +461,10 @@ def measured_run(
 ) -> dict[str, Any]:
     """The figures of a run, which is made, or made to its end, where they are not known yet.
 
-    They are written into its folder last: those of `evaluate`, with `name`, `seed`, `steps` and, where they are
-    measured, `pairs_error` and `task_error` (1 - the task's metric on the test file, else on the validation file; or
-    the metric itself where less of it is better) with `task_metric` and `task_measured_on`.
+    They are written into its folder last: those of `evaluate`, with `name`, `seed`, the summary's `steps`,
+    `unigram_entropy` and `on_plateau`, and, where they are measured, `pairs_error` and `task_error` (1 - the task's
+    metric on the test file, else on the validation file; or the metric itself where less of it is better) with
+    `task_metric` and `task_measured_on`.
     """
     file = folder / EVALUATION
     if not file.is_file():
@@ -442,7 +476,13 @@ def measured_run(
         model = load(run.folder / "model")
         model.to(choose_device())
         figures = evaluate(model, data, rates=plan.rates, pseudo_tokens=0, notify=reporter.notify)
-        content = {"name": name, "seed": seed, **figures.to_dict(), "steps": run.summary["steps"]}
+        content = {"name": name, "seed": seed, **figures.to_dict()}
+        content |= {key: run.summary[key] for key in ("steps", "unigram_entropy", "on_plateau")}
+        if run.summary["on_plateau"]:
+            loss, entropy = run.summary["validation_loss"], run.summary["unigram_entropy"]
+            reporter.note(
+                f"{name}, seed {seed}: no better than word frequencies ({loss:.2f} nats against {entropy:.2f})"
+            )
         if plan.pairs is not None:
             content["pairs_error"] = 1.0 - score(model, plan.pairs, notify=reporter.notify)["accuracy"]
         if plan.task is not None:

@@ -196,7 +196,7 @@ def _sampled(
 
 def _refuse_streams(paths: Sequence[str | Path]) -> None:
     if any(map(is_stream, paths)):
-        raise RunError("a dry run would use standard input or a pipe up; give a file", options=["dry_run"])
+        raise RunError("a dry run would consume standard input or a pipe; give a file", options=["dry_run"])
 
 
 # ----------------------------------------
@@ -227,13 +227,14 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
         measured = measure_steps(run.trainer)
         states = sum(tensor.nbytes for tensor in state_tensors(run.state.optimizer, run.model).values())
         weights = sum(parameter.nbytes for parameter in run.model.parameters())
-        parameters, seen = run.model.num_parameters, measured["tokens_seen"]
+        parameters, seen, advice = run.model.num_parameters, measured["tokens_seen"], run.length_advice
         epochs = seen / max(text["tokens"] * (1.0 - recipe.corpus.holdout), 1.0)
         disk = text["tokens"] * 3 + (weights + states) * (recipe.checkpoint.keep + 2) + weights  # at most
         del data, run  # unmaps the shards before their folder goes
     facts = [
         *(("start" if number == 0 else "", line) for number, line in enumerate(sample["notes"])),
         *_text_facts(text),
+        *([("", advice)] if advice is not None else []),
         ("preparation", f"about {duration(text['seconds'])}"),
         ("model", f"{parameters:,} parameters, vocabulary {text['vocab_size']:,}"),
         training_fact(measured),
@@ -268,7 +269,7 @@ def _sample(sources: Sequence[str | Path], recipe: Recipe, stack: ExitStack) -> 
         tokenizer = preparing.tokenizer
         if recipe.start.extend_vocab is not None:
             size = f"{SAMPLE_BYTES / 2**20:.0f} MiB"
-            notes.append(f"these are words of the first {size}; the run looks at all of the text")
+            notes.append(f"these are words of the first {size}; the run reads all of the text")
     if is_prepared(sources):
         root = Path(sources[0])
         manifest = open_prepared(root).manifest

@@ -20,9 +20,11 @@ from unmask.core.files import check_file, locked, writing
 from unmask.core.public import public
 from unmask.core.remote import address_of, output_at
 from unmask.core.results import Notify, Progress, Result, Shown, usual_reporter
+from unmask.core.settings import validated
 from unmask.data.columns import ColumnNames
 from unmask.data.documents import EMPTY, Document, Documents, in_groups
 from unmask.data.reading import LONGEST_ROW, broken_character
+from unmask.data.settings import Reading
 from unmask.data.sources import TextColumn, is_saved_dataset, readable
 from unmask.data.tables import in_words
 from unmask.model.pooling import POOLINGS, SPLADE
@@ -82,6 +84,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
     long_texts: LongTexts = "error",
     column: ColumnNames = None,
     id_column: str | None = None,
+    encoding: str | None = None,
     precision: Precision = "float32",
     strict: bool = False,
     overwrite: bool = False,
@@ -100,6 +103,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         column: Of the text in tables: a name, a path within a column (doc.text), or several (a,b). By default it is
             found.
         id_column: Of the ids in tables. By default id, else the number of the row.
+        encoding: Of text that is not Unicode, such as cp1252.
         precision: Of the activations; bf16 is several times faster on hardware made for it, and auto takes it there.
         strict: Refuse a model whose files differ from its checksums.json.
         overwrite: Replace the file that is there.
@@ -142,7 +146,13 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             if here.is_dir() and not is_saved_dataset(here):
                 raise CorpusError(f"{here}: this is a folder; name one of its files")
             texts = Documents(
-                here, column, id_column=id_column, title_column=False, unit="line", piece_chars=LONGEST_ROW
+                here,
+                column,
+                id_column=id_column,
+                title_column=False,
+                unit="line",
+                piece_chars=LONGEST_ROW,
+                reading=validated(Reading, {"encoding": encoding}, where="embed"),
             )
             keep_freed_memory()
             source, begin = texts.sources[0], time.perf_counter()

@@ -180,7 +180,7 @@ def forecast_embedder(
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
     plan = on_every_rank(group, lambda: plan_embedder(model, corpus, **options))
     if any(not isinstance(name, InMemory) and is_stream(name) for name in plan.texts):
-        raise RunError("--dry-run would use standard input or a pipe up; give a file")
+        raise RunError("--dry-run would consume standard input or a pipe; give a file")
     with ExitStack() as held:
         scratch = on_rank_zero(group, lambda: held.enter_context(tempfile.TemporaryDirectory(prefix="unmask-")))
         claimed = claimed_by(Path(scratch) / "embedder")

@@ -27,6 +27,7 @@ from unmask.core.settings import Settings
 from unmask.data.groups import Clusters
 from unmask.data.packing import pack_pieces
 from unmask.data.rows import WHOLE, Cursor, RowBatch, Rows, Share, fill_rows
+from unmask.data.settings import Reading
 from unmask.model.card_head import CardSettings
 from unmask.model.pooling import POOLINGS
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -71,8 +72,8 @@ class PairKinds(Settings):
         return self
 
 
-class PairColumns(Settings):
-    """Columns of a file of pairs, by name; None: looked for by usual names.
+class PairColumns(Reading):
+    """Columns of a file of pairs, by name; None: looked for by usual names. And how it is read.
 
     Attributes:
         query: What is searched with.

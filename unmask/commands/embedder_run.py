@@ -55,7 +55,7 @@ from unmask.core.results import Reporter
 from unmask.core.settings import validated
 from unmask.data.data_folder import MANIFEST, load_manifest
 from unmask.data.rows import Cursor, Rows
-from unmask.data.settings import CorpusSettings
+from unmask.data.settings import CorpusSettings, Reading
 from unmask.data.sources import Named, keep_as_files
 from unmask.masking.masker import Masker
 from unmask.model.card_head import Origin
@@ -66,7 +66,7 @@ from unmask.report.cards import write_embedder_card
 from unmask.report.pages import write_embedder_report
 from unmask.search.known_items import HELD_OUT
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.callbacks import Callback, StepReport, read_metrics
+from unmask.train.callbacks import Callback, EvaluationTimes, StepReport, read_metrics
 from unmask.train.checkpoints import checkpoint_path, fit, load_checkpoint, place_model
 from unmask.train.contrast import (
     SPARSE,
@@ -188,7 +188,7 @@ class EmbedderRun(Callback):
         )
         self.state = self.trainer.state
         self.dimension = config.hidden_size if settings.sparse is None else config.vocab_size
-        self._evaluations = 0  # that were due so far
+        self._times = EvaluationTimes(settings.evaluations)
 
     def _open(self, claimed: ClaimedFolder, max_positions: int, *, goes_on: bool) -> tuple[PairData, str]:
         """Pairs, and a fingerprint of all that decides the weights."""
@@ -196,7 +196,8 @@ class EmbedderRun(Callback):
         holds, file = goes_on or not self.group.is_main, self.root / "data" / "texts.safetensors"
         pairs = None
         if plan.pairs is not None:
-            pairs = read_pairs(plan.pairs, settings.columns.model_dump(exclude_none=True), note)
+            columns = settings.columns.model_dump(exclude_none=True, exclude=set(Reading.model_fields))
+            pairs = read_pairs(plan.pairs, columns, note, settings.columns)
         texts = None
         if plan.texts and holds and file.is_file():
             texts = TokenTexts.load(file)
@@ -256,7 +257,7 @@ class EmbedderRun(Callback):
         def begin() -> None:
             if state.step:
                 self.stream.negatives = on_every_rank(self.group, lambda: load_negatives(negatives, state.step))
-            self._evaluations = int(state.progress(training) * settings.evaluations)
+            self._times.begin(self.trainer)
             if state.step == 0:
                 self.begin_sparse()
                 self._evaluate()
@@ -272,7 +273,7 @@ class EmbedderRun(Callback):
             path = checkpoint_path(self.root / "checkpoints", best.step)
             on_every_rank(self.group, lambda: load_checkpoint(path, state, fingerprint=self.fingerprint))
             state.step, state.tokens_seen, state.seconds = spent
-            note(f"the best model is that of step {best.step:,}")
+            note(f"the model of step {best.step:,} is the best by held-out loss")
         note("writing the model")
         return on_rank_zero(self.group, self._write)
 
@@ -317,9 +318,7 @@ class EmbedderRun(Callback):
             have = int((negatives >= 0).any(1).sum())
             self.reporter.note(f"step {report.step:,}: hard negatives for {have:,} of {len(negatives):,} parts")
             trainer.request_save()
-        due = int(report.progress * settings.evaluations)
-        if due > self._evaluations or report.progress >= 1.0:
-            self._evaluations = due
+        if self._times.is_due(trainer, report):
             self._evaluate()
         losses, patience = [line["loss"] for line in self.state.history if line["step"]], settings.patience
         if patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience]):
@@ -344,7 +343,8 @@ class EmbedderRun(Callback):
                 raise DivergedError(f"the held-out loss behind step {state.step} is {figures['loss']}")
             return figures
 
-        figures = on_rank_zero(self.group, measured)
+        with self._times.timed(self.trainer):
+            figures = on_rank_zero(self.group, measured)
         self.trainer.evaluated(figures)
         state.history.append({"step": state.step, **figures})
         facts = [f"{kind}: recall@10 {f['recall_at_10']:.1%} of {f['pairs']:,}" for kind, f in figures["kinds"].items()]

@@ -38,9 +38,9 @@ from unmask.data.corpus import Corpus
 from unmask.data.groups import Clusters
 from unmask.data.near_duplicates import hash_texts
 from unmask.data.reading import BadInput, broken_character
-from unmask.data.settings import CorpusSettings
+from unmask.data.settings import CorpusSettings, Reading
 from unmask.data.sources import find_sources
-from unmask.data.tables import first_rows, rows_of
+from unmask.data.tables import AS_FOUND, first_rows, laid_out, rows_of
 from unmask.tasks.files import check_size
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -341,7 +341,9 @@ def _from_prepared(root: Path, answers: Sequence[str], tokenizer: Tokenizer) -> 
 # Pairs of the user's own, as texts.
 
 
-def read_pairs(path: Path, columns: Mapping[str, str], note: Callable[[str], None]) -> tuple[list[str], list[str]]:
+def read_pairs(
+    path: Path, columns: Mapping[str, str], note: Callable[[str], None], reading: Reading = AS_FOUND
+) -> tuple[list[str], list[str]]:
     """Reads a table of pairs; columns that are not named are looked for by usual names.
 
     Returns:
@@ -351,13 +353,14 @@ def read_pairs(path: Path, columns: Mapping[str, str], note: Callable[[str], Non
     if len(sources) != 1 or not sources[0].is_table:
         raise CorpusError(f"{path}: pairs are read from one table (CSV, TSV, JSONL or Parquet)")
 
-    bad = BadInput(skip=False, way_out=None)
-    column_of = _find_columns(path, first_rows(sources[0], bad, None, list(columns.values())), columns)
+    bad = BadInput(skip=False, way_out=None, encoding=reading.encoding)
+    source = laid_out(sources[0], bad, columns.values(), reading)
+    column_of = _find_columns(path, first_rows(source, bad), columns)
     note("pairs: " + ", ".join(f"{role} in {column!r}" for role, column in column_of.items()))
     right: list[tuple[str, str, str]] = []
     wrong: dict[str, list[str]] = defaultdict(list)
     num_pairs = num_chars = num_partial = 0
-    for number, row in rows_of(sources[0], bad, None, known=list(columns.values()), only=list(column_of.values())):
+    for number, row in rows_of(source, bad, only=list(column_of.values())):
         where, texts = f"{path}: row {number} has", dict.fromkeys(("query", "text", "negative"), "")
         for name in texts:
             column = column_of.get(name, "")

@@ -241,7 +241,7 @@ def check_rates(rates: Sequence[float]) -> None:
         raise SettingsError("give one rate at the least, such as 0.15")
     for rate in rates:
         if not 0.0 < rate < 1.0:
-            raise SettingsError(f"a rate lies between 0 and 1, not {rate}")
+            raise SettingsError(f"a rate is between 0 and 1, not {rate}")
 
 
 def _read(

@@ -95,6 +95,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     tokenizer: str | Path | None = None,
     tokenizer_kind: TokenizerKind | None = None,
     vocab_size: int | None = None,
+    encoding: str | None = None,
     annotate: Sequence[str] | None = None,
     settings: Overrides = (),
     workers: int | None = None,
@@ -114,6 +115,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         tokenizer: tokenizer.json, vocab.txt, their folder, or a name on the hub. By default one is trained.
         tokenizer_kind: Of the trained tokenizer; bpe is byte-level. By default wordpiece.
         vocab_size: Of the trained tokenizer. By default it fits the text.
+        encoding: Of text that is not Unicode, such as cp1252.
         annotate: Annotations beside the tokens: entities, pos, dependencies, chunks; the data's own, or spaCy's.
         settings: `section.key=value` overrides of the recipe, or a dict of them.
         workers: Processes that read and tokenize. By default one a core.
@@ -143,7 +145,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         reason = f"{excluded[0]} is for a preparation in one piece; parts go on with what is in the folder"
         raise SettingsError(reason, options=excluded)
     reporter = reporter or usual_reporter()
-    recipe = requested_preparation(tokenizer, tokenizer_kind, vocab_size, annotate, settings)
+    recipe = requested_preparation(tokenizer, tokenizer_kind, vocab_size, encoding, annotate, settings)
     if path_at(out) is None and (shared or ray is not None):
         raise SettingsError(f"{out}: a shared preparation takes a folder on a disk that all see", options=["out"])
     with output_at(out, data_folder, resume=resume, overwrite=overwrite) as output:
@@ -200,6 +202,7 @@ def requested_preparation(
     tokenizer: str | Path | None = None,
     tokenizer_kind: str | None = None,
     vocab_size: int | None = None,
+    encoding: str | None = None,
     annotate: Sequence[str] | None = None,
     settings: Overrides = (),
 ) -> LightRecipe:
@@ -208,6 +211,7 @@ def requested_preparation(
         "tokenizer.path": None if tokenizer is None else str(tokenizer),
         "tokenizer.kind": tokenizer_kind,
         "tokenizer.vocab_size": vocab_size,
+        "corpus.encoding": encoding,
         "annotation.columns": None if annotate is None else list(annotate),
     }
     recipe = light_recipe(options=options, overrides=as_overrides(settings))

@@ -31,6 +31,7 @@ from unmask.commands.run_data import (
     obtain_data,
     open_old_text,
     packaged_corpus,
+    proposed_length,
     save_with_tokenizer,
     start_model,
 )
@@ -71,7 +72,6 @@ from unmask.measure.held_out import (
     explain_plateau,
     fixed_masker,
     on_plateau,
-    unigram_entropy,
 )
 from unmask.measure.uncertainty import few_draws
 from unmask.model.card_head import CARD, CardSettings, change_card
@@ -84,7 +84,7 @@ from unmask.report.pages import write_report
 from unmask.tasks.loaded_model import Model, load
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.callbacks import Callback, StepReport, Tracker, read_metrics, service, tensorboard
+from unmask.train.callbacks import Callback, EvaluationTimes, StepReport, Tracker, read_metrics, service, tensorboard
 from unmask.train.checkpoints import fit, place_model
 from unmask.train.distributed import (
     ALONE,
@@ -153,14 +153,17 @@ class Run(Finished):
                 lines.append((f"{name} text", f"{losses}; {bits}"))
         lines += [
             ("trained", f"{s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"),
-            ("speed", f"{s['tokens_per_second']:,.0f} tokens a second"),
+            *([("speed", f"{s['tokens_per_second']:,.0f} tokens a second")] if s["seconds"] >= 1.0 else []),
             ("model", s["model"]),
             ("report", str(self.folder / "report.html")),
         ]
         yield from (f"{name:<14} {value}" for name, value in lines)
         if (warning := s.get("validation_warning")) is not None:
             yield Styled(f"\n{warning}", "yellow")
-        yield f'\nTry it: unmask fill {typed(s["model"])} "... [MASK] ..."'
+        if s["on_plateau"]:
+            yield Styled("\nno better than word frequencies: train longer, with more --minutes or --steps", "yellow")
+        else:
+            yield f'\nTry it: unmask fill {typed(s["model"])} "... [MASK] ..."'
 
 
 @public
@@ -176,6 +179,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     tokenizer: str | Path | None = None,
     tokenizer_kind: str | None = None,
     vocab_size: int | None = None,
+    encoding: str | None = None,
     seed: int | None = None,
     settings: Overrides = (),
     from_: str | Path | None = None,
@@ -200,6 +204,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         tokenizer: tokenizer.json, vocab.txt, their folder, or a name on the hub. By default one is trained.
         tokenizer_kind: Of the trained tokenizer; bpe is byte-level. By default wordpiece.
         vocab_size: Of the trained tokenizer. By default it fits the text.
+        encoding: Of text that is not Unicode, such as cp1252.
         seed: Of weights, order and masks.
         settings: `section.key=value` overrides of the recipe, or a dict of them.
         from_: Begin with this model: its folder, that of a run, or a name on the hub. By default new weights.
@@ -219,7 +224,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     options: dict[str, Any] = {
         "recipe": recipe, "minutes": minutes, "steps": steps, "tokens": tokens, "strategy": strategy,
         "tokenizer": tokenizer, "tokenizer_kind": tokenizer_kind, "vocab_size": vocab_size, "seed": seed,
-        "from_": from_, "extend_vocab": extend_vocab, "old_data": old_data,
+        "from_": from_, "extend_vocab": extend_vocab, "old_data": old_data, "encoding": encoding,
     }  # fmt: skip
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
@@ -320,7 +325,7 @@ def _begin(
     is_same = [lasting_source(Path(path).absolute()) for path in paths] == sources
     if paths and len(paths) == len(named or ()) and not is_same:
         raise RunError(
-            f"{folder.root}: the run was begun on {', '.join(sources)}; leave the paths away, or {START_ANEW}",
+            f"{folder.root}: the run was begun on {', '.join(sources)}; leave the paths out, or {START_ANEW}",
             options=["overwrite"],
         )
     if any(isinstance(name, InMemory) for name in named or ()):
@@ -380,7 +385,7 @@ class TrainingRun(Callback):
             model = new_model(recipe, tokenizer, labels)
             initialise(model, seed=training.seed, method=recipe.model.initialisation)
         else:
-            model, notes = start_model(recipe, folder.start, tokenizer, labels)
+            model, notes = start_model(recipe, folder.start, tokenizer, labels, data.frequencies)
             for note in notes:
                 reporter.note(note)
         self.model, self._uncompiled = model, place_model(model, training, folder.checkpoints)
@@ -423,8 +428,8 @@ class TrainingRun(Callback):
                 cls, sep = ([] if id_ is None else [id_] for id_ in (tokenizer.special.cls, tokenizer.special.sep))
                 rows = rows_from_ids([[*cls, *line, *sep] for line in ids], tokenizer)
                 self.lines = rows, fixed_masker(tokenizer)(rows)
-        self._evaluations = 0  # that were due so far
-        self._losses: list[float] = []
+        self._times = EvaluationTimes(recipe.evaluation.times)
+        self._plateau: list[bool] = []  # of each evaluation
         self._is_stuck = False
 
     def run(self, interruption: Interruption, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
@@ -436,6 +441,8 @@ class TrainingRun(Callback):
             f"vocabulary {manifest.vocab_size:,}; model with {model.num_parameters:,} parameters, "
             f"{str(model.encoder.compute_dtype).removeprefix('torch.')} on {device.type}"
         )
+        if (advice := self.length_advice) is not None:
+            reporter.note(advice)
         if device.type != "cpu" and self._uncompiled is None:
             reporter.note("blocks are compiled in the first steps, which takes up to a minute")
         elif device.type != "cpu":
@@ -453,7 +460,7 @@ class TrainingRun(Callback):
                 write_atomically(folder.before, json.dumps(figures, indent=1) + "\n")
 
         def begin() -> None:
-            self._evaluations = int(self.state.progress(recipe.training) * recipe.evaluation.times)
+            self._times.begin(trainer)
             if self.group.is_main:  # TensorBoard where it is installed, other trackers where the recipe names them
                 config = recipe.model_dump(mode="json", exclude={"card"})
                 names = recipe.evaluation.trackers
@@ -474,17 +481,22 @@ class TrainingRun(Callback):
             for tracker in trackers:
                 tracker.close()
 
+    @property
+    def length_advice(self) -> str | None:
+        """A line on a sequence length that fits the text better, where there is one."""
+        longest = None if self.recipe.start is None else self.model.config.max_position_embeddings
+        return proposed_length(self.data, self.recipe, longest)
+
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
         """Evaluates where it is time; a budget in steps or tokens ends with an evaluation."""
-        due = int(report.progress * self.recipe.evaluation.times)
-        if due > self._evaluations or report.progress >= 1.0:
-            self._evaluations = due
+        if self._times.is_due(trainer, report):
             self._evaluate(progress=report.progress)
 
     def _evaluate(self, *, progress: float) -> None:
         """Evaluates on the small set. A loss that is not finite is a DivergedError."""
         state, entropy, note = self.state, self.held_out.entropy, self.reporter.note
-        result = self.held_out.evaluate(self.model, group=self.group)
+        with self._times.timed(self.trainer):
+            result = self.held_out.evaluate(self.model, group=self.group)
         if not math.isfinite(result.loss):
             raise DivergedError(f"the held-out loss behind step {state.step} is {result.loss}")
         self.trainer.evaluated(metrics_of(result))
@@ -499,14 +511,14 @@ class TrainingRun(Callback):
                 shown.append(Styled(space + text, style))
             note(tuple(shown))
 
-        self._losses.append(result.loss)
-        is_late = state.step >= FEW_STEPS and progress >= LEAST_PROGRESS and len(self._losses) > 2
-        if not self._is_stuck and is_late and all(on_plateau(loss, entropy) for loss in self._losses[-2:]):
+        self._plateau.append(on_plateau(result, entropy))
+        is_late = state.step >= FEW_STEPS and progress >= LEAST_PROGRESS and len(self._plateau) > 2
+        if not self._is_stuck and is_late and all(self._plateau[-2:]):
             rate = self.recipe.training.learning_rate
             note(explain_plateau(result.loss, entropy, step=state.step, learning_rate=rate))
             self._is_stuck = True
-        elif self._is_stuck and not on_plateau(result.loss, entropy):
-            note(f"the plateau of token frequencies is left behind ({result.loss:.2f}, {entropy:.2f})")
+        elif self._is_stuck and not self._plateau[-1]:
+            note(f"the loss is below that of word frequencies now ({result.loss:.2f}, {entropy:.2f})")
             self._is_stuck = False
         if state.step and (state.best is None or result.loss < state.best.loss):
             state.best = Best(state.step, result.loss)
@@ -559,7 +571,8 @@ class TrainingRun(Callback):
             "validation_unit": result.unit,
             "validation_warning": few_draws(result.documents, result.unit),
             "unigram_entropy": entropy,
-            "on_plateau": on_plateau(result.loss, entropy),
+            "unigram_gain_interval": _plain(result.gain_interval),
+            "on_plateau": on_plateau(result, entropy),
             "objectives": dict(result.objectives),
             "best_step": None if state.best is None else state.best.step,
             "data_fingerprint": manifest.fingerprint,
@@ -620,8 +633,11 @@ class HeldOutText:
 
     def __init__(self, recipe: Recipe, data: PreparedData, max_tokens: int, reporter: Reporter) -> None:
         settings, store, length = recipe.objectives, data.validation, recipe.training.sequence_length
-        self.masked = HeldOutSet(store, data.tokenizer, length=length, max_tokens=max_tokens)
-        self.entropy = unigram_entropy(self.masked.targets(), data.frequencies, data.tokenizer.ordinary)
+        self.masked = HeldOutSet(
+            store, data.tokenizer, length=length, max_tokens=max_tokens, frequencies=data.frequencies
+        )
+        assert self.masked.unigram_N is not None, "frequencies are known"
+        self.entropy = float(self.masked.unigram_N.mean())
         self.objectives: ObjectiveSet | None = None
         if not (objectives := extra_objectives(settings)):
             return

@@ -129,6 +129,7 @@ OPTIONS = {  # of `unmask.pretrain`: the settings that they stand for
     "tokenizer": "tokenizer.path",
     "tokenizer_kind": "tokenizer.kind",
     "vocab_size": "tokenizer.vocab_size",
+    "encoding": "corpus.encoding",
     "from_": "start.checkpoint",
     "extend_vocab": "start.extend_vocab",
     "old_data": "start.old_data",
@@ -207,7 +208,7 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
     if validated(TokenizerSettings, values.get("tokenizer") or {}, where=where) != TokenizerSettings():
         raise SettingsError(
             f"{where}: [tokenizer] says which tokenizer is taken or trained, but the checkpoint {folder} brings its "
-            "own; leave it away, or add words to it",
+            "own; leave it out, or add words to it",
             options=["extend_vocab"],
         )
 
@@ -224,7 +225,7 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
         if extend and length <= longest:
             raise SettingsError(
                 f"{where}: start.extend_positions makes the model longer than its {longest} positions, but "
-                f"training.sequence_length is {length}; set it to a greater length, or leave extend_positions away"
+                f"training.sequence_length is {length}; set it to a greater length, or leave extend_positions out"
             )
         longest = max(length, longest)
 
@@ -239,7 +240,7 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
         if key in architecture and value is not None and value != architecture[key]:
             raise SettingsError(
                 f"{where}: model.{key} = {value!r}, but the checkpoint has {architecture[key]!r}; the architecture is "
-                f"the checkpoint's: leave model.{key} away, or take a recipe without [model], such as continue"
+                f"the checkpoint's: leave model.{key} out, or take a recipe without [model], such as continue"
             )
     model |= {"dropout": config.dropout, **model, **architecture}
     optimizer = training.get("optimizer")

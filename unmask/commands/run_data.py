@@ -80,7 +80,7 @@ from unmask.tokenizer.trainers import TokenizerSettings
 FACTS = "start.json"
 OLD_FACTS = "old.json"
 _SHOWN = 8
-START_ANEW = "start anew, overwriting it"  # the way out where a file of a run is damaged
+START_ANEW = "start over, overwriting it"  # the way out where a file of a run is damaged
 
 
 class RunFolder:
@@ -207,7 +207,7 @@ def check_data(recipe: Recipe, manifest: Manifest | None = None, root: Path | No
             if not fits:
                 raise DataError(
                     f"{root}: the shards were prepared with other settings than [{name}] of the recipe asks for; "
-                    "leave these away, or prepare the text again with them"
+                    "leave these out, or prepare the text again with them"
                 )
     check_annotations(recipe, manifest)
     if recipe.objectives.label is None:
@@ -216,7 +216,7 @@ def check_data(recipe: Recipe, manifest: Manifest | None = None, root: Path | No
     if manifest is None:
         if recipe.corpus.label is None:
             raise SettingsError(
-                "objectives.label learns the classes of documents; name the column of the tables in which they stand "
+                "objectives.label learns the classes of documents; name their column of the tables "
                 f"(corpus.label=COLUMN), {without}",
                 options=["set"],
             )
@@ -249,6 +249,37 @@ def check_annotations(recipe: Recipe, manifest: Manifest | None = None) -> None:
     raise DataError(
         f"{what}, which this data was prepared without; make it with unmask prepare ... --annotate {','.join(every)}"
     )
+
+
+MOST_PROPOSED = 512  # positions: what longer rows cost is not for a proposal to spend
+_LENGTHS = 1 << 20  # pieces whose lengths are looked at
+
+
+def proposed_length(data: PreparedData, recipe: Recipe, longest: int | None) -> str | None:
+    """A line on a sequence length that fits the documents better; None where that of the recipe does.
+
+    `longest` are the positions of a checkpoint, which a proposal does not go beyond; None: the model is new. A document
+    of several pieces counts as each of these, which are all too long for any row.
+    """
+    length, around = recipe.training.sequence_length, len(data.tokenizer.special.around)
+    tokens = data.train.some_lengths(_LENGTHS) + around
+    share, (most, nearly_all) = float((tokens > length).mean()), np.quantile(tokens, (0.9, 0.99), method="higher")
+    if share > 0.1:
+        fitting = min(-(-int(most) // 64) * 64, MOST_PROPOSED, longest or MOST_PROPOSED)
+        if fitting > length:
+            whole = float((tokens <= fitting).mean())
+            gain = f"keeps {whole:.0%} of them whole" if whole >= 0.5 else "gives them more context"
+            return (
+                f"{share:.0%} of the documents are longer than training.sequence_length = {length} and are cut into "
+                f"parts; --set training.sequence_length={fitting} {gain}"
+            )
+    elif length > 64 and nearly_all <= length // 4:
+        fitting = max(64, -(-int(nearly_all) // 64) * 64)
+        return (
+            f"99% of the documents have at most {nearly_all:,} tokens: --set training.sequence_length={fitting} is "
+            f"enough where no longer text is expected (it is {length})"
+        )
+    return None
 
 
 # ----------------------------------------
@@ -300,7 +331,7 @@ def begin_from_checkpoint(
     facts = read_object(start / FACTS, START_ANEW)
     notes = [f"beginning with the model in {facts['checkpoint']}"]
     if facts["new_head"]:
-        notes.append("the checkpoint has no head for masked tokens: a new one is made, which knows nothing yet")
+        notes.append("the checkpoint has no head for masked tokens: a new one begins with word frequencies")
     if facts["positions"] is not None:
         notes.append("the model was made longer, from {:,} positions to {:,}".format(*facts["positions"]))
     if (most := settings.extend_vocab) is not None:
@@ -329,8 +360,7 @@ def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Itera
     folder = find_checkpoint(settings.checkpoint)
     if checkpoint_sha256(folder) != settings.sha256:
         raise RunError(
-            f"{folder}: the checkpoint is another one than when the run began, which has made nothing of it yet; begin "
-            "anew",
+            f"{folder}: the checkpoint has changed since the run began, which has made nothing of it yet; start anew",
             options=["overwrite"],
         )
     tokenizer = load_tokenizer(folder)
@@ -385,9 +415,16 @@ def check_tokenizer(root: Path, manifest: Manifest, start: str | Path, checkpoin
 
 
 def start_model(
-    recipe: Recipe, folder: Path, tokenizer: Tokenizer, label_names: Sequence[str] = ()
+    recipe: Recipe,
+    folder: Path,
+    tokenizer: Tokenizer,
+    label_names: Sequence[str] = (),
+    frequencies: NDArray[np.int64] | None = None,
 ) -> tuple[MaskedLM, list[str]]:
     """The model as the training begins: the checkpoint's weights, and new heads where objectives need them.
+
+    A new head for masked tokens begins with the `frequencies` [vocab_size] of the training text: a short training would
+    spend itself on these, where now the encoder learns from the first step on.
 
     With a line on each head that is taken from the checkpoint or new.
     """
@@ -414,6 +451,10 @@ def start_model(
         for name, parameter in model.named_parameters():
             if (weight := pairs.get(name, weights.get(name))) is not None:
                 parameter.copy_(weight)
+        if frequencies is not None and read_object(folder / FACTS, START_ANEW)["new_head"]:
+            counts = np.ones(len(model.head.bias))  # there may be more rows than tokens
+            counts[: len(frequencies)] += np.where(tokenizer.ordinary, frequencies, 0)
+            model.head.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
     model.unused_weights = old.unused_weights
     old_head = "the checkpoint's"
     heads = (

@@ -46,7 +46,7 @@ LOG_FROM = 4.0  # a range whose ends are that many times apart is searched by fa
 HEARTBEAT = 60  # seconds; the trial of a process that is silent for twice as long is made again
 
 
-class Search(Result):
+class Tuning(Result):
     """Which numbers of a recipe are better on a text.
 
     Attributes:
@@ -95,7 +95,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
     test: str | Path | None = None,
     settings: Overrides = (),
     reporter: Reporter | None = None,
-) -> Search:
+) -> Tuning:
     """Searches the numbers of one recipe with Optuna instead.
 
     It begins with the recipe's own numbers, as far as they lie in what is searched. A trial that diverges or does not
@@ -200,7 +200,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
         write_atomically(root / "best.toml", _load(plan, recipe, result["best"]["parameters"]).to_toml())
         write_atomically(root / "result.svg", search_plot([each for each in trials_made if each["loss"] is not None]))
         write_atomically(root / "result.json", json.dumps(result, indent=1) + "\n")
-    return Search(result)
+    return Tuning(result)
 
 
 def _result(trials: Sequence[dict[str, Any]], root: Path, own: dict[str, Any], outside: list[str]) -> dict[str, Any]:

@@ -219,7 +219,7 @@ def source_named(name: str) -> str:
     if not path.exists():
         (path,) = local_copies(address)
         if lasting_source(path) != name:
-            raise CorpusError(f"{address}: what is there has changed since it was read first; begin anew")
+            raise CorpusError(f"{address}: what is there has changed since it was read first; start over")
     return str(path)
 
 

@@ -228,28 +228,34 @@ class Progress:
 
 
 class Pace:
-    """How fast work goes on, in words."""
+    """How fast work goes on, in words: what was done since the first notice of it, by the time since then."""
 
     def __init__(self) -> None:
-        self._what, self._begin = "", time.monotonic()
+        self._what, self._begin, self._before = "", 0.0, 0
 
     def facts(self, progress: Progress) -> tuple[float | None, str]:
-        """The share that is done, and how much of how much, how fast, and the time left."""
+        """The share that is done, and how much of how much; after a second also how fast, and the time left."""
         if progress.facts is not None:
             return progress.share, progress.facts
+        now, done, total, unit = time.monotonic(), progress.done, progress.total, progress.unit
         if progress.what != self._what:
-            self._what, self._begin = progress.what, time.monotonic()
-        done, total = progress.done, progress.total
-        rate = done / max(time.monotonic() - self._begin, 1e-3)
-        if progress.unit in ("tokens", "texts"):
-            of = "" if total is None else f" of {total:,}"
-            facts = f"{done:,}{of} {progress.unit}, {rate:,.0f} {progress.unit}/s"
-        else:
-            unit = "MB" if progress.unit == "bytes" else "M characters"
-            facts = f"{done / 1e6:,.1f} {unit}, {rate / 1e6:,.1f} {unit}/s"
-        if total is not None and 0 < done < total:
-            facts += f", {duration((total - done) / rate)} left"
+            self._what, self._begin, self._before = progress.what, now, done
+        of = f" of {total:,}" if total is not None and unit in ("tokens", "texts") else ""
+        facts = f"{done:,}{of} {unit}" if of else amount(done, unit)
+        seconds, more = now - self._begin, done - self._before
+        if seconds >= 1.0 and more > 0:
+            facts += f", {amount(more / seconds, unit)}/s"
+            if total is not None and done < total:
+                facts += f", {duration((total - done) * seconds / more)} left"
         return None if total is None else min(done / max(total, 1), 1.0), facts
+
+
+def amount(number: float, unit: Unit) -> str:
+    """`0.5 texts`, `1,234 tokens`, `45 kB`, `1.2 M characters`."""
+    if unit in ("bytes", "characters") and number >= 1e3:
+        short = {"bytes": ("kB", "MB"), "characters": ("thousand characters", "M characters")}[unit]
+        return f"{number / 1e3:,.0f} {short[0]}" if number < 1e6 else f"{number / 1e6:,.1f} {short[1]}"
+    return f"{number:.1f} {unit}" if 0 < number < 10 and number % 1 else f"{number:,.0f} {unit}"
 
 
 def duration(seconds: float) -> str:

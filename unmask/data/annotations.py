@@ -67,17 +67,29 @@ def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) 
             what = f"annotation.fields.{column} = {shown(field)} is no column of a .conllu file"
             raise CorpusError(f"{source.path}: {what}; {ways}")
     build = _conllu_sentence if is_conllu else _conll_sentence
+    is_empty, num_blank = True, 0
     for lines in read_sentences(source, bad):
         if lines is None:
             yield DOCUMENT_BEGIN
+            continue
+        # Treebanks of text that may not be passed on have `_`, or a `_` a letter, for each of its words.
+        if is_conllu and len(lines) > 1 and not any(word.strip("_") for line in lines for word in line.cells[1:2]):
+            bad.counts["sentences whose words are `_`"] += 1
+            num_blank += 1
             continue
         try:
             text, spans = build(lines, fields or {})
         except ValueError as error:
             bad.report("sentences that cannot be read", f"{source.path}: line {error}")
             continue
+        is_empty = False
         if not bad.is_broken(text):
             yield LinePart(text, True, True, None if fields is None else spans)
+    if is_empty and num_blank:
+        raise CorpusError(
+            f"{source.path}: the words of all its {num_blank:,} sentences are `_`: this treebank comes without its "
+            "text; merge that in first, as its README says"
+        )
 
 
 def read_sentences(source: Source, bad: BadInput) -> Iterator[list[TaggedLine] | None]:
@@ -194,7 +206,8 @@ def _conllu_sentence(lines: list[TaggedLine], fields: Mapping[str, str]) -> tupl
     for column, field in fields.items():
         if column != "dependencies":
             cell = _XPOS if field == "xpos" else _UPOS
-            spans[column] = tuple(Span(*p, w.cells[cell]) for w, p in zip(words, places, strict=True))
+            tagged = ((place, line.cells[cell]) for line, place in zip(words, places, strict=True))
+            spans[column] = tuple(Span(*place, tag) for place, tag in tagged if tag != "_")
             continue
         index = {line.cells[0]: place for place, line in enumerate(words)}
         index["0"] = -1  # the root
@@ -232,7 +245,7 @@ def read_gazetteer(file: Path) -> Phrases:
             continue
         label = label or DEFAULT_LABEL
         if labels.setdefault(phrase, label) != label:
-            raise DataError(f"{file}: line {number}: {phrase!r} stood before with the label {labels[phrase]!r}")
+            raise DataError(f"{file}: line {number}: {phrase!r} had before the label {labels[phrase]!r}")
     if not labels:
         raise DataError(f"{file}: the gazetteer holds no phrases; give one a line")
     return tuple(sorted(labels.items()))
@@ -321,9 +334,7 @@ class SpacyPipeline:
                     "another with annotation.pipeline=NAME"
                 )
         if "chunks" in columns and nlp.vocab.get_noun_chunks is None:
-            raise SettingsError(
-                f"spaCy finds no noun chunks in the language of {name!r} ({nlp.lang}); leave chunks out"
-            )
+            raise SettingsError(f"spaCy has no noun chunks for the language of {name!r} ({nlp.lang}); leave chunks out")
         needed = {part for column in columns for part in _MADE_BY[column]} | {"tok2vec", "transformer"}
         if {"pos", "chunks"} & set(columns):  # noun chunks look at parts of speech
             needed |= {"tagger", "morphologizer", "attribute_ruler"}
@@ -419,7 +430,7 @@ def choose_origins(
             columns = {column for column in in_data if column in settings.fields or column in OFFERED[source.kind]}
         elif source.kind in ("jsonl", "json", "parquet", "arrow") and in_data:
             # A row of JSON may leave out what it has not; reading the text will report the rows that lack it.
-            rows = rows_of(source, BadInput(skip=True), None)
+            rows = rows_of(source, BadInput(skip=True))
             for _, row in islice(rows, LOOK_ROWS if source.is_json else 1):
                 columns.update(column for column in in_data if settings.fields.get(column, column) in row)
         held.append(columns)

@@ -15,7 +15,7 @@ from __future__ import annotations
 import difflib
 import itertools
 import math
-from collections import Counter
+import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -29,6 +29,11 @@ LINE, PARAGRAPH = "\n", "\n\n"
 NOTHING: Any = object()  # where there is no value, which may be null
 _SPEAKERS = (("role", "content"), ("from", "value"))  # of a message: who speaks, and what
 _MOST_NAMES = 40
+_FEW = 10  # rows, in which a class may seem to be a text
+# Addresses, numbers of hexadecimal digits, and words with a number, such as `user_17`
+_CODE = re.compile(
+    r"(https?://|www\.)\S+|[\da-fA-F-]{8,}|[^\W\d]{0,12}(?:[-_:#./]|[:#] )?\d[\d.,:/ -]*|\d[\d.,:/T+ -]*[A-Za-z%]{0,3}"
+)
 
 # ----------------------------------------
 # Names of columns by what they hold, the likeliest first. Every command finds columns by this table.
@@ -39,7 +44,7 @@ Role = Literal[
 USUAL: Mapping[Role, tuple[str, ...]] = {
     "text": (
         "text", "content", "sentence", "document", "body", "abstract", "article", "review", "sequence", "tweet",
-        "comment", "message", "post", "headline", "description", "utterance", "paragraph",
+        "comment", "message", "post", "description", "utterance", "paragraph", "story", "smiles",
     ),
     "chat": ("messages", "conversations", "conversation"),
     "id": ("id", "_id"),
@@ -56,14 +61,10 @@ USUAL: Mapping[Role, tuple[str, ...]] = {
     "negative": ("negative", "hard_negative", "negative_1"),
     "match": ("label", "score", "similarity", "similarity_score"),
 }  # fmt: skip
-# A header of CSV is recognised by these names, or by two names of the table above; the others may also be values.
-_ALSO_VALUES = {
-    "y", "first", "second", "value", "target", "class", "question", "query", "passage", "answer", "positive",
-    "negative", "anchor", "premise", "similarity", "heading", "subject",
-}  # fmt: skip
-USUAL_NAMES = {name for names in USUAL.values() for name in names}
-HEADER_NAMES = (USUAL_NAMES - _ALSO_VALUES) | {
-    "idx", "index", "source", "url", "date", "lang", "split", "question1", "question2", "text2",
+# By these, too, a header of CSV is recognised.
+USUAL_NAMES = {name for names in USUAL.values() for name in names} | {
+    "idx", "index", "source", "url", "date", "lang", "split", "question1", "question2", "context", "name", "word",
+    "term", "author", "summary", "sentiment", "line", "type",
 }  # fmt: skip
 
 
@@ -81,13 +82,14 @@ def find_column(
     Args:
         rows: First rows of the table.
         role: What it holds.
-        named: As the user named it; a field within a column by its path. A CorpusError where there is none.
+        named: As the user named it; a field within a column by its path, a column by its number, from 0, unless one is
+            called so. A CorpusError where there is none.
         where: What errors call the table.
         taken: Columns that have another role.
     """
     if named is not None:
-        if has_column(rows, named):
-            return named
+        if (column := named_column(rows, named)) is not None:
+            return column
         close = difflib.get_close_matches(named, names_in(rows), n=1)
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise CorpusError(f"{where}: there is no column {named!r}; columns are {listed(names_in(rows))}{hint}")
@@ -95,32 +97,51 @@ def find_column(
     return next((by_name[name] for name in USUAL[role] if name in by_name), None)
 
 
+def named_column(rows: Sequence[Row], named: str) -> str | None:
+    """The column that a user means: of this name, else of this number, counted from 0; None where there is none."""
+    columns = list(dict.fromkeys(name for row in rows for name in row))
+    number = whole_number(named)
+    numbered = columns[number] if number is not None and number < len(columns) else None
+    return named if has_column(rows, named) else numbered
+
+
 def text_columns(rows: Sequence[Row], named: ColumnNames, *, where: Path, taken: Collection[str]) -> list[str]:
-    """The named columns of a table's text; else the one with a usual name that mostly holds text, or the one with the
-    most text. Empty where no column looks like text."""
+    """The named columns of a table's text; else the one that looks most like it. Empty where none does."""
     if named is not None:
         names = [str(named)] if isinstance(named, str | int) else [str(name) for name in named]
         if len(names) == 1 and "," in names[0] and not has_column(rows, names[0]):
             names = [part.strip() for part in names[0].split(",")]
         if not names:
             raise CorpusError(f"{where}: no column is named in an empty list; name one, or none at all")
-        for name in names:
-            find_column(rows, "text", name, where=where)
-        return names
-    texts, chats, num_chars = [], [], Counter[str]()
+        return [str(find_column(rows, "text", name, where=where)) for name in names]
+    return list(text_weights(rows, taken))[:1]
+
+
+def text_weights(rows: Sequence[Row], taken: Collection[str | None]) -> dict[str, float]:
+    """The columns that hold text, the likeliest first, each with a weight: its characters, three times that where the
+    name is a usual one; `text` is before all others. Columns of few different values weigh next to nothing, and those
+    of numbers, dates, codes and addresses are none."""
+    weights: dict[str, float] = {}
     for name in dict.fromkeys(name for row in rows for name in row if name not in taken):
         values = [row[name] for row in rows if row.get(name)]
-        half = max(len(values), 1) / 2
-        # letters, so neither numbers nor dates
-        if sum(isinstance(value, str) and any(map(str.isalpha, value)) for value in values) >= half:
-            texts.append(name)
-        elif name.lower() in USUAL["chat"] and sum(contents_of(value) is not None for value in values) >= half:
-            chats.append(name)
-        for value in values if name in (*texts, *chats) else ():
+        texts = [value for value in values if isinstance(value, str)]
+        is_chat = name.lower() in USUAL["chat"]
+        read = [value for value in values if contents_of(value) is not None] if is_chat else []
+        is_usual = name.lower() in USUAL["text"]
+        codes = [] if is_usual else [text for text in texts if _CODE.fullmatch(text.strip())]
+        if 2 * (sum(any(map(str.isalpha, text)) for text in texts) - len(codes)) >= len(values):
+            read = texts
+        if 2 * len(read) < max(len(values), 1):
+            continue
+        num_chars = 0
+        for value in read:
             with suppress(ValueError):
-                num_chars[name] += len(text_in(value) or "")
-    usual = [name for each in USUAL["text"] for name in texts if name.lower() == each]
-    return usual[:1] or sorted([*texts, *chats], key=lambda name: -num_chars[name])[:1]
+                num_chars += len(text_in(value) or "")
+        # Of more rows, fewer values than a tenth are classes.
+        is_class = read is texts and len(texts) > _FEW and len(set(texts)) <= max(2, len(texts) / 10)
+        times = (1e9 if name.lower() == "text" else 3.0) if is_usual and read is texts else 1.0
+        weights[name] = num_chars * (times if times > 3 else times * 1e-6 if is_class else times)
+    return dict(sorted(weights.items(), key=lambda each: -each[1]))
 
 
 # ----------------------------------------

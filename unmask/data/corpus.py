@@ -133,12 +133,14 @@ class Corpus:
         titles: str | bool = False,
     ) -> None:
         self.settings, self.fields = settings, fields
-        bad = BadInput(skip=settings.bad_input == "skip")
+        bad = BadInput(skip=settings.bad_input == "skip", encoding=settings.encoding)
         train, held = _split(paths, settings, hold_out=hold_out)
         groups = settings.holdout_groups
         by_column = str(groups.column) if hold_out and isinstance(groups, ColumnGroups) else None
         label = None if settings.label is None else str(settings.label)
-        sources = with_columns([*train, *held], settings.column, bad, title=titles, label=label, group=by_column)
+        sources = with_columns(
+            [*train, *held], settings.column, bad, title=titles, label=label, group=by_column, reading=settings
+        )
         self.sources, self.validation_sources = sources[: len(train)], sources[len(train) :]
         if fields:  # annotations that come with the text count the characters of one text, as it is
             ways = 'or let a pipeline annotate the text that is read: annotation.source="pipeline"'
@@ -368,7 +370,7 @@ class Corpus:
         groups, share = decisions.groups, self.plan.threshold
         if task.is_held:
             files = ", ".join(str(source.path) for source in task.sources)
-            rule, reason = "file", f"it stands in files that are held out ({files})"
+            rule, reason = "file", f"it is in files that are held out ({files})"
         elif self.plan.holdout_unit == "end":
             rule, reason = "end", f"the last {share:.1%} of the text are held out"
         elif "clusters" in self.needs:
@@ -414,7 +416,8 @@ class Corpus:
         first: int,
         through: Callable[[Iterator[Document]], Iterator[Document]] | None = None,
     ) -> Generator[Document]:
-        bad, plan, cleaning = BadInput(skip=self.settings.bad_input == "skip"), self.plan, self.settings.cleaning
+        plan, cleaning, encoding = self.plan, self.settings.cleaning, self.settings.encoding
+        bad = BadInput(skip=self.settings.bad_input == "skip", encoding=encoding)
         if cleaning == CleaningSettings():
             yield from read_documents(
                 task.sources, bad, unit=plan.unit, piece_chars=plan.piece_chars, fields=self.fields, first=first

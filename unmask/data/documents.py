@@ -22,7 +22,7 @@ from unmask.core.errors import CorpusError, listed
 from unmask.data.annotations import DOCUMENT_BEGIN, read_conll
 from unmask.data.columns import ColumnNames
 from unmask.data.reading import BadInput, LinePart, read_fasta, read_lines
-from unmask.data.settings import DocumentUnit
+from unmask.data.settings import DocumentUnit, Reading
 from unmask.data.sources import (
     TABLES,
     InMemory,
@@ -33,7 +33,7 @@ from unmask.data.sources import (
     keep_as_files,
     paths_or_texts,
 )
-from unmask.data.tables import in_words, read_table, with_columns
+from unmask.data.tables import AS_FOUND, in_words, read_table, with_columns
 from unmask.tokenizer.spans import Spans, cut_spans, join_spans
 
 PIECE_CHARS = 1 << 18
@@ -276,6 +276,7 @@ class Documents:
         title_column: That of titles; None finds it, False reads none. A row without text has its title as text.
         unit: What a document is in text files; `auto` looks at the text.
         piece_chars: Longest piece, in characters: a longer document comes in several.
+        reading: How files are read, as far as that is set.
 
     Attributes:
         sources: The files with their columns.
@@ -293,6 +294,7 @@ class Documents:
         title_column: str | Literal[False] | None = None,
         unit: DocumentUnit | Literal["auto"] = "auto",
         piece_chars: int = PIECE_CHARS,
+        reading: Reading = AS_FOUND,
     ) -> None:
         names = paths_or_texts(texts) or []
         if any(isinstance(name, InMemory) or is_stream(name) for name in names):
@@ -300,7 +302,7 @@ class Documents:
             weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
             names = list(keep_as_files(names, Path(scratch)))
         self.skipped: Counter[str] = Counter()
-        self._bad = BadInput(skip=False, way_out=None)
+        self._bad = BadInput(skip=False, way_out=None, encoding=reading.encoding)
         self._piece_chars = piece_chars
         sources = find_split(cast(Sequence[str | Path], names), by_name=False).train
         columns = {"text": column, "ids": id_column, "titles": title_column or None}
@@ -309,7 +311,7 @@ class Documents:
             what = f"there are no columns in this file, so none of {named} can be named"
             raise CorpusError(f"{sources[0].path}: {what}")
         title = True if title_column is None else title_column
-        self.sources = with_columns(sources, column, self._bad, id=id_column or True, title=title)
+        self.sources = with_columns(sources, column, self._bad, id=id_column or True, title=title, reading=reading)
         self.unit, reason = choose_unit(self.sources, unit, self._bad)
         self.unit_in_words = f"a document is {reason}"
         self.num_bytes = text_bytes(self.sources)

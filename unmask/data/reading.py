@@ -1,17 +1,20 @@
 """Files to text in bounded memory: bytes are unpacked, decoded, and cut into lines or sequences.
 
-A line may be longer than memory, so it arrives in parts. Bytes are decoded strictly: a file that is not UTF-8 is an
-error that names the byte, never a replacement character in a vocabulary.
+A line may be longer than memory, so it arrives in parts. Bytes are decoded strictly: a file in another encoding than
+is known is an error that names the byte, never a replacement character in a vocabulary.
 """
 
 from __future__ import annotations
 
 import bz2
 import codecs
+import functools
 import gzip
 import io
 import itertools
+import logging
 import lzma
+import multiprocessing
 import re
 import zlib
 from collections import Counter
@@ -24,6 +27,8 @@ import pyarrow as pa
 
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.tokenizer.spans import Spans
+
+log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1 << 20
 PIECE_BYTES = 1 << 15  # per read: of a .zst file that is cut off, less than this is lost
@@ -39,6 +44,11 @@ _OPENERS: dict[str, Callable[..., Any]] = {
     ".zst": lambda path, _: io.BufferedReader(cast(Any, pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"))),
 }
 COMPRESSIONS = tuple(_OPENERS)
+# Which people's files are in; of some dozens more that are hardly ever, one or another often looks as likely.
+_ENCODINGS = [
+    "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1258", "koi8_r", "cp866", "cp437", "cp850",
+    "gb18030", "big5", "cp932", "euc_jp", "iso2022_jp", "cp949", "tis_620",
+]  # fmt: skip
 _WAY_OUT = 'corpus.bad_input="skip" passes over what cannot be read'
 
 Row = dict[str, Any]
@@ -66,10 +76,10 @@ class Stretch(NamedTuple):
 
 class BadInput:
     """Raises for bad input, or counts it by reason where it is skipped. `way_out` is added to errors; None where there
-    is no such setting."""
+    is no such setting. Text is in the `encoding`; None: in UTF-8, or UTF-16 or UTF-32 by its look."""
 
-    def __init__(self, *, skip: bool, way_out: str | None = _WAY_OUT) -> None:
-        self.skip, self._way_out = skip, way_out
+    def __init__(self, *, skip: bool, way_out: str | None = _WAY_OUT, encoding: str | None = None) -> None:
+        self.skip, self._way_out, self.encoding = skip, way_out, encoding
         self.counts: Counter[str] = Counter()
 
     def report(self, reason: str, message: str) -> None:
@@ -131,12 +141,12 @@ def pieces_of(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[str]:
-    """Decodes a UTF-8 text file piece by piece; a byte-order mark is dropped, line ends become `\\n`.
+    """Decodes a text file piece by piece; a byte-order mark is dropped, line ends become `\\n`.
 
     Args:
         path: A text file, plain or compressed.
-        bad: What is done about bytes that are not UTF-8, NULs (a binary file) and cut-off files. Where they are
-            skipped, broken bytes come as lone surrogates, for the caller to look at line by line.
+        bad: The encoding, and what is done about bytes that are not in it, NULs (a binary file) and cut-off files.
+            Where they are skipped, broken bytes come as lone surrogates, for the caller to look at line by line.
         stretch: Which bytes of a plain file are read; None reads all of any file.
 
     Yields:
@@ -176,24 +186,76 @@ def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iter
 def decoded(chunks: Iterator[bytes], name: str | Path, bad: BadInput, *, begin: int = 0) -> Iterator[str]:
     """As `read_text`, of bytes from elsewhere, which errors call `name`, in pieces of any size but 0; `begin` bytes
     stand before them. A byte-order mark is one at the very beginning only."""
-    errors = "surrogateescape" if bad.skip else "strict"
-    decoder = codecs.getincrementaldecoder("utf-8" if begin else "utf-8-sig")(errors)
+    first = next(chunks, b"")
+    wide = None if begin or bad.encoding else wide_encoding(first)
+    encoding = codecs.lookup(wide or bad.encoding or "utf-8").name
+    if wide is not None and not wide.endswith(("16", "32")):
+        say_once(f"{name}: has no byte-order mark, and looks like {wide} (overrule with corpus.encoding)")
+    skipping = "surrogatepass" if encoding.startswith(("utf-16", "utf-32")) else "surrogateescape"
+    with_mark = "utf-8-sig" if encoding == "utf-8" and not begin else encoding
+    decoder = codecs.getincrementaldecoder(with_mark)(skipping if bad.skip else "strict")
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
     num_bytes = begin
-    for chunk in itertools.chain(chunks, [b""]):
-        if not bad.skip and (nul := chunk.find(b"\0")) >= 0:
-            bad.report("", f"{name}: byte {num_bytes + nul} is NUL: this is not a text file")
+    for chunk in itertools.chain([first] if first else (), chunks, [b""]):
         pending = len(decoder.getstate()[0])
         try:
             text = decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
             place = num_bytes - pending + error.start
-            what = f"{name}: byte {place} (0x{error.object[error.start]:02x}) is not UTF-8"
-            bad.report("", f"{what}; convert the file first, for example with iconv -f LATIN1 -t UTF-8")
-            raise AssertionError("bytes that are skipped do not raise") from error
+            called = encoding.upper() if bad.encoding is None else bad.encoding
+            what = f"{name}: byte {place} (0x{error.object[error.start]:02x}) is not {called}"
+            bad.report(BROKEN_LINES, what + ("" if bad.encoding else likely_encoding(error.object, error.start)))
+            text = ""  # a character that is cut off where the file ends
+        if not bad.skip and (nul := text.find("\0")) >= 0:
+            place = num_bytes - pending + len(text[:nul].encode(encoding, "surrogatepass"))
+            bad.report("", f"{name}: byte {place} is NUL: this is not a text file")
         if text := newlines.decode(text, final=not chunk):
             yield text
         num_bytes += len(chunk)
+
+
+@functools.cache
+def say_once(message: str) -> None:
+    """Warns of what is read, once a process that reads it again and again, and not in each of its workers."""
+    if multiprocessing.parent_process() is None:
+        log.warning("%s", message)
+
+
+def wide_encoding(content: bytes) -> str | None:
+    """UTF-16 or UTF-32, if a text that begins so is in one of them: by a byte-order mark, or as its NULs stand where
+    they do in one of them and what is read so is text with white space; None if not."""
+    if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
+        return "utf-32"
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return "utf-16"
+    content = content[:4096]
+    for encoding in ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be") if content.count(0) > 2 else ():
+        try:
+            text = codecs.getincrementaldecoder(encoding)().decode(content)
+        except UnicodeDecodeError:
+            continue
+        plain = text.replace("\n", " ").replace("\r", " ").replace("\t", " ")
+        if plain.isprintable() and plain.count(" ") * 200 >= len(plain):
+            return encoding
+    return None
+
+
+def likely_encoding(content: bytes, place: int) -> str:
+    """The advice for a text with a byte that is not UTF-8: its likeliest encoding, with what stands there in it."""
+    from charset_normalizer import from_bytes  # takes a moment, and is needed for errors only
+
+    line = content.rfind(b"\n", 0, place) + 1
+    begin = content.find(b"\n", max(0, place - (1 << 14)), line) + 1 or line
+    matches = from_bytes(content[begin : place + (1 << 14)], cp_isolation=_ENCODINGS)
+    if (best := matches.best()) is None:
+        return "; this is not a text file"
+    # Of ones that are about as likely the commonest.
+    near = [m for m in matches if m.chaos <= best.chaos and m.coherence >= best.coherence - 0.05]
+    likely = {name for each in near for name in each.could_be_from_charset}
+    name = "cp1252" if "cp1252" in likely else best.encoding
+    words = content[line:].partition(b"\n")[0].decode(name, "replace").split()
+    sample = " ".join(word for word in words if not word.isascii())[:60] or " ".join(words)[:60]
+    return f"; it looks like {name} ({sample!r}): read it with --encoding {name} (corpus.encoding)"
 
 
 def read_lines(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[LinePart]:

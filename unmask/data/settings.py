@@ -12,6 +12,38 @@ from unmask.tokenizer.spans import Column
 DocumentUnit = Literal["line", "block", "file"]
 
 
+class Reading(Settings):
+    """How files are read, as far as their content does not say it, or says it wrongly.
+
+    Attributes:
+        encoding: Of texts, by a name that Python knows (`cp1252`, `shift_jis`). None: UTF-8, or UTF-16 and UTF-32,
+            which are known by their bytes.
+        delimiter: Between the cells of CSV and TSV: a character; `tab` is one. None finds it.
+        header: Whether the first row of CSV and TSV holds the columns' names; `auto` finds it.
+    """
+
+    encoding: str | None = None
+    delimiter: str | None = None
+    header: Literal["auto"] | bool = "auto"
+
+    @field_validator("encoding")
+    @classmethod
+    def _known(cls, value: str | None) -> str | None:
+        try:
+            "".encode(value or "utf-8")
+        except LookupError as error:
+            raise ValueError("no encoding of text; known are utf-8, utf-16, cp1252, shift_jis, gb18030, ...") from error
+        return value
+
+    @field_validator("delimiter")
+    @classmethod
+    def _one_character(cls, value: str | None) -> str | None:
+        value = {"tab": "\t", "\\t": "\t"}.get(value or "", value)
+        if value is not None and (len(value) != 1 or value in '"\r\n'):
+            raise ValueError("give one character, such as ; or tab")
+        return value
+
+
 class CleaningSettings(Settings):
     """What is changed or left out. Nothing by default; every document that is left out is counted.
 
@@ -54,16 +86,16 @@ HoldoutGroups = Annotated[ColumnGroups | NearDuplicateGroups, Field(discriminato
 _COLUMN = "column:"
 
 
-class CorpusSettings(Settings):
+class CorpusSettings(Reading):
     """How files become documents, and how many of them are held out for validation.
 
     Attributes:
         documents: What a document is in a text file: a `line`, a `block` between empty lines, the whole `file`, or
             `auto`, which looks at the beginning of the text (see `unmask.data.survey`). In tables it is a row. In
             CoNLL and CoNLL-U files a sentence is a line, and a block what stands between two `newdoc` marks.
-        column: Where the text of a table stands: a name, or a number counted from 0 where there are no names; a path
-            to a field within (`content.text`); or several, whose texts are joined (see `unmask.data.columns`).
-            None finds it.
+        encoding, delimiter, header: As in `Reading`.
+        column: Where the text of a table stands: a name, or a number counted from 0; a path to a field within
+            (`content.text`); or several, whose texts are joined (see `unmask.data.columns`). None finds it.
         label: Where the class of each document stands in tables: a name, or a number as for `column`. A row without
             a value there has no class. None reads none.
         bad_input: Whether bytes that are not UTF-8, NULs, rows without text and cut-off files are an `error`, or are
@@ -154,7 +186,7 @@ class AnnotationSettings(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if len(set(self.columns)) < len(self.columns):
-            raise ValueError(f"a column stands twice in {', '.join(self.columns)}")
+            raise ValueError(f"a column occurs twice in {', '.join(self.columns)}")
         if self.gazetteer is not None and "entities" not in self.columns:
             raise ValueError('a gazetteer finds entities: add them with annotation.columns=["entities"]')
         if unknown := [name for name in self.fields if name not in self.columns]:

@@ -32,19 +32,28 @@ from unmask.core.files import absence, whole_folder, writing
 from unmask.core.remote import address_of, lasting_source, local_copies, source_named
 from unmask.core.results import Notify, Progress, ignore
 from unmask.data.json_rows import holds_rows
-from unmask.data.reading import COMPRESSIONS, Stretch, bare_suffix, pieces_of
+from unmask.data.reading import COMPRESSIONS, Stretch, bare_suffix, open_bytes, pieces_of, say_once, wide_encoding
 
 log = logging.getLogger(__name__)
 
+# Plain text as well, but beside tables in a folder it is about them.
+CODE = (
+    ".c", ".cpp", ".go", ".h", ".html", ".java", ".js", ".py", ".r", ".rs", ".rst", ".sh", ".smi", ".sql", ".srt",
+    ".tex", ".ts", ".xml",
+)  # fmt: skip
+PRINTED = (".doc", ".docx", ".epub", ".ipynb", ".odt", ".pdf", ".rtf", ".xls", ".xlsx")  # whose text is to be taken out
 # Kind of file by suffix. The reader of each kind stands in `documents.READERS`.
 SUFFIXES: dict[str, str] = {
-    **dict.fromkeys((".txt", ".text", ".md", ".log"), "text"),
+    **dict.fromkeys((".txt", ".text", ".md", ".log", *CODE), "text"),
     **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
     **{f".{kind}": kind for kind in ("json", "csv", "tsv", "parquet")},
     **dict.fromkeys((".fasta", ".fa"), "fasta"),
     **{f".{kind}": kind for kind in ("conll", "conllu")},
 }
-_SUPPORTED = f"supported are {', '.join(SUFFIXES)}, each also with {', '.join(COMPRESSIONS)}"
+_SUPPORTED = (
+    f"supported are {', '.join(each for each in SUFFIXES if each not in CODE)} and plain text, each also with "
+    f"{', '.join(COMPRESSIONS)}"
+)
 TABLES = {"jsonl", "json", "csv", "tsv", "parquet", "arrow"}
 # JSON that stands beside data, written by various programs, and holds no text, though some are lists of objects.
 NO_TEXT = {
@@ -64,6 +73,16 @@ _PART_OF_WORD = {
 }
 _LETTERS = re.compile(r"[^\W\d_]+")
 
+
+class Layout(NamedTuple):
+    """How the rows of CSV and TSV are cut into cells; see `delimited.py`."""
+
+    delimiter: str
+    is_quoted: bool  # whether quotes stand around cells; else they are letters like any other
+    has_header: bool
+    names: tuple[str, ...]  # of the columns: as in the header, or their numbers
+
+
 TextColumn = str | tuple[str, ...]  # a column, or several
 
 
@@ -79,6 +98,7 @@ class Source:
     stretch: Stretch | None = None  # the part of the file that is read; None: all of it
     id: str | None = None  # where the ids of its documents stand; None: they are numbered
     title: str | None = None  # where their titles stand; None: unread
+    layout: Layout | None = None  # of CSV and TSV, how rows are cut into cells
 
     @property
     def is_table(self) -> bool:
@@ -199,6 +219,8 @@ def _readable_files(folder: Path, announce: bool) -> list[Path]:
         bare = name.removesuffix(path.suffix.lower()) if path.suffix.lower() in COMPRESSIONS else name
         is_text = bare_suffix(path) != ".json" or (bare not in NO_TEXT and holds_rows(path))
         (files if is_text else no_rows).append(path)
+    if any(SUFFIXES[bare_suffix(path)] in TABLES for path in files):
+        files = [path for path in files if bare_suffix(path) not in CODE]
     card = folder / _CARD
     if card in files and any(path.suffix.lower() != card.suffix for path in files):
         files.remove(card)
@@ -248,8 +270,13 @@ def _saved_files(folder: Path) -> list[Source]:
 
 def _source(path: Path) -> Source:
     suffix = bare_suffix(path)
-    if suffix not in SUFFIXES:
-        raise CorpusError(f"{path}: cannot read this kind of file; {_SUPPORTED}")
+    if suffix not in SUFFIXES:  # which a file of lines of text may have as well
+        with open_bytes(path) as file:
+            begin = next(pieces_of(file), b"")
+        if not begin or suffix in PRINTED or (b"\0" in begin and not wide_encoding(begin)):
+            raise CorpusError(f"{path}: cannot read this kind of file; {_SUPPORTED}")
+        say_once(f"{path}: is read as plain text")
+        return Source(path, "text")
     if suffix == ".parquet" and path.suffix != ".parquet":
         raise CorpusError(f"{path}: unpack it first; a Parquet file is compressed within")
     return Source(path, SUFFIXES[suffix])

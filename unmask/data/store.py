@@ -274,6 +274,13 @@ class TokenStore:
             self._columns[name] = np.concatenate(parts)
         return self._columns[name]
 
+    def some_lengths(self, most: int) -> NDArray[np.int64]:
+        """Tokens of some pieces: all, or those of shards spread over the split, about so many."""
+        every = max(1, len(self) // most)
+        shards = map(self._shard, range(0, len(self._files), every))
+        batches = [batch["input_ids"].offsets.to_numpy() for shard in shards for batch in shard.batches()]
+        return np.concatenate([np.diff(offsets).astype(np.int64) for offsets in batches])
+
     def gather(self, pieces: NDArray[np.int64]) -> GatheredPieces:
         """Copies of some pieces, whose order does not matter; a DataError where a shard of theirs is damaged."""
         pieces = np.sort(pieces)

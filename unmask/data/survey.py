@@ -20,7 +20,7 @@ import pyarrow.parquet as pq
 from unmask.core.errors import CorpusError
 from unmask.data.documents import PIECE_CHARS, Document, choose_unit, cut_pieces, names_of, read_documents
 from unmask.data.json_rows import json_form
-from unmask.data.reading import COMPRESSIONS, BadInput, Stretch
+from unmask.data.reading import COMPRESSIONS, BadInput, Stretch, wide_encoding
 from unmask.data.settings import CleaningSettings, ColumnGroups, CorpusSettings, DocumentUnit
 from unmask.data.sources import Source
 from unmask.data.tables import DAMAGED
@@ -125,7 +125,7 @@ class ReadTask:
         for source in self.sources:
             stat = source.path.stat()
             file = [str(source.path.absolute()), stat.st_size, stat.st_mtime_ns, source.stretch]
-            content.append([*file, source.kind, source.column, source.label, source.group])
+            content.append([*file, source.kind, source.column, source.label, source.group, source.layout])
         return hashlib.sha256(json.dumps([self.number, self.is_held, content]).encode()).hexdigest()
 
 
@@ -169,6 +169,8 @@ def _stretches(source: Source, unit: DocumentUnit, size_bytes: int) -> list[tupl
     if source.kind == "jsonl" and json_form(source.path) == "lines":
         marks["jsonl"] = _LINE
     mark = None if source.path.suffix.lower() in COMPRESSIONS else marks.get(source.kind)
+    with source.path.open("rb") as file:  # in UTF-16 and UTF-32 a line end is no byte
+        mark = None if mark is None or wide_encoding(file.read(_WINDOW)) else mark
     if mark is None and source.kind != "parquet":
         return [(source, num_bytes)]
     begins, sizes = [0], list[int]()
@@ -239,7 +241,7 @@ def plan_corpus(
     sources: Sequence[Source], settings: CorpusSettings, *, hold_out: bool, has_files: bool = False
 ) -> CorpusPlan:
     """Looks at the corpus and decides how to read it; `has_files`: what is held out are files of their own."""
-    bad = BadInput(skip=settings.bad_input == "skip")
+    bad = BadInput(skip=settings.bad_input == "skip", encoding=settings.encoding)
     unit, reason = choose_unit(sources, settings.documents, bad)
 
     def pieces(piece_chars: int) -> Iterator[Document]:

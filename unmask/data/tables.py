@@ -1,14 +1,16 @@
-"""Rows of tables as documents: JSON (`json_rows.py`), CSV and TSV, Parquet, and the Arrow files of `datasets`.
+"""Rows of tables as documents: JSON (`json_rows.py`), CSV and TSV (`delimited.py`), Parquet, and the Arrow files of
+`datasets`.
 
 file  ──first rows──▶ columns (columns.py) ──rows──▶ texts, each with its class, group, id, title and annotations
 """
 
 from __future__ import annotations
 
-import csv
 import itertools
+import logging
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -18,39 +20,34 @@ import pyarrow.parquet as pq
 
 from unmask.core.errors import CorpusError, listed, parse_json, shortened, shown
 from unmask.data.columns import (
-    HEADER_NAMES,
     NOTHING,
     PARAGRAPH,
-    USUAL_NAMES,
+    USUAL,
     ColumnNames,
     Fact,
     fact_of,
     find_column,
-    has_column,
     joined,
+    named_column,
     names_in,
     text_columns,
     text_in,
+    text_weights,
     value_at,
 )
+from unmask.data.delimited import USUAL_DELIMITER, delimited_rows, find_layout
 from unmask.data.json_rows import json_rows
-from unmask.data.reading import (
-    BROKEN_LINES,
-    CUT_OFF,
-    LONGEST_ROW,
-    BadInput,
-    LinePart,
-    Row,
-    broken_character,
-    whole_lines,
-)
+from unmask.data.reading import BROKEN_LINES, CUT_OFF, BadInput, LinePart, Row, broken_character
+from unmask.data.settings import Reading
 from unmask.data.sources import Source, TextColumn
 from unmask.tokenizer.spans import read_fields, without_returns
 
+log = logging.getLogger(__name__)
+
 LOOK_ROWS = 200  # are looked at to find columns
+AS_FOUND = Reading()
 UNREADABLE = "rows with values that cannot be read"
 WITHOUT = "rows without text"
-NOT_CSV = "rows that are not CSV"
 _NAME_COLUMN = "corpus.column or the option column"
 
 
@@ -63,11 +60,12 @@ def with_columns(
     title: str | bool = False,
     label: str | None = None,
     group: str | None = None,
+    reading: Reading = AS_FOUND,
 ) -> list[Source]:
     """The sources, tables among them with their columns, which are looked for in the first rows of each file.
 
-    The text of a table stands in the named columns, in one with a usual name, or in that with most text, which may be
-    the messages of a chat.
+    The text of a table stands in the named columns, or in that which looks most like it, which may be the messages of a
+    chat. What is found of CSV and TSV is said, unless it is as usual.
 
     Args:
         sources: Files.
@@ -76,6 +74,7 @@ def with_columns(
         id, title: Those of ids and titles: a name; True: one with a usual name, if there is any; False: none.
         label: That of classes, which one of the files must have: documents of others have no class.
         group: That of groups, which all must have.
+        reading: How files are read, as far as that is set.
     """
     no_tables = [source for source in sources if not source.is_table]
     if no_tables and (group is not None or (label is not None and len(no_tables) == len(sources))):
@@ -85,53 +84,99 @@ def with_columns(
             f"{named} names a column of tables (JSON, CSV, TSV, Parquet), but {no_tables[0].path} is "
             f"{no_tables[0].kind}; give tables, or {other}"
         )
-    taken = [name for name in (id, title, label, group) if isinstance(name, str)]
+    named_others = [name for name in (id, title, label, group) if isinstance(name, str)]
     ready: list[Source] = []
+    said: dict[str, list[str]] = {}  # what was found of CSV and TSV, of which files
     no_label = ""  # why the first file without a column of classes has none
-    for source in sources:
-        if not source.is_table:
-            ready.append(source)
+    for each in sources:
+        if not each.is_table:
+            ready.append(each)
             continue
-        rows, path = first_rows(source, bad, text, known=taken), source.path
+        source, path = laid_out(each, bad, [*named_in(text), *named_others], reading), each.path
+        rows = first_rows(source, bad)
         columns = f"columns are {listed(names_in(rows))}"
-        if group is not None and not has_column(rows, group):
+        taken = [named_column(rows, name) or name for name in named_others]
+        label_at, group_at = (None if name is None else named_column(rows, name) for name in (label, group))
+        if group is not None and group_at is None:
             raise CorpusError(f"{path}: there is no column {group!r} for corpus.holdout_groups; {columns}")
-        has_label = label is not None and (source.is_json or has_column(rows, label))  # in JSON, it may come later
-        if label is not None and not has_label and not no_label:
+        label_at = label_at or (label if source.is_json else None)  # in JSON, it may come later
+        if label is not None and label_at is None and not no_label:
             no_label = f"{path}: there is no column {label!r} for corpus.label; {columns}"
         names = text_columns(rows, text, where=path, taken=taken)
         if not names:
-            raise CorpusError(no_label or f"{path}: no column looks like text; {columns}; name one with {_NAME_COLUMN}")
+            raise CorpusError(no_label or f"{path}: no column holds text; {columns}; name one with {_NAME_COLUMN}")
         id_named, title_named = (name if isinstance(name, str) else None for name in (id, title))
+        title_found = find_column(rows, "title", title_named, where=path, taken=names) if title else None
+        if title is True and title_found is None and source.layout is not None and not source.layout.has_header:
+            title_found = _short_column(rows, names[0], taken)
         ready.append(
             replace(
                 source,
                 column=names[0] if len(names) == 1 else tuple(names),
-                label=label if has_label else None,
-                group=group,
+                label=label_at,
+                group=group_at,
                 id=find_column(rows, "id", id_named, where=path, taken=names) if id else None,
-                title=find_column(rows, "title", title_named, where=path, taken=names) if title else None,
+                title=title_found,
             )
         )
+        if found := described(ready[-1], named=text is not None, reading=reading):
+            said.setdefault(found, []).append(path.name)
+    for found, files in said.items():
+        log.warning("%s: %s", listed(files, 3), found)
     if no_label and not any(source.label for source in ready):
         raise CorpusError(no_label)
     return ready
+
+
+def _short_column(rows: Sequence[Row], text: str, taken: Collection[str]) -> str | None:
+    """The column of titles beside that of the text, where names do not say it: the only other one of several words,
+    which are a third of the text's at most."""
+    weights = text_weights(rows, taken)
+    spaced = {name: sum(" " in (row.get(name) or "") for row in rows) for name in weights if name != text}
+    others = [name for name, count in spaced.items() if 2 * count > len(rows)]
+    return others[0] if len(others) == 1 and 1 <= weights[others[0]] <= weights[text] / 3 else None
+
+
+def described(source: Source, *, named: bool, reading: Reading, section: str = "corpus") -> str | None:
+    """What was found of a CSV or TSV file, and how to overrule it; None where all is as usual or as set."""
+    layout = source.layout
+    if layout is None:
+        return None
+    usual = named or (isinstance(source.column, str) and source.column.lower() in USUAL["text"])
+    is_set = reading.delimiter is not None and reading.header != "auto"
+    if (is_set or (layout.has_header and layout.delimiter == USUAL_DELIMITER[source.kind])) and usual:
+        return None
+    text = f", text in {in_words(source.column)}" if source.column else ""
+    column = f", {section}.column" if source.column else ""
+    header = "a header" if layout.has_header else "no header (columns are numbers from 0)"
+    ways = f"overrule with {section}.header, {section}.delimiter{column}"
+    return f"{header}, delimiter {layout.delimiter!r}{text} ({ways})"
 
 
 # ----------------------------------------
 # Rows, file by file
 
 
-def rows_of(
-    source: Source, bad: BadInput, column: ColumnNames, *, known: Iterable[str] = (), only: Iterable[str] | None = None
-) -> Iterator[tuple[int, Row]]:
+def named_in(column: ColumnNames) -> list[str]:
+    """The columns that a user may mean: `a,b` may be a column of this name, or two."""
+    names = [] if column is None else [column] if isinstance(column, str | int) else column
+    return [part for name in map(str, names) for part in (name, *map(str.strip, name.split(",")))]
+
+
+def laid_out(source: Source, bad: BadInput, named: Iterable[str] = (), reading: Reading = AS_FOUND) -> Source:
+    """The source with how its rows are cut into cells, where it is CSV or TSV; by names of columns that a user knows, a
+    header is recognised."""
+    if source.kind not in USUAL_DELIMITER:
+        return source
+    return replace(source, layout=find_layout(source.path, source.kind, bad, set(named), reading))
+
+
+def rows_of(source: Source, bad: BadInput, *, only: Iterable[str] | None = None) -> Iterator[tuple[int, Row]]:
     """The rows of a table with their numbers, counted from 1 (lines of the file where it is a text).
 
     Args:
-        source: A table.
+        source: A table; of CSV and TSV with its layout.
         bad: What is done about what cannot be read.
-        column: That of the text, where it is named.
-        known: Other columns that are named: by these names, too, a header is recognised.
         only: The columns, and fields within them, that are used. No others are read of Parquet and Arrow files, since
             there may be anything in them. None: all are read, and what cannot be read of them is null.
 
@@ -144,19 +189,17 @@ def rows_of(
         used = {name[:end] for name in only for end in (*(i for i, c in enumerate(name) if c == "."), len(name))}
     if source.is_json:
         return json_rows(source.path, bad, source.stretch)
-    if source.kind in ("csv", "tsv"):
-        names = [] if column is None else [column] if isinstance(column, str | int) else column
-        # `a,b` may be a column of this name, or two
-        named = [part for name in map(str, names) for part in (name, *map(str.strip, name.split(",")))]
-        own = filter(None, (source.label, source.group, source.id, source.title))
-        header = {name.lower() for name in (*named, *known, *own)}
-        return _delimited(source, bad, header, used)
+    if source.layout is not None:
+        return delimited_rows(source.path, source.layout, bad, used)
     return _columnar(source, bad, used)
 
 
-def first_rows(source: Source, bad: BadInput, column: ColumnNames, known: Iterable[str] = ()) -> list[Row]:
-    """The first rows of a table, by which columns are found."""
-    return [row for _, row in itertools.islice(rows_of(source, bad, column, known=known), LOOK_ROWS)]
+def first_rows(source: Source, bad: BadInput) -> list[Row]:
+    """The first rows of a table, by which columns are found. What cannot be read of them is an error where there are no
+    others; else it is one when all are read."""
+    look = BadInput(skip=True, encoding=bad.encoding)
+    rows = [row for _, row in itertools.islice(rows_of(source, look), LOOK_ROWS)]
+    return rows or [row for _, row in itertools.islice(rows_of(source, bad), LOOK_ROWS)]
 
 
 # What pyarrow raises of damaged files; of values that Python does not have; and of ones that are nested wrongly.
@@ -227,54 +270,6 @@ def _batches(source: Source, used: Collection[str] | None) -> Iterator[tuple[int
             number += len(checked)
 
 
-def _delimited(
-    source: Source, bad: BadInput, header: set[str], used: Collection[str] | None
-) -> Iterator[tuple[int, Row]]:
-    """CSV with quotes; TSV as it is, since quotes there are mostly letters like any other.
-
-    The first row holds names if one of them is in `header`, or if they look like names.
-    """
-    path, tabs = source.path, source.kind == "tsv"
-    sure = HEADER_NAMES | {name for name in header if not name.isdigit()}
-    csv.field_size_limit(LONGEST_ROW)
-    lines = (line + "\n" for line in whole_lines(path, bad))
-    reader = csv.reader(lines, delimiter="\t", quoting=csv.QUOTE_NONE) if tabs else csv.reader(lines, strict=True)
-    names: list[str] | None = None
-    while True:
-        begin = reader.line_num + 1
-        try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            end, problem = reader.line_num, str(error)
-            if begin < end:  # mostly a quote within it was never closed
-                is_open = "unexpected end" in problem or "field larger" in problem
-                end_of_row = f"goes on to line {end}, where {problem}; a quote may be left open"
-                what = f"has a quote that is not closed by line {end}" if is_open else end_of_row
-                problem = f'the row that begins here {what}; close it, and write quotes within a text twice ("")'
-            bad.report(NOT_CSV, f"{path}: line {begin}: {problem}")
-            bad.counts[NOT_CSV] += end - begin  # all lines that a quote took in
-            continue
-        if cells is None:
-            return
-        if not cells:
-            continue
-        if names is None:
-            stripped = [cell.strip() for cell in cells]
-            lower = {cell.lower() for cell in stripped}
-            is_header = bool(lower & sure) or len(lower & USUAL_NAMES) > 1
-            names = stripped if is_header else [str(n) for n in range(len(cells))]
-            if twice := [name for name, count in Counter(names).items() if count > 1 and name in (used or ())]:
-                raise CorpusError(f"{path}: there are several columns {twice[0]!r}; rename all but one")
-            if is_header:
-                continue
-        if any(cell.strip() for cell in cells[len(names) :]):
-            advice = "a text must hold no tab" if tabs else 'put a text with commas between quotes ("...")'
-            width = f"{len(cells)} cells where the table has {len(names)} columns"
-            bad.report("rows with too many cells", f"{path}: line {reader.line_num} has {width}; {advice}")
-            continue
-        yield reader.line_num, dict(zip(names, cells, strict=False))
-
-
 # ----------------------------------------
 # Rows as documents
 
@@ -292,7 +287,24 @@ def in_words(column: TextColumn) -> str:
 
 def read_table(source: Source, bad: BadInput, fields: Mapping[str, str] | None = None) -> Iterator[LinePart]:
     """Yields the texts of a table, each with what the source's columns of labels, groups, ids and titles say of it, and
-    with the annotations of `fields`: column to the name of the field that holds it."""
+    with the annotations of `fields`: column to the name of the field that holds it. An error says how many rows have
+    the same fault."""
+    try:
+        yield from _texts(source, bad, fields)
+    except CorpusError as error:
+        if bad.skip:
+            raise
+        again = BadInput(skip=True, encoding=bad.encoding)
+        with suppress(CorpusError):
+            for _ in _texts(source, again, fields):
+                pass
+        fault, number = next(iter(again.counts.items()), ("", 0))
+        if number < 2:
+            raise
+        raise CorpusError(f"{error}; in all there are {number:,} {fault}") from error
+
+
+def _texts(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> Iterator[LinePart]:
     column = source.column
     assert column is not None, "the column of a table is found before it is read"
     facts: tuple[tuple[Fact, str | None], ...] = (
@@ -304,7 +316,7 @@ def read_table(source: Source, bad: BadInput, fields: Mapping[str, str] | None =
     # Rows of a stretch of lines are counted from where it begins.
     begin = source.stretch.begin if source.is_json and source.stretch is not None else 0
     behind = f" behind byte {begin:,}" if begin else ""
-    for number, row in rows_of(source, bad, column, only=names):
+    for number, row in rows_of(source, bad, only=names):
         value = row.get(column) if isinstance(column, str) else None
         # nearly always a text, and worth being quick at
         is_text = isinstance(value, str) and broken_character(value) is None

@@ -544,7 +544,7 @@ class OnRay:
             for path in (work.root, task.sources[0].path):
                 if not path.exists():
                     raise DataError(
-                        f"{path}: a node of the cluster does not see it; data and text must lie on a disk of all"
+                        f"{path}: a node of the cluster does not see it; data and text must be on a disk that all share"
                     )
             _do(work, kind, task)
 

@@ -295,7 +295,7 @@ def load_network(subject: CheckedModel, auto: str | None = None) -> Callable[[di
     model, report = _from_pretrained(subject.folder, auto or default, output_loading_info=True)
     missing = sorted(name for name in report["missing_keys"] if auto is not None or "pooler" not in name)
     if missing:
-        raise ModelError(f"{subject.folder}: transformers finds no value for {', '.join(missing[:3])}")
+        raise ModelError(f"{subject.folder}: transformers has no value for {', '.join(missing[:3])}")
     model.eval().float()
 
     @torch.no_grad()

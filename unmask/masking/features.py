@@ -63,7 +63,7 @@ def _content_rows(input_ids: NDArray[np.int64], inside: NDArray[np.bool_] | None
 def check_ids(input_ids: NDArray[np.int64], tokenizer: Tokenizer) -> None:
     if input_ids.size and (input_ids.min() < 0 or input_ids.max() >= tokenizer.vocab_size):
         bad = input_ids[(input_ids < 0) | (input_ids >= tokenizer.vocab_size)][0]
-        raise SettingsError(f"id {bad} lies outside the tokenizer's vocabulary (0 to {tokenizer.vocab_size - 1})")
+        raise SettingsError(f"id {bad} is outside the tokenizer's vocabulary (0 to {tokenizer.vocab_size - 1})")
 
 
 def count_tokens(dataset: Any, tokenizer: Any) -> NDArray[np.int64]:

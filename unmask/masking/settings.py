@@ -317,7 +317,7 @@ class MaskingSettings(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if isinstance(self.units, MixtureUnits) and self.weights != UniformWeights():
-            raise ValueError("the weights of a mixture stand in its parts; leave masking.weights out")
+            raise ValueError("the weights of a mixture belong in its parts; leave masking.weights out")
         if self.static and isinstance(self.units, MixtureUnits) and self.units.per == "step":
             raise ValueError("static masks cannot have a strategy for each step; set units.per to 'row'")
         weighted = getattr(self.rate, "loss_weight", "none") != "none"

@@ -90,6 +90,9 @@ class HeldOut:
     # `accuracy`, the share of right ones, and `count`, how many there were.
     objectives: Mapping[str, dict[str, float]] = field(default_factory=dict)
     unit: str = DOCUMENTS  # what these are: `documents` or `groups`
+    # By how much the loss is lower than that of token frequencies alone: the interval, over documents, of the
+    # difference. None where frequencies are not known, or there are too few documents.
+    gain_interval: tuple[float, float] | None = None
 
     @property
     def perplexity(self) -> float:
@@ -99,10 +102,20 @@ class HeldOut:
 
 class HeldOutSet:
     """Validation rows with their masks, made once: about `max_tokens` tokens at most, from rows spread over the whole
-    split. Raises a DataError where there are too few tokens to hide any."""
+    split. Raises a DataError where there are too few tokens to hide any.
+
+    `frequencies` [vocab_size] are the counts of the training text, to compare with, where they are known.
+    """
 
     def __init__(
-        self, store: TokenStore, tokenizer: Tokenizer, *, length: int, max_tokens: int, rate: float = RATE
+        self,
+        store: TokenStore,
+        tokenizer: Tokenizer,
+        *,
+        length: int,
+        max_tokens: int,
+        rate: float = RATE,
+        frequencies: NDArray[np.int64] | None = None,
     ) -> None:
         self.token_bytes = torch.from_numpy(tokenizer.token_bytes.astype(np.int64))
         stream = RowStream(store, tokenizer, length=length, seed=SEED)
@@ -125,6 +138,9 @@ class HeldOutSet:
                 "of it out with --set corpus.holdout=0.2"
             )
         self._document_N = np.unique(np.concatenate(documents), return_inverse=True)[1]  # counted from 0
+        self.unigram_N: NDArray[np.float64] | None = None  # the loss of token frequencies alone
+        if frequencies is not None:
+            self.unigram_N = unigram_losses(self.targets(), frequencies, tokenizer.ordinary)
 
     def targets(self) -> NDArray[np.int64]:
         """The ids of all predicted tokens."""
@@ -152,6 +168,9 @@ class HeldOutSet:
         )
         loss = ratio_over_draws(losses_G, tokens_G)
         bits = ratio_over_draws(losses_G / math.log(2.0), bytes_G)
+        gain = None
+        if self.unigram_N is not None:
+            gain = ratio_over_draws(np.bincount(self._document_N, weights=self.unigram_N) - losses_G, tokens_G).interval
         return HeldOut(
             loss=loss.value,
             loss_stderr=loss.stderr,
@@ -162,6 +181,7 @@ class HeldOutSet:
             predicted_tokens=len(losses_N),
             documents=loss.draws,
             unit=self.unit,
+            gain_interval=gain,
         )
 
 
@@ -194,14 +214,16 @@ def _fixed_rows(stream: RowStream, masker: Masker, max_tokens: int) -> Iterator[
         yield batch, rows, masker(rows)
 
 
-def unigram_entropy(targets: NDArray[np.int64], frequencies: NDArray[np.int64], ordinary: NDArray[np.bool_]) -> float:
-    """Cross-entropy of tokens under the training text's unigram distribution, in nats per token.
+def unigram_losses(
+    targets: NDArray[np.int64], frequencies: NDArray[np.int64], ordinary: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """The loss of each token under the training text's unigram distribution, in nats; their mean is an entropy.
 
     What a model reaches that has learned how frequent words are and nothing else: small runs that fail stay here. To
     each of the counts in the training text [vocab_size] one is added, so that no ordinary token is impossible.
     """
     counts = np.where(ordinary, frequencies + 1, 0)
-    return float(-np.log(counts[targets] / counts.sum()).mean())
+    return -np.log(counts[targets] / counts.sum())
 
 
 class ObjectiveSet:
@@ -258,22 +280,24 @@ class ObjectiveSet:
 # Every masked language model first learns how frequent each token is, which brings its loss to the entropy of these
 # frequencies, and stays there until attention has learned to look at the neighbours. Then the loss falls again.
 
-MARGIN = 0.1  # nats: less than this under the entropy is the plateau
+MARGIN = 0.1  # nats: less than this under the entropy is the plateau, where chance is not known
 LEAST_PROGRESS = 0.15  # of the budget: before, a model is on its way to it
 FEW_STEPS = 100
 
 
-def on_plateau(loss: float, entropy: float) -> bool:
-    """Whether a held-out loss says no more than token frequencies do. Both in nats per predicted token."""
-    return loss > entropy - MARGIN
+def on_plateau(result: HeldOut, entropy: float) -> bool:
+    """Whether a model says no more than token frequencies do, whose entropy is in nats per predicted token: its loss is
+    higher, or lower by what may be chance."""
+    return result.loss > entropy - MARGIN if result.gain_interval is None else result.gain_interval[0] <= 0.0
 
 
 def explain_plateau(loss: float, entropy: float, *, step: int, learning_rate: float) -> str:
     """What it means that the latest held-out loss is there, whether it is normal, and what helps."""
     if step < FEW_STEPS:
         return (
-            f"{step:,} steps are too few to learn more than how frequent each token is (held-out loss {loss:.2f}, "
-            f"entropy of the frequencies {entropy:.2f}); give more minutes or steps, or a smaller training.batch_tokens"
+            f"{step:,} {'step is' if step == 1 else 'steps are'} too few to learn more than how frequent each token is "
+            f"(held-out loss {loss:.2f}, entropy of the frequencies {entropy:.2f}): give more minutes or steps, or a "
+            "smaller training.batch_tokens"
         )
     where = "still above" if loss > entropy + MARGIN else "still at"
     return (

@@ -375,7 +375,7 @@ class _Tally:
                 yield f"{share:.2%} of the targets are {name}, not {expected:.2%}"
         for number, what in (
             (self.special_targets, "special tokens are predicted"),
-            (self.special_replacements, "special tokens stand for a target"),
+            (self.special_replacements, "special tokens in place of a target"),
             (self.changed_outside, "tokens are changed without being chosen, or have a wrong label"),
             (self.split, "units are predicted in part"),
         ):

@@ -333,6 +333,7 @@ def compare_figures(
     items: int | None = None,
     exploratory: int = 0,
     open_pairs: Collection[tuple[str, str]] = (),
+    unlearned: Collection[str] = (),
 ) -> dict[str, Any]:
     """Compares recipes by a figure of which less is better.
 
@@ -344,6 +345,7 @@ def compare_figures(
         items: Of how many items the figures are shares; None: they are none.
         exploratory: How many figures are exploratory, this one among them; 0: this one decides.
         open_pairs: Of an exploratory figure: the pairs of which the deciding figure shows a difference.
+        unlearned: Recipes whose runs are no better than word frequencies: two of them are not judged.
 
     Returns:
         What JSON can hold: `recipes` with a figure at the least, of each its `mean` over seeds, 95 % `interval` (None
@@ -367,6 +369,7 @@ def compare_figures(
         interval, better = mean_interval(values, confidence, items=items), None
         if (
             (not exploratory or (first, second) in open_pairs)
+            and not {first, second} <= {*unlearned}
             and interval is not None
             and not interval[0] <= 0.0 <= interval[1]
         ):
@@ -383,8 +386,12 @@ def compare_figures(
     recipes = {name: _estimate(values, mean_interval(values)) for name, values in known.items() if values}
     at = "interval at " if len(pairs) == 1 else "intervals at "
     of = "" if len(pairs) == 1 else f": {len(pairs)} pairs"
-    basis = f"look {look} of this comparison, {at}{percent(confidence)}{of}"
+    wider = "" if look == 1 else f", wider since this is verdict {look} of the comparison"
+    basis = f"{at}{percent(confidence)}{of}{wider}"
     verdict = _verdict(recipes, differences, what=what, seeds=seeds, basis=basis)
+    if recipes.keys() <= {*unlearned}:
+        runs = sum(map(len, known.values()))
+        verdict = f"no verdict: none of the {runs} runs is better than word frequencies: train longer"
     missing = {name: seeds - len(values) for name, values in known.items() if len(values) < seeds}
     lost = "".join(f"; {count} of {seeds} runs of {name} {without}" for name, count in missing.items())
     marked = "exploratory: " if exploratory else ""

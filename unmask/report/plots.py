@@ -82,13 +82,16 @@ def comparison_plot(recipes: Mapping[str, Mapping[str, Any]], *, what: str) -> s
         if estimate["interval"] is not None:
             axes.plot(estimate["interval"], [place, place], color="#1f5fa8", lw=2)
         axes.plot([estimate["mean"]], [place], "D", color="#1f5fa8", ms=6)
-    # Of a file's path the end says most. Dollars are no formulas.
-    names = [name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}" for name in recipes]
-    axes.set_yticks(range(len(recipes)), [name.replace("$", r"\$") for name in names])
+    axes.set_yticks(range(len(recipes)), list(map(label_of, recipes)))
     axes.set_ylim(-0.6, len(recipes) - 0.4)
     axes.invert_yaxis()
     axes.set_xlabel(f"{what}: each seed, mean and 95 % interval")
     return to_svg(figure)
+
+
+def label_of(name: str) -> str:
+    """A recipe's name in a plot: of a file's path the end says most, and dollars are no formulas."""
+    return (name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}").replace("$", r"\$")
 
 
 def search_plot(trials: Sequence[Mapping[str, Any]]) -> str:

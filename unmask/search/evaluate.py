@@ -376,18 +376,17 @@ def _verdict(model: str, task: dict[str, Any]) -> str:
     """Which systems the model is better than, worse than, and not different from."""
     if not task["differences"]:
         return "there is nothing to compare with"
-    systems: dict[str, list[str]] = {"is better than": [], "is worse than": [], "has no difference shown to": []}
+    better, worse, unclear = list[str](), list[str](), list[str]()
     for name, difference in task["differences"].items():
-        interval = difference[f"{DECIDES}_interval"]
+        interval, by = difference[f"{DECIDES}_interval"], f"{name} by {abs(difference[DECIDES]):.3f}"
         if interval is None or interval[0] <= 0.0 <= interval[1]:
-            systems["has no difference shown to"].append(name)
+            unclear.append(name)
         else:
-            better = "is better than" if interval[0] > 0.0 else "is worse than"
-            systems[better].append(f"{name} by {abs(difference[DECIDES]):.3f}")
-    facts = [f"{what} {', '.join(names)}" for what, names in systems.items() if names]
-    # One verb for all of them, as it was first.
-    said = "; ".join([facts[0], *(fact.removeprefix("is ").removeprefix("has ") for fact in facts[1:])])
-    return f"{model} {said} ({NAMES[DECIDES]}; intervals of differences at {percent(task['confidence'])})"
+            (better if interval[0] > 0.0 else worse).append(by)
+    facts = [f"{what} than {', '.join(names)}" for what, names in (("better", better), ("worse", worse)) if names]
+    said = [f"{model} is {' and '.join(facts)}"] * bool(facts)
+    said += [f"no difference shown between {model} and {' or '.join(unclear)}"] * bool(unclear)
+    return f"{'; '.join(said)} ({NAMES[DECIDES]}; intervals of differences at {percent(task['confidence'])})"
 
 
 # ----------------------------------------

@@ -76,8 +76,12 @@ class Hits(Result):
                 yield Styled("    no hit: no text shares a token with it", "dim")
             for hit in query["hits"]:
                 title = [Styled(f"  {hit['title']}", "bold")] if hit["title"] else []
-                id_ = f"document {hit['id']:,}" if isinstance(hit["id"], int) else hit["id"]
-                place = Styled(f"  {hit['file']}, {id_}, character {hit['begin']:,}", "dim")
+                where = (
+                    f"row {hit['id']:,} of {hit['file']}"
+                    if isinstance(hit["id"], int)
+                    else f"{hit['file']}, {hit['id']}"
+                )
+                place = Styled(f"  {where}, character {hit['begin']:,}", "dim")
                 yield (Styled(f"{hit['rank']:>2}  {hit['score']:.3f}", "cyan"), *title, place)
                 snippet, parts, end = hit["snippet"], list[Styled | str](["    "]), 0
                 for begin, mark_end in hit["marks"]:

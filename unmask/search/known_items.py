@@ -321,7 +321,7 @@ def _with_titles(
         titled.append(item._replace(title=title, text=body))
     count, whole = sum(item.title is not None for item in titled), sum(item.begins for item in items)
     if 2 * count < whole:
-        return list(items), "no titles: few documents begin with a line that looks like one"
+        return list(items), "no titles: few documents begin with a line like one"
     return titled, f"titles: first lines, of {count:,} of {whole:,} documents"
 
 

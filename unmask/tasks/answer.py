@@ -9,11 +9,13 @@ Shape suffixes: T = positions of a batch in a line, D = hidden size, N = windows
 
 from __future__ import annotations
 
+import ast
 import re
 import string
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, replace
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -22,11 +24,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.core.errors import CorpusError, shown
+from unmask.core.errors import CorpusError, parse_json, shown, whole_number
 from unmask.data.rows import Rows
 from unmask.model.fused import Losses, losses_of, predicted_positions
 from unmask.model.layout_names import ClassifierPooling
-from unmask.tasks.files import Columns, Form, Labelled, LabelledRow
+from unmask.tasks.files import ANSWER_COLUMNS, Columns, Form, Labelled, LabelledRow
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
 from unmask.tasks.task import FinetuneSettings, Metrics, Task, tokens_of
 from unmask.train.objectives import Targets as BatchTargets
@@ -70,6 +72,24 @@ class AnswerPrediction:
     probability: float  # among all spans of the text, each once, and no answer, where the model may find that
 
 
+def _spelled(value: Any, context: str) -> Any:
+    """Answers that a cell of text spells, or that are single values: lists of them. One without a place that stands in
+    the context once is there."""
+    if isinstance(value, str):
+        literal = re.sub(r"array\((\[.*?\])(?:, dtype=\w+)?\)", r"\1", value)
+        for parse in (parse_json, ast.literal_eval):
+            with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+                return parse(literal)
+        return value
+    if not isinstance(value, dict) or not isinstance(text := value.get("text"), str):
+        return value
+    begin = str(value.get("answer_start") or "").strip().removesuffix(".0")
+    if not begin and context.count(text) == 1:
+        begin = str(context.index(text))
+    number = whole_number(begin)
+    return {"text": [text], "answer_start": [begin if number is None else number]}
+
+
 @dataclass(frozen=True)
 class AnswerTask(Task):
     """Begin and end of an answer. Source: Devlin et al. 2018, sections 4.2 and 4.3."""
@@ -91,10 +111,10 @@ class AnswerTask(Task):
 
     @classmethod
     def of_row(cls, row: LabelledRow) -> QuestionRecord:
-        """With answers as `datasets` holds them: `{"text": [...], "answer_start": [...]}`.
+        """With answers as `datasets` holds them, `{"text": [...], "answer_start": [...]}`, also as JSON, Python or
+        pandas spell that in a cell; or one answer in the columns `answer_text` (or `answer`) and `answer_start`.
 
-        An answer stands in the context where it is said to, or at the nearest place where it does; one that stands
-        nowhere is left out. The white space around it is no part of it.
+        An answer stands in the context where it is said to; the white space around it is no part of it.
         """
         question, context, id_ = row.text("text"), row.text("second"), row.cells.get("id")
         if isinstance(id_, bool) or not isinstance(id_, str | int | float | None):
@@ -103,6 +123,11 @@ class AnswerTask(Task):
         if row.columns.label is None:
             return QuestionRecord(row.number, id_, question, context)
         table = row.cells.get("answers")
+        if table is None and (text := next((row.cells[name] for name in ANSWER_COLUMNS[:2] if name in row.cells), "")):
+            table = {"text": text, "answer_start": row.cells.get("answer_start")}
+        elif table is None and "answer_start" in row.cells:
+            table = {"text": [], "answer_start": []}
+        table = _spelled(table, context)
         texts, begins = (table.get(name) if isinstance(table, dict) else None for name in ("text", "answer_start"))
         if not (isinstance(texts, list) and isinstance(begins, list) and len(texts) == len(begins)):
             raise CorpusError(
@@ -115,29 +140,13 @@ class AnswerTask(Task):
                 raise CorpusError(
                     f"{row.where}: the answer {shown(text)} at {shown(begin)} is no text with the number of a character"
                 )
-            answer, begin = text.strip(), begin + len(text) - len(text.lstrip())  # noqa: PLW2901
-            places = context.rfind(answer, 0, max(begin, 0) + len(answer)), context.find(answer, max(begin, 0))
-            place = min((each for each in places if each >= 0), key=lambda each: abs(each - begin), default=None)
-            if not answer or place is None:
-                row.counts["answers do not stand in their texts: left out"] += 1
-                continue
-            if place != begin:
-                row.counts["answers do not stand at their answer_start: taken at the nearest place"] += 1
-            answers.append(AnswerSpan(answer, place))
-        return QuestionRecord(row.number, id_, question, context, tuple(answers) if answers or not texts else None)
-
-    @classmethod
-    def settled(
-        cls, read: Labelled, names: Sequence[str] | None, like: Labelled | None, separator: str | None
-    ) -> Labelled:
-        """Questions none of whose answers stands in its text are left out; an error where they are more than half."""
-        broken, total = [record.row for record in read.records if record.answers is None], len(read.records)
-        if 2 * len(broken) > total:
-            raise CorpusError(
-                f"{read.path}: no answer of {len(broken):,} of {total:,} questions stands in its text, the first in "
-                f"question {broken[0]}; give texts and answers of one version, with the same letters and spaces"
-            )
-        return replace(read, records=[record for record in read.records if record.answers is not None])
+            if begin < 0 or not text.strip() or context[begin : begin + len(text)] != text:
+                raise CorpusError(
+                    f"{row.where}: the answer {shown(text)} does not stand at character {begin}, but "
+                    f"{context[max(begin, 0) : max(begin, 0) + 20]!r}"
+                )
+            answers.append(AnswerSpan(text.strip(), begin + len(text) - len(text.lstrip())))
+        return QuestionRecord(row.number, id_, question, context, tuple(answers))
 
     def of_input(self, number: int, value: Any) -> QuestionRecord | None:
         is_pair = isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(text, str) for text in value)

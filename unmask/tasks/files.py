@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import ast
 import hashlib
+import logging
 import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -22,11 +23,14 @@ from unmask.core.errors import CorpusError, listed, parse_json, shown, whole_num
 from unmask.core.files import file_sha256
 from unmask.core.settings import Settings
 from unmask.data.annotations import TaggedLine, read_sentences, word_number
-from unmask.data.columns import NOTHING, USUAL, class_name, find_column, has_column, text_in, value_at
+from unmask.data.columns import NOTHING, USUAL, class_name, find_column, has_column, text_in, text_weights, value_at
 from unmask.data.json_rows import json_form, json_rows
 from unmask.data.reading import BadInput, bare_suffix, broken_character, read_lines
+from unmask.data.settings import Reading
 from unmask.data.sources import Source, find_sources, find_split
-from unmask.data.tables import LOOK_ROWS, class_names, rows_of
+from unmask.data.tables import AS_FOUND, LOOK_ROWS, class_names, described, laid_out, rows_of
+
+log = logging.getLogger(__name__)
 
 Form = Literal["table", "lines", "treebank", "squad"]
 # Whether a table has two texts: `named`, where the second is named; `usual`, also where the columns of a pair are there
@@ -46,10 +50,10 @@ PAIRS = (
 )
 MOST_EXAMPLES = 5_000_000
 MOST_CHARS = 1 << 31
-_BAD = BadInput(skip=False, way_out=None)
 _CONLLU = {"upos": 3, "xpos": 4}
 _SQUAD = "SQuAD's form is data > paragraphs > context and qas > question, id, answers > text, answer_start"
 _ID = "id"
+ANSWER_COLUMNS = ("answer_text", "answer", "answer_start")  # instead of `answers`, in tables without lists
 
 
 class Record(Protocol):
@@ -89,8 +93,6 @@ class Labelled:
     columns: Mapping[str, str]
     notes: Sequence[str] = ()
     places: tuple[str, ...] = ()
-    # What each is joined by with the file: `id`, where it has ids, else `index`, the row counted from 0.
-    keys: Sequence[tuple[str, Any]] = ()
 
     @property
     def is_paired(self) -> bool:
@@ -155,6 +157,7 @@ def read_labelled(
     usual: Columns | None = None,
     like: Labelled | None = None,
     separator: str | None = None,
+    reading: Reading = AS_FOUND,
 ) -> Labelled:
     """Reads a file, whose form its suffix says, before that of a compression; or a folder (see `example_files`).
 
@@ -166,9 +169,10 @@ def read_labelled(
         usual: Those of an earlier file, which serve where this one has them.
         like: The training file, of one that is read as that was.
         separator: Between several labels in a cell, empty: labels are whole; None: `;`, if no other sign seems to be.
+        reading: How files are read, as far as that is set.
     """
     files = example_files(examples) if isinstance(examples, Path) else examples
-    path = files.path
+    path, bad = files.path, BadInput(skip=False, way_out=None, encoding=reading.encoding)
     source = files.sources[0]
     form: Form = "table"
     if source.kind in ("conll", "conllu"):
@@ -186,34 +190,31 @@ def read_labelled(
     names: Sequence[str] | None = None
     roles = task.fixed or Columns(text="text", label="label")
     if form == "table":
-        rows, roles, names = _table_rows(files, task, columns, usual or Columns(), with_labels)
+        rows, roles, names = _table_rows(
+            files, task, columns, usual or Columns(), bad, reading, with_labels=with_labels
+        )
     elif form == "treebank":
-        rows = _treebank_rows(source, columns.label, with_labels=with_labels)
+        rows = _treebank_rows(source, columns.label, bad, with_labels=with_labels)
     else:
-        rows = _squad_rows(source.path, with_labels=with_labels) if form == "squad" else _lines(source.path)
+        rows = _squad_rows(source.path, bad, with_labels=with_labels) if form == "squad" else _lines(source.path, bad)
     if not with_labels:
         roles = roles.model_copy(update={"label": None})
     records: list[Any] = []
-    num_chars, counts, ids, places = 0, Counter[str](), list[Any](), list[int]()
-    for place, (number, cells) in enumerate(rows):
+    num_chars, counts = 0, Counter[str]()
+    for number, cells in rows:
         where = f"{path}: {'question' if form == 'squad' else 'row'} {number}"
         record = task.of_row(LabelledRow(number, where, cells, roles, names, counts))
         label = getattr(record, "label", None)
         labels = label if isinstance(label, tuple | list) else [label]
-        said = [*record.texts, *map(str, labels), str(cells.get(_ID))]
-        if broken := next(filter(None, map(broken_character, said)), None):
+        if broken := next(filter(None, map(broken_character, (*record.texts, *map(str, labels)))), None):
             raise CorpusError(f"{where} holds {broken}, which is no character; take it out")
         records.append(record)
-        id_ = cells.get(_ID)
-        ids.append(id_ if id_ is None or isinstance(id_, str | int) else str(id_))
-        places.append(number - 1 if form == "lines" else place)
         num_chars += sum(map(len, record.texts))
         check_size(path, len(records), num_chars)
     if not records:
         raise CorpusError(f"{path}: there is no example in this file{f'; {_SQUAD}' if form == 'squad' else ''}")
     chosen = roles.model_dump(exclude_none=True) if form == "table" and task.fixed is None else {}
-    keys = [("index", place) for place in places] if set(ids) == {None} else [("id", id_) for id_ in ids]
-    read = Labelled(path, records, chosen, [f"{path}: {count:,} {what}" for what, count in counts.items()], keys=keys)
+    read = Labelled(path, records, chosen, [f"{path}: {count:,} {what}" for what, count in counts.items()])
     return task.settled(read, names, like, separator) if with_labels else read
 
 
@@ -222,15 +223,25 @@ def read_labelled(
 
 
 def _table_rows(
-    files: ExampleFiles, task: Any, named: Columns, usual: Columns, with_labels: bool
+    files: ExampleFiles,
+    task: Any,
+    named: Columns,
+    usual: Columns,
+    bad: BadInput,
+    reading: Reading,
+    *,
+    with_labels: bool,
 ) -> tuple[Rows, Columns, Sequence[str] | None]:
     """The rows of a table that goes on over all sources; its columns; names of the classes by number, if it has any."""
-    known = [name for columns in (named, usual) for name in vars(columns).values() if name is not None]
+    known = [name for columns in (named, usual, task.fixed or usual) for name in vars(columns).values() if name]
+    sources = [laid_out(source, bad, known, reading) for source in files.sources]
+    if said := described(sources[0], named=True, reading=reading, section="finetune"):
+        log.warning("%s: %s", files.path, said)
 
     def read(only: Iterable[str] | None) -> Rows:
         begin = number = 0
-        for source in files.sources:
-            for number, row in rows_of(source, _BAD, named.text, known=known, only=only):
+        for source in sources:
+            for number, row in rows_of(source, bad, only=only):
                 yield begin + number, row
             begin, number = begin + number, 0
 
@@ -251,12 +262,8 @@ def _table_rows(
     labels = label_columns(look, columns.label) if with_labels and columns.label is not None else []
     used = [*filter(None, (columns.text, columns.second)), *labels]
     if task.fixed is not None:
-        used = [name for name in used if name in look[0]]
-    id_column = find_column(look, "id", where=files.path, taken=used)
-    rows = read([*used, *filter(None, [id_column])])
-    if id_column is not None:
-        rows = ((number, row | {_ID: row.get(id_column)}) for number, row in rows)
-    return rows, columns, labels if len(labels) > 1 else class_names(files.sources[0], columns.label)
+        used = [name for name in (_ID, *used, *ANSWER_COLUMNS) if name in look[0]]
+    return read(used), columns, labels if len(labels) > 1 else class_names(files.sources[0], columns.label)
 
 
 def label_columns(rows: Sequence[dict[str, Any]], named: str) -> list[str]:
@@ -273,8 +280,9 @@ def _find_columns(
     pairing: Pairing = "always" if not isinstance(task, type) and task.paired else task.pairing
     for role, name in vars(named).items():
         if name is not None and (role != "label" or with_label):
-            for part in label_columns(rows, name) if role == "label" and task.of_flags else [name]:
-                find_column(rows, "text", part, where=path)
+            parts = label_columns(rows, name) if role == "label" and task.of_flags else [name]
+            at = [str(find_column(rows, "text", part, where=path)) for part in parts]
+            named = named.model_copy(update={role: ",".join(at)})
     text, second = named.text, None if pairing == "no" else named.second
     label = named.label or find_column(rows, task.label_role, where=path)
     # A pair with usual names, or the other one of the pair that a named column belongs to.
@@ -282,24 +290,25 @@ def _find_columns(
     if len(named_texts) < 2 and (pairing == "always" or second or (pairing == "usual" and not text)):
         pairs = ([by_name[name] for name in pair if name in by_name] for pair in PAIRS)
         pair = next((pair for pair in pairs if len(pair) == 2 and named_texts <= set(pair)), [])
+        if not pair and not named_texts:  # or two texts whose names differ in a number alone: `#1 String`, `#2 String`
+            texts = [name for name in names if name in text_weights(rows, {label})]
+            pair = next(([a, b] for a, b in combinations(texts, 2) if _stem(a) == _stem(b) and not a.isdigit()), [])
         if others := [name for name in pair if name not in named_texts]:
             text, second = text or others[0], second or others[-1]
     if text is None and pairing != "always":
-        taken = {label, second}
-        text = find_column(rows, task.text_role, where=path, taken=taken)
-        if text is None and not with_label:  # a raw text has words, too
-            text = find_column(rows, "text", where=path, taken=taken)
-        # The longest, if it is twice as long as any other: of a table without names. Words are never guessed.
-        if text is None and task.text_role == "text":
-            lengths = Counter[str]()
-            for row in rows:
-                lengths.update({name: len(cell) for name, cell in row.items() if isinstance(cell, str)})
-            ranked = [(name, length) for name, length in lengths.most_common() if name not in taken]
-            if ranked and ranked[0][1] >= max(1, 2 * sum(length for _, length in ranked[1:2])):
-                text = ranked[0][0]
+        text = find_column(rows, task.text_role, where=path, taken={label, second})
+        # What looks most like a text, if it has a usual name or twice the weight of any other. Words are never guessed.
+        if task.text_role == "text":
+            weights = list(text_weights(rows, {label, second}).items())
+            if weights and weights[0][1] >= max(1e-6, 2 * sum(weight for _, weight in weights[1:2])):
+                text = weights[0][0]
     if label is None and with_label:
         rest = [name for name in names if name not in {text, second}]
         flags = [name for name in rest if task.of_flags and name.lower() not in USUAL["id"] and are_flags(rows, name)]
+        if task.label_role == "label" and len(rest) > 1:  # or the one of few values
+            values = {name: [str(row.get(name) or "") for row in rows] for name in rest}
+            few = [name for name, each in values.items() if all(each) and 1 < len(set(each)) <= len(each) / 3]
+            flags = flags or few[: len(few) == 1]
         label = ",".join(flags if len(rest) > 1 else rest) or None
     columns = {"text": text, "second": second, "label": label if with_label else None}
     needed = ["text", *["second"] * (pairing == "always"), *["label"] * with_label]
@@ -311,19 +320,24 @@ def _find_columns(
     return Columns(**columns)
 
 
+def _stem(name: str) -> str:
+    """A column's name without numbers, and letters that stand alone."""
+    return re.sub(r"\d|(?<![^\W_])[ab](?![^\W_])", "", name.lower())
+
+
 # ----------------------------------------
 # Other forms.
 
 
-def _lines(path: Path) -> Rows:
-    for number, part in enumerate(read_lines(path, _BAD), 1):
+def _lines(path: Path, bad: BadInput) -> Rows:
+    for number, part in enumerate(read_lines(path, bad), 1):
         if not (part.starts and part.ends):
             raise CorpusError(f"{path}: line {number} is longer than a million characters; cut it")
         if part.text.strip():
             yield number, {"text": part.text}
 
 
-def _treebank_rows(source: Source, label: str | None, *, with_labels: bool) -> Rows:
+def _treebank_rows(source: Source, label: str | None, bad: BadInput, *, with_labels: bool) -> Rows:
     """The sentences of a CoNLL or CoNLL-U file. Words of a multiword token are taken one by one.
 
     The tags' column is named by its number, counted from 0; in CoNLL-U also as `upos` or `xpos`. None: the last one, or
@@ -343,7 +357,7 @@ def _treebank_rows(source: Source, label: str | None, *, with_labels: bool) -> R
             raise CorpusError(f"{path}: line {line.number} has no column {index}, only {len(line.cells)} columns")
         return line.cells[index].strip()
 
-    for lines in read_sentences(source, _BAD):
+    for lines in read_sentences(source, bad):
         try:
             words = [line for line in lines or () if not is_conllu or word_number(line) is not None]
         except ValueError as error:
@@ -361,7 +375,7 @@ def _treebank_rows(source: Source, label: str | None, *, with_labels: bool) -> R
         yield words[0].number, cells
 
 
-def _squad_rows(path: Path, *, with_labels: bool) -> Rows:
+def _squad_rows(path: Path, bad: BadInput, *, with_labels: bool) -> Rows:
     """The questions of a file in SQuAD's form, of version 1 or 2, read article by article, as `datasets` holds them.
 
     Source: Rajpurkar et al. 2016 and 2018 (SQuAD and SQuAD 2.0), the form of their files.
@@ -376,7 +390,7 @@ def _squad_rows(path: Path, *, with_labels: bool) -> Rows:
         return value
 
     number = 1
-    for count, article in json_rows(path, _BAD, field="data", way_out="cut the article"):
+    for count, article in json_rows(path, bad, field="data", way_out="cut the article"):
         for paragraph in field(article, "paragraphs", list, f"{path}: article {count}"):
             context = field(paragraph, "context", str, f"{path}: question {number}")
             for question in field(paragraph, "qas", list, f"{path}: question {number}"):

@@ -239,7 +239,7 @@ def allowed_tokens(tokenizer: Tokenizer, candidates: Sequence[str], spaced: NDAr
             if not ids or tokenizer.special.unk in ids:
                 raise SettingsError(f"candidates: the tokenizer has no tokens for {word!r}; leave it out")
             if len(ids) > 1:
-                where = "" if spelling or bare == with_space else " where no space stands before the mask"
+                where = "" if spelling or bare == with_space else " without a space before the mask"
                 raise SettingsError(
                     f"candidates: {word!r} is {len(ids)} tokens{where}, and a mask stands for one; leave it out, or "
                     "compare whole texts with Model.score"

@@ -28,7 +28,6 @@ from unmask.tokenizer.tokenizer import SpecialIds, Tokenizer
 Ids = NDArray[np.int32]
 LEAST_WINDOW = 16  # tokens of the text that stand beside a question
 ROW = 128  # positions of a row, where no example is longer
-_MUCH = 10  # one text of so many
 _STEP = 32  # longer rows are multiples of it, since each new shape costs time
 
 
@@ -215,15 +214,6 @@ class EncodedInput(NamedTuple):
     truncated: int = 0  # records that were cut since they are longer than the model: their ends are not seen
     split: int = 0  # records that were shared out over several examples, of which nothing is lost
     lost: int = 0  # records whose answer no example holds as a whole: for the network they have none
-
-
-def way_out_of_cuts(encoded: EncodedInput, total: int, longest: int, positions: int) -> str:
-    """What to do where more than a tenth of the texts are longer than `longest` tokens, of a model's `positions`."""
-    if _MUCH * (encoded.truncated + encoded.split) <= total:
-        return ""
-    if longest < positions:
-        return f"; finetune --max-length sets the length, up to {positions:,}"
-    return "; the model takes no more: cut the texts, or pretrain it with a longer training.sequence_length"
 
 
 def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, alone: bool = False) -> Rows:

@@ -28,9 +28,9 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from unmask.core.results import Notify, counted, ignore
-from unmask.core.settings import Settings
 from unmask.data.columns import Role
 from unmask.data.rows import Rows
+from unmask.data.settings import Reading
 from unmask.masking.masker import MaskedRows
 from unmask.model.card_head import CardSettings
 from unmask.model.folder import TaskHead
@@ -49,8 +49,8 @@ LOWER_IS_BETTER = {"rmse"}
 TARGET = "target"  # what is right for an example, or at its places
 
 
-class FinetuneSettings(Settings):
-    """How a model is fine-tuned.
+class FinetuneSettings(Reading):
+    """How its files are read (`encoding`, `delimiter`, `header`), and how a model is fine-tuned.
 
     Source: Devlin et al. 2018, appendix A.3 (the range of rates, warm-up and decay); Howard and Ruder 2018, section 3.2
     (rates by layer), with the factor of Clark et al. 2020 (ELECTRA), appendix B, in place of their 2.6; Mosbach et al.
@@ -155,10 +155,6 @@ class Task(ABC):
     @abstractmethod
     def of_input(self, number: int, value: Any) -> Record | None:
         """The record of an input in Python; None: it is no input of this task."""
-
-    def ready(self, record: Any) -> Any:
-        """A record for which something is predicted, as `encode` takes it."""
-        return record
 
     @property
     def takes(self) -> str:

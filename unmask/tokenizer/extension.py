@@ -133,7 +133,7 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
         # WordPiece takes the longest entry and has no way back: with these entries other words become unknown.
         words = [word for word in words if not any(other.startswith(word.entry) for other in lost)]
     raise TokenizerError(
-        f"no word of this text is spelled in several pieces and stands in it {LEAST_COUNT} times: there is nothing to "
+        f"no word of this text is spelled in several pieces and occurs {LEAST_COUNT} times: there is nothing to "
         "add; add none, or give more text",
         options=("extend_vocab",),
     )

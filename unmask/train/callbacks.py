@@ -9,7 +9,8 @@ import json
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from importlib.util import find_spec
@@ -19,12 +20,13 @@ from typing import Any
 from unmask.core.errors import SettingsError, parse_json
 from unmask.core.files import typed, write_atomically, writing
 from unmask.core.interruption import Interrupted, Interruption
-from unmask.core.results import Progress, Reporter, duration
+from unmask.core.results import Progress, Reporter, amount, duration
 
 Trainer = Any  # `unmask.train.trainer.Trainer`, which stands behind this file in the flow
 EVERY_STEPS = 10  # between lines of metrics.jsonl, and between figures that are sent elsewhere
 _SMOOTHING = 0.05
 _RATE_SECONDS = 15.0  # over which the speed is taken, evaluations included
+BESIDE = 0.1  # share of a training by the clock that its evaluations take at most
 
 
 @dataclass(frozen=True)
@@ -131,16 +133,52 @@ class ShowProgress(Callback):
         self._marks.append((report.seconds, self._tokens))
         while len(self._marks) > 2 and self._marks[-1][0] - self._marks[1][0] > _RATE_SECONDS:
             self._marks.popleft()
-        seconds = self._marks[-1][0] - self._marks[0][0]
-        if seconds <= 0.0 or self._loss is None:
+        if len(self._marks) < 2 or self._loss is None:
             return
-        rate = (self._marks[-1][1] - self._marks[0][1]) / seconds
-        gone = time.monotonic() - self._begin
-        left = gone * (1.0 - report.progress) / max(report.progress - self._begin_progress, 1e-9)
-        facts = (
-            f"step {report.step:,}, loss {self._loss:.3f}, {rate:,.0f} tokens/s, {self._at_most}{duration(left)} left"
-        )
+        # The speed and the time left are those of what was done since the first mark, once that took a second.
+        facts, seconds = f"step {report.step:,}, loss {self._loss:.3f}", self._marks[-1][0] - self._marks[0][0]
+        if seconds >= 1.0:
+            rate = (self._marks[-1][1] - self._marks[0][1]) / seconds
+            gone = time.monotonic() - self._begin
+            left = gone * (1.0 - report.progress) / max(report.progress - self._begin_progress, 1e-9)
+            facts += f", {amount(rate, 'tokens')}/s, {self._at_most}{duration(left)} left"
         self._reporter.notify(Progress(self._what, share=report.progress, facts=facts))
+
+
+class EvaluationTimes:
+    """When a model is evaluated as it trains: so many times over the budget, and at its end.
+
+    By the clock evaluations take a tenth of the time at most: on a slow machine there are fewer, each after nine times
+    as much training as the one before it took. With a budget of steps or tokens all are made.
+    """
+
+    def __init__(self, times: int) -> None:
+        self._times, self._made = times, 0
+        self._earliest: float | None = None  # by the trainer's clock
+
+    def begin(self, trainer: Trainer) -> None:
+        """Passes over what was due before, in a training that goes on."""
+        self._made = int(trainer.state.progress(trainer.settings) * self._times)
+
+    def is_due(self, trainer: Trainer, report: StepReport) -> bool:
+        """Whether to evaluate behind this step; rank 0's clock decides for all."""
+        due = int(report.progress * self._times)
+        if due <= self._made and report.progress < 1.0:
+            return False
+        if trainer.settings.minutes is not None:
+            early = self._earliest is not None and trainer.clock() < self._earliest
+            if trainer.group.all_gather([early])[0][0]:
+                return False
+        self._made = due
+        return True
+
+    @contextmanager
+    def timed(self, trainer: Trainer) -> Iterator[None]:
+        """Around an evaluation: the next one is made after nine times as long."""
+        begin = trainer.clock()
+        yield
+        end = trainer.clock()
+        self._earliest = end + (end - begin) * (1.0 - BESIDE) / BESIDE
 
 
 class StopAtSignal(Callback):

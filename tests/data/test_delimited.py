@@ -1,0 +1,205 @@
+"""CSV and TSV by their content: delimiter, quotes, header, the column of the text; what overrules them; encodings."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+from pathlib import Path
+
+import pytest
+
+from tests.data.corpora import SMALL, corpus_of, texts_of
+from unmask.core.errors import CorpusError, SettingsError
+from unmask.core.settings import validated
+from unmask.data.corpus import Corpus
+from unmask.data.documents import Documents
+from unmask.data.prepare import prepare
+from unmask.data.reading import likely_encoding, wide_encoding
+from unmask.data.settings import CorpusSettings
+
+SEA = [f"The sea is wide on day {n}, and nobody has seen its end." for n in range(8)]
+
+
+def rows(pattern: str, count: int = 8) -> str:
+    return "".join(pattern.format(n=n, text=SEA[n].replace(",", ""), comma=f'"{SEA[n]}"') + "\n" for n in range(count))
+
+
+def layout(path: Path, content: str) -> tuple[str, bool, str | tuple[str, ...] | None]:
+    """Delimiter, whether there is a header, and the column of the text."""
+    path.write_text(content, encoding="utf-8")
+    (source,) = Documents(path).sources
+    assert source.layout is not None
+    return source.layout.delimiter, source.layout.has_header, source.column
+
+
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        # Delimiters
+        ("id;text\n" + rows("{n};{text}"), (";", True, "text")),
+        ("Nr|Inhalt\n" + rows("{n}|{text}"), ("|", True, "Inhalt")),
+        ("id\ttext\n" + rows("{n}\t{text}"), ("\t", True, "text")),
+        (rows("{n}\x01{text}\x01en"), ("\x01", False, "1")),
+        (rows("{n},5;1,{n};{text}"), (";", False, "2")),  # decimal commas
+        ("text\n" + rows("{text}; so it is"), (",", True, "text")),  # a semicolon of the text
+        # A header, over numbers, dates, codes, long texts, classes, and in another alphabet
+        ("nr,wann,was\n" + rows("{n},2024-01-0{n},{comma}"), (",", True, "was")),
+        ("system,line\n" + rows("sshd,{text}"), (",", True, "line")),
+        ("Sentence #,Word\n" + rows("Sentence: {n},sea"), (",", True, "Word")),
+        (",0,1\n" + rows("{n},{text},0"), (",", True, "0")),
+        ("stars,review_body\n" + rows("{n},{comma}"), (",", True, "review_body")),
+        ("seq\nMKVLAT\nAAKLMK\n", (",", True, "seq")),
+        ("标题,正文\n" + rows("新闻{n},这是第{n}条新闻的正文内容比较长"), (",", True, "正文")),
+        ("text,label\n" + rows("{n},{text},good"), (",", True, "text")),  # as R writes names of rows
+        # None
+        (rows("{n},{text}"), (",", False, "1")),
+        ("".join(f"{('text', 'label')[n % 2]},{SEA[n][:20]}\n" for n in range(8)), (",", False, "1")),
+        ("post,A text that goes on for a while.\n", (",", False, "1")),
+        (rows('"{n}","Title {n}","{text}"'), (",", False, "2")),
+        ("MKVLAT\nAAKLMK\nMKAALA\n", (",", False, "0")),
+        # The text is the long column: no class, address or code is
+        ("headline,story\n" + rows("A day at sea {n},{comma}"), (",", True, "story")),
+        ("url,snippet\n" + rows("https://example.org/a/long/path/to/the/wide/and/endless/sea/{n}.html,{text}"),
+         (",", True, "snippet")),
+        ("kind,name\n" + rows("a class with a long long name,Sea {n}", 8) * 3, (",", True, "name")),
+    ],
+)  # fmt: skip
+def test_layouts(tmp_path: Path, content: str, expected: tuple[str, bool, str]) -> None:
+    assert layout(tmp_path / "a.csv", content) == expected
+    (tmp_path / "a.csv.gz").write_bytes(gzip.compress(content.encode()))
+    assert texts_of(tmp_path / "a.csv.gz") == texts_of(tmp_path / "a.csv")
+
+
+def test_settings_overrule_what_is_found_and_the_line_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("post,The old sea.\npost,The wide sea.\n")
+    with caplog.at_level(logging.WARNING):
+        assert texts_of(path) == ["The old sea.", "The wide sea."]
+        assert len(caplog.messages) == 1
+        assert all(part in caplog.messages[0] for part in ("no header", "'1'", "corpus.header", "corpus.delimiter"))
+        caplog.clear()
+        assert texts_of(path, header=True, delimiter=",", column=1) == ["The wide sea."]
+        (tmp_path / "b.csv").write_text("id,text\n7,The sea.\n")
+        assert texts_of(tmp_path / "b.csv") == ["The sea."]
+        assert caplog.messages == []
+    assert texts_of(path, delimiter="tab") == ["post,The old sea.", "post,The wide sea."]
+    for name, value in (("delimiter", ";;"), ("encoding", "latin-99"), ("encoding", "base64"), ("header", "maybe")):
+        with pytest.raises(SettingsError, match=name):
+            validated(CorpusSettings, {name: value}, where="corpus")
+
+
+def test_columns_by_number(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("name,1,note\nx,The sea.,a\ny,The land.,b\n")
+    assert texts_of(tmp_path / "a.csv", column=2, header=True) == ["a", "b"]
+    assert texts_of(tmp_path / "a.csv", column="1", header=True) == ["The sea.", "The land."]
+    assert texts_of(tmp_path / "a.csv", column=[0, 2], header=True) == ["x\n\na", "y\n\nb"]
+    corpus = corpus_of(tmp_path / "a.csv", column="1", label=0, header=True)
+    assert [(piece.text, piece.label) for piece in corpus.unsplit()] == [("The sea.", "x"), ("The land.", "y")]
+    with pytest.raises(CorpusError, match="'3'"):
+        texts_of(tmp_path / "a.csv", column=3, header=True)
+
+
+def test_a_header_that_comes_again_is_no_row(tmp_path: Path) -> None:
+    (tmp_path / "a.csv").write_text("id,text\n1,One.\n2,Two.\nid,text\n3,Three.\n")
+    assert texts_of(tmp_path / "a.csv") == ["One.", "Two.", "Three."]
+
+
+def test_quotes_in_tsv(tmp_path: Path) -> None:
+    path = tmp_path / "a.tsv"
+    path.write_text('text\tn\n"One\ttab"\t1\nNo quotes\t2\n')
+    assert texts_of(path) == ["One\ttab", "No quotes"]
+    path.write_text('text\tn\n"In quotes"\t1\nNone\t2\n"Open\t3\n"So" he said\t4\n')
+    assert texts_of(path) == ['"In quotes"', "None", '"Open', '"So" he said']
+    path.write_text('text\tn\n"One"\t1\n"Two"\t2\n')  # all of them
+    assert texts_of(path) == ["One", "Two"]
+
+
+def test_the_first_fault_and_how_many_there_are(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,n\na,1\nb,c,1\nd,1\ne,f,1\ng,h,1\n")
+    with pytest.raises(CorpusError, match=r"line 3 .*3 rows with too many cells"):
+        texts_of(path, column="text")
+
+
+def test_every_number_of_workers_cuts_rows_alike(tmp_path: Path) -> None:
+    """By the file's beginning, though the last part of it looks otherwise."""
+    (tmp_path / "a.csv").write_text("id;story\n" + rows("{n};{text}") * 30 + rows("x,{n};{text}") * 30)
+    files = []
+    for workers in (1, 2):
+        out, corpus = tmp_path / str(workers), CorpusSettings()
+        manifest = prepare([tmp_path / "a.csv"], out, corpus=corpus, tokenizer=SMALL, workers=workers, size_bytes=500)
+        files.append([file.sha256 for file in manifest.train.files])
+    assert files[0] == files[1]
+
+
+WORDS = "Ma chère, l'été est déjà là, où êtes-vous ?\nVenez à l'hôtel, près de la forêt.\n"
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-16-le", "utf-16-be", "utf-32", "utf-32-be"])
+@pytest.mark.parametrize("name", ["a.txt", "a.csv", "a.jsonl", "a.txt.gz"])
+def test_wide_encodings_are_read(tmp_path: Path, encoding: str, name: str) -> None:
+    text = {"a.csv": f'n,text\r\n1,"{WORDS.rstrip()}"\r\n'}.get(name, WORDS)
+    text = "".join(f'{{"text": "{line}"}}\n' for line in WORDS.splitlines()) if name == "a.jsonl" else text
+    content = text.encode(encoding)
+    (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
+    assert "\n".join(texts_of(tmp_path / name)) == WORDS.rstrip()
+
+
+def test_wide_encodings_by_hand() -> None:
+    cyrillic, thai = "Это простой текст.\n" * 9, "สวัสดี ครับ\nขอบคุณ\n" * 9
+    for text in ("hi\n", cyrillic, thai, "这是一个句子。\n" * 30):
+        for encoding in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"):
+            assert wide_encoding(text.encode(encoding)) == encoding
+        assert wide_encoding(text.encode()) is None
+    for content in (b"text\0binary", b"a \0b \0c \0", bytes(range(256)) * 8, b"\0" * 100, b""):
+        assert wide_encoding(content) is None
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text", "named"),
+    [
+        ("cp1252", WORDS, "cp1252"),
+        ("cp1251", "Привет, как дела? Это простой текст на русском языке.\n", "cp1251"),
+        ("shift_jis", "これは日本語の文章です。今日は天気がいいですね。\n", "cp932"),
+        ("gb18030", "这是一个中文句子。今天天气很好。\n", "gb18030"),
+        ("cp1250", "Příliš žluťoučký kůň úpěl ďábelské ódy.\n", "cp1250"),
+    ],
+)
+def test_other_encodings_are_named_with_a_sample_and_read_where_they_are_set(
+    tmp_path: Path, encoding: str, text: str, named: str
+) -> None:
+    path = tmp_path / "a.txt"
+    path.write_bytes(b"plain\n" + text.encode(encoding))
+    word = next(word for word in text.split() if not word.isascii())
+    with pytest.raises(CorpusError) as error:
+        texts_of(path)
+    assert "byte" in str(error.value)
+    assert f"--encoding {named}" in str(error.value)
+    assert word in str(error.value)
+    assert texts_of(path, encoding=named) == ["plain", *text.splitlines()]
+    assert "not a text file" in likely_encoding(bytes(range(1, 256)) * 9, 127)
+
+
+def test_broken_bytes_in_an_encoding_that_is_set(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"good\n\x81 bad\n\xe9t\xe9\n")
+    with pytest.raises(CorpusError, match="byte 5 .*cp1252"):
+        texts_of(tmp_path / "a.txt", encoding="cp1252")
+    corpus = Corpus([tmp_path / "a.txt"], CorpusSettings(encoding="cp1252", bad_input="skip"), hold_out=False)
+    assert [piece.text for piece, _ in corpus.pieces()] == ["good", "été"]
+    assert sum(corpus.skipped.values()) == 1
+    (tmp_path / "b.txt").write_bytes("One sea.\nTwo seas.\n".encode("utf-16-le") + b"x")
+    corpus = Corpus([tmp_path / "b.txt"], CorpusSettings(bad_input="skip"), hold_out=False)
+    assert [piece.text for piece, _ in corpus.pieces()] == ["One sea.", "Two seas."]
+
+
+def test_plain_text_of_other_kinds(tmp_path: Path) -> None:
+    for name in ("a.py", "b.smi", "c.notes", "README"):
+        (tmp_path / name).write_text("One sea.\nTwo seas.\n")
+        assert texts_of(tmp_path / name) == ["One sea.", "Two seas."]
+    assert {source.path.name for source in corpus_of(tmp_path).sources} == {"a.py", "b.smi"}
+    (tmp_path / "d.csv").write_text("text\nA sea.\nA boat.\n")
+    assert {source.path.name for source in Documents(tmp_path).sources} == {"d.csv"}
+    for content in (b"PK\x03\x04\0\0", b"\x01\x02\xff\xfe", b""):
+        (tmp_path / "e.bin").write_bytes(content)
+        with pytest.raises(CorpusError, match=r"e\.bin: "):
+            texts_of(tmp_path / "e.bin")

@@ -1,0 +1,233 @@
+"""CSV and TSV: the delimiter, the quotes and the header of a file are found from the beginning of its content.
+
+    id;datum;text                            delimiter ';', a header: over numbers and dates stand words
+    0;2024-01-01;"It rained, and blew."
+
+    post,The old stove waits.                delimiter ',', no header: `post` is a value of its column, and the
+    comment,A lamp shines.                   columns are called by their numbers, 0 and 1
+    post,The river moves on.
+
+Source: van den Burg et al. 2019 (Wrangling messy CSV files by detecting row and type patterns): a delimiter is the one
+that gives rows of one pattern and cells of clean types. Here the pattern is the width of the first row.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import re
+from collections.abc import Collection, Iterator, Sequence
+from itertools import islice
+from pathlib import Path
+
+from unmask.core.errors import CorpusError
+from unmask.data.columns import USUAL_NAMES
+from unmask.data.reading import LONGEST_ROW, BadInput, Row, read_text, whole_lines
+from unmask.data.settings import Reading
+from unmask.data.sources import Layout
+
+NOT_CSV = "rows that are not CSV"
+USUAL_DELIMITER = {"csv": ",", "tsv": "\t"}
+_DELIMITERS = (",", ";", "\t", "|", "\x01")
+_LOOK_CHARS, _LOOK_LINES, _LOOK_ROWS = 1 << 18, 20, 1000
+_SEP = re.compile(r"sep=(.)\n?")  # a first line by which Excel knows the delimiter
+_INNER = re.compile(r"(?<=[^\s\d])[,;\t|](?=\S)|(?<=\S)[;\t|](?=\S)")  # mostly a delimiter: no space around
+# Of scripts without spaces
+_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uf900-\ufaff]")
+_SHAPES = ((re.compile(r"[^\W\d_]+"), "a"), (re.compile(r"\d+"), "9"))
+
+
+def find_layout(path: Path, kind: str, bad: BadInput, named: Collection[str], reading: Reading) -> Layout:
+    """Finds the layout of a file of a kind, `csv` or `tsv`, as far as `reading` does not say it. One of the `named`
+    columns in the first row makes that a header."""
+    # 1. The beginning, of which the last row may be cut off
+    text, is_cut = "", False
+    for chunk in read_text(path, BadInput(skip=True, encoding=bad.encoding)):
+        text += chunk
+        if is_cut := len(text) > _LOOK_CHARS and (text.count("\n") > _LOOK_LINES or len(text) > LONGEST_ROW):
+            break
+    excel = _SEP.match(text)
+    text = text[excel.end() :] if excel else text
+    # 2. The delimiter: the usual one, unless another cuts more rows as the first one, or into cleaner cells
+    usual, first_line = USUAL_DELIMITER[kind], text.lstrip("\n").partition("\n")[0]
+    candidates = [usual, *(d for d in _DELIMITERS if d != usual and d in first_line)]
+    if chosen := reading.delimiter or (excel and excel.group(1)):
+        candidates = [chosen]
+    rows_by = {d: _cut(text, d, is_quoted=True)[: -1 if is_cut else None] for d in candidates}
+    best = max(candidates, key=lambda delimiter: _score(rows_by[delimiter]))
+    # 3. Quotes: between tabs they are mostly letters, unless they protect what would end a cell
+    is_quoted = best != "\t" or _has_quotes(text, is_cut=is_cut)
+    rows = rows_by[best] if is_quoted else _cut(text, best, is_quoted=False)
+    rows = [[cell.strip() for cell in row] for row in rows]
+    if not rows:
+        return Layout(best, is_quoted, False, ())
+    # 4. The header
+    first, rest = rows[0], rows[1:]
+    has_header = reading.header if isinstance(reading.header, bool) else _is_header(first, rest, named, text)
+    if has_header and rest and all(len(row) == len(first) + 1 and row[0].isdigit() for row in rest):
+        first = ["", *first]  # as R writes it, whose names of rows have none themselves
+    width = len(first)
+    names = [first[n] if has_header and first[n] not in ("", *first[:n]) else str(n) for n in range(width)]
+    return Layout(best, is_quoted, has_header, tuple(names))
+
+
+def _cut(text: str, delimiter: str, *, is_quoted: bool) -> list[list[str]]:
+    csv.field_size_limit(LONGEST_ROW)
+    file = io.StringIO(text)
+    as_is = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
+    reader = csv.reader(file, delimiter=delimiter) if is_quoted else as_is
+    return list(islice(filter(None, reader), _LOOK_ROWS))
+
+
+def _score(rows: Sequence[Sequence[str]]) -> tuple[float, float]:
+    """How well a delimiter cuts: the share of the rows that are as wide as the first one, roughly, and of the cells in
+    which no other delimiter, and before which no space seems to stand. Zeros where it hardly does."""
+    width, cells = len(rows[0]) if rows else 0, [cell for row in rows for cell in row]
+    share = sum(len(row) == width for row in rows) / max(len(rows), 1)
+    clean = sum(not (cell.startswith(" ") or (len(cell) < 40 and _INNER.search(cell))) for cell in cells)
+    return (
+        (round(share, 1), clean / len(cells)) if width > 1 and share >= 0.9 and 2 * clean > len(cells) else (0.0, 0.0)
+    )
+
+
+def _has_quotes(text: str, *, is_cut: bool) -> bool:
+    """Whether quotes in a TSV are around cells: all of it can be read so, and a cell needs them, as it holds a tab, a
+    line end or a quote written twice; or all texts of a column have them."""
+    if '"' not in text:
+        return False
+    quoted: list[list[str]] = []
+    try:
+        quoted.extend(filter(None, csv.reader(io.StringIO(text), delimiter="\t", strict=True)))
+    except csv.Error as error:
+        if not (is_cut and "unexpected end" in str(error)):
+            return False
+    as_is = _cut(text, "\t", is_quoted=False)
+    if any("\t" in cell or "\n" in cell or '"' in cell for row in quoted for cell in row):
+        return _score(quoted)[0] >= _score(as_is)[0]
+    columns = list(zip(*as_is[1:], strict=False))
+    return any(all(cell[:1] == '"' == cell[-1:] and len(cell) > 1 for cell in column) for column in columns)
+
+
+def _shape(cell: str) -> str:
+    for pattern, sign in _SHAPES:
+        cell = pattern.sub(sign, cell)
+    return cell
+
+
+def _num_words(cell: str) -> int:
+    return len(cell.split()) + len(_UNSPACED.findall(cell)) // 2
+
+
+def _has_digit(cell: str) -> bool:
+    return any(map(str.isdigit, cell))
+
+
+def _is_number(cell: str) -> bool:
+    """Whether a cell is a number, a date or the like: mostly digits."""
+    digits, letters = (sum(map(test, cell)) for test in (str.isdigit, str.isalpha))
+    return digits > 2 * letters
+
+
+def _is_header(first: Sequence[str], rest: Sequence[Sequence[str]], named: Collection[str], text: str) -> bool:
+    """Whether a first row holds names: by how far its cells are from the others of their columns."""
+    lower = [cell.lower() for cell in first]
+    if any(name.lower() in lower for name in named if not name.isdigit()):
+        return True
+    filled = [cell for cell in lower if cell]
+    score = 3.0 * (filled == [str(n) for n in range(len(filled))]) - (len(set(filled)) < len(filled))
+    lines = text.split("\n", 200)[:-1]
+    if len(lines) > 2 and '"' not in lines[0]:
+        score += sum('"' in line for line in lines[1:]) > 0.8 * len(lines)
+    for place, cell in enumerate(first):
+        score += _header_score(cell, [row[place] for row in rest if place < len(row) and row != first], place)
+    return score > 0
+
+
+def _header_score(cell: str, column: Sequence[str], place: int) -> float:
+    """How much a cell looks like the name of its column, and not like one of its values: above 0, or below."""
+    values = [value for value in column if value]
+    most = 0.9 * len(values)
+    words, lengths = (sorted(map(size, values)) or [0] for size in (_num_words, len))
+    median_words, median = words[len(words) // 2], lengths[len(lengths) // 2]
+    usual = 1.5 if cell.lower() in USUAL_NAMES else 0.0
+    is_long, is_number = _num_words(cell) > 3 or cell[-1:] in (".", "!", "?"), _is_number(cell)
+    # 1. Nothing, as pandas writes it over its index; or over nothing
+    if not cell:
+        score = 1.0 if place == 0 and len(values) > 1 and all(map(str.isdigit, values)) else -0.5 * bool(values)
+    elif not values:
+        score = usual + 0.5 * bool(column) - 2.0 * (is_long or is_number)
+    # 2. One of the values; numbers, dates and codes, under one of their own or under a word
+    elif sum(map(_is_number, values)) >= most:
+        score = -2.0 if is_number else 2.0
+    elif cell in values:
+        score = -3.0
+    elif is_number:
+        score = 0.5 if cell == str(place) else -1.0
+    # 3. Texts, under a text or under a word or two
+    elif median_words >= 4:
+        score = -4.0 if _num_words(cell) >= max(4, median_words / 3) else usual
+        score += 1.5 * (not is_long and len(cell) <= median / 2)
+    elif is_long:
+        score = -1.5
+    elif sum(_has_digit(value) for value in values) >= most:
+        score = 2.0 if not _has_digit(cell) else -2.0 if _shape(cell) in set(map(_shape, values)) else 0.0
+    # 4. Classes under a word that is none of them; and pairs of letters that no value has
+    else:
+        score = usual + 1.5 * (len(values) >= 5 and len(set(values)) <= len(values) / 4)
+        pairs, letters = {cell[n : n + 2] for n in range(len(cell) - 1)}, "\n".join(values)
+        is_new = sum(pair not in letters for pair in pairs) >= 0.6 * len(pairs) > 0
+        score += 1.5 * (len(letters) >= 100 and is_new) + 0.5 * ("_" in cell and "_" not in letters)
+        score += 0.5 * (cell.islower() and not any(map(str.islower, values)))
+    return score
+
+
+def delimited_rows(
+    path: Path, layout: Layout, bad: BadInput, used: Collection[str] | None
+) -> Iterator[tuple[int, Row]]:
+    """The rows of a file by its layout, with the numbers of their lines; rows that repeat the header are passed over.
+    Names in `used` must be of one column each; None: nothing is looked at."""
+    csv.field_size_limit(LONGEST_ROW)
+    lines = (line + "\n" for line in whole_lines(path, bad))
+    if layout.is_quoted:
+        reader = csv.reader(lines, delimiter=layout.delimiter, strict=True)
+    else:
+        reader = csv.reader(lines, delimiter=layout.delimiter, quoting=csv.QUOTE_NONE)
+    names, header = layout.names, list[str]()
+    is_first = True
+    while True:
+        begin = reader.line_num + 1
+        try:
+            cells = next(reader, None)
+        except csv.Error as error:
+            end, problem = reader.line_num, str(error)
+            if begin < end:  # mostly a quote within it was never closed
+                is_open = "unexpected end" in problem or "field larger" in problem
+                end_of_row = f"goes on to line {end}, where {problem}; a quote may be left open"
+                what = f"has a quote that is not closed by line {end}" if is_open else end_of_row
+                problem = f'the row that begins here {what}; close it, and write quotes within a text twice ("")'
+            bad.report(NOT_CSV, f"{path}: line {begin}: {problem}")
+            bad.counts[NOT_CSV] += end - begin  # all lines that a quote took in
+            continue
+        if cells is None:
+            return
+        if not cells or cells == header:
+            continue
+        if is_first:
+            if begin == 1 and reader.line_num == 1 and _SEP.fullmatch(layout.delimiter.join(cells)):
+                continue
+            is_first = False
+            if layout.has_header:
+                header = cells if len(cells) > 1 else []
+                stripped = [cell.strip() for cell in cells]
+                if twice := [name for name in used or () if stripped.count(name) > 1]:
+                    raise CorpusError(f"{path}: there are several columns {twice[0]!r}; rename all but one")
+                continue
+        if any(cell.strip() for cell in cells[len(names) :]):
+            tab = layout.delimiter == "\t"
+            advice = (
+                "a text must hold no tab" if tab else f'put a text with {layout.delimiter!r} between quotes ("...")'
+            )
+            width = f"{len(cells)} cells where the table has {len(names)} columns"
+            bad.report("rows with too many cells", f"{path}: line {reader.line_num} has {width}; {advice}")
+            continue
+        yield reader.line_num, dict(zip(names, cells, strict=False))

@@ -298,3 +298,15 @@ def test_other_files_are_not_touched(corpus_file: Path, tmp_path: Path, name: st
         with pytest.raises(DataError, match=name):
             prepare([corpus_file], out, corpus=CorpusSettings(), tokenizer=SMALL)
     assert (tmp_path / name).read_text() == "mine"
+
+
+def test_text_that_the_tokenizer_loses_is_an_error_unless_it_is_allowed(tmp_path: Path) -> None:
+    """WordPiece takes no words of over 100 letters: of `id` and 128 more, 2 are known."""
+    source = tmp_path / "a.log"
+    source.write_text("".join(f"id {number:0128x}\n" for number in range(300)))
+    with pytest.raises(DataError, match=r"98\.5% of the letters .* corpus\.max_unknown=1"):
+        prepare([source], tmp_path / "out", corpus=CorpusSettings(), tokenizer=SMALL, workers=1)
+    allowed = CorpusSettings(max_unknown=1)
+    manifest = prepare([source], tmp_path / "out", corpus=allowed, tokenizer=SMALL, workers=1)
+    assert (manifest.unknown.letters, manifest.unknown.unknown) == (300 * 130, 300 * 128)
+    assert load_manifest(tmp_path / "out").unknown.share == manifest.unknown.share

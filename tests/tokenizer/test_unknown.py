@@ -1,15 +1,17 @@
-"""Tokenizers without `[UNK]`: what they cannot spell is an error, and nothing else is."""
+"""What tokenizers do not know: counted in letters, or, where there is no `[UNK]`, an error, and nothing else is."""
 
 from __future__ import annotations
 
 import functools
+import logging
 
+import numpy as np
 import pytest
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
-from tests.tokenizer.families import SENTENCE, bare_characters, built, numbered
+from tests.tokenizer.families import SENTENCE, bare_characters, built, numbered, trained, wordpiece
 from unmask.core.errors import TokenizerError
-from unmask.tokenizer.tokenizer import BARE_TOKENS, Tokenizer
+from unmask.tokenizer.tokenizer import BARE_TOKENS, Tokenizer, UnknownText
 
 ALPHABET = sorted(pre_tokenizers.ByteLevel.alphabet())
 BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -84,3 +86,34 @@ def test_words_that_are_not_known(model: models.Model) -> None:
         with pytest.raises(TokenizerError, match=r"\[UNK\]"):
             call(["the queen"])
     assert tokenizer.encode_corpus(["the king"])[0].input_ids.tolist() == expected
+
+
+LETTERS = ["the \u0416\u0416king\n", "na\u0416ve \u03a9mega", "", "the king"]
+BLOBS = ["the kings, the queen\n", f"the {'k' * 101} \x07 king", "", "queen"]
+BLOB = f"{'k' * 24}... (101)"
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "texts", "expected"),
+    [
+        # 3 + 5 + 1 + 3 + 5, 3 + 101 + 4, and 5 letters; queen twice, and a word of more than 100 letters
+        (wordpiece("the", "king", "##s", ",", "k", "##k"), BLOBS, UnknownText(130, 111, (BLOB, "queen"))),
+        (trained("unigram"), LETTERS, UnknownText(26, 4, ("\u0416", "\u03a9"))),
+        (trained("char"), LETTERS, UnknownText(26, 4, ("\u0416", "\u03a9"))),
+        (trained("bpe"), LETTERS, UnknownText(26, 0)),
+    ],
+    ids=["wordpiece", "unigram", "char", "bpe"],
+)
+def test_unknown_text_is_counted_in_letters(
+    tokenizer: Tokenizer, texts: list[str], expected: UnknownText, caplog: pytest.LogCaptureFixture
+) -> None:
+    for _ in range(2):  # words that were met before, too
+        assert tokenizer.encode_joined(texts)[0].unknown == expected
+        assert tokenizer.encode_placed(texts)[0].unknown == expected
+    prompts = tokenizer.encode_prompts(texts)
+    assert tokenizer.unknown_in(texts, np.concatenate(prompts), np.array(list(map(len, prompts)))) == expected
+    with caplog.at_level(logging.WARNING):
+        for _ in range(3):
+            tokenizer.watch(expected)
+    assert len(caplog.records) == (expected.unknown > 0), "it is said once"
+    assert not expected.unknown or f"{expected.share:.1%}" in caplog.text

@@ -193,6 +193,7 @@ def _tokenize(corpus: Corpus, tokenizer: Tokenizer, answers: Sequence[str], noti
     def tokenize() -> None:
         if waiting:
             batch, sizes = tokenizer.encode_joined(waiting)
+            tokenizer.watch(batch.unknown)
             encoded.append((batch.input_ids, batch.word_starts.view(np.uint8), sizes))
         if documents:
             places = range(len(by_rule) - len(documents), len(by_rule))

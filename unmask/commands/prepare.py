@@ -16,13 +16,13 @@ from unmask.data.prepare import Unfinished
 from unmask.data.prepare import prepare as prepare_shards
 from unmask.data.sources import Texts, paths_or_texts
 from unmask.tokenizer.loading import with_commit
+from unmask.tokenizer.tokenizer import WARN_UNKNOWN
 from unmask.tokenizer.trainers import TokenizerKind
 
 if TYPE_CHECKING:
     from unmask.core.results import Reporter
 
 SHOWN_CLASSES = 8
-WARN_UNKNOWN = 0.01  # of the tokens
 
 
 class Prepared(Result):
@@ -36,6 +36,7 @@ class Prepared(Result):
         near_duplicates: How much of the held-out text nearly stands in the training text; None: not measured.
         vocab_size: Of the tokenizer.
         train_tokens, validation_tokens, unknown_tokens: How many.
+        letters, unknown_letters: Of the text, without white space and control characters; those that became `[UNK]`.
         fingerprint: Of all that the shards are made of.
         annotations: By column its labels, spans, and spans that were lost.
         labels: Names of classes of documents; empty where there are none.
@@ -54,6 +55,8 @@ class Prepared(Result):
     train_tokens: int
     validation_tokens: int
     unknown_tokens: int
+    letters: int
+    unknown_letters: int
     fingerprint: str
     annotations: dict[str, dict[str, Any]]
     complete: bool
@@ -186,6 +189,8 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
             "train_tokens": manifest.train.tokens,
             "validation_tokens": manifest.validation.tokens,
             "unknown_tokens": manifest.train.unknown_tokens + manifest.validation.unknown_tokens,
+            "letters": manifest.unknown.letters,
+            "unknown_letters": manifest.unknown.unknown,
             "fingerprint": manifest.fingerprint,
             "annotations": {
                 column: {"labels": list(labels), "spans": manifest.spans[column][0], "lost": manifest.spans[column][1]}
@@ -231,9 +236,8 @@ def describe(manifest: Manifest) -> list[str]:
         more = f" and {len(ranked) - SHOWN_CLASSES:,} more" if len(ranked) > SHOWN_CLASSES else ""
         without = f"; {manifest.unlabelled:,} documents without a class" if manifest.unlabelled else ""
         lines.append(f"label: {len(ranked):,} classes ({names}{more}){without}")
-    unknown = (manifest.train.unknown_tokens + manifest.validation.unknown_tokens) / manifest.tokens
-    if unknown > WARN_UNKNOWN:
-        lines.append(f"warning: {unknown:.1%} of the tokens are unknown to the tokenizer; another may fit better")
+    if manifest.unknown.share > WARN_UNKNOWN:
+        lines.append(f"warning: {manifest.unknown.describe()}")
     if manifest.near_duplicates is not None:
         # Where documents were held out by the hash of their text, groups of them could be instead.
         corpus = manifest.settings["corpus"]

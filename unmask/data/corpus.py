@@ -145,11 +145,12 @@ class Corpus:
         if fields:  # annotations that come with the text count the characters of one text, as it is
             ways = 'or let a pipeline annotate the text that is read: annotation.source="pipeline"'
             cleaning = settings.cleaning
-            if (cleaning.unicode, cleaning.control_characters, cleaning.white_space) != (None, "keep", "keep"):
+            moves = (cleaning.html, cleaning.unicode, cleaning.control_characters, cleaning.white_space)
+            if moves != ("keep", None, "keep", "keep"):
                 raise SettingsError(
                     f"{' and '.join(fields)}: annotations that come with the text name places in it, which "
-                    "corpus.cleaning would move; leave unicode, control_characters and white_space of corpus.cleaning "
-                    f"alone, {ways}"
+                    "corpus.cleaning would move; leave html, unicode, control_characters and white_space of "
+                    f"corpus.cleaning alone, {ways}"
                 )
             if several := next((s.column for s in self.all_sources() if isinstance(s.column, tuple)), None):
                 raise SettingsError(

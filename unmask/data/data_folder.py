@@ -40,7 +40,7 @@ from unmask.data.near_duplicates import DuplicateExample, LeftOutPair, NearDupli
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE
 from unmask.data.store import GROUP, LABEL, OPENED_AT_ONCE, ShardFile, TokenStore
 from unmask.tokenizer.spans import Aligned, align, column_types
-from unmask.tokenizer.tokenizer import EncodedText, Tokenizer
+from unmask.tokenizer.tokenizer import EncodedText, Tokenizer, UnknownText
 from unmask.tokenizer.words import count_single_words
 
 if TYPE_CHECKING:
@@ -194,6 +194,7 @@ class TextCounts:
     left_out: int = 0  # training texts that were left out since they nearly stand in the held-out text
     train: Split = field(default_factory=Split)
     validation: Split = field(default_factory=Split)
+    unknown: UnknownText = field(default_factory=UnknownText)  # of both splits
     # By column of annotation: how many spans there were, and to how many of them no token belongs
     spans: dict[str, list[int]] = field(default_factory=dict)
     # How many documents begin here without a class, and with each class; empty where none are read
@@ -205,6 +206,7 @@ class TextCounts:
         self.frequencies += later.frequencies
         for name in ("documents", "bytes", "without_tokens", "texts", "single_words", "left_out"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
+        self.unknown = self.unknown.joined(later.unknown)
         self.train.add(later.train)
         self.validation.add(later.validation)
         for column, (number, lost) in later.spans.items():
@@ -262,6 +264,7 @@ def write_shards(
         batch = token_rows(ids, encoded.word_starts, lengths, numbers, annotations)
 
         # 2. What each batch came to, and its rows in the shards of the two splits.
+        counts.unknown = counts.unknown.joined(encoded.unknown)
         filled, held = lengths > 0, chunk.held[rows]
         counts.without_tokens += int((~filled).sum())
         num_texts, single_words = count_single_words(encoded.word_starts, lengths)
@@ -377,6 +380,7 @@ class Manifest:
     labels: dict[str, int] = field(default_factory=dict)
     unlabelled: int = 0  # documents without a class, where classes were read
     near_duplicates: NearDuplicates | None = None  # what of the held-out text nearly stands in the training text
+    unknown: UnknownText = field(default_factory=UnknownText)  # how much of the text became `[UNK]`
     left_out: tuple[LeftOutPair, ...] = ()  # some near-duplicates, each with the earlier text that stays
 
     @property
@@ -412,6 +416,7 @@ def load_manifest(root: Path) -> Manifest:
             content[name] = tuple(content[name])
         for name in ("annotations", "spans"):
             content[name] = {column: tuple(values) for column, values in content[name].items()}
+        content["unknown"] = UnknownText(**content["unknown"] | {"examples": tuple(content["unknown"]["examples"])})
         content["left_out"] = tuple(LeftOutPair(*pair) for pair in content["left_out"])
         if near := content["near_duplicates"]:
             del near["share"]

@@ -75,7 +75,6 @@ from unmask.tokenizer.words import ALMOST_ALL
 
 log = logging.getLogger(__name__)
 
-MOST_UNKNOWN = 0.5
 UNPACKED = 4  # times the size of a compressed file, about, is its text
 DOING = {"look": "comparing documents", "survey": "reading words for the tokenizer", "shards": "tokenizing"}
 RUN_PARTS = "when all parts have come so far, join their results (--join), then run the parts again"
@@ -163,9 +162,9 @@ def prepare(  # noqa: PLR0912, PLR0913  (what goes in, how it is done, and what 
         Unfinished: Parts, or a join, have come as far as they can by now.
         CorpusError: A file cannot be read, there is too little text, or the column of labels holds no classes.
         TokenizerError: The tokenizer cannot be used, or not be trained with these settings.
-        DataError: The tokenizer does not know most of the text; the folder is a file, holds other files or, with
-            `resume`, data made with other settings or of other sources; a worker died; the disk is full; or an
-            annotation of `annotation` is missing.
+        DataError: The tokenizer does not know more of the text than `corpus.max_unknown` allows; the folder is a file,
+            holds other files or, with `resume`, data made with other settings or of other sources; a worker died; the
+            disk is full; or an annotation of `annotation` is missing.
         SettingsError: A number of workers that cannot be; both `resume` and `overwrite`; workers and a cluster; a
             cluster that is not there; parts of text from a pipe or from memory; or a pipeline that is not installed.
     """
@@ -401,13 +400,11 @@ class Preparation:
                 f"{text.texts:,}",
             )
         train, validation = text.train, text.validation
-        tokens, unknown = train.tokens + validation.tokens, train.unknown_tokens + validation.unknown_tokens
-        if tokens == 0 or unknown > MOST_UNKNOWN * tokens:
-            raise DataError(
-                f"{unknown:,} of {tokens:,} tokens are unknown to the tokenizer: it does not fit this text (WordPiece "
-                "takes no words of over 100 letters); take a bpe or char tokenizer, or another one",
-                options=["tokenizer_kind", "tokenizer"],
-            )
+        tokens, most = train.tokens + validation.tokens, self.corpus.settings.max_unknown
+        if tokens == 0:
+            raise DataError("the tokenizer makes nothing of this text; take another", options=["tokenizer"])
+        if text.unknown.share > most:
+            raise DataError(f"{text.unknown.describe()}; corpus.max_unknown=1 takes them for lost (it is {most:g})")
 
         # 3. The manifest
         decisions, columns = self.work.decisions(), {} if self.work.plan is None else dict(self.work.plan.labels)
@@ -433,6 +430,7 @@ class Preparation:
             labels=dict(zip(classes, labels[1:], strict=True)),
             unlabelled=labels[0],
             near_duplicates=near,
+            unknown=text.unknown,
             left_out=self.corpus.left_out_examples(decisions),
         )
 

@@ -48,6 +48,7 @@ class CleaningSettings(Settings):
     """What is changed or left out. Nothing by default; every document that is left out is counted.
 
     Attributes:
+        html: `drop` takes out tags and addresses (`https://...`), and puts characters for entities (`&quot;`).
         unicode: Normalisation form; None leaves characters as they are.
         control_characters: `drop` removes characters of the category Cc but tabs and line ends, and those of Cf.
         white_space: `collapse` makes one space of each stretch within a line and removes it at the ends.
@@ -57,6 +58,7 @@ class CleaningSettings(Settings):
         min_chars: Shortest document, in characters.
     """
 
+    html: Literal["keep", "drop"] = "keep"
     unicode: Literal["NFC", "NFKC"] | None = None
     control_characters: Literal["keep", "drop"] = "keep"
     white_space: Literal["keep", "collapse"] = "keep"
@@ -108,6 +110,7 @@ class CorpusSettings(Reading):
             before it where the column is called near_duplicates. None: equal documents alone.
         leaks: Whether training texts that nearly stand in the held-out text stay (`keep`) or are left out (`drop`).
         validation: Files that are held out instead.
+        max_unknown: Largest share of the letters that may be unknown to the tokenizer; above 1 % is a warning.
         splits: Whether the names of files and parts in a folder say what is trained on, held out and not read, where
             most have one (`auto`, see `unmask.data.sources.find_split`), or all is trained on (`ignore`).
         cleaning: What is changed or left out.
@@ -122,6 +125,7 @@ class CorpusSettings(Reading):
     holdout_groups: HoldoutGroups | None = None
     leaks: Literal["keep", "drop"] = "keep"
     validation: tuple[str, ...] = ()
+    max_unknown: float = Field(default=0.2, ge=0.0, le=1.0)
     splits: Literal["auto", "ignore"] = "auto"
     cleaning: CleaningSettings = CleaningSettings()
 

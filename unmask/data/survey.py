@@ -24,6 +24,7 @@ from unmask.data.reading import COMPRESSIONS, BadInput, Stretch, wide_encoding
 from unmask.data.settings import CleaningSettings, ColumnGroups, CorpusSettings, DocumentUnit
 from unmask.data.sources import Source
 from unmask.data.tables import DAMAGED
+from unmask.tokenizer.extension import without_markup
 
 # ----------------------------------------
 # Cleaning, as far as the settings say. Every document that is left out is counted.
@@ -50,7 +51,7 @@ def clean(
     seen: set[bytes] = set()  # 100 bytes a text, where all of the corpus is not looked at first
     for piece in pieces:
         # 1. The text, with what is changed
-        text = piece.text
+        text = without_markup(piece.text) if settings.html == "drop" else piece.text
         if settings.unicode is not None:
             text = unicodedata.normalize(settings.unicode, text)
         if settings.control_characters == "drop" and not text.isprintable():

@@ -69,12 +69,12 @@ from unmask.data.near_duplicates import HeldTexts, Leaks, LeakSearch
 from unmask.data.store import ShardFile
 from unmask.data.survey import ReadTask, text_hash
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer, UnknownText
 
 Kind = Literal["look", "survey", "shards"]
 Count = Callable[[int], None]
 """Called with how many more bytes of text are done."""
-VERSION = 4  # raised whenever the same text, settings and tokenizer come to other files, so that no older one stays
+VERSION = 5  # raised whenever the same text, settings and tokenizer come to other files, so that no older one stays
 DECISIONS, SAMPLE = "decisions.npz", "sample-{}.arrow"
 MOST_CLASSES = 10_000
 COUNT_BYTES = 1 << 18  # of text, after which the survey counts
@@ -287,6 +287,7 @@ def read_counts(arrays: Mapping[str, Any], vocab_size: int = 0) -> tuple[TextCou
     text = facts["text"]
     for split in ("train", "validation"):
         text[split] = Split(**{**text[split], "files": tuple(ShardFile(**file) for file in text[split]["files"])})
+    text["unknown"] = UnknownText(**text["unknown"])
     text["frequencies"] = np.zeros(vocab_size, dtype=np.int64)
     if vocab_size:
         text["frequencies"][arrays["used"]] = arrays["counts"]

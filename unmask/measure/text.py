@@ -180,6 +180,7 @@ def passages_of_text(corpus: Corpus, tokenizer: Tokenizer, *, share: float, labe
         taken = ((block, key) for block, key in keyed if _is_taken(share, key, block.document, block.offset))
         while batch := list(islice(taken, _BATCH)):
             encoded, places = tokenizer.encode_placed([block.text for block, _ in batch])
+            tokenizer.watch(encoded.unknown)
             stops = np.cumsum(places.lengths)
             text_begin = np.cumsum([0, *(len(block.text) for block, _ in batch)])
             for number, (block, key) in enumerate(batch):

@@ -79,7 +79,10 @@ def _in_windows(
                 raise SettingsError(f"{name} is {type(text).__name__}, not a text")
             check_characters(text, name)
         sequences, owners, num_long = [], [], 0
-        for number, input_ids in enumerate(tokenizer.encode_prompts(part)):
+        encoded = tokenizer.encode_prompts(part)
+        lengths = np.array([len(input_ids) for input_ids in encoded])
+        tokenizer.watch(tokenizer.unknown_in(part, np.concatenate(encoded), lengths))
+        for number, input_ids in enumerate(encoded):
             windows = [input_ids]
             if len(input_ids) == 0:
                 raise SettingsError(f"{called[number]} is empty, and the tokenizer puts no special tokens around it")

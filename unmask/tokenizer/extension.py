@@ -5,8 +5,11 @@ Old entries keep their ids, and text in which no new word stands its tokens.
 
 from __future__ import annotations
 
+import html
 import json
+import logging
 import math
+import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +20,42 @@ import tokenizers
 from unmask.core.errors import TokenizerError
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.words import Kind, kind_of
+
+log = logging.getLogger(__name__)
+
+# ----------------------------------------
+# What of a text is HTML or an address: tags, also those whose signs are entities (`&lt;b&gt;`), entities, also those
+# that lost their `&` (`quot;`, `#39;`), and `https://...`. The words in it are none of the language.
+
+_TAGS = (
+    "a|abbr|b|big|blockquote|body|br|button|center|code|dd|div|dl|dt|em|font|footer|form|h[1-6]|head|header|hr|html|i|"
+    "iframe|img|input|label|li|link|main|meta|nav|ol|option|p|pre|s|script|section|select|small|span|strong|style|sub|"
+    "sup|svg|table|tbody|td|th|thead|title|tr|tt|u|ul"
+)
+_CODE = r"<(?P<code>script|style)\b[^>]*>.*?</(?P=code)>|<!--.*?-->"
+_TAG = rf"(?:<|&lt;)/?(?:{_TAGS})(?:[\s/](?:(?!&gt;)[^<>]){{0,2000}})?(?:>|&gt;)"
+_ADDRESS = r"(?:https?://|www\.)(?:(?!&[lg]t;|&quot;)[^\s<>\"'])+(?<![.,;:!?)])"
+_BARE = r"(?<![\w&])(?:quot|nbsp|amp|lt|gt|apos|[lr][sd]quo|[mn]dash|hellip|#\d{2,5}|#x[\da-f]{2,5});"
+_MARKUP = re.compile(
+    rf" ?(?:{_CODE}|{_TAG}|{_ADDRESS}|(?P<entity>&(?:amp;)*(?:#\d+|#x[\da-f]+|[a-z]\w+);|{_BARE}))",
+    re.IGNORECASE | re.DOTALL,
+)
+# Words that are nothing else, also where the signs around them are gone
+_NO_WORDS = {"nbsp", "quot", "apos", "lsquo", "rsquo", "ldquo", "rdquo", "ndash", "mdash", "href", "aspx", "https"}
+
+
+def without_markup(text: str) -> str:
+    """A text with spaces for its tags, scripts and addresses, and characters for its entities.
+
+    Example: `<p>fish &amp; <a href="x.aspx">chips</a>` becomes ` fish & chips `.
+    """
+
+    def plain(match: re.Match[str]) -> str:
+        entity = match["entity"]
+        return " " if entity is None else match.group().replace(entity, html.unescape(f"&{entity.lstrip('&')}"))
+
+    return _MARKUP.sub(plain, _MARKUP.sub(plain, text))  # what is an entity may be a tag
+
 
 LEAST_COUNT = 5  # a word that hardly stands in the text is not learned from it
 LEAST_CHARS = 3
@@ -55,6 +94,21 @@ def _check_extensible(tokenizer: Tokenizer) -> None:
             f"whole words can be added to a WordPiece, byte-level BPE or Unigram vocabulary, but {why}; add none",
             options=("extend_vocab",),
         )
+
+
+def _count_words(backend: tokenizers.Tokenizer, texts: Iterable[str]) -> tuple[Counter[str], Counter[str]]:
+    """Words as entries spell them: all, and those within markup. Only distinct words are held in memory."""
+
+    def words_of(text: str) -> Counter[str]:
+        normal = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
+        return Counter(word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normal))
+
+    counts, within = Counter[str](), Counter[str]()
+    for text in texts:
+        counts.update(words := words_of(text))
+        if (plain := _MARKUP.sub(".", text)) != text:  # a sign, which parts words as the signs of markup do
+            within.update(words - words_of(plain))
+    return counts, within
 
 
 def _pieces_of(backend: tokenizers.Tokenizer, word: str) -> tuple[int, ...]:
@@ -100,12 +154,9 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
     New entries are pieces like others, not added tokens: these would be cut out of the middle of words, and would go
     on where whole-word masking begins a word. There are at most `most`.
     """
-    backend, counts = tokenizer.backend, Counter[str]()
     _check_extensible(tokenizer)
-    for text in texts:  # counted one by one; only distinct words are held in memory
-        normal = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
-        counts.update(word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normal))
-    unknown, gaining = tokenizer.special.unk, []
+    backend, (counts, within) = tokenizer.backend, _count_words(tokenizer.backend, texts)
+    unknown, gaining, left_out = tokenizer.special.unk, list[NewWord](), list[str]()
     for entry, count in counts.items():  # each by itself: what entries of two words save together is not worked out
         # Letters, with digits perhaps, so that no word of the masking begins or ends within it.
         text = tokenizer.word_starts.spelling.text_bytes(entry).decode(errors="replace")
@@ -117,7 +168,13 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
             continue
         if tokenizer.word_starts.of_ids(np.array(pieces))[1:].any():  # several words, which one entry would join
             continue
-        gaining.append(NewWord(entry, pieces, count))
+        if 2 * within[entry] <= count and text.lower() not in _NO_WORDS:
+            gaining.append(NewWord(entry, pieces, count))
+        else:
+            left_out.append(text)
+    if left_out:
+        what = f"{len(left_out):,} words get no entry, since they are HTML or parts of addresses"
+        log.warning("%s (%s ...); corpus.cleaning.html=drop takes it out", what, ", ".join(left_out[:8]))
     words = sorted(gaining, key=lambda word: (-word.saved, word.entry))[:most]
     while words:
         extended = _with_entries(tokenizer, words)

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import logging
 import re
 import string
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -28,6 +29,7 @@ from unmask.core.files import writing
 from unmask.tokenizer.spans import TokenPlaces
 from unmask.tokenizer.words import WordStarts, spelling
 
+log = logging.getLogger(__name__)
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MOST_IDS = 1 << 24  # tables of a vocabulary have a row for each id, also where there are gaps
 BARE_TOKENS = ("[PAD]", "[MASK]")
@@ -170,6 +172,45 @@ class WordMemory:
         return input_ids, ends[last] - ends[last - num_words]
 
 
+# What of a text becomes `[UNK]`, counted in letters: of a log, 0.5 % of the tokens may be 69 % of the text.
+
+WARN_UNKNOWN = 0.01
+MOST_EXAMPLES, EXAMPLE_CHARS = 3, 24
+
+
+@dataclass(frozen=True)
+class UnknownText:
+    """How much of some text became `[UNK]`, in letters: its characters without white space and control characters."""
+
+    letters: int = 0
+    unknown: int = 0  # those of them that became `[UNK]`
+    examples: tuple[str, ...] = ()  # some of the stretches that did, cut
+
+    @property
+    def share(self) -> float:
+        """Of the letters that are unknown."""
+        return self.unknown / max(self.letters, 1)
+
+    def joined(self, later: UnknownText) -> UnknownText:
+        """With that of further text."""
+        examples = tuple(dict.fromkeys([*self.examples, *later.examples]))[:MOST_EXAMPLES]
+        return UnknownText(self.letters + later.letters, self.unknown + later.unknown, examples)
+
+    def describe(self) -> str:
+        """In words, for a warning or an error."""
+        return (
+            f"{self.share:.1%} of the letters are unknown to the tokenizer (such as "
+            f"{', '.join(map(repr, self.examples))}); a byte-level BPE tokenizer spells every text (--tokenizer-kind "
+            "bpe, or a model that has one, as RoBERTa does)"
+        )
+
+
+def _count_letters(texts: Iterable[str]) -> int:
+    """Counted by the first bytes of their UTF-8."""
+    utf8 = np.frombuffer("".join(texts).encode(), dtype=np.uint8)
+    return int(np.count_nonzero((utf8 > 0x20) & ((utf8 & 0xC0) != 0x80) & (utf8 != 0x7F)))
+
+
 CONFIG = "tokenizer_config.json"
 ANY_CLASS = "PreTrainedTokenizerFast"  # transformers' for a tokenizer.json of any kind
 _ROLES = "special_tokens_map.json"
@@ -182,6 +223,7 @@ class EncodedText:
 
     input_ids: NDArray[np.int32]  # [num_tokens], int32
     word_starts: NDArray[np.bool_]  # [num_tokens], bool: whether a word begins at the token
+    unknown: UnknownText = UnknownText()  # of all texts; not counted for one of several
 
 
 class Tokenizer:
@@ -236,6 +278,8 @@ class Tokenizer:
         unknown = {"BPE": "unk_token", "Unigram": "unk_id"}.get(model["type"])
         leaves_out = self.special.unk is None and unknown is not None and model.get(unknown) is None
         self._known_letters: set[str] | None = set() if leaves_out else None
+        self._unknown_in: dict[str, tuple[str, int]] = {}  # words, or letters: what of them is, and how many letters
+        self._watched: UnknownText | None = UnknownText()  # None once it was said
         vocab = backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocab.values(), default=0) + 1
         self.ordinary: NDArray[np.bool_] = np.zeros(self.vocab_size, dtype=bool)
@@ -312,7 +356,43 @@ class Tokenizer:
                 input_ids, lengths = self._memory.encode(texts)
             else:
                 input_ids, lengths = _joined(self._of_corpus.encode_batch_fast(list(texts), add_special_tokens=False))
-        return EncodedText(input_ids, self.word_starts.of_texts(input_ids, lengths)), lengths
+        unknown = self.unknown_in(texts, input_ids, lengths)
+        return EncodedText(input_ids, self.word_starts.of_texts(input_ids, lengths), unknown), lengths
+
+    def unknown_in(
+        self, texts: Sequence[str], input_ids: NDArray[np.integer[Any]], lengths: NDArray[np.int64]
+    ) -> UnknownText:
+        """What of some texts is unknown; their tokens, one behind another, say in which of them something is.
+
+        Each word is looked at once, or each letter where letters are unknown by themselves: to ask where the tokens of
+        a text stand would take as long as all else.
+        """
+        letters, unk, backend = _count_letters(texts), self.special.unk, self._of_corpus
+        some = np.unique(np.repeat(np.arange(len(texts)), lengths)[input_ids == unk]).tolist()
+        by_word = type(backend.model).__name__ in ("WordPiece", "WordLevel")
+        pieces = Counter(chain.from_iterable(texts[n].split() if by_word else texts[n] for n in some))
+        known = self._unknown_in if len(self._unknown_in) < MOST_WORDS else {}
+        new = [piece for piece in pieces if piece not in known]
+        for piece, encoding in zip(new, backend.encode_batch(new, add_special_tokens=False), strict=True):
+            places = zip(encoding.ids, encoding.offsets, strict=True)
+            stretches = [piece[begin:end] for id_, (begin, end) in places if id_ == unk]
+            known[piece] = stretches[0] if stretches else "", _count_letters(stretches)
+        self._unknown_in, lost = known, Counter[str]()
+        for piece, count in pieces.items():
+            stretch, unknown_letters = known[piece]
+            if unknown_letters:
+                lost[stretch] += count * unknown_letters
+        examples = (stretch for stretch, _ in lost.most_common(MOST_EXAMPLES))
+        cut = (text if len(text) <= EXAMPLE_CHARS else f"{text[:EXAMPLE_CHARS]}... ({len(text)})" for text in examples)
+        return UnknownText(letters, lost.total(), tuple(cut))
+
+    def watch(self, unknown: UnknownText) -> None:
+        """Says once, in the log, that more than 1 % of the letters which came by so far are unknown."""
+        if self._watched is not None:
+            self._watched = self._watched.joined(unknown)
+            if self._watched.share > WARN_UNKNOWN:
+                log.warning("%s", self._watched.describe())
+                self._watched = None
 
     def encode_placed(self, texts: Sequence[str]) -> tuple[EncodedText, TokenPlaces]:
         """As `encode_joined`, with the characters that each token covers, which takes longer."""
@@ -320,7 +400,8 @@ class Tokenizer:
         with spelling():
             encodings = self._of_corpus.encode_batch(list(texts), add_special_tokens=False)
         input_ids, lengths = _joined(encodings)
-        encoded = EncodedText(input_ids, self.word_starts.of_texts(input_ids, lengths))
+        unknown = self.unknown_in(texts, input_ids, lengths)
+        encoded = EncodedText(input_ids, self.word_starts.of_texts(input_ids, lengths), unknown)
         offsets = np.array([pair for encoding in encodings for pair in encoding.offsets], dtype=np.int64).reshape(-1, 2)
         text_begin = np.cumsum([0, *map(len, texts)])[:-1]
         begin, end = (offsets + np.repeat(text_begin, lengths)[:, None]).T

@@ -72,6 +72,7 @@ if TYPE_CHECKING:
     from unmask.search.evaluate import evaluate_search as evaluate_search
     from unmask.search.index import Hits as Hits
     from unmask.search.index import Index as Index
+    from unmask.search.index import IndexChange as IndexChange
     from unmask.tasks.fill import Filled as Filled
     from unmask.tasks.loaded_model import Model as Model
     from unmask.tasks.loaded_model import TaskModel as TaskModel

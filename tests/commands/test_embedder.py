@@ -364,8 +364,8 @@ def test_a_file_of_sparse_vectors(sparse: unmask.Embedder, tmp_path: Path, main:
         sparse.model.embed(some[:1])
 
 
-def test_an_index_of_sparse_vectors(sparse: unmask.Embedder, tmp_path: Path) -> None:
-    """Its scores are products of the vectors of sentence-transformers."""
+def test_an_index_of_sparse_vectors(sparse: unmask.Embedder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its scores are products of the vectors of sentence-transformers, also after it was changed."""
     folder, out, some = sparse.folder / "model", tmp_path / "i", passages(20)
     (tmp_path / "t.txt").write_text("\n\n".join(some))
     index = unmask.Index.build(folder, tmp_path / "t.txt", documents="block", out=out)
@@ -379,3 +379,13 @@ def test_an_index_of_sparse_vectors(sparse: unmask.Embedder, tmp_path: Path) -> 
         np.testing.assert_allclose([row[hit["document"]] for hit in hits], [hit["score"] for hit in hits], rtol=1e-4)
     with pytest.raises(SettingsError, match="approximate"):
         unmask.Index.build(folder, tmp_path / "t.txt", documents="block", out=out, overwrite=True, approximate=True)
+    monkeypatch.setattr("unmask.search.changes.LIGHT_IN_A_ROW", 2)
+    changed = unmask.Index.build(folder, iter(["the queen", *some[:9]]), out=tmp_path / "changed")
+    assert changed.add(iter(some[9:])).documents == 21
+    assert changed.remove([1]).passages == 20
+    for each, other in zip(
+        changed.query(queries, top_k=20).queries, index.query(queries, top_k=20).queries, strict=True
+    ):
+        assert [hit["document"] for hit in each["hits"]] == [hit["document"] for hit in other["hits"]]
+        scores = [[hit["score"] for hit in query["hits"]] for query in (each, other)]
+        np.testing.assert_allclose(*scores, rtol=1e-5)

@@ -102,6 +102,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "overlap_tokens documents passages skipped bytes approximate",
     ),
     "search query": ("search query {index} 'Anna sees the ship' --top-k 3", "index model approximate queries seconds"),
+    "search add": ("search add {index} {samples}/lines.txt", "index added removed documents passages seconds"),
     "evaluate-search": (
         "evaluate-search {model} {samples}/corpus.txt --all --queries 10",
         "model tasks verdict vectors encoding unit crops seed",
@@ -111,7 +112,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
 }
 HELP = ("pretrain", "prepare", "lexicon", "masks", "audit", "fill", "embed", "evaluate", "score", "compare", "finetune",
         "predict", "embedder", "evaluate-search", "export", "verify", "recipes", "search index",
-        "search query")  # fmt: skip
+        "search query", "search add", "search remove")  # fmt: skip
 OPTIONS = {  # that scripts rely on
     "pretrain": "--out --minutes --steps --tokens --recipe --from --extend-vocab --strategy --tokenizer "
     "--tokenizer-kind --vocab-size --seed --set --resume --overwrite --dry-run --json --quiet --verbose",

@@ -109,9 +109,17 @@ COMMANDS = {  # in the order of --help
     "recipes": Command("commands.recipe_files:recipes", ""),
     "search index": Command("search.index:Index.build", f"{MODEL} docs/ --out runs/docs", goes_on=WITH_RESUME),
     "search query": Command("search.index:query_index", 'runs/docs "how is memory allocated" --top-k 3'),
+    "search add": Command("search.index:Index.add", "runs/docs docs/new.txt"),
+    "search remove": Command("search.index:Index.remove", "runs/docs docs/old.txt"),
 }
 OPTION_NAMES = {"from_": "from", "settings": "set", "every": "all"}  # where they are not the parameters' names
-METAVARS = {"settings": "SECTION.KEY=VALUE", "search": "KEY=LOW..HIGH", "part": "I/N", "ray": "[ADDRESS]"}
+METAVARS = {
+    "folder": "INDEX",
+    "settings": "SECTION.KEY=VALUE",
+    "search": "KEY=LOW..HIGH",
+    "part": "I/N",
+    "ray": "[ADDRESS]",
+}
 TABLES = {"pooling": ("model.pooling", "POOLINGS")}  # whose names are shown, since own ones may be added
 OUTPUT = ("out", "resume", "overwrite", "workers", "ray", "part", "join")  # what a dry run has no use for
 CHANNELS = ("reporter", "note", "notify")  # parameters that say what is done, and how far it is
@@ -141,26 +149,28 @@ class Parameter:
 
 @cache
 def read_parameters(function: str) -> dict[str, Parameter]:
-    """The parameters of `module:name` or `module:Class.name`, below `unmask`, but for those that only Python gives."""
+    """The parameters of `module:name` or `module:Class.name`, below `unmask`, but for those that only Python gives; of
+    a method behind those that its object is made with."""
     module, _, name = function.partition(":")
     body: list[ast.stmt] = _statements(module)
+    docstring: str | None = ""
     for part in name.split("."):
         node = next(each for each in body if isinstance(each, ast.FunctionDef | ast.ClassDef) and each.name == part)
-        body = node.body
+        body, docstring = node.body, ast.get_docstring(node) or docstring  # that of a class is its `__init__`'s, too
     assert isinstance(node, ast.FunctionDef), f"{function} is a function"
 
     # What the docstring says of each parameter; `a, b: text` is of both.
-    section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", ast.get_docstring(node) or "", re.MULTILINE | re.DOTALL)
+    section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", docstring or "", re.MULTILINE | re.DOTALL)
     helps: dict[str, str] = {}
     for entry in re.split(r"\n(?=    \w)", section[1].rstrip() if section else ""):
         names, _, text = entry.strip().partition(":")
         helps |= dict.fromkeys((each.strip() for each in names.split(",")), " ".join(text.replace("`", "").split()))
 
     arguments = node.args
-    positional = [each for each in arguments.args if each.arg != "cls"]
+    positional = [each for each in arguments.args if each.arg not in ("cls", "self")]
     defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
     defaults += arguments.defaults
-    parameters = {}
+    parameters = dict(read_parameters(made_by)) if (made_by := _maker(function)) else {}
     for each, default in zip([*positional, *arguments.kwonlyargs], [*defaults, *arguments.kw_defaults], strict=True):
         if (name := each.arg) in IN_PYTHON:
             continue
@@ -196,6 +206,14 @@ def read_parameters(function: str) -> dict[str, Parameter]:
             help=helps.get(name, ""),
         )
     return parameters
+
+
+def _maker(function: str) -> str | None:
+    """What makes the object of a method, whose first parameter is `self`; None: it is a function."""
+    module, _, name = function.partition(":")
+    owner, _, name = name.rpartition(".")
+    is_method = re.search(rf"^    def {name}\(\s*self\b", _source(module), re.MULTILINE) if owner else None
+    return f"{module}:{owner}.__init__" if is_method and name != "__init__" else None
 
 
 @cache
@@ -274,7 +292,7 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
         metavar = METAVARS.get(each.name) or {"commas": "LIST", "list": spelled.upper(), "": None}[each.many]
         metavar = "|".join(each.choices) if each.name in TABLES else metavar
         if each.positional:
-            made = typer.Argument(help=text, show_default=False, metavar=each.name.upper())
+            made = typer.Argument(help=text, show_default=False, metavar=METAVARS.get(each.name) or each.name.upper())
         else:
             declared = f"--{spelled}/--no-{spelled}" if kind is bool and each.can_be_none else f"--{spelled}"
             made = typer.Option(declared, help=text, show_default=False, metavar=metavar)
@@ -386,7 +404,12 @@ def _call(function: str, options: dict[str, Any], *, goes_on: str, quiet: bool) 
             channels = [each for each in CHANNELS if each in parameters]
             options = options | {each: bar if each == "reporter" else getattr(bar, each) for each in channels}
             bar.notify(Progress("loading", facts=""))
-        target = operator.attrgetter(name)(importlib.import_module(f"unmask.{module}"))
+        imported = importlib.import_module(f"unmask.{module}")
+        if (made_by := _maker(function)) is not None:
+            owner, _, name = name.rpartition(".")
+            of_object = {each: options.pop(each) for each in read_parameters(made_by) if each in options}
+            imported = operator.attrgetter(owner)(imported)(**of_object)
+        target = operator.attrgetter(name)(imported)
         positional = [each.name for each in parameters.values() if each.positional]
         arguments = [options.pop(each) for each in positional if each in options]
         return target(*arguments, **options)

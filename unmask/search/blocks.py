@@ -4,14 +4,18 @@
     stdin.txt, pipes/, given/    input that was no file, until the index is whole
     blocks/NAME.npy      vectors [passages, dimension], float32, which are mapped into memory; or the posting lists of
                          sparse ones (see `stored_postings`)
-    blocks/NAME.parquet  their passages: document, file, id, title, begin (in characters), text
-    blocks/NAME.npy      once: the document of each passage [passages], int64
+    blocks/NAME.npy      their words, counted (see `words.py`)
+    blocks/NAME.parquet  the passages: file, id, title, begin (in characters), text
+    blocks/NAME.npy      once: the document of each passage [passages], int64; -1: it was removed
     blocks/NAME.usearch  a graph of near vectors, for approximate search
     index.json           the whole state: as search.json, with counts; replaced last, in one step
 
 NAME is the SHA-256 of the content (its first 32 hexadecimal digits). So a file is never changed, only left out of the
 next state: a reader holds one state, or opens the next one. It compares each file with its name before the first use.
 The same text always gives the same blocks, so an index that was stopped resumes after its last block.
+
+Documents are added in new blocks and removed by their numbers (`changes.py`). A graph holds the first blocks, and the
+passages of others are looked at one by one.
 """
 
 from __future__ import annotations
@@ -25,7 +29,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cached_property, lru_cache
 from importlib.util import find_spec
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -43,15 +47,15 @@ from unmask.model.pooling import SPLADE
 from unmask.search.encoder import EncodingSettings
 from unmask.search.exact import Ranking, VectorBlock, Vectors, joined, search_exactly
 from unmask.search.passages import TextPassage
+from unmask.search.words import WordSearch, word_line
 
 BLOCK_PASSAGES = 4096
 _PASSAGES_A_DOCUMENT = 4  # a document may have several passages, so more of them are looked up
 _LEAST_PASSAGES = 64
 _MOST_PASSAGES = 0.125  # of all: from there on, looking at every passage takes less time
 _ROWS_AT_ONCE = 256  # texts of a block that are read for one result
-_SCHEMA = pa.schema(
+SCHEMA = pa.schema(
     [
-        ("document", pa.int64()),
         ("file", pa.string()),
         ("id", pa.string()),
         ("id_is_number", pa.bool_()),
@@ -82,20 +86,28 @@ class IndexBlock(Settings):
     passages: PositiveInt
     hash: str
     vectors: FileName
+    words: FileName
     table: FileName
-    bytes: NonNegativeInt  # of both files
+    bytes: NonNegativeInt  # of all files
+
+    @property
+    def names(self) -> list[str]:
+        return [self.vectors, self.words, self.table]
 
 
 class IndexState(Settings):
     """`index.json`, and `search.json` while the index is made."""
 
-    version: Literal[1] = 1
+    version: Literal[2] = 2
     settings: IndexSettings
     blocks: list[IndexBlock] = Field(default_factory=list)
     documents: NonNegativeInt = 0
     skipped: dict[str, int] = Field(default_factory=dict)
     numbers: FileName | None = None  # the document of each passage; None: the index is not whole
     graph: FileName | None = None
+    linked: NonNegativeInt = 0  # blocks that the graph holds: the first ones
+    removed: NonNegativeInt = 0  # passages without a document
+    changes: NonNegativeInt = 0  # how often documents were added or removed since it was made
 
     @property
     def passages(self) -> int:
@@ -104,8 +116,8 @@ class IndexState(Settings):
     @property
     def names(self) -> list[str]:
         """All of its files."""
-        of_blocks = [name for block in self.blocks for name in (block.vectors, block.table)]
-        return of_blocks + [name for name in (self.numbers, self.graph) if name is not None]
+        once = [name for name in (self.numbers, self.graph) if name is not None]
+        return [name for block in self.blocks for name in block.names] + once
 
 
 def read_state(file: Path) -> IndexState:
@@ -185,6 +197,13 @@ class IndexFolder:
         """Writes `search.json` or `index.json`."""
         write_atomically(file, json.dumps(sealed(state.model_dump(mode="json")), indent=1) + "\n")
 
+    def written(self) -> tuple[int, int] | None:
+        """What is another number whenever the state is replaced; None: there is none."""
+        with suppress(OSError):
+            facts = self.whole.stat()
+            return facts.st_mtime_ns, facts.st_ino
+        return None
+
     def is_intact(self, name: str) -> bool:
         """Whether a file's content is what its name says. Raises `FileNotFoundError` where it is not there."""
         with _reading(self.blocks / name):
@@ -211,11 +230,8 @@ class IndexFolder:
 
     def write_block(self, passages: Sequence[TextPassage], vectors: Vectors) -> IndexBlock:
         """Writes the files of a block; raises `WriteError` where one cannot be written."""
-        is_dense = isinstance(vectors, np.ndarray)
-        array = np.ascontiguousarray(vectors, dtype="<f4") if is_dense else stored_postings(vectors)
         rows = [
             {
-                "document": passage.part.document,
                 "file": passage.part.file,
                 "id": str(passage.part.id),
                 "id_is_number": isinstance(passage.part.id, int),
@@ -225,27 +241,38 @@ class IndexFolder:
             }
             for passage in passages
         ]
+        words = word_line([passage.counted for passage in passages])
+        return self.write_files(vectors, words, pa.Table.from_pylist(rows, SCHEMA), hash_of(passages))
+
+    def write_files(
+        self, vectors: Vectors, words: NDArray[np.uint32], table: pa.Table, hash_: str | None = None
+    ) -> IndexBlock:
+        """Writes a block; without a hash no text is compared with it."""
+        is_dense = isinstance(vectors, np.ndarray)
+        array = np.ascontiguousarray(vectors, dtype="<f4") if is_dense else stored_postings(vectors)
         sink = pa.BufferOutputStream()
-        table = pa.Table.from_pylist(rows, _SCHEMA)
         pq.write_table(table, sink, row_group_size=_ROWS_AT_ONCE, compression="zstd")
         content = memoryview(sink.getvalue())
+        name = self.write(content, ".parquet")
         return IndexBlock(
-            passages=len(passages),
-            hash=hash_of(passages),
+            passages=len(table),
+            hash=hash_ or name,
             vectors=self.write_array(array),
-            table=self.write(content, ".parquet"),
-            bytes=array.nbytes + content.nbytes,
+            words=self.write_array(words),
+            table=name,
+            bytes=array.nbytes + words.nbytes + content.nbytes,
         )
 
     def write_graph(self, state: IndexState) -> str:
-        """Makes the graph of all vectors, which are intact. Meanwhile memory holds it and all vectors in float16.
-        Raises `WriteError` where it cannot be written."""
+        """Makes the graph of all vectors. Meanwhile memory holds it and all vectors in float16. Raises `WriteError`
+        where it cannot be written, and `DataError` where vectors are damaged."""
         from usearch.index import Index
 
         first, graph = 0, Index(ndim=state.settings.dimension, metric="ip", dtype="f16")
-        for block in state.blocks:
-            vectors = np.load(self.blocks / block.vectors, mmap_mode="r", allow_pickle=False)
-            graph.add(np.arange(first, first + block.passages, dtype=np.uint64), np.ascontiguousarray(vectors))
+        stored = StoredIndex(self.root, state=state)
+        for number, block in enumerate(state.blocks):
+            vectors = np.ascontiguousarray(stored.vectors(number))
+            graph.add(np.arange(first, first + block.passages, dtype=np.uint64), vectors)
             first += block.passages
         partial = self.blocks / "graph.partial"
         try:
@@ -275,14 +302,19 @@ class IndexFolder:
 class StoredIndex:
     """One state of an index on the disk. Blocks are mapped into memory while they are searched, so few files are open.
 
+    Args:
+        root: The folder.
+        state: The state, where it is not the one that `index.json` has.
+        before: A state of this index that was opened before: files that were compared then are not compared again.
+
     Raises:
         DataError: There is none, it is not whole, or damaged; later, where a file is damaged.
         FileNotFoundError: Later: a file is not there, perhaps since the index has another state by now.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, *, state: IndexState | None = None, before: StoredIndex | None = None) -> None:
         self.folder = IndexFolder(root)
-        if not self.folder.whole.is_file():
+        if state is None and not self.folder.whole.is_file():
             if self.folder.begun.is_file():
                 raise DataError(
                     f"{root}: this index is not whole; finish it: run the same `unmask search index` command and "
@@ -291,11 +323,12 @@ class StoredIndex:
                 )
             what = "no index is in it" if root.is_dir() else absence(root, "folder")
             raise DataError(f"{root}: {what}; make one with `unmask search index MODEL FILES --out {root}`")
-        self.state = read_state(self.folder.whole)
+        self.written = self.folder.written()
+        self.state = state or read_state(self.folder.whole)
         # [blocks + 1]: the number of the first passage of each block.
         self._firsts = np.cumsum([0, *(block.passages for block in self.state.blocks)])
         self._longest: dict[int, float | None] = {}
-        self._intact: set[str] = set()
+        self._intact: set[str] = set() if before is None else before._intact & {*self.state.names}
 
     def _file(self, name: str) -> Path:
         """A file, compared with its name when it is first used."""
@@ -305,7 +338,7 @@ class StoredIndex:
             self._intact.add(name)
         return self.folder.blocks / name
 
-    def _vectors(self, number: int) -> Any:
+    def vectors(self, number: int) -> Any:
         """Vectors of a block, mapped into memory: an array, or a `csc_array`."""
         block, width = self.state.blocks[number], self.state.settings.dimension
         file = self._file(block.vectors)
@@ -317,10 +350,10 @@ class StoredIndex:
                 raise ValueError(f"{list(array.shape)} of {array.dtype}, not [{block.passages}, {width}] of float32")
         return array
 
-    def blocks(self) -> Iterator[VectorBlock]:
-        """All blocks in order."""
-        for number, (first, end) in enumerate(pairwise(self._firsts.tolist())):
-            block = VectorBlock(self._vectors(number), self.documents[first:end], first, self._longest.get(number))
+    def blocks(self, begin: int = 0) -> Iterator[VectorBlock]:
+        """The blocks in order, from this one on."""
+        for number, (first, end) in islice(enumerate(pairwise(self._firsts.tolist())), begin, None):
+            block = VectorBlock(self.vectors(number), self.documents[first:end], first, self._longest.get(number))
             yield block
             self._longest[number] = block.longest
 
@@ -334,8 +367,27 @@ class StoredIndex:
                 raise ValueError(f"{list(array.shape)} of {array.dtype}, not [{self.state.passages}] of int64")
         return array
 
+    def words(self, number: int) -> NDArray[np.uint32]:
+        """The words of a block's passages, mapped into memory."""
+        file = self._file(self.state.blocks[number].words)
+        with _reading(file):
+            line: NDArray[np.uint32] = np.load(file, mmap_mode="r", allow_pickle=False)
+        return line
+
+    @cached_property
+    def by_words(self) -> WordSearch:
+        """Search by words; damaged ones are a `ValueError`."""
+        return WordSearch(self.documents, lambda: map(self.words, range(len(self.state.blocks))))
+
+    def table(self, number: int, columns: Sequence[str] | None = None) -> pa.Table:
+        """The passages of a block, or some columns of them."""
+        file = self._file(self.state.blocks[number].table)
+        with _reading(file):
+            return pq.read_table(file, columns=columns)
+
     def passage(self, number: int) -> dict[str, Any]:
-        """A passage by its number: `document`, `file`, `id`, `title`, `begin` and `text`, as in the table of a block.
+        """A passage by its number: `document`, and `file`, `id`, `title`, `begin` and `text`, as in the table of a
+        block.
 
         Raises:
             DataError: Its block is damaged.
@@ -344,7 +396,7 @@ class StoredIndex:
         group, place = divmod(number - int(self._firsts[block]), _ROWS_AT_ONCE)
         row: dict[str, Any] = self._rows(block, group).slice(place, 1).to_pylist()[0]
         is_number = row.pop("id_is_number")
-        return row | {"id": int(row["id"]) if is_number else row["id"]}
+        return row | {"document": int(self.documents[number]), "id": int(row["id"]) if is_number else row["id"]}
 
     @lru_cache(maxsize=64)  # noqa: B019  (an index lives as long as its process)
     def _rows(self, block: int, group: int) -> pa.Table:
@@ -367,7 +419,7 @@ class StoredIndex:
         from usearch.index import Index
 
         assert self.state.graph is not None
-        file, num_passages = self._file(self.state.graph), self.state.passages
+        file, num_passages = self._file(self.state.graph), int(self._firsts[self.state.linked])
         if not file.is_file():
             raise FileNotFoundError(errno.ENOENT, "not there", str(file))
         try:
@@ -380,7 +432,11 @@ class StoredIndex:
         count = min(num_passages, max(_LEAST_PASSAGES, _PASSAGES_A_DOCUMENT * top_k))
         near = np.atleast_2d(graph.search(queries_QD, count).keys).astype(np.int64)
         rankings = [
-            search_exactly(query_D[None], self._near(graph, query_D, passages, top_k), top_k)
+            search_exactly(
+                query_D[None],
+                chain(self._near(graph, query_D, passages, top_k), self.blocks(self.state.linked)),
+                top_k,
+            )
             for query_D, passages in zip(queries_QD, near, strict=True)
         ]
         return joined(rankings)
@@ -389,19 +445,20 @@ class StoredIndex:
         self, graph: Any, query_D: NDArray[np.float32], passages: NDArray[np.int64], top_k: int
     ) -> Iterator[VectorBlock]:
         """The passages of a graph, each as a block of its own, so that it keeps its number. More are looked up where
-        they are of fewer documents than `top_k`, since a long document may have all that are near; at last all are.
+        they are of fewer documents than `top_k`, since a long document may have all that are near, and some may have
+        been removed; at last all are.
         """
         count = len(passages)
-        while len(np.unique(self.documents[passages])) < top_k:
+        while len(np.setdiff1d(self.documents[passages], [-1])) < top_k:
             count *= 4
-            if count > self.state.passages * _MOST_PASSAGES:
-                yield from self.blocks()
+            if count > len(graph) * _MOST_PASSAGES:
+                yield from islice(self.blocks(), self.state.linked)
                 return
             passages = graph.search(query_D, count).keys.astype(np.int64)
         passages = np.unique(passages)
         blocks = np.searchsorted(self._firsts, passages, side="right") - 1
         for block in np.unique(blocks).tolist():
-            vectors, first = self._vectors(block), int(self._firsts[block])
+            vectors, first = self.vectors(block), int(self._firsts[block])
             for passage in passages[blocks == block].tolist():
                 vector_PD = vectors[passage - first : passage - first + 1]
                 yield VectorBlock(vector_PD, self.documents[passage : passage + 1], passage)

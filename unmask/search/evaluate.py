@@ -16,7 +16,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,8 +29,9 @@ from unmask.data.columns import ColumnNames
 from unmask.data.settings import DocumentUnit
 from unmask.data.sources import Texts, keep_as_files, paths_or_texts
 from unmask.measure.uncertainty import FEW, Uncertain, few_draws, percent, plain_interval, ratio_over_draws
+from unmask.search import blocks
 from unmask.search.encoder import SearchEncoder, Similarity, open_encoder
-from unmask.search.exact import Vectors, blocks_of, search_exactly
+from unmask.search.exact import Ranking, Vectors, blocks_of, no_hits, search_exactly
 from unmask.search.known_items import (
     CROP_CHARS,
     DOCUMENTS,
@@ -45,6 +46,7 @@ from unmask.search.known_items import (
     title_task,
 )
 from unmask.search.passages import DocumentPart, words_of
+from unmask.search.words import FUSED, Fusion, WordSearch, best_of, fused, word_line
 from unmask.tasks.loaded_model import Model, Precision
 
 DECIDES = "ndcg_at_10"
@@ -63,9 +65,11 @@ class SearchEvaluation(Result):
     Attributes:
         model: That is evaluated.
         tasks: By name (`crop`, `title`; `judged` of a BEIR folder): `queries`, `documents`, `draws` (what intervals are
-            over), `not_asked`, the figures of each of the `systems`, and the `differences` of the model to each other
-            one, query by query. Figures are `ndcg_at_10`, `mrr_at_10`, `recall_at_1`, `recall_at_10`, with
-            `..._interval`, at 95 %, or at `confidence` for differences; None where chance says nothing.
+            over), `not_asked`, the figures of each of the `systems` (with bm25 also of both together, by scores and by
+            ranks), the `differences` of the model to each other one, query by query, and which of `vectors`, `words`
+            and `both` is the `best`, and how far it is `ahead` of the next. Figures are `ndcg_at_10`, `mrr_at_10`,
+            `recall_at_1`, `recall_at_10`, with `..._interval`, at 95 %, or at `confidence` for differences; None where
+            chance says nothing.
         verdict: Of each task, in words.
         vectors: Of each model `alignment` (by task, with its interval), `uniformity`, `effective_rank`, `dimension`.
         described: How the text was read, in lines.
@@ -205,7 +209,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     searches: dict[str, ModelSearch] = {}
     for each, chosen in ((model, options), *((other, {}) for other in against)):
         called = str(each.folder if isinstance(each, Model) else each)
-        called = f"./{called}" if called in _NEEDS else called  # a folder with the name of a baseline
+        called = f"./{called}" if called in _LEXICAL else called  # a folder with the name of a baseline
         if called in searches:
             raise SettingsError(f"against {called}: this model is there already; name others", options=("against",))
         searches[called] = ModelSearch(open_encoder(each, precision=precision, strict=strict, **chosen))
@@ -263,9 +267,9 @@ class ModelSearch:
         self._passages: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         self._queries: dict[str, Vectors] = {}
 
-    def rank(self, task: SearchTask, top_k: int, count: Callable[[int, int], None]) -> NDArray[np.int64]:
-        """The documents [queries, top_k] that are nearest to each query; -1 where there are no more. `count` is called
-        with the number of documents that are embedded, and of all."""
+    def rank(self, task: SearchTask, top_k: int, count: Callable[[int, int], None]) -> Ranking:
+        """The documents that are nearest to each query. `count` is called with the number of documents that are
+        embedded, and of all."""
         missing = [text for text in dict.fromkeys(task.documents) if text not in self._passages]
         ends: list[list[int]] = [[] for _ in missing]
         number = sum(len(numbers) for numbers, _ in self._passages.values())
@@ -286,7 +290,7 @@ class ModelSearch:
         numbers = [self._passages[text][0] for text in task.documents]
         documents_N = np.repeat(np.arange(len(numbers)), list(map(len, numbers)))
         vectors_ND = self._vectors[0][np.concatenate(numbers)]
-        return search_exactly(queries_QD, blocks_of(vectors_ND, documents_N), top_k).documents_QK
+        return search_exactly(queries_QD, blocks_of(vectors_ND, documents_N), top_k)
 
     def spread(self, tasks: Sequence[SearchTask], seed: int) -> dict[str, Any]:
         """What the vectors of tasks that were ranked are like; uniformity and effective rank are those of the first
@@ -322,24 +326,36 @@ def _measure(
     task: SearchTask, searches: dict[str, ModelSearch], lexical: Sequence[str], notify: Notify
 ) -> dict[str, Any]:
     """The figures of all systems, and the differences of the first to the others."""
-    depth = DEPTH + (task.excluded is not None)
-    rankings: dict[str, NDArray[np.int64]] = {}
+    found: dict[str, Ranking] = {}
     for name, search in searches.items():
 
         def count(done: int, total: int, what: str = f"documents by {name}") -> None:
             notify(Progress(what, done, total, "texts"))
 
-        rankings[name] = search.rank(task, depth, count)
+        found[name] = search.rank(task, FUSED, count)
     for kind in lexical:
         notify(Progress(f"words by {kind}", 0, len(task.documents), "texts"))
-        rankings[kind] = rank_lexically(kind, task.documents, task.queries, depth)
-    if task.excluded is not None:  # the ten that are left without the query's own document
+        found[kind] = rank_lexically(kind, task.documents, task.queries, FUSED)
+    if "bm25" in found:
+        vectors = found[next(iter(searches))]
+        found |= {f"both ({kind})": fused(vectors, found["bm25"], FUSED, kind=kind) for kind in get_args(Fusion)}
+    rankings = {name: ranking.documents_QK for name, ranking in found.items()}
+    if task.excluded is not None:  # those that are left without the query's own document
         for name, documents_QK in rankings.items():
             rows = [row[row != own][:DEPTH] for row, own in zip(documents_QK, task.excluded, strict=True)]
             rankings[name] = np.stack([np.pad(row, (0, DEPTH - len(row)), constant_values=-1) for row in rows])
     per_query = {name: ranking_figures(documents_QK, task.relevant) for name, documents_QK in rankings.items()}
     first, *others = per_query
     confidence = 1.0 - _ERROR / max(1, len(others))
+    # Which of the rankings that an index offers is best, and how far it is ahead of the next one.
+    offered = {"vectors": first, "words": "bm25", "both": "both (scores)"} if "bm25" in found else {"vectors": first}
+    best, *rest = sorted(offered, key=lambda name: -per_query[offered[name]][DECIDES].mean())
+    ahead = {
+        name: _means(
+            {DECIDES: per_query[offered[best]][DECIDES] - per_query[offered[name]][DECIDES]}, task.draws, confidence
+        )
+        for name in rest[:1]
+    }
     return {
         "queries": len(task.queries),
         "documents": len(task.documents),
@@ -351,6 +367,8 @@ def _measure(
             for name in others
         },
         "confidence": confidence,
+        "best": best,
+        "ahead": ahead,
     }
 
 
@@ -386,72 +404,55 @@ def _verdict(model: str, task: dict[str, Any]) -> str:
     facts = [f"{what} than {', '.join(names)}" for what, names in (("better", better), ("worse", worse)) if names]
     said = [f"{model} is {' and '.join(facts)}"] * bool(facts)
     said += [f"no difference shown between {model} and {' or '.join(unclear)}"] * bool(unclear)
-    return f"{'; '.join(said)} ({NAMES[DECIDES]}; intervals of differences at {percent(task['confidence'])})"
+    lines = [f"{'; '.join(said)} ({NAMES[DECIDES]}; intervals of differences at {percent(task['confidence'])})"]
+    for second, ahead in task["ahead"].items():
+        interval = ahead[f"{DECIDES}_interval"]
+        is_shown = interval is not None and interval[0] > 0.0
+        lead = f"{ahead[DECIDES]:.3f} better than" if is_shown else "not shown to be better than"
+        lines.append(f"best here: `search query --rank {task['best']}`, {lead} {second}")
+    return "\n".join(lines)
 
 
 # ----------------------------------------
-# Search by shared words, which a model should beat. BM25, and TF-IDF with cosines, see whole documents. There are no
-# stop words and no stems, which belong to a language; frequent words weigh little in either. A document that shares no
-# word with a query is not ranked.
+# Search by shared words, which a model should beat. BM25 (`words.py`), and TF-IDF with cosines, see whole documents.
 #
-# Source: Robertson and Zaragoza 2009 (The probabilistic relevance framework), in the form of Lucene, which bm25s has as
-# `lucene` (Lù 2024, BM25S); Salton and Buckley 1988 (Term-weighting approaches) for TF-IDF, with logarithms of counts.
+# Source: Salton and Buckley 1988 (Term-weighting approaches) for TF-IDF, with logarithms of counts.
 
-_NEEDS: dict[str, tuple[str, str]] = {"bm25": ("bm25s", "bm25s"), "tfidf": ("sklearn", "scikit-learn")}
-_K1, _B = 1.2, 0.75  # Lucene's own
+_LEXICAL = ("bm25", "tfidf")
 
 
 def check_lexical(names: Sequence[str]) -> tuple[str, ...]:
     """The baselines of these names, each once. Raises `SettingsError` where there is none of this name, or its package
     is not installed."""
     for name in names:
-        if name not in _NEEDS:
-            raise SettingsError(f"baselines {name}: there are {', '.join(_NEEDS)}, and none", options=("baselines",))
-        module, package = _NEEDS[name]
-        if find_spec(module) is None:
-            raise SettingsError(
-                f"{name} takes {package}, which is not installed: pip install 'unmask[search]', or go without",
-                options=("baselines",),
-            )
+        if name not in _LEXICAL:
+            raise SettingsError(f"baselines {name}: there are {', '.join(_LEXICAL)}, and none", options=("baselines",))
+    if "tfidf" in names and find_spec("sklearn") is None:
+        raise SettingsError(
+            "tfidf takes scikit-learn, which is not installed: pip install 'unmask[search]', or go without",
+            options=("baselines",),
+        )
     return tuple(dict.fromkeys(names))
 
 
-def rank_lexically(kind: str, documents: Sequence[str], queries: Sequence[str], top_k: int) -> NDArray[np.int64]:
-    """The documents [queries, top_k] that share most with each query, the best first; -1 where no more do.
-
-    Documents that share equally much come in the order of their numbers.
-    """
-    ranking = np.full((len(queries), top_k), -1, dtype=np.int64)
-    for query, scores_N in enumerate(lexical_scores(kind, documents, queries)):
-        shares = np.flatnonzero(scores_N > 0.0)
-        if len(shares) > top_k:
-            kth = np.partition(scores_N[shares], len(shares) - top_k)[len(shares) - top_k]
-            shares = shares[scores_N[shares] >= kth]
-        best = shares[np.argsort(-scores_N[shares], kind="stable")][:top_k]
-        ranking[query, : len(best)] = best
-    return ranking
-
-
-def lexical_scores(kind: str, documents: Sequence[str], queries: Sequence[str]) -> Iterator[NDArray[np.float64]]:
-    """Scores [documents] of each query, one after the other."""
-    words = [words_of(text) for text in documents]
-    if not any(words):
-        yield from np.zeros((len(queries), len(documents)))
-    elif kind == "bm25":
-        import bm25s
-
-        index = bm25s.BM25(method="lucene", k1=_K1, b=_B)
-        index.index(words, show_progress=False)
-        for query in queries:
-            query_words = words_of(query)
-            yield index.get_scores(query_words) if query_words else np.zeros(len(documents))
-    else:
+def rank_lexically(kind: str, documents: Sequence[str], queries: Sequence[str], top_k: int) -> Ranking:
+    """The documents that share most with each query, equal ones in the order of their numbers."""
+    if kind == "bm25":
+        size = blocks.BLOCK_PASSAGES
+        lines = [word_line(documents[begin : begin + size]) for begin in range(0, len(documents), size)]
+        return WordSearch(np.arange(len(documents)), lambda: lines).rank(queries, top_k)
+    ranking = no_hits(len(queries), top_k)
+    if any(map(words_of, documents)):
         from sklearn.feature_extraction.text import TfidfVectorizer
 
         vectorizer = TfidfVectorizer(analyzer=words_of, sublinear_tf=True)
         of_documents = vectorizer.fit_transform(documents).T.tocsr()
-        for query_1V in vectorizer.transform(queries):
-            yield (query_1V @ of_documents).toarray()[0]
+        for query, query_1V in enumerate(vectorizer.transform(queries)):
+            scores_N = (query_1V @ of_documents).toarray()[0]
+            best = best_of(scores_N, top_k)
+            ranking.documents_QK[query, : len(best)] = best
+            ranking.scores_QK[query, : len(best)] = scores_N[best]
+    return ranking
 
 
 # ----------------------------------------

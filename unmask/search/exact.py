@@ -41,7 +41,7 @@ class VectorBlock:
     """Consecutive passages."""
 
     vectors_PD: Any  # float32: an array, which may be mapped from a file; or the `csc_array` of sparse ones
-    documents_P: NDArray[np.int64]  # int64, ascending: the document of each
+    documents_P: NDArray[np.int64]  # int64, ascending: the document of each; -1: it is passed over
     first: int  # number of the first passage
     longest: float | None = None  # an upper bound of dense vectors' Euclidean lengths; None until it was needed
 
@@ -85,6 +85,12 @@ def search_exactly(queries_QD: Vectors, blocks: Iterable[VectorBlock], top_k: in
             for part in parts:
                 part.add(block)
     return joined([part.ranking() for part in parts])
+
+
+def no_hits(num_queries: int, top_k: int) -> Ranking:
+    """A ranking without a document, to be filled."""
+    shape = num_queries, top_k
+    return Ranking(np.full(shape, -np.inf), np.full(shape, -1, np.int64), np.full(shape, -1, np.int64))
 
 
 def joined(rankings: list[Ranking]) -> Ranking:
@@ -140,10 +146,11 @@ class _Best:
         if block.longest is None:  # which takes as long as a query; with more room than float32 rounds off
             block.longest = float(np.sqrt(np.einsum("pd,pd->p", vectors_PD, vectors_PD).max())) * 1.001
         scores_QP = queries_QD @ vectors_PD.T
+        scores_QP[:, block.documents_P < 0] = -np.inf
         # How far a product in float32 may lie from the exact one, in whatever order it was added up, both ways and
         # with some room: Higham 2002 (Accuracy and stability of numerical algorithms), section 3.1.
         slack_Q = 2.2 * vectors_PD.shape[1] * _ROUNDING * self.lengths_Q * block.longest
-        least_Q = self.kth_Q - slack_Q
+        least_Q = np.maximum(self.kth_Q - slack_Q, np.finfo(np.float32).min)
         is_candidate_QP = scores_QP >= least_Q[:, None]
         if np.count_nonzero(is_candidate_QP) > 4 * self.top_k * len(least_Q):
             least_Q = np.maximum(least_Q, _kth_of_block(scores_QP, block.documents_P, self.top_k) - slack_Q)
@@ -165,6 +172,7 @@ class _Best:
                 raise ValueError(f"posting lists of vectors that are none of {lists.shape[0]:,}")
             # Products of two float32 are exact in float64, and are added up in the order of tokens.
             scores_P = lists.astype(np.float64) @ row.data.astype(np.float64)
+            scores_P[block.documents_P < 0] = 0.0
             passages = np.flatnonzero((scores_P > 0.0) & (scores_P >= self.kth_Q[query]))
             if len(passages) > 4 * self.top_k:  # the best passages of the best documents suffice
                 order = passages[np.lexsort((passages, block.documents_P[passages], -scores_P[passages]))]
@@ -177,7 +185,7 @@ class _Best:
         shape = (len(self.kth_Q), self.top_k)
         begins = np.searchsorted(self.queries, np.arange(shape[0]))
         places = (self.queries, np.arange(len(self.queries)) - begins[self.queries])
-        ranking = Ranking(np.full(shape, -np.inf), np.full(shape, -1, np.int64), np.full(shape, -1, np.int64))
+        ranking = no_hits(*shape)
         for column, values in zip(ranking, (self.scores, self.documents, self.passages), strict=True):
             column[places] = values
         return ranking

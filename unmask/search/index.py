@@ -1,8 +1,9 @@
-"""An index as users hold it: made of documents, opened, queried.
+"""An index as users hold it: made of documents, opened, queried, changed.
 
 index = unmask.Index.build("runs/mine/model", ["docs/"], out="runs/docs")
 hits = unmask.Index("runs/docs").query(["how memory is allocated"], top_k=3)
 hits.queries[0]["hits"][0]["title"]
+index.add(["docs/new.txt"]), index.remove(["docs/old.txt"])
 
     DocumentFiles ──▶ passages ──▶ blocks, but for those that are there ──▶ vectors ──▶ blocks/00000.npy
 """
@@ -10,16 +11,19 @@ hits.queries[0]["hits"][0]["title"]
 from __future__ import annotations
 
 import logging
-import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from itertools import count, islice
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, Literal, get_args
 
 import numpy as np
+from numpy.typing import NDArray
 
-from unmask.core.errors import ModelError, RunError, SettingsError, UnmaskError, shown
+from unmask.core.errors import DataError, ModelError, RunError, SettingsError, UnmaskError, shown
 from unmask.core.hub import hub_name
 from unmask.core.public import public
 from unmask.core.remote import refused
@@ -27,8 +31,10 @@ from unmask.core.results import Notify, Progress, Readable, Result, Shown, Style
 from unmask.data.columns import ColumnNames
 from unmask.data.settings import DocumentUnit
 from unmask.data.sources import Texts, is_stream, keep_as_files, paths_or_texts
+from unmask.model.pooling import SPLADE
 from unmask.search import blocks
 from unmask.search.blocks import (
+    IndexBlock,
     IndexFolder,
     IndexSettings,
     IndexState,
@@ -38,13 +44,16 @@ from unmask.search.blocks import (
     read_state,
     why_no_graph,
 )
+from unmask.search.changes import Names, changed_state, own_ids
 from unmask.search.encoder import SearchEncoder, Similarity, open_encoder
-from unmask.search.exact import search_exactly
+from unmask.search.exact import Ranking, search_exactly
 from unmask.search.passages import DocumentFiles, DocumentPart, find_snippet
+from unmask.search.words import FUSED, WORDS_WEIGHT, fused
 from unmask.tasks.loaded_model import Model, Precision
 
 APPROXIMATE_FROM = 1_000_000  # passages
 _STATES_TRIED = 5  # by a query, of an index that is made anew again and again
+Rank = Literal["vectors", "words", "both"]
 log = logging.getLogger("unmask")
 
 
@@ -52,9 +61,10 @@ class Hits(Result):
     """What queries find.
 
     Attributes:
-        index, model: That were used.
+        index, model, rank: That were used.
         approximate: Whether a graph was followed, which may miss something, or all passages were looked at.
-        queries: Of each `query` its `hits`, the nearest first: `rank` from 1 on, `score` (cosine or inner product),
+        queries: Of each `query` its `hits`, the best first: `rank` from 1 on, `score` (cosine or inner product; of
+            words BM25; of both a sum), `scores` of `vectors` and `words`, where they rank it among the first hundred,
             `document` (number in the index, from 0), `file`, `id`, `title` (None: it has none), and of its nearest
             passage `begin` (character of the document), `passage` (the text), `snippet` and `marks` (where words of the
             query stand in the snippet).
@@ -63,6 +73,7 @@ class Hits(Result):
 
     index: str
     model: str
+    rank: Rank
     approximate: bool
     queries: list[dict[str, Any]]
     seconds: float
@@ -73,7 +84,7 @@ class Hits(Result):
                 yield from [""] * (number > 0)
                 yield Styled(query["query"], "bold underline")
             if not query["hits"]:
-                yield Styled("    no hit: no text shares a token with it", "dim")
+                yield Styled("    no hit: no document shares a token or a word with it", "dim")
             for hit in query["hits"]:
                 title = [Styled(f"  {hit['title']}", "bold")] if hit["title"] else []
                 where = (
@@ -90,16 +101,29 @@ class Hits(Result):
                 yield (*parts, snippet[end:])
 
 
+class IndexChange(Result):
+    """What changed in an index: the documents that were `added` and `removed`, replaced ones among both, the
+    `documents` and `passages` that it holds now, its folder `index`, and the `seconds` that it took."""
+
+    added: int
+    removed: int
+    documents: int
+
+    def shown(self) -> Iterator[Shown]:
+        yield f"{self.added:,} documents added, {self.removed:,} removed; it holds {self.documents:,} now"
+
+
 class Index(Readable):
     """An index of documents.
 
-    It is opened as it stands. Where it has been made anew meanwhile, and files of the old state are gone, a query opens
-    the new one; what it answers is of one state.
+    It is opened as it stands. Where it has changed meanwhile, the next query opens the new state; what it answers is of
+    one state.
 
     Args:
-        folder: That `Index.build` or `unmask search index` has made.
-        model: The model that it was made with, where that lies elsewhere now; None: as the index says.
-        precision, strict: Of a model that is loaded here; see `unmask.load`.
+        folder: Of the index.
+        model: The model of the index, where it is elsewhere now.
+        precision: Of the activations. By default float32, and of documents that are added that of the others.
+        strict: Refuse a model whose files differ from its checksums.json.
 
     Raises:
         DataError: There is no index, it is not whole, or it is damaged.
@@ -111,7 +135,7 @@ class Index(Readable):
         folder: str | Path,
         *,
         model: str | Path | Model | None = None,
-        precision: Precision = "float32",
+        precision: Precision | None = None,
         strict: bool = False,
     ) -> None:
         self.folder = Path(folder)
@@ -121,7 +145,7 @@ class Index(Readable):
 
     @classmethod
     @public
-    def build(  # noqa: PLR0913  (the options of the command line, each a name that users know)
+    def build(  # noqa: PLR0913, PLR0915  (the options of the command line; one step after the other)
         cls,
         model: str | Path | Model,
         texts: Texts,
@@ -228,6 +252,8 @@ class Index(Readable):
             )
             if folder.claimed.is_claimed and not overwrite:
                 begun = read_state(folder.begun)
+                if begun.changes and folder.whole.is_file():  # of which index.json says more
+                    begun = read_state(folder.whole)
                 # The model may have moved: what it is goes by its fingerprint.
                 before, now = begun.settings.model_dump(), state.settings.model_dump()
                 folder.claimed.check_same(before, now, but_for=("model",))
@@ -236,23 +262,30 @@ class Index(Readable):
                 folder.write_state(folder.begun, state)
             # Both files are the same only when an index is finished; the old one may be damaged, and is not parsed.
             is_finished = folder.whole.is_file() and folder.whole.read_bytes() == folder.begun.read_bytes()
+            is_finished |= state.changes > 0
             had_graph = state.graph is not None
             if is_finished and folder.has(*state.names):
                 note(f"{out}: the index is complete already")
                 wants_graph = bool(approximate) and not had_graph
             else:
+                if state.changes:
+                    what = "documents were added or removed since it was made, so that no text has all of it"
+                    raise damaged(folder.root, what)
                 note(files.describe())
-                state = _write_blocks(folder, state, encoder, files, note, notify)
+                if state.blocks:
+                    note(f"resumes after {len(state.blocks):,} blocks of {blocks.BLOCK_PASSAGES:,} passages")
+                begun = state
+
+                def keep(written: list[IndexBlock]) -> None:
+                    folder.write_state(folder.begun, begun.model_copy(update={"blocks": written}))
+
+                written, documents_P = _write_blocks(folder, files, encoder, state.blocks, keep, notify)
+                update = {"blocks": written, "documents": int(documents_P[-1]) + 1, "skipped": dict(files.skipped)}
+                state = begun.model_copy(update=update | {"numbers": folder.write_array(documents_P)})
                 is_large = state.passages > APPROXIMATE_FROM and not encoder.is_sparse
                 wants_graph = (had_graph or is_large) if approximate is None else approximate
-            if wants_graph and no_graph is not None:
-                note(f"every query goes through all of the {state.passages:,} passages: {no_graph}")
-            elif wants_graph:
-                note(f"approximate search: linking {state.passages:,} passages")
-                state = state.model_copy(update={"graph": folder.write_graph(state)})
-            folder.finish(state)
-            for path in (folder.root / name for name in folder.inputs):  # its passages are in the blocks
-                shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
+            folder.finish(_linked(folder, state, note) if wants_graph else state)
+            folder.claimed.clear(folder.inputs, marker=False)  # its passages are in the blocks
         for reason, number in files.skipped.items():
             note(f"passed over: {number:,} {reason}")
         index = cls(out, model=encoder.model)
@@ -266,7 +299,9 @@ class Index(Readable):
             "folder": str(self.folder),
             **{name: getattr(state.settings, name) for name in ("model", "fingerprint", "files", "dimension")},
             **state.settings.encoding.model_dump(),
-            **{name: getattr(state, name) for name in ("documents", "passages", "skipped")},
+            "documents": state.documents,
+            "passages": state.passages - state.removed,
+            "skipped": state.skipped,
             "bytes": sum(block.bytes for block in state.blocks),
             "approximate": state.graph is not None,
         }
@@ -281,16 +316,136 @@ class Index(Readable):
         yield Styled(f'Ask it: unmask search query {self.folder} "..."', "dim")
 
     @public
-    def query(self, texts: str | Sequence[str], *, top_k: int = 10, exact: bool = False) -> Hits:
+    def add(
+        self,
+        texts: Texts,
+        *,
+        column: ColumnNames = None,
+        id_column: str | None = None,
+        title_column: str | None = None,
+        documents: DocumentUnit | str | None = None,
+        note: Callable[[str], None] = log.info,
+        notify: Notify | None = None,
+    ) -> IndexChange:
+        """Adds documents to an index, or replaces them: those with the same ids, and those without ids of the same
+        file.
+
+        Texts in memory without ids are always new; their numbers go on.
+
+        Args:
+            texts: As for `build`: files, folders, patterns, - for standard input.
+            column, id_column, title_column, documents: As for `build`. By default as the index was made with.
+            note: Called with each decision, a line.
+            notify: Called with the progress.
+
+        Raises:
+            UnmaskError: As `build`; two of the documents have the same id; or another process is writing the index.
+        """
+        start, notify = time.perf_counter(), notify or usual_reporter().notify
+        named = paths_or_texts(texts) or []
+        with self._changing() as old:
+            settings, folder = old.state.settings, old.folder
+            encoder = self._encoder(old, settings.precision)
+            ways = {"column": column, "id_column": id_column, "title_column": title_column, "documents": documents}
+            reading = settings.reading | {name: way for name, way in ways.items() if way is not None}
+            files = DocumentFiles(list(keep_as_files(named, folder.root, notify=notify)), **reading, within=folder.root)
+            note(files.describe())
+            # What came through memory is in no file of the user's.
+            in_memory = [files.name_of(each) for each in files.sources if each.path.is_relative_to(folder.root)]
+            ids, names = own_ids(files), Names(old)
+            read_again = {files.name_of(each) for each in files.sources}.difference(in_memory)
+            gone_P, last = names.replaced(ids, sorted(read_again)), names.last_number(in_memory)
+            counted = dict.fromkeys(in_memory, last)
+            new, added_P = _write_blocks(folder, files, encoder, [], lambda written: None, notify, counted)
+            state = changed_state(old, gone_P, new, added_P)
+            skipped = dict(Counter(old.state.skipped) + files.skipped)
+            return self._finish(old, state.model_copy(update={"skipped": skipped}), gone_P, note, start)
+
+    @public
+    def remove(self, ids: Sequence[str | int], *, note: Callable[[str], None] = log.info) -> IndexChange:
+        """Removes documents from an index.
+
+        Args:
+            ids: Of documents, as hits show them: from the column of ids, or the number in the file; or names of files,
+                for all of their documents.
+            note: Called with each decision, a line.
+
+        Raises:
+            UnmaskError: There is no such document, or a number is that of several; the index is damaged; or another
+                process is writing it.
+        """
+        start = time.perf_counter()
+        with self._changing() as old:
+            gone_P = Names(old).of_ids([ids] if isinstance(ids, str | int) else list(ids))
+            state = changed_state(old, gone_P, [], np.zeros(0, dtype=np.int64))
+            return self._finish(old, state, gone_P, note, start)
+
+    @contextmanager
+    def _changing(self) -> Iterator[StoredIndex]:
+        """The state that is changed, while no other process may write."""
+        refused(self.folder, "an index")
+        folder = StoredIndex(self.folder).folder
+        with folder.claimed.entered(resume=True):
+            if read_state(folder.begun).numbers is None:
+                raise DataError(
+                    f"{self.folder}: it was to be replaced, which was stopped; run that `unmask search index` command "
+                    "again, with resume",
+                    options=("resume",),
+                )
+            try:
+                yield StoredIndex(self.folder, before=self._opened[0])
+            finally:
+                folder.claimed.clear(folder.inputs, marker=False)
+
+    def _finish(
+        self, old: StoredIndex, state: IndexState, gone_P: NDArray[np.bool_], note: Callable[[str], None], start: float
+    ) -> IndexChange:
+        """Makes a state that of the index."""
+        is_large = state.passages > APPROXIMATE_FROM and state.settings.encoding.pooling != SPLADE
+        if state.graph is None and (is_large or old.state.graph is not None):
+            state = _linked(old.folder, state, note)
+        old.folder.finish(state)
+        self._reopen()
+        removed = len(np.unique(old.documents[gone_P]))
+        return IndexChange(
+            {
+                "index": str(self.folder),
+                "added": state.documents + removed - old.state.documents,
+                "removed": removed,
+                "documents": state.documents,
+                "passages": state.passages - state.removed,
+                "seconds": time.perf_counter() - start,
+            }
+        )
+
+    def _reopen(self) -> None:
+        """Opens the state that is there now; where none can be read, the one that was opened stays."""
+        stored, encoder = self._opened
+        with suppress(DataError):
+            newer = StoredIndex(self.folder, before=stored)
+            self._opened = newer, encoder if newer.state.settings == stored.state.settings else None
+
+    @public
+    def query(
+        self,
+        texts: str | Sequence[str],
+        *,
+        top_k: int = 10,
+        exact: bool = False,
+        rank: Rank = "vectors",
+        words_weight: float = WORDS_WEIGHT,
+    ) -> Hits:
         """The documents that are nearest to each text.
 
         Args:
             texts: Queries, or a single one.
             top_k: Documents of each at most.
             exact: Whether all passages are looked at, although there is a graph.
+            rank: By `vectors`, by `words` (BM25, which takes no model) or by `both`.
+            words_weight: The share of words where both rank, from 0 to 1.
 
         Raises:
-            SettingsError: There is no query, one is empty, or `top_k` is below 1.
+            SettingsError: There is no query, one is empty, `top_k` is below 1, or another argument is out of range.
             ModelError: The model is not that of the index.
             DataError: A file of the index is damaged.
         """
@@ -302,67 +457,105 @@ class Index(Readable):
             raise SettingsError("the query is empty; say what is looked for")
         if top_k < 1:
             raise SettingsError(f"top_k takes a number from 1 on, not {top_k}", options=("top_k",))
+        if rank not in get_args(Rank):
+            raise SettingsError(f"rank is vectors, words or both, not {shown(rank)}", options=("rank",))
+        if not 0.0 <= words_weight <= 1.0:
+            raise SettingsError(f"words_weight is a share from 0 to 1, not {words_weight}", options=("words_weight",))
         begin = time.perf_counter()
+        if self._opened[0].written != self._opened[0].folder.written():
+            self._reopen()
         for _ in range(_STATES_TRIED):
             stored, encoder = self._opened
-            if encoder is None:
-                encoder = self._load(stored.state.settings)
-                self._opened = stored, encoder
+            if rank != "words":
+                encoder = self._encoder(stored, "float32")
             try:
-                return self._query(stored, encoder, queries, top_k, exact, begin)
+                results, has_graph = self._query(stored, encoder, queries, top_k, exact, rank, words_weight)
+                return Hits(
+                    {
+                        "index": str(self.folder),
+                        "model": stored.state.settings.model if encoder is None else str(encoder.model.folder),
+                        "rank": rank,
+                        "approximate": has_graph,
+                        "queries": results,
+                        "seconds": time.perf_counter() - begin,
+                    }
+                )
             except FileNotFoundError as error:
                 missing = error
-            newer = StoredIndex(self.folder)  # made anew meanwhile
-            if newer.state == stored.state:
+            self._reopen()  # changed meanwhile
+            if self._opened[0].state == stored.state:
                 break
-            self._opened = newer, encoder if newer.state.settings == stored.state.settings else None
         raise damaged(self.folder, f"{missing.filename} is not there") from missing
 
     def _query(
         self,
         stored: StoredIndex,
-        encoder: SearchEncoder,
+        encoder: SearchEncoder | None,
         queries: list[str],
         top_k: int,
         exact: bool,
-        begin: float,
-    ) -> Hits:
-        """Hits of one state; raises `FileNotFoundError` where a file of it is gone."""
-        vectors_QD = encoder.embed_queries(queries)
-        top_k, has_graph = min(top_k, stored.state.documents), not exact and stored.state.graph is not None
+        rank: Rank,
+        words_weight: float,
+    ) -> tuple[list[dict[str, Any]], bool]:
+        """Hits of one state, and whether its graph was followed; raises `FileNotFoundError` where a file is gone."""
+        top_k = min(top_k, max(1, stored.state.documents))
+        depth = max(top_k, FUSED) if rank == "both" else top_k
+        has_graph = rank != "words" and not exact and stored.state.graph is not None
         if has_graph and (reason := why_no_graph()) is not None:
             log.warning("%s: all passages are searched, since %s", self.folder, reason)
             has_graph = False
+        rankings: dict[str, Ranking] = {}
         try:
-            if has_graph:
-                ranking = stored.search_by_graph(vectors_QD, top_k)
-            else:
-                ranking = search_exactly(vectors_QD, stored.blocks(), top_k)
+            if encoder is not None and rank != "words":
+                vectors_QD = encoder.embed_queries(queries)
+                if has_graph:
+                    rankings["vectors"] = stored.search_by_graph(vectors_QD, depth)
+                else:
+                    rankings["vectors"] = search_exactly(vectors_QD, stored.blocks(), depth)
+            if rank != "vectors":
+                rankings["words"] = stored.by_words.rank(queries, depth)
         except UnmaskError:
             raise
         except ValueError as error:
             raise damaged(stored.folder.blocks, error) from error
+        ranking, *others = rankings.values()
+        if others:
+            ranking = fused(ranking, others[0], top_k, words_weight=words_weight)
+
         results = []
-        for text, passages, scores in zip(queries, ranking.passages_QK, ranking.scores_QK, strict=True):
+        for query, text in enumerate(queries):
+            of = {
+                name: dict(zip(r.documents_QK[query].tolist(), r.scores_QK[query].tolist(), strict=True))
+                for name, r in rankings.items()
+            }
             hits: list[dict[str, Any]] = []
-            for number, score in zip(passages[passages >= 0].tolist(), scores.tolist(), strict=False):
+            passages = ranking.passages_QK[query]
+            for number, score in zip(passages[passages >= 0].tolist(), ranking.scores_QK[query].tolist(), strict=False):
                 passage = stored.passage(number)
                 content = passage.pop("text")
+                scores = {
+                    name: scores[passage["document"]] for name, scores in of.items() if passage["document"] in scores
+                }
                 snippet, marks = find_snippet(content, text)
                 facts = {"passage": content, "snippet": snippet, "marks": [list(mark) for mark in marks]}
-                hits.append({"rank": len(hits) + 1, "score": score, **passage, **facts})
+                hits.append({"rank": len(hits) + 1, "score": score, "scores": scores, **passage, **facts})
             results.append({"query": text, "hits": hits})
-        return Hits(
-            {
-                "index": str(self.folder),
-                "model": str(encoder.model.folder),
-                "approximate": has_graph,
-                "queries": results,
-                "seconds": time.perf_counter() - begin,
-            }
-        )
+        return results, has_graph
 
-    def _load(self, settings: IndexSettings) -> SearchEncoder:
+    def _encoder(self, stored: StoredIndex, precision: Any) -> SearchEncoder:
+        """The model for a state, loaded once; with this precision where none was named."""
+        opened, encoder = self._opened
+        is_free = not isinstance(self._model, Model) and self._precision is None
+        if (
+            encoder is None
+            or opened.state.settings != stored.state.settings
+            or (is_free and encoder.model.precision != precision)
+        ):
+            encoder = self._load(stored.state.settings, precision)
+            self._opened = stored, encoder
+        return encoder
+
+    def _load(self, settings: IndexSettings, precision: Any) -> SearchEncoder:
         """The model, compared with the one that the index was made with.
 
         Raises:
@@ -371,7 +564,7 @@ class Index(Readable):
         made_with = settings.model
         model, encoding = made_with if self._model is None else self._model, settings.encoding.model_dump()
         try:
-            encoder = open_encoder(model, **encoding, precision=self._precision, strict=self._strict)
+            encoder = open_encoder(model, **encoding, precision=self._precision or precision, strict=self._strict)
         except ModelError as error:
             if self._model is not None:
                 raise
@@ -395,61 +588,66 @@ class Index(Readable):
 
 def _write_blocks(
     folder: IndexFolder,
-    begun: IndexState,
-    encoder: SearchEncoder,
     files: DocumentFiles,
-    note: Callable[[str], None],
+    encoder: SearchEncoder,
+    written: list[IndexBlock],
+    keep: Callable[[list[IndexBlock]], None],
     notify: Notify,
-) -> IndexState:
-    """Cuts the documents into passages, and embeds and writes the blocks of them that are not there."""
-    if begun.blocks:
-        note(f"resumes after {len(begun.blocks):,} blocks of {blocks.BLOCK_PASSAGES:,} passages")
-    num_documents = done = 0
-    total = files.num_bytes
+    counted: Mapping[str, int] = MappingProxyType({}),
+) -> tuple[list[IndexBlock], NDArray[np.int64]]:
+    """Cuts documents into passages, and embeds and writes those blocks of them that were not `written` before. `keep`
+    is called with all blocks after each, and ids that are numbers go on where they were `counted` in a file before.
+    Returns all blocks, and the document of each passage."""
+    done, total = 0, files.num_bytes
 
-    def counted() -> Iterator[DocumentPart]:
-        nonlocal num_documents, done
+    def parts() -> Iterator[DocumentPart]:
+        nonlocal done
         for part in files.read():
-            num_documents = part.document + 1
             done += len(part.text)
-            yield part
+            is_own = isinstance(part.id, str)
+            yield part if is_own else part._replace(id=int(part.id) + counted.get(part.file, 0))
 
     notify(Progress("embedding", 0, total, "characters"))
-    written, numbers = begun.blocks.copy(), [np.zeros(0, dtype=np.int64)]
-    cut = encoder.passages(counted())
+    written, numbers = written.copy(), [np.zeros(0, dtype=np.int64)]
+    cut = encoder.passages(parts())
     for number in count():
         passages = list(islice(cut, blocks.BLOCK_PASSAGES))
         if not passages:
             break
         if number < len(written) and written[number].hash != hash_of(passages):
             raise folder.claimed.changed(f"begun on other text: block {number} of it holds other passages")
-        if number >= len(written) or not folder.has(written[number].vectors, written[number].table):
+        if number >= len(written) or not folder.has(*written[number].names):
             names = [f"{passage.part.file}: document {passage.part.id!r}" for passage in passages]
             vectors = encoder.embed_documents([passage.embedded for passage in passages], names)
             written[number : number + 1] = [folder.write_block(passages, vectors)]
-            folder.write_state(folder.begun, begun.model_copy(update={"blocks": written}))
+            keep(written)
         numbers.append(np.array([passage.part.document for passage in passages], dtype=np.int64))
         notify(Progress("embedding", done, total if total is not None and total > done else None, "characters"))
     if number < len(written):
         raise folder.claimed.changed("begun on more text")
-    return IndexState(
-        settings=begun.settings,
-        blocks=written,
-        documents=num_documents,
-        skipped=dict(files.skipped),
-        numbers=folder.write_array(np.concatenate(numbers)),
-    )
+    return written, np.concatenate(numbers)
+
+
+def _linked(folder: IndexFolder, state: IndexState, note: Callable[[str], None]) -> IndexState:
+    """A state with a graph of all passages, where one can be made."""
+    if (reason := why_no_graph()) is not None:
+        note(f"every query goes through all of the {state.passages:,} passages: {reason}")
+        return state
+    note(f"approximate search: linking {state.passages:,} passages")
+    return state.model_copy(update={"graph": folder.write_graph(state), "linked": len(state.blocks)})
 
 
 @public
-def query_index(
+def query_index(  # noqa: PLR0913  (the options of the command line)
     index: str | Path,
     text: str,
     *,
     top_k: int = 10,
     exact: bool = False,
+    rank: Rank = "vectors",
+    words_weight: float = WORDS_WEIGHT,
     model: str | Path | None = None,
-    precision: Precision = "float32",
+    precision: Precision | None = None,
     strict: bool = False,
 ) -> Hits:
     """Finds the documents of an index that are nearest to a text, each with its nearest passage.
@@ -459,10 +657,12 @@ def query_index(
         text: A query, or several, one a line; - reads standard input.
         top_k: Documents that are shown.
         exact: Go through all passages, although they are linked.
+        rank: By vectors, by words (BM25) or by both.
+        words_weight: The share of words where both rank, from 0 to 1.
         model: The model of the index, where it is elsewhere now.
-        precision: bf16 is several times faster on hardware made for it; auto takes it there.
+        precision: bf16 is several times faster on hardware made for it; auto takes it there. By default float32.
         strict: Refuse a model whose files differ from its checksums.json.
     """
     opened = Index(index, model=model, precision=precision, strict=strict)
     queries = [line for line in text.splitlines() if line.strip()]
-    return opened.query(queries or text, top_k=top_k, exact=exact)
+    return opened.query(queries or text, top_k=top_k, exact=exact, rank=rank, words_weight=words_weight)

@@ -137,6 +137,7 @@ class TextPassage(NamedTuple):
     part: DocumentPart
     begin: int
     end: int
+    new: int  # the character from which on no passage before has it
 
     @property
     def text(self) -> str:
@@ -148,6 +149,12 @@ class TextPassage(NamedTuple):
         """What the model sees of it, but for the prompt."""
         title = self.part.title_before
         return f"{title}\n{self.text}" if title else self.text
+
+    @property
+    def counted(self) -> str:
+        """What it adds to the words of its document: without what the passage before has, too."""
+        title = self.part.title_before if self.part.begin + self.begin == 0 else ""
+        return f"{title}\n{self.part.text[self.new : self.end]}"
 
 
 def cut_passages(
@@ -176,10 +183,12 @@ def cut_passages(
         for number, part in enumerate(some):
             tokens = slice(int(ends[number] - places.lengths[number]), int(ends[number]))
             length = max(room // 2, room - int(title_tokens[number]) - 1)
+            seen = 0
             for begin, end in _windows(tokens, length, overlap_tokens, (after_space, places.word_starts)):
                 first = int(places.begin[begin] - chars[number]) if begin > tokens.start else 0
                 last = int(places.begin[end] - chars[number]) if end < tokens.stop else len(part.text)
-                yield TextPassage(part, first, last)
+                yield TextPassage(part, first, last, seen)
+                seen = last
 
 
 def _windows(tokens: slice, length: int, overlap: int, breaks: Sequence[Flags]) -> Iterator[tuple[int, int]]:

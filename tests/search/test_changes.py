@@ -1,0 +1,280 @@
+from __future__ import annotations
+
+import json
+import os
+import random
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unmask
+from tests.command_line import Main
+from unmask.core.errors import CorpusError, DataError, RunError, SettingsError
+from unmask.search import blocks, changes
+from unmask.search import index as index_building
+
+NOUNS = ["cat", "dog", "king", "queen", "ship", "winter", "garden", "bridge"]
+QUERIES = ["the king sees the ship", "a garden in winter", "dog"]
+Row = dict[str, str]
+
+
+def row(number: int, first: str, *others: str) -> Row:
+    return {"id": f"d{number}", "title": f"On the {first}", "text": " ".join(f"the {each} sees" for each in others)}
+
+
+def rows(*numbers: int, seed: int = 0) -> list[Row]:
+    """Documents of one to four passages, for a passage of 24 tokens."""
+    rng = random.Random(seed)
+    return [row(n, rng.choice(NOUNS), *rng.choices(NOUNS, k=rng.choice((2, 3, 20)))) for n in numbers]
+
+
+def build(model: Path, out: Path, texts: Any, **options: Any) -> unmask.Index:
+    return unmask.Index.build(model, texts, out=out, passage_tokens=24, overlap_tokens=6, **options)
+
+
+def answers(index: unmask.Index, rank: Any = "vectors", *, exact: bool = True) -> list[list[dict[str, Any]]]:
+    hits = index.query(QUERIES, top_k=5, rank=rank, exact=exact).queries
+    return [
+        [{name: hit[name] for name in ("document", "id", "passage", "begin")} for hit in each["hits"]] for each in hits
+    ]
+
+
+def same(index: unmask.Index, other: unmask.Index) -> None:
+    """Both answer alike: by words to the last bit, and by vectors as far as a text's neighbours in a batch allow."""
+    for rank in ("words", "vectors", "both"):
+        assert answers(index, rank) == answers(other, rank)
+        scores = [
+            [hit["score"] for each in some.query(QUERIES, top_k=5, rank=rank).queries for hit in each["hits"]]
+            for some in (index, other)
+        ]
+        np.testing.assert_allclose(
+            *scores, rtol=0.0 if rank == "words" else 1e-5, atol=0.0 if rank == "words" else 1e-6
+        )
+
+
+@pytest.mark.parametrize("light", [2, 8])
+def test_a_changed_index_answers_as_one_that_is_made_anew(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, light: int
+) -> None:
+    """Added, replaced and removed by chance, from blocks of four passages, of which few or many become one."""
+    monkeypatch.setattr(blocks, "BLOCK_PASSAGES", 4)
+    monkeypatch.setattr(changes, "LIGHT_IN_A_ROW", light)
+    there = {each["id"]: each for each in rows(*range(9))}
+    index, rng = build(model_folder, tmp_path / "index", list(there.values())), random.Random(light)
+    for step in range(7):
+        new = rows(*rng.sample(range(14), 3), seed=step + 1) if step % 3 < 2 else []
+        gone = [each["id"] for each in new if each["id"] in there] if new else rng.sample(sorted(there), 3)
+        change = index.add(new) if new else index.remove(gone)
+        there = {name: each for name, each in there.items() if name not in gone} | {each["id"]: each for each in new}
+        assert (change.added, change.removed, change.documents) == (len(new), len(gone), len(there))
+        made = build(model_folder, tmp_path / f"anew-{step}", list(there.values()))
+        same(index, made)
+        same(unmask.Index(tmp_path / "index"), made)
+    stored = index._opened[0]
+    assert len(list((tmp_path / "index" / "blocks").iterdir())) == len(set(stored.state.names))
+    is_light = [(stored.documents[begin:end] >= 0).sum() < 2 for begin, end in pairwise(stored._firsts)]
+    assert light > 2 or not any(map(all, pairwise(is_light)))
+    index.remove(sorted(there))
+    assert (index.to_dict()["documents"], index.to_dict()["passages"]) == (0, 0)
+    assert [answers(index, rank) for rank in ("vectors", "words", "both")] == [[[], [], []]] * 3
+    index.add(rows(1, 2))
+    same(index, build(model_folder, tmp_path / "after", rows(1, 2)))
+
+
+class Killed(BaseException):
+    """Ends a process, as far as a test can."""
+
+
+@pytest.mark.parametrize("what", ["add", "remove"])
+def test_a_change_that_is_killed_leaves_the_index_before_or_after_it(  # noqa: PLR0915
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+) -> None:
+    """Before each file that is written, and before each that is removed."""
+    monkeypatch.setattr(blocks, "BLOCK_PASSAGES", 3)
+    monkeypatch.setattr(changes, "LIGHT_IN_A_ROW", 2)
+    new = rows(2, 5, 20, seed=3)
+
+    def change(index: unmask.Index) -> None:
+        index.add(new) if what == "add" else index.remove(["d1", "d2", "d3"])
+
+    whole = build(model_folder, tmp_path / "whole", rows(*range(6)))
+    before = answers(whole), answers(whole, "words")
+    change(whole)
+    after = answers(whole), answers(whole, "words")
+    assert before != after
+    write, unlink, seen, moment = blocks.write_atomically, Path.unlink, set(), 0
+    while True:
+        out, moment, steps = tmp_path / f"killed-{moment}", moment + 1, iter(range(1000))
+
+        def one_more(steps: Any = steps, moment: int = moment) -> None:
+            if next(steps) == moment - 1:
+                raise Killed
+
+        def writes(*arguments: Any, one_more: Any = one_more) -> None:
+            one_more()
+            write(*arguments)
+
+        def unlinks(self: Path, one_more: Any = one_more, **options: Any) -> None:
+            if self.parent.name == "blocks":
+                one_more()
+            unlink(self, **options)
+
+        index = build(model_folder, out, rows(*range(6)))
+        held = unmask.Index(out)
+        with monkeypatch.context() as patch:
+            patch.setattr(blocks, "write_atomically", writes)
+            patch.setattr(Path, "unlink", unlinks)
+            try:
+                change(index)
+            except Killed:
+                is_killed = True
+            else:
+                is_killed = False
+        actual = answers(unmask.Index(out)), answers(unmask.Index(out), "words")
+        assert actual in (before, after)
+        assert (answers(held), answers(held, "words")) == actual
+        seen.add(actual == after)
+        if not is_killed:
+            break
+        # The next one goes on, and clears what is of no state.
+        index = unmask.Index(out)
+        if what == "add" or actual == before:
+            change(index)
+        else:
+            index.add(rows(30))
+            index.remove(["d30"])
+        assert (answers(unmask.Index(out)), answers(unmask.Index(out), "words")) == after
+        assert len(list((out / "blocks").iterdir())) == len(set(unmask.Index(out)._opened[0].state.names))
+    assert seen == {False, True}
+    assert moment > 5
+
+
+def test_one_writes_while_others_read(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = tmp_path / "index"
+    index, reader = build(model_folder, out, rows(*range(5))), unmask.Index(out)
+    before = answers(reader)
+    finish = blocks.IndexFolder.finish
+
+    def asks_meanwhile(self: blocks.IndexFolder, state: blocks.IndexState) -> None:
+        with pytest.raises(RunError, match=f"another process .{os.getpid()}"):
+            unmask.Index(out).remove(["d1"])
+        assert answers(reader) == answers(unmask.Index(out)) == before
+        finish(self, state)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(blocks.IndexFolder, "finish", asks_meanwhile)
+        index.add(rows(7, seed=4))
+    assert answers(reader) == answers(unmask.Index(out)) != before
+    # A state that cannot be read is none: a reader goes on from what it has.
+    (out / "index.json").write_text("{")
+    assert answers(reader) == answers(index)
+    with pytest.raises(DataError, match=r"index\.json"):
+        index.remove(["d1"])
+
+
+def test_what_documents_are_called(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By ids of their own in the whole index, by numbers in a file, and by their file."""
+    monkeypatch.chdir(tmp_path)
+    Path("a.txt").write_text("the king\nthe queen\n")
+    Path("b.txt").write_text("the ship\nthe cat\nthe dog\n")
+    index = build(model_folder, tmp_path / "index", ["a.txt", "b.txt"], documents="line")
+
+    def held() -> list[tuple[str, Any, str]]:
+        stored = index._opened[0]
+        passages = [stored.passage(n) for n in np.flatnonzero(stored.documents >= 0).tolist()]
+        return [(each["file"], each["id"], each["text"]) for each in passages]
+
+    Path("a.txt").write_text("the garden\n")
+    change = index.add(["a.txt"])
+    assert (change.added, change.removed, held()[-1]) == (1, 2, ("a.txt", 1, "the garden"))
+    assert index.add(["the winter sees", "the bridge sees"]).documents == 6
+    assert index.add(iter(["another"])).documents == 7
+    given = "given/rows.jsonl"
+    assert held()[-3:] == [(given, 1, "the winter sees"), (given, 2, "the bridge sees"), (given, 3, "another")]
+    assert index.add([{"id": "2", "text": "of its own"}]).removed == 0
+    assert index.remove([2]).removed == 1, "the one whose own id it is"
+    with pytest.raises(SettingsError, match=r"2 is .* in b\.txt and .* given/rows\.jsonl"):
+        index.remove([2])
+    with pytest.raises(SettingsError, match="2 of 3 ids .* 'x'"):
+        index.remove(["a.txt", "x", "y"])
+    with pytest.raises(SettingsError, match="None"):
+        index.remove([None])  # type: ignore[list-item]
+    assert index.remove(["a.txt", "b.txt"]).removed == 4
+    assert index.remove("1").removed == 1
+    assert held() == [(given, 2, "the bridge sees"), (given, 3, "another")]
+    with pytest.raises(CorpusError, match="2 ids .* 'x' is of 2"):
+        index.add([{"id": name, "text": "the king"} for name in "xyxzy"])
+    assert len(held()) == 2
+    assert not (tmp_path / "index" / "given").exists()
+
+
+def test_resuming_a_changed_index_does_not_undo_it(model_folder: Path, tmp_path: Path) -> None:
+    out, file = tmp_path / "index", tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(each) + "\n" for each in rows(1, 2, 3)))
+    build(model_folder, out, file).remove(["d2"])
+    said: list[str] = []
+    assert build(model_folder, out, file, resume=True, note=said.append).to_dict()["documents"] == 2
+    assert said[0] == f"{out}: the index is complete already"
+    begun = json.loads((out / "search.json").read_text())
+    (out / "blocks" / begun["numbers"]).write_bytes(b"")
+    with pytest.raises(DataError, match="documents were added or removed"):
+        build(model_folder, out, file, resume=True)
+    build(model_folder, out, file, overwrite=True)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(blocks.IndexFolder, "finish", lambda self, state: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            build(model_folder, out, rows(4, 5), overwrite=True)
+    with pytest.raises(DataError, match="resume"):
+        unmask.Index(out).remove(["d1"])
+
+
+def test_a_graph_goes_on_until_much_has_changed(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("usearch")
+    monkeypatch.setattr(blocks, "BLOCK_PASSAGES", 10)
+    monkeypatch.setattr(changes, "MOST_UNLINKED", 0.2)
+    texts = [{"id": f"{a} {b}", "text": f"the {a} sees the {b}"} for a in NOUNS for b in NOUNS]
+    index = unmask.Index.build(model_folder, texts[:55], out=tmp_path / "index", approximate=True)
+    graph = index._opened[0].state.graph
+    index.add(texts[55:60])
+    index.remove([each["id"] for each in texts[:9]])
+    assert index._opened[0].state.graph == graph
+    assert answers(index, exact=False) == answers(index)
+    assert {hit["id"] for each in answers(index, exact=False) for hit in each}.isdisjoint(
+        each["id"] for each in texts[:9]
+    )
+    index.add(texts[60:])
+    index.add(texts[:4])
+    assert index._opened[0].state.graph not in (None, graph)
+    assert answers(index, exact=False) == answers(index)
+    with monkeypatch.context() as patch:
+        patch.setattr("unmask.search.blocks.find_spec", lambda name: None)
+        patch.setattr(index_building, "APPROXIMATE_FROM", 1)
+        index.add(texts[4:30])
+        assert index._opened[0].state.graph is None
+
+
+def test_the_command_line(main: Main, model_folder: Path, tmp_path: Path) -> None:
+    out, file = tmp_path / "index", tmp_path / "rows.jsonl"
+    file.write_text("".join(json.dumps(each) + "\n" for each in rows(1, 2, 3)))
+    assert main("search", "index", model_folder, file, "--out", out)[0] == 0
+    file.write_text(json.dumps(rows(3, seed=9)[0]) + "\n" + json.dumps({"id": "w", "text": "a whale"}) + "\n")
+    code, printed, err = main("search", "add", out, file, "--json")
+    assert code == 0, err
+    change = json.loads(printed)
+    assert [change[name] for name in ("added", "removed", "documents")] == [2, 1, 4]
+    assert main("search", "remove", out, "d1", "d2")[1] == "0 documents added, 2 removed; it holds 2 now\n"
+    code, printed, _ = main("search", "query", out, "whale", "--rank", "words", "--json")
+    [hit] = json.loads(printed)["queries"][0]["hits"]
+    assert (hit["id"], hit["scores"]) == ("w", {"words": hit["score"]})
+    code, printed, _ = main("search", "query", out, "whale", "--rank", "both", "--words-weight", "1", "--json")
+    first, second = json.loads(printed)["queries"][0]["hits"]
+    assert (first["id"], set(first["scores"]), set(second["scores"])) == ("w", {"vectors", "words"}, {"vectors"})
+    for wrong in (("--rank", "ranks"), ("--words-weight", "1.5")):
+        assert main("search", "query", out, "whale", *wrong)[0] == 2
+    code, _, err = main("search", "remove", out, "d1")
+    assert (code, "'d1'" in err) == (2, True)

@@ -1,0 +1,174 @@
+"""Documents that are added to an index, replaced and removed, without making it anew.
+
+    blocks              0 1 2 3   4 5 6 7   8 9          two are added
+    their documents     0 0 1 2   2 3 4 -   5 6          one was removed; numbers are without a gap, in order
+
+Blocks stay as they are: those of new documents come behind them, and a passage that was removed has no document. So a
+change takes as long as its own documents, and answers are those of an index that was made anew of the documents that
+are there. Blocks of less than half their size are joined, without what was removed, once several stand in a row.
+
+An id is the value of a table's column of ids, or else the number of a document in its file. The first kind is of one
+document in the whole index; the second of one in a file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from itertools import groupby
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+from numpy.typing import NDArray
+from scipy.sparse import vstack
+
+from unmask.core.errors import CorpusError, SettingsError, shown
+from unmask.search import blocks
+from unmask.search.blocks import IndexBlock, IndexState, StoredIndex
+from unmask.search.passages import DocumentFiles
+from unmask.search.words import some_of_lines
+
+LIGHT_IN_A_ROW = 8  # blocks of less than half their size that are joined
+MOST_UNLINKED = 0.125  # of the passages in a graph: those that came after it, before it is made anew
+Mask = NDArray[np.bool_]
+
+
+class Names:
+    """What the documents of an index are called: of each passage its file, its id, and whether that is a number that
+    was counted."""
+
+    def __init__(self, stored: StoredIndex) -> None:
+        columns = ["file", "id", "id_is_number"]
+        empty = blocks.SCHEMA.empty_table().select(columns)
+        self._table = pa.concat_tables([empty, *(stored.table(n, columns) for n in range(len(stored.state.blocks)))])
+        self._is_there: Mask = stored.documents >= 0
+
+    def _where(self, column: str, values: Sequence[str]) -> Mask:
+        return np.asarray(pc.is_in(self._table[column], pa.array(values, pa.string()))) & self._is_there
+
+    def of_ids(self, ids: Sequence[Any]) -> Mask:
+        """The passages of documents that have these ids, or are in files of these names. Raises `SettingsError` where
+        there is none of them, or a number is that of several documents."""
+        for id_ in ids:
+            if not isinstance(id_, str | int | np.integer) or isinstance(id_, bool):
+                raise SettingsError(f"an id is a text or a number, and not {shown(id_)}", options=("ids",))
+        names = list(dict.fromkeys(map(str, ids)))
+        counted = np.asarray(self._table["id_is_number"])
+        with_id, in_file = self._where("id", names), self._where("file", names)
+        own = set(self._table["id"].filter(pa.array(with_id & ~counted)).to_pylist())
+        with_number = self._where("id", sorted(set(names) - own)) & counted
+        files: dict[str, set[str]] = {}  # in which numbers were counted
+        for row in self._table.filter(pa.array(with_number)).to_pylist():
+            files.setdefault(row["id"], set()).add(row["file"])
+        there = own | set(files) | set(self._table["file"].filter(pa.array(in_file)).to_pylist())
+        if unknown := [name for name in names if name not in there]:
+            all_ = (
+                f"{len(unknown):,} of {len(names):,} ids are of no document, as"
+                if len(unknown) > 1
+                else "no document has the id"
+            )
+            raise SettingsError(
+                f"{all_} {unknown[0]!r}; nothing was removed. An id is a value of the column of ids, the number of a "
+                "document in its file, or a file's name, for all of its documents",
+                options=("ids",),
+            )
+        if several := [name for name in files if len(files[name]) > 1]:
+            first, second, *_ = sorted(files[several[0]])
+            raise SettingsError(
+                f"{several[0]} is the number of a document in {first} and of one in {second}; name a file, for all of "
+                "its documents, or make the index of a table with a column of ids",
+                options=("ids",),
+            )
+        return (with_id & ~counted) | with_number | in_file
+
+    def replaced(self, ids: Sequence[str], files: Sequence[str]) -> Mask:
+        """The passages of documents whose ids of their own are among these, and of those in these files that have
+        none."""
+        is_counted = np.asarray(self._table["id_is_number"])
+        return (self._where("id", ids) & ~is_counted) | (self._where("file", files) & is_counted)
+
+    def last_number(self, files: Sequence[str]) -> int:
+        """The highest number that was counted in files, also of a document that was removed; 0: none."""
+        counted = self._table.filter(self._table["id_is_number"])
+        ids = counted.filter(pc.is_in(counted["file"], pa.array(files, pa.string())))["id"]
+        return pc.max(ids.cast(pa.int64())).as_py() or 0
+
+
+def own_ids(files: DocumentFiles) -> list[str]:
+    """The ids of documents that have one of their own. Raises `CorpusError` where two have the same."""
+    ids = Counter(part.id for part in files.read() if part.begin == 0 and isinstance(part.id, str))
+    if twice := [id_ for id_, count in ids.items() if count > 1]:
+        how_many = f"{len(twice):,} ids are of several documents each" if len(twice) > 1 else "an id is of several"
+        raise CorpusError(
+            f"{how_many}: {twice[0]!r} is of {ids[twice[0]]:,}; give each its own, or name another column of ids",
+            options=("id_column",),
+        )
+    return list(ids)
+
+
+def changed_state(old: StoredIndex, gone_P: Mask, new: Sequence[IndexBlock], added_P: NDArray[np.int64]) -> IndexState:
+    """Writes an index without some passages and with new blocks, but for its state, which is returned.
+
+    Args:
+        old: The index before.
+        gone_P: Of each of its passages whether it goes: all of a document, or none.
+        new: Blocks of new documents, which are written.
+        added_P: The document of each of their passages, ascending from 0.
+
+    Raises:
+        DataError: A block that is joined with others is damaged.
+        WriteError: Something cannot be written.
+    """
+    documents_P = np.concatenate([np.where(gone_P, -1, old.documents), old.state.documents + added_P])
+    there_P = documents_P >= 0
+    numbers, documents_P[there_P] = np.unique(documents_P[there_P], return_inverse=True)
+    state = old.state.model_copy(update={"blocks": [*old.state.blocks, *new], "documents": len(numbers)})
+    whole = StoredIndex(old.folder.root, state=state, before=old)
+
+    # Blocks that become one: light ones that follow each other, as many as one may hold. All others stay as they are.
+    most, ends = blocks.BLOCK_PASSAGES, np.cumsum([block.passages for block in state.blocks])
+    masks, documents = (np.split(values_P, ends[:-1]) if len(ends) else [] for values_P in (there_P, documents_P))
+    counts = [int(mask_P.sum()) for mask_P in masks]
+    groups: list[list[int]] = []
+    for is_light, run in groupby(range(len(counts)), key=lambda number: 2 * counts[number] < most):
+        in_a_row, size = list(run), most + 1
+        for number in in_a_row:
+            if is_light and len(in_a_row) >= LIGHT_IN_A_ROW and size + counts[number] <= most:
+                groups[-1].append(number)
+                size += counts[number]
+            else:
+                groups.append([number])
+                size = counts[number]
+
+    lasting, columns = [], [np.zeros(0, dtype=np.int64)]
+    for group in groups:
+        if not any(counts[number] for number in group):
+            continue
+        if len(group) == 1:
+            lasting.append(state.blocks[group[0]])
+            columns.append(documents[group[0]])
+            continue
+        parts = [whole.vectors(number) for number in group]
+        if isinstance(parts[0], np.ndarray):
+            vectors: Any = np.concatenate([part[masks[n]] for n, part in zip(group, parts, strict=True)])
+        else:
+            vectors = vstack([part.tocsr()[masks[n]] for n, part in zip(group, parts, strict=True)], format="csr")
+        table = pa.concat_tables([whole.table(number).filter(pa.array(masks[number])) for number in group])
+        words = some_of_lines(map(whole.words, group), (masks[number] for number in group))
+        lasting.append(old.folder.write_files(vectors, words, table))
+        columns += [documents[number][masks[number]] for number in group]
+
+    # The graph stays while the blocks that it holds do, and not much came behind them.
+    update = {
+        "blocks": lasting,
+        "numbers": old.folder.write_array(np.concatenate(columns)),
+        "removed": sum(block.passages for block in lasting) - int(there_P.sum()),
+        "changes": state.changes + 1,
+    }
+    linked = lasting[: state.linked]
+    unlinked = sum(block.passages for block in lasting[state.linked :])
+    if linked != state.blocks[: state.linked] or unlinked > MOST_UNLINKED * sum(block.passages for block in linked):
+        update |= {"graph": None, "linked": 0}
+    return state.model_copy(update=update)

@@ -110,6 +110,8 @@ def test_quotes_in_tsv(tmp_path: Path) -> None:
     assert texts_of(path) == ["One\ttab", "No quotes"]
     path.write_text('text\tn\n"In quotes"\t1\nNone\t2\n"Open\t3\n"So" he said\t4\n')
     assert texts_of(path) == ['"In quotes"', "None", '"Open', '"So" he said']
+    path.write_text('text\tn\n"In quotes"\t1\nSo "he" said\t2\nNone\t3\n')
+    assert texts_of(path) == ['"In quotes"', 'So "he" said', "None"]
     path.write_text('text\tn\n"One"\t1\n"Two"\t2\n')  # all of them
     assert texts_of(path) == ["One", "Two"]
 

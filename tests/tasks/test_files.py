@@ -184,6 +184,15 @@ def test_labels_that_are_joined(tmp_path: Path, sign: str, kind: str) -> None:
     assert len(read(write_jsonl(tmp_path / "b.jsonl", places), "classify").records) == 2
 
 
+def test_the_first_fault_and_how_many_there_are(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "text,score\n" + "a,1\nb,x\nc,y\n" * 3)
+    with pytest.raises(CorpusError, match=r"row 3, column 'score': has 'x'.* 6 rows"):
+        read(path, "regress")
+    path.write_text("text,score\n" + "a,1\nb,c,1\n" * 3)
+    with pytest.raises(CorpusError, match="line 3 .* 3 rows with too many cells"):
+        read(path, "regress")
+
+
 def test_treebanks(tmp_path: Path) -> None:
     conll = written(tmp_path / "a.conll", "Anna\tNN\tB-per\nsleeps\tVB\tO\n\nWe\tPR\tO\n")
     assert list(read(conll, "tag").records) == [

@@ -34,7 +34,6 @@ _SEP = re.compile(r"sep=(.)\n?")  # a first line by which Excel knows the delimi
 _INNER = re.compile(r"(?<=[^\s\d])[,;\t|](?=\S)|(?<=\S)[;\t|](?=\S)")  # mostly a delimiter: no space around
 # Of scripts without spaces
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uf900-\ufaff]")
-_SHAPES = ((re.compile(r"[^\W\d_]+"), "a"), (re.compile(r"\d+"), "9"))
 
 
 def find_layout(path: Path, kind: str, bad: BadInput, named: Collection[str], reading: Reading) -> Layout:
@@ -85,9 +84,8 @@ def _score(rows: Sequence[Sequence[str]]) -> tuple[float, float]:
     width, cells = len(rows[0]) if rows else 0, [cell for row in rows for cell in row]
     share = sum(len(row) == width for row in rows) / max(len(rows), 1)
     clean = sum(not (cell.startswith(" ") or (len(cell) < 40 and _INNER.search(cell))) for cell in cells)
-    return (
-        (round(share, 1), clean / len(cells)) if width > 1 and share >= 0.9 and 2 * clean > len(cells) else (0.0, 0.0)
-    )
+    cuts = width > 1 and share >= 0.9 and 2 * clean > len(cells)
+    return (round(share, 1), clean / len(cells)) if cuts else (0.0, 0.0)
 
 
 def _has_quotes(text: str, *, is_cut: bool) -> bool:
@@ -102,16 +100,11 @@ def _has_quotes(text: str, *, is_cut: bool) -> bool:
         if not (is_cut and "unexpected end" in str(error)):
             return False
     as_is = _cut(text, "\t", is_quoted=False)
-    if any("\t" in cell or "\n" in cell or '"' in cell for row in quoted for cell in row):
+    plain = set(re.split("[\t\n]", text))
+    if any("\t" in cell or "\n" in cell or '"' in cell for row in quoted for cell in row if cell not in plain):
         return _score(quoted)[0] >= _score(as_is)[0]
     columns = list(zip(*as_is[1:], strict=False))
     return any(all(cell[:1] == '"' == cell[-1:] and len(cell) > 1 for cell in column) for column in columns)
-
-
-def _shape(cell: str) -> str:
-    for pattern, sign in _SHAPES:
-        cell = pattern.sub(sign, cell)
-    return cell
 
 
 def _num_words(cell: str) -> int:
@@ -170,7 +163,8 @@ def _header_score(cell: str, column: Sequence[str], place: int) -> float:
     elif is_long:
         score = -1.5
     elif sum(_has_digit(value) for value in values) >= most:
-        score = 2.0 if not _has_digit(cell) else -2.0 if _shape(cell) in set(map(_shape, values)) else 0.0
+        shapes = [re.sub(r"\d+", "9", re.sub(r"[^\W\d_]+", "a", each)) for each in (cell, *values)]
+        score = 2.0 if not _has_digit(cell) else -2.0 * (shapes[0] in shapes[1:])
     # 4. Classes under a word that is none of them; and pairs of letters that no value has
     else:
         score = usual + 1.5 * (len(values) >= 5 and len(set(values)) <= len(values) / 4)

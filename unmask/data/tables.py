@@ -9,11 +9,11 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -183,6 +183,30 @@ def rows_of(source: Source, bad: BadInput, *, only: Iterable[str] | None = None)
     Raises:
         CorpusError: A row cannot be read, or a name of `only` stands for several columns; with file and row.
     """
+    return _counted(lambda each: _rows(source, each, only), bad)
+
+
+Read = TypeVar("Read")
+
+
+def _counted(read: Callable[[BadInput], Iterator[Read]], bad: BadInput) -> Iterator[Read]:
+    """What is read; an error of it says how many rows have the same fault, for which all are read."""
+    try:
+        yield from read(bad)
+    except CorpusError as error:
+        if bad.skip:
+            raise
+        again = BadInput(skip=True, encoding=bad.encoding)
+        with suppress(CorpusError):
+            for _ in read(again):
+                pass
+        fault, number = next(iter(again.counts.items()), ("", 0))
+        if number < 2:
+            raise
+        raise CorpusError(f"{error}; in all there are {number:,} {fault}") from error
+
+
+def _rows(source: Source, bad: BadInput, only: Iterable[str] | None) -> Iterator[tuple[int, Row]]:
     # The columns in which fields may be: `a.b.c` is in `a`, in `a.b`, or a column itself.
     used = None
     if only is not None:
@@ -287,21 +311,8 @@ def in_words(column: TextColumn) -> str:
 
 def read_table(source: Source, bad: BadInput, fields: Mapping[str, str] | None = None) -> Iterator[LinePart]:
     """Yields the texts of a table, each with what the source's columns of labels, groups, ids and titles say of it, and
-    with the annotations of `fields`: column to the name of the field that holds it. An error says how many rows have
-    the same fault."""
-    try:
-        yield from _texts(source, bad, fields)
-    except CorpusError as error:
-        if bad.skip:
-            raise
-        again = BadInput(skip=True, encoding=bad.encoding)
-        with suppress(CorpusError):
-            for _ in _texts(source, again, fields):
-                pass
-        fault, number = next(iter(again.counts.items()), ("", 0))
-        if number < 2:
-            raise
-        raise CorpusError(f"{error}; in all there are {number:,} {fault}") from error
+    with the annotations of `fields`: column to the name of the field that holds it."""
+    return _counted(lambda each: _texts(source, each, fields), bad)
 
 
 def _texts(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> Iterator[LinePart]:
@@ -316,7 +327,7 @@ def _texts(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> I
     # Rows of a stretch of lines are counted from where it begins.
     begin = source.stretch.begin if source.is_json and source.stretch is not None else 0
     behind = f" behind byte {begin:,}" if begin else ""
-    for number, row in rows_of(source, bad, only=names):
+    for number, row in _rows(source, bad, names):
         value = row.get(column) if isinstance(column, str) else None
         # nearly always a text, and worth being quick at
         is_text = isinstance(value, str) and broken_character(value) is None

@@ -199,23 +199,38 @@ def read_labelled(
         rows = _squad_rows(source.path, bad, with_labels=with_labels) if form == "squad" else _lines(source.path, bad)
     if not with_labels:
         roles = roles.model_copy(update={"label": None})
-    records: list[Any] = []
-    num_chars, counts = 0, Counter[str]()
-    for number, cells in rows:
-        where = f"{path}: {'question' if form == 'squad' else 'row'} {number}"
-        record = task.of_row(LabelledRow(number, where, cells, roles, names, counts))
-        label = getattr(record, "label", None)
-        labels = label if isinstance(label, tuple | list) else [label]
-        if broken := next(filter(None, map(broken_character, (*record.texts, *map(str, labels)))), None):
-            raise CorpusError(f"{where} holds {broken}, which is no character; take it out")
-        records.append(record)
-        num_chars += sum(map(len, record.texts))
-        check_size(path, len(records), num_chars)
+    what, counts = "question" if form == "squad" else "row", Counter[str]()
+    several = (LabelledRow(number, f"{path}: {what} {number}", cells, roles, names, counts) for number, cells in rows)
+    records = _records(path, task, several)
     if not records:
         raise CorpusError(f"{path}: there is no example in this file{f'; {_SQUAD}' if form == 'squad' else ''}")
     chosen = roles.model_dump(exclude_none=True) if form == "table" and task.fixed is None else {}
     read = Labelled(path, records, chosen, [f"{path}: {count:,} {what}" for what, count in counts.items()])
     return task.settled(read, names, like, separator) if with_labels else read
+
+
+def _records(path: Path, task: Any, rows: Iterator[LabelledRow]) -> list[Any]:
+    """The records of all rows; a CorpusError says what is wrong with the first one, and of how many rows."""
+    records: list[Any] = []
+    faults: list[CorpusError] = []
+    num_chars = 0
+    for row in rows:
+        try:
+            record = task.of_row(row)
+            label = getattr(record, "label", None)
+            labels = label if isinstance(label, tuple | list) else [label]
+            if broken := next(filter(None, map(broken_character, (*record.texts, *map(str, labels)))), None):
+                raise CorpusError(f"{row.where} holds {broken}, which is no character; take it out")
+        except CorpusError as error:
+            faults.append(error)
+            continue
+        records.append(record)
+        num_chars += sum(map(len, record.texts))
+        check_size(path, len(records), num_chars)
+    if faults:
+        others = f"; in all there are {len(faults):,} rows that cannot be read" if len(faults) > 1 else ""
+        raise CorpusError(f"{faults[0]}{others}") from faults[0]
+    return records
 
 
 # ----------------------------------------

@@ -151,6 +151,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     length: int | None = None,
     pseudo_tokens: int = 1_000,
     column: ColumnNames = None,
+    encoding: str | None = None,
     strict: bool = False,
     notify: Notify | None = None,
 ) -> Evaluation:
@@ -168,6 +169,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
         pseudo_tokens: Tokens hidden one at a time, for the pseudo-perplexity; 0: none.
         column: Of the text in tables: a name, a path within a column (doc.text), or several (a,b). By default it is
             found.
+        encoding: Of text that is not Unicode, such as cp1252.
         strict: Refuse a model whose files differ from its checksums.json.
         notify: Called with the progress.
 
@@ -187,7 +189,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
         raise SettingsError(reason, options=["length"])
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         files = list(keep_as_files(paths_or_texts(paths) or [], Path(scratch)))
-        passages, labels, facts = _read(loaded, files, max_tokens, column)
+        passages, labels, facts = _read(loaded, files, max_tokens, column, encoding)
     facts["columns"] = {path.removeprefix(f"{scratch}/"): name for path, name in facts["columns"].items()}
     tokens = sum(len(passage.input_ids) for passage in passages)
 
@@ -245,7 +247,7 @@ def check_rates(rates: Sequence[float]) -> None:
 
 
 def _read(
-    loaded: Model, paths: Sequence[str | Path], max_tokens: int, column: ColumnNames
+    loaded: Model, paths: Sequence[str | Path], max_tokens: int, column: ColumnNames, encoding: str | None
 ) -> tuple[list[Passage], tuple[str, ...], dict[str, Any]]:
     """The text, the names of its parts of speech (empty where it is not annotated), and `words`, `share`, `columns` and
     `unit` of the result."""
@@ -266,7 +268,7 @@ def _read(
     else:
         split = find_split(paths, announce=False)
         annotated = all(source.kind == "conllu" for source in split.validation or split.train)
-        settings = validated(CorpusSettings, {"column": column}, where="evaluate")
+        settings = validated(CorpusSettings, {"column": column, "encoding": encoding}, where="evaluate")
         corpus = Corpus(paths, settings, hold_out=False, fields={"pos": "pos"} if annotated else None)
         labels = []
         share = share_of_text(corpus, max_tokens)

@@ -248,7 +248,8 @@ def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:
     run = model.parent
     settings = _read(run / "settings.json", "copy the model out of the folder")
     if isinstance(settings, dict) and HELD_OUT in settings:
-        return run, validated(CorpusSettings, settings[HELD_OUT], where=str(run / "settings.json"))
+        rule = validated(CorpusSettings, settings[HELD_OUT], where=str(run / "settings.json"))
+        return run, rule.model_copy(update={"encoding": None})  # which says nothing of other files
     sources = _read(run / "sources.json", "copy the model out of the run") or []
     if not isinstance(sources, list) or not all(isinstance(source, str) for source in sources):
         raise DataError(f"{run / 'sources.json'}: damaged (no paths); mend it, or copy the model out of the run")
@@ -257,7 +258,8 @@ def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:
     if not (run / "recipe.toml").is_file() or prepared is None:
         return None, CorpusSettings()
     corpus = load_manifest(prepared).settings["corpus"]
-    return run, validated(CorpusSettings, corpus, where=str(prepared / MANIFEST))
+    rule = validated(CorpusSettings, corpus, where=str(prepared / MANIFEST))
+    return run, rule.model_copy(update={"encoding": None})
 
 
 def _read(file: Path, way_out: str) -> Any:

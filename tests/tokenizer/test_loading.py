@@ -70,6 +70,29 @@ def test_ids_of_a_vocab_txt_are_the_numbers_of_its_lines(
     assert ours.encode_prompt(text).tolist() == theirs(text)["input_ids"]
 
 
+@pytest.mark.parametrize("is_older", [False, True])
+def test_tokens_that_files_beside_a_vocab_txt_add(is_older: bool, tmp_path: Path) -> None:
+    first = len(ENTRIES)
+    flags = {"lstrip": False, "rstrip": False, "single_word": False}
+    decoder = {
+        str(first): {"content": "<url>", "special": True, "normalized": False, **flags},
+        str(first + 1): {"content": "Cool-Token", "special": False, "normalized": True, **flags},
+        "1": {"content": "[UNK]", "special": True, "normalized": False, **flags},
+    }
+    write(tmp_path, ENTRIES, "BertTokenizer", **({} if is_older else {"added_tokens_decoder": decoder}))
+    if is_older:
+        (tmp_path / "added_tokens.json").write_text(json.dumps({"Cool-Token": first + 1, "<url>": first}))
+        (tmp_path / "special_tokens_map.json").write_text('{"additional_special_tokens": ["<url>"]}')
+    ours, theirs = load_tokenizer(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path, do_lower_case=True)
+    for text in ("the <url>kings", "cool-token zoe[MASK]", "Cool-Tokens the", *([] if is_older else ["<URL>"])):
+        assert ours.encode_prompt(text).tolist() == theirs(text)["input_ids"], text
+    assert ours.encode_corpus(["the <url>"])[0].input_ids.tolist() == [5, first]
+    assert ours.ordinary[first:].tolist() == [False, True]
+    (tmp_path / "added_tokens.json").write_text(json.dumps({"<far>": first + 7}))
+    with pytest.raises(TokenizerError, match="<far>"):
+        load_tokenizer(tmp_path)
+
+
 ADDED = ["<url>", "[E1]", "<user>", "Cool-Token", "king of"]
 
 

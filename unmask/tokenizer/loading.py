@@ -38,6 +38,7 @@ from unmask.tokenizer.tokenizer import (
 )
 from unmask.tokenizer.trainers import PREFIX, TokenizerSettings
 
+_ADDED, _ROLES = "added_tokens.json", "special_tokens_map.json"
 OTHER_FORMS = ("vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model", "tokenizer.model")
 # Classes of transformers that read a vocab.txt as BERT does.
 _AS_BERT = (
@@ -95,6 +96,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
         backend = _read_esm_vocab(file, roles)
     else:
         backend = _read_vocab_txt(file, config)
+        _add_tokens(backend, file.parent, config)
     with _understood(f"{file}: not a tokenizer of the `tokenizers` library"):
         try:
             return Tokenizer(backend, roles, kind if kind in _SAVED_CLASSES else ANY_CLASS)
@@ -209,6 +211,25 @@ def _read_vocab_txt(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokeniz
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)
     return with_special_tokens(tokenizer, mask_takes_space=False)
+
+
+def _add_tokens(backend: tokenizers.Tokenizer, folder: Path, config: Mapping[str, Any]) -> None:
+    """Adds the tokens that files beside a `vocab.txt` have for the ids behind its own, as transformers does."""
+    try:
+        older, roles = (parse_json(f) if (f := folder / name).is_file() else {} for name in (_ADDED, _ROLES))
+        extra = [token for each in (config, roles) for token in each.get("additional_special_tokens") or []]
+        special = {token["content"] if isinstance(token, dict) else token for token in extra}
+        tokens = {id_: AddedToken(t, special=t in special, normalized=t not in special) for t, id_ in older.items()}
+        for id_, flags in (config.get("added_tokens_decoder") or {}).items():
+            tokens[int(id_)] = AddedToken(**{flag: value for flag, value in flags.items() if flag != "__type"})
+        for id_, token in sorted(tokens.items()):
+            backend.add_tokens([token])
+            if (ours := backend.token_to_id(token.content)) != id_:
+                raise ValueError(f"{token.content!r} has the id {id_}, but comes as {ours}")
+    except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
+        raise TokenizerError(
+            f"{folder}: its added tokens are of no use ({error}); mend {_ADDED} or {CONFIG}"
+        ) from error
 
 
 # The tokenizer of ESM and its like, which transformers has in Python only: a `vocab.txt`, an entry a line.

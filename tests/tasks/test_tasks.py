@@ -18,7 +18,7 @@ from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress, TextReco
 from unmask.tasks.inputs import Example, InputEncoder, first_pieces, pack_examples
 from unmask.tasks.tag import Tag, WordsRecord
 from unmask.tasks.task import Task, outputs_of
-from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer, UnknownText
 from unmask.train.runner import in_rows
 
 TEXTS = [
@@ -60,6 +60,18 @@ INFOS = [
     Regress(("x",), pooling="mean"),
     MultiLabel(tuple(f"label {n:02}" for n in range(70)), pooling="mean"),
 ]
+
+
+def test_unknown_letters_of_records(encoder: InputEncoder, tokenizer: Tokenizer) -> None:
+    """3 + 3 + 5 letters, 6 and 3 in the second text; a long sentence in several parts counts once."""
+    texts = [TextRecord(0, "The ЖЖЖ king.", None, "a"), TextRecord(1, "A ship.", "ЖAЖ", "b")]
+    encoded = Pairs(("a", "b"), paired=True).encode(texts, encoder, with_targets=True)
+    unknown = encoded.unknown_in(texts, tokenizer)
+    assert (unknown.letters, unknown.unknown, set(unknown.examples)) == (20, 6, {"ЖЖЖ", "ЖAЖ"})
+    sentence = WordsRecord(1, ("Ж", *("mountaineer",) * 60), ("O",) * 61)
+    encoded = Tag(("O",)).encode([sentence], encoder, with_targets=True)
+    assert len(encoded.examples) > 1
+    assert encoded.unknown_in([sentence], tokenizer) == UnknownText(1 + 60 * 11, 1, ("Ж",))
 
 
 def loss_of(

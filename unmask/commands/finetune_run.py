@@ -331,8 +331,7 @@ class Runs(Callback):
         for name, file in self.files.items():
             is_train = name == "train"
             encoded = self.task.encode(file.records, encoder, with_targets=is_train)
-            texts = [text for record in file.records for text in record.texts]
-            unknown = self.tokenizer.encode_joined(texts)[0].unknown
+            unknown = encoded.unknown_in(file.records, self.tokenizer)
             if unknown.share > settings.max_unknown:
                 raise CorpusError(f"{file.path}: {unknown.describe()}; finetune.max_unknown=1 takes them for lost")
             self.tokenizer.watch(unknown)

@@ -23,7 +23,8 @@ from unmask.core.errors import CorpusError, ModelError, SettingsError
 from unmask.data.packing import pack_pieces
 from unmask.data.rows import Rows, text_rows
 from unmask.model.transformers import TaskConfig
-from unmask.tokenizer.tokenizer import SpecialIds, Tokenizer
+from unmask.tasks.files import Record
+from unmask.tokenizer.tokenizer import SpecialIds, Tokenizer, UnknownText
 
 Ids = NDArray[np.int32]
 LEAST_WINDOW = 16  # tokens of the text that stand beside a question
@@ -214,6 +215,12 @@ class EncodedInput(NamedTuple):
     truncated: int = 0  # records that were cut since they are longer than the model: their ends are not seen
     split: int = 0  # records that were shared out over several examples, of which nothing is lost
     lost: int = 0  # records whose answer no example holds as a whole: for the network they have none
+
+    def unknown_in(self, records: Sequence[Record], tokenizer: Tokenizer) -> UnknownText:
+        """What of the records became `[UNK]`."""
+        sizes = np.bincount([e.record for e in self.examples], [len(e) for e in self.examples], len(records))
+        input_ids = np.concatenate([np.zeros(0, dtype=np.int64), *(example.input_ids for example in self.examples)])
+        return tokenizer.unknown_in([" ".join(each.texts) for each in records], input_ids, sizes.astype(np.int64))
 
 
 def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, alone: bool = False) -> Rows:

@@ -332,6 +332,7 @@ class Model(Readable):
 
         network, task = self.fine_tuned
         encoded = task.encode(records, self._input_encoder, with_targets=False)
+        self.tokenizer.watch(encoded.unknown_in(records, self.tokenizer))
         outputs = outputs_of(network, task, encoded.examples, notify=notify)
         return task.decode(records, encoded.examples, outputs), encoded
 

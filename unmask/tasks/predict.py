@@ -85,8 +85,6 @@ def predict(
         data = read_labelled(example_files(here, Path(file)), task, columns, with_labels=False, usual=usual)
     if data.columns:
         note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in data.columns.items()))
-    texts = [text for record in data.records for text in record.texts]
-    loaded.tokenizer.watch(loaded.tokenizer.encode_joined(texts)[0].unknown)
     predictions, encoded = loaded.predict_records(data.records, notify=notify or usual_reporter().notify)
     longest = task.max_length or network.config.max_position_embeddings
     for count, what in (

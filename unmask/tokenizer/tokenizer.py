@@ -319,10 +319,13 @@ class Tokenizer:
         The setting holds for every thread at once, and a prompt of another thread needs its masks. Other added tokens,
         special (`<url>`) or not, are what they are in a prompt.
         """
-        content = json.loads(self.backend.to_str())
-        for token in content["added_tokens"]:
-            token["special"] = token["content"] in self.special_names.values()
-        copy = tokenizers.Tokenizer.from_str(json.dumps(content))
+        text, roles = self.backend.to_str(), self.special_names.values()
+        if any(token.special != (token.content in roles) for token in self.backend.get_added_tokens_decoder().values()):
+            content = json.loads(text)
+            for token in content["added_tokens"]:
+                token["special"] = token["content"] in roles
+            text = json.dumps(content)
+        copy = tokenizers.Tokenizer.from_str(text)
         copy.encode_special_tokens = True
         return copy
 
@@ -367,8 +370,11 @@ class Tokenizer:
         Each word is looked at once, or each letter where letters are unknown by themselves: to ask where the tokens of
         a text stand would take as long as all else.
         """
-        letters, unk, backend = _count_letters(texts), self.special.unk, self._of_corpus
+        letters, unk = _count_letters(texts), self.special.unk
         some = np.unique(np.repeat(np.arange(len(texts)), lengths)[input_ids == unk]).tolist()
+        if not some:
+            return UnknownText(letters)
+        backend = self._of_corpus
         by_word = type(backend.model).__name__ in ("WordPiece", "WordLevel")
         pieces = Counter(chain.from_iterable(texts[n].split() if by_word else texts[n] for n in some))
         known = self._unknown_in if len(self._unknown_in) < MOST_WORDS else {}

@@ -143,6 +143,9 @@ FORMS = [
     Form("answer", "CSV with an answer a row", "a.csv",
          "id,question,context,answer_text,answer_start\n7,Who?,Mira sings.,Mira,0\n8,Why?,Mira sings.,,\n",
          [("Who?", "Mira sings.", ["Mira"]), ("Why?", "Mira sings.", [])]),
+    Form("answer", "answers that stand near their `answer_start`; those that stand nowhere are left out", "a.jsonl",
+         '{"question": "Who?", "context": "Mira is.", "answers": {"text": ["is", "Ben"], "answer_start": [3, 0]}}\n',
+         [("Who?", "Mira is.", ["is"])]),
     # Pairs that belong together
     Form(PAIRS, "query and text", "a.csv", "query,text\nsea?,The sea is wet.\n", [("sea?", "The sea is wet.", "")]),
 ]  # fmt: skip

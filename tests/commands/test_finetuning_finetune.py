@@ -73,7 +73,7 @@ def test_classes(encoder: Path, tmp_path: Path, main: Main) -> None:
     assert sea.probability == max(sea.probabilities.values())
     (tmp_path / "lines.txt").write_text("\n".join([lines[0], lines[1] * 30]))
     code, _, err = main("predict", out, tmp_path / "lines.txt", "--out", tmp_path / "new" / "predicted.csv")
-    assert (code, "1 of 2 texts are longer than 64 tokens; their ends are not seen" in err) == (0, True)
+    assert (code, "1 of 2 texts are longer than 64 tokens; their ends are not seen; the model" in err) == (0, True)
     with (tmp_path / "new" / "predicted.csv").open() as file:
         rows = list(csv.DictReader(file))
     assert [row["label"] for row in rows] == ["sea", "garden"]

@@ -119,7 +119,7 @@ OPTIONS = {  # that scripts rely on
     "prepare": "--out --tokenizer --tokenizer-kind --vocab-size --annotate --workers --ray --part --join",
     "masks": "--strategy --rate --tokenizer --seed --lexicon",
     "evaluate": "--rates --masks --max-tokens --pseudo-tokens --column --strict",
-    "finetune": "--task --train --validation --test --out --text --second --label --seeds --seed --resume",
+    "finetune": "--task --train --validation --test --out --text --second --label --seeds --seed --max-length --resume",
     "embedder": "--out --minutes --steps --pairs --sparse --seed --resume --overwrite",
     "compare": "--data --out --minutes --steps --seeds --base --rates --pairs --task --tune --trials --search",
 }

@@ -289,8 +289,7 @@ def test_questions(tmp_path: Path) -> None:
     assert getattr(record, "answers", None) == (AnswerSpan("b", 2),), "without the white space around it"
     for answers in (
         {"text": ["b"], "answer_start": []},
-        {"text": ["b"], "answer_start": [0]},
-        {"text": [" "], "answer_start": [1]},
+        {"text": ["b"], "answer_start": ["2"]},
     ):
         with pytest.raises(CorpusError, match=r"w\.jsonl: row 1.*answer"):
             read(write_jsonl(tmp_path / "w.jsonl", [row | {"answers": answers}]), "answer")
@@ -304,10 +303,27 @@ def test_questions(tmp_path: Path) -> None:
             read(path, "answer")
 
 
+def test_answers_that_do_not_stand_where_they_should(tmp_path: Path) -> None:
+    """`sea` stands at 4 and 16. One that stands nowhere is left out, and so is a question that has no other."""
+    context = "The sea, not a  sea."
+    rows = [
+        {"question": "q?", "context": context, "answers": {"text": [text] * len(begins), "answer_start": begins}}
+        for text, begins in (("sea", [4, 5, 16]), ("sea", [11, -3, 99]), (" sea ", [15]), ("lake", [4]), ("sea", []))
+    ]
+    rows[0]["answers"] = {"text": ["sea", "lake"], "answer_start": [5, 4]}
+    found: Any = read(write_jsonl(tmp_path / "a.jsonl", rows), "answer")
+    begins = [[answer.begin for answer in record.answers] for record in found.records]
+    assert begins == [[4], [16, 4, 16], [16], []]
+    assert [record.row for record in found.records] == [1, 2, 3, 5]
+    assert [note.split()[1] for note in found.notes] == ["4", "2"], "near, and nowhere"
+    with pytest.raises(CorpusError, match=r"b\.jsonl: .* 2 of 3 questions .* question 2"):
+        read(write_jsonl(tmp_path / "b.jsonl", [rows[1], rows[3], rows[3]]), "answer")
+
+
 def test_lines_of_text_have_no_labels(tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", "one text\n\nAnna sleeps.\n")
     assert list(read(path, with_labels=False).records) == [TextRecord(1, "one text"), TextRecord(3, "Anna sleeps.")]
-    assert read(path, "tag", with_labels=False).records[1] == WordsRecord(3, ("Anna", "sleeps", "."))
+    assert read(path, "tag", with_labels=False).records[1] == WordsRecord(3, (), text="Anna sleeps.")
     with pytest.raises(CorpusError, match="labels"):
         read(path)
     with pytest.raises(CorpusError, match="holds no pairs"):

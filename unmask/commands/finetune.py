@@ -78,7 +78,7 @@ class FineTuned(Finished):
             rows.append(row)
         yield Sheet(tuple(heads), rows)
         if summary["warning"]:
-            yield f"\n{sentence(summary['warning'])}"
+            yield f"\n{sentence(summary['warning'].partition(';')[0])}"
         yield f"\nmodel   {summary['model']}"
         yield f"report  {self.folder / 'report.html'}"
         yield f"\nTry it: unmask predict {typed(summary['model'])} FILE"
@@ -99,6 +99,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     encoding: str | None = None,
     seeds: int | None = None,
     seed: int | None = None,
+    max_length: int | None = None,
     settings: Overrides = (),
     resume: bool = False,
     overwrite: bool = False,
@@ -109,7 +110,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
 
     Args:
         model: Folder of any encoder, such as RUN/model, or its name on the hub.
-        task: classify, multi_label, regress, pairs (classes of pairs of texts), tag or answer.
+        task: classify, multi_label, regress, pairs (classes of pairs of texts), tag (also called ner) or answer.
         train: CSV, TSV, JSON, Parquet, CoNLL, CoNLL-U, SQuAD's JSON, or a folder of a dataset; in Python also rows in
             memory (see `unmask.data.sources`).
         validation: File that chooses the best model. By default the validation part of a folder in `train`.
@@ -121,6 +122,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         encoding: Of files that are not Unicode, such as cp1252.
         seeds: Runs, each with the next seed. By default 1.
         seed: Of the first run. By default 0.
+        max_length: Longest input in tokens; what is longer is cut, or seen in parts. By default the model's longest.
         settings: `finetune.key=value` and `card.key=value` overrides, or a dict of them.
         resume: Go on with the result in `out`.
         overwrite: Replace the result in `out`.
@@ -148,8 +150,9 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         def opened() -> tuple[Runs, dict[str, Any], Origin]:
             """What is trained, what it is about, and where the encoder comes from."""
             chosen = settings_of(
-                settings, text=text, second=second, label=label, encoding=encoding, seeds=seeds, seed=seed
-            )
+                settings, text=text, second=second, label=label, encoding=encoding, seeds=seeds, seed=seed,
+                max_length=max_length,
+            )  # fmt: skip
             source = find_model(model)
             with examples_given(train, validation, test) as paths:
                 inputs = [source, *(each.path for each in paths.values())]
@@ -169,7 +172,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
             name, model_sha256 = lasting_name(model, source), checkpoint_sha256(source)
             content = {
                 "model": name,
-                "task": task,
+                "task": runs.task.kind,
                 **{name: str(each.path) for name, each in paths.items()},
                 "sha256": sha256 | {"model": model_sha256},
                 "finetune": chosen.model_dump(),
@@ -200,11 +203,12 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
 
         finished = on_rank_zero(group, begin)
         deciding = {**content["finetune"], "seeds": None, "card": None}
-        fingerprint = json.dumps({"task": task, "sha256": content["sha256"], "finetune": deciding}, sort_keys=True)
+        decided = {"task": content["task"], "sha256": content["sha256"], "finetune": deciding}
         try:
             summary = runs.run(
-                root, finished, origin, fingerprint=fingerprint, interruption=interruption, callbacks=callbacks
-            )
+                root, finished, origin, fingerprint=json.dumps(decided, sort_keys=True), interruption=interruption,
+                callbacks=callbacks,
+            )  # fmt: skip
         except UnmaskError:
             if group.is_main and not (root / "runs.jsonl").is_file():  # the next try may use the folder
                 begun.unlink(missing_ok=True)
@@ -240,7 +244,7 @@ def forecast_finetune(
     evaluation = (time.monotonic() - begin) * max(1.0, len(examples) / NUM_PREDICTED)
     evaluations = chosen.epochs * min(chosen.evaluations_per_epoch, measured["steps"] // chosen.epochs)
     figures: dict[str, Any] = {
-        "task": task,
+        "task": runs.task.kind,
         "labels": list(runs.task.names),
         "examples": runs.counts,
         "learning_rate": runs.learning_rate,
@@ -275,8 +279,8 @@ def forecast_finetune(
 
 
 def settings_of(overrides: Overrides = (), **short: Any) -> FinetuneSettings:
-    """The settings of a fine-tuning; `short` are the options `text`, `second`, `label`, `encoding`, `seeds` and `seed`,
-    which stand above the overrides; None: not set."""
+    """The settings of a fine-tuning; `short` are its options that are settings, too, and stand above the overrides;
+    None: not set."""
     values = section_values(overrides, "finetune")["finetune"]
     for name, value in short.items():
         if value is not None:

@@ -54,7 +54,7 @@ from unmask.report.cards import write_task_card
 from unmask.report.pages import write_finetune_report
 from unmask.tasks.classify import CLASS_METRICS, class_metrics
 from unmask.tasks.files import Columns, ExampleFiles, Labelled, read_labelled
-from unmask.tasks.inputs import ROW, Example, InputEncoder, pack_examples
+from unmask.tasks.inputs import ROW, Example, InputEncoder, pack_examples, way_out_of_cuts
 from unmask.tasks.kinds import task_named
 from unmask.tasks.loaded_model import load
 from unmask.tasks.task import LOWER_IS_BETTER, FinetuneSettings, Metrics, Task, outputs_of
@@ -327,7 +327,10 @@ class Runs(Callback):
         self.max_length = encoder.max_length  # of the model that is made
         self.examples: dict[str, list[Example]] = {}
         self.counts: dict[str, dict[str, int]] = {}
-        are_longer = f"texts are longer than {self.max_length} tokens"
+        are_longer, positions = (
+            f"texts are longer than {self.max_length} tokens",
+            self.pretrained.config.max_position_embeddings,
+        )
         for name, file in self.files.items():
             is_train = name == "train"
             encoded = self.task.encode(file.records, encoder, with_targets=is_train)
@@ -340,9 +343,10 @@ class Runs(Callback):
             self.counts[name] = {
                 "records": total, "inputs": num_inputs, "truncated": encoded.truncated, "split": encoded.split,
             }  # fmt: skip
+            way_out = way_out_of_cuts(encoded, total, self.max_length, positions)
             remarks = {
-                f"{are_longer}; their ends are not seen": encoded.truncated,
-                f"{are_longer}; they are seen in several parts, {num_inputs:,} in all": encoded.split,
+                f"{are_longer}; their ends are not seen{way_out}": encoded.truncated,
+                f"{are_longer}; they are seen in several parts, {num_inputs:,} in all{way_out}": encoded.split,
                 f"answers are longer than a window of {self.max_length} tokens has room for, or end in characters that "
                 "the tokenizer leaves out; they are learned as no answer": encoded.lost,
             }

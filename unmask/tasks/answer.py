@@ -15,7 +15,7 @@ import string
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -114,7 +114,8 @@ class AnswerTask(Task):
         """With answers as `datasets` holds them, `{"text": [...], "answer_start": [...]}`, also as JSON, Python or
         pandas spell that in a cell; or one answer in the columns `answer_text` (or `answer`) and `answer_start`.
 
-        An answer stands in the context where it is said to; the white space around it is no part of it.
+        An answer stands in the context where it is said to, or at the nearest place where it does; one that stands
+        nowhere is left out. The white space around it is no part of it.
         """
         question, context, id_ = row.text("text"), row.text("second"), row.cells.get("id")
         if isinstance(id_, bool) or not isinstance(id_, str | int | float | None):
@@ -140,13 +141,29 @@ class AnswerTask(Task):
                 raise CorpusError(
                     f"{row.where}: the answer {shown(text)} at {shown(begin)} is no text with the number of a character"
                 )
-            if begin < 0 or not text.strip() or context[begin : begin + len(text)] != text:
-                raise CorpusError(
-                    f"{row.where}: the answer {shown(text)} does not stand at character {begin}, but "
-                    f"{context[max(begin, 0) : max(begin, 0) + 20]!r}"
-                )
-            answers.append(AnswerSpan(text.strip(), begin + len(text) - len(text.lstrip())))
-        return QuestionRecord(row.number, id_, question, context, tuple(answers))
+            answer, begin = text.strip(), begin + len(text) - len(text.lstrip())  # noqa: PLW2901
+            places = context.rfind(answer, 0, max(begin, 0) + len(answer)), context.find(answer, max(begin, 0))
+            place = min((each for each in places if each >= 0), key=lambda each: abs(each - begin), default=None)
+            if not answer or place is None:
+                row.counts["answers do not stand in their texts: left out"] += 1
+                continue
+            if place != begin:
+                row.counts["answers do not stand at their answer_start: taken at the nearest place"] += 1
+            answers.append(AnswerSpan(answer, place))
+        return QuestionRecord(row.number, id_, question, context, tuple(answers) if answers or not texts else None)
+
+    @classmethod
+    def settled(
+        cls, read: Labelled, names: Sequence[str] | None, like: Labelled | None, separator: str | None
+    ) -> Labelled:
+        """Questions none of whose answers stands in its text are left out; an error where they are more than half."""
+        broken, total = [record.row for record in read.records if record.answers is None], len(read.records)
+        if 2 * len(broken) > total:
+            raise CorpusError(
+                f"{read.path}: no answer of {len(broken):,} of {total:,} questions stands in its text, the first in "
+                f"question {broken[0]}; give texts and answers of one version, with the same letters and spaces"
+            )
+        return replace(read, records=[record for record in read.records if record.answers is not None])
 
     def of_input(self, number: int, value: Any) -> QuestionRecord | None:
         is_pair = isinstance(value, list | tuple) and len(value) == 2 and all(isinstance(text, str) for text in value)

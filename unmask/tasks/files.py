@@ -93,6 +93,8 @@ class Labelled:
     columns: Mapping[str, str]
     notes: Sequence[str] = ()
     places: tuple[str, ...] = ()
+    # What each is joined by with the file: `id`, where it has ids, else `index`, the row counted from 0.
+    keys: Sequence[tuple[str, Any]] = ()
 
     @property
     def is_paired(self) -> bool:
@@ -200,12 +202,21 @@ def read_labelled(
     if not with_labels:
         roles = roles.model_copy(update={"label": None})
     what, counts = "question" if form == "squad" else "row", Counter[str]()
-    several = (LabelledRow(number, f"{path}: {what} {number}", cells, roles, names, counts) for number, cells in rows)
-    records = _records(path, task, several)
+    ids, places = list[Any](), list[int]()
+
+    def labelled_rows() -> Iterator[LabelledRow]:
+        for place, (number, cells) in enumerate(rows):
+            id_ = cells.get(_ID)
+            ids.append(id_ if id_ is None or isinstance(id_, str | int) else str(id_))
+            places.append(number - 1 if form == "lines" else place)
+            yield LabelledRow(number, f"{path}: {what} {number}", cells, roles, names, counts)
+
+    records = _records(path, task, labelled_rows())
     if not records:
         raise CorpusError(f"{path}: there is no example in this file{f'; {_SQUAD}' if form == 'squad' else ''}")
     chosen = roles.model_dump(exclude_none=True) if form == "table" and task.fixed is None else {}
-    read = Labelled(path, records, chosen, [f"{path}: {count:,} {what}" for what, count in counts.items()])
+    keys = [("index", place) for place in places] if set(ids) == {None} else [("id", id_) for id_ in ids]
+    read = Labelled(path, records, chosen, [f"{path}: {count:,} {what}" for what, count in counts.items()], keys=keys)
     return task.settled(read, names, like, separator) if with_labels else read
 
 
@@ -219,7 +230,8 @@ def _records(path: Path, task: Any, rows: Iterator[LabelledRow]) -> list[Any]:
             record = task.of_row(row)
             label = getattr(record, "label", None)
             labels = label if isinstance(label, tuple | list) else [label]
-            if broken := next(filter(None, map(broken_character, (*record.texts, *map(str, labels)))), None):
+            said = (*record.texts, *map(str, labels), str(row.cells.get(_ID)))
+            if broken := next(filter(None, map(broken_character, said)), None):
                 raise CorpusError(f"{row.where} holds {broken}, which is no character; take it out")
         except CorpusError as error:
             faults.append(error)
@@ -277,8 +289,12 @@ def _table_rows(
     labels = label_columns(look, columns.label) if with_labels and columns.label is not None else []
     used = [*filter(None, (columns.text, columns.second)), *labels]
     if task.fixed is not None:
-        used = [name for name in (_ID, *used, *ANSWER_COLUMNS) if name in look[0]]
-    return read(used), columns, labels if len(labels) > 1 else class_names(files.sources[0], columns.label)
+        used = [name for name in (*used, *ANSWER_COLUMNS) if name in look[0]]
+    id_column = find_column(look, "id", where=files.path, taken=used)
+    rows = read([*used, *filter(None, [id_column])])
+    if id_column is not None:
+        rows = ((number, row | {_ID: row.get(id_column)}) for number, row in rows)
+    return rows, columns, labels if len(labels) > 1 else class_names(files.sources[0], columns.label)
 
 
 def label_columns(rows: Sequence[dict[str, Any]], named: str) -> list[str]:
@@ -312,8 +328,9 @@ def _find_columns(
             text, second = text or others[0], second or others[-1]
     if text is None and pairing != "always":
         text = find_column(rows, task.text_role, where=path, taken={label, second})
+        is_raw = text is None and not with_label  # a raw text has words, too
         # What looks most like a text, if it has a usual name or twice the weight of any other. Words are never guessed.
-        if task.text_role == "text":
+        if task.text_role == "text" or is_raw:
             weights = list(text_weights(rows, {label, second}).items())
             if weights and weights[0][1] >= max(1e-6, 2 * sum(weight for _, weight in weights[1:2])):
                 text = weights[0][0]

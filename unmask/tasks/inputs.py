@@ -29,6 +29,7 @@ from unmask.tokenizer.tokenizer import SpecialIds, Tokenizer, UnknownText
 Ids = NDArray[np.int32]
 LEAST_WINDOW = 16  # tokens of the text that stand beside a question
 ROW = 128  # positions of a row, where no example is longer
+_MUCH = 10  # one text of so many
 _STEP = 32  # longer rows are multiples of it, since each new shape costs time
 
 
@@ -221,6 +222,15 @@ class EncodedInput(NamedTuple):
         sizes = np.bincount([e.record for e in self.examples], [len(e) for e in self.examples], len(records))
         input_ids = np.concatenate([np.zeros(0, dtype=np.int64), *(example.input_ids for example in self.examples)])
         return tokenizer.unknown_in([" ".join(each.texts) for each in records], input_ids, sizes.astype(np.int64))
+
+
+def way_out_of_cuts(encoded: EncodedInput, total: int, longest: int, positions: int) -> str:
+    """What to do where more than a tenth of the texts are longer than `longest` tokens, of a model's `positions`."""
+    if _MUCH * (encoded.truncated + encoded.split) <= total:
+        return ""
+    if longest < positions:
+        return f"; finetune --max-length sets the length, up to {positions:,}"
+    return "; the model takes no more: cut the texts, or pretrain it with a longer training.sequence_length"
 
 
 def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, alone: bool = False) -> Rows:

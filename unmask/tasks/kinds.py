@@ -20,10 +20,14 @@ from unmask.tasks.tag import Tag
 from unmask.tasks.task import Task
 
 TASKS: Mapping[str, type[Task]] = {task.kind: task for task in (Regress, MultiLabel, Classify, Pairs, Tag, AnswerTask)}
+_OTHER_NAMES = {
+    "ner": Tag.kind, Tag.pipeline: Tag.kind, Classify.pipeline: Classify.kind, AnswerTask.pipeline: AnswerTask.kind
+}  # fmt: skip
 
 
 def task_named(name: str) -> type[Task]:
-    """The task of a name; raises `SettingsError` where there is none."""
+    """The task of a name, ours or the hub's; raises `SettingsError` where there is none."""
+    name = _OTHER_NAMES.get(name, name)
     if name not in TASKS:
         raise SettingsError(f"unknown task {name!r}; known are {', '.join(sorted(TASKS))}")
     return TASKS[name]
@@ -40,6 +44,7 @@ class _Own(Settings):
     may_be_missing: bool = False
     stride: int = Field(default=64, ge=0, lt=2**31)
     longest_answer: int = Field(default=30, ge=1, lt=2**31)
+    word_signs: list[str] = Field(default_factory=list)
 
 
 def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = False) -> Task:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, get_args, overload
@@ -297,7 +297,8 @@ class Model(Readable):
 
     @public
     def predict(self, inputs: Sequence[Any]) -> list[Any]:
-        """What a fine-tuned model says of each input: predictions, frozen dataclasses of its task.
+        """What a fine-tuned model says of each input: predictions, frozen dataclasses of its task (`unmask.predict`
+        makes rows, also of tables and files).
 
         The end of a text that is longer than the model is not seen, and the log says so.
 
@@ -309,15 +310,7 @@ class Model(Readable):
             ModelError: The folder is not that of a fine-tuned model.
             SettingsError: An input does not fit the model's task, or holds what is no character.
         """
-        task = self.fine_tuned[1]
-        records = []
-        for number, value in enumerate(inputs, 1):
-            if (record := task.of_input(number, value)) is None:
-                raise SettingsError(f"input {number} is {type(value).__name__}, but this model takes {task.takes}")
-            for text in record.texts:
-                check_characters(text, f"input {number}")
-            records.append(record)
-        predictions, encoded = self.predict_records(records)
+        predictions, encoded = self.predict_records(self.records_of(inputs))
         if encoded.truncated:
             log.warning(
                 "texts longer than the model's %d tokens: %d; their ends are not seen",
@@ -325,12 +318,24 @@ class Model(Readable):
             )  # fmt: skip
         return predictions
 
+    def records_of(self, inputs: Iterable[Any]) -> list[Record]:
+        """Inputs as records; errors are those of `predict`."""
+        task, records = self.fine_tuned[1], list[Any]()
+        for number, value in enumerate(inputs, 1):
+            if (record := task.of_input(number, value)) is None:
+                raise SettingsError(f"input {number} is {type(value).__name__}, but this model takes {task.takes}")
+            for text in record.texts:
+                check_characters(text, f"input {number}")
+            records.append(record)
+        return records
+
     @public
     def predict_records(self, records: Sequence[Record], *, notify: Notify = ignore) -> tuple[list[Any], EncodedInput]:
         """Predictions for records of the task's kind, as they are read from files, one a record; and their inputs."""
         from unmask.tasks.task import outputs_of
 
         network, task = self.fine_tuned
+        records = [task.ready(record) for record in records]
         encoded = task.encode(records, self._input_encoder, with_targets=False)
         self.tokenizer.watch(encoded.unknown_in(records, self.tokenizer))
         outputs = outputs_of(network, task, encoded.examples, notify=notify)

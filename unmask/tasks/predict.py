@@ -1,35 +1,41 @@
-"""Predictions of a fine-tuned model for a file, as JSON lines or for spreadsheets."""
+"""Predictions of a fine-tuned model as rows that join with its input: JSON lines, CSV, CoNLL, or spaCy's DocBin."""
 
 from __future__ import annotations
 
 import csv
+import importlib.util
 import io
 import json
 import logging
+import os
 import re
-from collections.abc import Callable, Iterator, Sequence
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from unmask.core.errors import RunError, printable
 from unmask.core.files import check_file, locked, write_atomically
 from unmask.core.public import public
 from unmask.core.results import Notify, Result, Shown, usual_reporter
-from unmask.data.sources import readable
-from unmask.tasks.files import Columns, example_files, read_labelled
+from unmask.data.sources import InMemory, readable
+from unmask.tasks.files import Columns, Labelled, example_files, read_labelled
+from unmask.tasks.inputs import way_out_of_cuts
 from unmask.tasks.loaded_model import Model, load
+from unmask.tasks.task import Task
 from unmask.train.hardware import choose_device
 
 log = logging.getLogger("unmask")
-_FORMATS = (".jsonl", ".csv")
+Format = Literal["jsonl", "csv", "conll", "spacy"]
 _BEYOND_JSON = re.compile(r"[\x7f-\x9f]")  # control characters that JSON leaves as they are
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class Predictions(Result):
-    """What a fine-tuned model says of a file: in `out` where a file was written, else in `predictions`, a dictionary a
-    record with the record's `row` in the file."""
+    """What a fine-tuned model says of texts: in `out` where a file was written, else in `predictions`, a dictionary a
+    text. It has the `row` of the file, the text's `id` or else its `index`, counted from 0; the text, or both of a pair
+    by the names of their columns; and what `Model.predict` says."""
 
     model: str  # its folder
     task: str
@@ -41,27 +47,31 @@ class Predictions(Result):
         if "out" in self:
             yield f"{self.examples:,} predictions in {self.out}"
         else:
-            yield _jsonl(self.predictions).rstrip("\n")
+            yield str(FORMATS[self._format](self.predictions)).rstrip("\n")
 
 
 @public
-def predict(
+def predict(  # noqa: PLR0913  (the options of the command line, each a name that users know)
     model: str | Path | Model,
-    file: str | Path,
+    file: str | Path | Iterable[Any],
     *,
     out: str | Path | None = None,
+    format: Format | None = None,  # noqa: A002
     text: str | None = None,
     second: str | None = None,
     overwrite: bool = False,
     note: Callable[[str], None] = log.info,
     notify: Notify | None = None,
 ) -> Predictions:
-    """Writes what a fine-tuned model says of each record of a file, with probabilities.
+    """Writes what a fine-tuned model says of each text of a file, with probabilities.
 
     Args:
         model: Folder of a fine-tuned model, or its name on the hub.
-        file: As for training, without labels; or lines of text. Also - or a pipe, of lines.
-        out: A .jsonl file, or .csv for spreadsheets. By default the result holds the predictions.
+        file: As for training, without labels; or lines of text. Also - or a pipe, of lines; in Python also a list of
+            texts, of rows (dicts) or of what `Model.predict` takes, a table of pandas, or a dataset.
+        out: A file. By default the result holds the predictions.
+        format: By default the ending of `out`, else jsonl; csv is made for spreadsheets, conll and spacy (a DocBin) are
+            for words with tags.
         text: Column of the text; a number, counted from 0, where columns have no names. By default it is found.
         second: Column of the other text of a pair.
         overwrite: Replace the file that is there.
@@ -71,30 +81,30 @@ def predict(
     Raises:
         UnmaskError: The model or the file cannot be used, or `out` is there, or of another kind.
     """
-    target = None if out is None else Path(out)
+    target, form = None if out is None else Path(out), _form(out, format)
     if target is not None:
-        if target.suffix not in _FORMATS:
-            raise RunError(f"{target}: predictions are written as {' or '.join(_FORMATS)}; give such a file")
         check_file(target, overwrite=overwrite)
     loaded = model if isinstance(model, Model) else load(model)
     if loaded is not model:
         loaded.to(choose_device())
     network, task = loaded.fine_tuned
-    usual, columns = Columns(**task.columns), Columns(text=text, second=second)
-    with readable(file) as here:
-        data = read_labelled(example_files(here, Path(file)), task, columns, with_labels=False, usual=usual)
+    if form in ("conll", "spacy") and task.kind != "tag":
+        raise RunError(f"--format {form} is for words with tags, but this model does {task.kind}; take jsonl or csv")
+    data = _read(loaded, file, Columns(text=text, second=second))
     if data.columns:
         note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in data.columns.items()))
     predictions, encoded = loaded.predict_records(data.records, notify=notify or usual_reporter().notify)
-    longest = task.max_length or network.config.max_position_embeddings
+    positions = network.config.max_position_embeddings
+    longest = task.max_length or positions
+    way_out = way_out_of_cuts(encoded, len(data.records), longest, positions)
     for count, what in (
         (encoded.truncated, "their ends are not seen"),
         (encoded.split, "they are seen in several parts"),
     ):
         if count:
-            note(f"{count:,} of {len(data.records):,} texts are longer than {longest} tokens; {what}")
-    pairs = zip(data.records, predictions, strict=True)
-    rows = [{"row": record.row, **asdict(prediction)} for record, prediction in pairs]
+            note(f"{count:,} of {len(data.records):,} texts are longer than {longest} tokens; {what}{way_out}")
+
+    rows = _rows(task, data, predictions)
     figures = {
         "model": str(loaded.folder),
         "task": task.kind,
@@ -103,14 +113,60 @@ def predict(
         "split": encoded.split,
     }
     if target is None:
-        return Predictions({**figures, "predictions": rows})
+        return Predictions({**figures, "predictions": rows, "_format": form})
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         with locked(target):
-            write_atomically(target, as_csv(rows) if target.suffix == ".csv" else _jsonl(rows))
+            write_atomically(target, FORMATS[form](rows))
     except OSError as error:
         raise RunError(f"{target}: cannot be written ({error.strerror})") from error
     return Predictions({**figures, "out": str(target)})
+
+
+def _form(out: str | Path | None, format: Format | None) -> str:  # noqa: A002
+    """The form of the predictions; a RunError where they cannot be written so."""
+    form = format or ("jsonl" if out is None else Path(out).suffix.removeprefix("."))
+    if form not in FORMATS:
+        raise RunError(
+            f"{out or form}: predictions are written as {', '.join(FORMATS)}; end the file so, or give --format"
+        )
+    if form == "spacy" and out is None:
+        raise RunError("a DocBin of spaCy cannot be printed; give a file for it with --out")
+    if form == "spacy" and importlib.util.find_spec("spacy") is None:
+        raise RunError("writing .spacy needs spaCy; install it with: pip install spacy")
+    return form
+
+
+def _read(loaded: Model, file: str | Path | Iterable[Any], columns: Columns) -> Labelled:
+    """The records of what is given, without labels."""
+    task = loaded.fine_tuned[1]
+    options: dict[str, Any] = {"with_labels": False, "usual": Columns(**task.columns)}
+    if isinstance(file, str | os.PathLike):
+        with readable(file) as here:
+            return read_labelled(example_files(here, Path(file)), task, columns, **options)
+    if isinstance(file, list | tuple) and file and isinstance(file[0], list | tuple):
+        records = loaded.records_of(file)
+        return Labelled(Path("input"), records, {}, keys=[("index", place) for place in range(len(records))])
+    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
+        folder = InMemory(file).keep(Path(scratch) / "input")
+        return read_labelled(example_files(folder, Path("input")), task, columns, **options)
+
+
+def _rows(task: Task, data: Labelled, predictions: Sequence[Any]) -> list[dict[str, Any]]:
+    """What joins each prediction with the input, its text, and what it says."""
+    names: tuple[str, ...] = ("text",)
+    if task.fixed is not None:
+        names = str(task.fixed.text), str(task.fixed.second)
+    elif task.paired:
+        columns = {"text": "text", "second": "second", **task.columns, **data.columns}
+        names = columns["text"], columns["second"]
+    rows = []
+    for record, key, prediction in zip(data.records, data.keys, predictions, strict=True):
+        row = {"row": record.row, key[0]: key[1], **dict(zip(names, record.texts, strict=False))}
+        own = asdict(prediction)
+        row |= {name: own[name] for name in ("text", "entities") if name in own}  # words have theirs, which come first
+        rows.append(row | own)
+    return rows
 
 
 def _as_text(cell: str) -> str:
@@ -152,3 +208,30 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
     writer.writerow({name: _as_text(name) for name in flat[0]})
     writer.writerows(flat)
     return buffer.getvalue()
+
+
+def _conll(rows: Sequence[dict[str, Any]]) -> str:
+    """A line a word with its tag, an empty one behind each sentence. A word without a token is outside of all."""
+    sentences = (zip(row["words"], row["tags"], strict=True) for row in rows)
+    return "".join("".join(f"{word}\t{tag or 'O'}\n" for word, tag in words) + "\n" for words in sentences)
+
+
+def _docbin(rows: Sequence[dict[str, Any]]) -> bytes:
+    """Entities, and every word's tag as spaCy's `tag_`."""
+    import spacy
+    from spacy.tokens import Doc, DocBin
+
+    vocab, docs = spacy.blank("xx").vocab, DocBin()
+    for row in rows:
+        words, spaces = spacy.util.get_words_and_spaces(row["words"], row["text"])
+        doc = Doc(vocab, words=words, spaces=spaces)
+        for token, tag in zip((token for token in doc if not token.is_space), row["tags"], strict=True):
+            token.tag_ = tag or ""
+        doc.ents = [doc.char_span(each["start"], each["end"], label=each["label"]) for each in row["entities"]]
+        docs.add(doc)
+    return bytes(docs.to_bytes())
+
+
+FORMATS: Mapping[str, Callable[[Sequence[dict[str, Any]]], str | bytes]] = {
+    "jsonl": _jsonl, "csv": as_csv, "conll": _conll, "spacy": _docbin
+}  # fmt: skip

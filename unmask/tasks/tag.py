@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from itertools import accumulate
 from pathlib import Path
+from statistics import fmean
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -24,12 +26,13 @@ from unmask.tasks.classify import class_metrics
 from unmask.tasks.files import Form, Labelled, LabelledRow, list_in
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, first_pieces
 from unmask.tasks.task import TARGET, FinetuneSettings, Metrics, Task
-from unmask.tokenizer.spans import word_spans
+from unmask.tokenizer.spans import is_mark, word_spans
 
 _ENTITY = re.compile(r"(B|I|E|L|S|U)-.+")
 _PREFIX = re.compile(r"([BIMELSU])(?:-(.+))?")
 _ENTITIES = ("entity_f1", "entity_precision", "entity_recall")
 _PLAIN = ("accuracy", "macro_f1")
+_MOSTLY = 0.9  # of the words
 
 
 @dataclass(frozen=True)
@@ -40,19 +43,35 @@ class WordsRecord:
     row: int
     words: tuple[str, ...]
     tags: tuple[str, ...] | None = None
+    text: str | None = None  # a raw text, which the task has to cut into words
+    spans: tuple[tuple[int, int], ...] = ()  # of its words, [begin, end) in characters
 
     @property
     def texts(self) -> tuple[str, ...]:
-        return self.words
+        return self.words if self.text is None else (self.text,)
+
+
+@dataclass(frozen=True)
+class Entity:
+    """Words that are one, with the characters [start, end) of the text and the mean of the words' probabilities."""
+
+    start: int
+    end: int
+    label: str
+    score: float
+    word: str
 
 
 @dataclass(frozen=True)
 class TagsPrediction:
-    """The words of a sentence, the likeliest tag of each (None for words without any token), and its probability."""
+    """The words of a sentence, the likeliest tag of each (None for words without any token), and its probability; the
+    sentence as a text, in which words that came as a list have a space between them, and its entities."""
 
     words: tuple[str, ...]
     tags: tuple[str | None, ...]
     probabilities: tuple[float | None, ...]
+    text: str = ""
+    entities: tuple[Entity, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -68,6 +87,9 @@ class Tag(Task):
     text_role: ClassVar[Role] = "words"
     label_role: ClassVar[Role] = "tags"
     forms: ClassVar[tuple[Form, ...]] = ("table", "lines", "treebank")
+    stored: ClassVar[tuple[str, ...]] = ("columns", "word_signs")
+
+    word_signs: Sequence[str] = ()  # how raw texts are cut into words: as those of the training file, see `signs_of`
 
     @classmethod
     def of_row(cls, row: LabelledRow) -> WordsRecord:
@@ -76,10 +98,10 @@ class Tag(Task):
         words = (list_in(words) or words) if isinstance(words, str) else words
         has_tags = row.columns.label is not None
         if isinstance(words, str) and not has_tags:
-            words = _words_of(words)
-        elif not isinstance(words, list) or not all(isinstance(word, str) for word in words):
+            return WordsRecord(row.number, (), text=words)
+        if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise CorpusError(f"{place} has {shown(words)}, not a list of words")
-        elif not words:
+        if not words:
             raise CorpusError(f"{place} has no words")
         if not has_tags:
             return WordsRecord(row.number, tuple(words))
@@ -95,9 +117,17 @@ class Tag(Task):
         return WordsRecord(row.number, tuple(words), tuple(filter(None, names)))
 
     def of_input(self, number: int, value: Any) -> WordsRecord | None:
-        words = _words_of(value) if isinstance(value, str) else value
-        is_list = isinstance(words, list | tuple) and all(isinstance(word, str) for word in words)
-        return WordsRecord(number, tuple(words)) if is_list else None
+        if isinstance(value, str):
+            return WordsRecord(number, (), text=value)
+        is_list = isinstance(value, list | tuple) and all(isinstance(word, str) for word in value)
+        return WordsRecord(number, tuple(value)) if is_list else None
+
+    def ready(self, record: WordsRecord) -> WordsRecord:
+        """With its words, where it is a raw text."""
+        if record.text is None:
+            return record
+        spans = words_in(record.text, self.word_signs)
+        return replace(record, words=tuple(record.text[begin:end] for begin, end in spans), spans=tuple(spans))
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
@@ -107,7 +137,8 @@ class Tag(Task):
             raise CorpusError(
                 f"{train.path}: every word has the tag {next(iter(names))!r}; two are needed to distinguish"
             )
-        return cls(in_order(names), max_length=settings.max_length, columns=train.columns)
+        signs = signs_of([record.words for record in train.records])
+        return cls(in_order(names), max_length=settings.max_length, columns=train.columns, word_signs=signs)
 
     def check(self, file: Labelled, train: Path) -> str | None:
         """Tags that training did not have count as wrong; bare numbers are not recognised as entities."""
@@ -164,10 +195,26 @@ class Tag(Task):
             for word, tag, share in zip(example.items, best.indices.tolist(), best.values.tolist(), strict=True):
                 tags[example.record][word] = self.names[tag]
                 shares[example.record][word] = share
-        return [
-            TagsPrediction(record.words, tuple(likeliest), tuple(probabilities))
-            for record, likeliest, probabilities in zip(records, tags, shares, strict=True)
-        ]
+        predictions = []
+        for record, likeliest, probabilities in zip(records, tags, shares, strict=True):
+            text, spans = record.text, record.spans
+            if text is None:
+                text, ends = " ".join(record.words), list(accumulate(len(word) + 1 for word in record.words))
+                spans = tuple((end - 1 - len(word), end - 1) for word, end in zip(record.words, ends, strict=True))
+            entities = []
+            for label, first, last in entities_of(tuple(likeliest), in_scheme=self.has_entities):
+                begin, end = spans[first][0], spans[last - 1][1]
+                score = fmean(share for share in probabilities[first:last] if share is not None)
+                entities.append(Entity(begin, end, label, score, text[begin:end]))
+            predictions.append(
+                TagsPrediction(record.words, tuple(likeliest), tuple(probabilities), text, tuple(entities))
+            )
+        return predictions
+
+    @property
+    def has_entities(self) -> bool:
+        """Whether its tags are those of entities, in any scheme."""
+        return self.metric_names != _PLAIN
 
     @property
     def metric_names(self) -> tuple[str, ...]:
@@ -179,7 +226,7 @@ class Tag(Task):
         """Of entities as seqeval counts them: one is right where its label, begin and end are."""
         of_words = class_metrics(*self.right_and_predicted(records, predictions))
         plain: Metrics = {name: of_words[name] for name in _PLAIN}
-        if self.metric_names == _PLAIN:
+        if not self.has_entities:
             return plain
         right, predicted = (
             [set(entities_of(tags)) for tags in each]
@@ -198,7 +245,7 @@ class Tag(Task):
         return right, [tag or "" for each in predictions for tag in each.tags]
 
 
-@lru_cache(maxsize=1 << 17)  # of each sentence, however often an interval draws it
+@lru_cache(maxsize=1 << 16)  # of each sentence, however often an interval draws it
 def entities_of(tags: tuple[str | None, ...], *, in_scheme: bool = True) -> tuple[tuple[str, int, int], ...]:
     """The entities of a sentence, [begin, end) in words: (label, begin, end).
 
@@ -224,6 +271,75 @@ def entities_of(tags: tuple[str | None, ...], *, in_scheme: bool = True) -> tupl
     return tuple(entities)
 
 
-def _words_of(text: str) -> tuple[str, ...]:
-    """The words of a raw text: runs of letters and digits with the marks on them, and signs one by one."""
-    return tuple(text[begin:end] for begin, end in word_spans(text))
+# ----------------------------------------
+# Words of raw texts, cut as those of the training file are.
+#
+# A sign is a word by itself, unless it mostly is a part of one there. That is written as what stands on its two sides
+# (`a` a letter, `0` a digit, or the sign), with a space where words are cut:
+#
+#     a'a     don't           a 'a    Anna 's         a' a    l' homme
+#     0.0     3.14            @a      @name           0%      5%
+#     a a     letters are words, as in Chinese by characters, and in proteins
+
+_MOST_SIGNS = 200
+
+
+def signs_of(sentences: Sequence[Sequence[str]]) -> tuple[str, ...]:
+    """The signs that are parts of words: how each is cut most often, by its two sides."""
+    counts, num_letters, num_words = Counter[str](), 0, 0
+    for words in sentences:
+        pieces = [(word[begin:end], begin == 0) for word in words for begin, end in word_spans(word)]
+        num_words += sum(word.isalpha() for word in words)
+        num_letters += sum(len(word) == 1 and word.isalpha() for word in words)
+        for (before, _), (sign, begins), (after, ends) in zip(
+            (("", True), *pieces), pieces, (*pieces[1:], ("", True)), strict=False
+        ):
+            if not _is_sign(sign):
+                continue
+            left = before and _kind(before[-1]) + " " * begins
+            right = after and " " * ends + _kind(after[0])
+            # Where words are cut there may be white space in a raw text, so that the sign has one side only.
+            counts.update({left + sign + right, *[sign + right] * begins, *[left + sign] * ends})
+    usual: dict[str, str] = {}
+    for pattern, count in counts.most_common():
+        if count > 1:
+            usual.setdefault(pattern.replace(" ", ""), pattern)
+    joined = [pattern for bare, pattern in usual.items() if len(pattern) < 2 * len(bare) - 1]
+    return (*["a a"] * (num_letters > _MOSTLY * num_words), *joined[:_MOST_SIGNS])
+
+
+def words_in(text: str, signs: Collection[str] = ()) -> list[tuple[int, int]]:
+    """The words of a raw text, [begin, end) in characters: runs of letters and digits with the marks on them, and signs
+    one by one but for those that are parts of words."""
+    spans = word_spans(text)
+    if "a a" in signs:
+        letters: list[tuple[int, int]] = []
+        for place in (place for span in spans for place in range(*span)):
+            is_more = bool(letters) and letters[-1][1] == place and is_mark(text[place])
+            letters.append((letters.pop()[0] if is_more else place, place + 1))
+        spans = letters
+    usual = {pattern.replace(" ", ""): pattern for pattern in signs}
+    joins = [True] * (len(spans) + 1)  # of each word with the one before it, as the signs on both sides of it say
+    for number, (begin, end) in enumerate(spans):
+        sign = text[begin:end]
+        if not _is_sign(sign):
+            joins[number] &= number > 0 and spans[number - 1][1] == begin and "a a" not in signs
+            continue
+        left = _kind(text[begin - 1]) if number and spans[number - 1][1] == begin else ""
+        right = _kind(text[end]) if spans[number + 1 : number + 2] and spans[number + 1][0] == end else ""
+        sides = (left + sign + right, sign + right * (left not in "a0"), left * (right not in "a0") + sign)
+        pattern = next((usual[bare] for bare in sides if bare in usual), "")
+        joins[number] &= bool(left) and pattern.startswith(left + sign)
+        joins[number + 1] &= bool(right) and pattern.endswith(sign + right)
+    words: list[tuple[int, int]] = []
+    for (begin, end), is_joined in zip(spans, joins, strict=False):
+        words.append((words.pop()[0] if is_joined else begin, end))
+    return words
+
+
+def _is_sign(piece: str) -> bool:
+    return not (piece[0].isalnum() or piece[0] == "_")
+
+
+def _kind(character: str) -> str:
+    return "0" if character.isdigit() else "a" if character.isalnum() or is_mark(character) else character

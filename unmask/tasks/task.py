@@ -158,6 +158,10 @@ class Task(ABC):
     def of_input(self, number: int, value: Any) -> Record | None:
         """The record of an input in Python; None: it is no input of this task."""
 
+    def ready(self, record: Any) -> Any:
+        """A record for which something is predicted, as `encode` takes it."""
+        return record
+
     @property
     def takes(self) -> str:
         """What it takes for an input, for errors."""

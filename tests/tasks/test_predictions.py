@@ -1,0 +1,198 @@
+"""Predictions join with what they are of, whatever that is; entities are those of transformers' pipeline."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import unmask
+from tests.commands.finetune_helpers import MakeModel
+from unmask.core.errors import CorpusError, RunError
+from unmask.model.folder import save_task_model, with_task_head
+from unmask.tasks.answer import AnswerTask
+from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress
+from unmask.tasks.files import Columns, read_labelled
+from unmask.tasks.kinds import task_named
+from unmask.tasks.loaded_model import Model
+from unmask.tasks.predict import FORMATS
+from unmask.tasks.tag import Tag, signs_of, words_in
+from unmask.tasks.task import Task
+from unmask.tokenizer.tokenizer import Tokenizer
+
+TEXTS = ["The king sees the ship.", "The dog.", "A queen sleeps in the garden."]
+
+
+@pytest.fixture
+def tuned(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Any:
+    """A model whose head is drawn, so that it says something of everything."""
+
+    def made(task: Task) -> Model:
+        folder = tmp_path / task.kind
+        base = make_model(layout="bert", num_layers=1)
+        save_task_model(with_task_head(base, task.task_head, seed=0).eval(), task.task_head, folder)
+        tokenizer.save(folder, max_length=64, with_types=True)
+        return unmask.load(folder)
+
+    return made
+
+
+def rows_of(model: Model, file: Any) -> list[dict[str, Any]]:
+    predicted: list[dict[str, Any]] = unmask.predict(model, file).predictions
+    return predicted
+
+
+def test_rows_have_the_texts_and_ids_of_their_input(tuned: Any, tmp_path: Path) -> None:
+    """An empty row of CSV is none; an empty line of text has a number, as everywhere."""
+    pandas, datasets = pytest.importorskip("pandas"), pytest.importorskip("datasets")
+    model = tuned(Classify(("ham", "spam")))
+    labels = [each.label for each in model.predict(TEXTS)]
+    ids = ["a7", "b3", "c1"]
+    table = [{"id": id_, "text": text} for id_, text in zip(ids, TEXTS, strict=True)]
+    files = {
+        "ids.csv": "text,ID\n" + "".join(f'"{text}",{id_}\n\n' for id_, text in zip(ids, TEXTS, strict=True)),
+        "ids.jsonl": "".join(json.dumps(row) + "\n" for row in table),
+        "none.csv": "text,mood\n" + "\n\n".join(f'"{text}",1' for text in TEXTS) + "\n",
+        "lines.txt": f"{TEXTS[0]}\n\n{TEXTS[1]}\n{TEXTS[2]}\n",
+    }
+    for name, content in files.items():
+        (tmp_path / name).write_text(content)
+    by_id = ["ids.csv", "ids.jsonl", table, pandas.DataFrame(table), datasets.Dataset.from_list(table)]
+    by_index = ["none.csv", "lines.txt", TEXTS, pandas.Series(TEXTS), pandas.DataFrame({"text": TEXTS}), iter(TEXTS)]
+    for file in [*by_id, *by_index]:
+        rows = rows_of(model, tmp_path / file if isinstance(file, str) else file)
+        assert [row["text"] for row in rows] == TEXTS
+        assert [row["label"] for row in rows] == labels
+        assert all(row["probability"] == max(row["probabilities"].values()) for row in rows)
+        if any(file is each for each in by_id):
+            assert [row["id"] for row in rows] == ids
+            assert "index" not in rows[0]
+        else:
+            assert [row["index"] for row in rows] == ([0, 2, 3] if file is by_index[1] else [0, 1, 2])
+    joined = pandas.DataFrame(table).merge(pandas.DataFrame(rows_of(model, table)), on="id")
+    assert joined["label"].tolist() == labels
+    with pytest.raises(CorpusError, match="no text"):
+        rows_of(model, [])
+
+
+@pytest.mark.parametrize(
+    ("task", "inputs", "texts", "says"),
+    [
+        (MultiLabel(("a", "b")), TEXTS[:1], {"text": TEXTS[0]}, {"labels", "probabilities"}),
+        (Regress(("stars",)), TEXTS[:1], {"text": TEXTS[0]}, {"value"}),
+        (
+            Pairs(("yes", "no"), True, columns={"text": "premise", "second": "claim"}),
+            [tuple(TEXTS[:2])],
+            {"premise": TEXTS[0], "claim": TEXTS[1]},
+            {"label", "probability", "probabilities"},
+        ),
+        (
+            AnswerTask(),
+            [("Who?", TEXTS[0])],
+            {"question": "Who?", "context": TEXTS[0]},
+            {"id", "answer", "begin", "probability"},
+        ),
+        (
+            Tag(("O", "B-x")),
+            TEXTS[:1],
+            {"text": TEXTS[0]},
+            {"words", "tags", "probabilities", "entities"},
+        ),
+    ],
+)
+def test_rows_of_every_task(tuned: Any, task: Task, inputs: list[Any], texts: dict[str, str], says: set[str]) -> None:
+    """As a list of what `Model.predict` takes, and as rows with the columns' names."""
+    model = tuned(task)
+    for file in (inputs, [texts]):
+        [row] = rows_of(model, file)
+        assert row.keys() == {"row", "index", *texts, *says}
+        assert (row["row"], row["index"]) == (1, 0)
+        assert {name: row[name] for name in texts} == texts
+
+
+def test_entities_are_those_of_transformers(tuned: Any) -> None:
+    """As `first` gives them, since a word's tag is at its first piece; `simple` is the same where words are tokens."""
+    transformers = pytest.importorskip("transformers")
+    model = tuned(Tag(("O", "B-x", "I-x", "B-y", "I-y")))
+    of_one = [word for word in model.tokenizer.backend.get_vocab() if word.isalpha()]
+    texts = [" ".join(sorted(of_one)[:40]), "Embroidery,  the mountaineer's cat; the dog sees Constantinople!"]
+    compared = 0
+    for text, strategy in ((texts[0], "simple"), (texts[0], "first"), (texts[1], "first")):
+        pipeline = transformers.pipeline("token-classification", str(model.folder), aggregation_strategy=strategy)
+        [row] = rows_of(model, [text])
+        theirs = [(each["entity_group"], each["start"], each["end"]) for each in pipeline(text)]
+        assert [(each["label"], each["start"], each["end"]) for each in row["entities"]] == theirs
+        shares = [float(each["score"]) for each in pipeline(text)]
+        assert [each["score"] for each in row["entities"]] == pytest.approx(shares, rel=1e-4)
+        assert all(each["word"] == text[each["start"] : each["end"]] for each in row["entities"])
+        compared += len(theirs)
+    assert compared > 9
+
+
+def test_tags_are_written_as_others_read_them(tuned: Any, tmp_path: Path) -> None:
+    model = tuned(Tag(("O", "B-x", "I-x")))
+    sentences = [["The", "king", "sees"], ["The", "dog", "."]]
+    rows = rows_of(model, sentences)
+    assert [row["text"] for row in rows] == ["The king sees", "The dog ."]
+    unmask.predict(model, sentences, out=tmp_path / "a.conll")
+    back = read_labelled(tmp_path / "a.conll", Tag, Columns()).records
+    assert [list(record.words) for record in back] == sentences
+    assert [list(record.tags) for record in back] == [list(row["tags"]) for row in rows]
+    unmask.predict(model, sentences, out=tmp_path / "a.txt", format="csv")
+    cells = list(csv.DictReader(io.StringIO((tmp_path / "a.txt").read_text())))
+    assert [json.loads(row["words"]) for row in cells] == sentences
+    assert json.loads(cells[0]["entities"]) == list(rows[0]["entities"])
+    assert "\tO\n" in FORMATS["conll"]([{"words": ["\ufeff"], "tags": [None]}]), "a word without a token"
+    with pytest.raises(RunError, match="DocBin"):
+        unmask.predict(model, sentences, format="spacy")
+    with pytest.raises(RunError, match=r"a\.xlsx"):
+        unmask.predict(model, sentences, out=tmp_path / "a.xlsx")
+    with pytest.raises(RunError, match="conll"):
+        unmask.predict(tuned(Classify(("a", "b"))), TEXTS, format="conll")
+
+
+def test_tags_as_spacy_keeps_them(tuned: Any, tmp_path: Path) -> None:
+    spacy = pytest.importorskip("spacy")
+    model, text = tuned(Tag(("O", "B-x", "I-x"))), "The king  sees\nthe ship."
+    [row] = rows_of(model, [text])
+    unmask.predict(model, [text], out=tmp_path / "a.spacy")
+    [doc] = spacy.tokens.DocBin().from_disk(tmp_path / "a.spacy").get_docs(spacy.blank("xx").vocab)
+    assert doc.text == text
+    entities = [(each["start"], each["end"], each["label"]) for each in row["entities"]]
+    assert [(each.start_char, each.end_char, each.label_) for each in doc.ents] == entities
+    assert [token.tag_ for token in doc if not token.is_space] == list(row["tags"])
+
+
+def test_names_of_tasks() -> None:
+    names = {"ner": Tag, "token-classification": Tag, "text-classification": Classify, "question-answering": AnswerTask}
+    assert {name: task_named(name) for name in names} == names
+
+
+@pytest.mark.parametrize(
+    ("sentences", "text", "words"),
+    [
+        (["Anna 's cat ca n't ( 3.14 % ) .", "Ben 's . 2.5 %"], "Clara's 1.5%.", "Clara 's 1.5 % ."),
+        (
+            ["Don't @anna , U.S. is 5% .", "Can't @ben ! U.S. 6%"],
+            '"@carl won\'t, U.S. 7%."',
+            '" @carl won\'t , U.S. 7% . "',
+        ),
+        (["l' homme d' ici .", "l' eau"], "J'ai l'eau.", "J' ai l' eau ."),
+        (["我 爱 北 京 。", "你 好"], "今天好。", "今 天 好 。"),
+        (["no signs"], "a-b, it's.", "a - b , it ' s ."),
+        (["so ... yes", "no ..."], "ah... हिन्दी", "ah ... हिन्दी"),
+    ],
+)
+def test_raw_texts_are_cut_as_the_words_of_the_training_file(sentences: list[str], text: str, words: str) -> None:
+    signs = signs_of([sentence.split() for sentence in sentences])
+    assert [text[begin:end] for begin, end in words_in(text, signs)] == words.split()
+
+
+def test_the_cut_is_kept_in_the_folder(tuned: Any) -> None:
+    model = tuned(Tag(("O", "B-x"), word_signs=signs_of([["don't", "go"], ["won't", "go"]])))
+    [row] = rows_of(model, [{"text": "The king don't see."}])
+    assert list(row["words"]) == ["The", "king", "don't", "see", "."]

@@ -5,10 +5,13 @@ from __future__ import annotations
 import importlib
 import json
 import random
+import re
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -21,6 +24,7 @@ from unmask.commands import dry_run
 from unmask.commands.dry_run import forecast_run
 from unmask.commands.masking_tables import word_embeddings
 from unmask.commands.recipe import load_recipe
+from unmask.commands.run_data import proposed_length
 from unmask.core.errors import DataError, DivergedError, RunError, TokenizerError
 from unmask.data.lexicon import load_lexicon
 from unmask.measure.held_out import HeldOutSet
@@ -74,6 +78,26 @@ def test_a_text_without_context_is_told_to_be_on_the_plateau(tmp_path: Path) -> 
     (tmp_path / "noise.txt").write_text("\n".join(lines))
     run = unmask.pretrain([tmp_path / "noise.txt"], out=tmp_path / "run", steps=120, vocab_size=128, settings=SMALL)
     assert run.summary["on_plateau"]
+
+
+@pytest.mark.parametrize(
+    ("lengths", "longest", "proposed"),
+    [
+        ([50] * 80 + [180] * 20, None, "20% .* training.sequence_length=192 keeps 100%"),  # with [CLS] and [SEP] 182
+        ([50] * 80 + [300] * 12 + [5000] * 8, None, "20% .*=320 keeps 92%"),
+        ([10**5] * 5, None, "100% .*=512 gives them more context"),
+        ([50] * 80 + [180] * 20, 128, None),  # a checkpoint has no more positions
+        ([50] * 95 + [180] * 5, None, None),
+        ([20] * 100, None, "at most 22 tokens: .*=64 "),
+        ([60] * 100, None, None),
+    ],
+)
+def test_a_length_is_proposed_from_the_documents(lengths: list[int], longest: int | None, proposed: str | None) -> None:
+    special = SimpleNamespace(around=(2, 3))
+    store = SimpleNamespace(some_lengths=lambda most: np.array(lengths))
+    data: Any = SimpleNamespace(train=store, tokenizer=SimpleNamespace(special=special))
+    line = proposed_length(data, load_recipe("tiny"), longest)
+    assert line is None if proposed is None else line is not None and re.search(proposed, line)
 
 
 def test_the_best_checkpoint_is_kept(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -138,6 +138,23 @@ def test_conllu(tmp_path: Path) -> None:
         assert plan.describe().startswith(f"a document is {what}")
 
 
+def test_treebanks_without_their_words(tmp_path: Path) -> None:
+    """Sentences of `_`, or of a `_` a letter, are left out and counted; one beside words, or alone, is a word."""
+    words = (["Yes", "_"], ["_", "_"], ["___", "__"], ["_"])
+    sentences = [
+        "\n".join(f"{n}\t{word}\t_\t_\tNN\t_\t0\troot\t_\t_" for n, word in enumerate(each, 1)) for each in words
+    ]
+    file = tmp_path / "a.conllu"
+    file.write_text("\n\n".join(sentences) + "\n")
+    corpus = Corpus([file], CorpusSettings(), hold_out=False)
+    assert [piece.text.strip() for piece, _ in corpus.pieces()] == ["Yes _", "_"]
+    assert corpus.skipped == {"sentences whose words are `_`": 2}
+    assert read(file, {"pos": "pos"})[0].spans == {"pos": ()}, "a tag that is `_` is none"
+    file.write_text("\n\n".join(sentences[1:3]) + "\n")
+    with pytest.raises(CorpusError, match="all its 2 sentences are `_`"):
+        list(Corpus([file], CorpusSettings(), hold_out=False).pieces())
+
+
 @pytest.mark.parametrize(
     ("name", "text", "fields", "named"),
     [

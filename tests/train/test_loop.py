@@ -3,9 +3,11 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -15,16 +17,19 @@ from tests.train.helpers import MakeModel, new_state, settings_of, state_of, tra
 from unmask.core.errors import DivergedError, RunError
 from unmask.data.rows import Cursor, RowStream
 from unmask.masking.masker import Masker
-from unmask.train.callbacks import Callback, StepReport
+from unmask.train.callbacks import Callback, EvaluationTimes, StepReport
 from unmask.train.checkpoints import (
     Checkpoints,
     list_checkpoints,
     load_checkpoint,
     save_checkpoint,
 )
+from unmask.train.distributed import ALONE
 from unmask.train.settings import AdamWSettings, CheckpointSettings, Cosine, LinearDecay, WarmupStableDecay
 from unmask.train.step import training_step
 from unmask.train.trainer import Trainer
+
+REPORT = StepReport(1, 0.0, 0, None, 0, 0, 1, 0.0, 32, 0.0)
 
 
 def test_the_learning_rate_rises_stays_and_falls() -> None:
@@ -49,6 +54,33 @@ def test_budgets() -> None:
     assert settings_of(steps=None, minutes=1).progress(10**9, 10**9, 30) == 0.5
     assert settings_of(steps=None, minutes=1).progress(0, 0, 90) == 1.0
     assert settings_of(steps=None, tokens=1000).progress(10**9, 250, 1e9) == 0.25
+
+
+@pytest.mark.parametrize(
+    ("budget", "cost", "times"),
+    [
+        ({"minutes": 10.0}, 1.0, [60, 120, 180, 240, 300, 360, 420, 480, 540, 600]),  # 10 of 600 seconds
+        ({"minutes": 10.0}, 15.0, [135, 285, 435, 585]),  # each after nine times as long: 60 of 600
+        ({"minutes": 10.0}, 90.0, []),  # not even one
+        ({"steps": 600}, 90.0, [60, 120, 180, 240, 300, 360, 420, 480, 540, 600]),
+    ],
+)
+def test_evaluations_take_a_tenth_of_the_minutes(budget: dict[str, Any], cost: float, times: list[int]) -> None:
+    """A step takes a second; an evaluation before the first one shows what they cost."""
+    settings = settings_of(**{"steps": None, **budget})
+    trainer: Any = SimpleNamespace(settings=settings, group=ALONE, clock=lambda: now, state=None)
+    plan, now, evaluated, begin = EvaluationTimes(10), 0.0, [], cost
+    with plan.timed(trainer):
+        now += cost
+    step = 0
+    while (progress := settings.progress(step, 0, now - begin)) < 1.0:
+        now, step = now + 1.0, step + 1
+        progress = settings.progress(step, 0, now - begin)
+        if plan.is_due(trainer, replace(REPORT, progress=progress)):
+            evaluated.append(round(now - begin) if settings.steps is None else step)
+            with plan.timed(trainer):
+                now += cost
+    assert evaluated == times
 
 
 @pytest.mark.parametrize("budget", [{"tokens": 300}, {"steps": 3}, {"minutes": 0.01}])

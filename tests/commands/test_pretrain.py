@@ -23,7 +23,7 @@ from tests.data.corpora import tagged_jsonl
 from unmask.commands import dry_run
 from unmask.commands.dry_run import forecast_run
 from unmask.commands.masking_tables import word_embeddings
-from unmask.commands.recipe import load_recipe
+from unmask.commands.recipe import StartSettings, load_recipe
 from unmask.commands.run_data import proposed_length
 from unmask.core.errors import DataError, DivergedError, RunError, TokenizerError
 from unmask.data.lexicon import load_lexicon
@@ -96,7 +96,11 @@ def test_a_length_is_proposed_from_the_documents(lengths: list[int], longest: in
     special = SimpleNamespace(around=(2, 3))
     store = SimpleNamespace(some_lengths=lambda most: np.array(lengths))
     data: Any = SimpleNamespace(train=store, tokenizer=SimpleNamespace(special=special))
-    line = proposed_length(data, load_recipe("tiny"), longest)
+    recipe = load_recipe("tiny")
+    if longest is not None:
+        recipe = recipe.model_copy(update={"start": StartSettings(checkpoint="here")})
+    model: Any = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=longest))
+    line = proposed_length(data, recipe, model)
     assert line is None if proposed is None else line is not None and re.search(proposed, line)
 
 

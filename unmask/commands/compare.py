@@ -41,15 +41,15 @@ from unmask.core.files import ClaimedFolder, differences, file_sha256, read_obje
 from unmask.core.interruption import GOES_ON, Interrupted
 from unmask.core.public import public
 from unmask.core.remote import refused
-from unmask.core.results import Reporter, Result, Sheet, Shown, usual_reporter
+from unmask.core.results import Reporter, Result, Sheet, Shown, sentence, usual_reporter
 from unmask.data.data_folder import load_manifest
 from unmask.data.lexicon import load_lexicon
 from unmask.data.sources import find_sources, find_split, is_stream
 from unmask.masking.settings import STRATEGIES
 from unmask.measure.questions import check_lengths, read_pairs
 from unmask.measure.uncertainty import compare_figures, error_of_look, percent
-from unmask.report.pages import write_comparison
-from unmask.report.plots import comparison_plot
+from unmask.report.pages import as_markup, write_shown
+from unmask.report.plots import comparison_curves, comparison_plot
 from unmask.tasks.files import example_files
 from unmask.tasks.kinds import task_named
 from unmask.tasks.loaded_model import load
@@ -224,20 +224,19 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     by_figure = _judged(deciding, values, look, items, runs)
     result = {"figure": deciding, "look": look, **by_figure[deciding], "by_figure": by_figure, "runs": runs}
     comparison = Comparison(result)
-    budget = f"{steps:,} steps" if minutes is None else f"{minutes:g} minutes"
-    write_comparison(
+    folders = {name: [root / "runs" / f"{labels[name]}-{seed}" for seed in range(seeds)] for name in recipes}
+    metrics = {name: [read_metrics(run / "metrics.jsonl") for run in of] for name, of in folders.items()}
+    entropy = next((run["unigram_entropy"] for of in runs.values() for run in of if "unigram_entropy" in run), None)
+    plots = {figure: comparison_plot(of["recipes"], what=FIGURES[figure]) for figure, of in by_figure.items()}
+    write_shown(
         root / "report.html",
-        f"{', '.join(plan.data)}; {budget} of training each, by {seeds} {'seeds' if seeds > 1 else 'seed'}",
-        verdict=comparison.verdict,
-        shown=(each for each in comparison.shown() if isinstance(each, Sheet)),
-        figures={FIGURES[figure]: judged["recipes"] for figure, judged in by_figure.items()},
-        metrics={
-            name: [read_metrics(root / "runs" / f"{labels[name]}-{seed}" / "metrics.jsonl") for seed in range(seeds)]
-            for name in recipes
-        },
-        entropy=next((run["unigram_entropy"] for of in runs.values() for run in of if "unigram_entropy" in run), None),
+        f"unmask compare: {', '.join(recipes)}",
+        f"{', '.join(plan.data)}; seeds: {seeds}, each of {f'{steps:,} steps' if steps else f'{minutes:g} minutes'}",
+        [each for each in comparison.shown() if isinstance(each, Sheet)],
+        [("Curves", as_markup(comparison_curves(metrics, entropy), *plots.values()), None)],
+        remark=sentence(comparison.verdict),
     )
-    write_atomically(root / "result.svg", comparison_plot(result["recipes"], what=FIGURES[deciding]))
+    write_atomically(root / "result.svg", plots[deciding])
     write_atomically(root / "result.json", json.dumps(result, indent=1) + "\n")
     return comparison
 

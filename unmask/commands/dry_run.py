@@ -28,6 +28,7 @@ from unmask.commands.run_data import (
     is_prepared,
     open_prepared,
     packaged_corpus,
+    proposed_length,
 )
 from unmask.core.errors import RunError
 from unmask.core.remote import local_copies
@@ -227,7 +228,8 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
         measured = measure_steps(run.trainer)
         states = sum(tensor.nbytes for tensor in state_tensors(run.state.optimizer, run.model).values())
         weights = sum(parameter.nbytes for parameter in run.model.parameters())
-        parameters, seen, advice = run.model.num_parameters, measured["tokens_seen"], run.length_advice
+        parameters, seen = run.model.num_parameters, measured["tokens_seen"]
+        advice = proposed_length(data, recipe, run.model)
         epochs = seen / max(text["tokens"] * (1.0 - recipe.corpus.holdout), 1.0)
         disk = text["tokens"] * 3 + (weights + states) * (recipe.checkpoint.keep + 2) + weights  # at most
         del data, run  # unmaps the shards before their folder goes

@@ -441,7 +441,7 @@ class TrainingRun(Callback):
             f"vocabulary {manifest.vocab_size:,}; model with {model.num_parameters:,} parameters, "
             f"{str(model.encoder.compute_dtype).removeprefix('torch.')} on {device.type}"
         )
-        if (advice := self.length_advice) is not None:
+        if (advice := proposed_length(self.data, recipe, model)) is not None:
             reporter.note(advice)
         if device.type != "cpu" and self._uncompiled is None:
             reporter.note("blocks are compiled in the first steps, which takes up to a minute")
@@ -481,12 +481,6 @@ class TrainingRun(Callback):
             for tracker in trackers:
                 tracker.close()
 
-    @property
-    def length_advice(self) -> str | None:
-        """A line on a sequence length that fits the text better, where there is one."""
-        longest = None if self.recipe.start is None else self.model.config.max_position_embeddings
-        return proposed_length(self.data, self.recipe, longest)
-
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
         """Evaluates where it is time; a budget in steps or tokens ends with an evaluation."""
         if self._times.is_due(trainer, report):
@@ -517,9 +511,6 @@ class TrainingRun(Callback):
             rate = self.recipe.training.learning_rate
             note(explain_plateau(result.loss, entropy, step=state.step, learning_rate=rate))
             self._is_stuck = True
-        elif self._is_stuck and not self._plateau[-1]:
-            note(f"the loss is below that of word frequencies now ({result.loss:.2f}, {entropy:.2f})")
-            self._is_stuck = False
         if state.step and (state.best is None or result.loss < state.best.loss):
             state.best = Best(state.step, result.loss)
             self.trainer.request_save()

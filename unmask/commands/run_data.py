@@ -251,33 +251,30 @@ def check_annotations(recipe: Recipe, manifest: Manifest | None = None) -> None:
     )
 
 
-MOST_PROPOSED = 512  # positions: what longer rows cost is not for a proposal to spend
-_LENGTHS = 1 << 20  # pieces whose lengths are looked at
+_MOST_PROPOSED = 512  # positions: what longer rows cost is not for a proposal to spend
+_LENGTHS = 1 << 20  # pieces whose lengths are read
 
 
-def proposed_length(data: PreparedData, recipe: Recipe, longest: int | None) -> str | None:
-    """A line on a sequence length that fits the documents better; None where that of the recipe does.
-
-    `longest` are the positions of a checkpoint, which a proposal does not go beyond; None: the model is new. A document
-    of several pieces counts as each of these, which are all too long for any row.
-    """
-    length, around = recipe.training.sequence_length, len(data.tokenizer.special.around)
-    tokens = data.train.some_lengths(_LENGTHS) + around
-    share, (most, nearly_all) = float((tokens > length).mean()), np.quantile(tokens, (0.9, 0.99), method="higher")
-    if share > 0.1:
-        fitting = min(-(-int(most) // 64) * 64, MOST_PROPOSED, longest or MOST_PROPOSED)
-        if fitting > length:
-            whole = float((tokens <= fitting).mean())
-            gain = f"keeps {whole:.0%} of them whole" if whole >= 0.5 else "gives them more context"
-            return (
-                f"{share:.0%} of the documents are longer than training.sequence_length = {length} and are cut into "
-                f"parts; --set training.sequence_length={fitting} {gain}"
-            )
-    elif length > 64 and nearly_all <= length // 4:
-        fitting = max(64, -(-int(nearly_all) // 64) * 64)
+def proposed_length(data: PreparedData, recipe: Recipe, model: MaskedLM) -> str | None:
+    """A line on a sequence length that fits the documents better, within the positions of a checkpoint; None where that
+    of the recipe fits. Documents of several pieces count as each of these, which are too long for any row."""
+    length, most = recipe.training.sequence_length, _MOST_PROPOSED
+    tokens = data.train.some_lengths(_LENGTHS) + len(data.tokenizer.special.around)
+    most_have, nearly_all = np.quantile(tokens, (0.9, 0.99), method="higher").astype(int)
+    if recipe.start is not None:
+        most = min(most, model.config.max_position_embeddings)
+    fitting, share = min(-(-most_have // 64) * 64, most), float((tokens > length).mean())
+    if share > 0.1 and fitting > length:
+        whole = float((tokens <= fitting).mean())
+        gain = f"keeps {whole:.0%} of them whole" if whole >= 0.5 else "gives them more context"
         return (
-            f"99% of the documents have at most {nearly_all:,} tokens: --set training.sequence_length={fitting} is "
-            f"enough where no longer text is expected (it is {length})"
+            f"{share:.0%} of the documents are longer than training.sequence_length = {length} and are cut into "
+            f"parts; --set training.sequence_length={fitting} {gain}"
+        )
+    if length > 64 and nearly_all <= length // 4:
+        return (
+            f"99% of the documents have at most {nearly_all:,} tokens: --set training.sequence_length="
+            f"{max(64, -(-nearly_all // 64) * 64)} is enough where no longer text is expected (it is {length})"
         )
     return None
 

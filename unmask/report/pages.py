@@ -21,20 +21,7 @@ from matplotlib.figure import Figure
 from unmask.core.files import write_atomically
 from unmask.core.results import NORMAL, Sheet, Shown, as_html, documents, margin, over, sentence
 from unmask.data.data_folder import Manifest
-from unmask.report.plots import (
-    HELD,
-    INK,
-    SOFT,
-    TRAIN,
-    Curve,
-    Metrics,
-    comparison_plot,
-    label_of,
-    new_figure,
-    plot_lines,
-    to_svg,
-    training_curves,
-)
+from unmask.report.plots import HELD, INK, SOFT, TRAIN, Curve, Metrics, new_figure, plot_lines, to_svg, training_curves
 
 TEMPLATES = Environment(
     loader=PackageLoader("unmask.report"),
@@ -207,57 +194,16 @@ def write_audit(
         plots.append(to_svg(figure))
         units = Markup(as_html(groups[name])) if name in groups else None
         sections.append((name, as_markup(*plots), units))
-    _write_shown(path, "unmask: audit of masking", data, shown, sections)
+    write_shown(path, "unmask: audit of masking", data, shown, sections)
 
 
-def write_comparison(
-    path: Path,
-    data: str,
-    *,
-    verdict: str,
-    shown: Iterable[Shown],
-    figures: Mapping[str, Mapping[str, Any]],
-    metrics: Mapping[str, Sequence[Metrics]],
-    entropy: float | None,
+def write_shown(
+    path: Path, title: str, data: str, shown: Iterable[Shown], sections: Sequence[Any], *, remark: str | None = None
 ) -> None:
-    """Writes the page of a comparison.
-
-    Args:
-        path: The file.
-        data: What was compared on which text, in words.
-        verdict: As a sentence without its end.
-        shown: The result's tables.
-        figures: By the name of each figure what `comparison_plot` takes.
-        metrics: By recipe the lines of each run's metrics.jsonl.
-        entropy: Of word frequencies alone, where it is known.
-    """
-    curves: list[Curve] = []  # the held-out loss of each run as it trained: a colour a recipe, named once
-    for number, (name, of_recipe) in enumerate(metrics.items()):
-        for seed, lines in enumerate(of_recipe):
-            held = [line for line in lines if line["kind"] == "evaluation"]
-            style = {"color": f"C{number % 10}", "alpha": 0.8} | ({} if seed else {"label": label_of(name)})
-            curves.append(([line["step"] for line in held], [line["validation_loss"] for line in held], style))
-    if entropy is not None:
-        steps = [step for places, _, _ in curves for step in places] or [0]
-        dashed = {"color": SOFT, "lw": 1, "ls": "--", "label": "word frequencies alone"}
-        curves.append(([min(steps), max(steps)], [entropy] * 2, dashed))
-    plots = [comparison_plot(recipes, what=name) for name, recipes in figures.items() if recipes]
-    sections = [
-        ("As they train", as_markup(plot_lines(curves, "steps", "held-out loss, nats per token")), None),
-        ("Over seeds", as_markup(*plots), None),
-    ]
-    _write_shown(path, f"unmask compare: {', '.join(metrics)}", data, shown, sections, remark=sentence(verdict))
-
-
-def _write_shown(
-    path: Path, title: str, data: str, shown: Iterable[Shown], sections: Sequence[Any], remark: str | None = None
-) -> None:
-    """A page of a result's tables and, by section, plots and a table."""
+    """Writes a page of a result's tables and lines, and by section a heading, plots and a table or None."""
     tables = [Markup(as_html(each)) for each in shown]
-    page = TEMPLATES.get_template("shown.html").render(
-        title=title, data=data, remark=remark, shown=tables, sections=sections
-    )
-    write_atomically(path, page)
+    values = {"title": title, "data": data, "remark": remark, "shown": tables, "sections": sections}
+    write_atomically(path, TEMPLATES.get_template("shown.html").render(values))
 
 
 MOST_CLASSES = 24

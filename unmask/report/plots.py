@@ -82,15 +82,30 @@ def comparison_plot(recipes: Mapping[str, Mapping[str, Any]], *, what: str) -> s
         if estimate["interval"] is not None:
             axes.plot(estimate["interval"], [place, place], color="#1f5fa8", lw=2)
         axes.plot([estimate["mean"]], [place], "D", color="#1f5fa8", ms=6)
-    axes.set_yticks(range(len(recipes)), list(map(label_of, recipes)))
+    axes.set_yticks(range(len(recipes)), list(map(_label, recipes)))
     axes.set_ylim(-0.6, len(recipes) - 0.4)
     axes.invert_yaxis()
     axes.set_xlabel(f"{what}: each seed, mean and 95 % interval")
     return to_svg(figure)
 
 
-def label_of(name: str) -> str:
-    """A recipe's name in a plot: of a file's path the end says most, and dollars are no formulas."""
+def comparison_curves(metrics: Mapping[str, Sequence[Metrics]], entropy: float | None) -> str:
+    """The held-out loss of each recipe's runs as they train, beside that of word frequencies where it is known."""
+    curves: list[Curve] = []
+    for number, (name, of_recipe) in enumerate(metrics.items()):
+        for seed, lines in enumerate(of_recipe):
+            held = [line for line in lines if line["kind"] == "evaluation"]
+            style = {"color": f"C{number % 10}", "alpha": 0.8} | ({} if seed else {"label": _label(name)})
+            curves.append(([line["step"] for line in held], [line["validation_loss"] for line in held], style))
+    if entropy is not None:
+        steps = [step for places, _, _ in curves for step in places] or [0]
+        dashed = {"color": SOFT, "lw": 1, "ls": "--", "label": "word frequencies alone"}
+        curves.append(([min(steps), max(steps)], [entropy] * 2, dashed))
+    return plot_lines(curves, "steps", "held-out loss, nats per token")
+
+
+def _label(name: str) -> str:
+    """Of a file's path the end says most. Dollars are no formulas."""
     return (name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}").replace("$", r"\$")
 
 

@@ -153,8 +153,7 @@ class EvaluationTimes:
     """
 
     def __init__(self, times: int) -> None:
-        self._times, self._made = times, 0
-        self._earliest: float | None = None  # by the trainer's clock
+        self._times, self._made, self._earliest = times, 0, 0.0  # the last by the trainer's clock
 
     def begin(self, trainer: Trainer) -> None:
         """Passes over what was due before, in a training that goes on."""
@@ -163,22 +162,18 @@ class EvaluationTimes:
     def is_due(self, trainer: Trainer, report: StepReport) -> bool:
         """Whether to evaluate behind this step; rank 0's clock decides for all."""
         due = int(report.progress * self._times)
-        if due <= self._made and report.progress < 1.0:
-            return False
-        if trainer.settings.minutes is not None:
-            early = self._earliest is not None and trainer.clock() < self._earliest
-            if trainer.group.all_gather([early])[0][0]:
-                return False
-        self._made = due
-        return True
+        is_due = due > self._made or report.progress >= 1.0
+        if is_due and trainer.settings.minutes is not None:
+            is_due = bool(trainer.group.all_gather([trainer.clock() >= self._earliest])[0][0])
+        self._made = due if is_due else self._made
+        return is_due
 
     @contextmanager
     def timed(self, trainer: Trainer) -> Iterator[None]:
-        """Around an evaluation: the next one is made after nine times as long."""
+        """Around an evaluation, which says when the next one may be made."""
         begin = trainer.clock()
         yield
-        end = trainer.clock()
-        self._earliest = end + (end - begin) * (1.0 - BESIDE) / BESIDE
+        self._earliest = begin + (trainer.clock() - begin) / BESIDE
 
 
 class StopAtSignal(Callback):

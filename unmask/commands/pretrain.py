@@ -153,7 +153,11 @@ class Run(Finished):
                 lines.append((f"{name} text", f"{losses}; {bits}"))
         lines += [
             ("trained", f"{s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"),
-            *([("speed", f"{s['tokens_per_second']:,.0f} tokens a second")] if s["seconds"] >= 1.0 else []),
+            *(
+                [("speed", f"{s['tokens_per_second']:,.0f} tokens a second")]
+                if s["steps"] >= 10 and s["seconds"] >= 1.0
+                else []
+            ),
             ("model", s["model"]),
             ("report", str(self.folder / "report.html")),
         ]

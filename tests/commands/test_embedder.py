@@ -162,17 +162,20 @@ def test_it_ends_early_with_the_best(base: Path, corpus: Path, tmp_path: Path) -
 
 
 def test_pairs_alone_and_a_bare_encoder(
-    tokenizer: Tokenizer, make_model: Callable[..., MaskedLM], tmp_path: Path
+    tokenizer: Tokenizer, make_model: Callable[..., MaskedLM], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     bare, pairs = tmp_path / "bare", tmp_path / "pairs.jsonl"
     save_model(make_model(layout="bert", dropout=0.1), bare, with_head=False)
     tokenizer.save(bare, max_length=64)
     write_partners(pairs)
-    pairs_alone = FAST | {"embedder.mlm_weight": 0}
-    for options, named in (({}, "mlm_weight"), ({"sparse": True, "settings": pairs_alone}, "sparse")):
+    for changes, named in (({"embedder.mlm_weight": 0.1}, "mlm_weight"), ({"embedder.sparse": {}}, "sparse")):
         with pytest.raises(ModelError, match=f"bare encoder .*{named}"):
-            unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2, **options)  # type: ignore[arg-type]
-    trained = unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2, settings=pairs_alone)
+            unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2, settings=FAST | changes)
+    with caplog.at_level("INFO"):
+        trained = unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2, settings=FAST)
+    said = [line for line in caplog.messages if "head" in line]
+    assert len(said) == 1, said
+    assert "no head for masked tokens" in said[0]
     assert trained.data == {"given_pairs": 5}
     assert not unmask.load(tmp_path / "e").has_head
     assert trained.model.embed(["the king"]).shape == (1, 32)

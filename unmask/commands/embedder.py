@@ -158,6 +158,8 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
                 return None
             if plan.maker is not None and plan.texts and not goes_on:
                 reporter.note(f"text is read and held out as in {plan.maker}, but for what --set corpus says")
+            if not plan.has_head:
+                reporter.note(f"{plan.model} has no head for masked tokens, so pairs alone are learned")
             return goes_on
 
         goes_on = on_rank_zero(group, begin)
@@ -268,14 +270,16 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
     tokenizer = load_tokenizer(folder)
     config = read_fitting_config(folder, tokenizer)
     has_head = has_prediction_head(folder, config.layout)
-    if not has_head and (chosen.mlm_weight > 0.0 or chosen.sparse is not None):
+    if not has_head and (own.get("mlm_weight") or chosen.sparse is not None):
         what, way_out = "of which sparse vectors are made", "go without sparse vectors"
         if chosen.sparse is None:
-            what, way_out = "which are to be learned beside the pairs", "learn pairs alone (embedder.mlm_weight=0)"
+            what, way_out = "which embedder.mlm_weight would have learned beside the pairs", "leave that setting out"
         raise ModelError(
             f"{folder}: a bare encoder without a head for masked tokens, {what}; {way_out}, or give a masked language "
             "model"
         )
+    if not has_head:
+        chosen = chosen.model_copy(update={"mlm_weight": 0.0})
     room = config.max_position_embeddings - len(tokenizer.special.around)
     lengths = {"first_lengths": chosen.first_lengths, "second_lengths": chosen.second_lengths}
     if any(least > room for least, _ in lengths.values()):

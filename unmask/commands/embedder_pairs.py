@@ -134,7 +134,8 @@ class EmbedderSettings(Settings):
         temperature: That similarities are divided by; None: 0.05, and 5 for sparse vectors, whose products are large.
         dimensions: Beginnings of the vectors that are to be good vectors by themselves; None: halves of the hidden
             size down to 64; an empty list: none.
-        mlm_weight: Of the loss per predicted token beside that per pair; 0 predicts none.
+        mlm_weight: Of the loss per predicted token beside that per pair; 0 predicts none, as for a model without a head
+            for masked tokens.
         mask_rate: Share of the tokens that is hidden for that.
         masked: In which texts of a pair tokens are hidden: the `first`, the `second` (with the wrong
             answers) or `both`. Vectors are made of what is left, which of a short text may be too little.

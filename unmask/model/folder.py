@@ -268,8 +268,9 @@ def _load(
 def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
     """Loads a model that unmask or transformers wrote.
 
-    A folder of a bare encoder, such as a sentence encoder, gets a new head, and the log says so. A head for classes is
-    loaded where it stands beside that for masked tokens. `mask_id` is the tokenizer's.
+    A folder of a bare encoder, such as a sentence encoder, gets a new head, which who uses it says
+    (`has_prediction_head`). A head for classes is loaded where it stands beside that for masked tokens. `mask_id` is the
+    tokenizer's.
     """
     content, layout = read_config_file(folder)
     config, where = layout.read_config(content, mask_id=mask_id), folder / WEIGHTS
@@ -286,7 +287,6 @@ def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
     model, weights, names = _load(folder, config, lambda: heads_for(config, label_names=label_names))
     has_head, table = "head.bias" in names, model.encoder.tokens
     if not has_head:
-        log.warning("%s: there is no masked-language-model head; a new, untrained one is made", where)
         draw(model.head.dense.weight, config.initializer_range, torch.Generator().manual_seed(0))
     for name in layout.known:
         decoder = weights.get(name) if has_head and name.endswith("decoder.weight") else None

@@ -147,7 +147,30 @@ FORMS = [
          '{"question": "Who?", "context": "Mira is.", "answers": {"text": ["is", "Ben"], "answer_start": [3, 0]}}\n',
          [("Who?", "Mira is.", ["is"])]),
     # Pairs that belong together
-    Form(PAIRS, "query and text", "a.csv", "query,text\nsea?,The sea is wet.\n", [("sea?", "The sea is wet.", "")]),
+    Form(PAIRS, "a list of right answers, and of wrong ones (FlagEmbedding)", "a.jsonl",
+         '{"query": "sea?", "pos": ["It is wet.", "Water."], "neg": ["Sand.", "Fire."], "pos_scores": [0.9, 0.8]}\n',
+         [("sea?", "It is wet.", "Sand."), ("sea?", "It is wet.", "Fire."),
+          ("sea?", "Water.", "Sand."), ("sea?", "Water.", "Fire.")]),
+    Form(PAIRS, "a list of texts that belong together", "a.jsonl", '{"set": ["Sea.", "Water.", "Waves."]}\n',
+         [("Sea.", "Water."), ("Sea.", "Waves.")]),
+    Form(PAIRS, "arrays: a query, a text, wrong ones", "a.jsonl",
+         '["sea?", "It is wet."]\n["fire?", "Hot.", "Cold.", "Wet."]\n',
+         [("sea?", "It is wet."), ("fire?", "Hot.", "Cold."), ("fire?", "Hot.", "Wet.")]),
+    Form(PAIRS, "objects with ids, titles and texts (Tevatron, DPR)", "a.jsonl",
+         '{"query_id": "q1", "query": "sea?", "positive_passages": [{"docid": "d7", "title": "Sea", "text": "Wet."}], '
+         '"negative_passages": [{"docid": "d8", "text": "Sand."}]}\n',
+         [("sea?", "Sea Wet.", "Sand.")]),
+    Form(PAIRS, "query and text", "a.csv", "query,text\nsea?,The sea is wet.\n", [("sea?", "The sea is wet.")]),
+    Form(PAIRS, "several wrong answers in columns", "a.csv",
+         "anchor,positive,negative_1,negative_2\nsea?,Wet.,Sand.,\nfire?,Hot.,Cold.,Wet.\n",
+         [("sea?", "Wet.", "Sand."), ("fire?", "Hot.", "Cold."), ("fire?", "Hot.", "Wet.")]),
+    Form(PAIRS, "two columns of any name, and one of 0 and 1", "a.jsonl",
+         '{"qid": "a1", "frage": "See?", "antwort": "Nass.", "passt": 1}\n'
+         '{"qid": "a2", "frage": "See?", "antwort": "Sand.", "passt": 0}\n', [("See?", "Nass.", "Sand.")]),
+    Form(PAIRS, "two texts with a score from 0 to 1; below 0.5 they are a wrong answer", "a.csv",
+         "sentence1,sentence2,score\nsea?,Wet.,0.9\nsea?,Sand.,0.1\n", [("sea?", "Wet.", "Sand.")]),
+    Form(PAIRS, "two columns without a header", "a.tsv", "sea?\tThe sea is wet.\nfire?\tIt is hot.\n",
+         [("sea?", "The sea is wet."), ("fire?", "It is hot.")]),
 ]  # fmt: skip
 
 
@@ -159,7 +182,8 @@ def holds(form: Form, folder: Path) -> list[Any]:
         return [document.text for document in Documents(path, form.columns.get("text"))]
     if form.kind == PAIRS:
         queries, texts = read_pairs(path, form.columns, lambda _: None)
-        return list(zip(queries, texts[: len(queries)], texts[len(queries) :], strict=True))
+        rows = zip(queries, texts[: len(queries)], texts[len(queries) :], strict=True)
+        return [tuple(filter(None, row)) for row in rows]
     records = read_labelled(path, task_named(form.kind), Columns(**form.columns)).records
     if form.kind == "tag":
         return [(record.words, record.tags) for record in records]

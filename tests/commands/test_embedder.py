@@ -168,7 +168,7 @@ def test_pairs_alone_and_a_bare_encoder(
     save_model(make_model(layout="bert", dropout=0.1), bare, with_head=False)
     tokenizer.save(bare, max_length=64)
     write_partners(pairs)
-    for changes, named in (({"embedder.mlm_weight": 0.1}, "mlm_weight"), ({"embedder.sparse": {}}, "sparse")):
+    for changes, named in (({"embedder.mlm_weight": 0.1}, "mlm_weight"), (SPARSE, "sparse")):
         with pytest.raises(ModelError, match=f"bare encoder .*{named}"):
             unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2, settings=FAST | changes)
     with caplog.at_level("INFO"):

@@ -139,9 +139,30 @@ def test_given_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert [int((sides == side).sum()) for side in (0, 1, 2)] == [2, 2, 1]
 
 
+def test_wrong_answers_of_a_pair_take_turns(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Epoch by epoch; the pair counts once, whatever the number of its wrong answers."""
+    rows = [{"query": "a king", "pos": ["the king"], "neg": ["the dog", "the ship", "the cat"]},
+            {"query": "a dog", "pos": ["dogs", "the dogs"], "neg": []}]  # fmt: skip
+    (tmp_path / "p.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    notes: list[str] = []
+    pairs = read_pairs(tmp_path / "p.jsonl", {}, notes.append)
+    data = pair_data(None, pairs, tokenizer, SHORT, max_positions=64, note=notes.append)
+    assert "pairs: 3, 1 of them with a wrong answer or several, 3 in all" in notes
+    assert (data.stream.size, data.facts["given_pairs"]) == (3, 3)
+    seen = []
+    for epoch in range(4):
+        rows_of = data.stream.batch(Cursor(epoch), 1).rows
+        (at,) = (rows_of.classes["side"].view(-1) == 2).nonzero()
+        ids = rows_of.input_ids.view(-1)[at[0] + 1 :].tolist()
+        seen.append(tokenizer.backend.decode(ids[: ids.index(tokenizer.special.sep)]))
+    assert seen == ["the dog", "the ship", "the cat", "the dog"]
+
+
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        ("p.jsonl", '{"frage": "a b", "antwort": "c d", "quelle": "e f"}\n', "embedder.columns.query"),
+        ("p.jsonl", '{"query": "a", "pos": [7, 8], "neg": [9]}\n', "columns are query, pos, neg"),
         ("p.txt", "one line", "p.txt"),
         ("p.csv", "query,label\na,1\n", "text"),
         ("p.csv", "query,text,label\na,b,neutral\n", "row 2 .* 'neutral' in column 'label'"),

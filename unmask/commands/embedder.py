@@ -278,8 +278,6 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
             f"{folder}: a bare encoder without a head for masked tokens, {what}; {way_out}, or give a masked language "
             "model"
         )
-    if not has_head:
-        chosen = chosen.model_copy(update={"mlm_weight": 0.0})
     room = config.max_position_embeddings - len(tokenizer.special.around)
     lengths = {"first_lengths": chosen.first_lengths, "second_lengths": chosen.second_lengths}
     if any(least > room for least, _ in lengths.values()):
@@ -287,7 +285,8 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
             f"embedder.first_lengths and second_lengths begin with {chosen.first_lengths[0]} and "
             f"{chosen.second_lengths[0]} tokens, but the model has room for {room}; give shorter ones"
         )
-    fitted = chosen.model_copy(update={key: (least, min(most, room)) for key, (least, most) in lengths.items()})
+    changes: dict[str, Any] = {key: (least, min(most, room)) for key, (least, most) in lengths.items()}
+    fitted = chosen.model_copy(update=changes | ({} if has_head else {"mlm_weight": 0.0}))
     name = lasting_name(model, folder)
 
     # What is held out: as where the model comes from, unless the settings say something else.

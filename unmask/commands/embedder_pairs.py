@@ -30,7 +30,7 @@ from unmask.data.rows import WHOLE, Cursor, RowBatch, Rows, Share, fill_rows
 from unmask.data.settings import Reading
 from unmask.model.card_head import CardSettings
 from unmask.model.pooling import POOLINGS
-from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import EncodedText, Tokenizer
 from unmask.train.contrast import DOCUMENT, FIRST, PAIR, SECOND, SIDE, TEXT, WRONG
 from unmask.train.settings import AdamWSettings, CheckpointSettings, MuonSettings
 
@@ -265,6 +265,14 @@ class TokenPairs:
         return TokenPairs(self.begin[:, which], self.length[:, which], self.document[:, which])
 
 
+def begins_of_pairs(pairs: TokenPairs) -> Ints:
+    """Where each pair begins, among pairs of which one with several wrong answers comes with each of them in turn; and
+    behind the last, where they end."""
+    same = (pairs.begin[:, 1:] == pairs.begin[:, :-1]) & (pairs.length[:, 1:] == pairs.length[:, :-1])
+    again = same[FIRST] & same[SECOND] & (pairs.begin[WRONG, 1:] != pairs.begin[WRONG, :-1])
+    return np.flatnonzero(np.concatenate([[True], ~again, [True]])[-len(pairs) - 1 :])
+
+
 NO_PAIRS = TokenPairs(*[np.zeros((3, 0), dtype=np.int64)] * 3)
 
 
@@ -415,7 +423,8 @@ class PairStream:
 
     def __init__(self, drawer: PairDrawer, own: TokenPairs, tokenizer: Tokenizer, *, max_positions: int) -> None:
         self.drawer, self.own, self.tokenizer, self.settings = drawer, own, tokenizer, drawer.settings
-        self.size = len(drawer.parts) + len(own)
+        self.begins = begins_of_pairs(own)
+        self.size = len(drawer.parts) + len(self.begins) - 1
         self.batches = max(1, math.ceil(self.size / self.settings.batch_size))
         self.pairs_a_step = -(-self.size // self.batches)  # some have one less
         longest = max(self.settings.longest, int(own.length.max(initial=0))) + len(tokenizer.special.around)
@@ -451,7 +460,9 @@ class PairStream:
             crops = self.drawer.draw(other, mix_ints(key, _NEXT), kind=CROPS)
             drawn.begin[WRONG, has], drawn.length[WRONG, has] = crops.begin[SECOND], crops.length[SECOND]
             drawn.document[WRONG, has] = parts.key[other]
-        own = self.own.chosen(chosen[chosen >= len(parts)] - len(parts))
+        # Wrong answers of a pair take turns, epoch by epoch.
+        of_own = chosen[chosen >= len(parts)] - len(parts)
+        own = self.own.chosen(self.begins[of_own] + epoch % np.diff(self.begins)[of_own])
         columns = zip(vars(drawn).values(), vars(own).values(), strict=True)
         rows, num_tokens = self.rows(TokenPairs(*(np.concatenate(both, axis=1) for both in columns)))
         is_last = cursor.window + 1 == self.batches
@@ -526,6 +537,35 @@ def _document_facts(
     return facts
 
 
+def _own_pairs(
+    pairs: tuple[list[str], list[str]],
+    keys: Ints,
+    tokenizer: Tokenizer,
+    settings: EmbedderSettings,
+    note: Callable[[str], None],
+    *,
+    place: int,
+) -> tuple[EncodedText, TokenPairs]:
+    """The texts of the user's own pairs, each once, whose tokens begin at a place; and the pairs, of which one with
+    several wrong answers comes with each. `keys` are those of right answers, then of wrong ones."""
+    queries, answers = pairs
+    number_of = {text: number for number, text in enumerate(dict.fromkeys([*queries, *answers]))}
+    numbers = np.array([number_of[text] for text in (*queries, *answers)]).reshape(3, -1)
+    encoded, lengths = tokenizer.encode_joined(list(number_of))
+    if cut := int((lengths > settings.longest).sum()):
+        are_longer = f"are longer than {settings.longest} tokens; their ends are not seen"
+        note(f"pairs: {cut:,} of {len(lengths):,} texts {are_longer}")
+    key, wrong_key = np.split(keys, 2)
+    begins = place + np.cumsum(lengths) - lengths
+    own = TokenPairs(begins[numbers], np.minimum(lengths, settings.longest)[numbers], np.stack([key, key, wrong_key]))
+    own = own.chosen((own.length[FIRST] > 0) & (own.length[SECOND] > 0))
+    first, is_wrong = begins_of_pairs(own)[:-1], own.length[WRONG] > 0
+    with_wrong = int(np.maximum.reduceat(is_wrong, first).sum()) if len(first) else 0
+    several = f" or several, {int(is_wrong.sum()):,} in all" if is_wrong.sum() > with_wrong else ""
+    note(f"pairs: {len(first):,}, {with_wrong:,} of them with a wrong answer{several}")
+    return encoded, own
+
+
 def _split(
     own: TokenPairs, texts: TokenTexts, settings: EmbedderSettings, note: Callable[[str], None]
 ) -> tuple[TokenPairs, TokenPairs]:
@@ -581,25 +621,13 @@ def pair_data(
     # The user's own: their tokens stand behind those of documents; of long texts the beginnings are used.
     own = held_own = NO_PAIRS
     if pairs is not None:
-        queries, answers = pairs
-        encoded, lengths = tokenizer.encode_joined([*queries, *answers])
-        begins = len(ids) + np.cumsum(lengths) - lengths
-        if cut := int((lengths > settings.longest).sum()):
-            are_longer = f"are longer than {settings.longest} tokens; their ends are not seen"
-            note(f"pairs: {cut:,} of {len(lengths):,} texts {are_longer}")
+        keys = cluster_keys(pairs[1], Clusters())[1] if texts is None else texts.answers
+        encoded, every = _own_pairs(pairs, keys, tokenizer, settings, note, place=len(ids))
         ids = np.concatenate([ids, encoded.input_ids])
         word_starts = np.concatenate([word_starts, encoded.word_starts.view(np.uint8)])
-        keys = cluster_keys(answers, Clusters())[1] if texts is None else texts.answers
-        key, wrong_key = np.split(keys, 2)
-        every = TokenPairs(
-            begins.reshape(3, -1),
-            np.minimum(lengths, settings.longest).reshape(3, -1),
-            np.stack([key, key, wrong_key]),
-        )
-        every = every.chosen((every.length[FIRST] > 0) & (every.length[SECOND] > 0))
-        note(f"pairs: {len(every):,}, {int((every.length[WRONG] > 0).sum()):,} of them with a wrong answer")
         own, held_own = _split(every, documents, settings, note)
-        facts["given_pairs"] = len(own)
+        held_own = held_own.chosen(begins_of_pairs(held_own)[:-1])
+        facts["given_pairs"] = len(begins_of_pairs(own)) - 1
         if not len(parts) and len(np.unique(own.document[SECOND])) < 2:
             raise CorpusError("all pairs have the same text, so there is nothing to contrast it with; give more pairs")
         if not len(parts) and len(np.unique(content_hashes(ids, own.begin[FIRST], own.length[FIRST]))) < 2:

@@ -8,7 +8,9 @@ A document of more than 4,096 tokens is several here, since what stands far apar
 is tokenized once; the arrays stay in the run's folder. The user's own pairs stand in a table:
 
     query, text                two texts that belong together
-    query, text, negative      and one that does not belong to the query
+    query, text, negative      and one that does not belong to the query; or several: negative_1, negative_2, ...
+    query, pos, neg            lists of right and of wrong answers, of texts or of objects with one
+    set; or arrays             {"set": [a, b, c]} belong together; in [a, b, c] what follows the second does not
     query, text, label         1: they belong together; 0: they do not, and the text is a wrong answer where the query
                                has a right one in another row; or a score from 0 to 1, of which 0.5 and more are 1
 """
@@ -21,7 +23,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,11 +35,11 @@ from unmask.core.errors import CorpusError, DataError, RunError, shown
 from unmask.core.files import writing
 from unmask.core.hashing import GOLDEN, mix
 from unmask.core.results import Notify, Progress
-from unmask.data.columns import USUAL, Role, find_column
+from unmask.data.columns import USUAL, Role, find_column, value_at
 from unmask.data.corpus import Corpus
 from unmask.data.groups import Clusters
 from unmask.data.near_duplicates import hash_texts
-from unmask.data.reading import BadInput, broken_character
+from unmask.data.reading import BadInput, Row, broken_character
 from unmask.data.settings import CorpusSettings, Reading
 from unmask.data.sources import find_sources
 from unmask.data.tables import AS_FOUND, first_rows, laid_out, rows_of
@@ -48,7 +50,8 @@ Ints = NDArray[np.int64]
 DOCUMENT_TOKENS = 4096
 TITLE_WORDS = 16
 RIGHT = 0.5  # score of a pair that belongs together, at least
-_ROLES: Mapping[str, Role] = {"query": "query", "text": "answer", "negative": "negative", "label": "match"}
+PairPart = Literal["query", "text", "negative", "label"]
+_ROLES: Mapping[PairPart, Role] = {"query": "query", "text": "answer", "negative": "negative", "label": "match"}
 _BROKEN_CHARS = 50  # a line that is as long and ends within a sentence was broken to fit a page
 _MOSTLY = 0.5  # of the documents with several parts: if more begin with what looks like a title, it is one
 _TITLE, _BODY, _MARKED = 1, 2, 3  # what a document begins with: a line that looks like a title, none, a marked title
@@ -341,11 +344,46 @@ def _from_prepared(root: Path, answers: Sequence[str], tokenizer: Tokenizer) -> 
 # ----------------------------------------
 # Pairs of the user's own, as texts.
 
+# Columns of right answers, and of wrong ones, of which there may be several, each with a text or a list of them.
+_ANSWERS = re.compile(
+    r"(?:(?P<right>pos(?:itive)?)|(?:hard_?)?neg(?:ative)?)s?(?:_(?:passage|ctx|text|doc|document)s?)?(?:_?\d+)?", re.I
+)
+_TEXT_FIELDS = ("text", "passage", "content", "contents", "document")  # of an object that stands for a text
+_IDS = ("id", "ids", "idx", "index")  # how columns of ids are called at their ends
+_PARTS: tuple[PairPart, ...] = ("query", "text", "negative")
+
+
+def texts_of(value: Any) -> list[str] | None:
+    """The texts that a value is: itself, those of a list, or that of an object, its title before it; None where it is
+    none of these."""
+    if value is None or isinstance(value, str):
+        return [value] if value and value.strip() else []
+    if isinstance(value, dict):
+        text = next((value[name] for name in _TEXT_FIELDS if isinstance(value.get(name), str)), None)
+        return None if text is None else texts_of(f"{value.get('title') or ''} {text}".strip())
+    parts = [texts_of(each) for each in value] if isinstance(value, list) else [None]
+    return None if None in parts else [text for part in parts for text in part or ()]
+
+
+def _texts_at(row: Row, columns: Sequence[str], where: str) -> list[str]:
+    texts: list[str] = []
+    for column in columns:
+        value = value_at(row, column)
+        if (some := texts_of(value)) is None:
+            raise CorpusError(f"{where} {shown(value)} in column {column!r}, which is no text")
+        if broken := next(filter(None, map(broken_character, some)), None):
+            raise CorpusError(f"{where} {broken} in column {column!r}, which is no character; take it out")
+        texts += some
+    return texts
+
 
 def read_pairs(
     path: Path, columns: Mapping[str, str], note: Callable[[str], None], reading: Reading = AS_FOUND
 ) -> tuple[list[str], list[str]]:
-    """Reads a table of pairs; columns that are not named are looked for by usual names.
+    """Reads a table of pairs; columns that are not named are looked for by usual names, and else by what they hold.
+
+    A query with several right answers is a pair with each of them; a pair with several wrong answers comes once with
+    each of these, one after the other.
 
     Returns:
         The queries; and the right answer of each, and after them a wrong one of each, empty where there is none.
@@ -356,76 +394,114 @@ def read_pairs(
 
     bad = BadInput(skip=False, way_out=None, encoding=reading.encoding)
     source = laid_out(sources[0], bad, columns.values(), reading)
-    column_of = _find_columns(path, first_rows(source, bad), columns)
-    note("pairs: " + ", ".join(f"{role} in {column!r}" for role, column in column_of.items()))
-    right: list[tuple[str, str, str]] = []
+    columns_of = _find_columns(path, first_rows(source, bad), columns)
+    used = [name for names in columns_of.values() for name in names]
+    said = ", ".join(f"{part} in {' and '.join(map(repr, names))}" for part, names in columns_of.items())
+    is_list, is_array = columns_of["query"] == columns_of["text"], columns_of["text"] == ["text"]
+    if is_list:
+        said = "arrays of a query, a text and wrong ones" if is_array else f"texts of a list in {used[0]!r} go together"
+    note(f"pairs: {said} (embedder.columns names others)")
+    right: list[tuple[str, str, list[str]]] = []
     wrong: dict[str, list[str]] = defaultdict(list)
     num_pairs = num_chars = num_partial = 0
-    for number, row in rows_of(source, bad, only=list(column_of.values())):
-        where, texts = f"{path}: row {number} has", dict.fromkeys(("query", "text", "negative"), "")
-        for name in texts:
-            column = column_of.get(name, "")
-            value = row.get(column)
-            if value is not None and not isinstance(value, str):
-                raise CorpusError(f"{where} {shown(value)} in column {column!r}, which is no text")
-            if broken := broken_character(value or ""):
-                raise CorpusError(f"{where} {broken} in column {column!r}, which is no character; take it out")
-            texts[name] = value if value and value.strip() else ""
-        query, text, negative = texts.values()
-        if not query or not text:
+    for number, row in rows_of(source, bad, only=used):
+        where = f"{path}: row {number} has"
+        queries, answers, negatives = (_texts_at(row, columns_of.get(part, ()), where) for part in _PARTS)
+        if is_list:
+            end = 2 if is_array else len(answers)
+            queries, answers, negatives = queries[:1], answers[1:end], answers[end:]
+        if not queries or not answers:
             num_partial += 1
             continue
-        num_pairs, num_chars = num_pairs + 1, num_chars + len(query) + len(text) + len(negative)
+        num_pairs += len(queries) * len(answers) * max(1, len(negatives))
+        num_chars += sum(map(len, (*queries, *answers, *negatives)))
         check_size(path, num_pairs, num_chars)
-        if "label" not in column_of or _belongs(row.get(column_of["label"]), column_of["label"], where):
-            right.append((query, text, negative))
-        else:
-            wrong[query].append(text)
+        label = columns_of.get("label")
+        belong = label is None or _belongs(value_at(row, label[0]), label[0], where)
+        for query in queries:
+            wrong[query] += [] if belong else answers
+            right += [(query, answer, negatives) for answer in answers if belong]
     if not right:
         raise CorpusError(f"{path}: no row is a pair that belongs together; there must be two at the least")
     if num_partial:
         note(f"pairs: left out: {num_partial:,} rows without one of the texts")
-    queries = [query for query, _, _ in right]
-    if lost := sum(len(texts) for query, texts in wrong.items() if query not in set(queries)):
+    asked = {query for query, _, _ in right}
+    if lost := sum(len(texts) for query, texts in wrong.items() if query not in asked):
         note(f"pairs: left out: {lost:,} wrong pairs whose query has no right one")
 
     # Wrong answers of the same query, in turn, where the row itself has none.
-    negatives = [
-        negative or (wrong[query][place % len(wrong[query])] if wrong[query] else "")
-        for place, (query, _, negative) in enumerate(right)
+    rows = [
+        (query, answer, negative)
+        for place, (query, answer, negatives) in enumerate(right)
+        for negative in negatives or [wrong[query][place % len(wrong[query])] if wrong[query] else ""]
     ]
-    return queries, [*(text for _, text, _ in right), *negatives]
+    return [query for query, _, _ in rows], [*(answer for _, answer, _ in rows), *(negative for *_, negative in rows)]
 
 
-def _find_columns(path: Path, rows: Sequence[dict[str, Any]], named: Mapping[str, str]) -> dict[str, str]:
+def _find_columns(path: Path, rows: Sequence[Row], named: Mapping[str, str]) -> dict[PairPart, list[str]]:
+    """The columns of each part of a pair: the named one, else those with usual names, else by what they hold."""
     names = list(dict.fromkeys(name for row in rows for name in row))
-    column_of: dict[str, str] = dict(named)
-    for name, role in _ROLES.items():
-        column = find_column(rows, role, named.get(name), where=path, taken=tuple(column_of.values()))
-        if column is not None:
-            column_of[name] = column
-    if names[:2] == ["0", "1"] and not named:  # a table without a header
-        column_of = dict(zip(("query", "text", "negative"), names, strict=False))
-    if lacking := next((name for name in ("query", "text") if name not in column_of), None):
-        usual = ", ".join(USUAL[_ROLES[lacking]][:4])
-        raise CorpusError(
-            f"{path}: no column is called like that of the {lacking} ({usual}, ...); columns are {', '.join(names)}; "
-            f"name it with --set embedder.columns.{lacking}=NAME"
-        )
-    return column_of
+    column_of: dict[PairPart, list[str]] = {}
+    taken: set[str] = set()
+    for part in sorted(_ROLES, key=lambda part: part not in named):
+        if (name := find_column(rows, _ROLES[part], named.get(part), where=path, taken=taken)) is not None:
+            column_of[part] = [name]
+            taken.add(name)
+
+    # Of the others, those that hold texts; among them the answers by their names, of which there may be several.
+    values = {name: [row[name] for row in rows if row.get(name) not in (None, "", [])] for name in names}
+    textual = []
+    for name in names:
+        texts = [texts_of(value) for value in values[name]]
+        with_letters = sum(each is not None and any(map(str.isalpha, "".join(each))) for each in texts)
+        if name not in taken and None not in texts and 2 * with_letters > len(texts):
+            textual.append(name)
+    for name in [name for name in textual if _ANSWERS.fullmatch(name)]:
+        part: PairPart = "text" if _ANSWERS.fullmatch(name)["right"] else "negative"
+        if part not in named and all(map(_ANSWERS.fullmatch, column_of.get(part, ()))):
+            column_of.setdefault(part, []).append(name)
+        textual.remove(name)
+
+    # A list of texts, or as many columns as parts are missing; without a header the first ones.
+    has_header = names[:1] != ["0"]
+    textual = [name for name in textual if not name.lower().endswith(_IDS)]
+    textual = names if not has_header and len(textual) < 2 else textual
+    lists = [name for name in (*column_of.get("text", ()), *textual) if all(isinstance(v, list) for v in values[name])]
+    if "query" not in column_of and len(lists) == 1 and (textual or lists) == lists:
+        column_of["query"] = column_of["text"] = lists
+    lacking = [part for part in _PARTS[:2] if part not in column_of]
+    if lacking and (len(textual) == len(lacking) or not has_header):
+        parts = lacking if has_header else [*lacking, "negative"]
+        column_of |= {part: [name] for part, name in zip(parts, textual, strict=False)}
+    for part in lacking:
+        if part not in column_of:
+            usual = ", ".join(USUAL[_ROLES[part]][:4])
+            raise CorpusError(
+                f"{path}: no column is called like that of the {part} ({usual}, ...); columns are {', '.join(names)}; "
+                f"name it with --set embedder.columns.{part}=NAME"
+            )
+    scores = {name: set(map(_score, values[name])) for name in names if not name.lower().endswith(_IDS)}
+    flags = [name for name, some in scores.items() if 1.0 in some and some <= {0.0, 1.0}]
+    if "label" not in column_of and flags:
+        column_of["label"] = flags[:1]
+    return {part: column_of[part] for part in _ROLES if part in column_of}
 
 
 def _belongs(value: Any, column: str, where: str) -> bool:
     """Whether a label says that two texts belong together."""
-    text = str(value).strip().lower()
-    try:
-        score = float({"true": "1", "false": "0"}.get(text, text))
-    except ValueError:
-        score = -1.0
+    score = _score(value)
     if not 0.0 <= score <= 1.0:
         raise CorpusError(
             f"{where} {shown(value)} in column {column!r}; a label is 1 for texts that belong together and 0 for "
-            "others, or a score from 0 to 1. Change it, or learn classes and grades of pairs with unmask finetune "
-            "--task pairs or regress"
+            "others, or a score from 0 to 1 (divide others by the highest). Change it, or learn classes and grades of "
+            "pairs with unmask finetune --task pairs or regress"
         )
     return score >= RIGHT
+
+
+def _score(value: Any) -> float:
+    text = str(value).strip().lower()
+    try:
+        return float({"true": "1", "false": "0"}.get(text, text))
+    except ValueError:
+        return -1.0

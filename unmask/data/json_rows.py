@@ -1,7 +1,7 @@
 """Rows of JSON, read value by value: whatever the size of an array, memory is that of one row and a piece of the file.
 
-    lines     {"text": "One."}                                      one row a line; a string is a text
-              {"text": "Two."}
+    lines     {"text": "One."}                                      one row a line; a string is a text, and an array of
+              {"text": "Two."}                                      strings is one in parts
     array     [{"text": "One."}, {"text": "Two."}]                  `json.dump`, pandas' orient="records"
     object    {"version": "1", "data": [{"text": "One."}, ...]}     the one field that is a list of objects
 
@@ -265,12 +265,15 @@ def _lines(path: Path, bad: BadInput, stretch: Stretch | None) -> Iterator[tuple
         except ValueError as error:
             bad.report(NOT_JSON, f"{path}: line {number}{behind} {error}")
             continue
-        if isinstance(value, dict):
-            yield number, value
-        elif isinstance(value, str):
-            yield number, {"text": value}
+        if _is_row(value):
+            yield number, value if isinstance(value, dict) else {"text": value}
         else:
             bad.report(NOT_JSON, f"{path}: line {number}{behind} is {type(value).__name__}, not an object")
+
+
+def _is_row(value: Any) -> bool:
+    is_texts = isinstance(value, list) and value and all(isinstance(each, str) for each in value)
+    return isinstance(value, str | dict) or is_texts
 
 
 def _streamed(path: Path, bad: BadInput, field: str | None, way_out: str) -> Iterator[tuple[int, Row]]:
@@ -286,8 +289,8 @@ def _streamed(path: Path, bad: BadInput, field: str | None, way_out: str) -> Ite
             list_name = name
             if bad.skip and bad.is_broken(text.source):
                 continue
-            if isinstance(value, str | dict):
-                yield number, {"text": value} if isinstance(value, str) else value
+            if _is_row(value):
+                yield number, value if isinstance(value, dict) else {"text": value}
             else:
                 bad.report(NOT_JSON, f"{path}: row {number} is {type(value).__name__}, not an object")
     except NotJsonError as error:

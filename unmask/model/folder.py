@@ -268,9 +268,8 @@ def _load(
 def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
     """Loads a model that unmask or transformers wrote.
 
-    A folder of a bare encoder, such as a sentence encoder, gets a new head, which who uses it says
-    (`has_prediction_head`). A head for classes is loaded where it stands beside that for masked tokens. `mask_id` is the
-    tokenizer's.
+    A folder of a bare encoder, such as a sentence encoder, gets a new head (`has_prediction_head`). A head for classes
+    is loaded where it stands beside that for masked tokens. `mask_id` is the tokenizer's.
     """
     content, layout = read_config_file(folder)
     config, where = layout.read_config(content, mask_id=mask_id), folder / WEIGHTS

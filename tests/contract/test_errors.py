@@ -236,7 +236,7 @@ USING: dict[str, Case] = {
     "no mask": ("SettingsError", "[MASK]", lambda p: unmask.fill(p.model, "Anna sees .")),
     "no candidates": ("SettingsError", "top_k", lambda p: unmask.fill(p.model, "Anna [MASK] .", top_k=0)),
     "a long text": (
-        "SettingsError", "long_texts", lambda p: unmask.embed(p.model, p.samples / "lines.txt", out=f"{p.out}.npy")
+        "SettingsError", "long_texts", lambda p: unmask.load(p.model).embed(["a " * 999], long_texts="error")
     ),
     "an ending": ("RunError", ".txt", lambda p: unmask.embed(p.model, p.broken / "short.txt", out=f"{p.out}.txt")),
     "a pooling": (
@@ -322,7 +322,7 @@ TYPED: dict[str, tuple[str, str]] = {
         "colour",
     ),
     "no task": ("predict {model} {labelled}", "model"),
-    "long texts": ("embed {model} {samples}/lines.txt --out {out}.npy", "--long-texts"),
+    "long texts": ("embed {model} {samples}/lines.txt --out {out}.npy --long-texts error", "--long-texts"),
     "no index": ("search query {broken}/nowhere Anna", "nowhere"),
     "no prepared data": ("lexicon {samples} --out {out}", "samples"),
     "a format": ("export {model} --out {out} --format tflite", "tflite"),

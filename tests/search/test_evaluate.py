@@ -13,7 +13,7 @@ import pytest
 import unmask
 from tests.command_line import Main
 from tests.conftest import make_text
-from unmask.core.errors import CorpusError
+from unmask.core.errors import CorpusError, DataError
 from unmask.data.data_folder import MANIFEST
 from unmask.data.survey import fraction
 from unmask.search.known_items import ItemDocument, ItemSettings, crop_task, held_out_rule, read_items, title_task
@@ -49,6 +49,23 @@ def test_crops_are_of_held_out_documents_and_out_of_them(crops: Any) -> None:
     assert all(task.documents[n] == TEXTS[n] for n in untouched)
     assert crop_task(DOCUMENTS, settings).queries == task.queries
     assert crop_task(DOCUMENTS, replace(settings, seed=2)).queries != task.queries
+
+
+def test_crops_fit_their_documents() -> None:
+    """Three eighths of a document, which may move by an eighth at either end: of 160 letters 60, and 20 at the most
+    more. From 320 on they are as of a fixed length of 120."""
+    lengths = [52, *[160] * 5, *[600] * 5]
+    documents = [ItemDocument((f"w{n:03d} " * 200)[:length], None, n, True) for n, length in enumerate(lengths)]
+    task = crop_task(documents, ItemSettings())
+    assert task.not_asked == {"documents too short to crop": 1}
+    assert [place for place, _ in task.pairs] == list(range(1, 11))
+    assert all(55 <= len(query) <= 80 for query in task.queries[:5])
+    assert all(len(task.documents[n]) >= 80 for n in range(1, 6))
+    fixed = crop_task(documents, ItemSettings(crop_chars=120))
+    assert fixed.queries == task.queries[5:]
+    assert fixed.not_asked == {"documents too short to crop": 6}
+    with pytest.raises(DataError, match="1 of the 3"):
+        crop_task(documents[4:7], ItemSettings(crop_chars=240))
 
 
 def test_titles_that_others_have_too_are_not_asked_for() -> None:
@@ -109,6 +126,10 @@ def test_a_model_beside_words_and_itself(main: Main, model_folder: Path, story: 
     vectors = actual["vectors"][str(model_folder)]
     assert 1.0 < vectors["effective_rank"] < 32
     assert vectors["uniformity"] < 0.0 < vectors["alignment"]["crop"]
+    few = json.loads(main(*command, "--queries", 49)[1])
+    assert few["tasks"]["crop"]["systems"].keys() >= {str(model_folder), "bm25", "tfidf"}
+    assert (few["tasks"]["crop"]["differences"], few["tasks"]["crop"]["best"]) == ({}, None)
+    assert "too few" in few["verdict"]["crop"]
     inside = json.loads(main(*command, "--crops", "inside")[1])["tasks"]["crop"]["systems"]
     assert inside["bm25"]["recall_at_1"] > 0.9 > bm25["recall_at_1"]
     assert inside[str(model_folder)]["ndcg_at_10"] > ours["ndcg_at_10"]

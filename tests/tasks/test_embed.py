@@ -6,13 +6,14 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 import torch
 
 import unmask
 from tests.conftest import make_text
 from tests.model.helpers import MakeModel
-from unmask.core.errors import ModelError, SettingsError
+from unmask.core.errors import CorpusError, ModelError, SettingsError
 from unmask.model.folder import save_model
 from unmask.tasks import embed as embed_module
 from unmask.tasks.embed import EmbedSettings, embed_texts
@@ -131,7 +132,7 @@ def test_long_texts_are_an_error_or_split_or_cut_off(make_model: MakeModel, toke
     assert 30 < len(ids) < 44, "three windows"
     texts = ["the king", long]
     with pytest.raises(SettingsError, match=rf"line 7 has {len(ids)} tokens"):
-        embed_texts(model, tokenizer, texts, EmbedSettings(), names=["line 6", "line 7"])
+        embed_texts(model, tokenizer, texts, EmbedSettings(long_texts="error"), names=["line 6", "line 7"])
 
     def hidden(part: list[int]) -> torch.Tensor:
         with torch.no_grad():
@@ -153,6 +154,38 @@ def test_long_texts_are_an_error_or_split_or_cut_off(make_model: MakeModel, toke
         np.testing.assert_allclose(done.vectors[1], expected.numpy(), atol=1e-5)
         kept = len(inner) if long_texts == "split" else 14
         assert (done.num_long, done.num_tokens) == (1, kept + len(tokenizer.encode_prompt("the king")) - 2)
+
+
+def test_texts_are_taken_as_they_come(run: unmask.Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """From tables, columns, datasets and files, with the same vectors; long ones are split, which is said."""
+    pandas, datasets = pytest.importorskip("pandas"), pytest.importorskip("datasets")
+    texts = ["the king", "the dog sees the ship " * 99, "queen"]
+    expected = run.model.embed(texts)
+    assert "1 of 3 texts are longer" in caplog.text
+    np.testing.assert_array_equal(run.model.embed(texts, long_texts="split"), expected)
+    table = pandas.DataFrame({"number": [5, 7, 9], "body": texts})
+    (tmp_path / "t.txt").write_text("\n".join(texts))
+    rows = datasets.Dataset.from_pandas(table)
+    forms = (
+        table,
+        table["body"][table["number"] > 0],
+        rows,
+        rows["body"],
+        rows.to_list(),
+        iter(texts),
+        tmp_path / "t.txt",
+    )
+    for form in forms:
+        np.testing.assert_array_equal(run.model.embed(form), expected)
+    with pytest.raises(CorpusError, match="row 2"):
+        run.model.embed(pandas.DataFrame({"body": ["a king", None, "a dog"]}))
+    out = tmp_path / "v.parquet"
+    for form, ids in ((texts, [0, 1, 2]), (table, [0, 1, 2]), (table.rename(columns={"number": "id"}), [5, 7, 9])):
+        result = unmask.embed(run.folder, form, out=out, overwrite=True)
+        assert (result.texts, result.long_texts) == (3, 1)
+        assert pq.read_table(out).column("id").to_pylist() == ids
+    with pytest.raises(CorpusError, match=r"t\.txt"):
+        unmask.embed(run.folder, [str(tmp_path / "t.txt")], out=out, overwrite=True)
 
 
 def test_windows_by_hand() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -28,7 +28,7 @@ from unmask.data.settings import Reading
 from unmask.data.sources import TextColumn, is_saved_dataset, readable
 from unmask.data.tables import in_words
 from unmask.model.pooling import POOLINGS, SPLADE
-from unmask.tasks.embed import Embedded, LongTexts, embed_texts, sparse_texts
+from unmask.tasks.embed import Embedded, LongTexts, embed_texts, long_line, sparse_texts
 from unmask.tasks.loaded_model import Model, Precision, load
 from unmask.train.hardware import choose_device, keep_freed_memory
 
@@ -76,12 +76,12 @@ class EmbeddedFile(Result):
 @public
 def embed(  # noqa: PLR0913  (the options of the command line, each a name that users know)
     model: str | Path | Model,
-    file: str | Path,
+    file: str | Path | Iterable[Any],
     *,
     out: str | Path,
     pooling: str | None = None,
     normalize: bool | None = None,
-    long_texts: LongTexts = "error",
+    long_texts: LongTexts = "split",
     column: ColumnNames = None,
     id_column: str | None = None,
     encoding: str | None = None,
@@ -95,11 +95,12 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
 
     Args:
         model: Folder of a model, such as RUN/model, or its name on the hub.
-        file: Text, a text a line; or a table. Also - or a pipe, of lines.
+        file: Text, a text a line; or a table. Also - or a pipe, of lines; in Python also a list or column of texts, a
+            table of pandas, or a dataset, whose rows without an id are numbered from 0.
         out: A .npy file; or .parquet, which holds ids, as empty texts among others need, and sparse vectors.
         pooling: Of a text's tokens. By default what the model's folder says.
         normalize: Divide each vector by its length. By default what the model's folder says.
-        long_texts: Texts longer than the model: an error, split into parts that are taken together, or truncated.
+        long_texts: Texts longer than the model: split into parts that are taken together, truncated, or an error.
         column: Of the text in tables: a name, a path within a column (doc.text), or several (a,b). By default it is
             found.
         id_column: Of the ids in tables. By default id, else the number of the row.
@@ -142,8 +143,9 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             vectors_of = partial(embed_texts, loaded.embedder, loaded.tokenizer, settings=how)
             made = POOLINGS[pooling].description
         loaded.to(choose_device())
+        is_file = isinstance(file, str | os.PathLike)
         with readable(file) as here:
-            if here.is_dir() and not is_saved_dataset(here):
+            if is_file and here.is_dir() and not is_saved_dataset(here):
                 raise CorpusError(f"{here}: this is a folder; name one of its files")
             texts = Documents(
                 here,
@@ -159,17 +161,17 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             if source.column is None:
                 note(f"a text is a {_UNITS.get(source.kind, 'line')}")
             else:
-                ids = "the number of the row" if source.id is None else f"column {source.id!r}"
+                ids = f"the number of the row, from {int(is_file)}" if source.id is None else f"column {source.id!r}"
                 note(f"a text is a row, its text in {in_words(source.column)}, its id {ids}")
             note(f"a text's vector is {made}{', divided by its length' if normalize else ''}")
             notify = notify or usual_reporter().notify
             with vector_file(target, dimension) as add:
-                num_texts, num_tokens, num_long = _embed_texts(texts, vectors_of, add, target, notify)
+                done = _embed_texts(texts, vectors_of, add, target, notify, shift=int(not is_file))
+                num_texts, num_tokens, num_long = done
     for reason, number in texts.skipped.items():
         note(f"passed over: {number:,} {reason}")
     if num_long:
-        what = "split into parts" if long_texts == "split" else "cut off"
-        note(f"longer than the model's {config.max_position_embeddings} tokens, and {what}: {num_long:,} texts")
+        note(long_line(num_long, num_texts, config.max_position_embeddings, long_texts))
     return EmbeddedFile(
         {
             "out": without_secrets(address_of(out) or str(out)),
@@ -188,9 +190,10 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
 
 
 def _embed_texts(
-    file: Documents, vectors_of: Callable[..., Embedded], add: Add, out: Path, notify: Notify
+    file: Documents, vectors_of: Callable[..., Embedded], add: Add, out: Path, notify: Notify, *, shift: int
 ) -> tuple[int, int, int]:
-    """Embeds the texts of a file, some thousands at a time: how many there are, their tokens, and the long ones."""
+    """Embeds the texts of a file, some thousands at a time: how many there are, their tokens, and the long ones. Rows
+    without ids have their numbers, less a shift."""
     source = file.sources[0]
     num_bytes = source.path.stat().st_size if source.kind == "text" else None
     num_texts = num_tokens = num_long = num_chars = 0
@@ -198,7 +201,8 @@ def _embed_texts(
     for part in in_groups(texts, most=PART_TEXTS, most_chars=PART_CHARS):
         embedded = vectors_of([text.text for text in part], names=[f"{source.path}: text {text.id!r}" for text in part])
         try:
-            add([text.id for text in part], embedded.vectors)
+            ids = [text.id - shift if source.id is None and isinstance(text.id, int) else text.id for text in part]
+            add(ids, embedded.vectors)
         except CorpusError as error:
             raise CorpusError(f"{source.path}: {error}") from error
         num_texts += len(part)

@@ -381,18 +381,25 @@ def keep_stream(name: str | Path, file: Path, *, reuse: bool) -> Path:
 
 
 @contextmanager
-def readable(path: str | Path) -> Iterator[Path]:
-    """A file that can be read again and again: the path itself, or a temporary copy of a stream while it is entered."""
+def readable(path: str | Path | Iterable[Any]) -> Iterator[Path]:
+    """A file that can be read again and again: the path itself, or a temporary copy of a stream, or of what is in
+    memory, while it is entered."""
+    is_path = isinstance(path, str | os.PathLike)
     ((_, name),) = _stream_files([path])
-    if name is None:
+    if name is None and is_path:
         yield Path(path)
         return
+    first = path[0] if isinstance(path, list | tuple) and path else None
+    if isinstance(first, str) and len(first) <= _LONG_NAME and os.path.isfile(first):
+        raise CorpusError(f"{first!r} in the list is a file; give its path alone, or a list of texts")
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-        file = keep_stream(path, Path(scratch) / name, reuse=False)
+        kept = Path(scratch) / (name or GIVEN)
+        file = InMemory(path).keep(kept) if name is None else keep_stream(path, kept, reuse=False)
         try:
             yield file
         except CorpusError as error:
-            raise CorpusError(str(error.args[0]).replace(str(file), str(path))) from error
+            called = str(path) if is_path else "texts in memory"
+            raise CorpusError(str(error.args[0]).replace(str(file), called)) from error
 
 
 # ----------------------------------------

@@ -33,7 +33,6 @@ from unmask.search import blocks
 from unmask.search.encoder import SearchEncoder, Similarity, open_encoder
 from unmask.search.exact import Ranking, Vectors, blocks_of, no_hits, search_exactly
 from unmask.search.known_items import (
-    CROP_CHARS,
     DOCUMENTS,
     QUERIES,
     Crops,
@@ -54,6 +53,7 @@ DEPTH = 10
 FIGURES = ("ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10")
 NAMES = {"ndcg_at_10": "nDCG@10", "mrr_at_10": "MRR@10", "recall_at_1": "recall@1", "recall_at_10": "recall@10"}
 MOST_VECTORS = 2000  # that pairs and singular values are taken of
+LEAST_QUERIES = 50  # for a verdict
 _ERROR = 0.05  # of evaluations may show a difference where there is none
 _PASSAGES_AT_ONCE = 1024
 _PAIRS_AT_ONCE = 256
@@ -70,7 +70,7 @@ class SearchEvaluation(Result):
             and `both` is the `best`, and how far it is `ahead` of the next. Figures are `ndcg_at_10`, `mrr_at_10`,
             `recall_at_1`, `recall_at_10`, with `..._interval`, at 95 %, or at `confidence` for differences; None where
             chance says nothing.
-        verdict: Of each task, in words.
+        verdict: Of each task, in words; with fewer than 50 queries there is none, no difference and no best one.
         vectors: Of each model `alignment` (by task, with its interval), `uniformity`, `effective_rank`, `dimension`.
         described: How the text was read, in lines.
         passed_over: Reason to number.
@@ -138,7 +138,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     queries: int = QUERIES,
     max_documents: int = DOCUMENTS,
     crops: Crops = "removed",
-    crop_chars: int = CROP_CHARS,
+    crop_chars: int | None = None,
     every: bool = False,
     among_all: bool = False,
     split: str = "test",
@@ -164,7 +164,8 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         queries: Queries of each kind at most.
         max_documents: Documents that are searched at most; a BEIR folder is searched whole.
         crops: Whether crops are removed from their documents, or left inside.
-        crop_chars: Characters of a crop, about.
+        crop_chars: Characters of a crop, about. By default 120, and three eighths of a document that is shorter than
+            320; with a number, documents that are too short for it are not queried for.
         every: Query for all documents: a text that no model was trained on.
         among_all: Search among all documents, not among held-out ones alone.
         split: Of the judgements in a BEIR folder.
@@ -226,6 +227,8 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
             files = list(keep_as_files(named, Path(scratch)))
             texts, described, passed_over = read_items(files, of_model.encoder.model.folder, settings)
         tasks = [crop_task(texts, settings)]
+        shortest, *_, longest = sorted(map(len, (*tasks[0].queries, tasks[0].queries[0])))
+        described.append(f"crops: {shortest:,} to {longest:,} characters (--crop-chars)")
         titles = title_task(texts, settings)
         if titles is not None and len(titles.queries) >= FEW:
             tasks.append(titles)
@@ -347,6 +350,7 @@ def _measure(
     per_query = {name: ranking_figures(documents_QK, task.relevant) for name, documents_QK in rankings.items()}
     first, *others = per_query
     confidence = 1.0 - _ERROR / max(1, len(others))
+    has_enough = len(task.queries) >= LEAST_QUERIES
     # Which of the rankings that an index offers is best, and how far it is ahead of the next one.
     offered = {"vectors": first, "words": "bm25", "both": "both (scores)"} if "bm25" in found else {"vectors": first}
     best, *rest = sorted(offered, key=lambda name: -per_query[offered[name]][DECIDES].mean())
@@ -355,6 +359,7 @@ def _measure(
             {DECIDES: per_query[offered[best]][DECIDES] - per_query[offered[name]][DECIDES]}, task.draws, confidence
         )
         for name in rest[:1]
+        if has_enough
     }
     return {
         "queries": len(task.queries),
@@ -365,9 +370,10 @@ def _measure(
         "differences": {
             name: _means({f: per_query[first][f] - per_query[name][f] for f in FIGURES}, task.draws, confidence)
             for name in others
+            if has_enough
         },
         "confidence": confidence,
-        "best": best,
+        "best": best if has_enough else None,
         "ahead": ahead,
     }
 
@@ -392,6 +398,8 @@ def _mean_over_draws(values_Q: NDArray[np.float64], draws_Q: NDArray[np.int64]) 
 
 def _verdict(model: str, task: dict[str, Any]) -> str:
     """Which systems the model is better than, worse than, and not different from."""
+    if task["queries"] < LEAST_QUERIES:
+        return f"{task['queries']} queries are too few to compare systems by; {LEAST_QUERIES} are the least"
     if not task["differences"]:
         return "there is nothing to compare with"
     better, worse, unclear = list[str](), list[str](), list[str]()

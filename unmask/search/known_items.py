@@ -52,12 +52,14 @@ from unmask.search.passages import first_line_title
 Crops = Literal["removed", "inside"]
 QUERIES = 1000
 DOCUMENTS = 10_000
-CROP_CHARS = 120  # about twenty words of English
+CROP_CHARS = 120  # about twenty words of English; three eighths of a shorter document
 CORPUS_FILE, QUERY_FILE, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"  # of a BEIR folder
 HELD_OUT = "held_out"  # in settings.json of an embedder: the settings of its text
 CHUNK_CHARS = 16_384  # of a long document: about the 4,096 tokens that an embedder is trained on
 _HIGHEST_GRADE = 1_000_000
 _ROOM = 40  # letters that a crop's ends move, at most, to the beginning of a word
+_LEAST_CROP = 20  # letters; of shorter documents none is taken
+_LEAST_QUERIES = 5  # say nothing, if they are fewer
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,7 +67,8 @@ class ItemSettings:
     """Which documents of a text are searched, and which queries are made of them; see `evaluate_search`.
 
     Of more documents than `max_documents` some are taken by a hash of their text, those that may be queried for first.
-    What is left of a document without its crop is at least as long as that.
+    What is left of a document without its crop is at least as long as that. Without `crop_chars` crops have 120
+    characters, or as many as their documents allow.
 
     Raises:
         SettingsError: A number is out of range.
@@ -74,7 +77,7 @@ class ItemSettings:
     queries: int = QUERIES
     max_documents: int = DOCUMENTS
     crops: Crops = "removed"
-    crop_chars: int = CROP_CHARS
+    crop_chars: int | None = None
     every: bool = False
     among_all: bool = False
     column: ColumnNames = None
@@ -84,7 +87,7 @@ class ItemSettings:
 
     def __post_init__(self) -> None:
         for name, least in (("queries", 1), ("max_documents", 2), ("crop_chars", 8)):
-            if (value := getattr(self, name)) < least:
+            if (value := getattr(self, name)) is not None and value < least:
                 raise SettingsError(f"{name}: a number from {least} on, not {value}", options=(name,))
         if self.crops not in ("removed", "inside"):
             raise SettingsError(f"crops is removed or inside, not {self.crops!r}", options=("crops",))
@@ -116,27 +119,35 @@ class SearchTask:
 
 
 def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> SearchTask:
-    """Crops as queries, of documents that hashes of their text and the seed choose. Raises `DataError` where every
-    document is too short."""
-    crop_chars, seed = settings.crop_chars, settings.seed
+    """Crops as queries, of documents that hashes of their text and the seed choose. Raises `DataError` where nearly
+    every document is too short."""
+    seed = settings.seed
     not_asked: Counter[str] = Counter()
 
-    def next_word(text: str, place: int) -> int:
+    def size_of(text: str) -> tuple[int, int]:
+        """The characters of a document's crop, and how far its ends move; none where it is too short."""
+        crop = settings.crop_chars or min(CROP_CHARS, 3 * len(text) // 8)
+        room = _ROOM if settings.crop_chars else min(_ROOM, crop // 3)
+        is_long = len(text) >= 2 * (crop + room) if settings.crop_chars else crop >= _LEAST_CROP
+        return (crop, room) if is_long else (0, 0)
+
+    def next_word(text: str, place: int, room: int) -> int:
         """The next beginning of a word, if there is one near."""
-        for near in range(place, min(place + _ROOM, len(text))):
+        for near in range(place, min(place + room, len(text))):
             if text[near - 1].isspace() and not text[near].isspace():
                 return near
         return place
 
     held = [n for n, each in enumerate(documents) if each.is_held_out]
-    long = [n for n in held if len(documents[n].text) >= 2 * (crop_chars + _ROOM)]
+    long = [n for n in held if size_of(documents[n].text)[0]]
     if len(long) < len(held):
         not_asked["documents too short to crop"] = len(held) - len(long)
-    if not long:
+    if len(long) < min(_LEAST_QUERIES, settings.queries):
+        crop = settings.crop_chars or _LEAST_CROP
         raise DataError(
-            f"all of the {len(held):,} documents that may be queried for are too short to take a crop of {crop_chars} "
-            f"characters out of them ({2 * (crop_chars + _ROOM)} at the least); give longer ones, or "
-            f"crop_chars={crop_chars // 2}",
+            f"{len(long)} of the {len(held):,} documents that may be queried for are long enough to take a crop of "
+            f"{crop} characters out of them, which says nothing of a model; give more or longer documents, queries "
+            "with judgements (a folder in BEIR's format)" + (f", or crop_chars={crop // 2}" if crop > 16 else ""),
             options=("crop_chars",),
         )
     texts = [each.text for each in documents]
@@ -144,9 +155,10 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
     for number in _chosen(long, texts, settings):
         text = texts[number]
         # Anywhere, from the beginning of a word to that of another where spaces are near.
-        begin = text_hash(f"crop {seed} {text}") % (len(text) - crop_chars - 2 * _ROOM + 1)
-        begin = next_word(text, begin) if begin else 0
-        end = next_word(text, begin + crop_chars)
+        crop, room = size_of(text)
+        begin = text_hash(f"crop {seed} {text}") % (len(text) - crop - 2 * room + 1)
+        begin = next_word(text, begin, room) if begin else 0
+        end = next_word(text, begin + crop, room)
         if not (query := text[begin:end].strip()):
             not_asked["documents of which white space was taken out"] += 1
             continue

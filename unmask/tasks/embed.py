@@ -6,16 +6,22 @@ vocabulary, Z = numbers that are not 0.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import logging
+import os
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.core.errors import SettingsError
-from unmask.data.reading import check_characters
+from unmask.core.errors import CorpusError, SettingsError
+from unmask.data.documents import Documents
+from unmask.data.reading import LONGEST_ROW, check_characters
+from unmask.data.sources import readable
+from unmask.data.tables import in_words
 from unmask.model.pooling import POOLINGS, pool
 from unmask.tasks.inputs import around, cut
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -24,6 +30,7 @@ from unmask.train.runner import Network, Predictor, logits_at, run
 if TYPE_CHECKING:
     from scipy.sparse import csr_array  # importing it takes a good part of a second
 
+log = logging.getLogger("unmask")
 LongTexts = Literal["error", "split", "truncate"]
 PART_TEXTS = 8192  # tokenized and packed at once
 SPARSE_TEXTS = 256  # whose vectors are dense for a while
@@ -36,9 +43,9 @@ class EmbedSettings:
     # A name of `unmask.model.pooling.POOLINGS`; the mean is what sentence-transformers makes of a plain model folder.
     pooling: str = "mean"
     normalize: bool = False  # whether each is divided by its Euclidean length
-    # What becomes of texts longer than the model: an `error`; `split` into windows that follow each other, of whose
-    # vectors the mean is taken, weighted by their tokens; or `truncate`, as other tools do in silence.
-    long_texts: LongTexts = "error"
+    # What becomes of texts longer than the model: `split` into windows that follow each other, of whose vectors the
+    # mean is taken, weighted by their tokens, as an index does; `truncate`, as in sentence-transformers; an `error`.
+    long_texts: LongTexts = "split"
 
     def __post_init__(self) -> None:
         for name, kinds in (("pooling", tuple(POOLINGS)), ("long_texts", get_args(LongTexts))):
@@ -68,8 +75,6 @@ class _Windows(NamedTuple):
 def _in_windows(
     model: Network, tokenizer: Tokenizer, texts: Sequence[str], long_texts: LongTexts, names: Sequence[str], most: int
 ) -> Iterator[_Windows]:
-    if isinstance(texts, str):
-        raise SettingsError("embed takes a list of texts; put brackets around a single one")
     longest, special = model.config.max_position_embeddings, tokenizer.special
     for begin in range(0, len(texts), most):
         part = texts[begin : begin + most]
@@ -101,6 +106,38 @@ def _in_windows(
         num_tokens = sum(map(len, sequences)) - len(special.around) * len(sequences)
         numbers = np.array(owners, dtype=np.int64)
         yield _Windows(slice(begin, begin + len(part)), sequences, numbers, num_tokens, num_long)
+
+
+def long_line(num_long: int, num_texts: int, longest: int, long_texts: LongTexts) -> str:
+    """What is said of texts that are longer than the model."""
+    what = "split into parts, of which one vector is made" if long_texts == "split" else "cut off"
+    return (
+        f"{num_long:,} of {num_texts:,} texts are longer than the model's {longest:,} tokens, and {what} (long_texts)"
+    )
+
+
+def texts_in_memory(texts: Any) -> list[Any]:
+    """What a user holds, text by text: a list, an array or a column; a table, a dataset or rows by the column that
+    looks like the text's, which is logged; or what a path names. A CorpusError where one of the rows has no text."""
+    if isinstance(texts, str) and not os.path.isfile(texts[:1000]):
+        raise SettingsError("embed takes a list of texts; put brackets around a single one")
+    first = texts[0] if isinstance(texts, list | tuple) and texts else None
+    if (
+        not isinstance(texts, str | Path)
+        and not isinstance(first, Mapping)
+        and not hasattr(texts, "columns")
+        and not hasattr(texts, "column_names")
+    ):
+        return list(texts)
+    with readable(texts) as here:
+        rows = Documents(here, title_column=False, unit="line", piece_chars=LONGEST_ROW)
+        listed = [row.text for row in rows]
+    if rows.skipped:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in rows.skipped.items())
+        raise CorpusError(f"vectors are to stand beside their texts, but there are {reasons}; take them out")
+    if (column := rows.sources[0].column) is not None:
+        log.info("texts are those of %s", in_words(column))
+    return listed
 
 
 def embed_texts(

@@ -38,7 +38,7 @@ from unmask.model.transformers import (
     load_transformers_task,
     why_in_transformers,
 )
-from unmask.tasks.embed import EmbedSettings, LongTexts, embed_texts
+from unmask.tasks.embed import EmbedSettings, LongTexts, embed_texts, long_line, texts_in_memory
 from unmask.tasks.fill import Filled, fill_texts
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -218,13 +218,17 @@ class Model(Readable):
     @public
     def embed(
         self,
-        texts: Sequence[str],
+        texts: Iterable[str] | Any,
         *,
         pooling: str | None = None,
         normalize: bool | None = None,
-        long_texts: LongTexts = "error",
+        long_texts: LongTexts = "split",
     ) -> NDArray[np.float32]:
         """Embeddings [texts, hidden_size], by default what sentence-transformers makes of the same folder.
+
+        Texts are a list, a column of pandas or of `datasets`, a whole table or dataset, whose column of text is found,
+        or a `Path`. Those longer than the model are seen in parts, and the log says how many; `long_texts="truncate"`
+        cuts them off, as sentence-transformers does.
 
         Its limits and prompts are not followed: `max_seq_length` is often less than the model takes, and a default
         prompt would stand before every text. Arguments as for `EmbedSettings`.
@@ -235,10 +239,15 @@ class Model(Readable):
                 is an error.
         """
         settings = self.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
-        return embed_texts(self.embedder, self.tokenizer, texts, settings).vectors
+        listed = texts_in_memory(texts)
+        done = embed_texts(self.embedder, self.tokenizer, listed, settings)
+        if done.num_long:
+            longest = self.embedder.config.max_position_embeddings
+            log.warning("%s", long_line(done.num_long, len(listed), longest, settings.long_texts))
+        return done.vectors
 
     def embed_settings(
-        self, *, pooling: str | None = None, normalize: bool | None = None, long_texts: LongTexts = "error"
+        self, *, pooling: str | None = None, normalize: bool | None = None, long_texts: LongTexts = "split"
     ) -> EmbedSettings:
         """How texts are embedded: as the arguments say, and else as the folder's files tell sentence-transformers.
 

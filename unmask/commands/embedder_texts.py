@@ -456,10 +456,10 @@ def _find_columns(path: Path, rows: Sequence[Row], named: Mapping[str, str]) -> 
         with_letters = sum(each is not None and any(map(str.isalpha, "".join(each))) for each in texts)
         if name not in taken and None not in texts and 2 * with_letters > len(texts):
             textual.append(name)
-    for name in [name for name in textual if _ANSWERS.fullmatch(name)]:
-        part: PairPart = "text" if _ANSWERS.fullmatch(name)["right"] else "negative"
-        if part not in named and all(map(_ANSWERS.fullmatch, column_of.get(part, ()))):
-            column_of.setdefault(part, []).append(name)
+    for name, match in [(name, match) for name in textual if (match := _ANSWERS.fullmatch(name))]:
+        answer: PairPart = "text" if match["right"] else "negative"
+        if answer not in named and all(map(_ANSWERS.fullmatch, column_of.get(answer, ()))):
+            column_of.setdefault(answer, []).append(name)
         textual.remove(name)
 
     # A list of texts, or as many columns as parts are missing; without a header the first ones.

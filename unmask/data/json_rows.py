@@ -272,8 +272,9 @@ def _lines(path: Path, bad: BadInput, stretch: Stretch | None) -> Iterator[tuple
 
 
 def _is_row(value: Any) -> bool:
-    is_texts = isinstance(value, list) and value and all(isinstance(each, str) for each in value)
-    return isinstance(value, str | dict) or is_texts
+    if isinstance(value, list):
+        return bool(value) and all(isinstance(each, str) for each in value)
+    return isinstance(value, str | dict)
 
 
 def _streamed(path: Path, bad: BadInput, field: str | None, way_out: str) -> Iterator[tuple[int, Row]]:

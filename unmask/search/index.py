@@ -155,6 +155,7 @@ class Index(Readable):
         id_column: str | None = None,
         title_column: str | None = None,
         documents: DocumentUnit | str = "auto",
+        encoding: str | None = None,
         passage_tokens: int | None = None,
         overlap_tokens: int | None = None,
         query_prompt: str | None = None,
@@ -182,6 +183,7 @@ class Index(Readable):
             id_column: Of the ids in tables. By default id or _id, else the number of the row.
             title_column: Of the titles in tables. By default title, if it is there.
             documents: A document of text files: line, block, file, or auto, which looks at them.
+            encoding: Of text that is not Unicode, such as cp1252.
             passage_tokens: Tokens of a passage of a long document; longer ones than the model takes are seen in
                 windows. By default what the model takes, at most 512.
             overlap_tokens: Tokens that a passage shares with the one before it. By default an eighth.
@@ -232,7 +234,7 @@ class Index(Readable):
         with folder.claimed.entered(**ways, inputs=inputs):  # type: ignore[arg-type]
             paths = list(keep_as_files(named, folder.root, reuse=resume, notify=notify))
             reading = {"column": column, "id_column": id_column, "title_column": title_column, "documents": documents}
-            files = DocumentFiles(paths, **reading, within=folder.root)  # type: ignore[arg-type]
+            files = DocumentFiles(paths, **reading, encoding=encoding, within=folder.root)  # type: ignore[arg-type]
             is_plain = column is None or isinstance(column, str | int)
             lasting = str(model)  # by which the model is found again: its name on the hub, or its absolute path
             if isinstance(model, Model):
@@ -324,6 +326,7 @@ class Index(Readable):
         id_column: str | None = None,
         title_column: str | None = None,
         documents: DocumentUnit | str | None = None,
+        encoding: str | None = None,
         note: Callable[[str], None] = log.info,
         notify: Notify | None = None,
     ) -> IndexChange:
@@ -335,6 +338,7 @@ class Index(Readable):
         Args:
             texts: As for `build`: files, folders, patterns, - for standard input.
             column, id_column, title_column, documents: As for `build`. By default as the index was made with.
+            encoding: Of text that is not Unicode, such as cp1252.
             note: Called with each decision, a line.
             notify: Called with the progress.
 
@@ -348,7 +352,8 @@ class Index(Readable):
             encoder = self._encoder(old, settings.precision)
             ways = {"column": column, "id_column": id_column, "title_column": title_column, "documents": documents}
             reading = settings.reading | {name: way for name, way in ways.items() if way is not None}
-            files = DocumentFiles(list(keep_as_files(named, folder.root, notify=notify)), **reading, within=folder.root)
+            paths = list(keep_as_files(named, folder.root, notify=notify))
+            files = DocumentFiles(paths, **reading, encoding=encoding, within=folder.root)
             note(files.describe())
             # What came through memory is in no file of the user's.
             in_memory = [files.name_of(each) for each in files.sources if each.path.is_relative_to(folder.root)]

@@ -29,7 +29,7 @@ from unmask.core.errors import CorpusError
 from unmask.core.settings import validated
 from unmask.data.columns import ColumnNames
 from unmask.data.documents import Documents, in_groups, names_of
-from unmask.data.settings import CorpusSettings, DocumentUnit
+from unmask.data.settings import CorpusSettings, DocumentUnit, Reading
 from unmask.data.sources import Source
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -75,11 +75,15 @@ class DocumentFiles:
         id_column: str | None = None,
         title_column: str | None = None,
         documents: DocumentUnit | str = "auto",
+        encoding: str | None = None,
         within: Path | None = None,
     ) -> None:
         self._within = within
         unit = validated(CorpusSettings, {"documents": documents}, where="search").documents
-        self._documents = Documents(paths, column, id_column=id_column, title_column=title_column, unit=unit)
+        how = validated(Reading, {"encoding": encoding}, where="search")
+        self._documents = Documents(
+            paths, column, id_column=id_column, title_column=title_column, unit=unit, reading=how
+        )
         self.sources, self.num_bytes = self._documents.sources, self._documents.num_bytes
         self.skipped = self._documents.skipped
 

@@ -42,6 +42,7 @@ def layout(path: Path, content: str) -> tuple[str, bool, str | tuple[str, ...] |
         (rows("{n}\x01{text}\x01en"), ("\x01", False, "1")),
         (rows("{n},5;1,{n};{text}"), (";", False, "2")),  # decimal commas
         ("text\n" + rows("{text}; so it is"), (",", True, "text")),  # a semicolon of the text
+        ("nr;text;\n" + rows("{n};{text}"), (";", True, "text")),
         # A header, over numbers, dates, codes, long texts, classes, and in another alphabet
         ("nr,wann,was\n" + rows("{n},2024-01-0{n},{comma}"), (",", True, "was")),
         ("system,line\n" + rows("sshd,{text}"), (",", True, "line")),
@@ -118,6 +119,9 @@ def test_quotes_in_tsv(tmp_path: Path) -> None:
 
 def test_the_first_fault_and_how_many_there_are(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
+    path.write_text("nr;text\n" + rows("{n};{text}; so it is"))
+    with pytest.raises(CorpusError, match=r"line 2 .*';'.*8 rows with too many cells"):
+        texts_of(path, column="text")
     path.write_text("text,n\na,1\nb,c,1\nd,1\ne,f,1\ng,h,1\n")
     with pytest.raises(CorpusError, match=r"line 3 .*3 rows with too many cells"):
         texts_of(path, column="text")

@@ -21,7 +21,7 @@ from itertools import islice
 from pathlib import Path
 
 from unmask.core.errors import CorpusError
-from unmask.data.columns import USUAL_NAMES
+from unmask.data.columns import USUAL, USUAL_NAMES
 from unmask.data.reading import LONGEST_ROW, BadInput, Row, read_text, whole_lines
 from unmask.data.settings import Reading
 from unmask.data.sources import Layout
@@ -30,6 +30,7 @@ NOT_CSV = "rows that are not CSV"
 USUAL_DELIMITER = {"csv": ",", "tsv": "\t"}
 _DELIMITERS = (",", ";", "\t", "|", "\x01")
 _LOOK_CHARS, _LOOK_LINES, _LOOK_ROWS = 1 << 18, 20, 1000
+_NUMBERS = (*USUAL["id"], "nr", "no", "index", "idx")
 _SEP = re.compile(r"sep=(.)\n?")  # a first line by which Excel knows the delimiter
 _INNER = re.compile(r"(?<=[^\s\d])[,;\t|](?=\S)|(?<=\S)[;\t|](?=\S)")  # mostly a delimiter: no space around
 # Of scripts without spaces
@@ -53,7 +54,7 @@ def find_layout(path: Path, kind: str, bad: BadInput, named: Collection[str], re
     if chosen := reading.delimiter or (excel and excel.group(1)):
         candidates = [chosen]
     rows_by = {d: _cut(text, d, is_quoted=True)[: -1 if is_cut else None] for d in candidates}
-    best = max(candidates, key=lambda delimiter: _score(rows_by[delimiter]))
+    best = max(candidates, key=lambda delimiter: _score(rows_by[delimiter]))  # the first of equal ones
     # 3. Quotes: between tabs they are mostly letters, unless they protect what would end a cell
     is_quoted = best != "\t" or _has_quotes(text, is_cut=is_cut)
     rows = rows_by[best] if is_quoted else _cut(text, best, is_quoted=False)
@@ -63,7 +64,8 @@ def find_layout(path: Path, kind: str, bad: BadInput, named: Collection[str], re
     # 4. The header
     first, rest = rows[0], rows[1:]
     has_header = reading.header if isinstance(reading.header, bool) else _is_header(first, rest, named, text)
-    if has_header and rest and all(len(row) == len(first) + 1 and row[0].isdigit() for row in rest):
+    has_numbers = rest and all(len(row) == len(first) + 1 and row[0].isdigit() for row in rest)
+    if has_header and has_numbers and first[0].lower() not in _NUMBERS:
         first = ["", *first]  # as R writes it, whose names of rows have none themselves
     width = len(first)
     names = [first[n] if has_header and first[n] not in ("", *first[:n]) else str(n) for n in range(width)]
@@ -78,14 +80,16 @@ def _cut(text: str, delimiter: str, *, is_quoted: bool) -> list[list[str]]:
     return list(islice(filter(None, reader), _LOOK_ROWS))
 
 
-def _score(rows: Sequence[Sequence[str]]) -> tuple[float, float]:
+def _score(rows: Sequence[Sequence[str]]) -> tuple[float, float, bool]:
     """How well a delimiter cuts: the share of the rows that are as wide as the first one, roughly, and of the cells in
-    which no other delimiter, and before which no space seems to stand. Zeros where it hardly does."""
+    which no other delimiter, and before which no space seems to stand. Zeros where it hardly does; then, whether the
+    first row may be names."""
     width, cells = len(rows[0]) if rows else 0, [cell for row in rows for cell in row]
     share = sum(len(row) == width for row in rows) / max(len(rows), 1)
     clean = sum(not (cell.startswith(" ") or (len(cell) < 40 and _INNER.search(cell))) for cell in cells)
     cuts = width > 1 and share >= 0.9 and 2 * clean > len(cells)
-    return (round(share, 1), clean / len(cells)) if cuts else (0.0, 0.0)
+    names = width > 1 and all(cell == cell.strip() and not _is_long(cell) for cell in rows[0])
+    return (round(share, 1), clean / len(cells), True) if cuts else (0.0, 0.0, names)
 
 
 def _has_quotes(text: str, *, is_cut: bool) -> bool:
@@ -109,6 +113,11 @@ def _has_quotes(text: str, *, is_cut: bool) -> bool:
 
 def _num_words(cell: str) -> int:
     return len(cell.split()) + len(_UNSPACED.findall(cell)) // 2
+
+
+def _is_long(cell: str) -> bool:
+    """Whether a cell is no name."""
+    return _num_words(cell) > 3 or cell[-1:] in (".", "!", "?")
 
 
 def _has_digit(cell: str) -> bool:
@@ -143,7 +152,7 @@ def _header_score(cell: str, column: Sequence[str], place: int) -> float:
     words, lengths = (sorted(map(size, values)) or [0] for size in (_num_words, len))
     median_words, median = words[len(words) // 2], lengths[len(lengths) // 2]
     usual = 1.5 if cell.lower() in USUAL_NAMES else 0.0
-    is_long, is_number = _num_words(cell) > 3 or cell[-1:] in (".", "!", "?"), _is_number(cell)
+    is_long, is_number = _is_long(cell), _is_number(cell)
     # 1. Nothing, as pandas writes it over its index; or over nothing
     if not cell:
         score = 1.0 if place == 0 and len(values) > 1 and all(map(str.isdigit, values)) else -0.5 * bool(values)

@@ -246,7 +246,7 @@ def likely_encoding(content: bytes, place: int) -> str:
 
     line = content.rfind(b"\n", 0, place) + 1
     begin = content.find(b"\n", max(0, place - (1 << 14)), line) + 1 or line
-    matches = from_bytes(content[begin : place + (1 << 14)], cp_isolation=_ENCODINGS)
+    matches = from_bytes(content[begin : place + (1 << 14)], cp_isolation=_ENCODINGS, threshold=0.4)
     if (best := matches.best()) is None:
         return "; this is not a text file"
     # Of ones that are about as likely the commonest.

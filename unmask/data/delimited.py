@@ -226,10 +226,8 @@ def delimited_rows(
                     raise CorpusError(f"{path}: there are several columns {twice[0]!r}; rename all but one")
                 continue
         if any(cell.strip() for cell in cells[len(names) :]):
-            tab = layout.delimiter == "\t"
-            advice = (
-                "a text must hold no tab" if tab else f'put a text with {layout.delimiter!r} between quotes ("...")'
-            )
+            around = f'put a text with {layout.delimiter!r} between quotes ("..."), or name another delimiter'
+            advice = around if layout.is_quoted else f"a text must hold no {layout.delimiter!r}"
             width = f"{len(cells)} cells where the table has {len(names)} columns"
             bad.report("rows with too many cells", f"{path}: line {reader.line_num} has {width}; {advice}")
             continue

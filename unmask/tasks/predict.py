@@ -19,6 +19,8 @@ from unmask.core.errors import RunError, printable
 from unmask.core.files import check_file, locked, write_atomically
 from unmask.core.public import public
 from unmask.core.results import Notify, Result, Shown, usual_reporter
+from unmask.core.settings import validated
+from unmask.data.settings import Reading
 from unmask.data.sources import InMemory, readable
 from unmask.tasks.files import Columns, Labelled, example_files, read_labelled
 from unmask.tasks.inputs import way_out_of_cuts
@@ -59,6 +61,7 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
     format: Format | None = None,  # noqa: A002
     text: str | None = None,
     second: str | None = None,
+    encoding: str | None = None,
     overwrite: bool = False,
     note: Callable[[str], None] = log.info,
     notify: Notify | None = None,
@@ -74,6 +77,7 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
             for words with tags.
         text: Column of the text; a number, counted from 0, where columns have no names. By default it is found.
         second: Column of the other text of a pair.
+        encoding: Of text that is not Unicode, such as cp1252.
         overwrite: Replace the file that is there.
         note: Called with each decision, a line.
         notify: Called with the progress.
@@ -90,7 +94,7 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
     network, task = loaded.fine_tuned
     if form in ("conll", "spacy") and task.kind != "tag":
         raise RunError(f"--format {form} is for words with tags, but this model does {task.kind}; take jsonl or csv")
-    data = _read(loaded, file, Columns(text=text, second=second))
+    data = _read(loaded, file, Columns(text=text, second=second), encoding)
     if data.columns:
         note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in data.columns.items()))
     predictions, encoded = loaded.predict_records(data.records, notify=notify or usual_reporter().notify)
@@ -137,13 +141,14 @@ def _form(out: str | Path | None, format: Format | None) -> str:  # noqa: A002
     return form
 
 
-def _read(loaded: Model, file: str | Path | Iterable[Any], columns: Columns) -> Labelled:
+def _read(loaded: Model, file: str | Path | Iterable[Any], columns: Columns, encoding: str | None) -> Labelled:
     """The records of what is given, without labels."""
     task = loaded.fine_tuned[1]
     options: dict[str, Any] = {"with_labels": False, "usual": Columns(**task.columns)}
     if isinstance(file, str | os.PathLike):
         with readable(file) as here:
-            return read_labelled(example_files(here, Path(file)), task, columns, **options)
+            reading = validated(Reading, {"encoding": encoding}, where="predict")
+            return read_labelled(example_files(here, Path(file)), task, columns, reading=reading, **options)
     if isinstance(file, list | tuple) and file and isinstance(file[0], list | tuple):
         records = loaded.records_of(file)
         return Labelled(Path("input"), records, {}, keys=[("index", place) for place in range(len(records))])

@@ -168,6 +168,13 @@ def test_one_writes_while_others_read(model_folder: Path, tmp_path: Path, monkey
         patch.setattr(blocks.IndexFolder, "finish", asks_meanwhile)
         index.add(rows(7, seed=4))
     assert answers(reader) == answers(unmask.Index(out)) != before
+    numbers = out / "blocks" / str(index._opened[0].state.numbers)
+    content = numbers.read_bytes()
+    for damage in (lambda: numbers.write_bytes(b""), numbers.unlink):
+        damage()
+        with pytest.raises(DataError, match=numbers.name):
+            unmask.Index(out).remove(["d1"])
+    numbers.write_bytes(content)
     # A state that cannot be read is none: a reader goes on from what it has.
     (out / "index.json").write_text("{")
     assert answers(reader) == answers(index)

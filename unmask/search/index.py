@@ -399,6 +399,8 @@ class Index(Readable):
                 )
             try:
                 yield StoredIndex(self.folder, before=self._opened[0])
+            except FileNotFoundError as error:
+                raise damaged(self.folder, f"{error.filename} is not there") from error
             finally:
                 folder.claimed.clear(folder.inputs, marker=False)
 

@@ -195,13 +195,14 @@ def test_what_documents_are_called(model_folder: Path, tmp_path: Path, monkeypat
         return [(each["file"], each["id"], each["text"]) for each in passages]
 
     Path("a.txt").write_text("the garden\n")
-    change = index.add(["a.txt"])
-    assert (change.added, change.removed, held()[-1]) == (1, 2, ("a.txt", 1, "the garden"))
+    change = index.add([tmp_path / "a.txt"])
+    assert (change.added, change.removed, held()[-1]) == (1, 2, (str(tmp_path / "a.txt"), 1, "the garden"))
     assert index.add(["the winter sees", "the bridge sees"]).documents == 6
     assert index.add(iter(["another"])).documents == 7
     given = "given/rows.jsonl"
     assert held()[-3:] == [(given, 1, "the winter sees"), (given, 2, "the bridge sees"), (given, 3, "another")]
-    assert index.add([{"id": "2", "text": "of its own"}]).removed == 0
+    assert index.add([{"id": 2, "text": "of its own"}]).removed == 0, "a number may be an id of its own, too"
+    assert index.add([{"id": "2", "text": "replaced"}]).removed == 1
     assert index.remove([2]).removed == 1, "the one whose own id it is"
     with pytest.raises(SettingsError, match=r"2 is .* in b\.txt and .* given/rows\.jsonl"):
         index.remove([2])

@@ -59,6 +59,7 @@ SCHEMA = pa.schema(
         ("file", pa.string()),
         ("id", pa.string()),
         ("id_is_number", pa.bool_()),
+        ("is_counted", pa.bool_()),
         ("title", pa.string()),
         ("begin", pa.int64()),
         ("text", pa.string()),
@@ -235,6 +236,7 @@ class IndexFolder:
                 "file": passage.part.file,
                 "id": str(passage.part.id),
                 "id_is_number": isinstance(passage.part.id, int),
+                "is_counted": passage.part.is_counted,
                 "title": passage.part.title,
                 "begin": passage.part.begin + passage.begin,
                 "text": passage.text,
@@ -395,7 +397,7 @@ class StoredIndex:
         block = int(np.searchsorted(self._firsts, number, side="right")) - 1
         group, place = divmod(number - int(self._firsts[block]), _ROWS_AT_ONCE)
         row: dict[str, Any] = self._rows(block, group).slice(place, 1).to_pylist()[0]
-        is_number = row.pop("id_is_number")
+        is_number, _ = row.pop("id_is_number"), row.pop("is_counted")
         return row | {"document": int(self.documents[number]), "id": int(row["id"]) if is_number else row["id"]}
 
     @lru_cache(maxsize=64)  # noqa: B019  (an index lives as long as its process)

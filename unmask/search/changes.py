@@ -13,6 +13,7 @@ document in the whole index; the second of one in a file.
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from itertools import groupby
@@ -36,17 +37,22 @@ Mask = NDArray[np.bool_]
 
 
 class Names:
-    """What the documents of an index are called: of each passage its file, its id, and whether that is a number that
-    was counted."""
+    """What the documents of an index are called: of each passage its file, its id, and whether that was counted."""
 
     def __init__(self, stored: StoredIndex) -> None:
-        columns = ["file", "id", "id_is_number"]
+        columns = ["file", "id", "is_counted"]
         empty = blocks.SCHEMA.empty_table().select(columns)
         self._table = pa.concat_tables([empty, *(stored.table(n, columns) for n in range(len(stored.state.blocks)))])
         self._is_there: Mask = stored.documents >= 0
 
     def _where(self, column: str, values: Sequence[str]) -> Mask:
         return np.asarray(pc.is_in(self._table[column], pa.array(values, pa.string()))) & self._is_there
+
+    def _in_files(self, files: Sequence[str]) -> Mask:
+        """The passages of documents in these files, however their paths are spelled."""
+        paths = set(map(os.path.abspath, files))
+        names = self._table["file"].unique().to_pylist()
+        return self._where("file", [name for name in names if os.path.abspath(name) in paths])
 
     def of_ids(self, ids: Sequence[Any]) -> Mask:
         """The passages of documents that have these ids, or are in files of these names. Raises `SettingsError` where
@@ -55,15 +61,15 @@ class Names:
             if not isinstance(id_, str | int | np.integer) or isinstance(id_, bool):
                 raise SettingsError(f"an id is a text or a number, and not {shown(id_)}", options=("ids",))
         names = list(dict.fromkeys(map(str, ids)))
-        counted = np.asarray(self._table["id_is_number"])
-        with_id, in_file = self._where("id", names), self._where("file", names)
+        counted = np.asarray(self._table["is_counted"])
+        with_id, in_file = self._where("id", names), self._in_files(names)
         own = set(self._table["id"].filter(pa.array(with_id & ~counted)).to_pylist())
         with_number = self._where("id", sorted(set(names) - own)) & counted
         files: dict[str, set[str]] = {}  # in which numbers were counted
         for row in self._table.filter(pa.array(with_number)).to_pylist():
             files.setdefault(row["id"], set()).add(row["file"])
-        there = own | set(files) | set(self._table["file"].filter(pa.array(in_file)).to_pylist())
-        if unknown := [name for name in names if name not in there]:
+        paths = set(map(os.path.abspath, self._table["file"].filter(pa.array(in_file)).unique().to_pylist()))
+        if unknown := [name for name in names if name not in own | files.keys() and os.path.abspath(name) not in paths]:
             all_ = (
                 f"{len(unknown):,} of {len(names):,} ids are of no document, as"
                 if len(unknown) > 1
@@ -86,19 +92,19 @@ class Names:
     def replaced(self, ids: Sequence[str], files: Sequence[str]) -> Mask:
         """The passages of documents whose ids of their own are among these, and of those in these files that have
         none."""
-        is_counted = np.asarray(self._table["id_is_number"])
-        return (self._where("id", ids) & ~is_counted) | (self._where("file", files) & is_counted)
+        is_counted = np.asarray(self._table["is_counted"])
+        return (self._where("id", ids) & ~is_counted) | (self._in_files(files) & is_counted)
 
     def last_number(self, files: Sequence[str]) -> int:
         """The highest number that was counted in files, also of a document that was removed; 0: none."""
-        counted = self._table.filter(self._table["id_is_number"])
+        counted = self._table.filter(self._table["is_counted"])
         ids = counted.filter(pc.is_in(counted["file"], pa.array(files, pa.string())))["id"]
         return pc.max(ids.cast(pa.int64())).as_py() or 0
 
 
 def own_ids(files: DocumentFiles) -> list[str]:
     """The ids of documents that have one of their own. Raises `CorpusError` where two have the same."""
-    ids = Counter(part.id for part in files.read() if part.begin == 0 and isinstance(part.id, str))
+    ids = Counter(str(part.id) for part in files.read() if part.begin == 0 and not part.is_counted)
     if twice := [id_ for id_, count in ids.items() if count > 1]:
         how_many = f"{len(twice):,} ids are of several documents each" if len(twice) > 1 else "an id is of several"
         raise CorpusError(

@@ -611,8 +611,8 @@ def _write_blocks(
         nonlocal done
         for part in files.read():
             done += len(part.text)
-            is_own = isinstance(part.id, str)
-            yield part if is_own else part._replace(id=int(part.id) + counted.get(part.file, 0))
+            before = counted.get(part.file, 0) if part.is_counted else 0
+            yield part._replace(id=int(part.id) + before) if before else part
 
     notify(Progress("embedding", 0, total, "characters"))
     written, numbers = written.copy(), [np.zeros(0, dtype=np.int64)]

@@ -49,6 +49,7 @@ class DocumentPart(NamedTuple):
     begin: int  # character of the document at which the part begins
     text: str  # the characters, without a title from a column
     has_title_column: bool = False  # whether the title is no part of the text
+    is_counted: bool = True  # whether the id is that number
 
     @property
     def title_before(self) -> str:
@@ -110,7 +111,9 @@ class DocumentFiles:
                     number, begin = number + 1, 0
                     has_line = self._documents.unit != "line" and not source.is_table
                     title = first_line_title(piece.text) if has_line else piece.title
-                yield DocumentPart(number, file, piece.id, title, begin, piece.text, source.is_table)
+                yield DocumentPart(
+                    number, file, piece.id, title, begin, piece.text, source.is_table, is_counted=source.id is None
+                )
                 begin += len(piece.text)
         if number < 0:
             raise CorpusError(f"{names_of(self.sources)}: there is no text in it")

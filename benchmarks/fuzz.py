@@ -111,7 +111,8 @@ def _one_case(target: str, chosen: Any, number: int, folder: Path) -> dict[str, 
         left_out = shutil.ignore_patterns("checkpoints", "data", "given", ".lock*")
         shutil.copytree(chosen.beside, folder, ignore=left_out)
     folder.mkdir(exist_ok=True)
-    for name, content in chosen.files.items() if target == "saved" else ():
+    for name, content in chosen.files.items() if chosen.is_folder else ():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(content)
     names = sorted(chosen.files)
     name = names[rng.randrange(len(names))]

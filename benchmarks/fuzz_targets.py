@@ -27,13 +27,19 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import unmask
 from tests import hostile_models, seeds
+from unmask.commands.embedder_texts import read_pairs as read_positives
+from unmask.commands.masking_tables import word_embeddings
 from unmask.commands.recipe import load_recipe
 from unmask.commands.recipe_files import apply_overrides
 from unmask.commands.run_data import RunFolder, open_prepared
+from unmask.data.annotations import read_gazetteer
 from unmask.data.corpus import Corpus
+from unmask.data.documents import Documents
 from unmask.data.lexicon import load_lexicon
 from unmask.data.settings import CorpusSettings
 from unmask.measure.questions import read_pairs
+from unmask.model.card_head import CardSettings, base_models, change_card
+from unmask.search.known_items import held_out_rule, read_beir
 from unmask.tasks.files import Columns, read_labelled
 from unmask.tasks.kinds import task_named
 from unmask.tokenizer.loading import load_tokenizer
@@ -52,6 +58,7 @@ class Target(NamedTuple):
     read: Read
     beside: Path | None = None  # a folder that lies there whole, whose files of these names are replaced
     is_whole: bool = True  # the files are in order before they are damaged
+    is_folder: bool = False  # the files lie beside each other, all but the damaged one whole
 
 
 ROWS: list[dict[str, Any]] = [
@@ -250,6 +257,120 @@ def trained_run(work: Path) -> Path:
     return run
 
 
+def _begun(folder: Path, make: Callable[[Path], object], *done: str) -> dict[str, bytes]:
+    """The small files of a folder that is made once, without the last of the work, which `done` are the files of."""
+    if not folder.is_dir():
+        make(folder)
+        for name in done:
+            shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
+    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and ".lock" not in path.name]
+    kept = [path for path in paths if "tensorboard" not in path.parts and path.suffix not in (".html", ".svg")]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in kept}
+
+
+def _of_folders(work: Path, run: Path, texts: Mapping[str, bytes]) -> dict[str, Target]:
+    """Folders that work goes on in, and others of which several files are read together."""
+    text, model = work / "corpus.txt", run / "model"
+    tokenizer = load_tokenizer(model)
+    steps = ("embedder.batch_size=4", "embedder.first_lengths=[4,8]", "embedder.second_lengths=[4,16]")
+    beir = {
+        "corpus.jsonl": _lines({"_id": row["id"], "title": "", "text": row["text"]} for row in ROWS),
+        "queries.jsonl": _lines({"_id": f"q{n}", "text": f"cat number {n}"} for n in range(8)),
+        "qrels/test.tsv": ("query-id\tcorpus-id\tscore\n" + "".join(f"q{n}\t{n}\t1\n" for n in range(8))).encode(),
+    }
+    pairs = [{"query": f"cat {row['n']}", "positive": row["text"], "negative": "A dog sleeps."} for row in ROWS]
+    columns = {name: pa.array([row[name] for row in pairs]) for name in pairs[0]}
+    table = "".join("\t".join(row.values()) + "\n" for row in ({name: name for name in columns}, *pairs))
+    words = [token for token, _ in sorted(tokenizer.backend.get_vocab().items(), key=lambda item: item[1])]
+    merged = json.dumps(
+        {letter: n for n, letter in enumerate(["<s>", "<mask>", *map(chr, range(97, 123)), "th", "the"])}
+    )
+    rng = random.Random(0)
+    many = [
+        " ".join(rng.choices(["the", "cat", "dog", "sea", "sleeps", "sees", "hippopotamus", "garden"], k=20))
+        for _ in ROWS
+    ]
+    vocabularies = {
+        "bert/vocab.txt": "\n".join(words).encode(),
+        "roberta/vocab.json": merged.encode(),
+        "roberta/tokenizer_config.json": b'{"tokenizer_class": "RobertaTokenizer"}',
+        "roberta/merges.txt": b"#version: 0.2\nt h\nth e\n",
+    }
+
+    def continued(folder: Path, *, resume: bool = False) -> object:
+        return unmask.pretrain(many, out=folder, from_=model, extend_vocab=5, steps=2, old_data=text, resume=resume,
+                               settings=("training.sequence_length=32", "training.batch_tokens=256"))  # fmt: skip
+
+    def embedder(folder: Path, *, resume: bool = False) -> object:
+        return unmask.embedder(model, many, out=folder, steps=2, resume=resume, settings=steps)
+
+    def compared(folder: Path) -> object:
+        return unmask.compare(["random", "span"], data=run / "data", out=folder, steps=1, seeds=2, settings=SMALL)
+
+    def tuned(folder: Path) -> object:
+        search = ("training.learning_rate=0.001..0.01",)
+        return unmask.tune("random", data=run / "data", out=folder, steps=1, trials=2, search=search, settings=SMALL)
+
+    def joined(folder: Path, **how: Any) -> object:
+        return unmask.prepare(text, out=folder, vocab_size=150, workers=1, **how)
+
+    def read_sentence(folder: Path, name: str, number: int) -> object:
+        change_card(folder, CardSettings(license="mit"))
+        return base_models(str(folder), folder), unmask.load(folder).embed(["The cat sleeps."])
+
+    def read_texts(folder: Path, name: str, number: int) -> object:
+        with_ids = Documents(folder / name, None, id_column="id" if number % 2 else None, unit="line")
+        return sum(len(document.text) for document in with_ids)
+
+    made = _begun(work / "embedder", embedder)
+    beside = ("modules.json", "1_Pooling/config.json", "config_sentence_transformers.json", "sentence_bert_config.json",
+              "config.json", "README.md")  # fmt: skip
+    parts = _begun(work / "parts", lambda folder: joined(folder, part="1/1"))
+    begun = _begun(work / "begun", embedder, "summary.json", "model")
+    start = _begun(work / "start", continued, "summary.json", "model")
+    every = _begun(work / "compared", compared, "result.json")
+    trials = _begun(work / "searched", tuned, "result.json")
+    return {
+        "beir": Target(beir, lambda folder, *_: read_beir(folder, split="test", num_queries=5, seed=0), is_folder=True),
+        "positives": Target(
+            {"a.jsonl": _lines(pairs), "a.tsv": table.encode(), "a.parquet": seeds.parquet_of(columns)},
+            lambda folder, name, number: read_positives(folder / name, {}, lambda text: None),
+        ),
+        "texts": Target({name: each for name, each in texts.items() if name.startswith("a.")}, read_texts),
+        "gazetteer": Target(
+            {"a.tsv": "".join(f"cat {n}\tANIMAL\n" for n in range(20)).encode()},
+            lambda folder, name, number: read_gazetteer(folder / name),
+        ),
+        "vocabulary": Target(
+            vocabularies,
+            lambda folder, name, number: load_tokenizer((folder / name).parent).encode_corpus(["The cat sleeps."]),
+            is_folder=True,
+        ),
+        "sentence": Target(_of(work / "embedder" / "model", beside), read_sentence, work / "embedder" / "model"),
+        "table": Target(
+            _of(model, ("tokenizer.json", "model.safetensors")),
+            lambda folder, name, number: word_embeddings(folder, tokenizer),
+            model,
+        ),
+        "rule": Target(
+            {name: each for name, each in made.items() if name == "settings.json"}
+            | {
+                name: each
+                for name, each in start.items()
+                if name in ("sources.json", "recipe.toml", "data/manifest.json")
+            },
+            lambda folder, name, number: held_out_rule(folder / "model"),
+            is_folder=True,
+        ),
+        "finished_embedder": Target(made, lambda folder, *_: repr(embedder(folder, resume=True)), is_folder=True),
+        "begun_embedder": Target(begun, lambda folder, *_: embedder(folder, resume=True), is_folder=True),
+        "start": Target(start, lambda folder, *_: continued(folder, resume=True), is_folder=True),
+        "compared": Target(every, lambda folder, *_: compared(folder), is_folder=True),
+        "searched": Target(trials, lambda folder, *_: tuned(folder), is_folder=True),
+        "parts": Target(parts, lambda folder, *_: joined(folder, join=True), is_folder=True),
+    }
+
+
 SIDE_FILES = ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json")
 
 
@@ -281,7 +402,9 @@ def targets(work: Path) -> dict[str, Target]:
     return {
         "corpus": Target(texts, read_corpus),
         "saved": Target(
-            {"data.arrow": seeds.arrow_of(COLUMNS), "state.json": state, "dataset_info.json": b"{}"}, read_saved
+            {"data.arrow": seeds.arrow_of(COLUMNS), "state.json": state, "dataset_info.json": b"{}"},
+            read_saved,
+            is_folder=True,
         ),
         "labelled": Target(
             labelled,
@@ -334,4 +457,4 @@ def targets(work: Path) -> dict[str, Target]:
         "index": Target(indexes.files, indexes.read, indexes.folder),
         "resumed_index": Target(indexes.files | {"search.json": indexes.begun}, indexes.resume, indexes.folder),
         "lexicon": Target(_of(run, ("lexicon.safetensors",)), lambda folder, name, number: load_lexicon(folder / name)),
-    }
+    } | _of_folders(work, run, texts)

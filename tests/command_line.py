@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import pytest
 
 Main = Callable[..., tuple[int, str, str]]
 """The fixture `main`: runs the command line in this process, which is faster; returns exit code, stdout and stderr."""
@@ -10,3 +13,15 @@ Main = Callable[..., tuple[int, str, str]]
 
 PATIENCE = 600.0
 """Seconds that a process of a test may take: where other work is done, much is slow."""
+
+
+@contextmanager
+def room_for(num_bytes: int) -> Iterator[None]:
+    """While it is entered, no file of this process grows beyond a size, as on a full disk."""
+    resource = pytest.importorskip("resource")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)

@@ -8,6 +8,7 @@ import pyarrow.parquet as pq
 import pytest
 
 import unmask
+from tests.command_line import Main, room_for
 from unmask.commands import embed as embed_file
 from unmask.commands.embed import vector_file
 from unmask.core.errors import CorpusError, UnmaskError
@@ -82,6 +83,20 @@ def test_mistakes_leave_nothing_behind(
     with pytest.raises(UnmaskError, match=message):
         unmask.embed(run.folder, file, **{"out": "vectors.parquet"} | options)  # type: ignore[arg-type]
     assert [path.name for path in tmp_path.iterdir()] == [file]
+
+
+@pytest.mark.parametrize("name", ["v.npy", "v.parquet"])
+@pytest.mark.parametrize("num_bytes", [100, 4096])
+def test_a_full_disk_leaves_nothing(run: unmask.Run, tmp_path: Path, main: Main, name: str, num_bytes: int) -> None:
+    """It is named, and the way out is one that this command has."""
+    file = tmp_path / "a.txt"
+    file.write_text("the cat\n" * 500)
+    with room_for(num_bytes):
+        code, _, err = main("embed", run.folder / "model", file, "--out", tmp_path / name)
+    assert code == 2
+    assert f"{name}: cannot be written (File too large)" in err
+    assert "--resume" not in err
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
 
 
 def vectors(rows: int) -> np.ndarray:

@@ -90,7 +90,8 @@ class Shouting(Readable):
 @pytest.mark.parametrize(
     ("words", "code", "text"),
     [
-        ("--help >/dev/full", 2, "unmask: standard output is full"),
+        ("--help >/dev/full", 2, "unmask: no space left: standard output"),
+        ("recipes --json >/dev/full", 2, "unmask: no space left: standard output"),
         ("nosuch >/dev/full", 2, "unmask: No such command 'nosuch'"),
         ("--help 2>&-", 0, ""),
         ("nosuch 2>&-", 2, ""),

@@ -16,7 +16,7 @@ import unmask
 from tests.command_line import Main
 from tests.conftest import SMALL
 from unmask.core.errors import CorpusError, RunError, WriteError
-from unmask.core.files import typed, write_atomically
+from unmask.core.files import read_object, typed, write_atomically, write_object
 
 
 def fill_disk(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -69,6 +69,17 @@ def test_a_run_goes_on_when_there_is_room_again(corpus_file: Path, tmp_path: Pat
     assert "No space left on device" in err.splitlines()[-1]
     run = unmask.pretrain([corpus_file], out=out, steps=2, vocab_size=200, settings=SMALL, resume=True)
     assert run.summary["steps"] == 2
+
+
+def test_a_state_that_has_changed_is_not_read(tmp_path: Path) -> None:
+    file, content = tmp_path / "a.json", {"loss": 0.1, "by_rate": {0.5: (1, None)}}
+    write_object(file, content)
+    assert read_object(file, "", is_sealed=True) == {"loss": 0.1, "by_rate": {"0.5": [1, None]}}
+    for old, new in (("0.1", "0.2"), ("loss", "lost"), ("sha256", "sha257")):
+        write_object(file, content)
+        file.write_text(file.read_text().replace(old, new))
+        with pytest.raises(RunError, match=r"a\.json: damaged .*make it anew"):
+            read_object(file, "make it anew", is_sealed=True)
 
 
 def test_paths_as_they_are_typed() -> None:

@@ -19,10 +19,10 @@ import pyarrow.parquet as pq
 import pytest
 
 import unmask
-from tests.command_line import PATIENCE
+from tests.command_line import PATIENCE, room_for
 from tests.conftest import SMALL, make_text
 from tests.data.corpora import corpus_of, sides, texts_of, write_jsonl
-from unmask.core.errors import CorpusError, SettingsError
+from unmask.core.errors import CorpusError, SettingsError, WriteError
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import load_manifest
 from unmask.data.documents import Documents
@@ -318,6 +318,12 @@ def test_a_pipe_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "pipes").iterdir()] == ["1.txt"]
     with pipe(tmp_path / "c", b"") as name:  # a command that goes on, when nothing comes any more
         assert keep_stream(name, tmp_path / "pipes" / "1.txt", reuse=True).stat().st_size == 500_000
+
+
+def test_a_full_disk_is_not_the_fault_of_the_pipe(tmp_path: Path) -> None:
+    with pipe(tmp_path / "a", b"text\n" * 10_000) as name, room_for(4096), pytest.raises(WriteError, match=r"1\.txt"):
+        keep_stream(name, tmp_path / "pipes" / "1.txt", reuse=False)
+    assert list((tmp_path / "pipes").iterdir()) == []
 
 
 def test_a_file_that_is_read_more_than_once(tmp_path: Path) -> None:

@@ -40,7 +40,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 import unmask
-from unmask.core.errors import EndedElsewhereError, SettingsError, UnmaskError, printable, says_out_of_memory
+from unmask.core.errors import (
+    EndedElsewhereError,
+    SettingsError,
+    UnmaskError,
+    WriteError,
+    printable,
+    says_out_of_memory,
+)
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -350,6 +357,9 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
         result = _call(function, options, goes_on=command.goes_on, quiet=flags["quiet"])
         if is_main_process():
             show(result, as_json=flags["json"])
+    except WriteError as error:
+        error.options = [name for name in error.options if name in parameters]
+        raise
     finally:
         log.removeHandler(handler)
     if not getattr(result, "passed", True):
@@ -597,7 +607,8 @@ def main() -> None:  # noqa: PLR0912  (each way to end)
             message = NO_MEMORY.format(error)
         elif error.filename is None and error.errno == errno.ENOSPC:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where Python still writes at its end
-            code, message = 2, "standard output is full: results were not printed"
+            message = "no space left: standard output, or the disk of temporary files (TMPDIR) or results, is full"
+            code = 2
         elif error.filename is None or isinstance(error, FileNotFoundError | FileExistsError):
             raise  # a defect of ours
         else:

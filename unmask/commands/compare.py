@@ -37,7 +37,15 @@ from unmask.commands.recipe import Recipe, requested_recipe
 from unmask.commands.recipe_files import Overrides, as_overrides
 from unmask.commands.run_data import check_data, check_tokenizer, is_prepared, prepare_by
 from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError
-from unmask.core.files import ClaimedFolder, differences, file_sha256, read_object, typed, write_atomically
+from unmask.core.files import (
+    ClaimedFolder,
+    differences,
+    file_sha256,
+    read_object,
+    typed,
+    write_atomically,
+    write_object,
+)
 from unmask.core.interruption import GOES_ON, Interrupted
 from unmask.core.public import public
 from unmask.core.remote import refused
@@ -186,7 +194,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     with folder.held(wait=-1):  # the number of seeds is written down before the first run
         state = read_state(folder)
         most_seeds = max(state.get("most_seeds", 0), seeds)
-        folder.claim(json.dumps({**state, "most_seeds": most_seeds}, indent=1) + "\n")
+        write_object(root / STATE, {**state, "most_seeds": most_seeds})
 
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in recipes}
     for seed in range(seeds):
@@ -200,7 +208,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
                 reporter.note(f"{name}, seed {seed} failed: {error} (remove {run} to try it again)")
                 figures = {"name": name, "seed": seed, "failed": str(error)}
                 run.mkdir(parents=True, exist_ok=True)
-                write_atomically(run / EVALUATION, json.dumps(figures, indent=1) + "\n")
+                write_object(run / EVALUATION, figures)
             runs[name].append(figures)
     if all("failed" in run for of_recipe in runs.values() for run in of_recipe):
         raise RunError(f"{root}: every run failed, the first because of this: {runs[recipes[0]][0]['failed']}")
@@ -292,7 +300,7 @@ def _look(
                 return int(each["look"])
         number = max(max((each["look"] for each in looks), default=0) + 1, seeds if seeds < most_seeds else 1)
         looks.append({"look": number, "seeds": seeds, "figures": sha256})
-        folder.claim(json.dumps({**state, "looks": looks}, indent=1) + "\n")
+        write_object(folder.root / STATE, {**state, "looks": looks})
     return int(number)
 
 
@@ -403,7 +411,7 @@ def run_plan(
 
 def read_state(folder: ClaimedFolder) -> dict[str, Any]:
     """What the folder of many runs is for, and what was done in it."""
-    return read_object(folder.root / str(folder.marker), "give another folder")
+    return read_object(folder.root / str(folder.marker), "give another folder", is_sealed=True)
 
 
 def begin_runs(
@@ -431,7 +439,7 @@ def begin_runs(
     with folder.held(wait=-1):
         if not folder.is_claimed:
             folder.check()
-            folder.claim(json.dumps(content, indent=1) + "\n")
+            write_object(folder.root / str(folder.marker), content)
         else:
             begun = read_state(folder)
             folder.check_same(begun["options"], content["options"])  # first, since the rest follows from it
@@ -502,8 +510,8 @@ def measured_run(
             value = summary["test_mean" if measured_on == "test" else "mean"][metric]
             content["task_error"] = value if value is None or metric in LOWER_IS_BETTER else 1.0 - value
             content |= {"task_metric": metric, "task_measured_on": measured_on}
-        write_atomically(file, json.dumps(content, indent=1) + "\n")
-    return read_object(file, "take it away, and the same command measures the run again")
+        write_object(file, content)
+    return read_object(file, "take it away, and the same command measures the run again", is_sealed=True)
 
 
 # What the runs depend on: read, checked and hashed before the first of them.

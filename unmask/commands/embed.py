@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from unmask.core.errors import CorpusError, RunError, without_secrets
-from unmask.core.files import check_file, locked, writing
+from unmask.core.files import check_file, locked, sync_names, writing
 from unmask.core.public import public
 from unmask.core.remote import address_of, output_at
 from unmask.core.results import Notify, Progress, Result, Shown, usual_reporter
@@ -295,22 +295,26 @@ def vector_file(out: Path, dimension: int) -> Iterator[Add]:  # noqa: PLR0915  (
         try:
             with writing(out):
                 file = unfinished.open("wb")
-            with file:
-                try:
-                    if is_array:
-                        write_header()
-                    yield add
+            try:
+                if is_array:
+                    write_header()
+                yield add
+                with writing(out):
                     if is_array:
                         file.seek(0)
                         write_header()
-                finally:
                     if writer is not None:
-                        try:
-                            writer.close()
-                        finally:
-                            writer.is_open = False  # where that failed, it would try again when it is collected
+                        writer.close()
+                    file.flush()
+                    os.fsync(file.fileno())
+            finally:
+                if writer is not None:
+                    writer.is_open = False  # where it failed, it would try again when it is collected
+                with suppress(OSError):  # what could not be written is still in its buffer
+                    file.close()
             with writing(out):
                 os.replace(unfinished, out)
+                sync_names(out.parent)
         finally:
             with suppress(OSError):
                 unfinished.unlink(missing_ok=True)

@@ -37,7 +37,7 @@ from unmask.commands.run_data import (
 )
 from unmask.core.compiled import is_compiled
 from unmask.core.errors import DataError, DivergedError, RunError, TokenizerError, UnmaskError, without_secrets
-from unmask.core.files import read_object, typed, whole_folder, write_atomically, writing
+from unmask.core.files import read_object, typed, whole_folder, write_atomically, write_object, writing
 from unmask.core.hub import local_path
 from unmask.core.interruption import Interruption
 from unmask.core.public import public
@@ -461,7 +461,7 @@ class TrainingRun(Callback):
             if recipe.start is not None:
                 reporter.note("evaluating the model before the training")
                 figures = {"new": self._domain(self.data.validation), "old": self._domain(open_old_text(folder.old))}
-                write_atomically(folder.before, json.dumps(figures, indent=1) + "\n")
+                write_object(folder.before, figures)
 
         def begin() -> None:
             self._times.begin(trainer)
@@ -576,9 +576,9 @@ class TrainingRun(Callback):
             "device": self.model.encoder.device.type,
         }
         if recipe.start is not None:  # measured before and after, on the new text and on the old, same masks
-            before = read_object(folder.before, START_ANEW)
+            before = read_object(folder.before, START_ANEW, is_sealed=True)
             after = {"new": figures_of(result), "old": self._domain(open_old_text(folder.old))}
-            summary["start"] = read_object(folder.start / FACTS, START_ANEW)
+            summary["start"] = read_object(folder.start / FACTS, START_ANEW, is_sealed=True)["facts"]
             summary["domains"] = {
                 name: None if before[name] is None else {"before": before[name], "after": after[name]}
                 for name in ("new", "old")

@@ -21,7 +21,6 @@ report.html          all of it for the eye
 
 from __future__ import annotations
 
-import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -46,7 +45,7 @@ from unmask.commands.recipe import (
     read_fitting_config,
 )
 from unmask.core.errors import CorpusError, DataError, RunError, SettingsError, parse_json
-from unmask.core.files import ClaimedFolder, read_object, typed, whole_folder, writing
+from unmask.core.files import ClaimedFolder, read_object, typed, whole_folder, write_object, writing
 from unmask.core.hub import lasting_name
 from unmask.core.remote import source_named
 from unmask.core.results import Reporter
@@ -325,7 +324,7 @@ def begin_from_checkpoint(
 
     if not (start / FACTS).is_file():
         _make_start(start, recipe, settings, training_texts())
-    facts = read_object(start / FACTS, START_ANEW)
+    facts = read_object(start / FACTS, START_ANEW, is_sealed=True)["facts"]
     notes = [f"beginning with the model in {facts['checkpoint']}"]
     if facts["new_head"]:
         notes.append("the checkpoint has no head for masked tokens: a new one begins with word frequencies")
@@ -392,7 +391,7 @@ def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Itera
         model = extended(model, num_positions=length)
     with writing(out), whole_folder(out) as partial:
         save_with_tokenizer(model, tokenizer, partial)
-        (partial / FACTS).write_text(json.dumps(facts, indent=1) + "\n", encoding="utf-8")
+        write_object(partial / FACTS, {"facts": facts})
 
 
 def save_with_tokenizer(model: MaskedLM, tokenizer: Tokenizer, folder: Path, *, with_head: bool = True) -> None:
@@ -466,7 +465,7 @@ def start_model(
 
 def open_old_text(folder: Path) -> TokenStore | None:
     """The tokens of old text that a run's folder holds; None where there is no old text."""
-    files = read_object(folder / OLD_FACTS, START_ANEW)["files"]
+    files = read_object(folder / OLD_FACTS, START_ANEW, is_sealed=True)["files"]
     return TokenStore([folder / name for name in files]) if files else None
 
 
@@ -477,7 +476,7 @@ def _obtain_old_text(folder: Path, settings: StartSettings, tokenizer: Tokenizer
     there is nothing, in a line.
     """
     if (folder / OLD_FACTS).is_file():
-        return str(read_object(folder / OLD_FACTS, START_ANEW)["source"])
+        return str(read_object(folder / OLD_FACTS, START_ANEW, is_sealed=True)["source"])
     source, text = _find_old_text(settings, tokenizer)
     with whole_folder(folder) as partial, writing(folder):
         files: list[str] = []
@@ -494,7 +493,7 @@ def _obtain_old_text(folder: Path, settings: StartSettings, tokenizer: Tokenizer
             if not files and settings.old_data:
                 raise DataError(f"{', '.join(settings.old_data)}: there is no text in it", options=["old_data"])
         content = {"source": source, "files": files}
-        (partial / OLD_FACTS).write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        write_object(partial / OLD_FACTS, content)
     return source
 
 

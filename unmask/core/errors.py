@@ -140,14 +140,13 @@ class WriteError(OSError, RunError):  # in this order, so that Python's own `OSE
     that know a better way out can catch both.
     """
 
-    options = ("resume",)
+    options = ("resume",)  # of commands that have it
 
     def __str__(self) -> str:
         text = OSError.__str__(self)
         if self.filename is not None:  # else it was made of a text alone
             text = (
-                f"{self.filename}: cannot be written ({self.strerror}); make room or mend that, and run the same "
-                "again, resuming where a run had begun"
+                f"{self.filename}: cannot be written ({self.strerror}); make room or mend that, and run the same again"
             )
         return _one_line(text)
 
@@ -192,11 +191,11 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def unsealed(content: Any) -> dict[str, Any]:
-    """What was sealed, without its checksum. Raises a ValueError where it has changed since, or is no object."""
+    """What was sealed, without its checksum. Raises a ValueError where it has changed since, or is no such object."""
     if not isinstance(content, dict):
         raise ValueError("it is no JSON object")
     plain = {name: value for name, value in content.items() if name != _SEAL}
-    if content.get(_SEAL) is not None and content != sealed(plain):
+    if content != sealed(plain):
         raise ValueError("what it says does not fit its checksum")
     return plain
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
-from unmask.core.errors import RunError, UnmaskError, WriteError, parse_json, shortened
+from unmask.core.errors import RunError, UnmaskError, WriteError, parse_json, sealed, shortened, unsealed
 
 
 @contextlib.contextmanager
@@ -81,10 +81,17 @@ def whole_folder(target: Path, partial: Path | None = None) -> Iterator[Path]:
         raise
 
 
-def read_object(path: Path, way_out: str) -> dict[str, Any]:
-    """The object in a JSON file of a run. Raises a RunError with the way out where it is damaged or not there."""
+def write_object(path: Path, content: Mapping[str, Any]) -> None:
+    """Writes a JSON object, which has no `sha256`, with its checksum as that, for `read_object`."""
+    plain = json.loads(json.dumps(content))  # as it is read, for the checksum
+    write_atomically(path, json.dumps(sealed(plain), indent=1) + "\n")
+
+
+def read_object(path: Path, way_out: str, *, is_sealed: bool = False) -> dict[str, Any]:
+    """The object in a JSON file of a run, `is_sealed` by its checksum. Raises a RunError with the way out where it is
+    damaged or not there."""
     try:
-        content = parse_json(path)
+        content = unsealed(parse_json(path)) if is_sealed else parse_json(path)
         if not isinstance(content, dict):
             raise ValueError("it is no JSON object")
     except (OSError, ValueError) as error:

@@ -19,7 +19,7 @@ import re
 import sys
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -27,8 +27,8 @@ from typing import IO, Any, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from unmask.core.errors import CorpusError, listed, parse_json
-from unmask.core.files import absence, whole_folder, writing
+from unmask.core.errors import CorpusError, WriteError, listed, parse_json
+from unmask.core.files import absence, sync_names, whole_folder, writing
 from unmask.core.remote import address_of, lasting_source, local_copies, source_named
 from unmask.core.results import Notify, Progress, ignore
 from unmask.data.json_rows import holds_rows
@@ -353,6 +353,8 @@ def open_stream(name: str | Path = STDIN) -> Iterator[IO[bytes]]:
     try:
         with nullcontext(sys.stdin.buffer) if is_stdin else Path(name).open("rb") as stream:
             yield stream
+    except WriteError:  # by who reads it
+        raise
     except OSError as error:
         what = "standard input" if is_stdin else f"{name}: this pipe"
         raise CorpusError(f"{what} cannot be read ({error.strerror or error}); pipe a text in") from error
@@ -365,16 +367,23 @@ def keep_stream(name: str | Path, file: Path, *, reuse: bool) -> Path:
     if is_stdin and reuse and (sys.stdin is None or sys.stdin.isatty()):
         return file
     partial = file.with_name(file.name + ".partial")
-    with writing(file):
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as out, open_stream(name) as stream:
-            out.writelines(pieces_of(stream))
-            out.flush()
-            os.fsync(out.fileno())
-        if partial.stat().st_size:
-            os.replace(partial, file)
-            return file
-        partial.unlink()
+    try:
+        with writing(file):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with partial.open("wb") as out, open_stream(name) as stream:
+                for piece in pieces_of(stream):
+                    with writing(file):
+                        out.write(piece)
+                with writing(file):
+                    out.flush()
+                    os.fsync(out.fileno())
+            if partial.stat().st_size:
+                os.replace(partial, file)
+                sync_names(file.parent)
+                return file
+    finally:
+        with suppress(OSError):
+            partial.unlink()
     if not reuse:
         raise CorpusError("standard input is empty" if is_stdin else f"{name}: nothing came out of this pipe")
     return file

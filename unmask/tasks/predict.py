@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unmask.core.errors import RunError, printable
-from unmask.core.files import check_file, locked, write_atomically
+from unmask.core.files import check_file, locked, write_atomically, writing
 from unmask.core.public import public
 from unmask.core.results import Notify, Result, Shown, usual_reporter
 from unmask.core.settings import validated
@@ -118,12 +118,10 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
     }
     if target is None:
         return Predictions({**figures, "predictions": rows, "_format": form})
-    try:
+    with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with locked(target):
             write_atomically(target, FORMATS[form](rows))
-    except OSError as error:
-        raise RunError(f"{target}: cannot be written ({error.strerror})") from error
     return Predictions({**figures, "out": str(target)})
 
 

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import shutil
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -27,8 +26,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
-from unmask.core.errors import DivergedError, RunError, parse_json, sealed, unsealed
-from unmask.core.files import file_sha256, whole_folder
+from unmask.core.errors import DivergedError, RunError, parse_json, unsealed
+from unmask.core.files import file_sha256, whole_folder, write_object, writing
 from unmask.core.interruption import Interrupted, Interruption
 from unmask.core.results import Reporter
 from unmask.data.rows import Cursor
@@ -96,16 +95,12 @@ def _write(root: Path, tensors: Tensors, content: dict[str, Any], *, keep: int) 
     target = checkpoint_path(root, content["step"])
     if (target / _STATE).is_file():  # the same run at the same step: it holds the same
         return target
-    try:
-        with whole_folder(target, root / "partial") as partial:  # one without a state: a removal that was broken off
-            for name, by_name in tensors.items():
-                save_file({key: tensor.contiguous() for key, tensor in by_name.items()}, partial / name)
-            files = {path.name: file_sha256(path) for path in sorted(partial.iterdir())}
-            text = json.dumps(sealed(content | {"files": files}), indent=1)
-            (partial / _STATE).write_text(text + "\n", encoding="utf-8")
-    except (OSError, SafetensorError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise RunError(f"{target}: the checkpoint cannot be written ({reason}); older ones are untouched") from error
+    # One without a state is a removal that was broken off.
+    with writing(target, SafetensorError), whole_folder(target, root / "partial") as partial:
+        for name, by_name in tensors.items():
+            save_file({key: tensor.contiguous() for key, tensor in by_name.items()}, partial / name)
+        files = {path.name: file_sha256(path) for path in sorted(partial.iterdir())}
+        write_object(partial / _STATE, content | {"files": files})
     stay = list_checkpoints(root)[-keep:]
     if content["best"] is not None:
         stay.append(checkpoint_path(root, content["best"]["step"]))

@@ -354,6 +354,11 @@ def test_a_search_goes_on_and_makes_again_what_was_interrupted(
     out = tmp_path / "out"
     with pytest.raises(Interrupted):
         tune(data_folder, out, trials=4)
+    whole = (out / "study.db").read_bytes()
+    (out / "study.db").write_bytes(whole[:5000] + b"?" * 4000 + whole[9000:])
+    with pytest.raises(RunError, match=r"study\.db: cannot be read or written \(.*malformed"):
+        tune(data_folder, out, trials=4)
+    (out / "study.db").write_bytes(whole)
     result = tune(data_folder, out, trials=4)
     assert seen[2] == seen[1], "the interrupted trial has its numbers again"
     states = [trial["state"] for trial in result["trials"]]

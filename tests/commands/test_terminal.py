@@ -9,6 +9,7 @@ import logging
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,6 +104,13 @@ def test_streams_that_cannot_be_used(words: str, code: int, text: str) -> None:
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith(text)
     assert done.stderr.count("\n") == bool(text), done.stderr
+
+
+def test_no_temporary_folder(main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nosuch"])
+    code, _, err = main("masks", "The cat sleeps.")
+    assert (code, err.count("\n"), "TMPDIR" in err) == (2, 1, True), err
 
 
 @pytest.mark.parametrize("command", ["masks - --seed 1", "prepare - --out {out}", "pretrain - --out {out}"])

@@ -609,6 +609,8 @@ def main() -> None:  # noqa: PLR0912  (each way to end)
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where Python still writes at its end
             message = "no space left: standard output, or the disk of temporary files (TMPDIR) or results, is full"
             code = 2
+        elif error.filename is None and "temporary directory" in str(error):  # Python's own, which torch needs too
+            message = f"{error.strerror}; name a folder that can be written by TMPDIR"
         elif error.filename is None or isinstance(error, FileNotFoundError | FileExistsError):
             raise  # a defect of ours
         else:

@@ -18,6 +18,7 @@ import math
 import shutil
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import starmap
 from pathlib import Path
@@ -141,66 +142,83 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
     folder = ClaimedFolder(root=root, marker="tune.json", what="a search", options=())
     purpose = {"recipe": recipe, "search": list(search)}
     prepared, _ = begin_runs(folder, plan, {recipe: own_recipe}, purpose, {recipe: own_recipe, **ends}, reporter)
-    with warnings.catch_warnings(), folder.held(wait=-1):  # two processes must not both make the tables
-        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-        storage = optuna.storages.RDBStorage(
-            f"sqlite:///{root / 'study.db'}",
-            engine_kwargs={"connect_args": {"timeout": 60}},
-            heartbeat_interval=HEARTBEAT,
-            heartbeat_stale_trial_callback=lambda study, trial: study.enqueue_trial(trial.params),
-        )
-        study = optuna.create_study(study_name="unmask", storage=storage, load_if_exists=True)
-    own = {dimension.key: _value_of(own_recipe, dimension.key) for dimension in dimensions}
-    outside = [dimension.key for dimension in dimensions if not dimension.holds(own[dimension.key])]
-    if within := {key: value for key, value in own.items() if key not in outside}:
-        study.enqueue_trial(within, skip_if_exists=True)
-
-    def objective(trial: optuna.Trial) -> float:
-        # A sampler for each trial, by its number: the same in a search that goes on, others in each process.
-        seed = int(np.random.SeedSequence((0, trial.number)).generate_state(1)[0])
-        study.sampler = optuna.samplers.TPESampler(seed=seed)
-        values = {dimension.key: dimension.suggest(trial) for dimension in dimensions}
-        numbers = ", ".join(f"{key} {_number(value)}" for key, value in values.items())
-        reporter.note(f"trial {trial.number}: {numbers}")
-        run, overrides = root / "trials" / str(trial.number), [as_override(*item) for item in values.items()]
-        try:
-            _load(plan, recipe, values)  # each value is allowed by itself, but perhaps not all together
-            figures = measured_run(
-                recipe, plan, seed=0, data=prepared, folder=run, reporter=reporter, overrides=overrides
+    with _storing(root / "study.db"):
+        with warnings.catch_warnings(), folder.held(wait=-1):  # two processes must not both make the tables
+            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+            storage = optuna.storages.RDBStorage(
+                f"sqlite:///{root / 'study.db'}",
+                engine_kwargs={"connect_args": {"timeout": 60}},
+                heartbeat_interval=HEARTBEAT,
+                heartbeat_stale_trial_callback=lambda study, trial: study.enqueue_trial(trial.params),
             )
-        except (SettingsError, DivergedError, MemoryFullError) as error:
-            reporter.note(f"trial {trial.number}: {error}")
-            raise optuna.TrialPruned from error
-        except (Interrupted, KeyboardInterrupt):
-            study.enqueue_trial(trial.params)
-            raise
-        reporter.note(f"trial {trial.number}: loss {figures['loss']:.4f}")
-        return float(figures["loss"])
+            study = optuna.create_study(study_name="unmask", storage=storage, load_if_exists=True)
+        own = {dimension.key: _value_of(own_recipe, dimension.key) for dimension in dimensions}
+        outside = [dimension.key for dimension in dimensions if not dimension.holds(own[dimension.key])]
+        if within := {key: value for key, value in own.items() if key not in outside}:
+            study.enqueue_trial(within, skip_if_exists=True)
 
-    def remove_weights(study: optuna.Study, _: optuna.trial.FrozenTrial) -> None:
-        """Removes the weights of finished trials that are not the best."""
-        finished = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
-        losses = {trial.number: trial.value for trial in finished if trial.value is not None}
-        best = min(losses, key=lambda number: losses[number], default=None)
-        for trial in finished:
-            for part in ("model", "checkpoints") if trial.number != best else ():
-                shutil.rmtree(root / "trials" / str(trial.number) / part, ignore_errors=True)
+        def objective(trial: optuna.Trial) -> float:
+            # A sampler for each trial, by its number: the same in a search that goes on, others in each process.
+            seed = int(np.random.SeedSequence((0, trial.number)).generate_state(1)[0])
+            study.sampler = optuna.samplers.TPESampler(seed=seed)
+            values = {dimension.key: dimension.suggest(trial) for dimension in dimensions}
+            numbers = ", ".join(f"{key} {_number(value)}" for key, value in values.items())
+            reporter.note(f"trial {trial.number}: {numbers}")
+            run, overrides = root / "trials" / str(trial.number), [as_override(*item) for item in values.items()]
+            try:
+                _load(plan, recipe, values)  # each value is allowed by itself, but perhaps not all together
+                figures = measured_run(
+                    recipe, plan, seed=0, data=prepared, folder=run, reporter=reporter, overrides=overrides
+                )
+            except (SettingsError, DivergedError, MemoryFullError) as error:
+                reporter.note(f"trial {trial.number}: {error}")
+                raise optuna.TrialPruned from error
+            except (Interrupted, KeyboardInterrupt):
+                study.enqueue_trial(trial.params)
+                raise
+            reporter.note(f"trial {trial.number}: loss {figures['loss']:.4f}")
+            return float(figures["loss"])
 
-    made = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
-    if len(study.get_trials(deepcopy=False, states=made)) < trials:
-        study.optimize(objective, callbacks=[optuna.study.MaxTrialsCallback(trials, states=made), remove_weights])
+        def remove_weights(study: optuna.Study, _: optuna.trial.FrozenTrial) -> None:
+            """Removes the weights of finished trials that are not the best."""
+            finished = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
+            losses = {trial.number: trial.value for trial in finished if trial.value is not None}
+            best = min(losses, key=lambda number: losses[number], default=None)
+            for trial in finished:
+                for part in ("model", "checkpoints") if trial.number != best else ():
+                    shutil.rmtree(root / "trials" / str(trial.number) / part, ignore_errors=True)
 
-    trials_made = [
-        {"number": trial.number, "state": trial.state.name, "loss": trial.value, "parameters": trial.params}
-        for trial in study.get_trials(deepcopy=False)
-        if trial.state.is_finished()
-    ]
+        made = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
+        if len(study.get_trials(deepcopy=False, states=made)) < trials:
+            study.optimize(objective, callbacks=[optuna.study.MaxTrialsCallback(trials, states=made), remove_weights])
+
+        trials_made = [
+            {"number": trial.number, "state": trial.state.name, "loss": trial.value, "parameters": trial.params}
+            for trial in study.get_trials(deepcopy=False)
+            if trial.state.is_finished()
+        ]
     result = _result(trials_made, root, own, outside)
     with folder.held(wait=-1):  # processes that share a search may end it at the same time
         write_atomically(root / "best.toml", _load(plan, recipe, result["best"]["parameters"]).to_toml())
         write_atomically(root / "result.svg", search_plot([each for each in trials_made if each["loss"] is not None]))
         write_atomically(root / "result.json", json.dumps(result, indent=1) + "\n")
     return Tuning(result)
+
+
+@contextmanager
+def _storing(file: Path) -> Iterator[None]:
+    """Says where a search is stored, if SQLite cannot read or write it."""
+    from optuna.exceptions import StorageInternalError
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (StorageInternalError, SQLAlchemyError) as error:
+        cause = error.__cause__ or error
+        reason = str(getattr(cause, "orig", cause)).partition("\n")[0]
+        raise RunError(
+            f"{file}: cannot be read or written ({reason}); make room, or give another folder", options=("out",)
+        ) from error
 
 
 def _result(trials: Sequence[dict[str, Any]], root: Path, own: dict[str, Any], outside: list[str]) -> dict[str, Any]:

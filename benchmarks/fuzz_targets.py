@@ -328,8 +328,12 @@ def _of_folders(work: Path, run: Path, texts: Mapping[str, bytes]) -> dict[str, 
     parts = _begun(work / "parts", lambda folder: joined(folder, part="1/1"))
     begun = _begun(work / "begun", embedder, "summary.json", "model")
     start = _begun(work / "start", continued, "summary.json", "model")
-    every = _begun(work / "compared", compared, "result.json")
-    trials = _begun(work / "searched", tuned, "result.json")
+    every, trials = (
+        {name: each for name, each in files.items() if name.endswith((".db", ".json")) and "model/" not in name}
+        for files in (
+            _begun(work / "compared", compared, "result.json"), _begun(work / "searched", tuned, "result.json")
+        )
+    )  # fmt: skip
     return {
         "beir": Target(beir, lambda folder, *_: read_beir(folder, split="test", num_queries=5, seed=0), is_folder=True),
         "positives": Target(

@@ -40,14 +40,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Self
 import typer
 
 import unmask
-from unmask.core.errors import (
-    EndedElsewhereError,
-    SettingsError,
-    UnmaskError,
-    WriteError,
-    printable,
-    says_out_of_memory,
-)
+from unmask.core.errors import EndedElsewhereError, SettingsError, UnmaskError, printable, says_out_of_memory
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -357,8 +350,9 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
         result = _call(function, options, goes_on=command.goes_on, quiet=flags["quiet"])
         if is_main_process():
             show(result, as_json=flags["json"])
-    except WriteError as error:
-        error.options = [name for name in error.options if name in parameters]
+    except OSError as error:
+        if isinstance(error, UnmaskError):  # those that this command has
+            error.options = [name for name in error.options if name in parameters]
         raise
     finally:
         log.removeHandler(handler)

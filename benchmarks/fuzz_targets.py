@@ -287,8 +287,7 @@ def _of_folders(work: Path, run: Path, texts: Mapping[str, bytes]) -> dict[str, 
     )
     rng = random.Random(0)
     many = [
-        " ".join(rng.choices(["the", "cat", "dog", "sea", "sleeps", "sees", "hippopotamus", "garden"], k=20))
-        for _ in ROWS
+        " ".join(rng.choices(["the", "cat", "dog", "and", "says", "sees", "handsome", "number"], k=20)) for _ in ROWS
     ]
     vocabularies = {
         "bert/vocab.txt": "\n".join(words).encode(),

@@ -8,6 +8,7 @@ from typing import Any
 import fuzz
 import pytest
 import torture
+from fuzz_targets import Target
 
 from unmask.core.errors import CorpusError
 
@@ -34,7 +35,7 @@ def test_a_case_that_fails_is_noticed(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(fuzz, "SECONDS", 1)
 
     def outcome(read: Any) -> dict[str, Any]:
-        chosen = type("Chosen", (), {"files": {"a.txt": b"some text"}, "read": staticmethod(read), "beside": None})
+        chosen = Target({"a.txt": b"some text"}, read)
         return dict(fuzz._one_case("x", chosen, 1, tmp_path / "1"))
 
     def slow(*_: object) -> None:

@@ -94,7 +94,7 @@ def with_columns(
             continue
         source, path = laid_out(each, bad, [*named_in(text), *named_others], reading), each.path
         rows = first_rows(source, bad)
-        columns = f"columns are {listed(names_in(rows))}"
+        columns = f"columns are {listed(names_in(rows) or (source.layout.names if source.layout else ()))}"
         taken = [named_column(rows, name) or name for name in named_others]
         label_at, group_at = (None if name is None else named_column(rows, name) for name in (label, group))
         if group is not None and group_at is None:

@@ -61,6 +61,7 @@ def with_columns(
     label: str | None = None,
     group: str | None = None,
     reading: Reading = AS_FOUND,
+    section: str | None = "corpus",
 ) -> list[Source]:
     """The sources, tables among them with their columns, which are looked for in the first rows of each file.
 
@@ -75,6 +76,7 @@ def with_columns(
         label: That of classes, which one of the files must have: documents of others have no class.
         group: That of groups, which all must have.
         reading: How files are read, as far as that is set.
+        section: Of the settings that say so; None where there are none.
     """
     no_tables = [source for source in sources if not source.is_table]
     if no_tables and (group is not None or (label is not None and len(no_tables) == len(sources))):
@@ -119,7 +121,7 @@ def with_columns(
                 title=title_found,
             )
         )
-        if found := described(ready[-1], named=text is not None, reading=reading):
+        if found := described(ready[-1], named=text is not None, reading=reading, section=section):
             said.setdefault(found, []).append(path.name)
     for found, files in said.items():
         log.warning("%s: %s", listed(files, 3), found)
@@ -137,7 +139,7 @@ def _short_column(rows: Sequence[Row], text: str, taken: Collection[str]) -> str
     return others[0] if len(others) == 1 and 1 <= weights[others[0]] <= weights[text] / 3 else None
 
 
-def described(source: Source, *, named: bool, reading: Reading, section: str = "corpus") -> str | None:
+def described(source: Source, *, named: bool, reading: Reading, section: str | None) -> str | None:
     """What was found of a CSV or TSV file, and how to overrule it; None where all is as usual or as set."""
     layout = source.layout
     if layout is None:
@@ -147,10 +149,10 @@ def described(source: Source, *, named: bool, reading: Reading, section: str = "
     if (is_set or (layout.has_header and layout.delimiter == USUAL_DELIMITER[source.kind])) and usual:
         return None
     text = f", text in {in_words(source.column)}" if source.column else ""
-    column = f", {section}.column" if source.column else ""
     header = "a header" if layout.has_header else "no header (columns are numbers from 0)"
-    ways = f"overrule with {section}.header, {section}.delimiter{column}"
-    return f"{header}, delimiter {layout.delimiter!r}{text} ({ways})"
+    settings = ("header", "delimiter", *(["column"] if source.column else []))
+    ways = f" (overrule with {', '.join(f'{section}.{name}' for name in settings)})" if section else ""
+    return f"{header}, delimiter {layout.delimiter!r}{text}{ways}"
 
 
 # ----------------------------------------

@@ -262,7 +262,7 @@ def _table_rows(
     """The rows of a table that goes on over all sources; its columns; names of the classes by number, if it has any."""
     known = [name for columns in (named, usual, task.fixed or usual) for name in vars(columns).values() if name]
     sources = [laid_out(source, bad, known, reading) for source in files.sources]
-    if said := described(sources[0], named=True, reading=reading, section="finetune"):
+    if said := described(sources[0], named=True, reading=reading, section="finetune" if with_labels else None):
         log.warning("%s: %s", files.path, said)
 
     def read(only: Iterable[str] | None) -> Rows:

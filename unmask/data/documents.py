@@ -311,9 +311,7 @@ class Documents:
             what = f"there are no columns in this file, so none of {named} can be named"
             raise CorpusError(f"{sources[0].path}: {what}")
         title = True if title_column is None else title_column
-        self.sources = with_columns(
-            sources, column, self._bad, id=id_column or True, title=title, reading=reading, section=None
-        )
+        self.sources = with_columns(sources, column, self._bad, id=id_column or True, title=title, reading=reading)
         self.unit, reason = choose_unit(self.sources, unit, self._bad)
         self.unit_in_words = f"a document is {reason}"
         self.num_bytes = text_bytes(self.sources)

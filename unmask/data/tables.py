@@ -38,7 +38,7 @@ from unmask.data.columns import (
 from unmask.data.delimited import USUAL_DELIMITER, delimited_rows, find_layout
 from unmask.data.json_rows import json_rows
 from unmask.data.reading import BROKEN_LINES, CUT_OFF, BadInput, LinePart, Row, broken_character
-from unmask.data.settings import Reading
+from unmask.data.settings import CorpusSettings, Reading
 from unmask.data.sources import Source, TextColumn
 from unmask.tokenizer.spans import read_fields, without_returns
 
@@ -61,7 +61,6 @@ def with_columns(
     label: str | None = None,
     group: str | None = None,
     reading: Reading = AS_FOUND,
-    section: str | None = "corpus",
 ) -> list[Source]:
     """The sources, tables among them with their columns, which are looked for in the first rows of each file.
 
@@ -76,7 +75,6 @@ def with_columns(
         label: That of classes, which one of the files must have: documents of others have no class.
         group: That of groups, which all must have.
         reading: How files are read, as far as that is set.
-        section: Of the settings that say so; None where there are none.
     """
     no_tables = [source for source in sources if not source.is_table]
     if no_tables and (group is not None or (label is not None and len(no_tables) == len(sources))):
@@ -88,6 +86,7 @@ def with_columns(
         )
     named_others = [name for name in (id, title, label, group) if isinstance(name, str)]
     ready: list[Source] = []
+    section = "corpus" if isinstance(reading, CorpusSettings) else None
     said: dict[str, list[str]] = {}  # what was found of CSV and TSV, of which files
     no_label = ""  # why the first file without a column of classes has none
     for each in sources:

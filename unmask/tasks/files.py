@@ -207,7 +207,9 @@ def read_labelled(
     def labelled_rows() -> Iterator[LabelledRow]:
         for place, (number, cells) in enumerate(rows):
             id_ = cells.get(_ID)
-            ids.append(id_ if id_ is None or isinstance(id_, str | int) else str(id_))
+            if isinstance(id_, float):  # what pandas makes of whole numbers in a column with gaps
+                id_ = None if id_ != id_ else int(id_) if id_.is_integer() else id_  # noqa: PLR0124
+            ids.append(id_ if isinstance(id_, str | int | float | None) else str(id_))
             places.append(number - 1 if form == "lines" else place)
             yield LabelledRow(number, f"{path}: {what} {number}", cells, roles, names, counts)
 
@@ -215,6 +217,8 @@ def read_labelled(
     if not records:
         raise CorpusError(f"{path}: there is no example in this file{f'; {_SQUAD}' if form == 'squad' else ''}")
     chosen = roles.model_dump(exclude_none=True) if form == "table" and task.fixed is None else {}
+    if source.kind in ("csv", "tsv") and all(str(whole_number(str(id_))) == id_ != "None" for id_ in ids):
+        ids = [int(id_) for id_ in ids]  # as pandas reads them
     keys = [("index", place) for place in places] if set(ids) == {None} else [("id", id_) for id_ in ids]
     read = Labelled(path, records, chosen, [f"{path}: {count:,} {what}" for what, count in counts.items()], keys=keys)
     return task.settled(read, names, like, separator) if with_labels else read

@@ -30,7 +30,8 @@ from unmask.tokenizer.spans import Span, read_fields, written_fields
 
 def read(path: Path, fields: dict[str, str], unit: str = "line", **options: int) -> list[Document]:
     bad = BadInput(skip=False)
-    sources = with_columns(find_sources([path]), "text", bad)
+    sources = find_sources([path])
+    sources = with_columns(sources, "text" if sources[0].is_table else None, bad)
     return list(read_documents(sources, bad, unit=unit, fields=fields, **options))  # type: ignore[arg-type]
 
 
@@ -174,6 +175,30 @@ def test_treebanks_that_are_wrong(tmp_path: Path, name: str, text: str, fields: 
     (tmp_path / name).write_text(text)
     with pytest.raises(CorpusError, match=f"{name}: .*{named}"):
         read(tmp_path / name, fields)
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("a.csv", "Sentence #,Word,POS,Tag\nS1,Anna,N,B-PER\n,Lee,N,I-PER\n,sleeps,V,O\nS2,Bonn,N,B-GPE\n"),
+        ("a.tsv", "Anna\tB-PER\nLee\tE-PER\nsleeps\tO\n\nBonn\tS-GPE\n"),
+        ("a.txt", "Anna B-PER\nLee I-PER\nsleeps O\n\nBonn B-GPE\n"),
+        ("a_conll", "x 0 0 Anna N * - - - - (PER* -\nx 0 1 Lee N * - - - - *) -\nx 0 2 sleeps V * - - - - * -\n\n"
+                    "x 0 0 Bonn N * - - - - (GPE) -\n"),
+        ("a.jsonl", '{"text": "Anna Lee sleeps", "label": [[0, 8, "PER"]]}\n'
+                    '{"text": "Bonn", "label": [[0, 4, "GPE"]]}\n'),
+        ("b.jsonl", '["Anna Lee sleeps", {"entities": [[0, 8, "PER"]]}]\n["Bonn", {"entities": [[0, 4, "GPE"]]}]\n'),
+    ],
+)  # fmt: skip
+def test_entities_of_other_forms(tmp_path: Path, name: str, content: str) -> None:
+    """A sentence is a document, and its annotations are those that fine-tuning reads."""
+    (tmp_path / name).write_text(content)
+    settings = AnnotationSettings(columns=("entities",))
+    origins, fields = choose_origins(settings, find_sources([tmp_path / name]))
+    assert origins == {"entities": "data"}
+    one, two = read(tmp_path / name, fields or {})
+    assert (one.text, two.text) == ("Anna Lee sleeps", "Bonn")
+    assert (named(one, "entities"), named(two, "entities")) == ([("Anna Lee", "PER")], [("Bonn", "GPE")])
 
 
 @pytest.mark.parametrize("piece_chars", [5, 9, 12, 30])

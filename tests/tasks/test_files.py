@@ -15,11 +15,14 @@ from tests.commands.finetune_helpers import write_jsonl, write_squad
 from unmask.commands.finetune import examples_given, settings_of
 from unmask.commands.finetune_run import read_files
 from unmask.core.errors import CorpusError
+from unmask.data.sources import find_sources
+from unmask.data.treebanks import form_of
 from unmask.tasks.answer import AnswerSpan, QuestionRecord
 from unmask.tasks.classify import Classify, TextRecord
 from unmask.tasks.files import Columns, Labelled, read_labelled
 from unmask.tasks.kinds import task_named
-from unmask.tasks.tag import Tag, WordsRecord
+from unmask.tasks.tag import Tag, WordsRecord, scheme_of
+from unmask.tokenizer.spans import entities_of
 
 
 def read(path: Path, kind: str = "classify", *, with_labels: bool = True, **columns: str) -> Labelled:
@@ -242,6 +245,62 @@ def test_lists_of_words(tmp_path: Path) -> None:
     ):
         with pytest.raises(CorpusError, match=f"row 1, {place}"):
             read(write_jsonl(tmp_path / "b.jsonl", [row]), "tag")
+
+
+def test_spans_that_do_not_fit_words(tmp_path: Path) -> None:
+    """One ends within a word, one lies within another, one holds a space alone; what was done is counted."""
+    entities = [[0, 3, "PER"], [5, 13, "WORK"], [9, 13, "X"], [4, 5, "X"]]
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "Mira Blue Days.", "entities": entities}])
+    found = read(path, "tag")
+    assert found.records[0].tags == ("B-PER", "B-WORK", "I-WORK", "O")
+    notes = " ".join(found.notes)
+    for said in (
+        "2 of the entities begin or end",
+        "1 of the entities lie within",
+        "1 of the entities have no word",
+        "BIO",
+    ):
+        assert said in notes
+    with pytest.raises(CorpusError, match=r"row 1 .*'entities'.*0 to 5"):
+        read(write_jsonl(tmp_path / "b.jsonl", [{"text": "Mira.", "entities": [[0, 9, "PER"]]}]), "tag")
+    assert read(path, "tag", with_labels=False).records[0].texts == ("Mira Blue Days.",)
+
+
+@pytest.mark.parametrize(
+    ("names", "scheme"),
+    [
+        ("B I O", "BIO"), ("I-a O", "BIO"), ("B-a I-a O B-b", "BIO"), ("B I E S O", "BIOES"), ("B M E S", "BMES"),
+        ("B-a M-a E-a S-a O", "BMES"), ("B-a L-a U-b O", "BILOU"), ("O X", None), ("B-a", None), ("NN VB O", None),
+        ("S O", None), ("0 1 2", None),
+    ],
+)  # fmt: skip
+def test_schemes(names: str, scheme: str | None) -> None:
+    assert scheme_of(names.split()) == scheme
+    assert ("entity_f1" in Tag(tuple(names.split())).metric_names) == (scheme is not None)
+
+
+def test_entities_of_every_scheme_are_the_same() -> None:
+    for tags in ("B-a I-a I-a B-a O B-b", "B-a I-a E-a S-a O S-b", "B-a I-a L-a U-a O U-b", "B-a M-a E-a S-a O S-b"):
+        assert entities_of(tuple(tags.split())) == (("a", 0, 3), ("a", 3, 4), ("b", 5, 6)), tags
+    assert entities_of(("B", "I", "B", "O")) == (("entity", 0, 2), ("entity", 2, 3))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "One line O\nTwo lines\n\nThree\n", "text,label\nGood day.,B\nBad day.,O\n", "word,label\ngood,pos\nbad,neg\n",
+        "system,line\nsshd,Accepted O\n", "a\tb\nc\td\n",
+    ],
+)  # fmt: skip
+def test_what_has_no_word_a_row(tmp_path: Path, text: str) -> None:
+    kind = "text" if text.startswith("One") else "tsv" if "\t" in text else "csv"
+    assert form_of(written(tmp_path / "a", text), kind) is None
+
+
+def test_a_word_a_row_is_a_table_for_other_tasks(tmp_path: Path) -> None:
+    path = written(tmp_path / "a.csv", "word,label\nup,B\ndown,O\n")
+    assert [source.kind for source in find_sources([path])] == ["conll"]
+    assert [record.label for record in read(path, "classify").records] == ["B", "O"]
 
 
 TAGS = {"_type": "ClassLabel", "names": ["O", "B-per", "I-per"]}

@@ -1,61 +1,32 @@
-"""Annotations of texts (entities, parts of speech, dependencies, chunks): of CoNLL files, by a gazetteer or spaCy.
+"""Annotations of texts (entities, parts of speech, dependencies, chunks): of the data, by a gazetteer or spaCy.
 
 Labels are numbered once for the whole corpus, so that shards are the same however the work is shared out. spaCy is
-imported only here, and only when a pipeline is used.
+imported only here, when a pipeline is used, and where its files are read.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
-from unmask.core.errors import CorpusError, DataError, SettingsError, shortened, shown, whole_number
-from unmask.data.reading import BadInput, LinePart, read_lines
+from unmask.core.errors import CorpusError, DataError, SettingsError, shown
+from unmask.data.reading import BadInput, LinePart
 from unmask.data.settings import AnnotationSettings
-from unmask.data.sources import Source
+from unmask.data.sources import TABLES, Source
 from unmask.data.tables import LOOK_ROWS, rows_of
-from unmask.tokenizer.spans import Span, Spans, closed_loop, outermost, word_spans
-
-# ----------------------------------------
-# Treebanks and tagged text: CoNLL (a token a line with its tags) and CoNLL-U (Universal Dependencies)
-#
-#     .conll                  .conllu
-#     Anna<TAB>B-person       1<TAB>Anna<TAB>Anna<TAB>PROPN<TAB>NNP<TAB>_<TAB>2<TAB>nsubj<TAB>_<TAB>_
-#     sleeps<TAB>O            2<TAB>sleeps<TAB>sleep<TAB>VERB<TAB>VBZ<TAB>_<TAB>0<TAB>root<TAB>_<TAB>SpaceAfter=No
-#     <empty line>            <empty line>
-#
-# In `.conllu` every line that begins with `#` is a comment; in `.conll` a line such as `# sent_id = 3` is, and one that
-# begins with `#` and has not as many columns as words have.
-#
-# The text is put together again: a space between tokens, none behind `SpaceAfter=No`. A sentence comes as a line, and
-# an empty line where a document begins (`# newdoc`, `-DOCSTART-`), so what a document is can be chosen as for any text.
-
-_UPOS, _XPOS, _HEAD, _ROLE, _MISC = 3, 4, 6, 7, 9
-_OF_DOCUMENTS = re.compile(r"#\s*(newdoc|newpar|\w[\w.:-]*\s*=\s)")  # `# newdoc`, `# sent_id = 3`
-DOCUMENT_BEGIN = LinePart("", True, True)
-# The annotations that such files hold, unless `annotation.fields` says more.
-OFFERED = {"conllu": {"pos", "dependencies"}, "conll": {"entities"}}
-MOST_WORDS = 100_000  # of a sentence
-_MOST_CHARS = 1 << 23
-
-
-class TaggedLine(NamedTuple):
-    """A line of a sentence: its number in the file, counted from 1, and its columns."""
-
-    number: int
-    cells: list[str]
+from unmask.data.treebanks import DOCUMENT_BEGIN, OFFERED, conll_sentence, conllu_sentence, form_of, read_sentences
+from unmask.tokenizer.spans import Span, Spans, holds_spans, outermost, word_spans
 
 
 def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> Iterator[LinePart]:
     """Yields sentences, and empty lines where documents begin, with the annotations that `fields` names.
 
-    For `.conll`, a field is the number of a tab-separated column, counted from 0, or the annotation's own name for the
-    last one. For `.conllu`, `pos` may name the field `xpos`.
+    A field is a column by its number, counted from 0, or by its name where there are names; or the annotation's own
+    name for the column of tags. In CoNLL-U, `pos` may name the field `xpos`.
     """
     is_conllu = source.kind == "conllu"
     readable = {"pos", "dependencies"} if is_conllu else {"entities", "chunks", "pos"}
@@ -66,9 +37,10 @@ def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) 
             ways = "name upos or xpos" if column == "pos" else "leave it out"
             what = f"annotation.fields.{column} = {shown(field)} is no column of a .conllu file"
             raise CorpusError(f"{source.path}: {what}; {ways}")
-    build = _conllu_sentence if is_conllu else _conll_sentence
+    form = form_of(source.path, source.by_suffix)
     is_empty, num_blank = True, 0
-    for lines in read_sentences(source, bad):
+    assert form is not None, "its kind says that there is one"
+    for lines in read_sentences(source.path, form, bad):
         if lines is None:
             yield DOCUMENT_BEGIN
             continue
@@ -78,7 +50,7 @@ def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) 
             num_blank += 1
             continue
         try:
-            text, spans = build(lines, fields or {})
+            text, spans = (conllu_sentence if is_conllu else conll_sentence)(lines, form, fields or {})
         except ValueError as error:
             bad.report("sentences that cannot be read", f"{source.path}: line {error}")
             continue
@@ -90,138 +62,6 @@ def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) 
             f"{source.path}: the words of all its {num_blank:,} sentences are `_`: this treebank comes without its "
             "text; merge that in first, as its README says"
         )
-
-
-def read_sentences(source: Source, bad: BadInput) -> Iterator[list[TaggedLine] | None]:
-    """Yields the lines of each sentence, and None where a document begins."""
-    lines: list[TaggedLine] = []
-    num_chars = 0
-    width: int | None = None  # columns of the file's first word
-    for number, part in enumerate(read_lines(source.path, bad), 1):
-        if not (part.starts and part.ends):
-            raise CorpusError(f"{source.path}: a line is longer than a million characters; this is no CoNLL file")
-        text = part.text
-        cells = text.split("\t") if "\t" in text else text.split()
-        is_comment = text.startswith("#")
-        if is_comment and source.kind == "conll":  # it may also be a word, such as `#` or `#unmask`
-            other_width = cells[0] == "#" if width is None else len(cells) != width
-            is_comment = "\t" not in text and (_OF_DOCUMENTS.match(text) is not None or other_width)
-        if not text.strip():
-            if lines:
-                yield lines
-                lines, num_chars = [], 0
-        elif is_comment:
-            if text[1:].split()[:1] == ["newdoc"]:
-                yield None
-        elif cells[0] == "-DOCSTART-":
-            yield None
-        else:
-            lines.append(TaggedLine(number, cells))
-            width = width or len(cells)
-            num_chars += len(text)
-            if len(lines) > MOST_WORDS or num_chars > _MOST_CHARS:
-                raise CorpusError(
-                    f"{source.path}: the sentence that begins in line {lines[0].number} has more than {MOST_WORDS:,} "
-                    f"words, or {_MOST_CHARS:,} characters; put an empty line behind each sentence"
-                )
-    if lines:
-        yield lines
-
-
-def word_number(line: TaggedLine) -> int | None:
-    """The number of a word of CoNLL-U; None for a multiword token, `3-4`, and for a word that was left out, `5.1`. A
-    ValueError, whose text begins with the line, where it is no number."""
-    first, sign, last = line.cells[0].replace(".", "-", 1).partition("-")
-    numbers = [whole_number(part) for part in ((first, last) if sign else (first,))]
-    if None in numbers:
-        raise ValueError(f"{line.number}: {shown(line.cells[0])} is not the number of a word")
-    return None if sign else numbers[0]
-
-
-def _conll_sentence(lines: list[TaggedLine], fields: Mapping[str, str]) -> tuple[str, Spans]:
-    places, end = [], 0
-    for line in lines:
-        places.append((end, end + len(line.cells[0])))
-        end += len(line.cells[0]) + 1
-    spans: dict[str, tuple[Span, ...]] = {}
-    for column, field in fields.items():
-        tags = []
-        for line in lines:
-            index = len(line.cells) - 1 if field == column else whole_number(field)
-            if index is None or index >= len(line.cells) or (field == column and index < 1):
-                which = "with tags" if field == column else shortened(field, 40)
-                raise ValueError(
-                    f"{line.number}: there is no column {which}, only {len(line.cells)} columns; a column is named by "
-                    "its number, counted from 0, in annotation.fields"
-                )
-            tags.append(line.cells[index].strip())
-        if column not in ("entities", "chunks"):
-            spans[column] = tuple(Span(*place, tag) for place, tag in zip(places, tags, strict=True))
-            continue
-        # BIO tags; also IOB1 (an `I-` may begin a span), BIOES and BILOU
-        phrases: list[Span] = []
-        open_label: str | None = None
-        for line, tag, (begin, end) in zip(lines, tags, places, strict=True):
-            mark, _, label = tag.partition("-")
-            if tag in ("O", "_"):
-                open_label = None
-                continue
-            if mark not in ("B", "I", "E", "L", "S", "U") or not label:
-                raise ValueError(f"{line.number}: {shown(tag)} is not a tag like O, B-person or I-person")
-            if mark in ("I", "E", "L") and label == open_label:
-                phrases[-1] = phrases[-1]._replace(end=end)
-            else:
-                phrases.append(Span(begin, end, label))
-            open_label = None if mark in ("E", "L", "S", "U") else label
-        spans[column] = tuple(phrases)
-    return " ".join(line.cells[0] for line in lines), spans
-
-
-def _conllu_sentence(lines: list[TaggedLine], fields: Mapping[str, str]) -> tuple[str, Spans]:
-    """The text of a sentence; words of a multiword token share its letters, in order where they spell it."""
-    text, words, places = "", [], []
-    shared_to, room = 0, (0, 0)  # the last word of the current multiword token, and what is left of its letters
-    for line in lines:
-        if len(line.cells) != 10:
-            raise ValueError(f"{line.number}: {len(line.cells)} columns where CoNLL-U has 10, with tabs between them")
-        name, form = line.cells[0], line.cells[1]
-        space = "" if "SpaceAfter=No" in line.cells[_MISC].split("|") else " "
-        number = word_number(line)
-        if "." in name:  # a word that was left out, which has no letters
-            continue
-        if number is None:
-            shared_to, room = int(name.partition("-")[2]), (len(text), len(text) + len(form))
-            text += form + space
-            continue
-        words.append(line)
-        if number <= shared_to:
-            spelled = text.startswith(form, room[0]) and room[0] + len(form) <= room[1]
-            end = room[0] + len(form) if spelled and number < shared_to else room[1]
-            places.append((room[0], end))
-            room = end, room[1]
-        else:
-            places.append((len(text), len(text) + len(form)))
-            text += form + space
-    spans: dict[str, tuple[Span, ...]] = {}
-    for column, field in fields.items():
-        if column != "dependencies":
-            cell = _XPOS if field == "xpos" else _UPOS
-            tagged = ((place, line.cells[cell]) for line, place in zip(words, places, strict=True))
-            spans[column] = tuple(Span(*place, tag) for place, tag in tagged if tag != "_")
-            continue
-        index = {line.cells[0]: place for place, line in enumerate(words)}
-        index["0"] = -1  # the root
-        if lost := next((line for line in words if line.cells[_HEAD] not in index), None):
-            raise ValueError(f"{lost.number}: the head {shown(lost.cells[_HEAD])} is no word of the sentence")
-        named = (index[line.cells[_HEAD]] for line in words)
-        heads = [place if head < 0 else head for place, head in enumerate(named)]
-        if words and closed_loop(heads):
-            raise ValueError(f"{words[0].number}: the heads of this sentence run in a circle")
-        roles = (line.cells[_ROLE] for line in words)
-        spans[column] = tuple(
-            Span(*p, role, head - n) for n, (p, role, head) in enumerate(zip(places, roles, heads, strict=True))
-        )
-    return text.rstrip(), spans
 
 
 # ----------------------------------------
@@ -396,6 +236,9 @@ class AnnotationPlan:
         return "annotation: " + ", ".join(f"{column} {names[origin]}" for column, origin in self.origins.items())
 
 
+_ALSO_ENTITIES = ("spans", "label", "labels", "annotations")  # what Prodigy, doccano and Label Studio call them
+
+
 class Annotator:
     """Carries out a plan. The pipeline is loaded when the first text comes."""
 
@@ -423,16 +266,19 @@ def choose_origins(
     """Where each column comes from, and the fields that are read with the text; None where there are none."""
     by_gazetteer = {"entities"} if settings.gazetteer is not None else set()
     in_data = [column for column in settings.columns if settings.source != "pipeline" and column not in by_gazetteer]
-    held: list[set[str]] = []  # of the columns, by file
+    held, fields = list[set[str]](), {**settings.fields}  # of the columns, by file
     for source in sources:
-        columns: set[str] = set()
+        columns, also = set[str](), set[str]()
         if source.kind in ("conll", "conllu"):
-            columns = {column for column in in_data if column in settings.fields or column in OFFERED[source.kind]}
-        elif source.kind in ("jsonl", "json", "parquet", "arrow") and in_data:
+            columns = {column for column in in_data if column in fields or column in OFFERED[source.kind]}
+        elif source.kind in TABLES - {"csv", "tsv"} and in_data:
             # A row of JSON may leave out what it has not; reading the text will report the rows that lack it.
-            rows = rows_of(source, BadInput(skip=True))
-            for _, row in islice(rows, LOOK_ROWS if source.is_json else 1):
-                columns.update(column for column in in_data if settings.fields.get(column, column) in row)
+            for _, row in islice(rows_of(source, BadInput(skip=True)), LOOK_ROWS if source.is_json else 1):
+                columns.update(column for column in in_data if fields.get(column, column) in row)
+                also.update(name for name in _ALSO_ENTITIES if holds_spans(row.get(name)))
+            if also and "entities" in set(in_data) - columns - fields.keys():
+                fields["entities"] = next(name for name in _ALSO_ENTITIES if name in also)
+                columns.add("entities")
         held.append(columns)
     origins: dict[str, Origin] = {}
     for column in settings.columns:
@@ -450,8 +296,7 @@ def choose_origins(
                 'of the text: annotation.source="pipeline"'
             )
         origins[column] = "data" if having else "pipeline"
-    fields = {column: settings.fields.get(column, column) for column, origin in origins.items() if origin == "data"}
-    return origins, fields or None
+    return origins, {name: fields.get(name, name) for name, origin in origins.items() if origin == "data"} or None
 
 
 def plan_annotation(

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from unmask.core.errors import CorpusError, listed
-from unmask.data.annotations import DOCUMENT_BEGIN, read_conll
+from unmask.data.annotations import read_conll
 from unmask.data.columns import ColumnNames
 from unmask.data.reading import BadInput, LinePart, read_fasta, read_lines
 from unmask.data.settings import DocumentUnit, Reading
@@ -34,6 +34,7 @@ from unmask.data.sources import (
     paths_or_texts,
 )
 from unmask.data.tables import AS_FOUND, in_words, read_table, with_columns
+from unmask.data.treebanks import DOCUMENT_BEGIN
 from unmask.tokenizer.spans import Spans, cut_spans, join_spans
 
 PIECE_CHARS = 1 << 18
@@ -76,7 +77,7 @@ READERS: dict[str, Reader] = {
     "fasta": lambda source, bad, _: read_fasta(source.path, bad, source.stretch),
     "conll": read_conll,
     "conllu": read_conll,
-    **dict.fromkeys(("jsonl", "json", "csv", "tsv", "parquet", "arrow"), read_table),
+    **dict.fromkeys(TABLES, read_table),
 }
 
 

@@ -150,7 +150,8 @@ class JsonText:
             while has_list:
                 number += 1
                 value = self.value(f"row {number}")
-                is_rows |= field is None and number == 1 and isinstance(value, dict)
+                last = value[-1] if isinstance(value, list) and len(value) == 2 else value
+                is_rows |= field is None and number == 1 and isinstance(last, dict)
                 if is_rows:
                     yield name, number, value
                 has_list = not self.take("]")
@@ -265,16 +266,21 @@ def _lines(path: Path, bad: BadInput, stretch: Stretch | None) -> Iterator[tuple
         except ValueError as error:
             bad.report(NOT_JSON, f"{path}: line {number}{behind} {error}")
             continue
-        if _is_row(value):
-            yield number, value if isinstance(value, dict) else {"text": value}
+        if (row := _as_row(value)) is not None:
+            yield number, row
         else:
             bad.report(NOT_JSON, f"{path}: line {number}{behind} is {type(value).__name__}, not an object")
 
 
-def _is_row(value: Any) -> bool:
-    if isinstance(value, list):
-        return bool(value) and all(isinstance(each, str) for each in value)
-    return isinstance(value, str | dict)
+def _as_row(value: Any) -> Row | None:
+    """A row of an object, of a text or some, or of a text with its annotations, as spaCy has it: `["Anna sleeps.",
+    {"entities": [[0, 4, "PER"]]}]`; None: it is none."""
+    if isinstance(value, dict):
+        return value
+    if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], dict):
+        return {"text": value[0], **value[1]}
+    is_text = isinstance(value, str) or (isinstance(value, list) and value and all(isinstance(x, str) for x in value))
+    return {"text": value} if is_text else None
 
 
 def _streamed(path: Path, bad: BadInput, field: str | None, way_out: str) -> Iterator[tuple[int, Row]]:
@@ -290,8 +296,8 @@ def _streamed(path: Path, bad: BadInput, field: str | None, way_out: str) -> Ite
             list_name = name
             if bad.skip and bad.is_broken(text.source):
                 continue
-            if _is_row(value):
-                yield number, value if isinstance(value, dict) else {"text": value}
+            if (row := _as_row(value)) is not None:
+                yield number, row
             else:
                 bad.report(NOT_JSON, f"{path}: row {number} is {type(value).__name__}, not an object")
     except NotJsonError as error:

@@ -115,7 +115,7 @@ def bare_suffix(path: Path) -> str:
     name = path.name.lower()
     for suffix in COMPRESSIONS:
         name = name.removesuffix(suffix)
-    return Path(name).suffix
+    return ".conll" if name.endswith("_conll") else Path(name).suffix  # OntoNotes has `x.v4_gold_conll`
 
 
 @contextmanager

@@ -33,6 +33,7 @@ from unmask.core.remote import address_of, lasting_source, local_copies, source_
 from unmask.core.results import Notify, Progress, ignore
 from unmask.data.json_rows import holds_rows
 from unmask.data.reading import COMPRESSIONS, Stretch, bare_suffix, open_bytes, pieces_of, say_once, wide_encoding
+from unmask.data.treebanks import form_of
 
 log = logging.getLogger(__name__)
 
@@ -48,13 +49,15 @@ SUFFIXES: dict[str, str] = {
     **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
     **{f".{kind}": kind for kind in ("json", "csv", "tsv", "parquet")},
     **dict.fromkeys((".fasta", ".fa"), "fasta"),
-    **{f".{kind}": kind for kind in ("conll", "conllu")},
+    **dict.fromkeys((".conll", ".bio", ".iob", ".iob2", ".bmes"), "conll"),
+    ".conllu": "conllu",
+    ".spacy": "spacy",
 }
 _SUPPORTED = (
     f"supported are {', '.join(each for each in SUFFIXES if each not in CODE)} and plain text, each also with "
     f"{', '.join(COMPRESSIONS)}"
 )
-TABLES = {"jsonl", "json", "csv", "tsv", "parquet", "arrow"}
+TABLES = {"jsonl", "json", "csv", "tsv", "parquet", "arrow", "spacy"}
 # JSON that stands beside data, written by various programs, and holds no text, though some are lists of objects.
 NO_TEXT = {
     "added_tokens.json", "adapter_config.json", "all_results.json", "composer.json", "config.json",
@@ -99,6 +102,11 @@ class Source:
     id: str | None = None  # where the ids of its documents stand; None: they are numbered
     title: str | None = None  # where their titles stand; None: unread
     layout: Layout | None = None  # of CSV and TSV, how rows are cut into cells
+
+    @property
+    def by_suffix(self) -> str:
+        """The kind that the suffix says: a text or a table, too, may hold a word a line, with tags (`conll`)."""
+        return SUFFIXES.get(bare_suffix(self.path), self.kind)
 
     @property
     def is_table(self) -> bool:
@@ -279,7 +287,8 @@ def _source(path: Path) -> Source:
         return Source(path, "text")
     if suffix == ".parquet" and path.suffix != ".parquet":
         raise CorpusError(f"{path}: unpack it first; a Parquet file is compressed within")
-    return Source(path, SUFFIXES[suffix])
+    form = form_of(path, SUFFIXES[suffix])
+    return Source(path, SUFFIXES[suffix] if form is None else form.kind)
 
 
 # ----------------------------------------

@@ -38,8 +38,9 @@ from unmask.data.columns import (
 from unmask.data.delimited import USUAL_DELIMITER, delimited_rows, find_layout
 from unmask.data.json_rows import json_rows
 from unmask.data.reading import BROKEN_LINES, CUT_OFF, BadInput, LinePart, Row, broken_character
-from unmask.data.settings import CorpusSettings, Reading
-from unmask.data.sources import Source, TextColumn
+from unmask.data.settings import Reading
+from unmask.data.sources import TABLES, Source, TextColumn
+from unmask.data.treebanks import doc_rows
 from unmask.tokenizer.spans import read_fields, without_returns
 
 log = logging.getLogger(__name__)
@@ -76,6 +77,8 @@ def with_columns(
         group: That of groups, which all must have.
         reading: How files are read, as far as that is set.
     """
+    if text is not None:  # a word a row is a table where a column is named
+        sources = [replace(each, kind=each.by_suffix) if each.by_suffix in TABLES else each for each in sources]
     no_tables = [source for source in sources if not source.is_table]
     if no_tables and (group is not None or (label is not None and len(no_tables) == len(sources))):
         named = f"corpus.label = {label!r}" if group is None else f"corpus.holdout_groups = {group!r}"
@@ -86,7 +89,6 @@ def with_columns(
         )
     named_others = [name for name in (id, title, label, group) if isinstance(name, str)]
     ready: list[Source] = []
-    section = "corpus" if isinstance(reading, CorpusSettings) else None
     said: dict[str, list[str]] = {}  # what was found of CSV and TSV, of which files
     no_label = ""  # why the first file without a column of classes has none
     for each in sources:
@@ -95,7 +97,7 @@ def with_columns(
             continue
         source, path = laid_out(each, bad, [*named_in(text), *named_others], reading), each.path
         rows = first_rows(source, bad)
-        columns = f"columns are {listed(names_in(rows) or (source.layout.names if source.layout else ()))}"
+        columns = f"columns are {listed(names_in(rows))}"
         taken = [named_column(rows, name) or name for name in named_others]
         label_at, group_at = (None if name is None else named_column(rows, name) for name in (label, group))
         if group is not None and group_at is None:
@@ -120,7 +122,7 @@ def with_columns(
                 title=title_found,
             )
         )
-        if found := described(ready[-1], named=text is not None, reading=reading, section=section):
+        if found := described(ready[-1], named=text is not None, reading=reading):
             said.setdefault(found, []).append(path.name)
     for found, files in said.items():
         log.warning("%s: %s", listed(files, 3), found)
@@ -138,7 +140,7 @@ def _short_column(rows: Sequence[Row], text: str, taken: Collection[str]) -> str
     return others[0] if len(others) == 1 and 1 <= weights[others[0]] <= weights[text] / 3 else None
 
 
-def described(source: Source, *, named: bool, reading: Reading, section: str | None) -> str | None:
+def described(source: Source, *, named: bool, reading: Reading, section: str = "corpus") -> str | None:
     """What was found of a CSV or TSV file, and how to overrule it; None where all is as usual or as set."""
     layout = source.layout
     if layout is None:
@@ -148,10 +150,10 @@ def described(source: Source, *, named: bool, reading: Reading, section: str | N
     if (is_set or (layout.has_header and layout.delimiter == USUAL_DELIMITER[source.kind])) and usual:
         return None
     text = f", text in {in_words(source.column)}" if source.column else ""
+    column = f", {section}.column" if source.column else ""
     header = "a header" if layout.has_header else "no header (columns are numbers from 0)"
-    settings = ("header", "delimiter", *(["column"] if source.column else []))
-    ways = f" (overrule with {', '.join(f'{section}.{name}' for name in settings)})" if section else ""
-    return f"{header}, delimiter {layout.delimiter!r}{text}{ways}"
+    ways = f"overrule with {section}.header, {section}.delimiter{column}"
+    return f"{header}, delimiter {layout.delimiter!r}{text} ({ways})"
 
 
 # ----------------------------------------
@@ -212,6 +214,8 @@ def _rows(source: Source, bad: BadInput, only: Iterable[str] | None) -> Iterator
     used = None
     if only is not None:
         used = {name[:end] for name in only for end in (*(i for i, c in enumerate(name) if c == "."), len(name))}
+    if source.kind == "spacy":
+        return doc_rows(source.path)
     if source.is_json:
         return json_rows(source.path, bad, source.stretch)
     if source.layout is not None:

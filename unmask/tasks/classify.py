@@ -499,7 +499,7 @@ class Regress(TextTask):
         mean = math.fsum(values) / len(values)
         deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (len(values) - 1))
         names = (train.columns.get("label", "value"),)
-        return cls(names, train.is_paired, settings.max_length, pooling, train.columns, mean, deviation)
+        return cls(names, train.is_paired, settings.max_length, pooling, train.columns, mean=mean, deviation=deviation)
 
     def check_network(self, model: TaskNetwork) -> None:
         """Its last layer can hold the scale of the numbers."""

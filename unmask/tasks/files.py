@@ -14,21 +14,22 @@ import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from unmask.core.errors import CorpusError, listed, parse_json, shown, whole_number
+from unmask.core.errors import CorpusError, listed, parse_json, shown
 from unmask.core.files import file_sha256
 from unmask.core.settings import Settings
-from unmask.data.annotations import TaggedLine, read_sentences, word_number
 from unmask.data.columns import NOTHING, USUAL, class_name, find_column, has_column, text_in, text_weights, value_at
 from unmask.data.json_rows import json_form, json_rows
 from unmask.data.reading import BadInput, bare_suffix, broken_character, read_lines
 from unmask.data.settings import Reading
-from unmask.data.sources import Source, find_sources, find_split
+from unmask.data.sources import TABLES, Source, find_sources, find_split
 from unmask.data.tables import AS_FOUND, LOOK_ROWS, class_names, described, laid_out, rows_of
+from unmask.data.treebanks import TaggedLine, WordForm, form_of, read_sentences, word_number
+from unmask.tokenizer.spans import holds_spans
 
 log = logging.getLogger(__name__)
 
@@ -150,6 +151,25 @@ def example_files(path: Path, called: Path | None = None, *, part: Part | None =
     return ExampleFiles(called, tuple(sources))
 
 
+def _opened(files: ExampleFiles, task: Any, with_labels: bool) -> tuple[ExampleFiles, Form, WordForm | None]:
+    """The files as a task reads them, their form, and how words with tags are cut in them."""
+    source, path = files.sources[0], files.sources[0].path
+    if "treebank" not in task.forms and source.kind == "conll" and source.by_suffix in TABLES:  # of rows like others
+        source = replace(source, kind=source.by_suffix)
+        files = replace(files, sources=(source,))
+    word_form: WordForm | None = None
+    form: Form = "table"
+    if source.kind in ("conll", "conllu") or (source.kind == "text" and with_labels and "treebank" in task.forms):
+        word_form, form = form_of(path, "conll" if source.kind == "text" else source.by_suffix), "treebank"
+    elif source.kind in ("text", "fasta"):
+        form = "lines"
+    elif "squad" in task.forms and bare_suffix(path) == ".json" and json_form(path) == "object":
+        form = "squad"  # one object; an array of objects, or an object a line, are rows
+    if form not in task.forms and form == "treebank":
+        raise CorpusError(f"{files.path}: this file holds words with tags, for --task tag; the task is {task.kind}")
+    return files, form, word_form
+
+
 def read_labelled(
     examples: Path | ExampleFiles,
     task: Any,
@@ -175,16 +195,8 @@ def read_labelled(
     """
     files = example_files(examples) if isinstance(examples, Path) else examples
     path, bad = files.path, BadInput(skip=False, way_out=None, encoding=reading.encoding)
+    files, form, word_form = _opened(files, task, with_labels)
     source = files.sources[0]
-    form: Form = "table"
-    if source.kind in ("conll", "conllu"):
-        form = "treebank"
-    elif source.kind in ("text", "fasta"):
-        form = "lines"
-    elif "squad" in task.forms and bare_suffix(source.path) == ".json" and json_form(source.path) == "object":
-        form = "squad"  # one object; an array of objects, or an object a line, are rows
-    if form not in task.forms and form == "treebank":
-        raise CorpusError(f"{path}: this file holds words with tags, for --task tag; the task is {task.kind}")
     pairs_needed = not isinstance(task, type) and task.paired
     if form == "lines" and (with_labels or pairs_needed or form not in task.forms):
         lacking = "labels" if with_labels else "pairs of texts"
@@ -195,8 +207,8 @@ def read_labelled(
         rows, roles, names = _table_rows(
             files, task, columns, usual or Columns(), bad, reading, with_labels=with_labels
         )
-    elif form == "treebank":
-        rows = _treebank_rows(source, columns.label, bad, with_labels=with_labels)
+    elif word_form is not None:
+        rows = _treebank_rows(source.path, word_form, columns, bad, with_labels=with_labels)
     else:
         rows = _squad_rows(source.path, bad, with_labels=with_labels) if form == "squad" else _lines(source.path, bad)
     if not with_labels:
@@ -207,9 +219,7 @@ def read_labelled(
     def labelled_rows() -> Iterator[LabelledRow]:
         for place, (number, cells) in enumerate(rows):
             id_ = cells.get(_ID)
-            if isinstance(id_, float):  # what pandas makes of whole numbers in a column with gaps
-                id_ = None if id_ != id_ else int(id_) if id_.is_integer() else id_  # noqa: PLR0124
-            ids.append(id_ if isinstance(id_, str | int | float | None) else str(id_))
+            ids.append(id_ if id_ is None or isinstance(id_, str | int) else str(id_))
             places.append(number - 1 if form == "lines" else place)
             yield LabelledRow(number, f"{path}: {what} {number}", cells, roles, names, counts)
 
@@ -217,10 +227,10 @@ def read_labelled(
     if not records:
         raise CorpusError(f"{path}: there is no example in this file{f'; {_SQUAD}' if form == 'squad' else ''}")
     chosen = roles.model_dump(exclude_none=True) if form == "table" and task.fixed is None else {}
-    if source.kind in ("csv", "tsv") and all(str(whole_number(str(id_))) == id_ != "None" for id_ in ids):
-        ids = [int(id_) for id_ in ids]  # as pandas reads them
     keys = [("index", place) for place in places] if set(ids) == {None} else [("id", id_) for id_ in ids]
-    read = Labelled(path, records, chosen, [f"{path}: {count:,} {what}" for what, count in counts.items()], keys=keys)
+    notes = [] if word_form is None or like is not None else [f"{path}: {word_form.title}"]
+    notes += [f"{path}: {count:,} {said}" for said, count in counts.items() if count]
+    read = Labelled(path, records, chosen, notes, keys=keys)
     return task.settled(read, names, like, separator) if with_labels else read
 
 
@@ -266,7 +276,7 @@ def _table_rows(
     """The rows of a table that goes on over all sources; its columns; names of the classes by number, if it has any."""
     known = [name for columns in (named, usual, task.fixed or usual) for name in vars(columns).values() if name]
     sources = [laid_out(source, bad, known, reading) for source in files.sources]
-    if said := described(sources[0], named=True, reading=reading, section="finetune" if with_labels else None):
+    if said := described(sources[0], named=True, reading=reading, section="finetune"):
         log.warning("%s: %s", files.path, said)
 
     def read(only: Iterable[str] | None) -> Rows:
@@ -320,6 +330,8 @@ def _find_columns(
             named = named.model_copy(update={role: ",".join(at)})
     text, second = named.text, None if pairing == "no" else named.second
     label = named.label or find_column(rows, task.label_role, where=path)
+    if task.text_role == "words":
+        text, label = _of_spans(rows, text, label, named.label, path, with_label)
     # A pair with usual names, or the other one of the pair that a named column belongs to.
     named_texts = {text, second} - {None}
     if len(named_texts) < 2 and (pairing == "always" or second or (pairing == "usual" and not text)):
@@ -361,6 +373,23 @@ def _stem(name: str) -> str:
     return re.sub(r"\d|(?<![^\W_])[ab](?![^\W_])", "", name.lower())
 
 
+def _of_spans(
+    rows: Sequence[dict[str, Any]], text: str | None, label: str | None, named: str | None, path: Path, with_label: bool
+) -> tuple[str | None, str | None]:
+    """The columns of a text and of its entities by characters, where there are no lists of words with tags; of words
+    that have characters too (Prodigy's `tokens`) theirs is that of the text."""
+    words = find_column(rows, "words", where=path)
+    names = dict.fromkeys(name for row in rows for name in row)
+    of_spans = [name for name in names if any(holds_spans(parsed_list(row.get(name))) for row in rows)]
+    labels = [name for name in of_spans if name != words and named in (None, name)]
+    if labels and (words is None or words in of_spans or label is None):
+        label = labels[0]
+        text = text or (words if words in of_spans else find_column(rows, "text", where=path, taken={label}))
+    elif words is None and not with_label:
+        text = text or find_column(rows, "text", where=path)
+    return text, label
+
+
 # ----------------------------------------
 # Other forms.
 
@@ -373,41 +402,42 @@ def _lines(path: Path, bad: BadInput) -> Rows:
             yield number, {"text": part.text}
 
 
-def _treebank_rows(source: Source, label: str | None, bad: BadInput, *, with_labels: bool) -> Rows:
-    """The sentences of a CoNLL or CoNLL-U file. Words of a multiword token are taken one by one.
+def _treebank_rows(path: Path, form: WordForm, columns: Columns, bad: BadInput, *, with_labels: bool) -> Rows:
+    """The sentences of a file with a word a line. Words of a multiword token of CoNLL-U are taken one by one.
 
-    The tags' column is named by its number, counted from 0; in CoNLL-U also as `upos` or `xpos`. None: the last one, or
-    `upos`.
+    Columns are named by their numbers, counted from 0; in CoNLL-U also as `upos` or `xpos`, and by their names where
+    they have some.
     """
-    path, is_conllu = source.path, source.kind == "conllu"
-    index = -1 if not is_conllu else _CONLLU["upos"]
-    if label is not None:
-        number = whole_number(label)
-        if number is None and not (is_conllu and label in _CONLLU):
-            ways = "upos, xpos or the column's number" if is_conllu else "its number"
-            raise CorpusError(f"{path}: there is no column {shown(label)}; a column is named by {ways}, counted from 0")
-        index = _CONLLU[label] if number is None else number
+
+    def index_of(name: str | None, default: int) -> int:
+        index = default if name is None else _CONLLU.get(name) if form.kind == "conllu" else None
+        index = form.column(name) if index is None and name is not None else index
+        if index is None:
+            names = listed(form.names) if form.names else f"upos, xpos or its number, of {form.width}, counted from 0"
+            raise CorpusError(f"{path}: there is no column {shown(name)}; a column is named by {names}")
+        return index
 
     def cell(line: TaggedLine, index: int) -> str:
         if index >= len(line.cells):
             raise CorpusError(f"{path}: line {line.number} has no column {index}, only {len(line.cells)} columns")
-        return line.cells[index].strip()
+        return line.cells[index].strip(" \t\r")
 
-    for lines in read_sentences(source, bad):
+    word, tag = index_of(columns.text, form.word), index_of(columns.label, form.tag)
+    for lines in read_sentences(path, form, bad):
         try:
-            words = [line for line in lines or () if not is_conllu or word_number(line) is not None]
+            words = [line for line in lines or () if form.kind == "conll" or word_number(line) is not None]
         except ValueError as error:
             raise CorpusError(f"{path}: line {error}") from error
         if not words:
             continue
-        cells: dict[str, Any] = {"text": [cell(line, 1 if is_conllu else 0) for line in words]}
+        cells: dict[str, Any] = {"text": [cell(line, word) for line in words]}
         if with_labels:
-            if bare := next((line for line in words if index == -1 and len(line.cells) < 2), None):
+            if bare := next((line for line in words if tag == -1 and len(line.cells) < 2), None):
                 raise CorpusError(f"{path}: line {bare.number} has a word without a tag")
-            cells["label"] = [cell(line, index) for line in words]
-            for line, tag in zip(words, cells["label"], strict=True):
-                if tag in ("", "_"):
-                    raise CorpusError(f"{path}: line {line.number} has no tag in column {index}")
+            cells["label"] = [cell(line, tag) for line in words]
+            for line, name in zip(words, cells["label"], strict=True):
+                if name in ("", "_"):
+                    raise CorpusError(f"{path}: line {line.number} has no tag in column {tag}")
         yield words[0].number, cells
 
 
@@ -485,6 +515,12 @@ def list_in(cell: str) -> list[Any] | None:
     with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return list(ast.literal_eval(text))
     return None
+
+
+def parsed_list(value: Any) -> Any:
+    """The list that a text spells; any other value is as it was."""
+    items = list_in(value) if isinstance(value, str) else None
+    return value if items is None else items
 
 
 @dataclass(frozen=True)

@@ -1,15 +1,15 @@
 """Tags of words: entities, parts of speech. The tag of a word stands at its first piece.
 
-Files are CoNLL, CoNLL-U, and tables with a list of words and a list of tags.
+Files have a word a line or row, or are tables: of lists of words and of tags, or of texts with spans of characters.
 """
 
 from __future__ import annotations
 
 import re
+from bisect import bisect_left, bisect_right
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
@@ -20,19 +20,19 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.core.errors import CorpusError, listed, shown
-from unmask.data.columns import Role, in_order
+from unmask.data.columns import Role, in_order, value_at
 from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.classify import class_metrics
-from unmask.tasks.files import Form, Labelled, LabelledRow, list_in
+from unmask.tasks.files import Form, Labelled, LabelledRow, parsed_list
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, first_pieces
 from unmask.tasks.task import TARGET, FinetuneSettings, Metrics, Task
-from unmask.tokenizer.spans import is_mark, word_spans
+from unmask.tokenizer.spans import TAG, entities_of, holds_spans, is_mark, read_fields, word_spans
 
-_ENTITY = re.compile(r"(B|I|E|L|S|U)-.+")
-_PREFIX = re.compile(r"([BIMELSU])(?:-(.+))?")
 _ENTITIES = ("entity_f1", "entity_precision", "entity_recall")
 _PLAIN = ("accuracy", "macro_f1")
 _MOSTLY = 0.9  # of the words
+# Letters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, ideographs.
+_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 
 
 @dataclass(frozen=True)
@@ -93,20 +93,31 @@ class Tag(Task):
 
     @classmethod
     def of_row(cls, row: LabelledRow) -> WordsRecord:
-        """A list of words, and one of tags as long. Where no tags are needed, also a text, which is split."""
+        """A list of words, and one of tags as long; or a text, or words with their characters, and spans of characters.
+        Where no tags are needed, also a text, which is cut later."""
         words, place = row.cell("text")
-        words = (list_in(words) or words) if isinstance(words, str) else words
-        has_tags = row.columns.label is not None
-        if isinstance(words, str) and not has_tags:
+        column, words, spans = row.columns.label, parsed_list(words), None
+        tags = None if column is None else parsed_list(value_at(row.cells, column))
+        if isinstance(words, str) and column is None:
             return WordsRecord(row.number, (), text=words)
+        if isinstance(words, list) and holds_spans(words):  # of Prodigy and spaCy
+            spans = [(word["start"], word["end"]) for word in words]
+            words = [word["text"] for word in words]
+        elif isinstance(words, str) and (not tags or holds_spans(tags)):
+            letters = sum(map(str.isalpha, words))
+            spans = words_in(words, ("a a",) if 2 * len(_WITHOUT_SPACES.findall(words)) > letters else ())
+            words = [words[begin:end] for begin, end in spans]
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise CorpusError(f"{place} has {shown(words)}, not a list of words")
+        if column is not None and spans is not None:
+            is_refused = row.cells.get("answer") in ("reject", "ignore")  # by Prodigy's user
+            known = None if is_refused or not words else _tags_at(spans, tags or [], row, column)
+            return WordsRecord(row.number, tuple(words), known)
         if not words:
             raise CorpusError(f"{place} has no words")
-        if not has_tags:
+        if column is None:
             return WordsRecord(row.number, tuple(words))
-        tags, place = row.cell("label")
-        tags = list_in(tags) if isinstance(tags, str) else tags
+        tags, place = parsed_list(row.cell("label")[0]), row.cell("label")[1]
         if not isinstance(tags, list):
             raise CorpusError(f"{place} has {type(tags).__name__}, not a list")
         if len(tags) != len(words):
@@ -115,6 +126,20 @@ class Tag(Task):
         if None in names:
             raise CorpusError(f"{place} has no tag for the word {shown(words[names.index(None)])}")
         return WordsRecord(row.number, tuple(words), tuple(filter(None, names)))
+
+    @classmethod
+    def settled(
+        cls, read: Labelled, names: Sequence[str] | None, like: Labelled | None, separator: str | None
+    ) -> Labelled:
+        """Texts that are empty, or were refused by who annotated them, are left out; the tags' scheme is said."""
+        records = [record for record in read.records if record.tags is not None]
+        tags, notes, left_out = {tag for record in records for tag in record.tags}, [], len(read.records) - len(records)
+        if left_out:
+            notes.append(f"{read.path}: {left_out:,} of {len(read.records):,} texts are empty or refused: left out")
+        if like is None and (scheme := scheme_of(tags)) is not None:
+            kinds = "with labels" if any("-" in tag for tag in tags) else "of one kind of entity"
+            notes.append(f"{read.path}: tags are {scheme} {kinds}, so F1 of entities is measured")
+        return replace(read, records=records, notes=[*read.notes, *notes])
 
     def of_input(self, number: int, value: Any) -> WordsRecord | None:
         if isinstance(value, str):
@@ -218,9 +243,8 @@ class Tag(Task):
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """F1 of entities, where tags are those of entities: `O` and `B-`, `I-` with a label (also of BIOES, BILOU)."""
-        are_entities = "O" in self.names and all(name == "O" or _ENTITY.fullmatch(name) for name in self.names)
-        return (*_ENTITIES, *_PLAIN) if are_entities else _PLAIN
+        """F1 of entities, where tags are in a scheme of them."""
+        return _PLAIN if scheme_of(self.names) is None else (*_ENTITIES, *_PLAIN)
 
     def measure(self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]) -> Metrics:
         """Of entities as seqeval counts them: one is right where its label, begin and end are."""
@@ -245,30 +269,40 @@ class Tag(Task):
         return right, [tag or "" for each in predictions for tag in each.tags]
 
 
-@lru_cache(maxsize=1 << 16)  # of each sentence, however often an interval draws it
-def entities_of(tags: tuple[str | None, ...], *, in_scheme: bool = True) -> tuple[tuple[str, int, int], ...]:
-    """The entities of a sentence, [begin, end) in words: (label, begin, end).
+def scheme_of(names: Iterable[str]) -> str | None:
+    """The scheme of entities that tags are in, BIO (which IOB1 and IO are read as), BIOES, BILOU or BMES, each with
+    labels or without; None: they are none, such as parts of speech.
 
-    All schemes are read at once: an entity begins at `B-`, `S-`, `U-`, where the label changes, and behind `O`, `E-`,
-    `L-`, `S-` and `U-`; bare `B`, `I` ... are those of the label `entity`. Tags without a prefix, and all tags that are
-    not `in_scheme` (parts of speech), are labels, whose neighbours are one entity, as in transformers' pipeline. Words
-    without a tag interrupt nothing.
-
-    Source: seqeval's default mode, which is that of conlleval (Tjong Kim Sang and De Meulder 2003).
+    Example: `B`, `I`, `O` are BIO; `B-x`, `M-x`, `E-x`, `S-x` and `O` are BMES; so are `B`, `M`, `E`, `S`, of words.
     """
-    entities: list[tuple[str, int, int]] = []
-    is_open = False
-    for place, tag in enumerate(tags):
-        if tag is None:
+    tags = {name for name in names if name != "O"}
+    marks = {name[0] for name in tags}
+    has_all = all(TAG.fullmatch(name) for name in tags) and (marks & {"B", "I"} or any("-" in name for name in tags))
+    if not has_all or ("O" not in names and not marks >= {"B", "E", "S"}):
+        return None
+    return "BILOU" if marks & {"L", "U"} else "BMES" if "M" in marks else "BIOES" if marks & {"E", "S"} else "BIO"
+
+
+def _tags_at(places: Sequence[tuple[int, int]], entries: Any, row: LabelledRow, column: str) -> tuple[str, ...]:
+    """BIO tags of words, [begin, end) in characters each, by the entities of their text; of those that overlap the
+    first one, and there the longest."""
+    try:
+        text = " " * max((end for _, end in places), default=0)
+        text = row.cells["text"] if isinstance(row.cells.get("text"), str) else text
+        entities = read_fields({column: entries}, text, {"entities": column})["entities"]
+    except ValueError as error:
+        raise CorpusError(f"{row.where} {error}") from error
+    tags, (begins, ends) = ["O"] * len(places), zip(*places, strict=True) if places else ((), ())
+    row.counts["of the entities lie within others: left out"] += len(entries) - len(entities)
+    for entity in entities:
+        first, last = bisect_right(ends, entity.begin), bisect_left(begins, entity.end)
+        if first >= last or tags[first] != "O":
+            row.counts["of the entities have no word of their own: left out"] += 1
             continue
-        match = _PREFIX.fullmatch(tag) if in_scheme else None
-        prefix, label = (match[1], match[2] or "entity") if match else ("I", tag)
-        if is_open and prefix not in "BSU" and entities[-1][0] == label:
-            entities[-1] = (label, entities[-1][1], place + 1)
-        elif tag != "O":
-            entities.append((label, place, place + 1))
-        is_open = tag != "O" and prefix not in "ELSU"
-    return tuple(entities)
+        is_wider = begins[first] < entity.begin or ends[last - 1] > entity.end
+        row.counts["of the entities begin or end within a word: widened to whole words"] += is_wider
+        tags[first:last] = [f"B-{entity.label}", *[f"I-{entity.label}"] * (last - first - 1)]
+    return tuple(tags)
 
 
 # ----------------------------------------

@@ -25,6 +25,7 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -34,6 +35,12 @@ from numpy.typing import NDArray
 from unmask.core.errors import DataError, shown
 
 Column = Literal["entities", "pos", "dependencies", "chunks"]
+# What others call a span's start, end and label: doccano, Label Studio, pipelines of transformers.
+_ALSO = {
+    "start": ("start", "start_offset", "begin"),
+    "end": ("end", "end_offset", "stop"),
+    "label": ("label", "labels", "type", "tag", "entity_group", "entity"),
+}
 
 
 class Span(NamedTuple):
@@ -125,11 +132,25 @@ def read_fields(row: Mapping[str, Any], text: str, fields: Mapping[str, str]) ->
     return annotations
 
 
+def holds_spans(value: Any) -> bool:
+    """Whether a value is a list of spans of characters: as lists, or as objects that have a start and an end."""
+    first = value[0] if isinstance(value, list) and value else None
+    if isinstance(first, dict):
+        return all(isinstance(number, int) for number in _values(first, ("start", "end")))
+    return isinstance(first, list | tuple) and [type(part) for part in first[:3]] == [int, int, str]
+
+
+def _values(entry: Mapping[str, Any], names: Iterable[str]) -> list[Any]:
+    """The fields of an object, each by the first of its names; of a list of one what is in it."""
+    values = [next((entry[also] for also in _ALSO.get(name, (name,)) if also in entry), None) for name in names]
+    return [value[0] if isinstance(value, list) and len(value) == 1 else value for value in values]
+
+
 def _span(entry: Any, column: str, field: str, num_chars: int) -> Span:
     names = ("start", "end", "label", *(("head",) if column == "dependencies" else ()))
-    values = [entry.get(name) for name in names] if isinstance(entry, dict) else entry
+    values = _values(entry, names) if isinstance(entry, dict) else entry
     what, shape = f"has {shown(entry)} in {field!r}", f"[{', '.join(names)}]"
-    if not isinstance(values, list) or len(values) != len(names):
+    if not isinstance(values, list | tuple) or len(values) != len(names):
         raise ValueError(f"{what}, not {shape}")
     begin, end, label, *head = values
     if not all(isinstance(n, int) and not isinstance(n, bool) for n in (begin, end, *head)):
@@ -168,6 +189,37 @@ def written_fields(spans: Spans) -> dict[str, list[list[Any]]]:
             [*entries[number][:3], place.get(number + entries[number].head, own)] for number, own in place.items()
         ]
     return rows
+
+
+# Entities by the tags of words, in any scheme: BIO, IOB1, BIOES, BILOU, BMES, and all of them without labels.
+
+TAG = re.compile(r"([BIMELSU])(?:-(.+))?")  # but for `O`
+
+
+@lru_cache(maxsize=1 << 16)  # of each sentence, however often an interval draws it
+def entities_of(tags: tuple[str | None, ...], *, in_scheme: bool = True) -> tuple[tuple[str, int, int], ...]:
+    """The entities of a sentence, [begin, end) in words: (label, begin, end).
+
+    All schemes are read at once: an entity begins at `B-`, `S-`, `U-`, where the label changes, and behind `O`, `E-`,
+    `L-`, `S-` and `U-`; bare `B`, `I` ... are those of the label `entity`. Tags without a prefix, and all tags that are
+    not `in_scheme` (parts of speech), are labels, whose neighbours are one entity, as in transformers' pipeline. Words
+    without a tag interrupt nothing.
+
+    Source: seqeval's default mode, which is that of conlleval (Tjong Kim Sang and De Meulder 2003).
+    """
+    entities: list[tuple[str, int, int]] = []
+    is_open = False
+    for place, tag in enumerate(tags):
+        if tag is None:
+            continue
+        match = TAG.fullmatch(tag) if in_scheme else None
+        prefix, label = (match[1], match[2] or "entity") if match else ("I", tag)
+        if is_open and prefix not in "BSU" and entities[-1][0] == label:
+            entities[-1] = (label, entities[-1][1], place + 1)
+        elif tag != "O":
+            entities.append((label, place, place + 1))
+        is_open = tag != "O" and prefix not in "ELSU"
+    return tuple(entities)
 
 
 # The words of a raw text, before any tokenizer.

@@ -1,0 +1,300 @@
+"""Words with their tags, a word a line or a row: which files are so, how they are cut, and their sentences.
+
+    a word a line, in columns    CoNLL-U                                  a word a row of a table
+    Anna<TAB>B-person            1<TAB>Anna<TAB>Anna<TAB>PROPN<TAB>...    Sentence #,Word,POS,Tag
+    sleeps<TAB>O                 2<TAB>sleeps<TAB>sleep<TAB>VERB...       Sentence: 1,Anna,NNP,B-person
+    <empty line>                 <empty line>                             ,sleeps,VBZ,O
+
+Columns are cut at tabs, or at blanks of ASCII: a no-break or an ideographic space is a letter of its word. In CoNLL-U
+every line that begins with `#` is a comment; else a line such as `# sent_id = 3` is, and one that begins with `#` and
+has not as many columns as words have.
+
+The text is put together again: a space between words, none behind `SpaceAfter=No`. A sentence comes as a line, and an
+empty line where a document begins (`# newdoc`, `-DOCSTART-`), so what a document is can be chosen as for any text.
+"""
+
+from __future__ import annotations
+
+import csv
+import re
+import zlib
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from itertools import islice, pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+from unmask.core.errors import CorpusError, shortened, shown, whole_number
+from unmask.data.reading import BadInput, LinePart, Row, Stretch, read_lines, read_text, whole_lines
+from unmask.tokenizer.spans import TAG, Span, Spans, closed_loop, entities_of
+
+_UPOS, _XPOS, _HEAD, _ROLE, _MISC = 3, 4, 6, 7, 9
+_OF_DOCUMENTS = re.compile(r"#\s*((newdoc|newpar|begin document|end document)\b|\w[\w.:-]*\s*=\s)")
+DOCUMENT_BEGIN = LinePart("", True, True)
+# The annotations that such files hold, unless `annotation.fields` says more.
+OFFERED = {"conllu": {"pos", "dependencies"}, "conll": {"entities"}}
+MOST_WORDS = 100_000  # of a sentence
+_MOST_CHARS = 1 << 23
+_LOOK_BYTES = 1 << 17
+_BLANKS = " \t\r\f\v"
+_CELL = re.compile(rf"[^{_BLANKS}]+")
+_WORD_COLUMNS = {"word", "token", "form", "words", "tokens", "surface"}
+_STOPS = {".", "!", "?", "。", "！", "？"}
+_NUMBER = re.compile(r"\d+([-.]\d+)?")
+
+
+class WordForm(NamedTuple):
+    """How a file with a word a line is read; columns are counted from 0."""
+
+    title: str
+    kind: str = "conll"  # or `conllu`
+    word: int = 0
+    tag: int = -1
+    width: int = 1  # columns of most words
+    sentence: int | None = (
+        None  # changes, or holds something, where a sentence begins; None: an empty line stands there
+    )
+    names: tuple[str, ...] = ()  # of the columns, in the first row; empty: there are none
+    delimiter: str | None = None  # of a table
+    stops: bool = False  # whether nothing but full stops ends sentences
+    has_brackets: bool = False  # whether tags are as in CoNLL-2012: `(PERSON*`, `*`, `*)`
+
+    def column(self, name: str) -> int | None:
+        """A column by its name or number; None: there is none."""
+        return self.names.index(name) if name in self.names else whole_number(name)
+
+
+def form_of(path: Path, kind: str) -> WordForm | None:
+    """How the words and tags of a file are read, by the beginning of its content; None: it holds none.
+
+    `kind` is what its suffix says. A text or a table must look like it in every line: by tags of entities in a column,
+    or in tables by a column called `word` or `token` with something that ends sentences.
+    """
+    if kind not in ("text", "csv", "tsv", "conll", "conllu"):
+        return None
+    lines = "".join(read_text(path, BadInput(skip=True), Stretch(0, _LOOK_BYTES))).rstrip("\n").split("\n")
+    lines = lines[:-1] if len(lines) > 100 else lines  # the last may be cut off
+    gaps, is_table = any(not line.strip(_BLANKS) for line in lines), kind in ("csv", "tsv")
+    lines = [line for line in lines if line.strip(_BLANKS) and not line.startswith("-DOCSTART-")]
+    lines = lines if is_table else [line for line in lines if not line.startswith("#")] or lines
+    form = WordForm("a word a line") if kind == "conll" else None
+    for delimiter in {"csv": ",;\t|", "tsv": "\t"}.get(kind, " "):
+        try:
+            rows = [cells_of(line) for line in lines] if kind != "csv" else list(csv.reader(lines, delimiter=delimiter))
+        except csv.Error:
+            continue
+        rows = [row for row in rows if any(row)]
+        width, count = next(iter(Counter(map(len, rows)).most_common(1)), (0, 0))
+        # 1. By the look of a line
+        if rows and len(rows[0]) > 10 and rows[0][2].isdigit() and "*" in rows[0][5]:
+            return WordForm("CoNLL-2012 (OntoNotes)", word=3, tag=10, width=width, has_brackets=True)
+        if kind == "conllu" or (width == 10 and kind != "csv" and all(_NUMBER.fullmatch(row[0]) for row in rows)):
+            return WordForm("CoNLL-U", "conllu", 1, _UPOS, 10)
+        if width < 2 or count < 0.95 * len(rows):
+            continue
+        # 2. Columns with tags of entities; a first row that is none of them holds names
+        full = [row for row in rows if len(row) == width]
+        columns = list(zip(*(full[1:] or full), strict=True))
+        tagged = [n for n, cells in enumerate(columns) if {"O", "_"} & {*cells} and _are_tags({*cells})]
+        tag = tagged[-1] if tagged else width - 1
+        lower = [name.strip().lower() for name in full[0]]
+        has_names = is_table and not (
+            _WORD_COLUMNS.isdisjoint(lower) and (not tagged or _are_tags({full[0][tag], "B"}))
+        )
+        # 3. Which column says where sentences begin, and which has the words
+        numbers = [n for n in range(width) if all(_NUMBER.fullmatch(cell) for cell in columns[n])]
+        starts = [n for n in range(width) if has_names and lower[n].startswith("sent")]
+        if is_table and not (starts or gaps):
+            starts = [n for n in numbers if any(a == b for a, b in pairwise(columns[n]))]
+        rest = [n for n in range(width) if n not in {*numbers, *starts, tag}]
+        word = next((n for n in rest if lower[n] in _WORD_COLUMNS), (rest or [0])[0])
+        ends, bare = bool(starts or gaps), not any(" " in cell for cell in columns[word])
+        if kind == "conll" or (kind == "text" and len(rows) > 1 and tagged and tag == width - 1):
+            word = word if numbers[:1] == [0] else 0
+            return WordForm(f"a word a line, its tag in the last of {width} columns", word=word, width=width)
+        if is_table and rest and bare and (tagged or (ends and (has_names or (kind == "tsv" and gaps)))):
+            names = tuple(name.strip() for name in full[0]) if has_names else ()
+            called = names or range(width)
+            title = f"a word a row, in column {called[word]}, its tag in {called[tag]}"
+            sentence = starts[0] if starts else None
+            return WordForm(title, "conll", word, tag, width, sentence, names, delimiter, stops=not ends)
+        form = form and form._replace(width=width)
+    return form
+
+
+def _are_tags(cells: set[str]) -> bool:
+    """Whether some cells are the tags of entities: there is one, and nothing else but `O`."""
+    return bool(cells := cells - {"O", "_"}) and all(TAG.fullmatch(cell) for cell in cells)
+
+
+class TaggedLine(NamedTuple):
+    """A line of a sentence: its number in the file, counted from 1, and its columns."""
+
+    number: int
+    cells: list[str]
+
+
+def read_sentences(path: Path, form: WordForm, bad: BadInput) -> Iterator[list[TaggedLine] | None]:
+    """Yields the lines of each sentence, and None where a document begins."""
+    lines: list[TaggedLine] = []
+    num_chars, before, label = 0, "", None
+    for number, text, cells in _lines_of(path, form, bad):
+        # 1. What begins here: a sentence, a document
+        marks = cells[form.sentence] if form.sentence is not None and form.sentence < len(cells) else ""
+        is_comment = text.startswith("#") and form.delimiter is None
+        if is_comment and form.kind == "conll":  # it may also be a word, such as `#` or `#unmask`
+            is_comment = "\t" not in text and (_OF_DOCUMENTS.match(text) is not None or len(cells) != form.width)
+        begins = cells[:1] == ["-DOCSTART-"] or (is_comment and text[1:].split()[:1] in (["newdoc"], ["begin"]))
+        is_word = any(cells) and not (is_comment or begins)
+        if lines and (not any(cells) or begins or (marks and marks != before)):
+            yield lines
+            lines, num_chars, label = [], 0, None
+        before = marks or before
+        if begins:
+            yield None
+        if not is_word:
+            continue
+        # 2. A word; of OntoNotes' brackets, (PERSON* * *), the tags are made
+        if form.has_brackets and len(cells) > form.tag:
+            opens, closes = re.match(r"\(([^()*]+)", cells[form.tag]), ")" in cells[form.tag]
+            label = opens[1] if opens else label
+            cells[form.tag] = "O" if label is None else f"{'B' if opens else 'I'}-{label}"
+            label = None if closes else label
+        lines.append(TaggedLine(number, cells))
+        num_chars += len(text)
+        if len(lines) > MOST_WORDS or num_chars > _MOST_CHARS:
+            raise CorpusError(
+                f"{path}: the sentence that begins in line {lines[0].number} has more than {MOST_WORDS:,} words, or "
+                f"{_MOST_CHARS:,} characters; put an empty line behind each sentence"
+            )
+        if form.stops and cells[form.word] in _STOPS:
+            yield lines
+            lines, num_chars = [], 0
+    if lines:
+        yield lines
+
+
+def _lines_of(path: Path, form: WordForm, bad: BadInput) -> Iterator[tuple[int, str, list[str]]]:
+    """The lines of a file, without a row of names: number, counted from 1, text and cells; none where it is blank."""
+    if form.delimiter is not None and form.delimiter != "\t":
+        reader = csv.reader((line + "\n" for line in whole_lines(path, bad)), delimiter=form.delimiter)
+        rows = ((reader.line_num, "", cells) for cells in reader)
+        yield from islice(rows, bool(form.names), None)
+        return
+    for number, part in enumerate(read_lines(path, bad), 1):
+        if not (part.starts and part.ends):
+            raise CorpusError(f"{path}: a line is longer than a million characters; this is no CoNLL file")
+        if number > 1 or not form.names:
+            yield number, part.text, cells_of(part.text) if part.text.strip(_BLANKS) else []
+
+
+def cells_of(line: str) -> list[str]:
+    """The columns of a line: between tabs, where it has some, else between blanks."""
+    return line.split("\t") if "\t" in line else line.split() if line.isascii() else _CELL.findall(line)
+
+
+def word_number(line: TaggedLine) -> int | None:
+    """The number of a word of CoNLL-U; None for a multiword token, `3-4`, and for a word that was left out, `5.1`. A
+    ValueError, whose text begins with the line, where it is no number."""
+    first, sign, last = line.cells[0].replace(".", "-", 1).partition("-")
+    numbers = [whole_number(part) for part in ((first, last) if sign else (first,))]
+    if None in numbers:
+        raise ValueError(f"{line.number}: {shown(line.cells[0])} is not the number of a word")
+    return None if sign else numbers[0]
+
+
+def conll_sentence(lines: list[TaggedLine], form: WordForm, fields: Mapping[str, str]) -> tuple[str, Spans]:
+    """The text of a sentence, and its annotations; a ValueError begins with the line that is wrong."""
+    words = [line.cells[form.word] if form.word < len(line.cells) else "" for line in lines]
+    places, end = [], 0
+    for word in words:
+        places.append((end, end + len(word)))
+        end += len(word) + 1
+    spans: dict[str, tuple[Span, ...]] = {}
+    for column, field in fields.items():
+        tags = []
+        for line in lines:
+            index = form.tag if field == column else form.column(field)
+            index = len(line.cells) - 1 if index == -1 else index
+            if index is None or index >= len(line.cells) or (field == column and index < 1):
+                which = "with tags" if field == column else shortened(field, 40)
+                raise ValueError(
+                    f"{line.number}: there is no column {which}, only {len(line.cells)} columns; a column is named by "
+                    "its number, counted from 0, in annotation.fields"
+                )
+            tags.append(line.cells[index].strip(_BLANKS))
+            if column in ("entities", "chunks") and tags[-1] not in ("O", "_") and not TAG.fullmatch(tags[-1]):
+                raise ValueError(f"{line.number}: {shown(tags[-1])} is not a tag like O, B-person or I-person")
+        if column not in ("entities", "chunks"):
+            spans[column] = tuple(Span(*place, tag) for place, tag in zip(places, tags, strict=True))
+            continue
+        entities = entities_of(tuple("O" if tag == "_" else tag for tag in tags))
+        spans[column] = tuple(Span(places[begin][0], places[end - 1][1], label) for label, begin, end in entities)
+    return " ".join(words), spans
+
+
+def conllu_sentence(lines: list[TaggedLine], _: WordForm, fields: Mapping[str, str]) -> tuple[str, Spans]:
+    """As `conll_sentence`; words of a multiword token share its letters, in order where they spell it."""
+    text, words, places = "", [], []
+    shared_to, room = 0, (0, 0)  # the last word of the current multiword token, and what is left of its letters
+    for line in lines:
+        if len(line.cells) != 10:
+            raise ValueError(f"{line.number}: {len(line.cells)} columns where CoNLL-U has 10, with tabs between them")
+        name, form = line.cells[0], line.cells[1]
+        space = "" if "SpaceAfter=No" in line.cells[_MISC].split("|") else " "
+        number = word_number(line)
+        if "." in name:  # a word that was left out, which has no letters
+            continue
+        if number is None:
+            shared_to, room = int(name.partition("-")[2]), (len(text), len(text) + len(form))
+            text += form + space
+            continue
+        words.append(line)
+        if number <= shared_to:
+            spelled = text.startswith(form, room[0]) and room[0] + len(form) <= room[1]
+            end = room[0] + len(form) if spelled and number < shared_to else room[1]
+            places.append((room[0], end))
+            room = end, room[1]
+        else:
+            places.append((len(text), len(text) + len(form)))
+            text += form + space
+    spans: dict[str, tuple[Span, ...]] = {}
+    for column, field in fields.items():
+        if column != "dependencies":
+            cell = _XPOS if field == "xpos" else _UPOS
+            tagged = ((place, line.cells[cell]) for line, place in zip(words, places, strict=True))
+            spans[column] = tuple(Span(*place, tag) for place, tag in tagged if tag != "_")
+            continue
+        index = {line.cells[0]: place for place, line in enumerate(words)}
+        index["0"] = -1  # the root
+        if lost := next((line for line in words if line.cells[_HEAD] not in index), None):
+            raise ValueError(f"{lost.number}: the head {shown(lost.cells[_HEAD])} is no word of the sentence")
+        named = (index[line.cells[_HEAD]] for line in words)
+        heads = [place if head < 0 else head for place, head in enumerate(named)]
+        if words and closed_loop(heads):
+            raise ValueError(f"{words[0].number}: the heads of this sentence run in a circle")
+        roles = (line.cells[_ROLE] for line in words)
+        spans[column] = tuple(
+            Span(*p, role, head - n) for n, (p, role, head) in enumerate(zip(places, roles, heads, strict=True))
+        )
+    return text.rstrip(), spans
+
+
+def doc_rows(path: Path) -> Iterator[tuple[int, Row]]:
+    """The texts of spaCy's `DocBin` with their words and entities, as rows. A CorpusError where spaCy is not there, or
+    cannot read it."""
+    try:
+        import spacy
+        from spacy.tokens import DocBin
+    except ImportError as error:
+        what = "a .spacy file is read by spaCy: pip install spacy, or write texts and entities as JSONL where it is"
+        raise CorpusError(f"{path}: {what}") from error
+    try:
+        for number, doc in enumerate(DocBin().from_disk(path).get_docs(spacy.blank("xx").vocab), 1):
+            words = [
+                {"text": word.text, "start": word.idx, "end": word.idx + len(word)} for word in doc if word.text.strip()
+            ]
+            entities = [[each.start_char, each.end_char, each.label_] for each in doc.ents]
+            yield number, {"text": doc.text, "tokens": words, "entities": entities}
+    except (OSError, ValueError, KeyError, TypeError, zlib.error) as error:
+        raise CorpusError(f"{path}: spaCy cannot read it: {shortened(str(error))}") from error

@@ -22,7 +22,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -402,9 +402,8 @@ def keep_stream(name: str | Path, file: Path, *, reuse: bool) -> Path:
 def readable(path: str | Path | Iterable[Any]) -> Iterator[Path]:
     """A file that can be read again and again: the path itself, or a temporary copy of a stream, or of what is in
     memory, while it is entered."""
-    is_path = isinstance(path, str | os.PathLike)
     ((_, name),) = _stream_files([path])
-    if name is None and is_path:
+    if isinstance(path, str | os.PathLike) and name is None:
         yield Path(path)
         return
     first = path[0] if isinstance(path, list | tuple) and path else None
@@ -412,11 +411,11 @@ def readable(path: str | Path | Iterable[Any]) -> Iterator[Path]:
         raise CorpusError(f"{first!r} in the list is a file; give its path alone, or a list of texts")
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         kept = Path(scratch) / (name or GIVEN)
-        file = InMemory(path).keep(kept) if name is None else keep_stream(path, kept, reuse=False)
+        file = InMemory(path).keep(kept) if name is None else keep_stream(cast(Any, path), kept, reuse=False)
         try:
             yield file
         except CorpusError as error:
-            called = str(path) if is_path else "texts in memory"
+            called = str(path) if isinstance(path, str | os.PathLike) else "texts in memory"
             raise CorpusError(str(error.args[0]).replace(str(file), called)) from error
 
 

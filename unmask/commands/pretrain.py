@@ -22,7 +22,6 @@ from unmask.commands.masking_tables import masking_tables, named_lexicon, score_
 from unmask.commands.recipe import Recipe, find_checkpoint, load_recipe, new_model, requested_recipe
 from unmask.commands.recipe_files import Overrides, apply_overrides, as_overrides
 from unmask.commands.run_data import (
-    FACTS,
     START_ANEW,
     PreparedData,
     RunFolder,
@@ -33,6 +32,7 @@ from unmask.commands.run_data import (
     packaged_corpus,
     proposed_length,
     save_with_tokenizer,
+    start_facts,
     start_model,
 )
 from unmask.core.compiled import is_compiled
@@ -578,7 +578,7 @@ class TrainingRun(Callback):
         if recipe.start is not None:  # measured before and after, on the new text and on the old, same masks
             before = read_object(folder.before, START_ANEW, is_sealed=True)
             after = {"new": figures_of(result), "old": self._domain(open_old_text(folder.old))}
-            summary["start"] = read_object(folder.start / FACTS, START_ANEW, is_sealed=True)["facts"]
+            summary["start"] = start_facts(folder.start)
             summary["domains"] = {
                 name: None if before[name] is None else {"before": before[name], "after": after[name]}
                 for name in ("new", "old")

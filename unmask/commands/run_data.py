@@ -324,7 +324,7 @@ def begin_from_checkpoint(
 
     if not (start / FACTS).is_file():
         _make_start(start, recipe, settings, training_texts())
-    facts = read_object(start / FACTS, START_ANEW, is_sealed=True)["facts"]
+    facts = start_facts(start)
     notes = [f"beginning with the model in {facts['checkpoint']}"]
     if facts["new_head"]:
         notes.append("the checkpoint has no head for masked tokens: a new one begins with word frequencies")
@@ -345,6 +345,12 @@ def begin_from_checkpoint(
         if manifest.tokenizer_sha256 == load_tokenizer(start).fingerprint:
             path = manifest.settings["tokenizer"]["path"]
     return recipe.model_copy(update={"tokenizer": TokenizerSettings(path=path)}), notes
+
+
+def start_facts(start: Path) -> dict[str, Any]:
+    """What was done to the checkpoint that a training began with."""
+    facts: dict[str, Any] = read_object(start / FACTS, START_ANEW, is_sealed=True)["facts"]
+    return facts
 
 
 def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Iterable[str]) -> None:
@@ -447,7 +453,7 @@ def start_model(
         for name, parameter in model.named_parameters():
             if (weight := pairs.get(name, weights.get(name))) is not None:
                 parameter.copy_(weight)
-        if frequencies is not None and read_object(folder / FACTS, START_ANEW)["new_head"]:
+        if frequencies is not None and start_facts(folder)["new_head"]:
             counts = np.ones(len(model.head.bias))  # there may be more rows than tokens
             counts[: len(frequencies)] += np.where(tokenizer.ordinary, frequencies, 0)
             model.head.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))

@@ -19,7 +19,7 @@ from unmask.core.errors import CorpusError, RunError, without_secrets
 from unmask.core.files import check_file, locked, sync_names, writing
 from unmask.core.public import public
 from unmask.core.remote import address_of, output_at
-from unmask.core.results import Notify, Progress, Result, Shown, usual_reporter
+from unmask.core.results import Notify, Progress, Result, Shown, amount, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.columns import ColumnNames
 from unmask.data.documents import EMPTY, Document, Documents, in_groups
@@ -68,7 +68,7 @@ class EmbeddedFile(Result):
     def shown(self) -> Iterator[Shown]:
         """A line."""
         yield (
-            f"{self.texts:,} texts, {self.tokens:,} tokens, {self.texts / self.seconds:,.0f} texts a second; "
+            f"{self.texts:,} texts, {self.tokens:,} tokens, {amount(self.texts / self.seconds, 'texts')} a second; "
             f"vectors of {self.dimension} in {self.out}"
         )
 

@@ -293,18 +293,15 @@ def on_plateau(result: HeldOut, entropy: float) -> bool:
 
 def explain_plateau(loss: float, entropy: float, *, step: int, learning_rate: float) -> str:
     """What it means that the latest held-out loss is there, whether it is normal, and what helps."""
+    figures = f"held-out loss {loss:.2f}, entropy of the token frequencies {entropy:.2f}"
     if step < FEW_STEPS:
         return (
             f"{step:,} {'step is' if step == 1 else 'steps are'} too few to learn more than how frequent each token is "
-            f"(held-out loss {loss:.2f}, entropy of the frequencies {entropy:.2f}): give more minutes or steps, or a "
-            "smaller training.batch_tokens"
+            f"({figures}): give more minutes or steps, or a smaller training.batch_tokens"
         )
-    where = "still above" if loss > entropy + MARGIN else "still at"
     return (
-        f"the held-out loss ({loss:.2f}) is {where} the entropy of the token frequencies ({entropy:.2f}) after "
-        f"{step:,} steps: nothing of the context is used yet. Every masked language model goes through this, and "
-        "leaves it when attention has found the neighbours, small ones mostly within some hundred steps. If it stays: "
-        "more steps (a longer budget, or a smaller training.batch_tokens), another training.learning_rate (now "
-        f"{learning_rate:g}; try a third, or three times), a lower masking.rate; and a look at the text: shuffled or "
-        "one-word lines have no context to learn from"
+        f"nothing of the context is used after {step:,} steps ({figures}). Every masked language model goes through "
+        "this, small ones mostly for some hundred steps. If it stays: more steps (a longer budget, or a smaller "
+        f"training.batch_tokens), another training.learning_rate (now {learning_rate:g}; try a third, or three times), "
+        "a lower masking.rate; and a look at the text: shuffled or one-word lines have no context to learn from"
     )

@@ -103,6 +103,7 @@ from unmask.train.trainer import Trainer
 
 NUM_LINES = 8  # of held-out text, predicted before training and after it
 LONGEST_LINE = 48  # tokens
+_MANY = 20  # times that a text was seen: more of them teach little
 # Figures of a `HeldOut`, and what summary.json and metrics.jsonl call them.
 FIGURES = {
     "loss": "validation_loss",
@@ -165,7 +166,8 @@ class Run(Finished):
         if (warning := s.get("validation_warning")) is not None:
             yield Styled(f"\n{warning}", "yellow")
         if s["on_plateau"]:
-            yield Styled("\nno better than word frequencies: train longer, with more --minutes or --steps", "yellow")
+            longer, more = "train longer (--minutes, --steps)", f"give more text; this was seen {s['epochs']:.0f} times"
+            yield Styled(f"\nno better than word frequencies: {longer if s['epochs'] < _MANY else more}", "yellow")
         else:
             yield f'\nTry it: unmask fill {typed(s["model"])} "... [MASK] ..."'
 

@@ -197,6 +197,9 @@ FORMS = [
     Form(PAIRS, "arrays: a query, a text, wrong ones", "a.jsonl",
          '["sea?", "It is wet."]\n["fire?", "Hot.", "Cold.", "Wet."]\n',
          [("sea?", "It is wet."), ("fire?", "Hot.", "Cold."), ("fire?", "Hot.", "Wet.")]),
+    Form(PAIRS, "lists that cells spell", "a.csv",
+         'query,pos,neg\nsea?,"[""It is wet."", ""Water.""]",[\'Sand.\']\n',
+         [("sea?", "It is wet.", "Sand."), ("sea?", "Water.", "Sand.")]),
     Form(PAIRS, "objects with ids, titles and texts (Tevatron, DPR)", "a.jsonl",
          '{"query_id": "q1", "query": "sea?", "positive_passages": [{"docid": "d7", "title": "Sea", "text": "Wet."}], '
          '"negative_passages": [{"docid": "d8", "text": "Sand."}]}\n',

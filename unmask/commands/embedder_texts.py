@@ -43,7 +43,7 @@ from unmask.data.reading import BadInput, Row, broken_character
 from unmask.data.settings import CorpusSettings, Reading
 from unmask.data.sources import find_sources
 from unmask.data.tables import AS_FOUND, first_rows, laid_out, rows_of
-from unmask.tasks.files import check_size
+from unmask.tasks.files import check_size, list_in
 from unmask.tokenizer.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]
@@ -354,8 +354,10 @@ _PARTS: tuple[PairPart, ...] = ("query", "text", "negative")
 
 
 def texts_of(value: Any) -> list[str] | None:
-    """The texts that a value is: itself, those of a list, or that of an object, its title before it; None where it is
-    none of these."""
+    """The texts that a value is: itself, those of a list, also where a cell spells one, or that of an object, its title
+    before it; None where it is none of these."""
+    if isinstance(value, str) and value[:2] in ("[]", '["', "['"):
+        value = list_in(value) or ("" if value == "[]" else value)
     if value is None or isinstance(value, str):
         return [value] if value and value.strip() else []
     if isinstance(value, dict):

@@ -145,9 +145,9 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
     if len(long) < min(_LEAST_QUERIES, settings.queries):
         crop = settings.crop_chars or _LEAST_CROP
         raise DataError(
-            f"{len(long)} of the {len(held):,} documents that may be queried for are long enough to take a crop of "
-            f"{crop} characters out of them, which says nothing of a model; give more or longer documents, queries "
-            "with judgements (a folder in BEIR's format)" + (f", or crop_chars={crop // 2}" if crop > 16 else ""),
+            f"{len(long)} documents that may be queried for ({len(held):,} in all) are long enough to take a crop of "
+            f"{crop} characters out of, which are too few to measure by; give more or longer documents, or judged "
+            "queries (a folder in BEIR's format)",
             options=("crop_chars",),
         )
     texts = [each.text for each in documents]

@@ -73,6 +73,13 @@ def test_rows_have_the_texts_and_ids_of_their_input(tuned: Any, tmp_path: Path) 
             assert "index" not in rows[0]
         else:
             assert [row["index"] for row in rows] == ([0, 2, 3] if file is by_index[1] else [0, 1, 2])
+    (tmp_path / "numbers.csv").write_text("id;text\n7;The king.\n10;The dog.\n")
+    (tmp_path / "codes.csv").write_text("id;text\n07;The king.\n10;The dog.\n")
+    assert [[row["id"] for row in rows_of(model, tmp_path / f"{name}.csv")] for name in ("numbers", "codes")] == [
+        [7, 10], ["07", "10"]
+    ]  # fmt: skip
+    gaps = pandas.DataFrame({"id": [7, None], "text": TEXTS[:2]})
+    assert [row["id"] for row in rows_of(model, gaps)] == [7, None]
     joined = pandas.DataFrame(table).merge(pandas.DataFrame(rows_of(model, table)), on="id")
     assert joined["label"].tolist() == labels
     with pytest.raises(CorpusError, match="no text"):

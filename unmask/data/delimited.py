@@ -181,6 +181,7 @@ def _header_score(cell: str, column: Sequence[str], place: int) -> float:
         is_new = sum(pair not in letters for pair in pairs) >= 0.6 * len(pairs) > 0
         score += 1.5 * (len(letters) >= 100 and is_new) + 0.5 * ("_" in cell and "_" not in letters)
         score += 0.5 * (cell.islower() and not any(map(str.islower, values)))
+        score += 2 * sum(value[-1] in ".!?" for value in values) > len(values)
     return score
 
 

@@ -38,7 +38,7 @@ from unmask.data.columns import (
 from unmask.data.delimited import USUAL_DELIMITER, delimited_rows, find_layout
 from unmask.data.json_rows import json_rows
 from unmask.data.reading import BROKEN_LINES, CUT_OFF, BadInput, LinePart, Row, broken_character
-from unmask.data.settings import Reading
+from unmask.data.settings import CorpusSettings, Reading
 from unmask.data.sources import TABLES, Source, TextColumn
 from unmask.data.treebanks import doc_rows
 from unmask.tokenizer.spans import read_fields, without_returns
@@ -89,6 +89,7 @@ def with_columns(
         )
     named_others = [name for name in (id, title, label, group) if isinstance(name, str)]
     ready: list[Source] = []
+    section = "corpus" if isinstance(reading, CorpusSettings) else None
     said: dict[str, list[str]] = {}  # what was found of CSV and TSV, of which files
     no_label = ""  # why the first file without a column of classes has none
     for each in sources:
@@ -97,7 +98,7 @@ def with_columns(
             continue
         source, path = laid_out(each, bad, [*named_in(text), *named_others], reading), each.path
         rows = first_rows(source, bad)
-        columns = f"columns are {listed(names_in(rows))}"
+        columns = f"columns are {listed(names_in(rows) or (source.layout.names if source.layout else ()))}"
         taken = [named_column(rows, name) or name for name in named_others]
         label_at, group_at = (None if name is None else named_column(rows, name) for name in (label, group))
         if group is not None and group_at is None:
@@ -122,7 +123,7 @@ def with_columns(
                 title=title_found,
             )
         )
-        if found := described(ready[-1], named=text is not None, reading=reading):
+        if found := described(ready[-1], named=text is not None, reading=reading, section=section):
             said.setdefault(found, []).append(path.name)
     for found, files in said.items():
         log.warning("%s: %s", listed(files, 3), found)
@@ -140,7 +141,7 @@ def _short_column(rows: Sequence[Row], text: str, taken: Collection[str]) -> str
     return others[0] if len(others) == 1 and 1 <= weights[others[0]] <= weights[text] / 3 else None
 
 
-def described(source: Source, *, named: bool, reading: Reading, section: str = "corpus") -> str | None:
+def described(source: Source, *, named: bool, reading: Reading, section: str | None) -> str | None:
     """What was found of a CSV or TSV file, and how to overrule it; None where all is as usual or as set."""
     layout = source.layout
     if layout is None:
@@ -150,10 +151,10 @@ def described(source: Source, *, named: bool, reading: Reading, section: str = "
     if (is_set or (layout.has_header and layout.delimiter == USUAL_DELIMITER[source.kind])) and usual:
         return None
     text = f", text in {in_words(source.column)}" if source.column else ""
-    column = f", {section}.column" if source.column else ""
     header = "a header" if layout.has_header else "no header (columns are numbers from 0)"
-    ways = f"overrule with {section}.header, {section}.delimiter{column}"
-    return f"{header}, delimiter {layout.delimiter!r}{text} ({ways})"
+    settings = ("header", "delimiter", *(["column"] if source.column else []))
+    ways = f" (overrule with {', '.join(f'{section}.{name}' for name in settings)})" if section else ""
+    return f"{header}, delimiter {layout.delimiter!r}{text}{ways}"
 
 
 # ----------------------------------------

@@ -44,6 +44,7 @@ class Names:
         empty = blocks.SCHEMA.empty_table().select(columns)
         self._table = pa.concat_tables([empty, *(stored.table(n, columns) for n in range(len(stored.state.blocks)))])
         self._is_there: Mask = stored.documents >= 0
+        self._is_counted: Mask = np.asarray(self._table["is_counted"])
 
     def _where(self, column: str, values: Sequence[str]) -> Mask:
         return np.asarray(pc.is_in(self._table[column], pa.array(values, pa.string()))) & self._is_there
@@ -61,44 +62,40 @@ class Names:
             if not isinstance(id_, str | int | np.integer) or isinstance(id_, bool):
                 raise SettingsError(f"an id is a text or a number, and not {shown(id_)}", options=("ids",))
         names = list(dict.fromkeys(map(str, ids)))
-        counted = np.asarray(self._table["is_counted"])
         with_id, in_file = self._where("id", names), self._in_files(names)
-        own = set(self._table["id"].filter(pa.array(with_id & ~counted)).to_pylist())
-        with_number = self._where("id", sorted(set(names) - own)) & counted
-        files: dict[str, set[str]] = {}  # in which numbers were counted
-        for row in self._table.filter(pa.array(with_number)).to_pylist():
-            files.setdefault(row["id"], set()).add(row["file"])
+        # Of each id the files in which it was counted; None: a document has it as its own, which goes first.
+        places: dict[str, set[str | None]] = {}
+        for row in self._table.filter(pa.array(with_id)).to_pylist():
+            places.setdefault(row["id"], set()).add(row["file"] if row["is_counted"] else None)
+        own = [name for name, files in places.items() if None in files]
         paths = set(map(os.path.abspath, self._table["file"].filter(pa.array(in_file)).unique().to_pylist()))
-        if unknown := [name for name in names if name not in own | files.keys() and os.path.abspath(name) not in paths]:
-            all_ = (
-                f"{len(unknown):,} of {len(names):,} ids are of no document, as"
-                if len(unknown) > 1
-                else "no document has the id"
+        if unknown := [name for name in names if name not in places and os.path.abspath(name) not in paths]:
+            how_many = (
+                f"{len(unknown):,} of {len(names):,} ids are of no document, as" if unknown[1:] else "no document is"
             )
             raise SettingsError(
-                f"{all_} {unknown[0]!r}; nothing was removed. An id is a value of the column of ids, the number of a "
-                "document in its file, or a file's name, for all of its documents",
+                f"{how_many} {unknown[0]!r}; nothing was removed. An id is a value of the column of ids, the number of "
+                "a document in its file, or a file's name, for all of its documents",
                 options=("ids",),
             )
-        if several := [name for name in files if len(files[name]) > 1]:
-            first, second, *_ = sorted(files[several[0]])
+        if several := [name for name in places if len(places[name]) > 1 and name not in own]:
+            first, second, *_ = sorted(map(str, places[several[0]]))
             raise SettingsError(
                 f"{several[0]} is the number of a document in {first} and of one in {second}; name a file, for all of "
                 "its documents, or make the index of a table with a column of ids",
                 options=("ids",),
             )
-        return (with_id & ~counted) | with_number | in_file
+        return (with_id & ~(self._where("id", own) & self._is_counted)) | in_file
 
     def replaced(self, ids: Sequence[str], files: Sequence[str]) -> Mask:
         """The passages of documents whose ids of their own are among these, and of those in these files that have
         none."""
-        is_counted = np.asarray(self._table["is_counted"])
-        return (self._where("id", ids) & ~is_counted) | (self._in_files(files) & is_counted)
+        return (self._where("id", ids) & ~self._is_counted) | (self._in_files(files) & self._is_counted)
 
     def last_number(self, files: Sequence[str]) -> int:
         """The highest number that was counted in files, also of a document that was removed; 0: none."""
-        counted = self._table.filter(self._table["is_counted"])
-        ids = counted.filter(pc.is_in(counted["file"], pa.array(files, pa.string())))["id"]
+        in_files = np.asarray(pc.is_in(self._table["file"], pa.array(files, pa.string())))
+        ids = self._table["id"].filter(pa.array(in_files & self._is_counted))
         return pc.max(ids.cast(pa.int64())).as_py() or 0
 
 

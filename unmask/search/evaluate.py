@@ -160,7 +160,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         model: Folder of a model, such as RUN/model, or its name on the hub.
         corpus: Files, folders or patterns of text; or a folder in BEIR's format.
         against: Another model to compare with.
-        baselines: bm25, tfidf, both, or none.
+        baselines: bm25, tfidf, both, or none; beside bm25 stand rows of the model and it together.
         queries: Queries of each kind at most.
         max_documents: Documents that are searched at most; a BEIR folder is searched whole.
         crops: Whether crops are removed from their documents, or left inside.

@@ -19,7 +19,7 @@ from itertools import combinations, islice
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from unmask.core.errors import CorpusError, listed, parse_json, shown
+from unmask.core.errors import CorpusError, listed, parse_json, shown, whole_number
 from unmask.core.files import file_sha256
 from unmask.core.settings import Settings
 from unmask.data.columns import NOTHING, USUAL, class_name, find_column, has_column, text_in, text_weights, value_at
@@ -219,7 +219,9 @@ def read_labelled(
     def labelled_rows() -> Iterator[LabelledRow]:
         for place, (number, cells) in enumerate(rows):
             id_ = cells.get(_ID)
-            ids.append(id_ if id_ is None or isinstance(id_, str | int) else str(id_))
+            if isinstance(id_, float):  # what pandas makes of whole numbers in a column with gaps
+                id_ = None if id_ != id_ else int(id_) if id_.is_integer() else id_  # noqa: PLR0124
+            ids.append(id_ if isinstance(id_, str | int | float | None) else str(id_))
             places.append(number - 1 if form == "lines" else place)
             yield LabelledRow(number, f"{path}: {what} {number}", cells, roles, names, counts)
 
@@ -227,6 +229,8 @@ def read_labelled(
     if not records:
         raise CorpusError(f"{path}: there is no example in this file{f'; {_SQUAD}' if form == 'squad' else ''}")
     chosen = roles.model_dump(exclude_none=True) if form == "table" and task.fixed is None else {}
+    if source.kind in ("csv", "tsv") and all(str(whole_number(str(id_))) == id_ != "None" for id_ in ids):
+        ids = [int(id_) for id_ in ids]  # as pandas reads them
     keys = [("index", place) for place in places] if set(ids) == {None} else [("id", id_) for id_ in ids]
     notes = [] if word_form is None or like is not None else [f"{path}: {word_form.title}"]
     notes += [f"{path}: {count:,} {said}" for said, count in counts.items() if count]
@@ -276,7 +280,7 @@ def _table_rows(
     """The rows of a table that goes on over all sources; its columns; names of the classes by number, if it has any."""
     known = [name for columns in (named, usual, task.fixed or usual) for name in vars(columns).values() if name]
     sources = [laid_out(source, bad, known, reading) for source in files.sources]
-    if said := described(sources[0], named=True, reading=reading, section="finetune"):
+    if said := described(sources[0], named=True, reading=reading, section="finetune" if with_labels else None):
         log.warning("%s: %s", files.path, said)
 
     def read(only: Iterable[str] | None) -> Rows:

@@ -102,6 +102,9 @@ FORMS = [
          '{"text": "Sun.", "label": 0}\n{"text": "Rain.", "label": 2}\n{"text": "Fog.", "label": -1}\n'
          '{"text": "Ice.", "label": null}\n{"text": "Hail.", "label": 1}\n',
          [("Sun.", "0"), ("Rain.", "2"), ("Hail.", "1")]),
+    Form("classify", "a text and a column of few values, whatever they are called", "a.jsonl",
+         "".join(f'{{"uid": "u{n}", "opinion": "It rains on day {n}.", "mood": {n % 2}}}\n' for n in range(6)),
+         [(f"It rains on day {n}.", str(n % 2)) for n in range(6)]),
     Form("classify", "CSV with semicolons", "a.csv", "text;label\nA fine day, really.;good\nRain, again.;bad\n",
          [("A fine day, really.", "good"), ("Rain, again.", "bad")]),
     Form("classify", "CSV of spam", "a.csv",

@@ -110,9 +110,9 @@ def with_columns(
         if not names:
             raise CorpusError(no_label or f"{path}: no column holds text; {columns}; name one with {_NAME_COLUMN}")
         id_named, title_named = (name if isinstance(name, str) else None for name in (id, title))
-        title_found = find_column(rows, "title", title_named, where=path, taken=names) if title else None
-        if title is True and title_found is None and source.layout is not None and not source.layout.has_header:
-            title_found = _short_column(rows, names[0], taken)
+        title_at = find_column(rows, "title", title_named, where=path, taken=names) if title else None
+        if title is True and title_at is None and source.layout is not None and not source.layout.has_header:
+            title_at = _short_column(rows, names[0], taken)
         ready.append(
             replace(
                 source,
@@ -120,13 +120,13 @@ def with_columns(
                 label=label_at,
                 group=group_at,
                 id=find_column(rows, "id", id_named, where=path, taken=names) if id else None,
-                title=title_found,
+                title=title_at,
             )
         )
-        if found := described(ready[-1], named=text is not None, reading=reading, section=section):
-            said.setdefault(found, []).append(path.name)
-    for found, files in said.items():
-        log.warning("%s: %s", listed(files, 3), found)
+        if line := described(ready[-1], named=text is not None, reading=reading, section=section):
+            said.setdefault(line, []).append(path.name)
+    for line, files in said.items():
+        log.warning("%s: %s", listed(files, 3), line)
     if no_label and not any(source.label for source in ready):
         raise CorpusError(no_label)
     return ready

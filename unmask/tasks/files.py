@@ -342,7 +342,7 @@ def _find_columns(
         pairs = ([by_name[name] for name in pair if name in by_name] for pair in PAIRS)
         pair = next((pair for pair in pairs if len(pair) == 2 and named_texts <= set(pair)), [])
         if not pair and not named_texts:  # or two texts whose names differ in a number alone: `#1 String`, `#2 String`
-            texts = [name for name in names if name in text_weights(rows, {label})]
+            texts = sorted(text_weights(rows, {label}), key=names.index)
             pair = next(([a, b] for a, b in combinations(texts, 2) if _stem(a) == _stem(b) and not a.isdigit()), [])
         if others := [name for name in pair if name not in named_texts]:
             text, second = text or others[0], second or others[-1]
@@ -358,7 +358,7 @@ def _find_columns(
         rest = [name for name in names if name not in {text, second}]
         flags = [name for name in rest if task.of_flags and name.lower() not in USUAL["id"] and are_flags(rows, name)]
         if task.label_role == "label" and len(rest) > 1:  # or the one of few values
-            values = {name: [str(row.get(name) or "") for row in rows] for name in rest}
+            values = {name: ["" if row.get(name) is None else str(row[name]) for row in rows] for name in rest}
             few = [name for name, each in values.items() if all(each) and 1 < len(set(each)) <= len(each) / 3]
             flags = flags or few[: len(few) == 1]
         label = ",".join(flags if len(rest) > 1 else rest) or None

@@ -176,6 +176,7 @@ class WordMemory:
 
 WARN_UNKNOWN = 0.01
 MOST_EXAMPLES, EXAMPLE_CHARS = 3, 24
+LONG_WORD = 100  # characters; longer ones are not remembered
 
 
 @dataclass(frozen=True)
@@ -377,15 +378,19 @@ class Tokenizer:
         backend = self._of_corpus
         by_word = type(backend.model).__name__ in ("WordPiece", "WordLevel")
         pieces = Counter(chain.from_iterable(texts[n].split() if by_word else texts[n] for n in some))
-        known = self._unknown_in if len(self._unknown_in) < MOST_WORDS else {}
+        known = self._unknown_in
         new = [piece for piece in pieces if piece not in known]
+        looked = {piece: known[piece] for piece in pieces.keys() - set(new)}
         for piece, encoding in zip(new, backend.encode_batch(new, add_special_tokens=False), strict=True):
             places = zip(encoding.ids, encoding.offsets, strict=True)
             stretches = [piece[begin:end] for id_, (begin, end) in places if id_ == unk]
-            known[piece] = stretches[0] if stretches else "", _count_letters(stretches)
-        self._unknown_in, lost = known, Counter[str]()
+            looked[piece] = stretches[0] if stretches else "", _count_letters(stretches)
+        if len(known) > MOST_WORDS:
+            known = self._unknown_in = {}
+        known |= {piece: looked[piece] for piece in new if len(piece) <= LONG_WORD}
+        lost = Counter[str]()
         for piece, count in pieces.items():
-            stretch, unknown_letters = known[piece]
+            stretch, unknown_letters = looked[piece]
             if unknown_letters:
                 lost[stretch] += count * unknown_letters
         examples = (stretch for stretch, _ in lost.most_common(MOST_EXAMPLES))

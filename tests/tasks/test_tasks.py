@@ -68,10 +68,10 @@ def test_unknown_letters_of_records(encoder: InputEncoder, tokenizer: Tokenizer)
     encoded = Pairs(("a", "b"), paired=True).encode(texts, encoder, with_targets=True)
     unknown = encoded.unknown_in(texts, tokenizer)
     assert (unknown.letters, unknown.unknown, set(unknown.examples)) == (22, 6, {"ЖЖЖ", "ЖaЖ"})
-    sentence = WordsRecord(1, ("Ж", *("mountaineer",) * 60), ("O",) * 61)
+    sentence = WordsRecord(1, ("Ж", *("mountaineer",) * 90), ("O",) * 91)
     encoded = Tag(("O",)).encode([sentence], encoder, with_targets=True)
     assert len(encoded.examples) > 1
-    assert encoded.unknown_in([sentence], tokenizer) == UnknownText(1 + 60 * 11, 1, ("Ж",))
+    assert encoded.unknown_in([sentence], tokenizer) == UnknownText(1 + 90 * 11, 1, ("Ж",))
 
 
 def loss_of(

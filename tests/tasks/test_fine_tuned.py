@@ -32,7 +32,7 @@ TASKS = [
     (Regress(("stars",)), TEXTS),
     (Pairs(("yes", "no"), paired=True), [tuple(TEXTS)]),
     (Tag(("O", "NAME")), TEXTS),
-    (AnswerTask(), [("The king?", TEXTS[0])]),
+    (AnswerTask(), [("The king.", TEXTS[0])]),
 ]
 
 

@@ -289,7 +289,8 @@ def test_entities_of_every_scheme_are_the_same() -> None:
     "text",
     [
         "One line O\nTwo lines\n\nThree\n", "text,label\nGood day.,B\nBad day.,O\n", "word,label\ngood,pos\nbad,neg\n",
-        "system,line\nsshd,Accepted O\n", "a\tb\nc\td\n",
+        "word,sentence1,sentence2,label\nset,I set it.,A set of two.,O\nrun,They run on.,A long run.,B\n",
+        "1\ta\t2\t3\t4\t5\t6\t7\t8\t9\n2\tb\t2\t3\t4\t5\t6\t7\t8\t9\n", "system,line\nsshd,Accepted O\n",
     ],
 )  # fmt: skip
 def test_what_has_no_word_a_row(tmp_path: Path, text: str) -> None:

@@ -34,7 +34,7 @@ from unmask.data.sources import (
     paths_or_texts,
 )
 from unmask.data.tables import AS_FOUND, in_words, read_table, with_columns
-from unmask.data.treebanks import DOCUMENT_BEGIN
+from unmask.data.treebanks import DOCUMENT_BEGIN, form_of
 from unmask.tokenizer.spans import Spans, cut_spans, join_spans
 
 PIECE_CHARS = 1 << 18
@@ -214,7 +214,9 @@ def choose_unit(
         unit = "line"
     if trees:
         named = {"line": "a sentence", "block": "the sentences between two newdoc marks", "file": "the file"}
-        reasons.append(f"{named[unit]} (corpus.documents = {unit})")
+        form = form_of(trees[0].path, trees[0].by_suffix)
+        rows = "; corpus.column makes rows documents" if trees[0].by_suffix in TABLES else ""
+        reasons.append(f"{named[unit]} (corpus.documents = {unit}){f': {form.title}{rows}' if form else ''}")
     if columns := {in_words(source.column) for source in sources if source.column is not None}:
         reasons.append(f"a row, its text in {' or '.join(sorted(columns))}")
     if "fasta" in kinds:

@@ -51,9 +51,7 @@ class WordForm(NamedTuple):
     word: int = 0
     tag: int = -1
     width: int = 1  # columns of most words
-    sentence: int | None = (
-        None  # changes, or holds something, where a sentence begins; None: an empty line stands there
-    )
+    sentence: int | None = None  # the column that changes, or is filled, where one begins; None: an empty line does
     names: tuple[str, ...] = ()  # of the columns, in the first row; empty: there are none
     delimiter: str | None = None  # of a table
     stops: bool = False  # whether nothing but full stops ends sentences
@@ -88,7 +86,7 @@ def form_of(path: Path, kind: str) -> WordForm | None:
         # 1. By the look of a line
         if rows and len(rows[0]) > 10 and rows[0][2].isdigit() and "*" in rows[0][5]:
             return WordForm("CoNLL-2012 (OntoNotes)", word=3, tag=10, width=width, has_brackets=True)
-        if kind == "conllu" or (width == 10 and kind != "csv" and all(_NUMBER.fullmatch(row[0]) for row in rows)):
+        if kind == "conllu" or (not is_table and rows and all(map(_is_conllu, rows))):
             return WordForm("CoNLL-U", "conllu", 1, _UPOS, 10)
         if width < 2 or count < 0.95 * len(rows):
             continue
@@ -109,6 +107,7 @@ def form_of(path: Path, kind: str) -> WordForm | None:
         rest = [n for n in range(width) if n not in {*numbers, *starts, tag}]
         word = next((n for n in rest if lower[n] in _WORD_COLUMNS), (rest or [0])[0])
         ends, bare = bool(starts or gaps), not any(" " in cell for cell in columns[word])
+        bare = bare and all(cell.count(" ") < 2 for cells in columns for cell in cells)  # else there are texts
         if kind == "conll" or (kind == "text" and len(rows) > 1 and tagged and tag == width - 1):
             word = word if numbers[:1] == [0] else 0
             return WordForm(f"a word a line, its tag in the last of {width} columns", word=word, width=width)
@@ -120,6 +119,14 @@ def form_of(path: Path, kind: str) -> WordForm | None:
             return WordForm(title, "conll", word, tag, width, sentence, names, delimiter, stops=not ends)
         form = form and form._replace(width=width)
     return form
+
+
+def _is_conllu(row: list[str]) -> bool:
+    return (
+        len(row) == 10
+        and all(cell == "_" or _NUMBER.fullmatch(cell) for cell in (row[0], row[_HEAD]))
+        and (row[_UPOS] == "_" or row[_UPOS].isalpha())
+    )
 
 
 def _are_tags(cells: set[str]) -> bool:

@@ -145,9 +145,8 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
     if len(long) < min(_LEAST_QUERIES, settings.queries):
         crop = settings.crop_chars or _LEAST_CROP
         raise DataError(
-            f"{len(long)} documents that may be queried for ({len(held):,} in all) are long enough to take a crop of "
-            f"{crop} characters out of, which are too few to measure by; give more or longer documents, or judged "
-            "queries (a folder in BEIR's format)",
+            f"too few documents are long enough to take a crop of {crop} characters out of them: {len(long)} of the "
+            f"{len(held):,} that may be queried for; give more or longer ones, or judged queries (BEIR's format)",
             options=("crop_chars",),
         )
     texts = [each.text for each in documents]

@@ -121,7 +121,7 @@ def texts_in_memory(texts: Any) -> list[Any]:
     looks like the text's, which is logged; or what a path names. A CorpusError where one of the rows has no text."""
     if isinstance(texts, str) and not os.path.isfile(texts[:1000]):
         raise SettingsError("embed takes a list of texts; put brackets around a single one")
-    first = texts[0] if isinstance(texts, list | tuple) and texts else None
+    first = texts[0] if isinstance(texts, list) and texts else None
     if (
         not isinstance(texts, str | Path)
         and not isinstance(first, Mapping)

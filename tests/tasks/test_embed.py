@@ -179,6 +179,8 @@ def test_texts_are_taken_as_they_come(run: unmask.Run, tmp_path: Path, caplog: p
         np.testing.assert_array_equal(run.model.embed(form), expected)
     with pytest.raises(CorpusError, match="row 2"):
         run.model.embed(pandas.DataFrame({"body": ["a king", None, "a dog"]}))
+    with pytest.raises(CorpusError, match="dict"):
+        run.model.embed({"body": texts})
     out = tmp_path / "v.parquet"
     for form, ids in ((texts, [0, 1, 2]), (table, [0, 1, 2]), (table.rename(columns={"number": "id"}), [5, 7, 9])):
         result = unmask.embed(run.folder, form, out=out, overwrite=True)

@@ -122,19 +122,14 @@ def texts_in_memory(texts: Any) -> list[Any]:
     if isinstance(texts, str) and not os.path.isfile(texts[:1000]):
         raise SettingsError("embed takes a list of texts; put brackets around a single one")
     first = texts[0] if isinstance(texts, list) and texts else None
-    if (
-        not isinstance(texts, str | Path)
-        and not isinstance(first, Mapping)
-        and not hasattr(texts, "columns")
-        and not hasattr(texts, "column_names")
-    ):
+    is_table = any(hasattr(texts, name) for name in ("columns", "column_names"))
+    if not is_table and not isinstance(texts, str | Path | Mapping) and not isinstance(first, Mapping):
         return list(texts)
     with readable(texts) as here:
         rows = Documents(here, title_column=False, unit="line", piece_chars=LONGEST_ROW)
         listed = [row.text for row in rows]
     if rows.skipped:
-        reasons = ", ".join(f"{count:,} {reason}" for reason, count in rows.skipped.items())
-        raise CorpusError(f"vectors are to stand beside their texts, but there are {reasons}; take them out")
+        raise CorpusError(f"{rows.skipped.total():,} texts are empty, and each is to have a vector; take them out")
     if (column := rows.sources[0].column) is not None:
         log.info("texts are those of %s", in_words(column))
     return listed

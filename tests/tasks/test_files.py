@@ -261,6 +261,12 @@ def test_spans_that_do_not_fit_words(tmp_path: Path) -> None:
         "BIO",
     ):
         assert said in notes
+    assert read(write_jsonl(tmp_path / "c.jsonl", [{"data": "Mira.", "label": [[0, 4, "PER"]]}]), "tag").columns == {
+        "text": "data",
+        "label": "label",
+    }
+    short = written(tmp_path / "d.tsv", "Mira\tB-PER\nsings\tO\n")
+    assert read(short, "tag").records[0] == WordsRecord(1, ("Mira", "sings"), ("B-PER", "O"))
     with pytest.raises(CorpusError, match=r"row 1 .*'entities'.*0 to 5"):
         read(write_jsonl(tmp_path / "b.jsonl", [{"text": "Mira.", "entities": [[0, 9, "PER"]]}]), "tag")
     assert read(path, "tag", with_labels=False).records[0].texts == ("Mira Blue Days.",)

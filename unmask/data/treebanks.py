@@ -92,8 +92,10 @@ def form_of(path: Path, kind: str) -> WordForm | None:
             continue
         # 2. Columns with tags of entities; a first row that is none of them holds names
         full = [row for row in rows if len(row) == width]
-        columns = list(zip(*(full[1:] or full), strict=True))
-        tagged = [n for n, cells in enumerate(columns) if {"O", "_"} & {*cells} and _are_tags({*cells})]
+        for body in (full[1:] or full, full):
+            columns = list(zip(*body, strict=True))
+            if tagged := [n for n, cells in enumerate(columns) if {"O", "_"} & {*cells} and _are_tags({*cells})]:
+                break
         tag = tagged[-1] if tagged else width - 1
         lower = [name.strip().lower() for name in full[0]]
         has_names = is_table and not (

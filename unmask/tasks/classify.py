@@ -219,11 +219,11 @@ class Classify(TextTask):
                 notes.append(f"{read.path}: -1 is a class of {counts['-1']:,} rows; if it is none, take them out")
         lists = [name for name in counts if len(list_in(name) or ()) > 1]
         if like is None and separator is None and (lists or (sign := _sign_between(counts))):
-            what, way_out = f"a list, such as {shown(lists[0])}" if lists else f"names that {sign!r} joins", ""
+            what, way_out = f"lists, such as {shown(lists[0])}" if lists else f"names joined by {sign!r}", ""
             if not lists:
                 way_out = f" --set finetune.label_separator={sign!r}"
             raise CorpusError(
-                f"{read.path}: the label is {what}; of several take --task multi_label{way_out}; {_WHOLE}"
+                f"{read.path}: the labels are {what}; for several of a text take --task multi_label{way_out}; {_WHOLE}"
             )
         records = [replace(each, label=None) if not is_class.get(each.label, True) else each for each in read.records]
         return super().settled(replace(read, records=records, notes=notes), names, like, separator)
@@ -345,7 +345,7 @@ class MultiLabel(TextTask):
                 pairs = zip(places, each, strict=False)
                 labels.append(None if -1 in each else tuple(name for name, flag in pairs if flag))
             if like is None:
-                notes.append(f"{read.path}: 0 and 1 are labels by place: {listed(places, 8)}; names are read as such")
+                notes.append(f"{read.path}: labels are 0 or 1 by place: {listed(places, 8)}; write classes as names")
         else:
             for record, cell in zip(read.records, cells, strict=True):
                 try:
@@ -360,7 +360,7 @@ class MultiLabel(TextTask):
                 and (joins := _sign_between(n for each in labels for n in each or ()))
             ):
                 raise CorpusError(
-                    f"{read.path}: the labels are names that {joins!r} joins; cut them with --set "
+                    f"{read.path}: the labels are names joined by {joins!r}; cut them with --set "
                     f"finetune.label_separator={joins!r}; {_WHOLE}"
                 )
         records = [replace(record, label=each) for record, each in zip(read.records, labels, strict=True)]

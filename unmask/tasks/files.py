@@ -388,7 +388,9 @@ def _of_spans(
     labels = [name for name in of_spans if name != words and named in (None, name)]
     if labels and (words is None or words in of_spans or label is None):
         label = labels[0]
-        text = text or (words if words in of_spans else find_column(rows, "text", where=path, taken={label}))
+        texts = [name for name in names if name != label and any(isinstance(row.get(name), str) for row in rows)]
+        only = texts[0] if len(texts) == 1 else None
+        text = text or (words if words in of_spans else find_column(rows, "text", where=path, taken={label}) or only)
     elif words is None and not with_label:
         text = text or find_column(rows, "text", where=path)
     return text, label

@@ -110,7 +110,7 @@ def test_no_temporary_folder(main: Main, monkeypatch: pytest.MonkeyPatch) -> Non
     monkeypatch.setattr(tempfile, "tempdir", None)
     monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nosuch"])
     code, _, err = main("masks", "The cat sleeps.")
-    assert (code, err.count("\n"), "TMPDIR" in err) == (2, 1, True), err
+    assert (code, "TMPDIR" in err.splitlines()[-1]) == (2, True), err
 
 
 @pytest.mark.parametrize("command", ["masks - --seed 1", "prepare - --out {out}", "pretrain - --out {out}"])

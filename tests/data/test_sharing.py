@@ -13,7 +13,7 @@ import pytest
 
 from tests.data.corpora import SMALL, changed, contents, jaccard, random_text, words_of, write_jsonl
 from unmask.commands.prepare import prepare as prepare_verb
-from unmask.core.errors import CorpusError, SettingsError
+from unmask.core.errors import CorpusError, DataError, SettingsError
 from unmask.core.results import Progress
 from unmask.data.data_folder import Manifest, load_manifest
 from unmask.data.prepare import Unfinished, prepare
@@ -69,6 +69,22 @@ def test_the_files_are_the_same_whoever_makes_them(corpus: Path, tmp_path: Path)
     plain = prepare([corpus], tmp_path / "whole", corpus=EVERYTHING, tokenizer=SMALL)
     for name in ("documents", "tokens", "skipped", "labels", "token_frequencies"):
         assert getattr(plain, name) == getattr(manifest, name), name
+
+
+def test_a_damaged_sample_of_text_is_made_again(corpus: Path, tmp_path: Path) -> None:
+    """It would give another tokenizer."""
+    make = partial(prepare, [corpus], corpus=CorpusSettings(), tokenizer=SMALL, workers=1, **SIZES)
+    make(tmp_path / "whole")
+    make_part = partial(make, tmp_path / "parts")
+    with suppress(Unfinished):
+        make_part(part=(1, 1))
+    sample = tmp_path / "parts" / "parts" / "sample-00000.arrow"
+    content = sample.read_bytes()
+    sample.write_bytes(content[:-100] + b"?" + content[-99:])
+    with pytest.raises(DataError, match="1 of .* tasks are not done"):
+        make_part(join=True)
+    in_parts(make_part, 1)
+    assert contents(tmp_path / "parts") == contents(tmp_path / "whole")
 
 
 @pytest.mark.slow

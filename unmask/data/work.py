@@ -130,7 +130,7 @@ class Work:
         arrays = load_arrays(self.file(f"{kind}-{{}}.npz", task), self.key(kind, task))
         if arrays is not None and kind == "survey":
             sample = self.file(SAMPLE, task)
-            if not sample.is_file() or sample.stat().st_size != int(arrays["sample_bytes"]):
+            if not sample.is_file() or file_sha256(sample) != str(arrays["sample_sha256"]):
                 return None
         return arrays
 
@@ -241,8 +241,8 @@ def _survey(work: Work, task: ReadTask, count: Count) -> dict[str, Any]:
                 if text is None or num_chars >= _SAMPLE_BATCH_CHARS:
                     stream.write_batch(pa.record_batch([pa.array(texts, pa.large_string())], schema=_SAMPLE_SCHEMA))
                     texts, num_chars = [], 0
-        sample_bytes = path.stat().st_size
-    return {**held.arrays(), "labels": json_array(sorted(labels)), "sample_bytes": np.array(sample_bytes)}
+        sample_sha256 = file_sha256(path)
+    return {**held.arrays(), "labels": json_array(sorted(labels)), "sample_sha256": np.array(sample_sha256)}
 
 
 def _make_shards(work: Work, task: ReadTask, count: Count, each: EachChunk | None) -> dict[str, Any]:

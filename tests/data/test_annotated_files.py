@@ -314,8 +314,11 @@ def test_a_gazetteer_that_has_changed_makes_other_data(corpus_file: Path, tmp_pa
     assert two.fingerprint != one.fingerprint
 
 
-def test_without_spacy(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_spacy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(sys.modules, "spacy", None)
+    (tmp_path / "a.spacy").write_bytes(b"x")
+    with pytest.raises(CorpusError, match="pip install spacy"):
+        read(tmp_path / "a.spacy", {})
     with pytest.raises(SettingsError, match=r"unmask\[spacy\]"):
         SpacyPipeline("en_core_web_sm", ["pos"])
 

@@ -158,7 +158,8 @@ def test_damage_is_found(data_folder: Path, manifest: Manifest, tmp_path: Path) 
     with pytest.raises(DataError, match="checksum"):
         open_split(root, manifest, manifest.train)
     changed = text.replace(manifest.train.files[0].sha256, "0")
-    for damaged in (text[:-200].encode(), b"\xff\xfe\x80", changed.encode()):
+    counts = text.replace('"token_frequencies": [', '"token_frequencies": ["",')
+    for damaged in (text[:-200].encode(), b"\xff\xfe\x80", changed.encode(), counts.encode()):
         file.write_bytes(damaged)
         with pytest.raises(DataError, match=r"manifest\.json"):
             load_manifest(root)

@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import operator
 import re
 import shutil
 from collections import Counter
@@ -412,8 +413,8 @@ def load_manifest(root: Path) -> Manifest:
         for name in ("train", "validation"):
             split = content[name]
             content[name] = Split(**{**split, "files": tuple(ShardFile(**entry) for entry in split["files"])})
-        for name in ("sources", "token_frequencies"):
-            content[name] = tuple(content[name])
+        content["sources"] = tuple(content["sources"])
+        content["token_frequencies"] = tuple(map(operator.index, content["token_frequencies"]))
         for name in ("annotations", "spans"):
             content[name] = {column: tuple(values) for column, values in content[name].items()}
         content["unknown"] = UnknownText(**content["unknown"] | {"examples": tuple(content["unknown"]["examples"])})

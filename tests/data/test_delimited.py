@@ -106,6 +106,15 @@ def test_a_header_that_comes_again_is_no_row(tmp_path: Path) -> None:
     assert texts_of(tmp_path / "a.csv") == ["One.", "Two.", "Three."]
 
 
+def test_lines_of_text_that_hold_commas_are_no_table(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("It rained, and blew.\nThe sea is wide.\nNobody came.\n")
+    with pytest.raises(CorpusError, match="line 1 has 2 cells"):
+        Documents(path)
+    as_text = path.rename(tmp_path / "a.txt")
+    assert next(iter(Documents(as_text))).text == "It rained, and blew."
+
+
 def test_quotes_in_tsv(tmp_path: Path) -> None:
     path = tmp_path / "a.tsv"
     path.write_text('text\tn\n"One\ttab"\t1\nNo quotes\t2\n')

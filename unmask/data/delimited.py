@@ -68,6 +68,11 @@ def find_layout(path: Path, kind: str, bad: BadInput, named: Collection[str], re
     if has_header and has_numbers and first[0].lower() not in _NUMBERS:
         first = ["", *first]  # as R writes it, whose names of rows have none themselves
     width = len(first)
+    if not has_header and reading.delimiter is None and 2 * sum(len(row) < width for row in rows) > len(rows):
+        raise CorpusError(
+            f"{path}: line 1 has {width} cells and most lines have fewer, so {best!r} seems to be part of the text; "
+            f"put texts with it between quotes, or call the file .txt if each line is a text"
+        )
     names = [first[n] if has_header and first[n] not in ("", *first[:n]) else str(n) for n in range(width)]
     return Layout(best, is_quoted, has_header, tuple(names))
 

@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from unmask.core.errors import CorpusError, SettingsError, listed, sealed
+from unmask.core.errors import SettingsError, listed, sealed
 from unmask.core.files import whole_folder, write_atomically, writing
 from unmask.core.hashing import permutation
 from unmask.core.interruption import Interruption
@@ -334,10 +334,7 @@ class Runs(Callback):
         for name, file in self.files.items():
             is_train = name == "train"
             encoded = self.task.encode(file.records, encoder, with_targets=is_train)
-            unknown = encoded.unknown_in(file.records, self.tokenizer)
-            if unknown.share > settings.max_unknown:
-                raise CorpusError(f"{file.path}: {unknown.describe()}; finetune.max_unknown=1 takes them for lost")
-            self.tokenizer.watch(unknown)
+            self.tokenizer.watch(encoded.unknown_in(file.records, self.tokenizer))
             self.examples[name] = encoded.examples
             total, num_inputs = len(file.records), len(encoded.examples)
             self.counts[name] = {

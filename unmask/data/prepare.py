@@ -403,7 +403,7 @@ class Preparation:
         tokens, most = train.tokens + validation.tokens, self.corpus.settings.max_unknown
         if tokens == 0:
             raise DataError("the tokenizer makes nothing of this text; take another", options=["tokenizer"])
-        if text.unknown.share > most:
+        if text.unknown.share > most and train.unknown_tokens:  # else all of it is held out, as in a very small corpus
             raise DataError(f"{text.unknown.describe()}; corpus.max_unknown=1 takes them for lost (it is {most:g})")
 
         # 3. The manifest

@@ -345,7 +345,7 @@ class MultiLabel(TextTask):
                 pairs = zip(places, each, strict=False)
                 labels.append(None if -1 in each else tuple(name for name, flag in pairs if flag))
             if like is None:
-                notes.append(f"{read.path}: labels are 0 or 1 by place: {listed(places, 8)}; write classes as names")
+                notes.append(f"{read.path}: labels are 0 or 1 by place, and called {listed(places, 8)}")
         else:
             for record, cell in zip(read.records, cells, strict=True):
                 try:

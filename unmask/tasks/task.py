@@ -86,8 +86,6 @@ class FinetuneSettings(Reading):
     # A class with fewer examples in the training file is an error, of classes of texts.
     least_examples: int = Field(default=2, ge=1)
     max_length: int | None = Field(default=None, ge=8)  # longest input in tokens; None: the model's
-    # Largest share of a file's letters that may be unknown to the tokenizer; above 1 % is a warning.
-    max_unknown: float = Field(default=0.2, ge=0.0, le=1.0)
     # What represents whole texts: the `first` token, or the `mean` of all, which needs less pretraining to be good.
     # None: `mean` where the layout has it (ModernBERT's), `first` in those of BERT and RoBERTa. Models that
     # transformers runs have their own way.

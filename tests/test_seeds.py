@@ -74,7 +74,7 @@ def test_columns_of_one_name(tmp_path: Path) -> None:
     with pa.OSFile(str(tmp_path / "t.arrow"), "wb") as file, pa.ipc.new_stream(file, table.schema) as stream:
         stream.write_table(table)
     with pytest.raises(CorpusError, match=r"t\.arrow: .*'text'"):
-        list(rows_of(Source(tmp_path / "t.arrow", "arrow"), BadInput(skip=False), "text", only=["text"]))
+        list(rows_of(Source(tmp_path / "t.arrow", "arrow"), BadInput(skip=False), only=["text"]))
     (tmp_path / "t.csv").write_text("text,text\nThe king.,a\n")
     with pytest.raises(CorpusError, match=r"t\.csv: .*'text'"):
         texts(tmp_path / "t.csv")
@@ -90,7 +90,7 @@ def read_flipped(folder: str, name: str) -> None:
         path.write_bytes(content[:place] + bytes([content[place] ^ 1 << draw.randrange(8)]) + content[place + 1 :])
         for only in (None, ["text", "doc.a", "tags", "kind"]):
             try:
-                list(rows_of(Source(path, path.suffix.removeprefix(".")), BadInput(skip=False), None, only=only))
+                list(rows_of(Source(path, path.suffix.removeprefix(".")), BadInput(skip=False), only=only))
                 counts["read"] += 1
             except CorpusError as error:
                 counts["refused" if len(str(error).splitlines()) == 1 else "in several lines"] += 1

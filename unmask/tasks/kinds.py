@@ -44,7 +44,7 @@ class _Own(Settings):
     may_be_missing: bool = False
     stride: int = Field(default=64, ge=0, lt=2**31)
     longest_answer: int = Field(default=30, ge=1, lt=2**31)
-    word_signs: list[str] = Field(default_factory=list)
+    word_signs: tuple[str, ...] = Field(default=(), strict=False)
 
 
 def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = False) -> Task:

@@ -327,10 +327,7 @@ class Runs(Callback):
         self.max_length = encoder.max_length  # of the model that is made
         self.examples: dict[str, list[Example]] = {}
         self.counts: dict[str, dict[str, int]] = {}
-        are_longer, positions = (
-            f"texts are longer than {self.max_length} tokens",
-            self.pretrained.config.max_position_embeddings,
-        )
+        are_longer = f"texts are longer than {self.max_length} tokens"
         for name, file in self.files.items():
             is_train = name == "train"
             encoded = self.task.encode(file.records, encoder, with_targets=is_train)
@@ -340,7 +337,7 @@ class Runs(Callback):
             self.counts[name] = {
                 "records": total, "inputs": num_inputs, "truncated": encoded.truncated, "split": encoded.split,
             }  # fmt: skip
-            way_out = way_out_of_cuts(encoded, total, self.max_length, positions)
+            way_out = way_out_of_cuts(encoded, total, self.max_length, self.pretrained.config.max_position_embeddings)
             remarks = {
                 f"{are_longer}; their ends are not seen{way_out}": encoded.truncated,
                 f"{are_longer}; they are seen in several parts, {num_inputs:,} in all{way_out}": encoded.split,

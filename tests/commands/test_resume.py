@@ -244,11 +244,12 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_a_signal_that_comes_within_a_library_in_c() -> None:
+@pytest.mark.parametrize("error", [SystemError, RuntimeError])
+def test_a_signal_that_comes_within_a_library(error: type[Exception]) -> None:
     """Which makes another error of what the handler raises."""
     stopped = Interrupted(signal.SIGINT, "stopped")
     with pytest.raises(Interrupted) as caught, Interruption():
-        raise SystemError("returned a result with an exception set") from stopped
+        raise error("the library failed") from stopped
     assert caught.value is stopped
     with pytest.raises(SystemError), Interruption():
         raise SystemError("something else") from ValueError("no signal")

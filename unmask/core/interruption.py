@@ -85,8 +85,8 @@ class Interruption:
         if self._before:
             signal.set_wakeup_fd(self._wakeup)
             self._sender.close()
-        # Libraries in C make a SystemError of what a signal raises within them.
-        cause = error.__cause__ if isinstance(error, SystemError) else None
+        # Libraries make an error of their own of what a signal raises within them.
+        cause = error.__cause__ if error is not None else None
         while cause is not None:
             if isinstance(cause, Interrupted):
                 raise cause

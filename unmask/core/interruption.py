@@ -114,6 +114,10 @@ class Interruption:
                     os.write(2, f"{text}\n".encode())
                     os._exit(128 + received)
 
+    def _again(self, signum: int) -> None:
+        if not self._ended.wait(_AGAIN_SECONDS):
+            signal.raise_signal(signum)
+
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.patient and self.signum is None:
             self.signum = signum
@@ -122,7 +126,7 @@ class Interruption:
         # error: so again, in a moment.
         while frame is not None:
             if frame.f_code.co_name == "__del__" or any(name in frame.f_code.co_filename for name in _LOST_IN):
-                threading.Timer(_AGAIN_SECONDS, signal.raise_signal, (signum,)).start()
+                threading.Thread(target=self._again, args=(signum,), daemon=True).start()
                 return
             frame = frame.f_back
         raise Interrupted(signum, f"stopped; {self.remark}")

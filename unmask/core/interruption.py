@@ -14,7 +14,7 @@ from types import FrameType, TracebackType
 STUCK_SECONDS = 60.0  # that a process of several may wait for the others after a signal
 _LOOK_SECONDS = 0.5
 _AGAIN_SECONDS = 0.2
-_LOST_IN = ("llvmlite", "<frozen importlib._bootstrap>")
+_LOST_IN = ("llvmlite", "matplotlib", "<frozen importlib._bootstrap>")
 _waits: dict[str, float] = {}  # since when this process waits for others, if it does
 GOES_ON = "the same command goes on from what was saved last"
 GOES_ON_WITH_RESUME = "the same command with --resume goes on from what was saved last"
@@ -122,8 +122,8 @@ class Interruption:
         if self.patient and self.signum is None:
             self.signum = signum
             return
-        # What is raised in a finalizer, where llvmlite's C calls Python, or in an import, is lost, or becomes another
-        # error: so again, in a moment.
+        # What is raised in a finalizer, where llvmlite's C calls Python, in matplotlib's callbacks, or in an import is
+        # lost, or becomes another error: so again, in a moment.
         while frame is not None:
             if frame.f_code.co_name == "__del__" or any(name in frame.f_code.co_filename for name in _LOST_IN):
                 threading.Thread(target=self._again, args=(signum,), daemon=True).start()

@@ -192,7 +192,7 @@ def main() -> None:
     work.mkdir(parents=True, exist_ok=True)
     names = options.commands.split(",") if options.commands else list(commands(work))
     failed = 0
-    lines = ["| command | cases | kills | failed |", "| --- | --- | --- | --- |"]
+    lines = ["| command | cases | ended | failed |", "| --- | --- | --- | --- |"]
     for name in names:
         cases = torture(name, options.kills, work)
         wrong = sum(case["wrong"] is not None for case in cases)

@@ -22,6 +22,7 @@ from tests.commands.checkpoints import Stopping
 from tests.commands.test_contrast import texts
 from tests.processes import in_processes
 from tests.train.test_group import distance
+from unmask.commands.embedder import plan_embedder
 from unmask.core.errors import CorpusError, ModelError, SettingsError
 from unmask.core.interruption import Interrupted
 from unmask.model.config import EncoderConfig
@@ -196,6 +197,11 @@ def test_errors(
     with pytest.raises(kind, match=message):
         unmask.embedder(base, **({"corpus": [corpus], "steps": 1} | changes), out=tmp_path / "e")
     assert not (tmp_path / "e" / "settings.json").exists()
+
+
+def test_text_and_pairs_in_another_encoding(base: Path, corpus: Path) -> None:
+    plan = plan_embedder(base, [corpus], pairs="pairs.csv", encoding="cp1252", settings=FAST)
+    assert plan.corpus.encoding == plan.settings.columns.encoding == "cp1252"
 
 
 # ----------------------------------------

@@ -81,9 +81,9 @@ def test_a_book_is_searched_in_stretches_and_counts_as_one(model_folder: Path, t
     words = ["".join(rng.choices("abcdefghij", k=6)) for _ in range(900)]
     lines = [" ".join(rng.choices(words, k=12)) + "." for _ in range(700)]
     book = "A long book\n" + "\n".join(lines)
-    note = "A note\n" + "\n".join(lines[:3])
-    (tmp_path / "books.txt").write_text(f"{book}\n\n{note}\n", encoding="utf-8")
-    settings = ItemSettings(documents="block", every=True)
+    note = "Pitié\n" + "\n".join(lines[:3])
+    (tmp_path / "books.txt").write_text(f"{book}\n\n{note}\n", encoding="cp1252")
+    settings = ItemSettings(documents="block", every=True, encoding="cp1252")
     documents, _, _ = read_items([tmp_path / "books.txt"], model_folder, settings)
     *of_book, of_note = documents
     assert len(of_book) == 4
@@ -91,7 +91,7 @@ def test_a_book_is_searched_in_stretches_and_counts_as_one(model_folder: Path, t
     assert "".join(each.text for each in of_book) == "\n".join(lines)
     assert max(len(each.text) for each in of_book) < 1.5 * 16_384
     assert all(each.text.endswith(".\n") for each in of_book[:-1])
-    assert [each.title for each in documents] == ["A long book", None, None, None, "A note"]
+    assert [each.title for each in documents] == ["A long book", None, None, None, "Pitié"]
 
 
 @pytest.fixture

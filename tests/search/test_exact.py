@@ -5,6 +5,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from unmask.core.errors import DataError
 from unmask.search import exact
 from unmask.search.blocks import read_postings, stored_postings
 from unmask.search.exact import blocks_of, search_exactly
@@ -45,32 +46,27 @@ def test_blocks_of_any_size_give_what_sorting_gives(
             for some in (queries, vectors)
         )
         queries[3], vectors[40:44] = 0, 0
-        found = search_exactly(csr_array(queries), blocks_of(csr_array(vectors), DOCUMENTS, size), top_k)
+        actual = search_exactly(csr_array(queries), blocks_of(csr_array(vectors), DOCUMENTS, size), top_k)
     else:
-        found = search_exactly(queries, blocks_of(vectors, DOCUMENTS, size), top_k)
+        actual = search_exactly(queries, blocks_of(vectors, DOCUMENTS, size), top_k)
     for query, ranking in enumerate(naive(queries, vectors)):
-        wanted = [each for each in ranking if each[0] > 0 or not is_sparse][:top_k]
-        assert bool(wanted) == (not is_sparse or query != 3)
-        columns = (found.scores_QK, found.documents_QK, found.passages_QK)
-        assert list(zip(*(column[query, : len(wanted)].tolist() for column in columns), strict=True)) == wanted
-        assert (found.documents_QK[query, len(wanted) :] == -1).all()
-        assert (found.scores_QK[query, len(wanted) :] == -np.inf).all()
+        expected = [each for each in ranking if each[0] > 0 or not is_sparse][:top_k]
+        assert bool(expected) == (not is_sparse or query != 3)
+        columns = (actual.scores_QK, actual.documents_QK, actual.passages_QK)
+        assert list(zip(*(column[query, : len(expected)].tolist() for column in columns), strict=True)) == expected
+        assert (actual.documents_QK[query, len(expected) :] == -1).all()
+        assert (actual.scores_QK[query, len(expected) :] == -np.inf).all()
 
 
 def test_posting_lists_in_a_line() -> None:
-    """They come back from a file; damaged ones are an error, and never read beyond their ends."""
+    """They come back from a file, and never read beyond their ends."""
     vectors = csr_array(np.array([[0, 3, 0, 4], [0, 0, 0, 0], [2, 0, 0, 0]], dtype=np.float32))
     line = stored_postings(vectors)
     np.testing.assert_array_equal(read_postings(line, width=4, count=3).toarray(), vectors.toarray())
-    wrong = [line[:-1], line[:3], line.astype(np.int64)]
-    wrong += [np.where(np.arange(len(line)) == place, number, line) for place, number in ((0, -7), (2, -7))]
-    for array in wrong:
-        with pytest.raises(ValueError):  # noqa: PT011
-            read_postings(array, width=4, count=3)
     for number in (3, -1, 1 << 30):
         changed = np.where(np.arange(len(line)) == 5, number, line).astype(np.int32)  # a vector
         block = exact.VectorBlock(read_postings(changed, width=4, count=3), np.arange(3), 0)
-        with pytest.raises(ValueError, match="none of 3"):
+        with pytest.raises(DataError, match="none of 3"):
             search_exactly(csr_array(np.ones((1, 4), dtype=np.float32)), [block], 3)
 
 

@@ -343,6 +343,7 @@ def test_what_cannot_be_asked_or_indexed(model_folder: Path, table: Path, tmp_pa
         with pytest.raises(DataError, match="unmask search index"):
             unmask.Index(tmp_path / folder)
     (tmp_path / "odd.jsonl").write_text('{"id": 1.5, "text": "the king"}\n')
+    (tmp_path / "twins.jsonl").write_text('{"id": 7, "text": "the king"}\n{"id": "7", "text": "the dog"}\n')
     cases: list[tuple[type[Exception], str, Any, dict[str, Any]]] = [
         (SettingsError, "passage_tokens=5", table, {"passage_tokens": 5}),
         (SettingsError, "overlap_tokens=60", table, {"overlap_tokens": 60}),
@@ -351,6 +352,7 @@ def test_what_cannot_be_asked_or_indexed(model_folder: Path, table: Path, tmp_pa
         (SettingsError, "document_prompt", table, {"passage_tokens": 16, "document_prompt": "the king sees " * 3}),
         (CorpusError, "'name'", table, {"title_column": "name"}),
         (CorpusError, "row 1 has 1.5.* in column 'id'", tmp_path / "odd.jsonl", {}),
+        (CorpusError, "2 documents have the id '7'", tmp_path / "twins.jsonl", {}),
     ]
     for number, (kind, named, path, options) in enumerate(cases):
         with pytest.raises(kind, match=named):

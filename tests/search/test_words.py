@@ -68,18 +68,6 @@ def test_blocks_and_removed_documents_change_no_bit() -> None:
     np.testing.assert_array_equal(some_of_lines(lines, np.split(there, 4)), word_line(rest))
 
 
-def test_damaged_words_are_an_error() -> None:
-    line = word_line(["a cat", "a dog"])
-    words, size = line[:2].tolist()
-    assert (words, size, len(line)) == (3, 4, 2 + 6 + 4 + 4 + 2)
-    wrong = [line[:-3], line[:1], line.astype(np.int64)]
-    wrong += [np.where(np.arange(len(line)) == place, 99, line) for place in (0, 1, 8, 9, 11)]
-    wrong += [np.where((np.arange(len(line)) >= 12) & (np.arange(len(line)) < 16), 7 << 16 | 1, line)]  # passages
-    for each in wrong:
-        with pytest.raises(ValueError):  # noqa: PT011
-            WordSearch(np.arange(2), lambda each=each: [each.astype(each.dtype)]).rank(["a cat dog"], 2)
-
-
 def ranked(documents: list[int], scores: list[float]) -> Ranking:
     ranking = no_hits(1, 4)
     for column, values in zip(ranking, (scores, documents, [10 * each for each in documents]), strict=True):

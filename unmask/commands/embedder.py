@@ -15,7 +15,7 @@ from unmask.commands.dry_run import Forecast, measure_steps, memory_fact, traini
 from unmask.commands.embedder_pairs import KINDS, EmbedderSettings
 from unmask.commands.embedder_run import EmbedderPlan, EmbedderRun
 from unmask.commands.recipe import checkpoint_sha256, read_fitting_config
-from unmask.commands.recipe_files import Overrides, section_values
+from unmask.commands.recipe_files import Overrides, as_overrides, section_values
 from unmask.commands.run_data import is_prepared
 from unmask.core.errors import ModelError, RunError, SettingsError, UnmaskError
 from unmask.core.files import ClaimedFolder, typed
@@ -103,6 +103,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
     minutes: float | None = None,
     steps: int | None = None,
     pairs: str | Path | None = None,
+    encoding: str | None = None,
     sparse: bool = False,
     seed: int | None = None,
     settings: Overrides = (),
@@ -121,6 +122,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
         minutes: Minutes of training. By default 10.
         steps: Steps of training, instead of minutes.
         pairs: Pairs of your own: CSV, JSONL or Parquet with query, text, perhaps negative or label.
+        encoding: Of text and pairs that are not Unicode, such as cp1252.
         sparse: Sparse vectors (SPLADE), a number for each token of the vocabulary.
         seed: Of order, crops and masks. By default 0.
         settings: `embedder.key=value`, `corpus.key=value` and `card.key=value` overrides, or a dict of them.
@@ -140,8 +142,8 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
     plan = on_every_rank(
         group,
         lambda: plan_embedder(
-            model, corpus, pairs=pairs, minutes=minutes, steps=steps, seed=seed, sparse=sparse, settings=settings,
-            begun=begun,
+            model, corpus, pairs=pairs, encoding=encoding, minutes=minutes, steps=steps, seed=seed, sparse=sparse,
+            settings=settings, begun=begun,
         ),
     )  # fmt: skip
     with Interruption() as interruption, ExitStack() as held:
@@ -222,6 +224,7 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
     corpus: Texts | None = None,
     *,
     pairs: str | Path | None = None,
+    encoding: str | None = None,
     minutes: float | None = None,
     steps: int | None = None,
     seed: int | None = None,
@@ -239,7 +242,9 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
     for name, value in (("minutes", minutes), ("steps", steps)):
         if value is not None and not 0 < value < math.inf:
             raise SettingsError(f"{name}={value}: give more than 0", options=(name,))
-    values = section_values(settings, "embedder", "corpus")
+    encodings = ("corpus", "embedder.columns") if encoding is not None else ()
+    overrides = as_overrides({f"{section}.encoding": encoding for section in encodings})
+    values = section_values((*as_overrides(settings), *overrides), "embedder", "corpus")
     own = values["embedder"]
     if seed is not None:
         own["seed"] = seed

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import Annotated, Literal, Self
 
 import numpy as np
@@ -67,9 +67,13 @@ class PairKinds(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if not (self.crops or self.titles or self.neighbours):
+        if not any(self.weights):
             raise ValueError("all kinds of pairs have the weight 0; give one of them more")
         return self
+
+    @property
+    def weights(self) -> tuple[float, float, float]:
+        return self.crops, self.titles, self.neighbours
 
 
 class PairColumns(Reading):
@@ -202,19 +206,15 @@ class EmbedderSettings(Settings):
         both = self.first_lengths[0] + self.second_lengths[0]
         if both > self.part_tokens:
             raise ValueError(
-                f"the shortest crops have {self.first_lengths[0]} and {self.second_lengths[0]} tokens, which do not "
-                f"fit a part of a document together; give part_tokens = {2 * both}, or shorter crops"
+                f"the shortest crops, {self.least_tokens}, do not fit a part of a document together; give part_tokens "
+                f"= {2 * both}, or shorter crops"
             )
         if self.sparse is not None and self.dimensions:
-            raise ValueError(
-                "dimensions are beginnings of dense vectors, but sparse vectors have a number for each token of the "
-                "vocabulary; leave one of the two out"
-            )
+            raise ValueError("dimensions are beginnings of dense vectors, and sparse ones have none; leave one out")
         return self
 
     @property
     def temperature_or_default(self) -> float:
-        """The temperature that is set, or that of the kind of vectors."""
         return self.temperature or (0.05 if self.sparse is None else 5.0)
 
     @property
@@ -227,8 +227,12 @@ class EmbedderSettings(Settings):
         """Tokens of the longest crop."""
         return max(self.first_lengths[1], self.second_lengths[1])
 
+    @property
+    def least_tokens(self) -> str:
+        """Of the two crops of a pair, for messages."""
+        return f"{self.first_lengths[0]} and {self.second_lengths[0]} tokens"
+
     def learning_rate_for(self, hidden_size: int) -> float:
-        """The peak rate of a model of this width."""
         if self.learning_rate is not None:
             return self.learning_rate
         if isinstance(self.optimizer, MuonSettings):
@@ -261,7 +265,6 @@ class TokenPairs:
         return self.begin.shape[1]
 
     def chosen(self, which: NDArray[np.bool_] | Ints) -> TokenPairs:
-        """Some of them."""
         return TokenPairs(self.begin[:, which], self.length[:, which], self.document[:, which])
 
 
@@ -296,9 +299,8 @@ class PairParts:
         return len(self.begin)
 
     def chosen(self, which: NDArray[np.bool_] | Ints) -> PairParts:
-        """Some of them."""
-        names = [entry.name for entry in fields(self) if entry.name != "borders"]
-        return replace(self, **{name: getattr(self, name)[which] for name in names})
+        columns = {name: values[which] for name, values in vars(self).items() if name != "borders"}
+        return replace(self, **columns)
 
 
 def pair_parts(texts: TokenTexts, settings: EmbedderSettings, *, held: bool) -> PairParts:
@@ -326,7 +328,7 @@ def pair_parts(texts: TokenTexts, settings: EmbedderSettings, *, held: bool) -> 
     room = end - begin
     both = settings.first_lengths[0] + settings.second_lengths[0]
     can = np.stack([room >= both, (title_end > title_begin) & (room >= shortest), num_borders > 0], 1)
-    can &= np.array([settings.kinds.crops, settings.kinds.titles, settings.kinds.neighbours]) > 0
+    can &= np.array(settings.kinds.weights) > 0
     key = texts.cluster[documents][owner]
     parts = PairParts(begin, end, title_begin, title_end, key, can, first, num_borders, borders)
     return parts.chosen(np.flatnonzero(can.any(1)))
@@ -350,8 +352,7 @@ class PairDrawer:
         counters = (chosen * np.int64(GOLDEN)) ^ np.int64(key)
         uniform = [_uniform(mix(counters + n)) for n in range(_NEXT)]
         if kind is None:
-            weights = np.array([settings.kinds.crops, settings.kinds.titles, settings.kinds.neighbours])
-            ends = np.cumsum(parts.can * weights, axis=1)
+            ends = np.cumsum(parts.can * np.array(settings.kinds.weights), axis=1)
             kinds = np.asarray((uniform[0][:, None] * ends[:, -1:] >= ends).sum(1).clip(max=2))
         else:
             kinds = np.full(len(chosen), kind)
@@ -375,9 +376,8 @@ class PairDrawer:
 
         # A title, and a crop of what follows it.
         length = _lengths(uniform[5][titles], settings.second_lengths, room[titles])
-        begin[SECOND, titles] = parts.begin[titles] + (uniform[4][titles] * (room[titles] - length + 1)).astype(
-            np.int64
-        )
+        shift = (uniform[4][titles] * (room[titles] - length + 1)).astype(np.int64)
+        begin[SECOND, titles] = parts.begin[titles] + shift
         end[SECOND, titles] = begin[SECOND, titles] + length
 
         # What stands on either side of a border of paragraphs.
@@ -526,9 +526,10 @@ def _document_facts(
     kinds = zip(KINDS, ("two crops", "a title and a crop", "neighbouring paragraphs"), strict=True)
     counts = ", ".join(f"{words} {facts[kind]:,}" for kind, words in kinds if facts[kind])
     note(f"{len(parts):,} parts of them have pairs: {counts or 'none'}")
-    least = f"{settings.first_lengths[0]} and {settings.second_lengths[0]} tokens"
     if too_short:
-        note(f"{too_short:,} documents are too short for a pair and are left out: crops have {least} at the least")
+        note(
+            f"left out: {too_short:,} documents too short for a pair, whose crops have at least {settings.least_tokens}"
+        )
     if facts["crops"] and settings.longest > settings.part_tokens:
         note(
             f"crops of {settings.longest} tokens do not fit parts of about {settings.part_tokens}, and are cut to "
@@ -553,8 +554,7 @@ def _own_pairs(
     numbers = np.array([number_of[text] for text in (*queries, *answers)]).reshape(3, -1)
     encoded, lengths = tokenizer.encode_joined(list(number_of))
     if cut := int((lengths > settings.longest).sum()):
-        are_longer = f"are longer than {settings.longest} tokens; their ends are not seen"
-        note(f"pairs: {cut:,} of {len(lengths):,} texts {are_longer}")
+        note(f"pairs: {cut:,} of {len(lengths):,} texts are cut to {settings.longest} tokens")
     key, wrong_key = np.split(keys, 2)
     begins = place + np.cumsum(lengths) - lengths
     own = TokenPairs(begins[numbers], np.minimum(lengths, settings.longest)[numbers], np.stack([key, key, wrong_key]))
@@ -606,15 +606,14 @@ def pair_data(
 
     facts = {} if texts is None else _document_facts(texts, parts, settings, note)
     if pairs is None and len(np.unique(parts.key)) < 2:
-        least = f"{settings.first_lengths[0]} and {settings.second_lengths[0]} tokens"
         longest = int((documents.ends - documents.begins).max(initial=0))
         raise CorpusError(
             "there is one document to train on, and nothing to contrast it with (near-duplicates are one); give more "
             "documents, or have lines or blocks be documents (--set corpus.documents=line)"
             if len(parts)
-            else f"no document has a pair of texts: the longest has {longest} tokens, but two crops of {least} are the "
-            "least; give longer documents (--set corpus.documents=block or file), shorter crops (--set "
-            "'embedder.first_lengths=[4,64]' and second_lengths), or pairs of your own",
+            else f"no document has a pair of texts: the longest has {longest} tokens, but two crops have at least "
+            f"{settings.least_tokens}; give longer documents (--set corpus.documents=block or file), shorter crops "
+            "(--set 'embedder.first_lengths=[4,64]' and second_lengths), or pairs of your own",
             options=("pairs",),
         )
 

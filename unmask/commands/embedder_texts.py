@@ -127,7 +127,6 @@ class TokenTexts:
 
     @property
     def ends(self) -> Ints:
-        """[D]: where it ends."""
         return self.paragraph[self.document[1:]]
 
     def save(self, file: Path) -> None:
@@ -145,10 +144,9 @@ class TokenTexts:
             raise RunError(f"{file}: damaged ({error}); start anew", options=("overwrite",)) from error
 
 
-_NOTHING, _START = np.zeros(0, dtype=np.int64), np.zeros(1, dtype=np.int64)
-_NO_BYTES = np.zeros(0, dtype=np.uint8)
+_NOTHING, _START, _NO_BYTES = np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.uint8)
 NO_TEXTS = TokenTexts(
-    np.zeros(0, dtype=np.int32), _NO_BYTES, _START, _START, _NO_BYTES, _NOTHING, _NO_BYTES, _NOTHING
+    np.zeros(0, np.int32), _NO_BYTES, _START, _START, _NO_BYTES, _NOTHING, _NO_BYTES, _NOTHING
 )  # fmt: skip
 
 
@@ -187,9 +185,8 @@ def _tokenize(corpus: Corpus, tokenizer: Tokenizer, answers: Sequence[str], noti
     in_parts = corpus.plan.holdout_unit in ("part", "end")
     encoded: list[tuple[NDArray[np.int32], NDArray[np.uint8], Ints]] = []  # tokens, word starts, sizes of paragraphs
     heads: list[int] = []  # of each paragraph: _TITLE, _BODY or _MARKED where a document begins, else 0
-    by_rule: list[bool] = []
-    waiting: list[str] = []  # paragraphs and documents of the next batch
-    documents: list[str] = []
+    by_rule = list[bool]()
+    waiting, documents = list[str](), list[str]()  # paragraphs and documents of the next batch
     clusters = Clusters()
     num_chars = num_titled = num_several = done = 0
 
@@ -235,11 +232,11 @@ def _tokenize(corpus: Corpus, tokenizer: Tokenizer, answers: Sequence[str], noti
         raise CorpusError(
             "all documents are held out or near-duplicates of such, so there is nothing to train on; give more"
         )
-    head_of = np.array(heads, dtype=np.uint8)
+    head_U = np.array(heads, dtype=np.uint8)
     if num_titled <= _MOSTLY * max(num_several, 1):
-        head_of[head_of == _TITLE] = _BODY
+        head_U[head_U == _TITLE] = _BODY
     ids, starts, lengths = map(np.concatenate, zip(*encoded, strict=True))
-    return _cut(ids, starts, lengths, head_of, cluster, held, keys), int((held & ~rule).sum())
+    return _cut(ids, starts, lengths, head_U, cluster, held, keys), int((held & ~rule).sum())
 
 
 def cluster_keys(answers: Sequence[str], documents: Clusters) -> tuple[Ints, Ints]:
@@ -398,11 +395,11 @@ def read_pairs(
     source = laid_out(sources[0], bad, columns.values(), reading)
     columns_of = _find_columns(path, first_rows(source, bad), columns)
     used = [name for names in columns_of.values() for name in names]
-    said = ", ".join(f"{part} in {' and '.join(map(repr, names))}" for part, names in columns_of.items())
+    form = ", ".join(f"{part} in {' and '.join(map(repr, names))}" for part, names in columns_of.items())
     is_list, is_array = columns_of["query"] == columns_of["text"], columns_of["text"] == ["text"]
     if is_list:
-        said = "arrays of a query, a text and wrong ones" if is_array else f"texts of a list in {used[0]!r} go together"
-    note(f"pairs: {said} (embedder.columns names others)")
+        form = "arrays of a query, a text and wrong ones" if is_array else f"texts of a list in {used[0]!r} go together"
+    note(f"pairs: {form} (embedder.columns names others)")
     right: list[tuple[str, str, list[str]]] = []
     wrong: dict[str, list[str]] = defaultdict(list)
     num_pairs = num_chars = num_partial = 0
@@ -427,8 +424,8 @@ def read_pairs(
         raise CorpusError(f"{path}: no row is a pair that belongs together; there must be two at the least")
     if num_partial:
         note(f"pairs: left out: {num_partial:,} rows without one of the texts")
-    asked = {query for query, _, _ in right}
-    if lost := sum(len(texts) for query, texts in wrong.items() if query not in asked):
+    with_right = {query for query, _, _ in right}
+    if lost := sum(len(texts) for query, texts in wrong.items() if query not in with_right):
         note(f"pairs: left out: {lost:,} wrong pairs whose query has no right one")
 
     # Wrong answers of the same query, in turn, where the row itself has none.
@@ -437,7 +434,8 @@ def read_pairs(
         for place, (query, answer, negatives) in enumerate(right)
         for negative in negatives or [wrong[query][place % len(wrong[query])] if wrong[query] else ""]
     ]
-    return [query for query, _, _ in rows], [*(answer for _, answer, _ in rows), *(negative for *_, negative in rows)]
+    queries, answers, negatives = map(list, zip(*rows, strict=True))
+    return queries, answers + negatives
 
 
 def _find_columns(path: Path, rows: Sequence[Row], named: Mapping[str, str]) -> dict[PairPart, list[str]]:
@@ -494,14 +492,14 @@ def _belongs(value: Any, column: str, where: str) -> bool:
     score = _score(value)
     if not 0.0 <= score <= 1.0:
         raise CorpusError(
-            f"{where} {shown(value)} in column {column!r}; a label is 1 for texts that belong together and 0 for "
-            "others, or a score from 0 to 1 (divide others by the highest). Change it, or learn classes and grades of "
-            "pairs with unmask finetune --task pairs or regress"
+            f"{where} {shown(value)} in column {column!r}; a label is 1 for texts that belong together, 0 for others, "
+            "or a score from 0 to 1; classes and grades of pairs are for unmask finetune --task pairs or regress"
         )
     return score >= RIGHT
 
 
 def _score(value: Any) -> float:
+    """From 0 to 1; -1 where the value is no number."""
     text = str(value).strip().lower()
     try:
         return float({"true": "1", "false": "0"}.get(text, text))

@@ -38,9 +38,10 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from numpy.typing import NDArray
 from pydantic import Field, NonNegativeInt, PositiveInt
+from scipy.sparse import csc_array
 
-from unmask.core.errors import DataError, SettingsError, parse_json, sealed, unsealed
-from unmask.core.files import ClaimedFolder, absence, file_sha256, write_atomically, writing
+from unmask.core.errors import DataError, SettingsError, parse_json, unsealed
+from unmask.core.files import ClaimedFolder, absence, file_sha256, write_atomically, write_object, writing
 from unmask.core.settings import Settings, validated
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE
 from unmask.model.pooling import SPLADE
@@ -70,9 +71,7 @@ FileName = Annotated[str, Field(pattern=r"^[0-9a-f]{32}\.(npy|parquet|usearch)$"
 
 
 class IndexSettings(Settings):
-    """What an index is made with. `model` is where the model lies; what it is, `fingerprint` says."""
-
-    model: str
+    model: str  # the hub's name of it, or its path; what it is, `fingerprint` says
     fingerprint: str
     dimension: PositiveInt
     files: list[str]
@@ -159,18 +158,8 @@ def stored_postings(vectors: Any) -> NDArray[np.int32]:
 
 
 def read_postings(array: NDArray[np.int32], *, width: int, count: int) -> Any:
-    """Such a line as `csc_array` of `count` vectors, which may be mapped from a file and is not copied. Raises
-    `ValueError` where it is of other vectors, or damaged."""
-    from scipy.sparse import csc_array
-
-    if array.ndim != 1 or array.dtype != np.int32 or len(array) <= width:
-        raise ValueError(f"no posting lists of {width:,} numbers")
-    size = int(array[width])
-    if len(array) != width + 1 + 2 * size:
-        raise ValueError(f"{len(array):,} numbers, not {width + 1 + 2 * size:,}")
-    if array[0] != 0 or (np.diff(array[: width + 1]) < 0).any():
-        raise ValueError("posting lists that do not begin one behind the other")
-    begins, owners, bits = np.split(np.asarray(array), [width + 1, width + 1 + size])
+    """Such a line as `csc_array` of `count` vectors, which may be mapped from a file and is not copied."""
+    begins, owners, bits = np.split(np.asarray(array), [width + 1, width + 1 + int(array[width])])
     return csc_array((bits.view(np.float32), owners, begins), shape=(count, width))
 
 
@@ -195,11 +184,10 @@ class IndexFolder:
         self.claimed = ClaimedFolder(root=root, marker=self.begun.name, what="an index", ours=ours)
 
     def write_state(self, file: Path, state: IndexState) -> None:
-        """Writes `search.json` or `index.json`."""
-        write_atomically(file, json.dumps(sealed(state.model_dump(mode="json")), indent=1) + "\n")
+        write_object(file, state.model_dump(mode="json"))
 
     def written(self) -> tuple[int, int] | None:
-        """What is another number whenever the state is replaced; None: there is none."""
+        """Time and inode of the state, which change when it is replaced; None: there is none."""
         with suppress(OSError):
             facts = self.whole.stat()
             return facts.st_mtime_ns, facts.st_ino
@@ -217,7 +205,7 @@ class IndexFolder:
         return False
 
     def write(self, content: memoryview, suffix: str) -> str:
-        """Writes a file and returns its name; raises `WriteError` where it cannot be written."""
+        """Writes a file and returns its name."""
         name = hashlib.sha256(content).hexdigest()[:_NAME_DIGITS] + suffix
         with writing(self.blocks):
             self.blocks.mkdir(exist_ok=True)
@@ -230,18 +218,18 @@ class IndexFolder:
         return self.write(content.getbuffer(), ".npy")
 
     def write_block(self, passages: Sequence[TextPassage], vectors: Vectors) -> IndexBlock:
-        """Writes the files of a block; raises `WriteError` where one cannot be written."""
         rows = [
             {
-                "file": passage.part.file,
-                "id": str(passage.part.id),
-                "id_is_number": isinstance(passage.part.id, int),
-                "is_counted": passage.part.is_counted,
-                "title": passage.part.title,
-                "begin": passage.part.begin + passage.begin,
+                "file": part.file,
+                "id": str(part.id),
+                "id_is_number": isinstance(part.id, int),
+                "is_counted": part.is_counted,
+                "title": part.title,
+                "begin": part.begin + passage.begin,
                 "text": passage.text,
             }
             for passage in passages
+            for part in (passage.part,)
         ]
         words = word_line([passage.counted for passage in passages])
         return self.write_files(vectors, words, pa.Table.from_pylist(rows, SCHEMA), hash_of(passages))
@@ -266,8 +254,7 @@ class IndexFolder:
         )
 
     def write_graph(self, state: IndexState) -> str:
-        """Makes the graph of all vectors. Meanwhile memory holds it and all vectors in float16. Raises `WriteError`
-        where it cannot be written, and `DataError` where vectors are damaged."""
+        """Makes the graph of all vectors. Meanwhile memory holds it and all vectors in float16."""
         from usearch.index import Index
 
         first, graph = 0, Index(ndim=state.settings.dimension, metric="ip", dtype="f16")
@@ -291,7 +278,7 @@ class IndexFolder:
         return name
 
     def finish(self, state: IndexState) -> None:
-        """Makes this the state of the index, and removes whatever is not of it."""
+        """Makes this the state of the index, and removes all other files."""
         self.write_state(self.begun, state)
         self.write_state(self.whole, state)
         names = set(state.names)
@@ -340,17 +327,18 @@ class StoredIndex:
             self._intact.add(name)
         return self.folder.blocks / name
 
+    def _array(self, name: str, *, mapped: bool = True) -> NDArray[Any]:
+        file = self._file(name)
+        with _reading(file):
+            array: NDArray[Any] = np.load(file, mmap_mode="r" if mapped else None, allow_pickle=False)
+        return array
+
     def vectors(self, number: int) -> Any:
         """Vectors of a block, mapped into memory: an array, or a `csc_array`."""
         block, width = self.state.blocks[number], self.state.settings.dimension
-        file = self._file(block.vectors)
-        with _reading(file):
-            array: NDArray[Any] = np.load(file, mmap_mode="r", allow_pickle=False)
-            if self.state.settings.encoding.pooling == SPLADE:
-                return read_postings(array, width=width, count=block.passages)
-            if array.shape != (block.passages, width) or array.dtype != np.float32:
-                raise ValueError(f"{list(array.shape)} of {array.dtype}, not [{block.passages}, {width}] of float32")
-        return array
+        array = self._array(block.vectors)
+        is_sparse = self.state.settings.encoding.pooling == SPLADE
+        return read_postings(array, width=width, count=block.passages) if is_sparse else array
 
     def blocks(self, begin: int = 0) -> Iterator[VectorBlock]:
         """The blocks in order, from this one on."""
@@ -362,23 +350,17 @@ class StoredIndex:
     @cached_property
     def documents(self) -> NDArray[np.int64]:
         """The document of each passage: eight bytes each, which stay in memory."""
-        file = self._file(self.state.numbers or "")
-        with _reading(file):
-            array: NDArray[np.int64] = np.load(file, allow_pickle=False)
-            if array.shape != (self.state.passages,) or array.dtype != np.int64:
-                raise ValueError(f"{list(array.shape)} of {array.dtype}, not [{self.state.passages}] of int64")
+        array = self._array(self.state.numbers or "", mapped=False)
+        if array.shape != (self.state.passages,):
+            raise damaged(self.folder.whole, f"it names documents of {len(array)} passages, not {self.state.passages}")
         return array
 
     def words(self, number: int) -> NDArray[np.uint32]:
         """The words of a block's passages, mapped into memory."""
-        file = self._file(self.state.blocks[number].words)
-        with _reading(file):
-            line: NDArray[np.uint32] = np.load(file, mmap_mode="r", allow_pickle=False)
-        return line
+        return self._array(self.state.blocks[number].words)
 
     @cached_property
     def by_words(self) -> WordSearch:
-        """Search by words; damaged ones are a `ValueError`."""
         return WordSearch(self.documents, lambda: map(self.words, range(len(self.state.blocks))))
 
     def table(self, number: int, columns: Sequence[str] | None = None) -> pa.Table:
@@ -388,12 +370,7 @@ class StoredIndex:
             return pq.read_table(file, columns=columns)
 
     def passage(self, number: int) -> dict[str, Any]:
-        """A passage by its number: `document`, and `file`, `id`, `title`, `begin` and `text`, as in the table of a
-        block.
-
-        Raises:
-            DataError: Its block is damaged.
-        """
+        """A passage by its number: `document`, and `file`, `id`, `title`, `begin` and `text`, as in a block's table."""
         block = int(np.searchsorted(self._firsts, number, side="right")) - 1
         group, place = divmod(number - int(self._firsts[block]), _ROWS_AT_ONCE)
         row: dict[str, Any] = self._rows(block, group).slice(place, 1).to_pylist()[0]
@@ -433,14 +410,10 @@ class StoredIndex:
             raise damaged(file, f"{what}, not {num_passages:,} vectors")
         count = min(num_passages, max(_LEAST_PASSAGES, _PASSAGES_A_DOCUMENT * top_k))
         near = np.atleast_2d(graph.search(queries_QD, count).keys).astype(np.int64)
-        rankings = [
-            search_exactly(
-                query_D[None],
-                chain(self._near(graph, query_D, passages, top_k), self.blocks(self.state.linked)),
-                top_k,
-            )
-            for query_D, passages in zip(queries_QD, near, strict=True)
-        ]
+        rankings = []
+        for query_D, passages in zip(queries_QD, near, strict=True):
+            linked = self._near(graph, query_D, passages, top_k)
+            rankings.append(search_exactly(query_D[None], chain(linked, self.blocks(self.state.linked)), top_k))
         return joined(rankings)
 
     def _near(

@@ -56,8 +56,8 @@ class Names:
         return self._where("file", [name for name in names if os.path.abspath(name) in paths])
 
     def of_ids(self, ids: Sequence[Any]) -> Mask:
-        """The passages of documents that have these ids, or are in files of these names. Raises `SettingsError` where
-        there is none of them, or a number is that of several documents."""
+        """The passages of documents that have these ids, or are in files of these names; a `SettingsError` where there
+        is none of them, or a number is that of several documents."""
         for id_ in ids:
             if not isinstance(id_, str | int | np.integer) or isinstance(id_, bool):
                 raise SettingsError(f"an id is a text or a number, and not {shown(id_)}", options=("ids",))
@@ -70,12 +70,10 @@ class Names:
         own = [name for name, files in places.items() if None in files]
         paths = set(map(os.path.abspath, self._table["file"].filter(pa.array(in_file)).unique().to_pylist()))
         if unknown := [name for name in names if name not in places and os.path.abspath(name) not in paths]:
-            how_many = (
-                f"{len(unknown):,} of {len(names):,} ids are of no document, as" if unknown[1:] else "no document is"
-            )
+            what = f"{len(unknown):,} of {len(names):,} ids are of no document, as {unknown[0]!r}"
             raise SettingsError(
-                f"{how_many} {unknown[0]!r}; nothing was removed. An id is a value of the column of ids, the number of "
-                "a document in its file, or a file's name, for all of its documents",
+                f"{what}; nothing was removed. An id is a value of the column of ids, the number of a document in its "
+                "file, or a file's name, for all of its documents",
                 options=("ids",),
             )
         if several := [name for name in places if len(places[name]) > 1 and name not in own]:
@@ -100,14 +98,14 @@ class Names:
 
 
 def own_ids(files: DocumentFiles) -> list[str]:
-    """The ids of documents that have one of their own. Raises `CorpusError` where two have the same."""
+    """The ids of documents that have one of their own; a `CorpusError` where two have the same."""
+    if all(source.id is None for source in files.sources):
+        return []
     ids = Counter(str(part.id) for part in files.read() if part.begin == 0 and not part.is_counted)
     if twice := [id_ for id_, count in ids.items() if count > 1]:
-        how_many = f"{len(twice):,} ids are of several documents each" if len(twice) > 1 else "an id is of several"
-        raise CorpusError(
-            f"{how_many}: {twice[0]!r} is of {ids[twice[0]]:,}; give each its own, or name another column of ids",
-            options=("id_column",),
-        )
+        several = f" ({len(twice):,} ids are of several documents)" if len(twice) > 1 else ""
+        reason = f"{ids[twice[0]]:,} documents have the id {twice[0]!r}{several}"
+        raise CorpusError(f"{reason}; give each its own, or name another column of ids", options=("id_column",))
     return list(ids)
 
 
@@ -119,10 +117,6 @@ def changed_state(old: StoredIndex, gone_P: Mask, new: Sequence[IndexBlock], add
         gone_P: Of each of its passages whether it goes: all of a document, or none.
         new: Blocks of new documents, which are written.
         added_P: The document of each of their passages, ascending from 0.
-
-    Raises:
-        DataError: A block that is joined with others is damaged.
-        WriteError: Something cannot be written.
     """
     documents_P = np.concatenate([np.where(gone_P, -1, old.documents), old.state.documents + added_P])
     there_P = documents_P >= 0

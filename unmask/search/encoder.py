@@ -71,26 +71,16 @@ class SearchEncoder:
     def passages(self, parts: Iterable[DocumentPart]) -> Iterator[TextPassage]:
         """The passages of documents, as long as the settings say."""
         how = self.settings
-        return cut_passages(
-            parts,
-            self.model.tokenizer,
-            passage_tokens=how.passage_tokens,
-            overlap_tokens=how.overlap_tokens,
-            prompt=how.document_prompt,
-        )
+        lengths = {"passage_tokens": how.passage_tokens, "overlap_tokens": how.overlap_tokens}
+        return cut_passages(parts, self.model.tokenizer, **lengths, prompt=how.document_prompt)
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         """Vectors [texts, width]; of a text longer than the model the mean (sparse: the maximum) of its parts. Raises
-        `SettingsError` where a text is empty, or holds what is no character."""
-        names = [f"query {number}" for number in range(1, len(texts) + 1)]
-        for name, text in zip(names, texts, strict=True):
-            if not text.strip():
-                raise SettingsError(f"{name} is empty; say what is looked for")
-        return self._embed(self.settings.query_prompt, texts, names)
+        `SettingsError` where a text holds what is no character."""
+        return self._embed(self.settings.query_prompt, texts, [f"query {n}" for n in range(1, len(texts) + 1)])
 
     def embed_documents(self, texts: Sequence[str], names: Sequence[str] = ()) -> Vectors:
-        """Vectors [texts, width] of passages, each with its name for errors. Raises `SettingsError` where a text holds
-        what is no character."""
+        """Vectors [texts, width] of passages, each with its name for errors; otherwise as `embed_queries`."""
         return self._embed(self.settings.document_prompt, texts, names)
 
     def _embed(self, prompt: str, texts: Sequence[str], names: Sequence[str]) -> Vectors:
@@ -150,11 +140,8 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
     for text, option in ((query_prompt, "query_prompt"), (document_prompt, "document_prompt")):
         check_characters(text, option)
     has_prompt = bool(query_prompt or document_prompt)
-    if (
-        has_prompt
-        and of_pooling is not None
-        and read_side_file(of_pooling, optional=True).get("include_prompt") is False
-    ):
+    how_pooled = {} if of_pooling is None else read_side_file(of_pooling, optional=True)
+    if has_prompt and how_pooled.get("include_prompt") is False:
         raise ModelError(
             f"{of_pooling}: include_prompt is false, so that prompts would be left out of the mean, which is not "
             "offered; go without prompts (query_prompt='', document_prompt=''), or give another model",

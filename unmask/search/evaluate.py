@@ -21,6 +21,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import vstack
+from scipy.stats import entropy
 
 from unmask.core.errors import SettingsError
 from unmask.core.public import public
@@ -54,6 +55,7 @@ FIGURES = ("ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10")
 NAMES = {"ndcg_at_10": "nDCG@10", "mrr_at_10": "MRR@10", "recall_at_1": "recall@1", "recall_at_10": "recall@10"}
 MOST_VECTORS = 2000  # that pairs and singular values are taken of
 LEAST_QUERIES = 50  # for a verdict
+Floats = NDArray[np.float64]
 _ERROR = 0.05  # of evaluations may show a difference where there is none
 _PASSAGES_AT_ONCE = 1024
 _PAIRS_AT_ONCE = 256
@@ -145,6 +147,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     column: ColumnNames = None,
     title_column: str | None = None,
     documents: DocumentUnit | str | None = None,
+    encoding: str | None = None,
     passage_tokens: int | None = None,
     query_prompt: str | None = None,
     document_prompt: str | None = None,
@@ -173,6 +176,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
             found.
         title_column: Of the titles in tables. By default title, if it is there.
         documents: A document of text files: line, block, file, or auto. By default as the model's run has it.
+        encoding: Of text that is not Unicode, such as cp1252.
         passage_tokens: Tokens of a passage of a long document; longer ones than the model takes are seen in windows. By
             default what the model takes, at most 512.
         query_prompt: Text before each query. By default what the model's folder says.
@@ -198,6 +202,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         column=column,
         title_column=title_column,
         documents=documents,
+        encoding=encoding,
         seed=seed,
     )
     lexical = check_lexical(baselines)
@@ -271,8 +276,8 @@ class ModelSearch:
         self._queries: dict[str, Vectors] = {}
 
     def rank(self, task: SearchTask, top_k: int, count: Callable[[int, int], None]) -> Ranking:
-        """The documents that are nearest to each query. `count` is called with the number of documents that are
-        embedded, and of all."""
+        """The documents that are nearest to each query. `count` is called with the numbers of documents that are
+        embedded and that are to be."""
         missing = [text for text in dict.fromkeys(task.documents) if text not in self._passages]
         ends: list[list[int]] = [[] for _ in missing]
         number = sum(len(numbers) for numbers, _ in self._passages.values())
@@ -296,8 +301,8 @@ class ModelSearch:
         return search_exactly(queries_QD, blocks_of(vectors_ND, documents_N), top_k)
 
     def spread(self, tasks: Sequence[SearchTask], seed: int) -> dict[str, Any]:
-        """What the vectors of tasks that were ranked are like; uniformity and effective rank are those of the first
-        task's passages, some of them if they are many.
+        """Figures of the vectors of ranked tasks; uniformity and effective rank are those of the first task's passages,
+        some of them if they are many.
 
         Alignment is that of each query and the passage that it belongs to: the passage which a crop was taken out of,
         and the first one for titles and judged queries; not the nearest, which would be a choice by what is measured.
@@ -329,20 +334,20 @@ def _measure(
     task: SearchTask, searches: dict[str, ModelSearch], lexical: Sequence[str], notify: Notify
 ) -> dict[str, Any]:
     """The figures of all systems, and the differences of the first to the others."""
-    found: dict[str, Ranking] = {}
+    ranked: dict[str, Ranking] = {}
     for name, search in searches.items():
 
         def count(done: int, total: int, what: str = f"documents by {name}") -> None:
             notify(Progress(what, done, total, "texts"))
 
-        found[name] = search.rank(task, FUSED, count)
+        ranked[name] = search.rank(task, FUSED, count)
     for kind in lexical:
         notify(Progress(f"words by {kind}", 0, len(task.documents), "texts"))
-        found[kind] = rank_lexically(kind, task.documents, task.queries, FUSED)
-    if "bm25" in found:
-        vectors = found[next(iter(searches))]
-        found |= {f"both ({kind})": fused(vectors, found["bm25"], FUSED, kind=kind) for kind in get_args(Fusion)}
-    rankings = {name: ranking.documents_QK for name, ranking in found.items()}
+        ranked[kind] = rank_lexically(kind, task.documents, task.queries, FUSED)
+    if "bm25" in ranked:
+        vectors = ranked[next(iter(searches))]
+        ranked |= {f"both ({kind})": fused(vectors, ranked["bm25"], FUSED, kind=kind) for kind in get_args(Fusion)}
+    rankings = {name: ranking.documents_QK for name, ranking in ranked.items()}
     if task.excluded is not None:  # those that are left without the query's own document
         for name, documents_QK in rankings.items():
             rows = [row[row != own][:DEPTH] for row, own in zip(documents_QK, task.excluded, strict=True)]
@@ -351,13 +356,12 @@ def _measure(
     first, *others = per_query
     confidence = 1.0 - _ERROR / max(1, len(others))
     has_enough = len(task.queries) >= LEAST_QUERIES
-    # Which of the rankings that an index offers is best, and how far it is ahead of the next one.
-    offered = {"vectors": first, "words": "bm25", "both": "both (scores)"} if "bm25" in found else {"vectors": first}
-    best, *rest = sorted(offered, key=lambda name: -per_query[offered[name]][DECIDES].mean())
+    # The best of the rankings that an index offers, and how far it is ahead of the next one.
+    offered = {"vectors": first, "words": "bm25", "both": "both (scores)"} if "bm25" in ranked else {"vectors": first}
+    decides = {name: per_query[system][DECIDES] for name, system in offered.items()}
+    best, *rest = sorted(decides, key=lambda name: -decides[name].mean())
     ahead = {
-        name: _means(
-            {DECIDES: per_query[offered[best]][DECIDES] - per_query[offered[name]][DECIDES]}, task.draws, confidence
-        )
+        name: _means({DECIDES: decides[best] - decides[name]}, task.draws, confidence)
         for name in rest[:1]
         if has_enough
     }
@@ -378,9 +382,7 @@ def _measure(
     }
 
 
-def _means(
-    figures: dict[str, NDArray[np.float64]], draws: NDArray[np.int64], confidence: float | None
-) -> dict[str, Any]:
+def _means(figures: Mapping[str, Floats], draws: NDArray[np.int64], confidence: float | None) -> dict[str, Any]:
     """Means over queries and their intervals: of shares at 95 %, of differences at a confidence of their own."""
     means: dict[str, Any] = {}
     for name, values in figures.items():
@@ -410,9 +412,9 @@ def _verdict(model: str, task: dict[str, Any]) -> str:
         else:
             (better if interval[0] > 0.0 else worse).append(by)
     facts = [f"{what} than {', '.join(names)}" for what, names in (("better", better), ("worse", worse)) if names]
-    said = [f"{model} is {' and '.join(facts)}"] * bool(facts)
-    said += [f"no difference shown between {model} and {' or '.join(unclear)}"] * bool(unclear)
-    lines = [f"{'; '.join(said)} ({NAMES[DECIDES]}; intervals of differences at {percent(task['confidence'])})"]
+    results = [f"{model} is {' and '.join(facts)}"] * bool(facts)
+    results += [f"no difference shown between {model} and {' or '.join(unclear)}"] * bool(unclear)
+    lines = [f"{'; '.join(results)} ({NAMES[DECIDES]}; intervals of differences at {percent(task['confidence'])})"]
     for second, ahead in task["ahead"].items():
         interval = ahead[f"{DECIDES}_interval"]
         is_shown = interval is not None and interval[0] > 0.0
@@ -430,8 +432,7 @@ _LEXICAL = ("bm25", "tfidf")
 
 
 def check_lexical(names: Sequence[str]) -> tuple[str, ...]:
-    """The baselines of these names, each once. Raises `SettingsError` where there is none of this name, or its package
-    is not installed."""
+    """The baselines of these names, each once."""
     for name in names:
         if name not in _LEXICAL:
             raise SettingsError(f"baselines {name}: there are {', '.join(_LEXICAL)}, and none", options=("baselines",))
@@ -444,7 +445,6 @@ def check_lexical(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def rank_lexically(kind: str, documents: Sequence[str], queries: Sequence[str], top_k: int) -> Ranking:
-    """The documents that share most with each query, equal ones in the order of their numbers."""
     if kind == "bm25":
         size = blocks.BLOCK_PASSAGES
         lines = [word_line(documents[begin : begin + size]) for begin in range(0, len(documents), size)]
@@ -490,9 +490,7 @@ def rank_lexically(kind: str, documents: Sequence[str], queries: Sequence[str], 
 # effective rank), section 2, of the matrix of vectors as it is, its mean not subtracted.
 
 
-def ranking_figures(
-    documents_QK: NDArray[np.int64], relevant: Sequence[Mapping[int, int]]
-) -> dict[str, NDArray[np.float64]]:
+def ranking_figures(documents_QK: NDArray[np.int64], relevant: Sequence[Mapping[int, int]]) -> dict[str, Floats]:
     """The figures of each query [Q], by their names.
 
     Args:
@@ -513,16 +511,16 @@ def ranking_figures(
     return figures
 
 
-def unit(vectors_ND: Vectors) -> NDArray[np.float64]:
+def unit(vectors_ND: Vectors) -> Floats:
     """Vectors divided by their length; those of length 0 stay."""
     wide = (vectors_ND if isinstance(vectors_ND, np.ndarray) else vectors_ND.toarray()).astype(np.float64)
     lengths = np.linalg.norm(wide, axis=1, keepdims=True)
     return wide / np.where(lengths > 0.0, lengths, 1.0)
 
 
-def alignment(first_ND: Vectors, second_ND: Vectors) -> NDArray[np.float64]:
+def alignment(first_ND: Vectors, second_ND: Vectors) -> Floats:
     """The squared distance of each pair [N], whose mean is the alignment."""
-    squares: NDArray[np.float64] = np.square(unit(first_ND) - unit(second_ND)).sum(axis=1)
+    squares: Floats = np.square(unit(first_ND) - unit(second_ND)).sum(axis=1)
     return squares
 
 
@@ -545,10 +543,7 @@ def effective_rank(cosines_NN: NDArray[np.float64]) -> float:
     # The squares of the vectors' singular values; smaller ones are what rounding left of 0.
     squares = np.linalg.eigvalsh(cosines_NN)
     values = np.sqrt(squares[squares > squares.max() * len(squares) * np.finfo(np.float64).eps])
-    if not len(values):
-        return 1.0
-    share = values / values.sum()
-    return float(np.exp(-(share * np.log(share)).sum()))
+    return float(np.exp(entropy(values))) if len(values) else 1.0
 
 
 def sampled(num_vectors: int, seed: int, most: int = MOST_VECTORS) -> NDArray[np.int64]:

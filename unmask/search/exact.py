@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.core.errors import SettingsError
+from unmask.core.errors import DataError, SettingsError
 
 QUERIES_AT_ONCE = 1024
 BLOCK_PASSAGES = 16_384
@@ -58,8 +58,8 @@ def blocks_of(vectors_ND: Vectors, documents_N: NDArray[np.int64], size: int = B
     """Vectors in memory as blocks; arguments as for `VectorBlock`, sparse ones as `csr_array`."""
     for first in range(0, vectors_ND.shape[0], size):
         vectors_PD = vectors_ND[first : first + size]
-        documents_P = documents_N[first : first + size]
-        yield VectorBlock(vectors_PD if isinstance(vectors_PD, np.ndarray) else vectors_PD.tocsc(), documents_P, first)
+        vectors_PD = vectors_PD if isinstance(vectors_PD, np.ndarray) else vectors_PD.tocsc()
+        yield VectorBlock(vectors_PD, documents_N[first : first + size], first)
 
 
 def search_exactly(queries_QD: Vectors, blocks: Iterable[VectorBlock], top_k: int) -> Ranking:
@@ -120,8 +120,7 @@ class _Best:
             self.lengths_Q = np.linalg.norm(queries_QD.astype(np.float64), axis=1)
 
     def add(self, block: VectorBlock) -> None:
-        is_dense = isinstance(block.vectors_PD, np.ndarray)
-        for new in self._in_vectors(block) if is_dense else self._in_postings(block):
+        for new in self._candidates(block):
             if not len(new.queries):
                 continue
             queries = np.concatenate([self.queries, new.queries])
@@ -141,45 +140,40 @@ class _Best:
             is_full = np.bincount(self.queries, minlength=len(self.kth_Q)) == self.top_k
             self.kth_Q[is_full] = self.scores[ends[is_full] - 1]
 
-    def _in_vectors(self, block: VectorBlock) -> Iterator[_Candidates]:
+    def _candidates(self, block: VectorBlock) -> Iterator[_Candidates]:
         vectors_PD, queries_QD = block.vectors_PD, self.queries_QD
-        if block.longest is None:  # which takes as long as a query; with more room than float32 rounds off
-            block.longest = float(np.sqrt(np.einsum("pd,pd->p", vectors_PD, vectors_PD).max())) * 1.001
-        scores_QP = queries_QD @ vectors_PD.T
+        slack_Q = np.zeros(len(self.kth_Q))
+        if is_dense := isinstance(vectors_PD, np.ndarray):
+            if block.longest is None:  # which takes as long as a query; with more room than float32 rounds off
+                block.longest = float(np.sqrt(np.einsum("pd,pd->p", vectors_PD, vectors_PD).max())) * 1.001
+            scores_QP, lowest = queries_QD @ vectors_PD.T, np.finfo(np.float32).min
+            # How far a product in float32 may lie from the exact one, in whatever order it was added up, both ways and
+            # with some room: Higham 2002 (Accuracy and stability of numerical algorithms), section 3.1.
+            slack_Q = 2.2 * vectors_PD.shape[1] * _ROUNDING * self.lengths_Q * block.longest
+        else:
+            tokens = np.unique(queries_QD.indices)
+            lists = vectors_PD[:, tokens].astype(np.float64)
+            if lists.nnz and not 0 <= lists.indices.min() <= lists.indices.max() < lists.shape[0]:
+                raise DataError(f"damaged posting lists, of vectors that are none of {lists.shape[0]:,}")
+            # Products of two float32 are exact in float64, and are added up in the order of tokens.
+            scores_QP = (queries_QD[:, tokens].astype(np.float64) @ lists.T).toarray()
+            lowest = np.nextafter(0.0, 1.0)
         scores_QP[:, block.documents_P < 0] = -np.inf
-        # How far a product in float32 may lie from the exact one, in whatever order it was added up, both ways and
-        # with some room: Higham 2002 (Accuracy and stability of numerical algorithms), section 3.1.
-        slack_Q = 2.2 * vectors_PD.shape[1] * _ROUNDING * self.lengths_Q * block.longest
-        least_Q = np.maximum(self.kth_Q - slack_Q, np.finfo(np.float32).min)
+        least_Q = np.maximum(self.kth_Q - slack_Q, lowest)
         is_candidate_QP = scores_QP >= least_Q[:, None]
         if np.count_nonzero(is_candidate_QP) > 4 * self.top_k * len(least_Q):
             least_Q = np.maximum(least_Q, _kth_of_block(scores_QP, block.documents_P, self.top_k) - slack_Q)
             is_candidate_QP = scores_QP >= least_Q[:, None]
-        size = max(1, _CANDIDATE_NUMBERS // vectors_PD.shape[1])
         queries, passages = np.nonzero(is_candidate_QP)
+        if not is_dense:
+            yield _Candidates(queries, passages, scores_QP[queries, passages])
+            return
+        size = max(1, _CANDIDATE_NUMBERS // vectors_PD.shape[1])
         for begin in range(0, len(queries), size):
             of, at = queries[begin : begin + size], passages[begin : begin + size]
             # Products of two float32 are exact in float64, and numpy adds up each row in the same order.
             scores = np.multiply(queries_QD[of], vectors_PD[at], dtype=np.float64).sum(axis=1)
             yield _Candidates(of, at, scores)
-
-    def _in_postings(self, block: VectorBlock) -> Iterator[_Candidates]:
-        of_queries = []
-        for query in range(len(self.kth_Q)):
-            row = self.queries_QD[query : query + 1]
-            lists = block.vectors_PD[:, row.indices]
-            if lists.nnz and not 0 <= lists.indices.min() <= lists.indices.max() < lists.shape[0]:
-                raise ValueError(f"posting lists of vectors that are none of {lists.shape[0]:,}")
-            # Products of two float32 are exact in float64, and are added up in the order of tokens.
-            scores_P = lists.astype(np.float64) @ row.data.astype(np.float64)
-            scores_P[block.documents_P < 0] = 0.0
-            passages = np.flatnonzero((scores_P > 0.0) & (scores_P >= self.kth_Q[query]))
-            if len(passages) > 4 * self.top_k:  # the best passages of the best documents suffice
-                order = passages[np.lexsort((passages, block.documents_P[passages], -scores_P[passages]))]
-                _, first = np.unique(block.documents_P[order], return_index=True)
-                passages = np.sort(order[np.sort(first)[: self.top_k]])
-            of_queries.append(_Candidates(np.full(len(passages), query), passages, scores_P[passages]))
-        yield _Candidates(*(np.concatenate(column) for column in zip(*of_queries, strict=True)))
 
     def ranking(self) -> Ranking:
         shape = (len(self.kth_Q), self.top_k)
@@ -191,11 +185,11 @@ class _Best:
         return ranking
 
 
-def _kth_of_block(scores_QP: NDArray[np.float32], documents_P: NDArray[np.int64], top_k: int) -> NDArray[np.float32]:
+def _kth_of_block(scores_QP: NDArray[Any], documents_P: NDArray[np.int64], top_k: int) -> NDArray[Any]:
     """The score of the k-th best document of a block alone; minus infinity where it has fewer."""
     begins = np.flatnonzero(np.diff(documents_P, prepend=documents_P[0] - 1))
     if len(begins) < top_k:
-        return np.full(len(scores_QP), -np.inf, dtype=np.float32)
+        return np.full(len(scores_QP), -np.inf)
     if len(begins) < len(documents_P):
         scores_QP = np.maximum.reduceat(scores_QP, begins, axis=1)
     place = scores_QP.shape[1] - top_k

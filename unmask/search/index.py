@@ -23,8 +23,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.core.errors import DataError, ModelError, RunError, SettingsError, UnmaskError, shown
-from unmask.core.hub import hub_name
+from unmask.core.errors import DataError, ModelError, RunError, SettingsError, shown
 from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import Notify, Progress, Readable, Result, Shown, Styled, usual_reporter
@@ -58,7 +57,7 @@ log = logging.getLogger("unmask")
 
 
 class Hits(Result):
-    """What queries find.
+    """Hits of queries.
 
     Attributes:
         index, model, rank: That were used.
@@ -87,11 +86,8 @@ class Hits(Result):
                 yield Styled("    no hit: no document shares a token or a word with it", "dim")
             for hit in query["hits"]:
                 title = [Styled(f"  {hit['title']}", "bold")] if hit["title"] else []
-                where = (
-                    f"row {hit['id']:,} of {hit['file']}"
-                    if isinstance(hit["id"], int)
-                    else f"{hit['file']}, {hit['id']}"
-                )
+                id_, file = hit["id"], hit["file"]
+                where = f"row {id_:,} of {file}" if isinstance(id_, int) else f"{file}, {id_}"
                 place = Styled(f"  {where}, character {hit['begin']:,}", "dim")
                 yield (Styled(f"{hit['rank']:>2}  {hit['score']:.3f}", "cyan"), *title, place)
                 snippet, parts, end = hit["snippet"], list[Styled | str](["    "]), 0
@@ -170,7 +166,7 @@ class Index(Readable):
         note: Callable[[str], None] = log.info,
         notify: Notify | None = None,
     ) -> Index:
-        """Makes an index of documents, long ones in passages. Memory does not grow with them, but for the graph of
+        """Makes an index of documents, long ones in passages. Memory grows with their ids, and with the graph of
         approximate search.
 
         Args:
@@ -202,9 +198,9 @@ class Index(Readable):
             notify: Called with the progress.
 
         Raises:
-            UnmaskError: As `open_encoder` and `DocumentFiles`; the folder holds something else; the text has changed
-                since the index was begun; or approximate search is chosen and usearch is not installed, or vectors are
-                sparse.
+            UnmaskError: As `open_encoder` and `DocumentFiles`; two documents have the same id; the folder holds
+                something else; the text has changed since the index was begun; or approximate search is chosen and
+                usearch is not installed, or vectors are sparse.
         """
         refused(out, "an index")
         encoder = open_encoder(
@@ -236,29 +232,23 @@ class Index(Readable):
             reading = {"column": column, "id_column": id_column, "title_column": title_column, "documents": documents}
             files = DocumentFiles(paths, **reading, encoding=encoding, within=folder.root)  # type: ignore[arg-type]
             is_plain = column is None or isinstance(column, str | int)
-            lasting = str(model)  # by which the model is found again: its name on the hub, or its absolute path
-            if isinstance(model, Model):
-                lasting = str(model.folder.absolute()) if model.hub is None else str(model.hub)
-            elif hub_name(model) is None:
-                lasting = str(Path(model).absolute())
-            state = IndexState(
-                settings=IndexSettings(
-                    model=lasting,
-                    fingerprint=encoder.fingerprint(),
-                    dimension=encoder.width,
-                    files=[files.name_of(source) for source in files.sources],
-                    reading=reading | {"column": column if is_plain else list(column)},  # type: ignore[arg-type]
-                    encoding=encoder.settings,
-                    precision=encoder.model.precision,
-                )
+            loaded = encoder.model
+            settings = IndexSettings(
+                model=str(loaded.hub or loaded.folder.absolute()),
+                fingerprint=encoder.fingerprint(),
+                dimension=encoder.width,
+                files=[files.name_of(source) for source in files.sources],
+                reading=reading | {"column": column if is_plain else list(column)},  # type: ignore[arg-type]
+                encoding=encoder.settings,
+                precision=loaded.precision,
             )
+            state = IndexState(settings=settings)
             if folder.claimed.is_claimed and not overwrite:
                 begun = read_state(folder.begun)
                 if begun.changes and folder.whole.is_file():  # of which index.json says more
                     begun = read_state(folder.whole)
                 # The model may have moved: what it is goes by its fingerprint.
-                before, now = begun.settings.model_dump(), state.settings.model_dump()
-                folder.claimed.check_same(before, now, but_for=("model",))
+                folder.claimed.check_same(begun.settings.model_dump(), settings.model_dump(), but_for=("model",))
                 state = begun
             else:
                 folder.write_state(folder.begun, state)
@@ -268,25 +258,26 @@ class Index(Readable):
             had_graph = state.graph is not None
             if is_finished and folder.has(*state.names):
                 note(f"{out}: the index is complete already")
-                wants_graph = bool(approximate) and not had_graph
+                needs_graph = bool(approximate) and not had_graph
             else:
                 if state.changes:
                     what = "documents were added or removed since it was made, so that no text has all of it"
                     raise damaged(folder.root, what)
                 note(files.describe())
+                own_ids(files)
                 if state.blocks:
                     note(f"resumes after {len(state.blocks):,} blocks of {blocks.BLOCK_PASSAGES:,} passages")
                 begun = state
 
-                def keep(written: list[IndexBlock]) -> None:
+                def save(written: list[IndexBlock]) -> None:
                     folder.write_state(folder.begun, begun.model_copy(update={"blocks": written}))
 
-                written, documents_P = _write_blocks(folder, files, encoder, state.blocks, keep, notify)
+                written, documents_P = _write_blocks(folder, files, encoder, state.blocks, save, notify)
                 update = {"blocks": written, "documents": int(documents_P[-1]) + 1, "skipped": dict(files.skipped)}
                 state = begun.model_copy(update=update | {"numbers": folder.write_array(documents_P)})
                 is_large = state.passages > APPROXIMATE_FROM and not encoder.is_sparse
-                wants_graph = (had_graph or is_large) if approximate is None else approximate
-            folder.finish(_linked(folder, state, note) if wants_graph else state)
+                needs_graph = (had_graph or is_large) if approximate is None else approximate
+            folder.finish(_linked(folder, state, note) if needs_graph else state)
             folder.claimed.clear(folder.inputs, marker=False)  # its passages are in the blocks
         for reason, number in files.skipped.items():
             note(f"passed over: {number:,} {reason}")
@@ -359,8 +350,8 @@ class Index(Readable):
             in_memory = [files.name_of(each) for each in files.sources if each.path.is_relative_to(folder.root)]
             ids, names = own_ids(files), Names(old)
             read_again = {files.name_of(each) for each in files.sources}.difference(in_memory)
-            gone_P, last = names.replaced(ids, sorted(read_again)), names.last_number(in_memory)
-            counted = dict.fromkeys(in_memory, last)
+            gone_P = names.replaced(ids, sorted(read_again))
+            counted = dict.fromkeys(in_memory, names.last_number(in_memory))
             new, added_P = _write_blocks(folder, files, encoder, [], lambda written: None, notify, counted)
             state = changed_state(old, gone_P, new, added_P)
             skipped = dict(Counter(old.state.skipped) + files.skipped)
@@ -460,7 +451,7 @@ class Index(Readable):
         for text in queries:
             if not isinstance(text, str):
                 raise SettingsError(f"a query is a text, and not {shown(text)}")
-        if not queries or not any(text.strip() for text in queries):
+        if not queries or not all(text.strip() for text in queries):
             raise SettingsError("the query is empty; say what is looked for")
         if top_k < 1:
             raise SettingsError(f"top_k takes a number from 1 on, not {top_k}", options=("top_k",))
@@ -472,21 +463,10 @@ class Index(Readable):
         if self._opened[0].written != self._opened[0].folder.written():
             self._reopen()
         for _ in range(_STATES_TRIED):
-            stored, encoder = self._opened
-            if rank != "words":
-                encoder = self._encoder(stored, "float32")
+            stored = self._opened[0]
             try:
-                results, has_graph = self._query(stored, encoder, queries, top_k, exact, rank, words_weight)
-                return Hits(
-                    {
-                        "index": str(self.folder),
-                        "model": stored.state.settings.model if encoder is None else str(encoder.model.folder),
-                        "rank": rank,
-                        "approximate": has_graph,
-                        "queries": results,
-                        "seconds": time.perf_counter() - begin,
-                    }
-                )
+                hits = self._query(stored, queries, top_k, exact, rank, words_weight)
+                return Hits(hits | {"seconds": time.perf_counter() - begin})
             except FileNotFoundError as error:
                 missing = error
             self._reopen()  # changed meanwhile
@@ -495,16 +475,10 @@ class Index(Readable):
         raise damaged(self.folder, f"{missing.filename} is not there") from missing
 
     def _query(
-        self,
-        stored: StoredIndex,
-        encoder: SearchEncoder | None,
-        queries: list[str],
-        top_k: int,
-        exact: bool,
-        rank: Rank,
-        words_weight: float,
-    ) -> tuple[list[dict[str, Any]], bool]:
-        """Hits of one state, and whether its graph was followed; raises `FileNotFoundError` where a file is gone."""
+        self, stored: StoredIndex, queries: list[str], top_k: int, exact: bool, rank: Rank, words_weight: float
+    ) -> dict[str, Any]:
+        """Hits of one state, but for their time; raises `FileNotFoundError` where a file is gone."""
+        encoder = self._opened[1] if rank == "words" else self._encoder(stored, "float32")
         top_k = min(top_k, max(1, stored.state.documents))
         depth = max(top_k, FUSED) if rank == "both" else top_k
         has_graph = rank != "words" and not exact and stored.state.graph is not None
@@ -512,19 +486,14 @@ class Index(Readable):
             log.warning("%s: all passages are searched, since %s", self.folder, reason)
             has_graph = False
         rankings: dict[str, Ranking] = {}
-        try:
-            if encoder is not None and rank != "words":
-                vectors_QD = encoder.embed_queries(queries)
-                if has_graph:
-                    rankings["vectors"] = stored.search_by_graph(vectors_QD, depth)
-                else:
-                    rankings["vectors"] = search_exactly(vectors_QD, stored.blocks(), depth)
-            if rank != "vectors":
-                rankings["words"] = stored.by_words.rank(queries, depth)
-        except UnmaskError:
-            raise
-        except ValueError as error:
-            raise damaged(stored.folder.blocks, error) from error
+        if encoder is not None and rank != "words":
+            vectors_QD = encoder.embed_queries(queries)
+            if has_graph:
+                rankings["vectors"] = stored.search_by_graph(vectors_QD, depth)
+            else:
+                rankings["vectors"] = search_exactly(vectors_QD, stored.blocks(), depth)
+        if rank != "vectors":
+            rankings["words"] = stored.by_words.rank(queries, depth)
         ranking, *others = rankings.values()
         if others:
             ranking = fused(ranking, others[0], top_k, words_weight=words_weight)
@@ -547,27 +516,22 @@ class Index(Readable):
                 facts = {"passage": content, "snippet": snippet, "marks": [list(mark) for mark in marks]}
                 hits.append({"rank": len(hits) + 1, "score": score, "scores": scores, **passage, **facts})
             results.append({"query": text, "hits": hits})
-        return results, has_graph
+        return {
+            "index": str(self.folder),
+            "model": stored.state.settings.model if encoder is None else str(encoder.model.folder),
+            "rank": rank,
+            "approximate": has_graph,
+            "queries": results,
+        }
 
     def _encoder(self, stored: StoredIndex, precision: Any) -> SearchEncoder:
-        """The model for a state, loaded once; with this precision where none was named."""
-        opened, encoder = self._opened
-        is_free = not isinstance(self._model, Model) and self._precision is None
-        if (
-            encoder is None
-            or opened.state.settings != stored.state.settings
-            or (is_free and encoder.model.precision != precision)
-        ):
-            encoder = self._load(stored.state.settings, precision)
-            self._opened = stored, encoder
-        return encoder
-
-    def _load(self, settings: IndexSettings, precision: Any) -> SearchEncoder:
-        """The model, compared with the one that the index was made with.
-
-        Raises:
-            UnmaskError: It is not there, or is another.
-        """
+        """The model that a state was made with, loaded once; with this precision where none was named. An
+        `UnmaskError` where it is not there, or another one is."""
+        (opened, encoder), settings = self._opened, stored.state.settings
+        is_set = self._precision is not None or isinstance(self._model, Model)
+        is_same = opened.state.settings == settings
+        if encoder is not None and is_same and (is_set or encoder.model.precision == precision):
+            return encoder
         made_with = settings.model
         model, encoding = made_with if self._model is None else self._model, settings.encoding.model_dump()
         try:
@@ -590,6 +554,7 @@ class Index(Readable):
                 "configuration or tokenizer have changed since, perhaps); ask it with that one, or index the documents "
                 "anew"
             )
+        self._opened = stored, encoder
         return encoder
 
 
@@ -598,11 +563,11 @@ def _write_blocks(
     files: DocumentFiles,
     encoder: SearchEncoder,
     written: list[IndexBlock],
-    keep: Callable[[list[IndexBlock]], None],
+    save: Callable[[list[IndexBlock]], None],
     notify: Notify,
     counted: Mapping[str, int] = MappingProxyType({}),
 ) -> tuple[list[IndexBlock], NDArray[np.int64]]:
-    """Cuts documents into passages, and embeds and writes those blocks of them that were not `written` before. `keep`
+    """Cuts documents into passages, and embeds and writes those blocks of them that were not `written` before. `save`
     is called with all blocks after each, and ids that are numbers go on where they were `counted` in a file before.
     Returns all blocks, and the document of each passage."""
     done, total = 0, files.num_bytes
@@ -627,7 +592,7 @@ def _write_blocks(
             names = [f"{passage.part.file}: document {passage.part.id!r}" for passage in passages]
             vectors = encoder.embed_documents([passage.embedded for passage in passages], names)
             written[number : number + 1] = [folder.write_block(passages, vectors)]
-            keep(written)
+            save(written)
         numbers.append(np.array([passage.part.document for passage in passages], dtype=np.int64))
         notify(Progress("embedding", done, total if total is not None and total > done else None, "characters"))
     if number < len(written):

@@ -69,9 +69,6 @@ class ItemSettings:
     Of more documents than `max_documents` some are taken by a hash of their text, those that may be queried for first.
     What is left of a document without its crop is at least as long as that. Without `crop_chars` crops have 120
     characters, or as many as their documents allow.
-
-    Raises:
-        SettingsError: A number is out of range.
     """
 
     queries: int = QUERIES
@@ -83,6 +80,7 @@ class ItemSettings:
     column: ColumnNames = None
     title_column: str | None = None
     documents: str | None = None
+    encoding: str | None = None
     seed: int = 0
 
     def __post_init__(self) -> None:
@@ -119,8 +117,7 @@ class SearchTask:
 
 
 def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> SearchTask:
-    """Crops as queries, of documents that hashes of their text and the seed choose. Raises `DataError` where nearly
-    every document is too short."""
+    """Crops as queries, of documents that hashes of their text and the seed choose."""
     seed = settings.seed
     not_asked: Counter[str] = Counter()
 
@@ -206,7 +203,7 @@ def read_items(
         The documents in the order of the text; how they were read, in lines; what was passed over: reason to number.
     """
     run, rule = held_out_rule(model)
-    changes = {"column": settings.column, "documents": settings.documents}
+    changes = {name: getattr(settings, name) for name in ("column", "documents", "encoding")}
     values = rule.model_dump() | {name: value for name, value in changes.items() if value is not None}
     every, most = settings.every, settings.max_documents
     rule = validated(CorpusSettings, values, where="evaluate-search")
@@ -232,12 +229,12 @@ def read_items(
         passed_over["documents more than --max-documents"] = len(seen) - most
     passed_over += corpus.skipped
     if len(items) < 2 or not any(item.is_held_out for item in items):
-        kind, way_out = "held-out document", ", or all of a text that the model was not trained on"
+        kind, way_out = "held-out documents", ", or all of a text that the model was not trained on"
         if every:
-            kind, way_out = "document", ""
+            kind, way_out = "documents", ""
         raise DataError(
-            f"{', '.join(map(str, paths))}: {len(items)} {kind}{'s' * (len(items) != 1)}, which is too few to "
-            f"search among; give more text, line or block as documents for smaller ones{way_out}",
+            f"{', '.join(map(str, paths))}: {len(items)} {kind} are too few to search among; give more text, line or "
+            f"block as documents for smaller ones{way_out}",
             options=("documents",) if every else ("documents", "all"),
         )
     items, where = _with_titles(corpus, items, settings.title_column)
@@ -285,32 +282,21 @@ def _items(corpus: Corpus) -> Iterator[ItemDocument]:
     """Documents, long ones in chunks, in the order of the text; titles are still within."""
     in_parts = corpus.plan.holdout_unit in ("part", "end")
     text, title, draw, is_held, begins = "", None, -1, False, True
-
-    def good_end(near: int) -> int:
-        """Behind the last line that ends before a place, or the last word, if either is not far before it."""
-        ends = (text.rfind(mark, near // 2, near) + 1 for mark in ("\n", " "))
-        return next(filter(None, ends), near)
-
-    def rest() -> Iterator[ItemDocument]:
-        """The rest of a document: whole, or in two where it is much longer than a chunk."""
-        end = len(text) if len(text) < 3 * CHUNK_CHARS // 2 else good_end(len(text) // 2)
-        yield ItemDocument(text[:end], title if begins else None, draw, is_held, begins)
-        if end < len(text):
-            yield ItemDocument(text[end:], None, draw, is_held, False)
-
     for piece, held in corpus.pieces():
         if text and (in_parts or piece.document != draw):
-            yield from rest()
+            yield ItemDocument(text, title if begins else None, draw, is_held, begins)
             text = ""
         if not text:
             begins = piece.offset == 0
         text, title, draw, is_held = text + piece.text, piece.title, piece.document, held
-        while len(text) >= 2 * CHUNK_CHARS:
-            end = good_end(CHUNK_CHARS)
+        # A chunk ends with a line, else with a word; the last one is from half as long to half as long again.
+        while len(text) >= 3 * CHUNK_CHARS // 2:
+            ends = (text.rfind(mark, CHUNK_CHARS // 2, CHUNK_CHARS) + 1 for mark in ("\n", " "))
+            end = next(filter(None, ends), CHUNK_CHARS)
             yield ItemDocument(text[:end], title if begins else None, draw, is_held, begins)
             text, begins = text[end:], False
     if text:
-        yield from rest()
+        yield ItemDocument(text, title if begins else None, draw, is_held, begins)
 
 
 def _with_titles(

@@ -77,26 +77,18 @@ def some_of_lines(lines: Iterable[NDArray[np.uint32]], masks: Iterable[NDArray[n
 
 
 class _Words:
-    """Such a line, not copied. Raises `ValueError` where it is none."""
+    """Such a line, not copied."""
 
     def __init__(self, line: NDArray[np.uint32]) -> None:
-        if line.ndim != 1 or line.dtype != np.uint32 or len(line) < 2:
-            raise ValueError("no words of passages")
         num_words, size = int(line[0]), int(line[1])
-        if len(line) <= 2 + 3 * num_words + size:
-            raise ValueError(f"{len(line):,} numbers, not {3 + 3 * num_words + size:,} and more")
         parts = np.split(np.asarray(line), np.cumsum([2, 2 * num_words, num_words + 1, size]))
         self.hashes, self.begins, self.lists, self.lengths = parts[1].view(np.uint64), *parts[2:]
-        if self.begins[0] != 0 or self.begins[-1] != size or (self.begins[1:] < self.begins[:-1]).any():
-            raise ValueError("lists of words that do not begin one behind the other")
 
     def list_of(self, hash_: np.uint64) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The passages that hold a word, ascending, and how often each does."""
         place = int(np.searchsorted(self.hashes, hash_))
         is_there = place < len(self.hashes) and self.hashes[place] == hash_
         packed = self.lists[self.begins[place] : self.begins[place + is_there]].astype(np.int64)
-        if len(packed) and packed.max() >> 16 >= len(self.lengths):
-            raise ValueError(f"words of passages that are none of {len(self.lengths):,}")
         return packed >> 16, packed & _MOST
 
 
@@ -106,9 +98,6 @@ class WordSearch:
     Args:
         documents_P: int64, ascending: the document of each passage, numbered without a gap; -1: removed.
         lines: Gives the line of each block, in order, whenever it is called.
-
-    Raises:
-        ValueError: Later, where a line is damaged.
     """
 
     def __init__(self, documents_P: NDArray[np.int64], lines: Callable[[], Iterable[NDArray[np.uint32]]]) -> None:
@@ -118,8 +107,6 @@ class WordSearch:
     def _of_documents(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
         """Of each document the first passage, how many it has, and the words of all of them."""
         lengths_P = np.concatenate([np.zeros(0, np.uint32), *(_Words(line).lengths for line in self._lines())])
-        if len(lengths_P) != len(self._documents_P):
-            raise ValueError(f"words of {len(lengths_P):,} passages, not of {len(self._documents_P):,}")
         there = np.flatnonzero(self._documents_P >= 0)
         _, begins, counts = np.unique(self._documents_P[there], return_index=True, return_counts=True)
         lengths_N = np.bincount(self._documents_P[there], lengths_P[there]).astype(np.float64)
@@ -131,9 +118,9 @@ class WordSearch:
         norms_N = K1 * (1.0 - B + B * lengths_N / max(1e-9, lengths_N.sum() / max(1, len(lengths_N))))
 
         # The passages that hold each word: one pass over the blocks for all queries.
-        asked = [Counter(words_of(query)) for query in queries]
+        counts_of = [Counter(words_of(query)) for query in queries]
         nowhere = np.zeros((2, 0), dtype=np.int64)
-        lists: dict[str, list[NDArray[np.int64]]] = {word: [nowhere] for words in asked for word in words}
+        lists: dict[str, list[NDArray[np.int64]]] = {word: [nowhere] for words in counts_of for word in words}
         hashes, first = {word: np.uint64(_hash(word)) for word in lists}, 0
         for line in self._lines():
             block = _Words(line)
@@ -144,7 +131,7 @@ class WordSearch:
             first += len(block.lengths)
 
         ranking = no_hits(len(queries), top_k)
-        for query, words in enumerate(asked):
+        for query, words in enumerate(counts_of):
             scores_N, scores_P = np.zeros(len(lengths_N)), np.zeros(len(self._documents_P))
             for word, times in words.items():
                 passages, counts = np.concatenate(lists[word], axis=1)
@@ -195,17 +182,17 @@ def fused(
     weights = np.array([[1.0 - words_weight], [words_weight]])
     for query in range(len(ranking.documents_QK)):
         rows = [[column[query] for column in each] for each in (vectors, words)]
-        documents = np.unique(np.concatenate([found for _, found, _ in rows]))
+        documents = np.unique(np.concatenate([ranked for _, ranked, _ in rows]))
         documents = documents[documents >= 0]
         points, passages = np.zeros((2, len(documents))), np.full((2, len(documents)), -1)
-        for side, (scores, found, nearest) in enumerate(rows):
-            count = np.count_nonzero(found >= 0)
-            places = np.searchsorted(documents, found[:count])
+        for side, (scores, ranked, nearest) in enumerate(rows):
+            count = np.count_nonzero(ranked >= 0)
+            places = np.searchsorted(documents, ranked[:count])
             passages[side, places] = nearest[:count]
             if kind == "ranks":
                 points[side, places] = 1.0 / (_RANK + 1.0 + np.arange(count))
             elif count:
-                points[side] = scores[-1] if count == len(found) else 0.0
+                points[side] = scores[-1] if count == len(ranked) else 0.0
                 points[side, places] = scores[:count]
                 points[side] = (points[side] - points[side].mean()) / (points[side].std() or 1.0)
         points *= weights

@@ -81,8 +81,7 @@ class _Loop:
 
 
 def _shared_cache(loop: Any) -> Any:
-    """A cache that has the first process on a machine run the code that all later ones find, so that it gets the same
-    bits.
+    """A cache with which the first process on a machine runs the code that all later ones find, for the same bits.
 
     Numba compiles what threads share out by itself, and again inside the loop around it, where sums are put into
     another order. Both are functions of one name: the process that compiles runs the first of them, whereas only the
@@ -93,7 +92,6 @@ def _shared_cache(loop: Any) -> Any:
 
     class SharedLoopCache(FunctionCache):
         def load_overload(self, sig: Any, target_context: Any) -> Any:
-            """The loop for these types, compiled before if it is not there."""
             if (overload := super().load_overload(sig, target_context)) is None:
                 compiler = copy.copy(loop._compiler)
                 target = compiler.targetdescr

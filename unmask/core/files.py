@@ -36,9 +36,7 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
 
 def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
     """Writes a file under another name, forces it to the disk, and gives it its name in one step. No link is followed.
-
-    Where it cannot be written, nothing of it is left, and a WriteError says why.
-    """
+    Where it cannot be written, nothing of it is left, and a WriteError says why."""
     partial = path.with_name(path.name + ".partial")
     data = content.encode() if isinstance(content, str) else content
     try:
@@ -58,10 +56,8 @@ def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
 
 @contextlib.contextmanager
 def whole_folder(target: Path, partial: Path | None = None) -> Iterator[Path]:
-    """Gives a new folder to fill, forces its files to the disk and gives it its name: it is whole or not there.
-
-    A `target` that stands there is replaced. Until then the folder is `partial`; None: beside it, as `NAME.partial`.
-    """
+    """Gives a new folder to fill, forces its files to the disk and gives it its name: it is whole or not there. Until
+    then a `target` that stands there stays, and the folder is `partial`; None: beside it, as `NAME.partial`."""
     partial = partial or target.with_name(target.name + ".partial")
     try:
         with writing(target):
@@ -115,7 +111,6 @@ def typed(path: str | Path) -> str:
 
 
 def sync_names(folder: Path) -> None:
-    """Forces a folder's list of names to the disk."""
     if os.name == "posix":  # Windows cannot open folders
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -125,7 +120,6 @@ def sync_names(folder: Path) -> None:
 
 
 def file_sha256(path: Path) -> str:
-    """SHA-256 of a file's bytes, in hexadecimal."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -191,11 +185,8 @@ class ClaimedFolder:
     def check_same(
         self, before: Mapping[str, Any], now: Mapping[str, Any], *, but_for: Collection[str] = (), of: str = ""
     ) -> None:
-        """Makes sure that the work goes on with the settings that it was begun with: two tables of JSON or TOML.
-
-        Keys of `but_for` may differ, those of tables with all that is in them. The error names the first other one, and
-        what it is `of`.
-        """
+        """Makes sure that the work goes on with the settings that it was begun with: two tables of JSON or TOML, which
+        may differ in the keys, or tables, of `but_for`. The error names the first other one, and what it is `of`."""
         for key, old, new in differences(before, now):
             if not any(key == name or key.startswith(f"{name}.") for name in but_for):
                 raise self.changed(f"with {of}{key} = {shortened(repr(old))}, but now it is {shortened(repr(new))}")
@@ -227,8 +218,8 @@ class ClaimedFolder:
 
     @contextmanager
     def held(self, *, wait: float = 0) -> Iterator[None]:
-        """While it is entered, no other process writes here; see `locked`. It is made where it is not there, and goes
-        again if nothing was put into it."""
+        """While it is entered, no other process writes here; see `locked`. A new folder goes again if it stays
+        empty."""
         is_new = not self.root.exists()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -274,16 +265,11 @@ def locked(
     """While it is entered, no other process writes a file or folder: the one place where outputs are locked.
 
     Args:
-        out: The file or folder.
         lock: The file that is locked; which process holds it is written beside it. None: `.NAME.lock` beside `out`,
             which goes with the lock.
         wait: For so many seconds, while another process holds it; -1: as long as it does.
         named: What the error calls it; None: by its path.
-        error: The class of the error.
-
-    Raises:
-        UnmaskError: Another process writes it meanwhile; the error says which.
-        WriteError: The folder of the lock is read-only.
+        error: The class of the error, which says which other process writes it.
     """
     stays, lock = lock is not None, lock or out.with_name(f".{out.name}.lock")
     holder, of_system = lock.with_name(f"{lock.name}.json"), FileLock(lock)

@@ -46,9 +46,8 @@ class HubName:
 def hub_name(source: str | Path) -> HubName | None:
     """The name that a string is, or None where it is a path.
 
-    Whatever exists is a path. So is what can only be a mistyped one, for which the network is not asked: a `Path`; a
-    name with more than one `/`; one that begins with `.`, `/` or `~`, ends as files do, or has signs that the hub does
-    not allow; and one in a folder that is there.
+    Whatever exists is a path. So is what can only be a mistyped one, for which the network is not asked: a `Path`; what
+    the hub allows no name to be; one that ends as files do; and one in a folder that is there.
     """
     if not isinstance(source, str):
         return None
@@ -79,18 +78,21 @@ OF_MODELS = (
 
 def _lack(folder: Path, *, weights: bool) -> str | None:
     """The file that a folder must have and has not: of a vocabulary, and of a network where `weights` are needed."""
-    needed = []
-    if weights:
-        needed = [CONFIG, WEIGHTS]
-        if not (folder / WEIGHTS).is_file() and (index := folder / INDEX).is_file():
-            try:  # the files that share the weights
-                names = sorted(set(parse_json(index)["weight_map"].values()))
-                needed = [CONFIG, *(Path(name).name for name in names)]
-            except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-                raise ModelError(f"{index}: damaged ({error}); remove the model from the hub's cache") from error
+    needed = [CONFIG, WEIGHTS] if weights else []
+    if weights and not (folder / WEIGHTS).is_file() and (index := folder / INDEX).is_file():
+        try:  # the files that share the weights
+            needed = [CONFIG, *sorted({Path(name).name for name in parse_json(index)["weight_map"].values()})]
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ModelError(f"{index}: damaged ({error}); remove the model from the hub's cache") from error
     if not any((folder / name).is_file() for name in _VOCABULARIES):
         needed.append(_VOCABULARIES[0])
     return next((name for name in needed if not (folder / name).is_file()), None)
+
+
+def _failures() -> tuple[type[Exception], ...]:
+    from huggingface_hub import errors
+
+    return OSError, RuntimeError, *errors.HfHubHTTPError.__bases__  # of its HTTP client
 
 
 def _cause(error: Exception) -> str:
@@ -135,13 +137,8 @@ def lasting_name(source: str | Path, folder: Path) -> str:
 
 
 def local_path(source: str | Path, *, weights: bool) -> Path:
-    """A path as it is; for the name of a model on the hub, the folder of its copy, with all that is needed.
-
-    That is a tokenizer and, where `weights` says so, a network.
-
-    A ModelError, or a TokenizerError without weights, says why there is none: no such model, no access, or no copy and
-    no network.
-    """
+    """A path as it is; for the name of a model on the hub, the folder of its copy, with a tokenizer and, where
+    `weights` says so, a network. A ModelError, or a TokenizerError without weights, says why there is none."""
     model = hub_name(source)
     if model is None:
         return Path(source)
@@ -161,10 +158,9 @@ def local_path(source: str | Path, *, weights: bool) -> Path:
         if part := getattr(error, "snapshot_path", None):
             copy = Path(part)
     log.info("fetching %s from the hub", model)
-    failures: tuple[type[Exception], ...] = (OSError, RuntimeError, *errors.HfHubHTTPError.__bases__)
     try:
         folder = Path(str(snapshot(local_files_only=False)))
-    except failures as error:  # which ones, depends on its HTTP client
+    except _failures() as error:
         lack = None if copy is None else _lack(copy, weights=weights)
         if copy and lack is None and isinstance(error, errors.LocalEntryNotFoundError | ConnectionError):
             return copy  # the hub has more files, but none that must be there
@@ -191,7 +187,6 @@ def fetch_sentence_files(model: HubName, folder: Path) -> None:
     import huggingface_hub
     from huggingface_hub import errors
 
-    failures: tuple[type[Exception], ...] = (OSError, RuntimeError, *errors.HfHubHTTPError.__bases__)
     names = [MODULES]
     for name in names:
         # The cache may know that there is none: it was asked for, or all files were listed.
@@ -205,7 +200,7 @@ def fetch_sentence_files(model: HubName, folder: Path) -> None:
         if not (folder / name).is_file() and not is_absent:
             try:
                 huggingface_hub.hf_hub_download(model.name, name, revision=folder.name)
-            except failures as error:
+            except _failures() as error:
                 is_answer = isinstance(error, errors.EntryNotFoundError)
                 if not is_answer or isinstance(error, errors.LocalEntryNotFoundError):
                     log.warning(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import functools
 import inspect
 import logging
@@ -32,7 +31,7 @@ _fork = {"is_new": False, "loops_ran": False}  # of this process, where it is a 
 
 
 def _note_fork() -> None:
-    """Of a child: whether compiled loops have run in its parent. GNU's OpenMP ends a child that runs them again."""
+    # GNU's OpenMP ends a child that runs compiled loops again after its parent did.
     parallel = sys.modules.get("numba.np.ufunc.parallel")
     _fork.update(is_new=True, loops_ran=bool(getattr(parallel, "_is_initialized", False)))
 
@@ -86,16 +85,8 @@ def public(function: Callable[P, Value]) -> Callable[P, Value]:
 
 
 def _kinds(annotation: object) -> list[str]:
-    """The plain types that an annotation is of, as its text says; empty where one is not plain."""
-    if not isinstance(annotation, str):
-        return []
-    nodes, names = [ast.parse(annotation, mode="eval").body], []
-    while nodes:
-        node = nodes.pop()
-        if isinstance(node, ast.BinOp):
-            nodes += [node.left, node.right]
-        else:
-            names.append(ast.unparse(node))
+    """The plain types that an annotation is of, as its text says, the last one first; empty where one is not plain."""
+    names = [name.strip() for name in reversed(annotation.split("|"))] if isinstance(annotation, str) else []
     return names if set(names) <= _KINDS.keys() else []
 
 

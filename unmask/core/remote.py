@@ -56,9 +56,8 @@ Value = TypeVar("Value")
 
 def address_of(name: object) -> str | None:
     """The address that a name is; None: it is a path. What `Path` makes of one, with a slash less, counts as well."""
-    if not isinstance(name, str | os.PathLike) or not isinstance(os.fspath(name), str):
-        return None
-    match = _ADDRESS.fullmatch(os.fspath(name))
+    text = os.fspath(name) if isinstance(name, str | os.PathLike) else None
+    match = _ADDRESS.fullmatch(text) if isinstance(text, str) else None
     return None if match is None else f"{match[1]}://{match[2]}"
 
 
@@ -72,22 +71,14 @@ def path_at(out: str | Path) -> Path | None:
 
 
 def cache() -> Path:
-    """The folder of what was fetched, and of what is to be sent."""
     if named := os.environ.get(CACHE):
         return Path(named)
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unmask"
 
 
 def local_copies(*names: Any) -> list[Any]:
-    """Replaces addresses by what was fetched from them, unless it was before; everything else stays.
-
-    Returns:
-        For the address of a file, it; for that of a folder, the folder with all that is below it there; for that of a
-        pattern, all that match.
-
-    Raises:
-        CorpusError: There is nothing, it cannot be read, or a package for such addresses is missing.
-        WriteError: The disk is full.
+    """Replaces addresses of files, folders and patterns by what was fetched from them, unless it was before; everything
+    else stays. A CorpusError says that there is nothing, it cannot be read, or a package for such addresses is missing.
     """
     paths: list[Any] = []
     for name in names:
@@ -289,10 +280,7 @@ def output_at(
 
     With `resume`, what is at the address is fetched first, so that work goes on on any machine. With `overwrite` it is
     removed. One process of a machine writes to an address at a time; two machines that write to one address spoil it.
-
-    Args:
-        out: Path or address.
-        claim: Makes the claim to the folder; None: a file is written.
+    `claim` makes the claim to the folder; None: a file is written.
     """
     if (here := path_at(out)) is not None:
         yield Output(here)

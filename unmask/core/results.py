@@ -99,11 +99,9 @@ class Result(Readable):
         return type(other) is type(self) and self.to_dict() == other.to_dict()
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
         return {name: value for name, value in self.__dict__.items() if not name.startswith("_")}
 
     def shown(self) -> Iterator[Shown]:
-        """The tables and lines of a terminal or a notebook."""
         yield json.dumps(self.to_dict(), indent=1)
 
 
@@ -132,7 +130,6 @@ class Finished(Readable):
             raise AttributeError(f"{type(self).__name__} has no {name!r}") from None
 
     def to_dict(self) -> dict[str, Any]:
-        """The object that `--json` prints."""
         return self.summary
 
 
@@ -194,7 +191,6 @@ def margin(interval: Sequence[float] | None, shown: str = ".3f", *, of: float | 
 
 
 def over(unit: str) -> str:
-    """The head of a column with intervals."""
     return f"± 95 %, over {unit}"
 
 
@@ -205,7 +201,6 @@ def documents(summary: Mapping[str, Any]) -> str:
 
 
 def sentence(text: str) -> str:
-    """A remark as a sentence."""
     return f"{text[:1].upper()}{text[1:]}."
 
 
@@ -298,10 +293,10 @@ class Reporter:
 
 
 class SilentReporter(Reporter):
-    """Says nothing: of several processes the first one speaks."""
+    """Of several processes the first one alone takes notes."""
 
     def note(self, text: Shown) -> None:
-        """Nothing."""
+        pass
 
 
 EVERY_SECONDS = 0.25

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -52,8 +53,8 @@ ENDS = np.iinfo(np.int64)
 def test_keys_are_counted(keys: list[int], cut: int, run_keys: int, above: int) -> None:
     """However keys are cut into parts, and however few fit into memory."""
     expected = sorted(Counter(map(int, keys)).items())
-    with TemporaryDirectory() as folder:
-        counter = KeyCounter(Path(folder), run_keys=run_keys)
+    with TemporaryDirectory() as folder, patch.object(lexicon_module, "RUN_KEYS", run_keys):
+        counter = KeyCounter(Path(folder))
         for begin in range(0, len(keys), cut):
             counter.add(np.array(keys[begin : begin + cut], dtype=np.int64))
         parts = list(counter.merged())
@@ -114,15 +115,10 @@ def build(
     run_keys: int = 1 << 20,
     **options: int | None,
 ) -> Lexicon:
-    return build_lexicon(
-        chunks_of(documents, chunk),
-        tokenizer,
-        LexiconSettings.model_validate({"size": 10_000, "min_count": 1} | options),
-        frequencies=frequencies_of(tokenizer, documents),
-        data_sha256="data",
-        scratch=scratch,
-        run_keys=run_keys,
-    )
+    settings = LexiconSettings.model_validate({"size": 10_000, "min_count": 1} | options)
+    chunks, frequencies = chunks_of(documents, chunk), frequencies_of(tokenizer, documents)
+    with patch.object(lexicon_module, "RUN_KEYS", run_keys):
+        return build_lexicon(chunks, tokenizer, settings, frequencies=frequencies, data_sha256="data", scratch=scratch)
 
 
 def plain(lexicon: Lexicon) -> dict[Collocation, tuple[float, int]]:
@@ -211,7 +207,8 @@ def test_what_joins_may_stand_within_but_not_at_the_ends(tokenizer: Tokenizer, t
 
 def informativeness(tokenizer: Tokenizer, documents: list[Document], scratch: Path, **cut: int) -> np.ndarray:
     chunks, frequencies = chunks_of(documents, cut.get("chunk"))(), frequencies_of(tokenizer, documents)
-    return informativeness_of(chunks, tokenizer, frequencies, scratch=scratch, run_keys=cut.get("run_keys", 1 << 20))
+    with patch.object(lexicon_module, "RUN_KEYS", cut.get("run_keys", 1 << 20)):
+        return informativeness_of(chunks, tokenizer, frequencies, scratch=scratch)
 
 
 def naive_informativeness(tokenizer: Tokenizer, documents: list[Document], kinds: int) -> dict[int, float]:

@@ -49,21 +49,19 @@ _NO_KEYS = Counted(_NONE, _NONE)
 
 
 class KeyCounter:
-    """Counts keys, of which `run_keys` are held in memory, the others in files in a folder of its own."""
+    """Counts keys, of which `RUN_KEYS` are held in memory, the others in files in a folder of its own."""
 
-    def __init__(self, folder: Path, *, run_keys: int = RUN_KEYS) -> None:
-        self.run_keys = run_keys
+    def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._runs: list[Path] = []
         self._new: list[Ints] = []
         self._num_new, self._table = 0, _NO_KEYS
 
     def add(self, keys: Ints) -> None:
-        """Counts each of these once more."""
         self._new.append(keys)
         self._num_new += len(keys)
-        if self._num_new >= self.run_keys:
-            self._gather(self.run_keys)
+        if self._num_new >= RUN_KEYS:
+            self._gather(RUN_KEYS)
 
     def _gather(self, most: int) -> None:
         """Takes the new keys into the table, which moves to the disk where it has so many."""
@@ -77,15 +75,15 @@ class KeyCounter:
 
     def merged(self) -> Iterator[Counted]:
         """What was counted, in increasing order of the keys, a range of them at a time."""
-        self._gather(1 if self._runs else self.run_keys)
+        self._gather(1 if self._runs else RUN_KEYS)
         if not self._runs:
             yield self._table
             return
         runs = [Counted(*np.load(path, mmap_mode="r")) for path in self._runs]
         # Keys between which about `run_keys` keys of all runs lie, from samples of each run.
-        stride = max(1, self.run_keys // (4 * len(runs)))
+        stride = max(1, RUN_KEYS // (4 * len(runs)))
         sample = np.sort(np.concatenate([run.keys[::stride] for run in runs]))
-        inner = np.unique(sample[:: max(1, self.run_keys // stride)][1:])
+        inner = np.unique(sample[:: max(1, RUN_KEYS // stride)][1:])
         places = [np.concatenate([[0], np.searchsorted(run.keys, inner), [len(run.keys)]]) for run in runs]
         for part in range(len(inner) + 1):
             ranges = [slice(place[part], place[part + 1]) for place in places]
@@ -93,12 +91,12 @@ class KeyCounter:
         del runs  # unmaps the files before they go
 
     def above(self, count: int) -> Counted:
-        """The keys that were seen more often than this; they must fit into memory."""
+        """The keys that were seen more often; they must fit into memory."""
         parts = [Counted(part.keys[part.counts > count], part.counts[part.counts > count]) for part in self.merged()]
         return Counted(*map(np.concatenate, zip(*parts, strict=True)))
 
 
-_temporary = partial(tempfile.TemporaryDirectory, None, ".lexicon-", ignore_cleanup_errors=True)
+_temporary = partial(tempfile.TemporaryDirectory, prefix=".lexicon-", ignore_cleanup_errors=True)
 
 
 def _sum(parts: Sequence[Counted]) -> Counted:
@@ -127,13 +125,10 @@ _BROKEN = "\ufffd"  # of a character that several tokens make together
 class Role(IntEnum):
     """What a word is to a collocation."""
 
-    BARRIER = 0
-    JOINER = 1
-    WORD = 2
+    BARRIER, JOINER, WORD = range(3)
 
 
 def role_of(text: str) -> Role:
-    """What a word of this text is to a collocation."""
     if any(letter.isalnum() or letter == _BROKEN or unicodedata.category(letter)[0] == "M" for letter in text):
         return Role.WORD
     return Role.JOINER if all(letter.isspace() or letter in _JOINERS for letter in text) else Role.BARRIER
@@ -170,8 +165,8 @@ class WordReader:
         self.ordinary = tokenizer.ordinary
 
     def read(self, input_ids: NDArray[np.integer[Any]], word_starts: NDArray[Any], lengths: Ints) -> TokenWords:
-        """Finds the words of some documents, or pieces of documents, one behind another, by their tokens, where words
-        begin (both [num_tokens]), and how many of the tokens each has ([num_documents])."""
+        """The words of some documents, or pieces of them, one behind another: tokens and word starts are [num_tokens],
+        lengths [num_documents]."""
         if not len(input_ids):
             return TokenWords(_NONE, _NONE, np.zeros(0, dtype=bool), _NONE, _NONE, 0)
         ids = np.asarray(input_ids, dtype=np.int64)
@@ -261,22 +256,20 @@ class Lexicon:
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the content."""
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     def to_bytes(self) -> bytes:
-        """The file's content, the same for the same lexicon."""
+        """The same for the same lexicon."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         facts = {"format": _FORMAT, "version": VERSION, **self.facts}
         # One entry of metadata: safetensors writes several in any order.
         return safetensors.numpy.save(arrays, metadata={_FACTS: json.dumps(facts, sort_keys=True)})
 
     def save(self, path: Path) -> None:
-        """Writes the file."""
         write_atomically(path, self.to_bytes())
 
     def check_tokenizer(self, tokenizer: Tokenizer, *, name: str) -> None:
-        """Refuses another tokenizer than the one that it was made with, by a DataError."""
+        """Raises a DataError where it was made with another tokenizer."""
         if self.facts["tokenizer_sha256"] != tokenizer.fingerprint:
             raise DataError(
                 f"{name}: the lexicon was made with another tokenizer than the one in use; make it anew with "
@@ -314,7 +307,7 @@ Words = Callable[[str], Iterator[tuple[Ints, TokenWords]]]
 
 
 def _find(keys: Ints, looked_up: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """Looks keys up in a sorted table. Returns: their numbers in it (any where they are not), and whether they are."""
+    """Numbers of keys in a sorted table (any where they are not in it), and whether they are in it."""
     if not len(keys):
         return np.zeros(len(looked_up), dtype=np.int64), np.zeros(len(looked_up), dtype=bool)
     place = np.minimum(np.searchsorted(keys, looked_up), len(keys) - 1)
@@ -334,13 +327,13 @@ class FrequentGrams:
     whole: NDArray[np.bool_]  # [number of words], bool: words proper; false for what joins
 
 
-def _frequent_grams(words: Words, settings: LexiconSettings, scratch: Path, run_keys: int) -> FrequentGrams:
+def _frequent_grams(words: Words, settings: LexiconSettings, scratch: Path) -> FrequentGrams:
     # 1. How often each stands in the corpus
     levels: list[Counted] = []
     num_words = 0
     for n in range(1, settings.max_words + 1):
         with _temporary(dir=scratch) as folder:
-            counter = KeyCounter(Path(folder), run_keys=run_keys)
+            counter = KeyCounter(Path(folder))
             for _, chunk in words("counting words" if n == 1 else f"counting {n} words in a row"):
                 num_words += chunk.num_words if n == 1 else 0
                 grams = list(chunk.grams(n))
@@ -424,12 +417,7 @@ RARE = 10
 
 
 def informativeness_of(
-    chunks: Iterable[TokenChunk],
-    tokenizer: Tokenizer,
-    frequencies: Ints,
-    *,
-    scratch: Path,
-    run_keys: int = RUN_KEYS,
+    chunks: Iterable[TokenChunk], tokenizer: Tokenizer, frequencies: Ints, *, scratch: Path
 ) -> NDArray[np.float32]:
     """How much each token of the vocabulary says of its neighbours: the mean of their pointwise mutual information.
 
@@ -456,7 +444,7 @@ def informativeness_of(
     by_kind, by_token = np.zeros(num_kinds, dtype=np.int64), np.zeros(size)
     different, logs = np.zeros(size), np.zeros(size)
     with _temporary(dir=scratch) as folder:
-        counter = KeyCounter(Path(folder), run_keys=run_keys)
+        counter = KeyCounter(Path(folder))
         for chunk in chunks:
             ids = chunk.input_ids.astype(np.int64)
             piece = np.repeat(np.arange(len(chunk.lengths)), chunk.lengths)
@@ -500,19 +488,14 @@ def build_lexicon(
     data_sha256: str,
     scratch: Path,
     notify: Notify = ignore,
-    run_keys: int = RUN_KEYS,
 ) -> Lexicon:
     """Finds the collocations of a corpus. The same corpus gives the same lexicon, however it is cut into chunks.
 
     Args:
         chunks: The corpus, gone through `max_words` + 2 times.
-        tokenizer: Whose tokens it has.
-        settings: What a collocation is, and how many there are at most.
         frequencies: [vocab_size]: how often each id stands in the corpus.
-        data_sha256: Its fingerprint.
+        data_sha256: The fingerprint of the corpus.
         scratch: An existing folder for temporary files.
-        notify: Called with the progress.
-        run_keys: Keys that are counted in memory at a time.
     """
     reader, num_tokens = WordReader(tokenizer), int(frequencies.sum())
 
@@ -527,11 +510,10 @@ def build_lexicon(
             ids = chunk.input_ids.astype(np.int64)
             yield ids, reader.read(ids, chunk.word_starts, chunk.lengths)
 
-    grams = _frequent_grams(words, settings, scratch, run_keys)
+    grams = _frequent_grams(words, settings, scratch)
     levels, num_words = grams.levels, grams.num_words
-    informativeness = informativeness_of(
-        counting("counting neighbours"), tokenizer, frequencies, scratch=scratch, run_keys=run_keys
-    )
+    neighbours = counting("counting neighbours")
+    informativeness = informativeness_of(neighbours, tokenizer, frequencies, scratch=scratch)
     # Ranked over all lengths together. The minimum over all cuts makes the PMI of long and short ones comparable: a
     # longer one is no stronger than what its weakest cut says. What begins or ends with a sign that joins words is
     # none, nor what chance makes more often.

@@ -139,8 +139,7 @@ def find_split(names: Sequence[str | Path], *, by_name: bool = True, announce: b
     something beside `train`. Files that are named one by one, or by a pattern, are trained on whatever they are called.
 
     Args:
-        names: Files, folders (all files below them that can be read), patterns such as `data/**/*.txt`, or folders
-            written by `datasets`' `save_to_disk`.
+        names: Files, folders, patterns such as `data/**/*.txt`, or folders written by `datasets`' `save_to_disk`.
         by_name: Whether names of files say what they are for; else all are trained on.
         announce: Whether the log says what is read for what, and what is not read.
 
@@ -191,18 +190,18 @@ def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
         part_of = dict(zip(names, map(_part_of, map(Path, names)), strict=True))
         train, held = ([name for name in names if part_of[name] == part] for part in ("train", "validation"))
         others = [name for name in names if part_of[name] is None]
-        if not by_name or not train or len(train) + len(others) == len(names):
-            return SourceSplit(list(map(_source, paths)), [])
-        sizes = {name: path.stat().st_size for name, path in zip(names, paths, strict=True)}
-        if 2 * sum(sizes[name] for name in others) > sum(sizes.values()):
+        has_parts = by_name and bool(train) and len(train) + len(others) < len(names)
+        size = {name: path.stat().st_size for name, path in zip(names, paths, strict=True)}
+        if has_parts and 2 * sum(size[name] for name in others) > sum(size.values()):
+            has_parts = False
             if announce:
                 log.warning(
-                    "%s: names of some files say that they are parts of a dataset (%s), but most of the text is in "
-                    "others: all are trained on; name the files that are to be read, and those to hold out in "
-                    "corpus.validation",
+                    "%s: the names of some files say that they are parts of a dataset (%s), but most of the text is in "
+                    "others: all are trained on; name the files to read, and those to hold out in corpus.validation",
                     folder,
                     listed([name for name in names if name not in others], 3),
                 )
+        if not has_parts:
             return SourceSplit(list(map(_source, paths)), [])
         files = ([_source(folder / name) for name in part] for part in (train, held))
     if announce:
@@ -218,40 +217,32 @@ def _readable_files(folder: Path, announce: bool) -> list[Path]:
     """The files below a folder that hold text, as far as their names and JSON's first rows say."""
     inside = sorted(path for path in folder.rglob("*") if path.is_file())
     files: list[Path] = []
-    no_rows: list[Path] = []
     for path in inside:
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if bare_suffix(path) not in SUFFIXES or hidden:
             continue
         name = path.name.lower()
         bare = name.removesuffix(path.suffix.lower()) if path.suffix.lower() in COMPRESSIONS else name
-        is_text = bare_suffix(path) != ".json" or (bare not in NO_TEXT and holds_rows(path))
-        (files if is_text else no_rows).append(path)
+        if bare_suffix(path) != ".json" or (bare not in NO_TEXT and holds_rows(path)):
+            files.append(path)
     if any(SUFFIXES[bare_suffix(path)] in TABLES for path in files):
         files = [path for path in files if bare_suffix(path) not in CODE]
     card = folder / _CARD
     if card in files and any(path.suffix.lower() != card.suffix for path in files):
         files.remove(card)
-    names = listed([path.name for path in no_rows], 3)
-    if announce and (others := set(inside) - set(files) - set(no_rows)):
-        kinds = ", ".join(sorted({_CARD if path == card else path.suffix or path.name for path in others}))
-        log.warning(
-            "%s: files of other kinds, cards and hidden ones are passed over: %d (%s)", folder, len(others), kinds
-        )
-    if announce and no_rows:
-        log.warning("%s: .json files without rows are passed over: %d (%s)", folder, len(no_rows), names)
+    if announce and (others := set(inside) - set(files)):
+        by_name = {path for path in others if path == card or not path.suffix or bare_suffix(path) == ".json"}
+        kinds = listed(sorted({path.name if path in by_name else path.suffix for path in others}))
+        what = "files of other kinds, JSON without rows, cards and hidden ones are passed over"
+        log.warning("%s: %s: %d (%s)", folder, what, len(others), kinds)
     if not files:
-        rows = f"; of .json files those with rows, which {names} is not" if no_rows else ""
-        raise CorpusError(f"{folder}: no file in this folder can be read; {_SUPPORTED}{rows}")
+        raise CorpusError(f"{folder}: no file in this folder can be read; {_SUPPORTED}; of .json files those with rows")
     return files
 
 
 def _part_of(path: Path) -> str | None:
-    """`train`, `validation` or `test`; None where a name says nothing, or two things.
-
-    A folder with such a name says it of all that is in it; else the file's own name does; else a word of a folder's
-    name.
-    """
+    """`train`, `validation` or `test`, by a folder of that name, else the file's own name, else a word of a folder's
+    name; None where these say nothing, or two things."""
     folders = [name.lower() for name in path.parts[:-1]]
     for words in (folders, _LETTERS.findall(path.name.lower()), _LETTERS.findall(" ".join(folders))):
         if parts := {_PART_OF_WORD[word] for word in words if word in _PART_OF_WORD}:
@@ -330,16 +321,14 @@ def _stream_files(names: Iterable[Any]) -> Iterator[tuple[Any, str | None]]:
 
 
 def names_to_keep(names: Sequence[object]) -> list[str]:
-    """Sources as the settings of prepared data name them: a pipe by its file, `<(pipes/1.txt)`.
-
-    The number that a shell gives to a pipe (/dev/fd/63) says nothing the next time.
-    """
+    """Sources as the settings of prepared data name them: a pipe by its file, `<(pipes/1.txt)`, since the number that a
+    shell gives to it (/dev/fd/63) is another one the next time."""
     lasting = []
     for name, file in _stream_files(names):
-        if file is not None:
-            lasting.append(STDIN if file == STDIN_FILE else f"{_AS_PIPE}{file}{_PIPE_END}")
-        else:
+        if file is None:
             lasting.append(lasting_source(name) if isinstance(name, str | Path) else "texts in memory")
+        else:
+            lasting.append(STDIN if file == STDIN_FILE else f"{_AS_PIPE}{file}{_PIPE_END}")
     return lasting
 
 
@@ -443,12 +432,8 @@ class InMemory:
     content: Any
 
     def keep(self, folder: Path, *, notify: Notify = ignore) -> Path:
-        """Writes them into a folder, which is replaced once all of them came.
-
-        Raises:
-            CorpusError: There is none among them, or something is neither a text nor a row.
-            WriteError: The disk is full, or the folder cannot be made.
-        """
+        """Writes them into a folder, which is replaced once all of them came. A CorpusError says that there is none
+        among them, or that something is neither a text nor a row."""
         with whole_folder(folder) as partial:
             _write(self.content, partial, notify)
         return folder
@@ -459,14 +444,11 @@ Texts = str | Path | Sequence[str | Path] | Iterable[str] | Iterable[Mapping[str
 
 
 def paths_or_texts(texts: Texts | None) -> list[Named] | None:
-    """What a user gives as text: paths, or texts that are in memory.
+    """Paths, or texts that are in memory; a CorpusError of what is neither, or empty.
 
     A list of strings is of paths, if one of them is there or ends like a file that can be read, and of texts, if none
     does and there is white space in one. Whatever else can be iterated is texts or rows. What an address names
     (`s3://bucket/corpus`) is fetched, see `unmask.core.remote`.
-
-    Raises:
-        CorpusError: There is nothing in it, it is neither, or an address cannot be read.
 
     Example: `["a.txt", "b.txt"]` are paths; `["Some words.", "Others."]` and `iter(["word"])` are texts.
     """
@@ -501,11 +483,7 @@ def paths_or_texts(texts: Texts | None) -> list[Named] | None:
 def keep_as_files(
     names: Sequence[Named], folder: Path, *, reuse: bool = False, notify: Notify = ignore
 ) -> Iterator[str | Path]:
-    """Replaces what is no file by one: `-` and pipes by what comes out of them, texts in memory by a folder of them.
-
-    Raises:
-        CorpusError, WriteError: As `keep_stream` and `InMemory.keep`.
-    """
+    """Replaces what is no file by one: `-` and pipes by what comes out of them, texts in memory by a folder of them."""
     for name, file in _stream_files(names):
         if isinstance(name, InMemory):
             yield name.keep(folder / GIVEN, notify=notify)

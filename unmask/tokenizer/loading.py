@@ -59,9 +59,8 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
             string, the name of a model on the hub. Other forms in a folder are read by transformers.
 
     Raises:
-        TokenizerError: There is none, it is damaged, it lacks what an encoder needs, the configuration beside a
-            `vocab.txt` says of its text what is neither true nor false, or it needs transformers, which is not
-            installed or has no fast tokenizer of this kind.
+        TokenizerError: There is none, it or its configuration is damaged, it lacks what an encoder needs, or it needs
+            transformers, which is not installed or has no fast tokenizer of this kind.
     """
     file = source = local_path(source, weights=False)
     is_folder = os.path.isdir(source)
@@ -112,11 +111,8 @@ def with_commit(settings: TokenizerSettings) -> TokenizerSettings:
 
 
 def as_tokenizer(source: Any) -> Tokenizer:
-    """Takes ours, a `tokenizers.Tokenizer`, a transformers fast tokenizer, or what `load_tokenizer` takes.
-
-    Raises:
-        TokenizerError: It is none of these (a slow transformers tokenizer has no `tokenizers` backend).
-    """
+    """Takes ours, a `tokenizers.Tokenizer`, a transformers fast tokenizer, or what `load_tokenizer` takes; else it is a
+    TokenizerError (a slow transformers tokenizer has no `tokenizers` backend)."""
     if isinstance(source, Tokenizer):
         return source
     if isinstance(source, tokenizers.Tokenizer):
@@ -199,11 +195,8 @@ def _read_vocab_txt(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokeniz
         )
     if lowercase is None:  # a vocabulary without capital letters was made of lowercased text
         lowercase = all(entry == entry.lower() for entry in vocab if entry not in SPECIAL_TOKENS and entry[:1] != "[")
-        log.info(
-            "%s: its entries say %s (do_lower_case in tokenizer_config.json would decide it)",
-            file,
-            "that case is folded" if lowercase else "that case counts",
-        )
+        case = "is folded" if lowercase else "counts"
+        log.info("%s: its entries say that case %s (do_lower_case in %s would decide it)", file, case, CONFIG)
     tokenizer = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix=PREFIX))
     tokenizer.normalizer = normalizers.BertNormalizer(
         lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=part_ideographs is not False

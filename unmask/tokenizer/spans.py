@@ -89,17 +89,10 @@ def join_spans(parts: Iterable[tuple[int, Spans]]) -> Spans:
 
 def closed_loop(heads: list[int]) -> bool:
     """Whether words hang on each other in a circle: for each the number of its head, its own for a root."""
-    free = [False] * len(heads)
-    for start in range(len(heads)):
-        path, word = set(), start
-        while not free[word] and heads[word] != word:
-            if word in path:
-                return True
-            path.add(word)
-            word = heads[word]
-        for seen in path:
-            free[seen] = True
-    return False
+    above = own = np.array(heads, dtype=np.int64)
+    for _ in range(len(heads).bit_length()):
+        above = above[above]  # twice as far up
+    return bool((own[above] != above).any())
 
 
 def read_fields(row: Mapping[str, Any], text: str, fields: Mapping[str, str]) -> Spans:
@@ -178,16 +171,12 @@ def written_fields(spans: Spans) -> dict[str, list[list[Any]]]:
     """Annotations as `read_fields` reads them; a word whose head was cut away is a root, an empty word is left out."""
     rows: dict[str, list[list[Any]]] = {}
     for column, entries in spans.items():
-        if column != "dependencies":
-            rows[column] = [[span.begin, span.end, span.label] for span in entries if span.begin < span.end]
-            continue
-        place: dict[int, int] = {}
-        for number, span in enumerate(entries):
-            if span.begin < span.end:
-                place[number] = len(place)
-        rows[column] = [
-            [*entries[number][:3], place.get(number + entries[number].head, own)] for number, own in place.items()
-        ]
+        filled = [number for number, span in enumerate(entries) if span.begin < span.end]
+        rows[column] = [list(entries[number][:3]) for number in filled]
+        if column == "dependencies":
+            place = {number: own for own, number in enumerate(filled)}
+            for (number, own), row in zip(place.items(), rows[column], strict=True):
+                row.append(place.get(number + entries[number].head, own))
     return rows
 
 
@@ -284,8 +273,8 @@ _SPACES = np.array([c for c in range(0x3001) if chr(c).isspace()], dtype=np.uint
 class TokenPlaces:
     """Where the tokens of some texts stand, one text behind another."""
 
-    begin: Ints  # [num_tokens], int64: characters, counted through all texts
-    end: Ints  # likewise
+    begin: Ints  # [num_tokens], int64, as `end`: characters, counted through all texts
+    end: Ints
     lengths: Ints  # [num_texts], int64: tokens of each text
     word_starts: NDArray[np.bool_]  # [num_tokens], bool
 
@@ -315,10 +304,8 @@ def column_types(labels: Mapping[str, Sequence[str]]) -> dict[str, type[np.unsig
 def align(
     texts: Sequence[str], places: TokenPlaces, spans: Sequence[Spans], labels: Mapping[str, Sequence[str]]
 ) -> dict[str, Aligned]:
-    """Annotates the tokens of some texts with their annotations, column by column.
-
-    `spans` are those of each text; `labels` of each column, in the order of their numbers: a DataError names another.
-    """
+    """Annotates the tokens of some texts, column by column, by the `spans` of each text. `labels` are those of each
+    column, in the order of their numbers: a DataError names another."""
     text_begin = np.cumsum([0, *map(len, texts)])
     inked = ~np.isin(np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32), _SPACES)
     num_chars, columns = len(inked), {}
@@ -372,7 +359,7 @@ def align(
 
 
 def _subtrees(words: Sequence[Span], counts: Sequence[int], own: Ints, before: Ints, behind: Ints) -> Ints:
-    """For each token the bits of its word's subtree; `counts` are the words of each text."""
+    """For each token the bits of its word's subtree; `counts` are words a text."""
     if not words:
         return np.zeros_like(own)
     number = np.arange(len(words))

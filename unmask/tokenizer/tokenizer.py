@@ -249,16 +249,12 @@ class Tokenizer:
         special_names: Mapping[str, str | None] | None = None,
         class_name: str = ANY_CLASS,
     ) -> None:
-        """Wraps a `tokenizers.Tokenizer`.
+        """Wraps a copy of a `tokenizers.Tokenizer`; a TokenizerError names a special token that is missing.
 
         Args:
-            backend: The tokenizer; it is copied.
             special_names: The tokens of the roles pad, unk, cls, sep and mask, where they are not the usual ones; None
                 for a role without one.
             class_name: Of transformers' class, where the folder that it came from named one.
-
-        Raises:
-            TokenizerError: A special token is missing.
         """
         if (highest := max(backend.get_vocab(with_added_tokens=True).values(), default=0)) >= MOST_IDS:
             raise TokenizerError(  # before the library writes it, which ends the process where ids are that far apart
@@ -305,12 +301,10 @@ class Tokenizer:
 
     @property
     def special_names(self) -> dict[str, str | None]:
-        """The special tokens by their roles; None where there is none."""
         return {role: None if id_ is None else self.token(id_) for role, id_ in vars(self.special).items()}
 
     @property
     def fingerprint(self) -> str:
-        """A hash of everything the tokenizer does."""
         return hashlib.sha256(self.backend.to_str().encode()).hexdigest()
 
     @cached_property
@@ -357,9 +351,14 @@ class Tokenizer:
         self.check_known(texts)
         with spelling():
             if self._memory is not None and self._memory.useful:
-                input_ids, lengths = self._memory.encode(texts)
+                tokens = self._memory.encode(texts)
             else:
-                input_ids, lengths = _joined(self._of_corpus.encode_batch_fast(list(texts), add_special_tokens=False))
+                tokens = _joined(self._of_corpus.encode_batch_fast(list(texts), add_special_tokens=False))
+        return self._encoded(texts, *tokens)
+
+    def _encoded(
+        self, texts: Sequence[str], input_ids: NDArray[np.int32], lengths: NDArray[np.int64]
+    ) -> tuple[EncodedText, NDArray[np.int64]]:
         unknown = self.unknown_in(texts, input_ids, lengths)
         return EncodedText(input_ids, self.word_starts.of_texts(input_ids, lengths), unknown), lengths
 
@@ -410,16 +409,14 @@ class Tokenizer:
         self.check_known(texts)
         with spelling():
             encodings = self._of_corpus.encode_batch(list(texts), add_special_tokens=False)
-        input_ids, lengths = _joined(encodings)
-        unknown = self.unknown_in(texts, input_ids, lengths)
-        encoded = EncodedText(input_ids, self.word_starts.of_texts(input_ids, lengths), unknown)
+        encoded, lengths = self._encoded(texts, *_joined(encodings))
         offsets = np.array([pair for encoding in encodings for pair in encoding.offsets], dtype=np.int64).reshape(-1, 2)
         text_begin = np.cumsum([0, *map(len, texts)])[:-1]
         begin, end = (offsets + np.repeat(text_begin, lengths)[:, None]).T
         return encoded, TokenPlaces(begin, end, lengths, encoded.word_starts)
 
     def encode_prompt(self, text: str) -> NDArray[np.int32]:
-        """Tokenizes a text whose `[MASK]` are masks, with the special tokens around it."""
+        """A text whose `[MASK]` are masks, with the special tokens around it."""
         return self.encode_prompts([text])[0]
 
     def encode_prompts(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
@@ -430,11 +427,8 @@ class Tokenizer:
         return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def place_prompts(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int32], NDArray[np.int64]]]:
-        """As `encode_prompts`, with the characters [begin, end) of each token [S, 2], which takes longer.
-
-        Special tokens that stand around the text have [0, 0). A `[MASK]` may have the white space beside it, which some
-        tokenizers let it take along.
-        """
+        """As `encode_prompts`, with the characters [begin, end) of each token [S, 2], which takes longer: [0, 0) of
+        special tokens around the text. A `[MASK]` may have the white space beside it."""
         self.check_known(texts, is_prompt=True)
         with spelling():
             encodings = self.backend.encode_batch(list(texts), add_special_tokens=True)
@@ -444,7 +438,7 @@ class Tokenizer:
         ]
 
     def token(self, token_id: int) -> str:
-        """The token of an id, as it stands in the vocabulary."""
+        """As it stands in the vocabulary."""
         token = self.backend.id_to_token(token_id)
         return f"<{token_id}>" if token is None else token
 
@@ -460,29 +454,24 @@ class Tokenizer:
         )
 
     def decode(self, input_ids: Sequence[int]) -> str:
-        """The text of some ids; special tokens are left out."""
+        """Without special tokens."""
         return str(self.backend.decode(list(input_ids), skip_special_tokens=True))
 
     def save(self, folder: Path, *, max_length: int, with_types: bool = False) -> None:
         """Writes `tokenizer.json` and the files of `AutoTokenizer` of transformers 4 and 5 into an existing folder.
 
-        Args:
-            folder: The folder.
-            max_length: Longest sequence of the model, special tokens included.
-            with_types: Whether the model has token types, so that transformers is to give it those of pairs.
+        `max_length` is that of the model, special tokens included; `with_types`: whether it has token types.
         """
         names = {f"{role}_token": token for role, token in self.special_names.items() if token is not None}
+        flags = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
+        added = sorted(self.backend.get_added_tokens_decoder().items())
         config = {
             "tokenizer_class": self.class_name,
             "model_max_length": max_length,
             "model_input_names": ["input_ids", *(["token_type_ids"] if with_types else []), "attention_mask"],
             "clean_up_tokenization_spaces": False,
             **names,
-        }
-        flags = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
-        added = sorted(self.backend.get_added_tokens_decoder().items())
-        config["added_tokens_decoder"] = {
-            str(id_): {flag: getattr(token, flag) for flag in flags} for id_, token in added
+            "added_tokens_decoder": {str(id_): {flag: getattr(token, flag) for flag in flags} for id_, token in added},
         }
         cutter = json.loads(self.backend.to_str())["pre_tokenizer"] or {}
         if (prefix_space := cutter.get("add_prefix_space")) is not None:
@@ -494,12 +483,11 @@ class Tokenizer:
                 (folder / name).write_text(text, encoding="utf-8")
 
     def check_known(self, texts: Iterable[str], *, is_prompt: bool = False) -> None:
-        """Makes sure that the vocabulary can spell some texts, whatever the tokenizer does with what it cannot.
+        """Makes sure that the vocabulary can spell some texts.
 
         Without an unknown token BPE leaves out a letter that it has no entry for, in silence, and Unigram gives up on
-        it; such letters are found here, each looked up once. Where each byte has an entry (byte-level BPE, or bytes to
-        fall back on) there are none. WordPiece and WordLevel look for whole words, and the library says where they do
-        not know one.
+        it; such letters are found here, each looked up once. Where each byte has an entry there are none. WordPiece and
+        WordLevel look for whole words, and the library says where they do not know one.
         """
         if self._known_letters is None:
             return

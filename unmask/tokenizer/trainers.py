@@ -69,9 +69,8 @@ COVERED = 0.9995
 def count_letters(
     normalizer: Normalizer | None, texts: Iterable[str], *, spaces: bool = False
 ) -> tuple[list[str], int, int]:
-    """The letters of normalised text, white space among them if `spaces`, most frequent first, among equally frequent
-    ones the smaller code point; how many of these make up nearly all of the text (99.95 %), so that hardly a word has
-    others; and the UTF-8 bytes of the text."""
+    """The letters of normalised text, white space among them if `spaces`, most frequent first, then the smaller code
+    point; how many of these make up nearly all of the text (99.95 %); and the UTF-8 bytes of the text."""
     counts: Counter[str] = Counter()
     num_bytes = 0
     for text in texts:
@@ -244,12 +243,8 @@ def train_chars(
     """Makes a token of each character of the text, white space included; decoding gives exactly the text.
 
     For sequences (proteins, DNA), small texts and languages without spaces. The characters follow the special tokens in
-    the order of their code points, so the same characters always give the same tokenizer.
-
-    Args:
-        vocab_size: The most entries: rarer characters become `[UNK]`. None takes all.
-        bare: Whether `[PAD]` and `[MASK]` are the only special tokens (ids 0 and 1): nothing stands around a text, and
-            a character that was not met is an error.
+    the order of their code points. Where they are more than `vocab_size`, the rarest become `[UNK]`. A `bare` tokenizer
+    has the special tokens `[PAD]` and `[MASK]` alone: a character that was not met is an error.
     """
     special = BARE_TOKENS if bare else SPECIAL_TOKENS
     tokenizer = tokenizers.Tokenizer(models.BPE())

@@ -101,12 +101,9 @@ def spelling_of(backend: tokenizers.Tokenizer) -> Spelling:
         return bytes([int(entry[1], 16)]) if entry else token.encode()
 
     # Metaspace says what stands for a space, or a normalizer that replaces spaces (as in Llama's files).
-    marks = [
-        part["replacement"] if part["type"] == "Metaspace" else part["content"]
-        for part in parts
-        if part["type"] == "Metaspace"
-        or (part["type"] == "Replace" and part["pattern"] == {"String": " "} and part["content"].strip())
-    ]
+    marks = [part["replacement"] for part in parts if part["type"] == "Metaspace"]
+    replaced = [part for part in parts if part["type"] == "Replace" and part["pattern"] == {"String": " "}]
+    marks += [part["content"] for part in replaced if part["content"].strip()]
     if marks:
         mark = marks[0].encode()
         return Spelling("metaspace", lambda token: with_bytes(token).replace(mark, b" "))
@@ -149,54 +146,31 @@ class Kind(IntEnum):
         MARK: An accent or vowel sign that combines with the character before it.
     """
 
-    BREAK = 0
-    GLUE = 1
-    REST = 2
-    SPACE = 3
-    LETTER = 4
-    DIGIT = 5
-    PUNCTUATION = 6
-    SYMBOL = 7
-    IDEOGRAPH = 8
-    MARK = 9
+    BREAK, GLUE, REST, SPACE, LETTER, DIGIT, PUNCTUATION, SYMBOL, IDEOGRAPH, MARK = range(10)
 
 
 # The blocks that BERT's tokenizer takes for Chinese characters.
 _IDEOGRAPHS = (
-    (0x3400, 0x4DBF),
-    (0x4E00, 0x9FFF),
-    (0xF900, 0xFAFF),
-    (0x20000, 0x2A6DF),
-    (0x2A700, 0x2CEAF),
-    (0x2F800, 0x2FA1F),
-)
+    (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2CEAF), (0x2F800, 0x2FA1F),
+)  # fmt: skip
 
 
 def kind_of(character: str) -> Kind:
     """The kind of a character. ASCII signs such as `$` and `+` are punctuation, as they are for BERT."""
     if character.isspace():
         return Kind.SPACE
-    code = ord(character)
-    category = unicodedata.category(character)
     if is_mark(character):
         return Kind.MARK
+    code, category = ord(character), unicodedata.category(character)[0]
     if any(first <= code <= last for first, last in _IDEOGRAPHS):
         return Kind.IDEOGRAPH
-    if category[0] == "L":
-        return Kind.LETTER
-    if category[0] == "N":
-        return Kind.DIGIT
-    is_sign = category[0] == "P" or 33 <= code < 127
-    return Kind.PUNCTUATION if is_sign else Kind.SYMBOL
+    other = Kind.PUNCTUATION if 33 <= code < 127 else Kind.SYMBOL
+    return {"L": Kind.LETTER, "N": Kind.DIGIT, "P": Kind.PUNCTUATION}.get(category, other)
 
 
 def kinds_of_bytes(utf8: NDArray[np.uint8], begins: NDArray[np.bool_]) -> NDArray[np.int8]:
-    """The kind of the character that each byte is a part of: [num_bytes], int8.
-
-    Args:
-        utf8: [num_bytes]: UTF-8 of some texts in a line; what is not well formed has kind `SYMBOL`.
-        begins: [num_bytes]: where a text begins; no character goes across. True at the first byte.
-    """
+    """The kind of the character that each byte of some texts in a line is a part of: [num_bytes], int8; `SYMBOL` of
+    what is no UTF-8. `begins` [num_bytes] says where texts begin, at the first byte, too."""
     leads = begins | ((utf8 & 0xC0) != 0x80)
     places = np.flatnonzero(leads)
     lead = utf8[places].astype(np.int64)

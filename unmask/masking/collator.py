@@ -45,9 +45,8 @@ class Clock:
     """The epoch and the progress, in memory that a data loader's workers share.
 
     It is set once an epoch, when no worker is at work. Within the epoch, batches are counted where they are made: a
-    loader deals them out to its workers in turn, so each worker knows the number of its batch, and the progress is the
-    same for any number of workers, however far they work ahead. The memory is a torch tensor: workers that are forked
-    inherit it, and for workers that are spawned torch's own pickling hands over the memory instead of a copy.
+    loader deals them out to its workers in turn, so each worker knows the number of its batch, however far it works
+    ahead. Workers that are forked inherit the memory of a tensor; for those that are spawned torch hands it over.
     """
 
     def __init__(self) -> None:
@@ -123,19 +122,17 @@ class MaskingCollator(Readable):
     processes. Without it every epoch has the same masks, which the log warns of when a row comes again. Loops of
     other kinds call `set_epoch`.
 
-    **Evaluation.** `Trainer` uses one collator for training and for evaluation, and lets it see no difference. So the
-    masks of evaluation are not made by the collator but by the data: `eval_dataset=collator.fixed(held_out)` are rows
-    that are masked already, always in the same way, and that the collator only pads. A data set without it gets the
-    masks of the current epoch, so its loss moves with them; the callback says so in the log, and keeps the progress of
-    the training as it is. `Trainer`'s own `eval_loss` is a mean of means, which depends on the size of a batch;
+    **Evaluation.** `Trainer` uses one collator for training and for evaluation. So the masks of evaluation are made by
+    the data: `eval_dataset=collator.fixed(held_out)` are rows that are masked already, always in the same way, and that
+    the collator only pads. A data set without it gets the masks of the current epoch, so its loss moves with them, as
+    the callback says in the log. `Trainer`'s own `eval_loss` is a mean of means, which depends on the size of a batch;
     `compute_metrics=unmask.evaluation_loss, preprocess_logits_for_metrics=unmask.token_losses` makes it the loss per
     predicted token.
 
     **Columns.** Of the features, `input_ids` is needed; `attention_mask`, `token_type_ids`, `position_ids`,
     `special_tokens_mask` and `word_starts` are understood; a column that holds one integer a token is an annotation
-    under its name. `Trainer` drops what the model does not take before a collator sees it:
-    `TrainingArguments(remove_unused_columns=False)` keeps annotations. Anything else in the features is left out of the
-    batch.
+    under its name, which `Trainer` keeps with `TrainingArguments(remove_unused_columns=False)`. Anything else is left
+    out of the batch.
 
     Attributes:
         masker: Does the masking.
@@ -158,12 +155,10 @@ class MaskingCollator(Readable):
         pad_to_multiple_of: int | None = None,
         pad_to_length: int | None = None,
     ) -> None:
-        """Makes a collator.
+        """Makes a collator. Further arguments and errors are those of `Masker.from_tokenizer`.
 
         Args:
-            tokenizer: A transformers fast tokenizer, a `tokenizers.Tokenizer`, a folder, or a name on the hub.
             strategy: A name of `unmask.masking.settings.STRATEGIES`; None: `span`, or what units and weights say.
-            units, weights, replacement, seed: As of `Masker.from_tokenizer`.
             rate: Expected share of the text's tokens that is predicted, or a schedule of it over the training, such as
                 `{"kind": "linear", "start": 0.3, "end": 0.15}`.
             frequencies: [vocab_size], where the strategy needs them; `unmask.count_tokens` counts them.
@@ -171,11 +166,6 @@ class MaskingCollator(Readable):
                 (`frequency`, `contextual` and all that needs counts), or of a run.
             pad_to_multiple_of: The length of a batch is a multiple of this.
             pad_to_length: Every batch has this length, as compiled models and TPUs need it; longer rows are an error.
-
-        Raises:
-            SettingsError: A value is unknown or out of range, or the strategy needs what a collator does not have.
-            DataError: What `tables` names cannot be used.
-            TokenizerError: The tokenizer cannot be used.
         """
         masker = Masker.from_tokenizer(
             tokenizer,
@@ -195,15 +185,7 @@ class MaskingCollator(Readable):
     def from_masker(
         cls, masker: Masker, *, pad_to_multiple_of: int | None = None, pad_to_length: int | None = None
     ) -> MaskingCollator:
-        """A collator of a masker, for settings in their long form (units, weights, `random_from`, `static`).
-
-        Args:
-            masker: Does the masking.
-            pad_to_multiple_of, pad_to_length: As of `MaskingCollator`.
-
-        Raises:
-            SettingsError: The strategy needs what a collator does not have.
-        """
+        """A collator of a masker, for settings in their long form (units, weights, `random_from`, `static`)."""
         collator = cls.__new__(cls)
         collator._begin(masker, pad_to_multiple_of, pad_to_length, None)
         return collator
@@ -249,11 +231,8 @@ class MaskingCollator(Readable):
             """Sets each epoch before its first batch is made, and looks at what is evaluated.
 
             Epochs are counted here: `state.epoch` is a share of an epoch whose length `Trainer` does not always know.
-            It is looked at once, where a resumed training begins.
-
-            Batches of an evaluation are counted like those of training where the same process makes them. So the count
-            is noted as a step begins and ends, when every batch so far is of training, and an evaluation's end brings
-            it back.
+            Batches of an evaluation are counted, too, where the same process makes them. So the count is noted as a
+            step begins and ends, when every batch so far is of training, and an evaluation's end brings it back.
             """
 
             def __init__(self) -> None:
@@ -316,9 +295,6 @@ class MaskingCollator(Readable):
             epoch: Masks of different epochs are independent.
             progress: Of the training at the epoch's begin, in [0, 1], for the rate's schedule.
             progress_a_batch: How much of it a batch is.
-
-        Raises:
-            SettingsError: A number is out of range.
         """
         if epoch < 0 or not 0.0 <= progress <= 1.0 or progress_a_batch < 0.0:
             raise SettingsError(
@@ -354,10 +330,7 @@ class MaskingCollator(Readable):
         return FixedRows(dataset, masker)
 
     def __call__(self, features: Sequence[Any]) -> dict[str, Tensor]:
-        """Makes a batch.
-
-        Args:
-            features: Each a mapping of columns, or the list of its token ids.
+        """Makes a batch of features, each a mapping of columns, or the list of its token ids.
 
         Returns:
             int64 tensors [B, S]: `input_ids`, `attention_mask`, `labels` (-100 where nothing is predicted), and

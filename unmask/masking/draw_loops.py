@@ -493,7 +493,7 @@ def _take_weighted(
     bits_T: Ints,
     marked: tuple[Bools, Bools],
 ) -> None:
-    """Marks units of a segment with probabilities in proportion to their weights; those predicted are some of them.
+    """Marks units of a segment with probabilities in proportion to their weights; some of them are predicted.
 
     `budgets` are the expected tokens that are taken and predicted (negative: all); `units` the tokens of each, where it
     begins, and room for an order; `scratch` their weights, and room for probabilities; `marked` where units are marked
@@ -530,7 +530,7 @@ def take_units(
     bits_T: Ints,
     share_T: Ints,
 ) -> tuple[Bools, Bools]:
-    """The tokens that are chosen and those that are predicted, each unit with the probability that its weight gives it.
+    """The tokens that are chosen and predicted, each unit with the probability that its weight gives it.
 
     Of equal units those with the smallest random bits are taken: the rate times their number, the fraction by chance.
     That is systematic sampling in a random order, without having to make the order.

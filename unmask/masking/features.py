@@ -79,7 +79,6 @@ def count_tokens(dataset: Any, tokenizer: Any) -> NDArray[np.int64]:
     Raises:
         DataError: A feature has no `input_ids`, or they are not integers.
         SettingsError: Ids lie outside the vocabulary.
-        TokenizerError: The tokenizer cannot be used.
     """
     known = as_tokenizer(tokenizer)
     counts = np.zeros(known.vocab_size, dtype=np.int64)

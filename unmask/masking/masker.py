@@ -84,11 +84,9 @@ class MaskedRows:
     bits: Tensor | None = None
 
     def part(self, begin: int, end: int) -> MaskedRows:
-        """Rows `begin` to `end`, without a copy."""
         return self._map(lambda tensor: tensor[begin:end])
 
     def to(self, device: torch.device) -> MaskedRows:
-        """The same on another device."""
         return self._map(lambda tensor: tensor.to(device))
 
     def _map(self, change: Callable[[Tensor], Tensor]) -> MaskedRows:
@@ -131,11 +129,11 @@ class Masker(Readable):
         frequencies: [vocab_size]: how often each id stands in the corpus; needed for `random_from="unigram"` and for
             weights by frequency.
         tables: These and others, in place of `frequencies`.
-        with_boundaries: Whether masked rows say where the units end.
+        with_boundaries: Whether masked rows say where the units end; the tokenizer must put `[CLS]` and `[SEP]` around
+            a text.
 
     Raises:
-        SettingsError: The frequencies are needed and missing, or do not fit the vocabulary; or boundaries are
-            needed and the tokenizer puts nothing around a text.
+        SettingsError: The frequencies, or those special tokens, are needed and missing.
     """
 
     def __init__(
@@ -154,10 +152,7 @@ class Masker(Readable):
                 "has no [CLS] or no [SEP] to stand there at the ends of a text; take another tokenizer, or remove "
                 "objectives.span_boundary"
             )
-        self.with_boundaries = with_boundaries
-        self.settings = settings
-        self.tokenizer = tokenizer
-        self.seed = seed
+        self.settings, self.tokenizer, self.seed, self.with_boundaries = settings, tokenizer, seed, with_boundaries
         counted = None if frequencies is None else torch.from_numpy(np.asarray(frequencies, dtype=np.int64))
         self.tables = tables or Tables(tokenizer.vocab_size, counted)
         self._latest = self.tables  # with the scores that came last
@@ -343,6 +338,6 @@ class Masker(Readable):
 
 
 def unmasked(rows: Rows) -> MaskedRows:
-    """Rows as they are: the model sees everything, and no token is to be predicted."""
+    """The model sees everything, and no token is to be predicted."""
     labels = torch.full_like(rows.input_ids, IGNORED)
     return MaskedRows(rows.input_ids, labels, (rows.segment_ids >= 0).to(torch.int64))

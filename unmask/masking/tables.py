@@ -99,12 +99,8 @@ def lexicon_tables(lexicon: str | Path, tokenizer: Any) -> Tables:
     """Reads a lexicon for a masker: `Masker.from_tokenizer(tokenizer, strategy="pmi", tables=...)`.
 
     Args:
-        lexicon: File that `unmask lexicon` has made.
+        lexicon: File that `unmask lexicon` has made; a DataError says that it was made with another tokenizer.
         tokenizer: A `tokenizers.Tokenizer`, a transformers fast tokenizer, or a folder.
-
-    Raises:
-        DataError: The file cannot be used, or was made with another tokenizer.
-        TokenizerError: The tokenizer cannot be used.
     """
     ready = as_tokenizer(tokenizer)
     content = load_lexicon(Path(lexicon))

@@ -113,9 +113,8 @@ MOST_WORDS = 5
 class CollocationUnits(Settings):
     """The longest collocation that begins at a word is a unit, whatever is in none is a whole word.
 
-    Collocations are words that stand together more often than chance makes them, from a lexicon. Going from left to
-    right, each unit is the longest entry of the lexicon that begins where the last unit has ended. A collocation never
-    leaves its segment, and no token that cannot be masked stands within.
+    Going from left to right, each unit is the longest entry of a lexicon that begins where the last unit has ended. It
+    never leaves its segment, and no token that cannot be masked stands within.
 
     Attributes:
         lexicon: File that `unmask lexicon` has made; None lets `pretrain` make one of the training text. Read by those

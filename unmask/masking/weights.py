@@ -74,8 +74,7 @@ class FrequencyWeights(Settings):
         exponent: Negative prefers the rare, positive the common; 0 is uniform.
         floor: Counts below this are taken for it, so that what stands once in the corpus is not drawn every time.
 
-    Source: Zhang et al. 2023 (WSBERT), section 3.1, for exponent -0.5. There, weights are normalised in the sentence,
-    as they are here; here, in addition, the share of masked tokens is exact.
+    Source: Zhang et al. 2023 (WSBERT), section 3.1, for exponent -0.5; here the share of masked tokens is exact.
     """
 
     kind: Literal["frequency", "rare"] = "frequency"
@@ -137,8 +136,7 @@ class InformativeWeights(Settings):
         floor: Informativeness, in nats, below which tokens are alike.
 
     Source: Sadeq et al. 2022 (InforMask), section 3: tokens are drawn by their pointwise mutual information with
-    the others, as rates that each token of the vocabulary has. There, the rates come from counting what would be masked
-    in a sample; here they follow from the table, and the share of masked tokens is exact.
+    the others. There, rates come from counting what would be masked in a sample; here they follow from the table.
     """
 
     kind: Literal["informative"] = "informative"
@@ -157,11 +155,8 @@ class InformativeWeights(Settings):
 
 
 class FirstWeights(Settings):
-    """Units of a kind take a share of the budget, as long as both they and the others last.
-
-    All units of the kind have the weight share / (their tokens), all others (1 - share) / (theirs): so of the expected
-    tokens they have their share, in each segment. Where one kind is taken whole and does not fill its share, the other
-    gets the rest.
+    """Units of a kind take a share of the budget, in each segment: their weight is share / (their tokens), that of all
+    others (1 - share) / (theirs). Where one kind is taken whole and does not fill its share, the other gets the rest.
 
     Attributes:
         of: Whether the kind is units that hold an entity, or those that hold a chunk.
@@ -302,7 +297,7 @@ class PosLossWeights(Settings):
         floor + (1 - floor) x sigmoid((its loss - mean) / deviation / temperature)
 
     Tokens without a tag are a part of speech of their own, which counts in units that have no other. A part of speech
-    that was never predicted has the mean loss. Until the first scores all units are equally likely.
+    that was never predicted has the mean loss.
 
     Attributes:
         temperature: Standard deviations of the loss that are a step of the logistic curve; the larger, the more
@@ -311,9 +306,8 @@ class PosLossWeights(Settings):
 
     Source: Yang et al. 2023, section 4 (POS-tagging weighted masking) and the code that goes with it, whose logistic
     curve this is, with temperature 1/2 and no floor. There, the weight is the probability that a word is taken in one
-    walk over the words in random order, and the loss is a moving average that takes in 1/1000 of every step; here
-    probabilities are in proportion to the weights, so the share of masked tokens is exact, and the average takes in
-    what was observed since the last refresh, as that of other scores does (`unmask.train.scores`).
+    walk over the words in random order, and the loss a moving average over steps; here probabilities are in proportion
+    to the weights, and the average is that of other scores (`unmask.train.scores`).
     """
 
     score: ClassVar[str] = "pos_loss"
@@ -381,8 +375,8 @@ class AccuracyWeights(_VocabularyScore):
     Attributes:
         power: Of w.
 
-    Source: Edman and Fraser 2025 (adaptive masking, BabyLM). There, w is a probability of each token; here it is in
-    proportion to w within a segment, and the share of masked tokens is exact.
+    Source: Edman and Fraser 2025 (adaptive masking, BabyLM). There, w is a token's probability; here that is in
+    proportion to w.
     """
 
     score: ClassVar[str] = "accuracy"

@@ -173,12 +173,11 @@ class Corpus:
         self._decisions: Decisions | None = None
 
     def all_sources(self) -> list[Source]:
-        """Training and held-out files."""
         return [*self.sources, *self.validation_sources]
 
     def pieces(self) -> Generator[tuple[Document, bool]]:
-        """Every piece with whether it is held out. Where something must be decided about all of the text (`needs`),
-        the first call reads it once more. Closing it closes the file that is being read."""
+        """Every piece with whether it is held out. Where something `needs` all of the text, the first call reads it
+        once more. Closing it closes the file that is being read."""
         self.check_held()
         decisions, self.skipped = self.decided(), Counter()
         for task in self.tasks:
@@ -359,9 +358,8 @@ class Corpus:
                 yield replace(piece, group=str(key)) if held and "clusters" in self.needs else piece, held
 
     def why(self, document: int) -> Side:
-        """Why a document is held out, or is not, by its number, as documents and shards have it. Its task is read up to
-        it. A CorpusError where there is no such document (it may have been left out by cleaning).
-        """
+        """Why a document is held out, or is not, by its number, as documents and shards have it; its task is read up to
+        it."""
         decisions = self.decided()
         task = self.tasks[number] if (number := document >> PLACE_BITS) < len(self.tasks) else None
         marked = self.read(task, decisions, Counter()) if task is not None else iter([])

@@ -86,7 +86,6 @@ class TextChunk:
     group: NDArray[np.int64] | None = None
 
     def select(self, rows: NDArray[np.bool_]) -> TextChunk:
-        """Some of its pieces."""
         columns = {entry.name: getattr(self, entry.name) for entry in fields(self)[2:]}
         for name, column in columns.items():
             if isinstance(column, list):
@@ -108,12 +107,8 @@ def chunk_bytes(source_bytes: int, *, slow: bool = False) -> int:
 def cut_chunks(
     pieces: Iterable[tuple[Document, bool]], size_bytes: int, classes: Sequence[str] | None = None, *, task: int = 0
 ) -> Iterator[TextChunk]:
-    """Groups the pieces of a task into chunks.
-
-    Args:
-        pieces: Each with whether it is held out.
-        size_bytes: A chunk ends with the piece that reaches this much text.
-        classes: Names of the documents' classes in the order of their numbers; None: documents have no classes.
+    """Groups the pieces of a task, each with whether it is held out, into chunks; one ends with the piece that reaches
+    `size_bytes`. `classes` are the names of the documents' classes in the order of their numbers; None: there are none.
     """
     class_numbers = None if classes is None else {name: number for number, name in enumerate(classes)}
 
@@ -203,7 +198,6 @@ class TextCounts:
     skipped: dict[str, int] = field(default_factory=dict)  # what was left out: reason to number
 
     def add(self, later: TextCounts) -> None:
-        """Adds those of text behind this one."""
         self.frequencies += later.frequencies
         for name in ("documents", "bytes", "without_tokens", "texts", "single_words", "left_out"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
@@ -221,8 +215,7 @@ def annotated_tokens(
     tokenizer: Tokenizer, annotator: Annotator, texts: Sequence[str], read: Sequence[Spans | None]
 ) -> tuple[EncodedText, NDArray[np.int64], dict[str, Aligned]]:
     """Tokenizes texts and annotates the tokens; `read` are annotations that came with each text. Returns the tokens of
-    all texts one behind another, how many each text has, and the columns of annotation.
-    """
+    all texts in a line, how many each text has, and the columns of annotation."""
     encoded, places = tokenizer.encode_placed(texts)
     spans = annotator.annotate(texts, read)
     return encoded, places.lengths, align(texts, places, spans, annotator.plan.labels)
@@ -236,10 +229,8 @@ def write_shards(
     annotator: Annotator | None = None,
     count: Callable[[int], None] = lambda num_bytes: None,
 ) -> TextCounts:
-    """Tokenizes a chunk and writes its shards. The same chunk always gives the same files, byte for byte.
-
-    `count` is called after each batch with its bytes of text.
-    """
+    """Tokenizes a chunk and writes its shards: for the same chunk always the same files, byte for byte. `count` is
+    called after each batch with its bytes of text."""
     widths = {} if annotator is None else column_types(annotator.plan.labels)
     vocab_size, unknown_id = tokenizer.vocab_size, tokenizer.special.unk
     frequencies = np.zeros((2, vocab_size), dtype=np.int64)
@@ -307,14 +298,8 @@ def token_rows(
     numbers: Mapping[str, NDArray[np.int64]],
     annotations: Mapping[str, NDArray[np.unsignedinteger]] | None = None,
 ) -> pa.RecordBatch:
-    """Rows of a shard; see `unmask.data.store`.
-
-    Args:
-        input_ids, word_starts: [num_tokens], one row behind another.
-        lengths: [num_rows]: tokens of each.
-        numbers: By column, [num_rows]: `document`, `offset` and `num_bytes`, perhaps `label`, perhaps `group`.
-        annotations: By column, [num_tokens].
-    """
+    """Rows of a shard, see `unmask.data.store`: `lengths` and columns of `numbers` are [num_rows], all else is
+    [num_tokens], one row behind another."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int32)  # of Arrow's lists; a batch is far below 2^31 tokens
     np.cumsum(lengths, out=offsets[1:])
 
@@ -344,7 +329,6 @@ def save_shard(root: Path, name: str, batches: Sequence[pa.RecordBatch]) -> Shar
 
 
 def cannot_write(root: Path, error: OSError) -> DataError:
-    """The error for a full or failing disk."""
     return DataError(
         f"{root}: cannot be written ({error.strerror or error}); make room and run the same command again: "
         "`unmask prepare` goes on from what is done"
@@ -440,12 +424,8 @@ def data_folder(root: Path) -> ClaimedFolder:
 @contextmanager
 def holding(folder: ClaimedFolder, part: tuple[int, int] | None = None) -> Iterator[None]:
     """While it is entered, no other process writes here, or, with a part (number, of how many), does that part: those
-    of other parts may do theirs. After an error, what no later try goes on from is removed.
-
-    Raises:
-        DataError: Another process writes here, or the folder is a file, or holds files that are not ours.
-        WriteError: The folder is closed to us.
-    """
+    of other parts may do theirs. After an error, what no later try goes on from is removed. A DataError says that
+    another process writes here, or that the folder is a file, or holds files that are not ours."""
     root, parts = folder.root, folder.root / PARTS
     folder.check(resume=True)
     for split in (root / TRAIN, root / VALIDATION):
@@ -475,8 +455,8 @@ def holding(folder: ClaimedFolder, part: tuple[int, int] | None = None) -> Itera
 
 
 def open_split(root: Path, manifest: Manifest, split: Split) -> TokenStore:
-    """Opens a split of the prepared data in `root`; a DataError where a file is missing, or, of small data, damaged. Of
-    large data that is an error when it is read."""
+    """Opens a split of the prepared data in `root`; a DataError where a file is missing or damaged, of large data when
+    it is read."""
     is_small = manifest.tokens <= CHECKED_AT_ONCE
     files = checked_files(root, split, content=is_small)
     check = (lambda number: None) if is_small else (lambda number: _check_shard(root, split.files[number]))

@@ -42,17 +42,15 @@ class HeldGroups(NamedTuple):
     description: str  # for the log
 
     def arrays(self) -> dict[str, Any]:
-        """All of it as arrays."""
         return {"held_keys": self.keys, "held_facts": np.frombuffer(json.dumps(self[1:]).encode(), dtype=np.uint8)}
 
 
 def choose_groups(keys: Ints, sizes: Ints, share: float, *, what: str = "groups", alone: int = 0) -> HeldGroups:
-    """Chooses the groups that are held out.
+    """Chooses the groups that are held out, a `share` of the text.
 
     Args:
         keys: [G], int64: hashes of the groups, all different, two at the least.
         sizes: [G]: how much text each has.
-        share: Of the text that should be held out.
         what: What the groups are, for the log.
         alone: Documents without a value in the column: each goes by its text.
     """
@@ -184,9 +182,9 @@ class Clusters:
     def choose(
         self, share: float, *, stays: NDArray[np.bool_] | None = None, what: str = "clusters"
     ) -> tuple[HeldGroups, Ints]:
-        """The clusters that are held out, a share of the text, and for each text, in the order in which they came, the
-        key of its cluster. Texts count that `stays`, [num_texts], says; None: all. A CorpusError where there is one
-        cluster only."""
+        """The clusters that are held out, a share of the text, and the key of each text's cluster, in the order in
+        which they came. Texts count that `stays`, [num_texts], says; None: all. A CorpusError where there is one
+        cluster."""
         texts, root = self.texts(), self.of_texts()
         weights = texts["size"] if stays is None else texts["size"] * stays
         roots, cluster = np.unique(root, return_inverse=True)
@@ -202,11 +200,9 @@ class Clusters:
 
 @compiled
 def _join_alike(parent_N: Ints, values_N: Codes, order_N: Ints, bytes_NK: Bytes, least: int, most: int) -> None:
-    """Joins clusters of members that are alike, which at least `least` of their bytes [N, K] say; changes `parent_N`, a
-    member of the same cluster, smaller unless it is the smallest.
-
-    Members are compared that have equal values, which stand together in the order; each with `most` before it.
-    """
+    """Joins clusters of members of which at least `least` bytes [N, K] agree; `parent_N` is a member of the same
+    cluster, smaller unless it is the smallest. Compared are members with equal values, which stand together in the
+    order, each with `most` before it."""
     begin = 0
     for place in range(1, len(order_N)):
         if values_N[order_N[place]] != values_N[order_N[place - 1]]:

@@ -67,10 +67,9 @@ _mix = cast(Callable[[int], int], compiled(cast(Any, hashing.mix)))
 @compiled
 def _hash_texts(codes_C: Codes, ends_N: Ints, folded: Codes) -> tuple[Ints, Ints, Ints, Ints]:
     """Hashes of the normal forms of texts [N], numbers of their words [N], hashes of their shingles [S], and where each
-    text's shingles end [N].
+    text's shingles end [N]. A text without words counts as one word, as it is.
 
-    `folded` is, by code point, what it counts as: 0 stands between words, `_DIGIT` is a digit. Code points beyond the
-    table are themselves. A text without words counts as one word, as it is.
+    `folded` is what code points count as: 0 stands between words, `_DIGIT` is a digit; beyond it they are themselves.
     """
     num_texts, table = len(ends_N), len(folded)
     normal_N, num_words_N = np.empty(num_texts, dtype=np.int64), np.empty(num_texts, dtype=np.int64)
@@ -150,10 +149,8 @@ def _hash_minima(
 
 @compiled
 def similarity(one: Ints, other: Ints) -> float:
-    """Jaccard similarity of two texts by their sketches: exact where both have fewer than 1,024 shingles.
-
-    Else it is an estimate from the 1,024 smallest that they have together. At 0.8 its standard deviation is 0.0125.
-    """
+    """Jaccard similarity of two texts by their sketches: exact where both have fewer than 1,024 shingles, else
+    estimated from the 1,024 smallest that they have together, at 0.8 with a standard deviation of 0.0125."""
     a, b, union, both = 0, 0, 0, 0
     most = len(one) + len(other) if len(one) < SKETCH and len(other) < SKETCH else SKETCH
     while union < most and (a < len(one) or b < len(other)):
@@ -163,9 +160,7 @@ def similarity(one: Ints, other: Ints) -> float:
         elif a == len(one) or other[b] < one[a]:
             b += 1
         else:
-            both += 1
-            a += 1
-            b += 1
+            both, a, b = both + 1, a + 1, b + 1
     return both / union
 
 
@@ -192,7 +187,7 @@ class HashedTexts:
 
 
 def hash_texts(texts: Sequence[str]) -> HashedTexts:
-    """Finds the normal forms and shingles of texts, of one at the least."""
+    """The normal forms and shingles of texts, of which there is one at least."""
     codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     ends = np.cumsum(np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)))
     folded = _folded(_MANY_CODES if len(codes) and codes.max() >= _FEW_CODES else _FEW_CODES)
@@ -269,11 +264,8 @@ class HeldTexts:
     def _add(self, texts: list[str]) -> None:
         self.number += len(texts)
         keys = list(map(text_hash, texts))
-        new = {
-            key: text
-            for key, text in zip(keys, texts, strict=True)
-            if key not in self.texts and key <= self._most_hash
-        }  # fmt: skip
+        each = zip(keys, texts, strict=True)
+        new = {key: text for key, text in each if key not in self.texts and key <= self._most_hash}
         if new:
             hashed = hash_texts(list(new.values()))
             bands = hashed.signatures(np.arange(len(new)), NUM_HASHES)[0]
@@ -346,28 +338,21 @@ class LeakSearch:
 
     With `every`, each training text that is like a held-out one is reported; else a held-out text for which one was
     found is not compared any more.
-
-    Attributes:
-        held: The held-out texts.
-        forms: [F], int64: their normal forms, sorted.
-        sketches: Of each form.
-        bands: [B], int64: the bands of all forms, sorted; `form_of[begins[b] : ends[b]]` have the bth.
-        known: [power of two]: whether a shingle with these last bits is among the sketches; one in 8 or so that is not
-            counts as there.
-        leaks: Of the texts since `begin`.
     """
 
     def __init__(self, held: HeldTexts, *, every: bool = False) -> None:
         self.held, self.every = held, every
         of_form = {text.normal: text for text in held.texts.values()}
         texts = [of_form[form] for form in sorted(of_form)]
-        self.forms = np.array([text.normal for text in texts], dtype=np.int64)
+        self.forms = np.array([text.normal for text in texts], dtype=np.int64)  # [F], sorted
         self.sketches = [text.sketch for text in texts]
         bands = np.array([text.bands for text in texts], dtype=np.int64).ravel()
+        # The bands of all forms, sorted: `form_of[begins[b] : ends[b]]` have the bth.
         order = np.argsort(bands, kind="stable")
         self.bands, self.begins = np.unique(bands[order], return_index=True)
         self.ends = np.append(self.begins[1:], len(bands))
         self.form_of = order // NUM_BANDS
+        # Whether a shingle with these last bits is among the sketches; one in 8 or so that is not counts as there.
         num_places, number = _LEAST_PLACES, sum(map(len, self.sketches))
         while num_places < number * _PLACES_A_SHINGLE and num_places < _MOST_PLACES:
             num_places *= 2
@@ -382,8 +367,8 @@ class LeakSearch:
         self._is_open = np.ones(len(self.forms), dtype=np.bool_)  # whether a form is still compared
 
     def look(self, texts: Sequence[str], held: NDArray[np.bool_], offset: Ints) -> NDArray[np.bool_]:
-        """Compares the texts of the next pieces [N], of which some are held out [N] and begin at an offset [N] in their
-        document. Returns [N]: which training texts are near-duplicates; all of them only with `every`."""
+        """Which texts of the next pieces [N] are training texts that nearly stand in the held-out text: all only with
+        `every`."""
         leaking = np.zeros(len(texts), dtype=np.bool_)
         if not len(self.forms):
             return leaking
@@ -478,12 +463,10 @@ class NearDuplicates:
 
     @property
     def summary(self) -> str:
-        """The figures in words."""
         if not self.compared:
             return f"no held-out {self.unit} were compared with the training text, since there are none"
-        number = f"{self.compared:,} held-out {self.unit}"
-        if self.compared < self.held_out:
-            number = f"{self.compared:,} of the {self.held_out:,} held-out {self.unit}, chosen by a hash,"
+        chosen = f" of the {self.held_out:,}" if self.compared < self.held_out else ""
+        number = f"{self.compared:,}{chosen} held-out {self.unit}{', chosen by a hash,' if chosen else ''}"
         if not self.share:
             return f"none of {number} has a near-duplicate in the training text"
         kinds = (
@@ -508,7 +491,6 @@ class NearDuplicates:
         return f"warning: {line}{advice}"
 
     def plain(self) -> dict[str, Any]:
-        """For JSON, with the share."""
         return {**dataclasses.asdict(self), "share": self.share}
 
 

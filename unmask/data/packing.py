@@ -56,7 +56,6 @@ class EpochOrder:
         self._block: tuple[tuple[int, int], Ints] = (-1, -1), np.zeros(0, dtype=np.int64)  # its place, and its pieces
 
     def num_windows(self, epoch: int) -> int:
-        """Windows of an epoch."""
         return len(self._mixed(epoch)) if self._is_mixed else int(self._blocks(epoch)[1][-1])
 
     def pieces(self, epoch: int, window: int) -> Ints:
@@ -171,15 +170,9 @@ def best_fit(lengths: Ints, by_length: Ints, row_length: int, overhead: int) -> 
             num_long += 1
     cuts = rest if whole < 2 * LEAST_CUT else rest // LEAST_CUT + num_long
     most = full.sum() + len(by_length) + cuts
-    rows = _Rows(
-        np.full(row_length + 1, _NONE, dtype=np.int64),
-        np.full(most, _NONE, dtype=np.int64),
-        np.zeros(2, dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-        np.empty(most, dtype=np.int64),
-    )
+    placed = np.empty((4, most), dtype=np.int64)
+    last, before = np.full(row_length + 1, _NONE, dtype=np.int64), np.full(most, _NONE, dtype=np.int64)
+    rows = _Rows(last, before, np.zeros(2, dtype=np.int64), placed[0], placed[1], placed[2], placed[3])
     for piece in range(len(lengths)):
         for number in range(full[piece]):
             _write(rows, rows.counts[0], piece, number * whole, whole)
@@ -203,8 +196,8 @@ def best_fit(lengths: Ints, by_length: Ints, row_length: int, overhead: int) -> 
                 _add(rows, cut + overhead, piece, start, cut)
                 start += cut
                 length -= cut
-    placed = rows.counts[1]
-    return rows.row[:placed], rows.piece[:placed], rows.start[:placed], rows.length[:placed]
+    num = rows.counts[1]
+    return rows.row[:num], rows.piece[:num], rows.start[:num], rows.length[:num]
 
 
 class PackedColumns(NamedTuple):
@@ -242,10 +235,7 @@ def fill(
     into: RowColumns,
 ) -> tuple[Ints, Ints]:
     """Fills rows with the tokens of their fragments; see `fill_rows`. `cls` and `sep` are -1 where there is none.
-
-    Returns:
-        [F] each, in rows that stand in one line: the place of each fragment's first token, and that of its segment.
-    """
+    Returns [F] each, in rows in a line: the place of each fragment's first token, and that of its segment."""
     at, first = np.empty(len(rows.source), dtype=np.int64), np.empty(len(rows.source), dtype=np.int64)
     for row in range(len(rows.begins) - 1):
         place = begin = row * rows.row_length
@@ -304,20 +294,17 @@ class PackedRows:
         return len(self.begins) - 1
 
     def part(self, begin: int, end: int) -> PackedRows:
-        """Rows `begin` to `end`, without a copy."""
         fragments = slice(*self.begins[[begin, end]].tolist())
         columns = (column[fragments] for column in self._columns())
         return PackedRows(self.begins[begin : end + 1] - self.begins[begin], *columns)
 
     def in_order(self, order: Ints) -> PackedRows:
-        """The rows in another order."""
         counts = np.diff(self.begins)[order]
         ends = np.cumsum(counts)
         fragments = np.repeat(self.begins[order] - ends + counts, counts) + np.arange(len(self.piece))
         return PackedRows(np.concatenate([[0], ends]), *(column[fragments] for column in self._columns()))
 
     def followed_by(self, other: PackedRows) -> PackedRows:
-        """These rows and others behind them."""
         columns = map(np.concatenate, zip(self._columns(), other._columns(), strict=True))
         return PackedRows(np.concatenate([self.begins, other.begins[1:] + self.begins[-1]]), *columns)
 
@@ -338,15 +325,8 @@ class PackedRows:
 
 
 def pack_pieces(lengths: Ints, *, row_length: int, overhead: int) -> PackedRows:
-    """Packs pieces into rows.
-
-    Args:
-        lengths: [num_pieces]: tokens of each piece; empty ones are passed over.
-        row_length: Positions of a row.
-        overhead: Special tokens of each fragment.
-
-    Returns:
-        The rows; `piece` is an index into `lengths`.
+    """Packs pieces of these lengths [num_pieces] into rows, each fragment with `overhead` special tokens; empty ones
+    are passed over. `piece` of the rows is an index into `lengths`.
 
     Example: pieces of 3, 2 and 9 tokens in rows of 7 without overhead: the long piece fills a row, and its last two
     tokens close the row of the short ones: `[(2, 0, 7)], [(0, 0, 3), (1, 0, 2), (2, 7, 2)]`.

@@ -24,7 +24,7 @@ import numpy as np
 import pyarrow as pa
 import tokenizers
 
-from unmask.core.errors import CorpusError, DataError, SettingsError, TokenizerError
+from unmask.core.errors import CorpusError, DataError, SettingsError, TokenizerError, listed
 from unmask.core.files import writing
 from unmask.core.results import Notify, counted, ignore
 from unmask.data.annotations import AnnotationPlan, choose_origins, plan_annotation, read_gazetteer
@@ -162,11 +162,10 @@ def prepare(  # noqa: PLR0912, PLR0913  (what goes in, how it is done, and what 
         Unfinished: Parts, or a join, have come as far as they can by now.
         CorpusError: A file cannot be read, there is too little text, or the column of labels holds no classes.
         TokenizerError: The tokenizer cannot be used, or not be trained with these settings.
-        DataError: The tokenizer does not know more of the text than `corpus.max_unknown` allows; the folder is a file,
-            holds other files or, with `resume`, data made with other settings or of other sources; a worker died; the
-            disk is full; or an annotation of `annotation` is missing.
-        SettingsError: A number of workers that cannot be; both `resume` and `overwrite`; workers and a cluster; a
-            cluster that is not there; parts of text from a pipe or from memory; or a pipeline that is not installed.
+        DataError: The tokenizer does not know enough of the text (`corpus.max_unknown`); the folder is a file, holds
+            other files or, with `resume`, other data; a worker died; the disk is full; or an annotation is missing.
+        SettingsError: A number of workers that cannot be; arguments that exclude each other; a cluster that is not
+            there; parts of text from a pipe or from memory; or a pipeline that is not installed.
     """
     # 1. What excludes each other
     shared = part is not None or join
@@ -278,13 +277,8 @@ class Preparation:
         self.work = Work(root, light, size_bytes, sample, plan, decided)
 
     def go_on(self, executor: Executor | None, tasks: Sequence[ReadTask], *, is_part: bool) -> Manifest | str:
-        """Does some of the tasks, and joins the results of all of them, unless this is a part of the work.
-
-        Without an executor, which does tasks, it ends where some must be done next.
-
-        Returns:
-            The manifest, or what is to be done next, in words.
-        """
+        """Does some of the tasks and, unless this is a part of the work, joins the results of all. Without an executor
+        it ends where tasks must be done next. Returns the manifest, or what is to be done next, in words."""
         self._run(executor, "look", tasks)
         if self.corpus.needs and load_arrays(self.work.file(DECISIONS), self._key) is None:
             if is_part:
@@ -314,7 +308,6 @@ class Preparation:
         return "when all parts have come so far, put the data together (--join)" if is_part else self._finish()
 
     def _run(self, executor: Executor | None, kind: Kind, tasks: Sequence[ReadTask]) -> None:
-        """Does some of the tasks, as far as they are not done."""
         if executor is None or (kind == "look" and not self.corpus.needs):
             return
         if kind == "shards" and (done := sum(self.work.result("shards", task) is not None for task in tasks)):
@@ -329,17 +322,15 @@ class Preparation:
         """What the tasks came to, one by one; in the end a DataError that names all that are not done."""
         missing = []
         for task in self.tasks:
-            arrays = self.work.result(kind, task)
-            if arrays is not None:
+            if (arrays := self.work.result(kind, task)) is not None:
                 yield task, arrays
             else:
                 missing.append(str(task.number + 1))
         if missing:
-            shown = ", ".join(missing[:8]) + (", ..." if len(missing) > 8 else "")
             raise DataError(
                 f"{self.work.root}: {len(missing):,} of {len(self.tasks):,} tasks are not done, or of other text or "
-                f"settings ({shown}; of n parts, part 1 does 1, n + 1, 2 n + 1 ...); run the same command again, or "
-                "the parts that were stopped"
+                f"settings ({listed(missing, 8)}; of n parts, part 1 does 1, n + 1, 2 n + 1 ...); run the same command "
+                "again, or the parts that were stopped"
             )
 
     def _settled_by(self, tokenizer: Tokenizer) -> str:

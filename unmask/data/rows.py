@@ -80,11 +80,9 @@ class Rows:
     token_type_ids: Tensor | None = None
 
     def to(self, device: torch.device) -> Rows:
-        """The same rows on another device."""
         return self.map(lambda tensor: tensor.to(device, non_blocking=True))
 
     def part(self, begin: int, end: int) -> Rows:
-        """Rows `begin` to `end`, without a copy."""
         return self.map(lambda tensor: tensor[begin:end])
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Rows:
@@ -100,7 +98,6 @@ class Rows:
 
     @property
     def shape(self) -> tuple[int, int]:
-        """(B, S)."""
         num_rows, length = self.input_ids.shape
         return num_rows, length
 
@@ -121,7 +118,6 @@ def fill_rows(
     Args:
         packed: The fragments, as `pack_pieces` packs them.
         length: Positions of a row.
-        tokenizer: For the special tokens, and for which tokens may be masked.
         source: [F]: where in the text the tokens of each fragment begin.
         key: [F]: the hash by which each is masked.
         text: Token ids without special tokens, and word starts: [num_tokens] each.
@@ -252,7 +248,7 @@ class Share(NamedTuple):
     world_size: int = 1
 
     def part(self, size: int) -> slice:
-        """Which of `size` rows; empty, maybe, where there are fewer rows than processes."""
+        """Which of `size` rows; none, maybe, where there are fewer rows than processes."""
         return slice(size * self.rank // self.world_size, size * (self.rank + 1) // self.world_size)
 
 
@@ -283,10 +279,7 @@ class RowStream:
     """Packs the pieces of a store into rows, epoch after epoch.
 
     Args:
-        store: The tokens.
-        tokenizer: For the special tokens and for which tokens may be masked.
         length: Positions of a row, unless a batch asks for others.
-        seed: Of the order.
         shuffle: False keeps the order of the corpus, for evaluation.
         pairs: What pairs segments are made of; None makes none.
         with_labels: Whether rows tell the classes of documents (`Rows.classes["label"]`). Every segment carries that
@@ -321,13 +314,8 @@ class RowStream:
         self._overhead = len(tokenizer.special.around) if pairs is None else PAIR_OVERHEAD
         if length <= self._overhead:
             raise DataError(f"rows of {length} positions have no room for text beside {self._overhead} special tokens")
-        self.store = store
-        self.tokenizer = tokenizer
-        self.length = length
-        self.seed = seed
-        self.shuffle = shuffle
-        self.pairs = pairs
-        self.with_labels = with_labels
+        self.store, self.tokenizer, self.length, self.seed = store, tokenizer, length, seed
+        self.shuffle, self.pairs, self.with_labels = shuffle, pairs, with_labels
         self._order = EpochOrder(store, seed=seed, shuffle=shuffle)
         self._window: Window | None = None
         self._thread = ThreadPoolExecutor(1, "unmask-window") if ahead else None
@@ -344,7 +332,6 @@ class RowStream:
         """The batch at a place.
 
         Args:
-            cursor: The place.
             num_rows: Rows of the batch. Where they do not divide the epoch's last window, its batches have fewer,
                 but about equally many: a step on a few rows would move the weights as far as one on many.
             length: Positions of its rows. Where it changes within a window, what is left of the window is packed
@@ -400,7 +387,6 @@ class RowStream:
         return Cursor(cursor.epoch + 1, 0, 0, lengths)
 
     def window(self, cursor: Cursor) -> Window:
-        """The window that a cursor is in."""
         place = replace(cursor, row=0)
         last = self._window
         if last is None or last.place != place:
@@ -439,7 +425,6 @@ class RowStream:
         return Window(place, rows, texts)
 
     def _filled(self, packed: PackedRows, texts: GatheredPieces, length: int) -> Rows:
-        """Rows of a window with their tokens and classes."""
         number, begins_segment = texts.number(packed.piece), packed.half == 0
         source = texts.begin[number] + packed.start
         rows, at, first = fill_rows(

@@ -157,7 +157,6 @@ class MappedShard:
         self.num_pieces = int(self.first[-1])
 
     def batches(self) -> Iterator[pa.RecordBatch]:
-        """Its record batches, without a copy."""
         return (batch for batch in pa.ipc.open_stream(self._content) if len(batch))
 
 
@@ -188,11 +187,8 @@ class TokenStore:
         check: Callable[[int], None] = lambda number: None,
     ) -> None:
         """Opens the shards of a split, in order: all at once, or, with what the manifest says of them, the first one.
-        `check` is called with the number of a shard before it is first opened.
-
-        Raises:
-            DataError: One that is opened is missing or is not a token shard.
-        """
+        `check` is called with the number of a shard before it is first opened. A DataError names one that is missing or
+        no token shard."""
         self._files, self._check = files, check
         self._entries, self._checked = entries, set[int]()
         self._open: OrderedDict[int, MappedShard] = OrderedDict()  # those that were used last
@@ -218,7 +214,6 @@ class TokenStore:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of all pieces."""
         return int(self.counts.tokens.sum())
 
     def _shard(self, number: int) -> MappedShard:
@@ -351,10 +346,7 @@ class _Table(NamedTuple):
 
 
 def document_frequencies(store: TokenStore, vocab_size: int) -> NDArray[np.int64]:
-    """In how many rows of the shards (documents, or pieces of long ones) each id stands: [vocab_size].
-
-    Only some strategies need it. Memory is bounded: rows are taken in groups of some million tokens.
-    """
+    """In how many rows of the shards (documents, or pieces of long ones) each id stands: [vocab_size]."""
     counts: NDArray[np.int64] = np.zeros(vocab_size, dtype=np.int64)
     for chunk in store.chunks(CHUNK_TOKENS):
         piece_of = np.repeat(np.arange(len(chunk.lengths), dtype=np.int64), chunk.lengths)

@@ -41,11 +41,11 @@ def clean(
     first: int = 0,
     left_out: Mapping[int, str] | None = None,
 ) -> Iterator[Document]:
-    """Changes texts and leaves documents out, which `skipped` counts.
+    """Changes texts and leaves documents out, which `skipped` counts; those that stay are numbered from `first` on.
 
-    Duplicates are documents that come in one piece; of a longer one, every piece stays. Documents that are left have
-    numbers without gaps, from `first` on. `left_out` says why documents are left out that stood before, by their places
-    among those that cleaning leaves otherwise; None leaves out those whose text was met before.
+    Duplicates are documents that come in one piece; of a longer one, every piece stays. `left_out` says why documents
+    are left out, by their places among those that cleaning leaves otherwise; None leaves out texts that were met
+    before.
     """
     gone = duplicates = 0
     seen: set[bytes] = set()  # 100 bytes a text, where all of the corpus is not looked at first
@@ -258,10 +258,8 @@ def plan_corpus(
                 return
             yield piece
 
-    if not hold_out:
-        return CorpusPlan(unit, reason, "nothing", 0.0, PIECE_CHARS)
-    if has_files:
-        return CorpusPlan(unit, reason, "file", 0.0, PIECE_CHARS)
+    if not hold_out or has_files:
+        return CorpusPlan(unit, reason, "file" if hold_out else "nothing", 0.0, PIECE_CHARS)
     if settings.holdout_from == "end" or isinstance(settings.holdout_groups, ColumnGroups):
         where: Literal["end", "group"] = "end" if settings.holdout_from == "end" else "group"
         return CorpusPlan(unit, reason, where, settings.holdout, PIECE_CHARS)

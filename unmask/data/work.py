@@ -122,7 +122,7 @@ class Work:
         return key_of(content)
 
     def file(self, name: str, task: ReadTask | None = None) -> Path:
-        """A file that is there only while the data is made, perhaps of a task."""
+        """A file that is there only while the data is made, of a task where one is given."""
         return self.root / PARTS / (name if task is None else name.format(f"{task.number:05d}"))
 
     def result(self, kind: Kind, task: ReadTask) -> Mapping[str, Any] | None:
@@ -138,42 +138,37 @@ class Work:
         """What was decided about all of the text, or about a task's documents."""
         if not self.corpus.needs:
             return Decisions()
-        arrays = load_arrays(self.file(DECISIONS), of_task=None if task is None else task.number)
-        if arrays is None:
-            raise changed(self.file(DECISIONS))
-        return Decisions(arrays)
+        return Decisions(self._needed(DECISIONS, of_task=None if task is None else task.number))
 
     def held(self) -> HeldTexts:
         """What is held out."""
-        arrays = load_arrays(self.file(SETTLED))
-        if arrays is None:
-            raise changed(self.file(SETTLED))
         held = HeldTexts()
-        held.join(arrays)
+        held.join(self._needed(SETTLED))
         return held
+
+    def _needed(self, name: str, of_task: int | None = None) -> Mapping[str, Any]:
+        if (arrays := load_arrays(self.file(name), of_task=of_task)) is None:
+            raise changed(self.file(name))
+        return arrays
 
     # What a process loads once for many tasks
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The one in the folder."""
         return load_tokenizer(self.root / TOKENIZER)
 
     @cached_property
     def annotator(self) -> Annotator | None:
-        """None where nothing is annotated."""
         return None if self.plan is None else Annotator(self.plan)
 
     @cached_property
     def search(self) -> LeakSearch:
-        """Of training text in what is held out."""
         return LeakSearch(self.held(), every=self.corpus.settings.leaks == "drop")
 
     def __getstate__(self) -> dict[str, Any]:
         return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
 
     def write(self, chunk: TextChunk, count: Count) -> TextCounts:
-        """Writes the shards of a chunk; see `write_shards`."""
         return write_shards(chunk, self.tokenizer, self.root, annotator=self.annotator, count=count)
 
 
@@ -295,7 +290,6 @@ def read_counts(arrays: Mapping[str, Any], vocab_size: int = 0) -> tuple[TextCou
 
 
 def changed(path: Path) -> DataError:
-    """The error that a file of the preparation is gone or damaged."""
     return DataError(f"{path}: was changed meanwhile, or the text was; run the same command again")
 
 
@@ -345,7 +339,7 @@ LOOK_SECONDS = 0.05
 
 
 class WorkerProcesses:
-    """Does tasks in this process and in worker processes (`workers` at most), started as there is work, or before.
+    """Does tasks in this process and in worker processes, `workers` at most, which are started as there is work.
 
     A worker is a fresh interpreter, never a fork: a fork of a process that has threads may hang. It does not outlive
     this process, even where that is killed: it waits for the other end of a pipe to close.
@@ -436,7 +430,6 @@ class WorkerProcesses:
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Ends the workers: they have nothing to do, or what they do is of no use any more."""
         if self._pool is not None:
             self._alive.close()
             self._pool.shutdown()
@@ -454,8 +447,8 @@ def _death_of_workers() -> Iterator[None]:
         ) from error
 
 
+# Of a worker: `work`, with what was loaded for it, and `done_bytes`, which all workers here share.
 _worker: dict[str, Any] = {}
-"""In a worker: `work`, with what was loaded for it, and `done_bytes`, those that all workers here have done."""
 
 
 def _begin(ending: Connection, done_bytes: Any) -> None:

@@ -99,11 +99,10 @@ class Origin:
 
 def base_models(checkpoint: str, folder: Path) -> tuple[str, ...]:
     """The names by which the hub knows what a model is or comes from, given its lasting name
-    (`unmask.core.hub.lasting_name`) and its folder.
+    (`unmask.core.hub.lasting_name`) and its folder: its own name, or what its card says under `base_model`.
 
-    They are its own name where it was given by that. Of a folder they are what its card says under `base_model`: what
-    began as a model of the hub still comes from it. `_name_or_path` of a config.json is not used, since a relative
-    path in it (`runs/first`) looks like a name, and a wrong name would show a stranger's model on the hub.
+    `_name_or_path` of a config.json is not used, since a relative path in it (`runs/first`) looks like a name, and a
+    wrong name would show a stranger's model on the hub.
     """
     if not Path(checkpoint).is_absolute():
         return (checkpoint.partition("@")[0],)
@@ -151,10 +150,9 @@ def card_head(
 ) -> str:
     """The head of a card, without the lines around it, as huggingface_hub writes it.
 
-    `task` is the hub's name of what the model does, and that for people; `base` the names on the hub of what it began
-    as; `library` what loads it; `more` are further keys. `figures` are what was measured on a part of the data: the
-    name of its files, `validation` or `test`, and by names for people the hub's name of the metric and the value, or
-    None where it is undefined.
+    `task` is the hub's name of what the model does, and that for people; `base` what it began as; `library` what loads
+    it; `more` are further keys. `figures` are what was measured on a part of the data: the name of its files,
+    `validation` or `test`, and by names for people the hub's name of the metric and the value, None if undefined.
     """
     from huggingface_hub import EvalResult, ModelCardData  # a fifth of a second, for those who write a card
 

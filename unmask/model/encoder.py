@@ -211,15 +211,11 @@ class Encoder(nn.Module):
 class MaskedLM(nn.Module):
     """An encoder with the masked-language-model head, and others where objectives or a task have them.
 
-    Args:
-        config: Of the encoder.
-        heads: Each stands in the model under its own name (`unmask.model.layers`); the order is that in which weights
-            are drawn.
+    Each of the heads stands in it under its own name (`unmask.model.layers`), in the order in which weights are drawn.
 
     Attributes:
         unused_weights: Weights of the folder that it was loaded from which are neither used nor trained, but written
             back (BERT's pooler), by the names they have there.
-        pad_id: Fills rows up.
     """
 
     def __init__(self, config: EncoderConfig, heads: Sequence[Head] = ()) -> None:
@@ -233,12 +229,10 @@ class MaskedLM(nn.Module):
         self.unused_weights: dict[str, Tensor] = {}
 
     def find_head(self, kind: type[H]) -> H | None:
-        """The head of a kind, where the model has one."""
         return next((module for module in self.children() if isinstance(module, kind)), None)
 
     @property
     def label_names(self) -> tuple[str, ...] | None:
-        """The classes of whole texts; None: there is no such head."""
         head = self.find_head(LabelHead)
         return None if head is None else head.names
 
@@ -292,9 +286,7 @@ _VARIANTS = 64  # of a block: first, local and global layers, times the shapes o
 
 def compile_model(model: MaskedLM, *, backend: str = "inductor", tuned: bool = False) -> None:
     """Lets a model, on its device and with its compute type, train with compiled parts; its weights keep their names.
-
-    `tuned` chooses the kernels of matrix products by trying them, which takes minutes.
-    """
+    `tuned` chooses the kernels of matrix products by trying them, which takes minutes."""
     from torch._dynamo import config, maybe_mark_dynamic  # takes longer to import than torch itself
 
     config.recompile_limit = max(config.recompile_limit, _VARIANTS)
@@ -359,7 +351,6 @@ def attention_received(encoder: Encoder, input_ids_BS: Tensor, *, segment_ids_BS
 
 
 def draw(weight: Tensor, std: float, generator: torch.Generator) -> None:
-    """Draws from a normal distribution, cut at two standard deviations."""
     nn.init.trunc_normal_(weight, 0.0, std, -2.0 * std, 2.0 * std, generator=generator)
 
 
@@ -369,15 +360,11 @@ def initialise(model: MaskedLM, *, seed: int, method: Initialisation = "depth_sc
     All are truncated normal, cut at two standard deviations; that of embeddings is `initializer_range` in either way:
     the decoder is tied to them, and larger ones would make confident guesses of an untrained model.
 
-    Args:
-        model: Its weights are overwritten.
-        seed: The same seed gives the same weights.
-        method: The standard deviation of matrices.
+    The method says the standard deviation of matrices:
 
-            - `truncated_normal`: `initializer_range`. Source: BERT (Devlin et al. 2019), as its released code has it.
-            - `depth_scaled`: the same, but output projections and the head are divided by sqrt(2 x layers), so that
-              the residual stream does not grow with depth. Source: ModernBERT (Warner et al. 2024, appendix A),
-              after Megatron.
+    - `truncated_normal`: `initializer_range`. Source: BERT (Devlin et al. 2019), as its released code has it.
+    - `depth_scaled`: the same, but output projections and the head are divided by sqrt(2 x layers), so that the
+      residual stream does not grow with depth. Source: ModernBERT (Warner et al. 2024, appendix A), after Megatron.
     """
     generator = torch.Generator().manual_seed(seed)
     std = model.config.initializer_range

@@ -25,7 +25,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from unmask.core.errors import ModelError, parse_json, shown
+from unmask.core.errors import ModelError, listed, parse_json, shown
 from unmask.core.files import absence, file_sha256, write_atomically, writing
 from unmask.core.hashing import mix_ints
 from unmask.core.hub import CONFIG, INDEX, WEIGHTS, local_path
@@ -69,11 +69,12 @@ def find_model(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
 def find_weights(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
     """As `find_model`; configuration and weights must be there, in the files that our encoder reads."""
     path = find_model(model, way_out=way_out)
-    for name, is_there in ((CONFIG, (path / CONFIG).is_file()), (WEIGHTS, has_weights(path))):
-        if not is_there:
-            if name == WEIGHTS and any(path.glob(_WEIGHTS[1])):
-                way_out = "its weights are pickled: load it with transformers and save it anew (save_pretrained)"
-            raise ModelError(f"{path}: there is no {name}; {way_out}")
+    if not (path / CONFIG).is_file():
+        raise ModelError(f"{path}: there is no {CONFIG}; {way_out}")
+    if not has_weights(path):
+        if any(path.glob(_WEIGHTS[1])):
+            way_out = "its weights are pickled: load it with transformers and save it anew (save_pretrained)"
+        raise ModelError(f"{path}: there is no {WEIGHTS}; {way_out}")
     return path
 
 
@@ -97,10 +98,9 @@ def read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:
     """The content of config.json, and the layout that it names."""
     content = read_content(folder)
     if (kind := content["model_type"]) not in LAYOUTS:
-        supported = ", ".join(map(repr, LAYOUTS))
         raise ModelError(
-            f"{folder / CONFIG}: model_type {shown(kind)} is not supported; supported are {supported} (fill, embed, "
-            "evaluate, score and finetune also take what transformers runs)"
+            f"{folder / CONFIG}: model_type {shown(kind)} is not supported; supported are {', '.join(LAYOUTS)} (fill, "
+            "embed, evaluate, score and finetune also take what transformers runs)"
         )
     return content, LAYOUTS[kind]
 
@@ -191,7 +191,6 @@ def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
 
 
 def read_weights(folder: Path) -> dict[str, Tensor]:
-    """The weights of a folder, by the names they have there."""
     weights: dict[str, Tensor] = {}
     for file in _weight_files(folder):
         with _damaged(file):
@@ -268,8 +267,8 @@ def _load(
 def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
     """Loads a model that unmask or transformers wrote.
 
-    A folder of a bare encoder, such as a sentence encoder, gets a new head (`has_prediction_head`). A head for classes
-    is loaded where it stands beside that for masked tokens. `mask_id` is the tokenizer's.
+    A folder of a bare encoder gets a new head (`has_prediction_head`). A head for classes is loaded where it stands
+    beside that for masked tokens. `mask_id` is the tokenizer's.
     """
     content, layout = read_config_file(folder)
     config, where = layout.read_config(content, mask_id=mask_id), folder / WEIGHTS
@@ -292,32 +291,25 @@ def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
         if decoder is not None and (decoder.shape != table.shape or not torch.equal(decoder.to(torch.float32), table)):
             log.warning(
                 "%s: %s is not the embedding, although config.json ties them; the embedding is taken, but other "
-                "libraries may take it (unmask verify compares them)",
-                where,
-                name,
-            )
+                "libraries may take it (unmask verify compares them)", where, name,
+            )  # fmt: skip
 
     # What is not used is written back, or left out and named.
     used = {theirs for name, _ in model.named_parameters() for theirs in layout.theirs(name)}
     rest = {name: tensor for name, tensor in weights.items() if name not in used and name not in layout.known}
     model.unused_weights = {name: tensor for name, tensor in rest.items() if name.startswith(layout.unused)}
     if left_out := sorted(rest.keys() - model.unused_weights.keys()):
-        names_of_some = ", ".join(name[:100] for name in left_out[:8])
-        more = f" and {len(left_out) - 8} more" if len(left_out) > 8 else ""
-        log.warning("%s: left out, since a masked language model has no place for it: %s%s", where, names_of_some, more)
+        log.warning("%s: left out, since a masked language model has no place for it: %s", where, listed(left_out, 8))
     return model
 
 
 def save_model(model: MaskedLM, folder: Path, *, with_head: bool = True) -> None:
     """Writes the model so that `AutoModelForMaskedLM.from_pretrained(folder)` gives the same logits.
 
-    Args:
-        model: Its weights are written in float32; the tied decoder is written once, as the embedding. Weights that
-            were only kept (BERT's pooler) are written as they were. With a head for pairs the folder is one of
-            `BertForPreTraining` too, with one for classes `AutoModelForSequenceClassification` loads it as well; the
-            head for span boundaries and RetroMAE's decoder are left out, and the log says so.
-        folder: Made where missing.
-        with_head: False writes the folder of an encoder, without the head for masked tokens.
+    Weights are written in float32, the tied decoder once, as the embedding, and weights that were only kept (BERT's
+    pooler) as they were. With a head for pairs the folder is one of `BertForPreTraining` too, with one for classes
+    `AutoModelForSequenceClassification` loads it as well; the head for span boundaries and RetroMAE's decoder are left
+    out, and the log says so. Without `with_head` it is the folder of an encoder, without the head for masked tokens.
     """
     layout = LAYOUTS[model.config.layout]
     left_out = (*(f"{head.name}." for head in ONLY_TRAINED), *([] if with_head else ["head."]))
@@ -386,14 +378,9 @@ def with_task_head(
 ) -> MaskedLM:
     """A model with the same weights, or none of them, and a new head.
 
-    The layer before BERT's classifier is the pooler of the folder, where it has one, whether or not the model had a
-    use for it.
-
-    Args:
-        model, head: A masked language model, and the new head.
-        seed: Of the weights that are drawn.
-        dropout: Replaces the model's own, of the encoder and before the classifier.
-        trained: Whether the model's weights are taken; otherwise all are drawn, and norms and biases begin at 1 and 0.
+    The layer before BERT's classifier is the pooler of the folder, where it has one. `dropout` replaces the model's
+    own, of the encoder and before the classifier. Unless the weights are `trained`, all are drawn by the seed, and
+    norms and biases begin at 1 and 0.
     """
     rates = {} if dropout is None else {"dropout": dropout, "classifier_dropout": dropout}
     config = model.config.model_copy(update=rates)
@@ -495,8 +482,8 @@ def weights_fingerprint(folder: Path) -> str:
 def files_checked(folder: Path, *, strict: bool = False) -> Iterator[None]:
     """Compares a model's files with their checksums while it is loaded, on another core where one is free.
 
-    A folder without checksums is taken as it is; if the loading fails, its own error is raised. A file that was changed
-    is a warning in the log, and an error where it is `strict`.
+    If the loading fails, its own error is raised. A file that was changed is a warning in the log, an error where it is
+    `strict`.
     """
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(_complaint, folder)

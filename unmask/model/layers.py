@@ -65,11 +65,8 @@ def dropout(x: Tensor, rate: float, *, seed: int | Tensor | None) -> Tensor:
     What is dropped is a function of the seed and the shape (on one kind of device). No generator outlives the call,
     so that a resumed training, or a block that is computed twice, drops the same.
 
-    Args:
-        x: Any shape.
-        rate: The share, in [0, 1).
-        seed: Any 64-bit integer; None drops nothing. As a tensor (int64, of one number, on the device of `x`) it is an
-            input of a compiled block, and numbers are dropped by hashes, since compiled code has no generators.
+    The seed is any 64-bit integer; None drops nothing. As a tensor (int64, of one number, on the device of `x`) it is
+    an input of a compiled block, and numbers are dropped by hashes, since compiled code has no generators.
 
     Source: Srivastava et al. 2014, section 10 (the enlarging while training).
     """
@@ -142,13 +139,8 @@ class Block(nn.Module):
     def forward(
         self, x_BSD: Tensor, added_BSD: Tensor | None, plan: AttentionPlan, seeds: Seeds = (None, None)
     ) -> tuple[Tensor, Tensor | None]:
-        """The residual stream, and what is still to be added to it: a norm does that on the way.
-
-        Args:
-            x_BSD, added_BSD: What the block before has returned.
-            plan: As for `Attention`.
-            seeds: Of the dropout of attention and MLP, as for `dropout`.
-        """
+        """The residual stream, and what is still to be added to it: a norm does that on the way. `x_BSD` and
+        `added_BSD` are what the block before has returned; `seeds` are of the dropout of attention and MLP."""
         rate, (of_attention, of_mlp) = self.dropout_rate, seeds
         if self.post_norm:
             assert isinstance(self.attention_norm, Norm)
@@ -215,7 +207,7 @@ class MLMHead(nn.Module):
         self.compiled_transform: Callable[..., Any] | None = None
 
     def forward(self, hidden_ND: Tensor, tokens_VD: Tensor) -> Tensor:
-        """Logits [N, V] of the hidden states [N, D], given the embedding matrix."""
+        """Logits [N, V] of hidden states, by the embedding matrix."""
         return self.decode(self.transform(hidden_ND), tokens_VD)
 
     def decode(self, x_ND: Tensor, tokens_VD: Tensor) -> Tensor:

@@ -67,7 +67,6 @@ class FolderLayout:
         return [template.format(block) for template in templates]
 
     def to_transformers(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Our parameters under transformers' names."""
         stored = {
             theirs: part.contiguous()
             for name, tensor in ours.items()
@@ -91,8 +90,7 @@ class FolderLayout:
     # config.json
 
     def write_config(self, config: EncoderConfig) -> dict[str, Any]:
-        """A configuration as the content of config.json, so that transformers 4.48 and newer load the folder without
-        remote code."""
+        """The content of config.json, so that transformers 4.48 and newer load the folder without remote code."""
         if (rotary := config.rotary) is None:  # BERT's family
             ids = {"cls_token_id": config.cls_id, "sep_token_id": config.sep_id}
             if config.parts.positions_after_padding:  # RoBERTa's kind has names of its own for the sequence's ends
@@ -136,11 +134,8 @@ class FolderLayout:
         }
 
     def read_config(self, content: Mapping[str, Any], *, mask_id: int) -> EncoderConfig:
-        """The configuration that a config.json of transformers 4 or 5, or ours, says; `mask_id` is the tokenizer's.
-
-        An UnsupportedError says that our encoder lacks a part, a ModelError that a key is missing or a value not
-        allowed.
-        """
+        """The configuration that a config.json of transformers 4 or 5, or ours, says; `mask_id` is the tokenizer's. An
+        UnsupportedError says that our encoder lacks a part."""
         content = {**self.defaults, **self.must_be, **self.ours, **content}
         for error, only in ((ModelError, self.must_be), (UnsupportedError, self.ours)):
             for key, value in only.items():
@@ -214,7 +209,7 @@ _KEYS = {
 
 
 def _bert_layout(layout: Layout, name: str) -> FolderLayout:
-    """A layout of the family; `name` begins transformers' names of its classes."""
+    """`name` begins transformers' names of the layout's classes."""
     # transformers calls the weights of XLM-R and CamemBERT as RoBERTa's, too.
     root = {"bert": "bert", "roberta-prelayernorm": "roberta_prelayernorm"}.get(layout, "roberta")
     block, is_bert, post_norm = f"{root}.encoder.layer.{{}}", layout == "bert", PARTS[layout].post_norm

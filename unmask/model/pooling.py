@@ -190,8 +190,7 @@ def check_splade(folder: Path) -> None:
 
 
 def copy_sentence_files(folder: Path, out: Path) -> None:
-    """Copies into an existing folder what makes a folder one of sentence-transformers, where it is one and its pooling
-    is offered here, so that vectors are made alike there."""
+    """Copies into an existing folder what makes a folder one of sentence-transformers, where it is one."""
     modules = _modules(folder)
     for name in (MODULES, *_SETTINGS) if modules else ():
         if (folder / name).is_file():

@@ -35,7 +35,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from unmask.core.errors import ModelError, SettingsError, UnsupportedError, shown
+from unmask.core.errors import ModelError, SettingsError, UnsupportedError, listed, shown
 from unmask.core.hub import CONFIG, WEIGHTS
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
@@ -77,8 +77,6 @@ class TransformersNetwork(nn.Module):
     masked language model, or as an encoder without a head.
 
     Args:
-        model: Of transformers, with its head or without one.
-        config: Its inputs.
         width: Numbers of a position in its output: its logits, or its hidden size.
         takes_padding: Whether padding, masked, leaves the output for a text as it is, so that texts of a batch may
             differ in length. Some models of a kind (FNet, those with convolutions) take no attention mask, or let
@@ -101,7 +99,6 @@ class TransformersNetwork(nn.Module):
 
     @property
     def encoder(self) -> TransformersNetwork:
-        """Itself: what its encoder makes of a position is what its head says there."""
         return self
 
     @property
@@ -204,7 +201,7 @@ def why_in_transformers(folder: Path) -> str | None:
 
 
 def check_transformers(folder: Path) -> None:
-    """Makes sure that transformers knows masked language models of a folder's type; no weight is read."""
+    """Raises a ModelError where transformers knows no masked language model of a folder's type."""
     _import_transformers(folder)
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
@@ -219,7 +216,6 @@ def check_transformers(folder: Path) -> None:
 
 
 def _import_transformers(folder: Path) -> Any:
-    """The library, for the model of a folder."""
     try:
         import transformers
     except ImportError as error:
@@ -247,8 +243,7 @@ class TransformersPretrained:
 
 
 def load_transformers(folder: Path, *, vocab_size: int, pad_id: int, max_length: int | None) -> TransformersPretrained:
-    """Loads an encoder of a folder that transformers runs. `max_length` is the longest input of the
-    task; None: what the network takes."""
+    """`max_length` is the longest input of the task; None: what the network takes."""
     model, missing = _read(folder, "AutoModel", what="encoder", vocab_size=vocab_size)
     _check_missing(folder, model, [name for name in missing if _POOLER not in name])
     config = _inputs_of(model, folder, pad_id=pad_id, max_length=max_length)
@@ -259,12 +254,9 @@ def load_transformers(folder: Path, *, vocab_size: int, pad_id: int, max_length:
 def load_transformers_model(
     folder: Path, *, vocab_size: int, pad_id: int
 ) -> tuple[TransformersNetwork | None, TransformersNetwork | None]:
-    """Loads a masked language model, or the encoder of one, in float32; `check_transformers` has passed.
-
-    Returns:
-        It, with the head that predicts tokens, or None where the folder holds no such head; and the encoder in it,
-        which shares its weights, or None where there is a decoder, too, or transformers does not tell it apart.
-    """
+    """Loads a masked language model in float32, or None where the folder holds no head that predicts tokens; and the
+    encoder in it, which shares its weights, or None where there is a decoder, too, or transformers does not tell it
+    apart. `check_transformers` has passed."""
     model, missing = _read(folder, "AutoModelForMaskedLM", what="masked language model", vocab_size=vocab_size)
     prefix = f"{model.base_model_prefix}."
     _check_missing(folder, model, [name for name in missing if name.startswith(prefix) and _POOLER not in name])
@@ -289,14 +281,8 @@ def load_transformers_task(
 def transformers_with_head(
     pretrained: TransformersPretrained, head: TaskHead, *, seed: int, dropout: float | None, trained: bool = True
 ) -> TransformersNetwork:
-    """A network with the same weights and a new head, as transformers draws it.
-
-    Args:
-        pretrained, head: The encoder, and the new head.
-        seed: Of the head's weights; of all, where they are not taken over.
-        dropout: Replaces every rate of dropout that the model's configuration has; None: they stay.
-        trained: Whether the encoder's weights are taken over; else they are drawn anew.
-    """
+    """A network with the same weights, or, where it is not to be `trained`, drawn ones, and a new head, as transformers
+    draws it. `dropout` replaces every rate of dropout that the model's configuration has."""
     folder, config = pretrained.folder, copy.deepcopy(pretrained.theirs)
     config._name_or_path = ""  # else transformers 4 writes the folder into config.json
     setattr(config, "dtype" if hasattr(config, "dtype") else "torch_dtype", torch.float32)
@@ -338,10 +324,8 @@ def save_transformers_task(network: TransformersNetwork, head: TaskHead, folder:
 
 
 def _read(folder: Path, auto: str, *, what: str, vocab_size: int) -> tuple[Any, list[str]]:
-    """Reads a model of one of transformers' `AutoModel` classes in float32, and which of its weights the folder lacks.
-
-    Code that a folder brings is neither run nor asked for. `what` is the kind of model, for errors.
-    """
+    """A model of one of transformers' `AutoModel` classes in float32, and which of its weights the folder lacks. Code
+    that a folder brings is neither run nor asked for. `what` is the kind of model, for errors."""
     library = _import_transformers(folder)
     if has_weights(folder):
         weights = {name: tensor for name, tensor in stored_tensors(folder).items() if not _TABLES.search(name)}
@@ -367,8 +351,7 @@ def _read(folder: Path, auto: str, *, what: str, vocab_size: int) -> tuple[Any, 
 
 def _check_missing(folder: Path, model: Any, missing: list[str]) -> None:
     if missing:
-        names = ", ".join(name[:100] for name in missing[:4]) + (" and more" if len(missing) > 4 else "")
-        raise ModelError(f"{folder}: the weights lack {names}, which {type(model).__name__} has")
+        raise ModelError(f"{folder}: the weights lack {listed(missing, 4)}, which {type(model).__name__} has")
 
 
 def _reason(error: BaseException) -> str:

@@ -169,7 +169,7 @@ def test_who_dies_or_hangs_ends_the_others(data_folder: Path, tmp_path: Path) ->
     assert ended(processes)[1][0] == -signal.SIGKILL
     kind_of, text = json.loads((tmp_path / "0.json").read_text())["run"]["ended"]
     assert kind_of == "GroupError"
-    assert text.startswith("process 0 of 2 (counted from 0) ends, since process 1 has ended or does not answer")
+    assert text.startswith("process 0 of 2 (counted from 0) ends, since another has ended or does not answer")
     assert "\n" not in text
     saved = list_checkpoints(tmp_path / "run" / "checkpoints")
     assert saved[-1].name in ("step-00000002", "step-00000004")
@@ -219,13 +219,9 @@ def test_tasks_of_slurm_do_not_train_alone_in_silence(monkeypatch: pytest.Monkey
         join_group()
 
 
-@pytest.mark.parametrize(
-    ("variable", "value", "said"),
-    [("SLURM_NTASKS", "4", "one of 4 tasks of SLURM"), ("ACCELERATE_MIXED_PRECISION", "no", "accelerate")],
-)
 def test_one_process_of_a_launcher_says_that_it_trains_alone(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, variable: str, value: str, said: str
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setenv(variable, value)
+    monkeypatch.setenv("SLURM_NTASKS", "4")
     assert join_group().world_size == 1
-    assert said in caplog.text
+    assert "one of 4 tasks of SLURM" in caplog.text

@@ -123,7 +123,7 @@ METAVARS = {
 TABLES = {"pooling": ("model.pooling", "POOLINGS")}  # whose names are shown, since own ones may be added
 OUTPUT = ("out", "resume", "overwrite", "workers", "ray", "part", "join")  # what a dry run has no use for
 CHANNELS = ("reporter", "note", "notify")  # parameters that say what is done, and how far it is
-IN_PYTHON = ("callbacks",)  # parameters that only Python can give
+IN_PYTHON = ("callbacks", "intervals")  # parameters that only Python can give
 LINE_SECONDS = 15.0  # between lines of progress
 ABOUT = "Pretrain masked language models on your own text, and use them in transformers."
 
@@ -262,7 +262,6 @@ def _default(module: str, node: ast.expr) -> str:
 
 
 def _add(app: typer.Typer, name: str, command: Command) -> None:
-    """Adds a command with the options that its function declares; None stands for an absent one."""
     parameters = dict(read_parameters(command.function))
     flags = {
         "json": ("Print one JSON object on stdout.",),
@@ -316,7 +315,6 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
 
 
 def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str, Any]) -> None:
-    """Calls the function with the options of the command line, and prints its result."""
     flags = {name: values.pop(f"{name}_flag", False) for name in ("json", "quiet", "verbose", "dry_run", "tune")}
     options = {
         name: _value(parameters[name], value)
@@ -361,7 +359,6 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
 
 
 def _value(parameter: Parameter, value: Any) -> Any:
-    """The value of an option as the function takes it."""
     if isinstance(value, Enum):
         return value.value
     if parameter.many == "commas":
@@ -429,8 +426,6 @@ def is_main_process() -> bool:
 
 
 class _PrintableFormatter(logging.Formatter):
-    """Spells out whatever a terminal would obey."""
-
     def format(self, record: logging.LogRecord) -> str:
         return printable(super().format(record))
 
@@ -515,7 +510,6 @@ class ConsoleReporter:
         self.bar.stop()
 
     def note(self, text: Shown) -> None:
-        """Prints it on a line of its own."""
         self.console.print(_styled(text), soft_wrap=True)
 
     def notify(self, progress: Progress) -> None:

@@ -80,34 +80,22 @@ EVALUATION = "evaluation.json"
 
 
 class Comparison(Result):
-    """Which recipe is better on a text.
+    """Which recipe is better on a text."""
 
-    Attributes:
-        figure: The figure that the verdict is on.
-        look: The number of this verdict among those on the comparison, as chance counts: each has wider intervals.
-        recipes: Name to mean, interval and values.
-        differences: Of pairs: `first`, `second`, `mean`, `interval`, `better`.
-        confidence: Of the differences' intervals.
-        verdict: In words.
-        exploratory: False.
-        by_figure: The same for each of `loss`, `bits_per_byte` and, where they are measured, `pairs_error` and
-            `task_error`; `exploratory` is True where a figure does not decide.
-        runs: By recipe; with `failed`, the reason, in place of figures; `on_plateau` where the loss on held-out text
-            is no lower than that of word frequencies alone. Two recipes that only have such runs are not judged.
-    """
-
-    figure: str
-    look: int
-    recipes: dict[str, dict[str, Any]]
-    differences: list[dict[str, Any]]
-    confidence: float
-    verdict: str
+    figure: str  # that the verdict is on
+    look: int  # number of this verdict among those on the comparison, as chance counts: each has wider intervals
+    recipes: dict[str, dict[str, Any]]  # by name `mean`, `interval` and `values`
+    differences: list[dict[str, Any]]  # of pairs: `first`, `second`, `mean`, `interval`, `better`
+    confidence: float  # of the differences' intervals
+    verdict: str  # in words
+    # The same for each of `loss`, `bits_per_byte` and, where they are measured, `pairs_error` and `task_error`;
+    # `exploratory` is True where a figure does not decide.
     by_figure: dict[str, dict[str, Any]]
+    # By recipe; with `failed`, the reason, in place of figures; `on_plateau` where the loss on held-out text is no
+    # lower than that of word frequencies alone. Two recipes that only have such runs are not judged.
     runs: dict[str, list[dict[str, Any]]]
 
     def shown(self) -> Iterator[Shown]:
-        """The recipes' figures, their differences and the verdict."""
-
         def cell(estimate: dict[str, Any] | None) -> str:
             if estimate is None:  # no run of the recipe has this figure
                 return "-"
@@ -215,12 +203,8 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
 
     # By figure and recipe a value a seed, of the figures that some run has.
     values: dict[str, dict[str, list[float | None]]] = {}
-    for figure, what in FIGURES.items():
+    for figure in FIGURES:
         by_name = {name: [run.get(figure) for run in of_recipe] for name, of_recipe in runs.items()}
-        for name, of_recipe in runs.items():
-            for seed, figures in enumerate(of_recipe):
-                if figure in figures and figures[figure] is None:
-                    reporter.note(f"{name}, seed {seed}: {what} is not defined; it is judged without this run")
         if any(value is not None for of_name in by_name.values() for value in of_name):
             values[figure] = by_name
     look = _look(folder, deciding, values, seeds=seeds, most_seeds=most_seeds)
@@ -232,8 +216,10 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     by_figure = _judged(deciding, values, look, items, runs)
     result = {"figure": deciding, "look": look, **by_figure[deciding], "by_figure": by_figure, "runs": runs}
     comparison = Comparison(result)
-    folders = {name: [root / "runs" / f"{labels[name]}-{seed}" for seed in range(seeds)] for name in recipes}
-    metrics = {name: [read_metrics(run / "metrics.jsonl") for run in of] for name, of in folders.items()}
+    metrics = {
+        name: [read_metrics(root / "runs" / f"{labels[name]}-{seed}" / "metrics.jsonl") for seed in range(seeds)]
+        for name in recipes
+    }
     entropy = next((run["unigram_entropy"] for of in runs.values() for run in of if "unigram_entropy" in run), None)
     plots = {figure: comparison_plot(of["recipes"], what=FIGURES[figure]) for figure, of in by_figure.items()}
     write_shown(
@@ -247,6 +233,10 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     write_atomically(root / "result.svg", plots[deciding])
     write_atomically(root / "result.json", json.dumps(result, indent=1) + "\n")
     return comparison
+
+
+# ----------------------------------------
+# What is compared, the verdict, and how often there was one.
 
 
 def _check(labels: Mapping[str, str], plan: RunPlan, deciding: str, *, number: int, seeds: int) -> None:
@@ -263,10 +253,6 @@ def _check(labels: Mapping[str, str], plan: RunPlan, deciding: str, *, number: i
     for figure, option in (("pairs_error", "pairs"), ("task_error", "task")):
         if deciding == figure and getattr(plan, option) is None:
             raise SettingsError(f"primary {figure}: there is no {option} option", options=[option])
-
-
-# ----------------------------------------
-# The verdict, and how often there was one.
 
 
 def _look(
@@ -359,7 +345,6 @@ class RunPlan:
 
     @property
     def of_finetuning(self) -> tuple[str, ...]:
-        """The overrides for the task."""
         return tuple(setting for setting in self.settings if setting.startswith("finetune."))
 
     def options(self, name: str, *, seed: int, overrides: Sequence[str] = ()) -> dict[str, Any]:
@@ -386,7 +371,7 @@ def run_plan(
     pairs: str | Path | None,
     **options: Any,
 ) -> RunPlan:
-    """The plan of the options that `compare` and `tune` share. A SettingsError: one is missing, or out of range."""
+    """The plan of the options that `compare` and `tune` share, which are checked."""
     plan = RunPlan(
         data=(str(data),) if isinstance(data, str | Path) else tuple(map(str, data)),
         files={name: str(file) for name, file in files.items() if file is not None},
@@ -503,6 +488,7 @@ def measured_run(
                 out=tuned,
                 settings=(f"finetune.seed={seed}", *plan.of_finetuning),
                 overwrite=tuned.exists(),
+                intervals=False,
                 reporter=reporter,
             ).summary
             shutil.rmtree(tuned / "model", ignore_errors=True)
@@ -525,7 +511,7 @@ def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str
     """
     hashes, items = _hash_text(recipes, plan.data), dict[str, int]()
     lexicons = {path for recipe in recipes.values() if (path := named_lexicon(recipe.masking)) is not None}
-    hashes |= {str(path): load_lexicon(path).fingerprint for path in sorted(lexicons)}
+    hashes |= {str(path): load_lexicon(path).fingerprint for path in lexicons}
     if plan.pairs is not None:
         pairs = [[pair.good, pair.bad, pair.paradigm, pair.phenomenon] for pair in read_pairs(Path(plan.pairs))]
         hashes[plan.pairs] = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
@@ -579,19 +565,15 @@ def _hash_text(recipes: Mapping[str, Recipe], data: Sequence[str]) -> dict[str, 
         same_tokenizer = one == other
         if not same_tokenizer and one.path is not None and other.path is not None:
             same_tokenizer = load_tokenizer(one.path).fingerprint == load_tokenizer(other.path).fingerprint
-        for section, is_same in (
-            ("corpus", first.corpus == recipe.corpus),
-            ("tokenizer", same_tokenizer),
-            ("annotation", first.annotation == recipe.annotation),
-        ):
-            if is_same:
-                continue
-            raise SettingsError(
-                f"{first_name} and {name} prepare text differently ([{section}]), but runs that are compared share "
-                f"their tokens; set {section}.KEY for all, begin with checkpoints of the same tokenizer and name it in "
-                "recipes without one (tokenizer.path), or compare other recipes",
-                options=["set"],
-            )
+        is_same = {"corpus": first.corpus == recipe.corpus, "tokenizer": same_tokenizer}
+        for section, same in (is_same | {"annotation": first.annotation == recipe.annotation}).items():
+            if not same:
+                raise SettingsError(
+                    f"{first_name} and {name} prepare text differently ([{section}]), but runs that are compared share "
+                    f"their tokens; set {section}.KEY for all, begin with checkpoints of the same tokenizer and name "
+                    "it in recipes without one (tokenizer.path), or compare other recipes",
+                    options=["set"],
+                )
     paths = [path for path in data if not is_stream(path)]  # a stream is read once, into the data
     split = find_split(paths, by_name=first.corpus.splits == "auto", announce=False) if paths else None
     sources = [] if split is None else [*split.train, *split.validation]

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import json
 import math
+import statistics
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,7 @@ from unmask.tokenizer.trainers import TokenizerSettings, default_vocab_size
 from unmask.train.distributed import ALONE, Group, join_group, on_every_rank, on_rank_zero
 from unmask.train.hardware import peak_memory
 from unmask.train.optimizer import state_tensors
-from unmask.train.trainer import Trainer, step_cost
+from unmask.train.trainer import Trainer
 
 READ_SECONDS = 20.0
 SAMPLE_BYTES = 4 << 20
@@ -63,7 +65,15 @@ def measure_steps(trainer: Trainer, num_steps: int = NUM_STEPS) -> dict[str, Any
         system does not say; `processes` that train together; `device`; `by_clock`, whether the budget is in minutes.
     """
     settings, device = trainer.settings, trainer.model.encoder.device
-    seconds, tokens = step_cost(trainer.steps(), num_steps, within=STEPS_SECONDS)
+    last, durations, total_tokens = time.monotonic(), list[float](), 0
+    for report in islice(trainer.steps(), num_steps):
+        report.figures.read()  # waits for a GPU, which else would only have queued the step
+        now = time.monotonic()
+        durations.append(now - last)
+        last, total_tokens = now, total_tokens + report.tokens
+        if report.seconds > STEPS_SECONDS:
+            break
+    seconds, tokens = statistics.median(durations[1:] or durations), total_tokens / len(durations)
     if settings.steps is not None:
         steps = settings.steps
     elif settings.tokens is not None:
@@ -91,7 +101,6 @@ class Forecast(Result):
         super().__init__({**figures, "_facts": facts})
 
     def shown(self) -> Iterator[Shown]:
-        """A fact a line."""
         yield from (f"{name:<12} {value}" for name, value in self["_facts"])
         yield Styled("nothing was written (--dry-run)", "dim")
 
@@ -107,7 +116,6 @@ def training_fact(figures: Mapping[str, Any]) -> tuple[str, str]:
 
 
 def memory_fact(figures: Mapping[str, Any]) -> tuple[str, str]:
-    """What memory the first steps took in each process."""
     num_bytes, processes = figures["memory_bytes"], figures["processes"]
     if num_bytes is None:
         return "memory", "not known: this system does not say what a process takes"

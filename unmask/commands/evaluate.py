@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import tempfile
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -23,6 +22,7 @@ from unmask.data.tables import in_words
 from unmask.measure.held_out import DOCUMENTS, RATE, unit_of
 from unmask.measure.questions import (
     Form,
+    Pair,
     ask,
     check_lengths,
     checked_form,
@@ -52,55 +52,37 @@ from unmask.tasks.loaded_model import Model, as_predictor
 class Evaluation(Result):
     """What a model came to on a text; each figure at the first rate, and all of them in `by_rate`.
 
-    Attributes:
-        loss: Nats per predicted token. It and others have their 95 % interval over source documents by Student's t
-            (`loss_interval` and so on; None where there is none), and `loss_stderr` and `bits_per_byte_stderr` their
-            standard error; see `unmask.measure.uncertainty`.
-        accuracy: Share of the hidden tokens whose likeliest token is right; `accuracy_top5`: that has it among five.
-        perplexity: exp(loss).
-        bits_per_byte: Over hidden words of the raw text: compares between tokenizers. None where there are none.
-        predicted_tokens, predicted_bytes, predicted_documents: What these figures are of.
-        breakdown: Figures by `word_frequency`, `word_pieces`, `piece` and, where the text is annotated,
-            `part_of_speech`.
-        by_rate: All of these at each rate.
-        pseudo_perplexity: With tokens hidden one at a time; with `pseudo_log_loss`, `pseudo_log_loss_stderr`,
-            `pseudo_log_loss_interval` and `pseudo_tokens`. Not there where `pseudo_tokens` is 0.
-        warning: Where there are few documents; None else.
-        unit: `documents`, or `groups` where the text was prepared with `corpus.holdout_groups`: then these are counted
-            instead, and intervals are over them.
-        tokens, documents: That were looked at.
-        share: Of the text that these are, about.
-        columns: Of tables, by the path of each: where its text stands.
-        masks, length: The options.
-        words: `text`, or `tokenizer` where data is prepared, in which case bits per byte compare between models with
-            the same tokenizer only.
-        crossing_tokens: Share of the tokens that stand on several words of the text.
+    Intervals, such as `loss_interval`, hold 95 % over source documents by Student's t, and are None where there is
+    none; see `unmask.measure.uncertainty`. With tokens hidden one at a time there are `pseudo_perplexity`,
+    `pseudo_log_loss` with `_stderr` and `_interval`, and `pseudo_tokens`.
     """
 
-    loss: float
+    loss: float  # nats per predicted token
     loss_stderr: float | None
     loss_interval: list[float] | None
-    accuracy: float
-    accuracy_top5: float
-    perplexity: float
-    bits_per_byte: float | None
-    predicted_tokens: int
+    accuracy: float  # share of the hidden tokens whose likeliest token is right
+    accuracy_top5: float  # that has it among five
+    perplexity: float  # exp(loss)
+    bits_per_byte: float | None  # over hidden words of the raw text: compares between tokenizers; None: no such word
+    predicted_tokens: int  # that these figures are of
     predicted_documents: int
     by_rate: dict[str, dict[str, Any]]
+    # By `word_frequency`, `word_pieces`, `piece` and, where the text is annotated, `part_of_speech`.
     breakdown: dict[str, dict[str, dict[str, Any]]]
-    warning: str | None
+    warning: str | None  # where there are few documents
+    # `documents`, or `groups` where the text was prepared with `corpus.holdout_groups`: then these are counted instead.
     unit: str
-    tokens: int
+    tokens: int  # that were looked at
     documents: int
-    share: float
-    columns: dict[str, TextColumn]
-    masks: int
+    share: float  # of the text that these are, about
+    columns: dict[str, TextColumn]  # of tables, by the path of each: where its text stands
+    masks: int  # this and the next are the options
     length: int
+    # `text`, or `tokenizer` where data is prepared: then bits per byte compare between models with one tokenizer only.
     words: str
-    crossing_tokens: float
+    crossing_tokens: float  # share of the tokens that stand on several words of the text
 
     def shown(self) -> Iterator[Shown]:
-        """A line a rate, and what kinds of tokens are hard."""
         for path, column in self.columns.items():
             yield Styled(f"{path}: the text is in {in_words(column)}", "dim")
         whole = "all of the text" if self.share == 1.0 else f"about {self.share:.2g} of the text (--max-tokens)"
@@ -238,7 +220,6 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
 
 
 def check_rates(rates: Sequence[float]) -> None:
-    """Raises: SettingsError: There is no rate, or one is not between 0 and 1."""
     if not rates:
         raise SettingsError("give one rate at the least, such as 0.15")
     for rate in rates:
@@ -287,34 +268,22 @@ def _read(
 
 
 class Scored(Result):
-    """In how many minimal pairs a model prefers the sentence that is right.
+    """In how many minimal pairs a model prefers the sentence that is right."""
 
-    Attributes:
-        accuracy: Of all pairs, ties one half.
-        interval: That holds it in 95 of 100 cases.
-        interval_over: `paradigms`, or `pairs` where there is one paradigm or all came out the same.
-        pairs, num_paradigms, ties: How many.
-        phenomena, phenomena_intervals: Accuracy and interval of each phenomenon.
-        by_phenomenon, paradigms: The first six of these, of each phenomenon and each paradigm.
-        warning: Where there are few paradigms; None else.
-        form: Of the pseudo-log-likelihood.
-    """
-
-    accuracy: float
-    interval: list[float]
-    interval_over: str
+    accuracy: float  # of all pairs, ties one half
+    interval: list[float]  # that holds it in 95 of 100 cases
+    interval_over: str  # `paradigms`, or `pairs` where there is one paradigm or all came out the same
     pairs: int
     num_paradigms: int
     ties: int
-    phenomena: dict[str, float]
+    phenomena: dict[str, float]  # accuracy of each
     phenomena_intervals: dict[str, list[float]]
-    by_phenomenon: dict[str, dict[str, Any]]
-    paradigms: dict[str, dict[str, Any]]
-    warning: str | None
-    form: str
+    by_phenomenon: dict[str, dict[str, Any]]  # the first six of these, of each phenomenon
+    paradigms: dict[str, dict[str, Any]]  # likewise
+    warning: str | None  # where there are few paradigms
+    form: str  # of the pseudo-log-likelihood
 
     def shown(self) -> Iterator[Shown]:
-        """A line a phenomenon."""
         rows: list[tuple[str | Styled, ...]] = []
         for name, figures in [*self.by_phenomenon.items(), ("all", self.to_dict())]:
             low, high = figures["interval"]
@@ -358,13 +327,10 @@ def score(
     with readable(pairs) as file:
         read = read_pairs(file)
     if pairs_per_paradigm is not None:
-        numbers: Counter[str] = Counter()
-        first = []
+        by_paradigm: dict[str, list[Pair]] = {}
         for pair in read:
-            numbers[pair.paradigm] += 1
-            if numbers[pair.paradigm] <= pairs_per_paradigm:
-                first.append(pair)
-        read = first
+            by_paradigm.setdefault(pair.paradigm, []).append(pair)
+        read = [pair for pairs in by_paradigm.values() for pair in pairs[:pairs_per_paradigm]]
     loaded = as_predictor(model, strict=strict)
     check_lengths(read, loaded.tokenizer, longest=loaded.predictor.config.max_position_embeddings)
     sentences = [sentence for pair in read for sentence in (pair.good, pair.bad)]

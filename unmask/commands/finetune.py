@@ -48,14 +48,12 @@ class FineTuned(Finished):
 
     @cached_property
     def model(self) -> Model:
-        """The best model."""
         return load(self.folder / "model")
 
     def shown(self) -> Iterator[Shown]:
-        """A line a metric, and what to do next."""
         summary = self.summary
         several = len(summary["seeds"]) > 1
-        over = "" if several else " (95 %, over documents)"
+        over = " (95 %, over documents)" if "interval" in summary else ""
         heads = [
             "",
             f">validation{', best seed' if several else over}",
@@ -65,16 +63,16 @@ class FineTuned(Finished):
         rows = []
 
         def number(value: float | None, interval: Sequence[float] | None = None) -> str:
-            bounds = "" if several or interval is None else f" ({interval[0]:.3f} to {interval[1]:.3f})"
+            bounds = "" if interval is None else f" ({interval[0]:.3f} to {interval[1]:.3f})"
             return "undefined" if value is None else f"{value:.3f}{bounds}"
 
         for name, value in summary["metrics"].items():
-            row = [name.replace("_", " "), number(value, summary["interval"][name])]
+            row = [name.replace("_", " "), number(value, summary.get("interval", {}).get(name))]
             if several:
                 margin = summary["margin"][name]
                 row.append(number(summary["mean"][name]) + ("" if margin is None else f" ± {margin:.3f}"))
             if "test_metrics" in summary:
-                row.append(number(summary["test_metrics"][name], summary["test_interval"][name]))
+                row.append(number(summary["test_metrics"][name], summary.get("test_interval", {}).get(name)))
             rows.append(row)
         yield Sheet(tuple(heads), rows)
         if summary["warning"]:
@@ -103,6 +101,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     settings: Overrides = (),
     resume: bool = False,
     overwrite: bool = False,
+    intervals: bool = True,
     callbacks: Sequence[Callback] = (),
     reporter: Reporter | None = None,
 ) -> FineTuned:
@@ -126,6 +125,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         settings: `finetune.key=value` and `card.key=value` overrides, or a dict of them.
         resume: Go on with the result in `out`.
         overwrite: Replace the result in `out`.
+        intervals: Intervals over documents of one seed's figures, which take 500 times their measuring.
         callbacks: Called as it trains, see `unmask.Callback`.
         reporter: Called with the progress; by default the log.
 
@@ -148,7 +148,6 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         claimed, begun = claim(root), root / "settings.json"
 
         def opened() -> tuple[Runs, dict[str, Any], Origin]:
-            """What is trained, what it is about, and where the encoder comes from."""
             chosen = settings_of(
                 settings, text=text, second=second, label=label, encoding=encoding, seeds=seeds, seed=seed,
                 max_length=max_length,
@@ -207,7 +206,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         try:
             summary = runs.run(
                 root, finished, origin, fingerprint=json.dumps(decided, sort_keys=True), interruption=interruption,
-                callbacks=callbacks,
+                callbacks=callbacks, with_intervals=intervals,
             )  # fmt: skip
         except UnmaskError:
             if group.is_main and not (root / "runs.jsonl").is_file():  # the next try may use the folder
@@ -299,7 +298,6 @@ def examples_given(train: Texts, validation: Texts | None, test: Texts | None) -
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch, ExitStack() as opened:
 
         def place(name: str, examples: Texts) -> tuple[Path, Path]:
-            """Path of examples, and what it is called."""
             names = paths_or_texts(examples) or []
             if len(names) != 1:
                 raise CorpusError(f"{name}: give one file or folder, not {len(names)}")

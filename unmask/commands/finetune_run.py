@@ -75,7 +75,7 @@ _ORDER = 11  # sets this order apart from those of pretraining
 
 
 def factors_of(model: TaskNetwork, decay: float) -> Callable[[str], float]:
-    """The share of the learning rate that each parameter takes, by its name: the less, the deeper it lies.
+    """The share of the learning rate that each parameter takes, by its name: `decay` times that of the layer above.
 
     A layer's number is the first whole number in a name. Layers that share their weights (ALBERT) are one layer here,
     however often they are gone through; where layers stand in groups (ALBERT with several, Funnel's blocks), the group
@@ -88,7 +88,7 @@ def factors_of(model: TaskNetwork, decay: float) -> Callable[[str], float]:
         model.deberta.encoder.LayerNorm.weight                                      with the last layer
         model.bert.pooler.dense.weight                                              with the head: 1
 
-    `decay` is the factor from each layer to the one below it. Source: Clark et al. 2020 (ELECTRA), appendix B.
+    Source: Clark et al. 2020 (ELECTRA), appendix B.
     """
     is_ours = isinstance(model, MaskedLM)
     inside = "encoder." if isinstance(model, MaskedLM) else f"model.{model.model.base_model_prefix}."
@@ -254,7 +254,6 @@ def class_weights(train: Labelled, task: Task, weights: str | Mapping[str, float
 
 
 def selecting_metric(task: Task, named: str | None) -> str:
-    """The metric that the best model is chosen by."""
     names = task.metric_names
     if named is not None and named not in names:
         raise SettingsError(f"finetune.metric = {named!r}: metrics of this task are {', '.join(names)}")
@@ -266,13 +265,6 @@ class Runs(Callback):
 
     Of each run's trainer it is the callback that evaluates, keeps the best weights, and ends the training where the
     metric has not risen for too long.
-
-    Attributes:
-        pretrained: The encoder; it stays as it is.
-        task: What it learns.
-        files: `train`, `validation` and, where there is one, `test`; `examples` and `counts` are of each.
-        metric: By which the best model is chosen.
-        weights: Of the losses by class; None: all 1.
     """
 
     def __init__(
@@ -286,7 +278,7 @@ class Runs(Callback):
     ) -> None:
         task_class = task_named(kind)
         self.settings, self.reporter, self.group = settings, reporter, group
-        self.pretrained: MaskedLM | TransformersPretrained
+        self.pretrained: MaskedLM | TransformersPretrained  # stays as it is
         with files_checked(source):
             self.tokenizer = load_tokenizer(source)
             special, vocab_size = self.tokenizer.special, self.tokenizer.vocab_size
@@ -320,9 +312,10 @@ class Runs(Callback):
             if each.path.is_dir():
                 names = ", ".join(part.path.name for part in each.sources[:3])
                 reporter.note(f"{name}: {names} ({len(each.sources)}) of {each.path}")
+        # `train`, `validation` and, where there is one, `test`; `examples` and `counts` are of each.
         self.files, self.task = read_files(task_class, paths, settings, reporter.note, pooling=pooling)
-        self.metric = selecting_metric(self.task, settings.metric)
-        self.weights = class_weights(self.files["train"], self.task, settings.class_weights)
+        self.metric = selecting_metric(self.task, settings.metric)  # by which the best model is chosen
+        self.weights = class_weights(self.files["train"], self.task, settings.class_weights)  # of the losses
         encoder = InputEncoder(self.tokenizer, self.pretrained.config, max_length=settings.max_length)
         self.max_length = encoder.max_length  # of the model that is made
         self.examples: dict[str, list[Example]] = {}
@@ -334,9 +327,8 @@ class Runs(Callback):
             self.tokenizer.watch(encoded.unknown_in(file.records, self.tokenizer))
             self.examples[name] = encoded.examples
             total, num_inputs = len(file.records), len(encoded.examples)
-            self.counts[name] = {
-                "records": total, "inputs": num_inputs, "truncated": encoded.truncated, "split": encoded.split,
-            }  # fmt: skip
+            numbers = {"records": total, "inputs": num_inputs, "truncated": encoded.truncated, "split": encoded.split}
+            self.counts[name] = numbers
             way_out = way_out_of_cuts(encoded, total, self.max_length, self.pretrained.config.max_position_embeddings)
             remarks = {
                 f"{are_longer}; their ends are not seen{way_out}": encoded.truncated,
@@ -413,6 +405,7 @@ class Runs(Callback):
         fingerprint: str,
         interruption: Interruption,
         callbacks: Sequence[Callback] = (),
+        with_intervals: bool = True,
     ) -> dict[str, Any]:
         """Trains from every seed that is not over, saves the best model, and writes the summary, which is returned.
 
@@ -443,7 +436,7 @@ class Runs(Callback):
             finished_task = self.task.finish(state.model.eval())
             state.model.encoder.compute_dtype = torch.float32  # figures are those of the saved model elsewhere
             on_rank_zero(self.group, partial(self._keep, trainer, finished_task, seed, root, finished))
-        return on_rank_zero(self.group, lambda: self._finish(root, finished, origin))
+        return on_rank_zero(self.group, lambda: self._finish(root, finished, origin, with_intervals and seeds == 1))
 
     def _keep(self, trainer: Trainer, task: Task, seed: int, root: Path, finished: list[dict[str, Any]]) -> None:
         """Writes down what a seed has come to, and its model where it is better than those before it."""
@@ -479,8 +472,9 @@ class Runs(Callback):
         write_atomically(root / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
         shutil.rmtree(root / "checkpoints", ignore_errors=True)
 
-    def _finish(self, root: Path, finished: Sequence[dict[str, Any]], origin: Origin) -> dict[str, Any]:
-        """The summary, the report and the card, all of the model as it was saved."""
+    def _finish(
+        self, root: Path, finished: Sequence[dict[str, Any]], origin: Origin, with_intervals: bool
+    ) -> dict[str, Any]:
         runs = [run["figures"] for run in finished]
         own = max(runs, key=lambda figures: rank(figures["metrics"], self.metric))
         model = load(root / "model")
@@ -501,14 +495,16 @@ class Runs(Callback):
         }
         _, predictions = self.evaluate(best, task, "validation")
         records = self.files["validation"].records
-        summary["interval"] = intervals(task, records, predictions)
         summary["warning"] = learned_nothing(task, own["metrics"], self.metric, records, predictions)
         if summary["warning"]:
             self.reporter.note(summary["warning"])
         if "test" in self.files:
             summary |= {"test_metrics": own["test_metrics"], **spread("test_metrics", runs, prefix="test_")}
-            of_test = self.evaluate(best, task, "test")[1]
-            summary["test_interval"] = intervals(task, self.files["test"].records, of_test)
+        if with_intervals:
+            summary["interval"] = intervals(task, records, predictions)
+            if "test" in self.files:
+                of_test = self.evaluate(best, task, "test")[1]
+                summary["test_interval"] = intervals(task, self.files["test"].records, of_test)
         names = {name: file.path.name for name, file in self.files.items()}
         write_finetune_report(
             root / "report.html",

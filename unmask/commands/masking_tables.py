@@ -80,7 +80,6 @@ def needed_lexicons(masking: MaskingSettings) -> set[str | None]:
 
 
 def named_lexicon(masking: MaskingSettings) -> Path | None:
-    """The file that the settings name."""
     files = sorted(file for file in needed_lexicons(masking) if file is not None)
     if len(files) > 1:
         raise SettingsError(f"masking: a run has one lexicon, but the settings name {' and '.join(files)}")
@@ -157,32 +156,20 @@ def score_board(settings: MaskingSettings, data: PreparedData, device: torch.dev
 
 
 class LexiconMade(Result):
-    """A lexicon, and some of what is in it.
+    """A lexicon, and some of what is in it."""
 
-    Attributes:
-        out: The file.
-        collocations: How many it holds; `by_words`: of each number of words.
-        candidates, words: Of the text.
-        smallest_pmi: Of these, in nats; None where there are none.
-        min_count: The option.
-        fingerprint: Of the lexicon.
-        examples: Of the strongest and of some others: `text`, `pmi`, `count`.
-        tokens: The `most` and the `least` informative.
-    """
-
-    out: str
+    out: str  # the file
     collocations: int
-    by_words: dict[str, int]
-    candidates: int
+    by_words: dict[str, int]  # collocations of each number of words
+    candidates: int  # of the text, as the words are
     words: int
-    smallest_pmi: float | None
-    min_count: int
+    smallest_pmi: float | None  # of the collocations, in nats
+    min_count: int  # the option
     fingerprint: str
-    examples: dict[str, list[dict[str, Any]]]
-    tokens: dict[str, list[str]]
+    examples: dict[str, list[dict[str, Any]]]  # of the strongest and of some others: `text`, `pmi`, `count`
+    tokens: dict[str, list[str]]  # the `most` and the `least` informative
 
     def shown(self) -> Iterator[Shown]:
-        """The strongest collocations, some of the others, and the most and the least informative tokens."""
         for title, examples in self.examples.items():
             yield f"{title}:"
             yield from (f"  {each['pmi']:6.2f} nats  {each['count']:>8,} times  {each['text']}" for each in examples)

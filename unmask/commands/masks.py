@@ -39,6 +39,7 @@ from unmask.masking.settings import STRATEGIES, MaskingSettings, Strategy, follo
 from unmask.masking.tables import Scores, Tables, with_lexicon
 from unmask.measure.masking import GROUPS, Audit
 from unmask.measure.masking import audit as count_masks
+from unmask.measure.questions import with_special
 from unmask.report.pages import write_audit
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -49,21 +50,15 @@ SHOWN_VOCABULARY = 4096
 
 
 class ShownMasks(Result):
-    """What strategies would mask.
+    """What strategies would mask."""
 
-    Attributes:
-        strategies: Of each its `name`, the `tokens` of the text, `targets` (positions that are to be predicted), and
-            `input_tokens`, what a model would see.
-        left_out: Strategies that cannot be shown, and why.
-        mask_token: How the tokenizer spells its mask.
-    """
-
+    # Of each its `name`, the `tokens` of the text, `targets` (positions that are to be predicted), and `input_tokens`,
+    # what a model would see.
     strategies: list[dict[str, Any]]
-    left_out: dict[str, str]
-    mask_token: str
+    left_out: dict[str, str]  # strategies that cannot be shown, and why
+    mask_token: str  # how the tokenizer spells its mask
 
     def shown(self) -> Iterator[Shown]:
-        """A line a strategy, with what is masked in it."""
         for strategy in self.strategies:
             line: list[Styled | str] = [Styled(f"{strategy['name']:>12}  ", "dim")]
             targets = set(strategy["targets"])
@@ -90,9 +85,8 @@ def masks(
 ) -> ShownMasks:
     """Shows what each strategy would mask in a text.
 
-    Without a tokenizer, one of 4,096 entries is trained on the packaged corpus and the text; frequencies, and
-    collocations without a lexicon, are those of the same. Annotations are spaCy's. Without a strategy, those
-    that cannot be shown are left out and named.
+    Frequencies, and collocations without a lexicon, are those of Tiny Shakespeare and the text. Annotations are
+    spaCy's. Without a strategy, those that cannot be shown are left out and named.
 
     Args:
         text: A text to mask; - reads standard input.
@@ -145,9 +139,7 @@ def row_and_masker(
 
     Annotations are made by the first of some usual English pipelines that is installed; a SettingsError if none is.
     """
-    before, behind = ([] if id_ is None else [id_] for id_ in (tokenizer.special.cls, tokenizer.special.sep))
-    ids = [*before, *tokenizer.encode_corpus([text])[0].input_ids.tolist(), *behind]
-    rows = rows_from_ids([ids], tokenizer)
+    rows = rows_from_ids([with_special(tokenizer.encode_corpus([text])[0].input_ids, tokenizer).tolist()], tokenizer)
     labels: Mapping[str, Sequence[str]] = {}
     if columns := needed_annotations(settings):
         reason: SettingsError | None = None
@@ -166,16 +158,15 @@ def row_and_masker(
             version=pipeline.version,
         )
         _, _, aligned = annotated_tokens(tokenizer, Annotator(plan), [text], [None])
-        annotations = {}
+        begin, annotations = int(tokenizer.special.cls is not None), {}
         for column, spans in aligned.items():
             annotations[column] = torch.zeros_like(rows.input_ids)
-            annotations[column][0, len(before) : len(before) + len(spans.values)] = torch.from_numpy(spans.values)
+            annotations[column][0, begin : begin + len(spans.values)] = torch.from_numpy(spans.values)
         rows, labels = replace(rows, annotations=annotations), plan.labels
     return rows, Masker(settings, tokenizer, seed=seed, tables=replace(tables, labels=labels))
 
 
 def _tables(tokenizer: Tokenizer, corpus: list[str], lexicon: str | Path | None) -> Tables:
-    """What masking may know beside the text: frequencies, collocations, informativeness."""
     encoded, lengths = tokenizer.encode_joined(corpus)
     frequencies = np.bincount(encoded.input_ids, minlength=tokenizer.vocab_size)
     tables = Tables(tokenizer.vocab_size, torch.from_numpy(frequencies))
@@ -185,14 +176,8 @@ def _tables(tokenizer: Tokenizer, corpus: list[str], lexicon: str | Path | None)
         return with_lexicon(tables, collocations)
     chunk = TokenChunk(encoded.input_ids, encoded.word_starts.view(np.uint8), lengths)
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-        made = build_lexicon(
-            lambda: iter([chunk]),
-            tokenizer,
-            LexiconSettings(),
-            frequencies=frequencies,
-            data_sha256="",
-            scratch=Path(scratch),
-        )
+        options: dict[str, Any] = {"frequencies": frequencies, "data_sha256": "", "scratch": Path(scratch)}
+        made = build_lexicon(lambda: iter([chunk]), tokenizer, LexiconSettings(), **options)
     return with_lexicon(tables, made)
 
 
@@ -204,30 +189,19 @@ _CHOICES = ("masking.strategy", "masking.units", "masking.weights")
 
 
 class MaskingAudit(Result):
-    """What strategies did to a text.
-
-    Attributes:
-        documents, bytes, tokens: Of the text.
-        skipped: What was left out of it, and how often.
-        strategies: By strategy the figures of `unmask.measure.masking.Audit`.
-        not_audited: Strategies that could not be, and why.
-        followers: Strategies that follow a model in training, and were audited with equal weights.
-        passed: Whether every promise holds.
-        page: The file with plots; None: none was written.
-    """
+    """What strategies did to a text."""
 
     documents: int
     bytes: int
     tokens: int
-    skipped: dict[str, int]
-    strategies: dict[str, dict[str, Any]]
-    not_audited: dict[str, str]
-    followers: list[str]
-    passed: bool
-    page: str | None
+    skipped: dict[str, int]  # what was left out of it, and how often
+    strategies: dict[str, dict[str, Any]]  # by strategy the figures of `unmask.measure.masking.Audit`
+    not_audited: dict[str, str]  # strategies that could not be, and why
+    followers: list[str]  # strategies that follow a model in training, and were audited with equal weights
+    passed: bool  # whether every promise holds
+    page: str | None  # the file with plots, if one was written
 
     def shown(self) -> Iterator[Shown]:
-        """A line a strategy, and what is broken; of a single strategy also its groups of units."""
         heads = (
             "",
             ">expected",

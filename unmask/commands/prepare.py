@@ -26,43 +26,28 @@ SHOWN_CLASSES = 8
 
 
 class Prepared(Result):
-    """Prepared text.
+    """Prepared text."""
 
-    Attributes:
-        out: Its folder.
-        documents, bytes, tokens: Of the text.
-        skipped: What was left out, and how often.
-        overlap: Held-out texts that are equal to a training text.
-        near_duplicates: How much of the held-out text nearly stands in the training text; None: not measured.
-        vocab_size: Of the tokenizer.
-        train_tokens, validation_tokens, unknown_tokens: How many.
-        letters, unknown_letters: Of the text, without white space and control characters; those that became `[UNK]`.
-        fingerprint: Of all that the shards are made of.
-        annotations: By column its labels, spans, and spans that were lost.
-        labels: Names of classes of documents; empty where there are none.
-        unlabelled: Documents without a class.
-        complete: True.
-    """
-
-    out: str
+    out: str  # its folder
     documents: int
     bytes: int
     tokens: int
-    skipped: dict[str, int]
-    overlap: int
-    near_duplicates: dict[str, Any] | None
+    skipped: dict[str, int]  # what was left out, and how often
+    overlap: int  # held-out texts that are equal to a training text
+    near_duplicates: dict[str, Any] | None  # how much held-out text nearly stands in training text, if it was measured
     vocab_size: int
     train_tokens: int
     validation_tokens: int
     unknown_tokens: int
-    letters: int
-    unknown_letters: int
-    fingerprint: str
-    annotations: dict[str, dict[str, Any]]
-    complete: bool
+    letters: int  # of the text, without white space and control characters
+    unknown_letters: int  # those of them that became `[UNK]`
+    fingerprint: str  # of all that the shards are made of
+    annotations: dict[str, dict[str, Any]]  # by column its labels, spans, and spans that were lost
+    labels: dict[str, int]  # names of classes of documents, and how many of each
+    unlabelled: int  # documents without a class, where there are classes
+    complete: bool  # True
 
     def shown(self) -> Iterator[Shown]:
-        """Some lines."""
         yield f"training: {self.train_tokens:,} tokens; held out: {self.validation_tokens:,} tokens"
         yield (
             f"{self.documents:,} documents, {self.bytes:,} bytes, {self.bytes / self.tokens:.2f} bytes a token; "
@@ -71,22 +56,14 @@ class Prepared(Result):
 
 
 class PreparedPart(Result):
-    """A part of a preparation, or several put together, as far as it could be done by now.
+    """A part of a preparation, or several put together, as far as it could be done by now."""
 
-    Attributes:
-        out: Its folder.
-        part: Which, such as `2/8`; None where parts were put together.
-        complete: False.
-        next: What is to be done next, in words.
-    """
-
-    out: str
-    part: str | None
-    complete: bool
-    next: str
+    out: str  # its folder
+    part: str | None  # such as `2/8`; None where parts were put together
+    complete: bool  # False
+    next: str  # what is to be done next, in words
 
     def shown(self) -> Iterator[Shown]:
-        """A line."""
         yield f"{self.out}: {self.next}"
 
 
@@ -158,46 +135,29 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
             folder.check(resume=resume, overwrite=overwrite)
         try:
             manifest = prepare_shards(
-                texts,
-                root,
-                corpus=recipe.corpus,
-                tokenizer=recipe.tokenizer,
-                annotation=recipe.annotation,
-                workers=workers,
-                ray=ray,
-                part=place,
-                join=join,
-                resume=resume,
-                overwrite=overwrite,
-                notify=reporter.notify,
-                note=reporter.note,
-            )
+                texts, root, corpus=recipe.corpus, tokenizer=recipe.tokenizer, annotation=recipe.annotation,
+                workers=workers, ray=ray, part=place, join=join, resume=resume, overwrite=overwrite,
+                notify=reporter.notify, note=reporter.note,
+            )  # fmt: skip
         except Unfinished as unfinished:
             return PreparedPart({"out": str(root), "part": part, "complete": False, "next": str(unfinished)})
     for text in describe(manifest):
         reporter.note(text)
+    same = "documents", "bytes", "tokens", "skipped", "overlap", "vocab_size", "fingerprint", "labels", "unlabelled"
     return Prepared(
         {
             "out": without_secrets(address_of(out) or str(out)),
-            "documents": manifest.documents,
-            "bytes": manifest.bytes,
-            "tokens": manifest.tokens,
-            "skipped": manifest.skipped,
-            "overlap": manifest.overlap,
+            **{name: getattr(manifest, name) for name in same},
             "near_duplicates": manifest.near_duplicates and manifest.near_duplicates.plain(),
-            "vocab_size": manifest.vocab_size,
             "train_tokens": manifest.train.tokens,
             "validation_tokens": manifest.validation.tokens,
             "unknown_tokens": manifest.train.unknown_tokens + manifest.validation.unknown_tokens,
             "letters": manifest.unknown.letters,
             "unknown_letters": manifest.unknown.unknown,
-            "fingerprint": manifest.fingerprint,
             "annotations": {
                 column: {"labels": list(labels), "spans": manifest.spans[column][0], "lost": manifest.spans[column][1]}
                 for column, labels in manifest.annotations.items()
             },
-            "labels": manifest.labels,
-            "unlabelled": manifest.unlabelled,
             "complete": True,
         }
     )

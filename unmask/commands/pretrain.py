@@ -73,7 +73,8 @@ from unmask.measure.held_out import (
     fixed_masker,
     on_plateau,
 )
-from unmask.measure.uncertainty import few_draws
+from unmask.measure.questions import with_special
+from unmask.measure.uncertainty import few_draws, plain_interval
 from unmask.model.card_head import CARD, CardSettings, change_card
 from unmask.model.encoder import MaskedLM, initialise
 from unmask.model.folder import write_checksums
@@ -124,11 +125,9 @@ class Run(Finished):
 
     @cached_property
     def model(self) -> Model:
-        """The trained model."""
         return load(self.folder / "model")
 
     def shown(self) -> Iterator[Shown]:
-        """The result in a few lines, and what to do next."""
         s = self.summary
 
         def figure(figures: dict[str, Any], name: str) -> str:
@@ -250,7 +249,6 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         resolved = load_recipe(str(folder.recipe), complete=False)
 
         def opened() -> TrainingRun:
-            """Opens the data, after preparing it where that was not done, and makes the model."""
             sources = list(map(source_named, begun["sources"]))  # each machine has its own copies of what is remote
             if resolved.start is None:
                 data = obtain_data(sources, folder.data, resolved, reporter)
@@ -296,8 +294,7 @@ def _begin(
 ) -> dict[str, Any]:
     """Claims the folder until the stack is closed, and writes into it what the run is about: its sources and recipe.
 
-    Returns:
-        `root`: the folder; `sources`: those of the run; whether it begins (`is_new`), or `is_finished`.
+    Returns its `root` and `sources`, whether the run begins (`is_new`), and whether it `is_finished`.
     """
     # A run may go on without a recipe, and its card may change at any time.
     of_card = [setting for setting in overrides if setting.lstrip().startswith("card.")]
@@ -427,12 +424,11 @@ class TrainingRun(Callback):
         if prompts := recipe.evaluation.prompts:
             room = training.sequence_length - len(tokenizer.special.around)
             try:
-                ids = [line.input_ids.tolist()[:room] for line in tokenizer.encode_corpus(prompts)]
+                lines = [line.input_ids[:room] for line in tokenizer.encode_corpus(prompts)]
             except TokenizerError as error:  # lines of a recipe that is used on another text
                 reporter.note(f"the recipe's lines (evaluation.prompts) are not shown: {error}")
             else:
-                cls, sep = ([] if id_ is None else [id_] for id_ in (tokenizer.special.cls, tokenizer.special.sep))
-                rows = rows_from_ids([[*cls, *line, *sep] for line in ids], tokenizer)
+                rows = rows_from_ids([with_special(line, tokenizer).tolist() for line in lines], tokenizer)
                 self.lines = rows, fixed_masker(tokenizer)(rows)
         self._times = EvaluationTimes(recipe.evaluation.times)
         self._plateau: list[bool] = []  # of each evaluation
@@ -532,7 +528,6 @@ class TrainingRun(Callback):
         return predict_lines(self.model, self.data.tokenizer, *self.held_out.masked.batches[0])[:NUM_LINES]
 
     def _domain(self, store: TokenStore | None) -> dict[str, Any] | None:
-        """Figures on the text of a domain, where there is any."""
         if store is None:
             return None
         length, most = self.recipe.training.sequence_length, self.recipe.evaluation.final_max_tokens
@@ -544,8 +539,9 @@ class TrainingRun(Callback):
         manifest, config, tokenizer = data.manifest, self.model.config, data.tokenizer
         held_out = HeldOutText(recipe, data, recipe.evaluation.final_max_tokens, self.reporter)
         result, entropy = held_out.evaluate(self.model), held_out.entropy
+        figures = metrics_of(result, final=True)
         for record in records:
-            record.on_evaluation(self.trainer, metrics_of(result, final=True))
+            record.on_evaluation(self.trainer, figures)
         self._say(result)
 
         with writing(folder.model), whole_folder(folder.model) as partial:
@@ -563,12 +559,12 @@ class TrainingRun(Callback):
             "epochs": state.tokens_seen / manifest.train.tokens,
             "seconds": state.seconds,
             "tokens_per_second": state.tokens_seen / max(state.seconds, 1e-9),
-            **{name: _plain(getattr(result, each)) for each, name in FIGURES.items() if each != "documents"},
+            **{name: value for name, value in figures.items() if name not in ("documents", "final")},
             "validation_documents": result.documents,
             "validation_unit": result.unit,
             "validation_warning": few_draws(result.documents, result.unit),
             "unigram_entropy": entropy,
-            "unigram_gain_interval": _plain(result.gain_interval),
+            "unigram_gain_interval": plain_interval(result.gain_interval),
             "on_plateau": on_plateau(result, entropy),
             "objectives": dict(result.objectives),
             "best_step": None if state.best is None else state.best.step,
@@ -590,8 +586,9 @@ class TrainingRun(Callback):
             rate = recipe.training.learning_rate
             remark = explain_plateau(result.loss, entropy, step=state.step, learning_rate=rate)
             self.reporter.note(remark)
-        shared: dict[str, Any] = {"recipe": recipe.model_dump(), "manifest": manifest, "summary": summary}
-        shared["remark"] = remark
+        shared: dict[str, Any] = {
+            "recipe": recipe.model_dump(), "manifest": manifest, "summary": summary, "remark": remark,
+        }  # fmt: skip
         write_report(folder.report, metrics=read_metrics(folder.metrics), **shared, **predictions)
         write_card(folder.model, mask_token=tokenizer.token(tokenizer.special.mask), **shared)
         write_atomically(folder.summary, json.dumps(summary, indent=1) + "\n")
@@ -602,40 +599,31 @@ class TrainingRun(Callback):
 # Figures on held-out text.
 
 
-def _plain(value: Any) -> Any:
-    """As JSON gives it back, so that results equal what is read from their files."""
-    return list(value) if isinstance(value, tuple) else value
-
-
 def figures_of(result: HeldOut) -> dict[str, Any]:
     """An evaluation as JSON takes it, by the names of `HeldOut`; what is not a number is None."""
-    values = {name: _plain(getattr(result, name)) for name in FIGURES}
+    values = {name: getattr(result, name) for name in FIGURES}
+    values |= {name: plain_interval(value) for name, value in values.items() if isinstance(value, tuple)}
     return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values.items()}
 
 
 def metrics_of(result: HeldOut, *, final: bool = False) -> dict[str, Any]:
     """An evaluation as `metrics.jsonl` has it; the final one is made on more tokens than the others."""
-    figures = {name: _plain(getattr(result, each)) for each, name in FIGURES.items()}
+    figures = {FIGURES[name]: value for name, value in figures_of(result).items()}
     return figures | {"final": final} | ({"objectives": dict(result.objectives)} if result.objectives else {})
 
 
 class HeldOutText:
-    """At most some tokens of the validation split, in rows of the training's length, with masks that stay the same.
-
-    Attributes:
-        masked: Rows for masked tokens.
-        objectives: Rows for the objectives beside them; None where the recipe has none, or the text nothing of them.
-        entropy: Of the token frequencies of the training text, on the hidden tokens; in nats per token.
-    """
+    """At most some tokens of the validation split, in rows of the training's length, with masks that stay the same."""
 
     def __init__(self, recipe: Recipe, data: PreparedData, max_tokens: int, reporter: Reporter) -> None:
         settings, store, length = recipe.objectives, data.validation, recipe.training.sequence_length
         self.masked = HeldOutSet(
             store, data.tokenizer, length=length, max_tokens=max_tokens, frequencies=data.frequencies
         )
+        # Of the token frequencies of the training text, on the hidden tokens, in nats per token.
         assert self.masked.unigram_N is not None, "frequencies are known"
         self.entropy = float(self.masked.unigram_N.mean())
-        self.objectives: ObjectiveSet | None = None
+        self.objectives: ObjectiveSet | None = None  # beside masked tokens; None: none, or the text has nothing of them
         if not (objectives := extra_objectives(settings)):
             return
         pairs = None if settings.pairs is None else settings.pairs.kind
@@ -657,9 +645,9 @@ class HeldOutText:
         return result if self.objectives is None else replace(result, objectives=self.objectives.evaluate(model))
 
 
+# Tokens of a line: `token` is what the text says; `space_before`; `predicted` what the model says and `probability`
+# that it gives to the right token, where it was hidden, else None.
 Line = list[dict[str, Any]]
-"""Tokens of a line: `token` is what the text says; `space_before`; `predicted` what the model says and `probability`
-that it gives to the right token, where it was hidden, else None."""
 
 
 def predict_lines(model: MaskedLM, tokenizer: Tokenizer, rows: Rows, masked: MaskedRows) -> list[Line]:

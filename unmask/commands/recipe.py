@@ -27,37 +27,27 @@ from unmask.tokenizer.trainers import TokenizerSettings
 
 
 class StartSettings(Settings):
-    """From which checkpoint a training begins, and what is added to it first.
+    """From which checkpoint a training begins, and what is added to it first."""
 
-    Attributes:
-        checkpoint: Folder of a BERT, RoBERTa or ModernBERT model that unmask or transformers wrote, or of a run; or the
-            name of such a model on the hub, with the commit (`owner/name@commit`) when a run has begun.
-        sha256: Of its content. Filled in when a run begins; where a recipe has it, the checkpoint must match.
-        extend_vocab: How many words of the training text get an entry of their own; None adds none.
-        extend_positions: Whether the model is made longer where `training.sequence_length` goes beyond it.
-        old_data: Text of the domain that the model comes from, whole, or one prepared folder (its validation split):
-            the model is evaluated on it before the training and after it. Empty takes the validation split of the
-            checkpoint's own run, where that is still there.
-    """
-
+    # Folder of a BERT, RoBERTa or ModernBERT model that unmask or transformers wrote, or of a run; or the name of such
+    # a model on the hub, with the commit (`owner/name@commit`) when a run has begun.
     checkpoint: str
-    sha256: str | None = None
-    extend_vocab: int | None = Field(default=None, ge=1, le=1_000_000)
-    extend_positions: bool = False
+    sha256: str | None = None  # of its content; filled in when a run begins, and must match where a recipe has it
+    extend_vocab: int | None = Field(default=None, ge=1, le=1_000_000)  # words of the training text that get an entry
+    extend_positions: bool = False  # make the model longer where `training.sequence_length` goes beyond it
+    # Text of the domain that the model comes from, whole, or one prepared folder (its validation split): the model is
+    # evaluated on it before the training and after it. Empty takes the validation split of the checkpoint's own run,
+    # where that is still there.
     old_data: tuple[str, ...] = ()
 
 
 class Recipe(LightRecipe):
     """Every setting of a pretraining run. Sections are documented in their own classes.
 
-    Attributes:
-        description: What the recipe is for, in one line.
-        start: The checkpoint that the training begins with; None draws new weights.
-        card: What the user says of the model for its card. It is the one section that changes nothing of the training,
-            so a run may go on with another one.
+    The card changes nothing of the training, so a run may go on with another one.
     """
 
-    start: StartSettings | None = None
+    start: StartSettings | None = None  # the checkpoint that the training begins with; None draws new weights
     masking: MaskingSettings = MaskingSettings.model_validate({})
 
     @model_validator(mode="after")
@@ -101,11 +91,11 @@ def load_recipe(
     overrides: Sequence[str] = (),
     complete: bool = True,
 ) -> Recipe:
-    """Loads a recipe with options and overrides on top.
+    """Loads a recipe with options, values by dotted key, and overrides on top.
 
-    Options are values by dotted key, such as `{"training.minutes": 5}`; None is passed over. With `complete`, a recipe
-    that begins with a checkpoint is filled in by what the checkpoint says, and checked against it, and names of the hub
-    get their commits. The recipe of a run is complete already, and its checkpoint need not be there any more.
+    With `complete`, a recipe that begins with a checkpoint is filled in by what the checkpoint says, and checked
+    against it, and names of the hub get their commits. The recipe of a run is complete already, and its checkpoint need
+    not be there any more.
     """
     values, where = read_recipe(source, options, overrides)
     for section in ("start", "model", "training"):
@@ -181,7 +171,6 @@ def checkpoint_sha256(folder: Path) -> str:
 
 
 def read_fitting_config(folder: Path, tokenizer: Tokenizer) -> EncoderConfig:
-    """The configuration of a checkpoint."""
     content, layout = read_config_file(folder)
     config = layout.read_config(content, mask_id=tokenizer.special.mask)
     if tokenizer.vocab_size > config.vocab_size:

@@ -34,16 +34,11 @@ _OURS = ("tiny", "mini", "small", "base", CONTINUING)
 
 
 class PackagedRecipes(Result):
-    """The packaged recipes.
+    """The packaged recipes."""
 
-    Attributes:
-        recipes: What each is for, by name.
-    """
-
-    recipes: dict[str, str]
+    recipes: dict[str, str]  # what each is for, by name
 
     def shown(self) -> Iterator[Shown]:
-        """A line a recipe."""
         yield Sheet(("", ""), [(Styled(name, "bold"), text) for name, text in self.recipes.items()])
 
 
@@ -55,7 +50,6 @@ def recipes() -> PackagedRecipes:
 
 
 def recipe_names() -> list[str]:
-    """Names of the packaged recipes."""
     folder = resources.files("unmask") / "recipes"
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))
 

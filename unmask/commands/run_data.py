@@ -142,7 +142,6 @@ class PreparedData:
 
     @property
     def tables(self) -> Tables:
-        """What masking may know: frequencies, and labels of annotations."""
         frequencies = torch.from_numpy(self.frequencies)
         return Tables(self.tokenizer.vocab_size, frequencies, labels=self.manifest.annotations)
 
@@ -301,9 +300,8 @@ def begin_from_checkpoint(
 ) -> tuple[Recipe, list[str]]:
     """Makes the folder of the start, unless that was done before.
 
-    New words are looked for in `sample_bytes` of the text, or in all of it. Data that was prepared with this tokenizer
-    before has it under the name that it had then, so that a run's folder may be moved. Returns the recipe by which the
-    text is prepared, with the tokenizer of the start, and lines for the log.
+    New words are looked for in `sample_bytes` of the text, or in all of it. Returns the recipe by which the text is
+    prepared, with the tokenizer of the start, and lines for the log.
     """
     settings = recipe.start
     assert settings is not None
@@ -339,6 +337,7 @@ def begin_from_checkpoint(
         )
     if is_prepared(sources):  # a prepared folder keeps its own tokenizer, which `check_tokenizer` compares
         return recipe, notes
+    # Data that was prepared with this tokenizer has it under the name that it had then: a run's folder may be moved.
     path = settings.checkpoint if settings.extend_vocab is None else str(start.absolute())
     if (data / MANIFEST).is_file():
         manifest = load_manifest(data)
@@ -348,7 +347,6 @@ def begin_from_checkpoint(
 
 
 def start_facts(start: Path) -> dict[str, Any]:
-    """What was done to the checkpoint that a training began with."""
     facts: dict[str, Any] = read_object(start / FACTS, START_ANEW, is_sealed=True)["facts"]
     return facts
 
@@ -401,7 +399,7 @@ def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Itera
 
 
 def save_with_tokenizer(model: MaskedLM, tokenizer: Tokenizer, folder: Path, *, with_head: bool = True) -> None:
-    """Writes a model as `save_model` does, and its tokenizer, so that transformers uses both as they were trained."""
+    """Writes a model and its tokenizer, so that transformers uses both as they were trained."""
     save_model(model, folder, with_head=with_head)
     config = model.config
     tokenizer.save(folder, max_length=config.max_position_embeddings, with_types=config.num_types > 1)
@@ -423,12 +421,10 @@ def start_model(
     label_names: Sequence[str] = (),
     frequencies: NDArray[np.int64] | None = None,
 ) -> tuple[MaskedLM, list[str]]:
-    """The model as the training begins: the checkpoint's weights, and new heads where objectives need them.
+    """The model as the training begins, and a line on each head that is taken from the checkpoint or new.
 
     A new head for masked tokens begins with the `frequencies` [vocab_size] of the training text: a short training would
     spend itself on these, where now the encoder learns from the first step on.
-
-    With a line on each head that is taken from the checkpoint or new.
     """
     old = load_model(folder, mask_id=tokenizer.special.mask)
     config = old.config.model_copy(update={"dropout": recipe.model.dropout})
@@ -478,8 +474,7 @@ def open_old_text(folder: Path) -> TokenStore | None:
 def _obtain_old_text(folder: Path, settings: StartSettings, tokenizer: Tokenizer) -> str:
     """Tokenizes the old text into a folder, unless that was done before.
 
-    The tokenizer is that of the start, so that the same masks serve before and after. Returns what is used, or why
-    there is nothing, in a line.
+    The tokenizer is that of the start, so that the same masks serve before and after. Returns a line on what is used.
     """
     if (folder / OLD_FACTS).is_file():
         return str(read_object(folder / OLD_FACTS, START_ANEW, is_sealed=True)["source"])

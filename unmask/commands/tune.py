@@ -48,30 +48,23 @@ HEARTBEAT = 60  # seconds; the trial of a process that is silent for twice as lo
 
 
 class Tuning(Result):
-    """Which numbers of a recipe are better on a text.
+    """Which numbers of a recipe are better on a text."""
 
-    Attributes:
-        best: `number`, `loss`, `parameters`, and `recipe`, the file.
-        own: The same of the trial with the recipe's own numbers; None where some of these lie outside of what is
-            searched, or that trial failed.
-        trials: `number`, `state`, `loss`, `parameters`.
-        verdict: In words.
-    """
-
-    best: dict[str, Any]
+    best: dict[str, Any]  # `number`, `loss`, `parameters`, and `recipe`, the file
+    # The same of the trial with the recipe's own numbers; None where some of these lie outside of what is searched, or
+    # that trial failed.
     own: dict[str, Any] | None
-    trials: list[dict[str, Any]]
-    verdict: str
+    trials: list[dict[str, Any]]  # `number`, `state`, `loss`, `parameters`
+    verdict: str  # in words
 
     def shown(self) -> Iterator[Shown]:
-        """The best trials, and how to go on."""
         succeeded = sorted((each for each in self.trials if each["loss"] is not None), key=lambda each: each["loss"])
-        heads = ("trial", "loss", *succeeded[0]["parameters"])
+        heads = (">trial", ">loss", *(f">{name}" for name in succeeded[0]["parameters"]))
         rows = [
             (str(each["number"]), f"{each['loss']:.4f}", *map(_number, each["parameters"].values()))
             for each in succeeded[:SHOWN_TRIALS]
         ]
-        yield Sheet(tuple(f">{head}" for head in heads), rows)
+        yield Sheet(heads, rows)
         recipe = self.best["recipe"]
         yield f"\n{self.verdict}\nrecipe  {recipe}"
         yield f"Try it: unmask pretrain FILE --recipe {typed(recipe)} --out DIR"
@@ -180,7 +173,6 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
             return float(figures["loss"])
 
         def remove_weights(study: optuna.Study, _: optuna.trial.FrozenTrial) -> None:
-            """Removes the weights of finished trials that are not the best."""
             finished = [trial for trial in study.get_trials(deepcopy=False) if trial.state.is_finished()]
             losses = {trial.number: trial.value for trial in finished if trial.value is not None}
             best = min(losses, key=lambda number: losses[number], default=None)
@@ -214,11 +206,9 @@ def _storing(file: Path) -> Iterator[None]:
     try:
         yield
     except (StorageInternalError, SQLAlchemyError) as error:
-        cause = error.__cause__ or error
-        reason = str(getattr(cause, "orig", cause)).partition("\n")[0]
-        raise RunError(
-            f"{file}: cannot be read or written ({reason}); make room, or give another folder", options=("out",)
-        ) from error
+        reason = str(error.__cause__ or error).partition("\n")[0]
+        text = f"{file}: cannot be read or written ({reason}); make room, or give another folder"
+        raise RunError(text, options=("out",)) from error
 
 
 def _result(trials: Sequence[dict[str, Any]], root: Path, own: dict[str, Any], outside: list[str]) -> dict[str, Any]:
@@ -270,7 +260,6 @@ class Dimension:
     is_range: bool = False  # whether all that lies between the ends is meant
 
     def holds(self, value: Any) -> bool:
-        """Whether a value is one of those that are searched."""
         if not self.is_range:
             return value in self.values
         if isinstance(value, bool) or not isinstance(value, int | float):
@@ -279,7 +268,6 @@ class Dimension:
         return bool(low <= value <= high and (isinstance(low, float) or float(value).is_integer()))
 
     def suggest(self, trial: optuna.Trial) -> Any:
-        """A value for a trial."""
         if not self.is_range:
             return trial.suggest_categorical(self.key, self.values)
         low, high = self.values
@@ -288,7 +276,6 @@ class Dimension:
 
 
 def read_dimension(text: str) -> Dimension:
-    """A range or a choice."""
     malformed = SettingsError(
         f"search {shortened(text)}: expected KEY=LOW..HIGH or KEY=A,B,..., for example "
         "training.learning_rate=0.001..0.02 or model.num_layers=2,4,6",

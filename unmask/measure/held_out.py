@@ -96,7 +96,6 @@ class HeldOut:
 
     @property
     def perplexity(self) -> float:
-        """exp(loss)."""
         return math.exp(min(self.loss, 700.0))
 
 
@@ -148,9 +147,7 @@ class HeldOutSet:
         return torch.cat(labels).numpy()
 
     def evaluate(self, model: MaskedLM, *, group: Group = ALONE) -> HeldOut:
-        """Evaluates a model, the same in all processes and in evaluation mode meanwhile.
-
-        Each process of a group takes a share of the rows; the result is the same in all, and that of one."""
+        """Evaluates a model, in evaluation mode meanwhile. Processes of a group share the rows and have one result."""
         # 1. Losses and ranks of all targets. The rows are there already, so nothing is packed anew.
         answers = [(np.zeros(0), np.zeros(0, dtype=np.int64))]  # a process may have no batch
         with evaluating(model):

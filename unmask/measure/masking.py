@@ -103,12 +103,9 @@ def _places(segment_U: Counts) -> Counts:
 def asked_for(log2_U: Floats, size_U: Counts, segment_U: Counts, rate_U: Floats, *, least_one: bool = False) -> Floats:
     """The probabilities that weights ask for: in proportion to them within a segment, at most 1, and exact in tokens.
 
-    Args:
-        log2_U: Logarithms of weights to base 2.
-        size_U: Tokens.
-        segment_U: Running numbers of segments, in order.
-        rate_U: Expected share of the segment's tokens.
-        least_one: Whether one unit is taken where less than one is expected, in the same proportions.
+    Of units there are the logarithms of weights to base 2, the tokens, running numbers of segments, in order, and the
+    expected share of the segment's tokens. With `least_one` one unit is taken where less than one is expected, in the
+    same proportions.
     """
     asked_U = rate_U.copy()
     ends = np.flatnonzero(np.diff(segment_U, append=-1)) + 1

@@ -65,10 +65,7 @@ def ask(network: Predictor, questions: Iterable[Question]) -> Iterator[Answer]:
     """Answers questions in their order, some batches at a time; the network is in evaluation mode while it answers.
 
     Questions are packed into rows. Which ones share a batch changes an answer by no more than the order in which
-    floating-point numbers are added up.
-
-    Raises:
-        ModelError: A loss is no finite number.
+    floating-point numbers are added up. A loss that is no finite number is a ModelError.
     """
     gathered: list[Question] = []
     positions = 0
@@ -111,13 +108,8 @@ def judge(
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """How well a network, in evaluation mode, knew hidden tokens of a batch.
 
-    Args:
-        hidden_TD: What its encoder made of the batch.
-        places_N, targets_N: int64, on any device: where the hidden tokens are, and what stands there.
-        top: Ranks are counted below it; it stands for itself and more. 1 costs least.
-
-    Returns:
-        Losses [N] in nats, and ranks [N] of the right tokens: how many the network found likelier.
+    Places and targets, int64, are on any device. Returns losses [N] in nats, and ranks [N] of the right tokens: how
+    many the network found likelier, where `top` stands for itself and more; 1 costs least.
     """
     losses, ranks = [], []
     begin = 0
@@ -171,14 +163,7 @@ def pseudo_log_likelihoods(
 
     Every token of the text is predicted once, an unknown token too; special tokens are not. Sentences of the same
     tokens are scored once, so that what a model cannot tell apart (white space, letters that the tokenizer lowers,
-    unknown words) has equal scores, to the last bit.
-
-    Args:
-        network: The model.
-        tokenizer: Its tokenizer. A `[MASK]` in a sentence is text like any other.
-        sentences: Any number.
-        form: `plain` or `word_l2r`; see above.
-        notify: Receives now and then how many tokens were predicted.
+    unknown words) has equal scores, to the last bit. A `[MASK]` in a sentence is text like any other.
 
     Raises:
         ModelError: A loss is no finite number.
@@ -278,14 +263,8 @@ class Pair(NamedTuple):
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Reads minimal pairs, of several files in their order by name.
-
-    Args:
-        path: A file of JSON lines or of an array (also compressed), a folder of such, or a tar archive of such.
-
-    Raises:
-        CorpusError: There is no such file, no pair in it, or a row is not in BLiMP's format; with file and row.
-    """
+    """Reads minimal pairs of a file of JSON lines or of an array (also compressed), or of several in their order by
+    name: those of a folder or a tar archive. What is wrong is a CorpusError with file and row."""
     if not (os.path.isdir(path) or os.path.isfile(path)):
         raise CorpusError(f"{path}: {absence(path)}; give a file, a folder or a tar archive of minimal pairs")
     pairs = []
@@ -347,11 +326,7 @@ TIE = 1e-4  # nats: what the order in which numbers are added up may change
 
 
 def check_lengths(pairs: Sequence[Pair], tokenizer: Tokenizer, *, longest: int) -> None:
-    """Makes sure that a model of so many positions, special tokens included, takes all sentences.
-
-    Raises:
-        SettingsError: A sentence has no tokens, or more; with file and line.
-    """
+    """Makes sure that a model of so many positions, special tokens included, takes all sentences."""
     room = longest - len(tokenizer.special.around)
     for number, encoded in enumerate(tokenizer.encode_corpus([text for pair in pairs for text in pair[:2]])):
         if not 0 < len(encoded.input_ids) <= room:
@@ -367,11 +342,8 @@ def tally(pairs: Sequence[Pair], differences: NDArray[np.float64]) -> dict[str, 
     Scores are sums, not means over tokens, as in the source: a sentence with more tokens has a lower one. Intervals
     are Wilson's, and say nothing of the training's seed. They are over paradigms (`unmask.measure.uncertainty`), since
     the pairs of a paradigm are made from one pattern and stand or fall together; for one paradigm, or paradigms that
-    all came out the same, over pairs of just these.
-
-    Args:
-        pairs: At least one.
-        differences: [num_pairs], the scores of the right sentences minus those of the wrong ones.
+    all came out the same, over pairs of just these. `differences` are the scores of the right sentences minus those of
+    the wrong ones.
 
     Source: Salazar et al. 2020, section 4.2.
     """

@@ -70,9 +70,8 @@ def touched(
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Which of some sorted stretches of characters that do not overlap each token stands on.
 
-    Returns:
-        [S] and [S]: the number of the first stretch with which a token shares a character, and the number behind the
-        last; equal where there is none.
+    Returns of each token the number of the first stretch with which it shares a character, and the number behind the
+    last; equal where there is none.
     """
     first = np.searchsorted(end, token_begin, side="right")
     return first, np.maximum(first, np.searchsorted(begin, token_end, side="left"))
@@ -92,7 +91,6 @@ class Standing(NamedTuple):
 
     @property
     def num_crossing(self) -> int:
-        """How many tokens stand on several words."""
         return int((np.bincount(self.token) > 1).sum())
 
     def share_in(self, chosen: NDArray[np.bool_], num_tokens: int) -> NDArray[np.float64]:
@@ -305,7 +303,6 @@ class MeasuredPassages:
 
     @property
     def room(self) -> int:
-        """Tokens of a passage that it is shown at once."""
         return self.length - len(self.tokenizer.special.around)
 
 

@@ -118,16 +118,8 @@ def bootstrap_intervals(
     """Intervals of figures of any kind (F1, correlations), by documents drawn with replacement.
 
     Of shares, whose percentiles are too narrow near 0 and 1, it is Wilson's interval, of as many trials as have the
-    same standard error; where that is 0, of the documents.
-
-    Args:
-        measure: The figures of some items, given by their numbers, which may come more than once.
-        documents: The document of each item: those of one document are drawn together.
-        shares: The figures that are shares of items.
-        draws: How often documents are drawn.
-
-    Returns:
-        By figure [low, high]; None where there is one document only, or it is not defined.
+    same standard error; where that is 0, of the documents. None where there is one document only, or the figure is not
+    defined. `measure` gives the figures of items by their numbers, which may come more than once.
 
     Source: Efron and Tibshirani 1993 (An Introduction to the Bootstrap), chapter 13; Korn and Graubard 1998 (Confidence
     intervals for proportions with small expected number of positive counts estimated from survey data) for shares.
@@ -267,19 +259,16 @@ class Ratio:
         self._sums: dict[int, list[float]] = {}
 
     def add(self, document: int, numerator: float, denominator: float) -> None:
-        """Counts a part of a document."""
         sums = self._sums.setdefault(document, [0.0, 0.0])
         sums[0] += numerator
         sums[1] += denominator
 
     @property
     def denominator(self) -> float:
-        """The sum below the line."""
         return sum(sums[1] for sums in self._sums.values())
 
     @property
     def result(self) -> Uncertain:
-        """The ratio, and how sure it is."""
         sums = np.array(list(self._sums.values())).reshape(-1, 2)
         return ratio_over_draws(sums[:, 0], sums[:, 1])
 
@@ -317,9 +306,6 @@ def error_of_look(look: int) -> float:
     0.03 the first time, then 0.0075, 0.0025, 0.00125, ... (0.015 / (k (k - 1)) for the k-th): 0.045 in all, however
     many looks there are. That holds for numbers of seeds that were chosen beforehand. Who chooses each as is best by
     what the looks before showed, and knows how much runs vary, gets to 0.05 in simulation; hence no more is spent.
-
-    Args:
-        look: From 1 on.
     """
     return FIRST_LOOK if look == 1 else LATER_LOOKS / (look * (look - 1))
 

@@ -236,7 +236,7 @@ def write_finetune_report(
     headline = []
     for name, value in summary["metrics"].items():
         spread, label = summary["margin"][name], name.replace("_", " ")
-        if not several and (bounds := summary["interval"][name]) is not None:
+        if (bounds := summary.get("interval", {}).get(name)) is not None:
             label += f" ({bounds[0]:.3f} to {bounds[1]:.3f}: 95 %, over documents)"
         if several and spread is not None:
             label += f"; mean of {several} {defined(summary['mean'][name])} ± {defined(spread)} (± 95 %, over seeds)"

@@ -31,39 +31,26 @@ BESIDE = 0.1  # share of a training by the clock that its evaluations take at mo
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one step did. The state that it leads to is already in place when the report is handed out.
+    """What one step did. The state that it leads to is already in place when the report is handed out."""
 
-    Attributes:
-        step: Its number, counted from 1.
-        progress: Share of the budget used up after it, in [0, 1]; 1 at the last step, or by the clock a
-            little less where what was done between steps used up the rest.
-        epoch: Of its rows.
-        figures: Its losses and the gradient's norm, which a GPU may still be computing (`Figures`).
-        tokens: Tokens of text in its rows.
-        predicted_tokens: Targets of the main objective.
-        micro_batches: Parts that it was computed in; more than before where memory ran out.
-        learning_rate: The peak rate of the settings, times the schedule.
-        length: Positions of its rows.
-        seconds: Training time so far, this step included.
-    """
-
-    step: int
+    step: int  # counted from 1
+    # Share of the budget used up after it, in [0, 1]; 1 at the last step, or by the clock a little less where what was
+    # done between steps used up the rest.
     progress: float
-    epoch: int
-    figures: Any
-    tokens: int
-    predicted_tokens: int
-    micro_batches: int
-    learning_rate: float
-    length: int
-    seconds: float
+    epoch: int  # of its rows
+    figures: Any  # losses and the gradient's norm, which a GPU may still be computing (`Figures`)
+    tokens: int  # of text in its rows
+    predicted_tokens: int  # targets of the main objective
+    micro_batches: int  # parts that it was computed in; more than before where memory ran out
+    learning_rate: float  # the peak rate of the settings, times the schedule
+    length: int  # positions of its rows
+    seconds: float  # of training so far, this step included
 
     @property
     def loss(self) -> float:
         """Nats per target of the main objective, before the update. On a GPU this waits for the step.
 
-        Raises:
-            DivergedError: It is not finite.
+        Raises a DivergedError where it is not finite.
         """
         return self.figures.read().loss
 
@@ -195,12 +182,8 @@ class StopAtSignal(Callback):
 class MetricsFile(Callback):
     """Appends lines to a file. Steps are gathered: a line gives the mean loss over the steps since the last.
 
-    Args:
-        path: The file.
-        step: The step from which the run goes on; lines of later steps, written before a kill, are removed.
-
-    Raises:
-        WriteError: When it is made, and when lines are written: the file cannot be written.
+    Lines of steps behind `step`, from which the run goes on, were written before a kill, and are removed. A WriteError
+    says that the file cannot be written.
     """
 
     def __init__(self, path: Path, *, step: int) -> None:
@@ -267,11 +250,9 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class Tracker(Callback):
-    """Sends figures elsewhere: every tenth step, and each evaluation.
+    """Sends figures by name, and their step, elsewhere: every tenth step, and each evaluation.
 
-    Args:
-        log: Takes figures by name, and their step.
-        close: Ends the sending. It is for its maker to call, since figures may follow the training.
+    Its maker closes it, since figures may follow the training.
     """
 
     def __init__(self, log: Callable[[dict[str, float], int], object], close: Callable[[], object]) -> None:
@@ -315,22 +296,15 @@ def tensorboard(folder: Path, *, step: int) -> Tracker:
     return Tracker(log, writer.close)
 
 
-def service(name: str, *, project: str = "unmask", run: str | None = None, config: Any = None) -> Tracker:
-    """Trackio, Weights & Biases or MLflow.
-
-    Args:
-        name: `trackio`, `wandb` or `mlflow`.
-        project: Its project, or MLflow's experiment.
-        run: Name of the run.
-        config: Settings to show with it.
-    """
+def service(name: str, *, run: str, config: dict[str, Any]) -> Tracker:
+    """`trackio`, `wandb` (Weights & Biases) or `mlflow`, with the settings of a run to show."""
     if find_spec(name) is None:
         raise SettingsError(f"evaluation.trackers: {name} is not installed; install it with: pip install {name}")
     module: Any = import_module(name)
     if name == "mlflow":
-        module.set_experiment(project)
+        module.set_experiment("unmask")
         module.start_run(run_name=run)
-        module.log_dict(config or {}, "config.json")
+        module.log_dict(config, "config.json")
         return Tracker(lambda figures, step: module.log_metrics(figures, step=step), module.end_run)
-    module.init(project=project, name=run, config=config)
+    module.init(project="unmask", name=run, config=config)
     return Tracker(lambda figures, step: module.log(figures, step=step), module.finish)

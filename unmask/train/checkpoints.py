@@ -49,12 +49,10 @@ Tensors = dict[str, dict[str, Tensor]]
 
 
 def checkpoint_path(root: Path, step: int) -> Path:
-    """Path of the checkpoint of a step, if there is one."""
     return root / f"step-{step:08d}"
 
 
 def list_checkpoints(root: Path) -> list[Path]:
-    """Whole checkpoints, oldest first."""
     return sorted(path for path in root.glob("step-*") if (path / _STATE).is_file())
 
 
@@ -87,11 +85,7 @@ def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: in
 
 
 def _write(root: Path, tensors: Tensors, content: dict[str, Any], *, keep: int) -> Path:
-    """Writes a checkpoint and removes all but the latest ones and the best.
-
-    Raises:
-        RunError: It cannot be written; older checkpoints are untouched.
-    """
+    """Writes a checkpoint and removes all but the latest ones and the best; if it fails, older ones are untouched."""
     target = checkpoint_path(root, content["step"])
     if (target / _STATE).is_file():  # the same run at the same step: it holds the same
         return target
@@ -113,11 +107,8 @@ def _write(root: Path, tensors: Tensors, content: dict[str, Any], *, keep: int) 
 class Checkpoints(Callback):
     """Saves the state in a thread: now and then, where a callback asks for it, and at the end.
 
-    Args:
-        root: The folder of checkpoints.
-        fingerprint: Of the data and the recipe that they belong to.
-        settings: How often, and how many stay.
-        sync: Called before, to force to the disk what a checkpoint relies on.
+    `fingerprint` is that of the data and the recipe that checkpoints belong to; `sync` is called before one is written,
+    to force to the disk what it relies on.
     """
 
     def __init__(
@@ -130,11 +121,7 @@ class Checkpoints(Callback):
         self._saved_seconds: float | None = None
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
-        """Saves where it is time.
-
-        Raises:
-            RunError: The one before could not be written; older ones are untouched.
-        """
+        """Saves where it is time. A RunError: the one before could not be written; older ones are untouched."""
         if self._writing is not None and self._writing.done():
             self._wait(trainer)
         if self._saved_seconds is None:

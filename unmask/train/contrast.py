@@ -54,7 +54,6 @@ class TextTargets(StepTargets):
 
     @classmethod
     def of(cls, rows: Rows, masked: MaskedRows | None = None) -> TextTargets:
-        """Those of rows whose classes name their segments."""
         segment_T = rows.segment_ids.flatten()
         positions_N = torch.nonzero(segment_T >= 0).squeeze(1)
         begins_T = (rows.position_ids.flatten() == 0) & (segment_T >= 0)
@@ -79,24 +78,15 @@ class TextTargets(StepTargets):
 
 @dataclass(frozen=True)
 class VectorKind:
-    """How texts become vectors.
+    """How texts become vectors."""
 
-    Attributes:
-        of_tokens: Vectors [E, D], float32, given the model, the hidden states [N, D] of the texts' tokens, one text
-            behind another, and the tokens of each text.
-        unit: Whether they are compared at length 1.
-    """
-
+    # Vectors [E, D], float32, given the model, the hidden states [N, D] of the texts' tokens, one text behind another,
+    # and the tokens of each text.
     of_tokens: Callable[[Any, Tensor, Sequence[int]], Tensor]
-    unit: bool
+    unit: bool  # whether they are compared at length 1
 
     def vectors(self, model: Any, hidden_TD: Tensor, texts: TextTargets) -> Tensor:
-        """Vectors [E, D] of the texts in a batch."""
         return self.of_tokens(model, hidden_TD.index_select(0, texts.positions_N), texts.lengths)
-
-    def ready(self, vectors_ED: Tensor) -> Tensor:
-        """Vectors whose products say how alike they are."""
-        return functional.normalize(vectors_ED, dim=1) if self.unit else vectors_ED
 
 
 def dense(pooling: str = "mean") -> VectorKind:
@@ -107,10 +97,8 @@ def dense(pooling: str = "mean") -> VectorKind:
 def compared(texts: TextTargets) -> tuple[Tensor, Tensor, Tensor]:
     """What is compared in a step. Nothing waits for the device: how many there are is known.
 
-    Returns:
-        first_P: int64: which of the step's texts are first ones, in the order of the pairs.
-        other_C: int64: likewise the second ones, and behind them the wrong answers.
-        barred_PC: bool: which of the others are no choice for each first text.
+    Returns first_P and other_C, int64: which of the step's texts are first ones, in the order of the pairs, and which
+    second ones and, behind them, wrong answers; and barred_PC, bool: which of the others are no choice for a first one.
     """
     pair_E, _, document_E, hash_E = texts.columns_EK.unbind(1)
     count, order_E = texts.num_pairs, texts.order_E
@@ -138,13 +126,9 @@ def contrast_losses(
 ) -> Losses:
     """The loss of each pair: its first text among all second texts, and its second among all first, half of each.
 
-    Args:
-        vectors_ED: Of all texts of a step, of any length.
-        texts: What they are.
-        temperature: That similarities are divided by.
-        dimensions: Of the beginnings of the vectors that are to do as well as the whole; the mean of all these losses
-            is taken, and that of the whole.
-        unit: Whether vectors are divided by their length.
+    Vectors are those of all texts of a step, of any length; `unit` divides each by its length. Similarities are divided
+    by the temperature. `dimensions` are beginnings of the vectors that are to do as well as the whole: the mean of all
+    these losses is taken, and that of the whole.
 
     Source: van den Oord et al. 2018 (InfoNCE); symmetric as in Radford et al. 2021 (CLIP), section 2.3; beginnings of
     vectors: Kusupati et al. 2022 (Matryoshka), section 3, whose sum is the mean here, so that weights beside it keep
@@ -312,8 +296,6 @@ def pair_objective(
     """Vectors of pairs as an objective: their losses are known by the vectors of all parts of a step together.
 
     Args:
-        kind: How texts become vectors.
-        temperature, dimensions: As for `contrast_losses`.
         sparse_weights: Of the regulariser (FLOPS): of first texts, and of what they are to find. None: there is none.
         progress: Asked at each step for the share of the training that is done, by which the regulariser rises.
 

@@ -43,8 +43,6 @@ log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 TIMEOUT = timedelta(minutes=10)  # that a process may take between two messages of a step; it may compile meanwhile
 PATIENCE = timedelta(days=7)  # while rank 0 prepares data, evaluates or writes
-_SAID_EVERY = 900.0  # seconds of waiting
-ROLL_CALL = timedelta(seconds=10)  # in which processes answer, or are said not to
 _SLICE = timedelta(seconds=0.2)  # in which signals are looked at while waiting
 
 
@@ -53,20 +51,13 @@ class GroupError(UnmaskError):
 
 
 class Group:
-    """The processes, as one of them sees the others. Every method is called by all, in the same order.
-
-    Attributes:
-        rank, world_size: This process's number, and how many there are.
-        share: The same, as what a process takes of a batch.
-        is_main: Whether this is rank 0, which writes and shows what all have done.
-    """
+    """The processes, as one of them sees the others. Every method is called by all, in the same order."""
 
     def __init__(self, rank: int = 0, world_size: int = 1) -> None:
         self.rank, self.world_size = rank, world_size
-        self.share = Share(rank, world_size)
-        self.is_main = rank == 0
+        self.share = Share(rank, world_size)  # the same, as what a process takes of a batch
+        self.is_main = rank == 0  # which writes and shows what all have done
         self._hosts = None if world_size == 1 else dist.new_group(backend="gloo", timeout=PATIENCE)
-        self._roll_call = None if world_size == 1 else dist.new_group(backend="gloo", timeout=ROLL_CALL)
 
     def all_gather(self, values: Sequence[float]) -> list[list[float]]:
         """The numbers of every process, by rank; as many of each."""
@@ -113,12 +104,8 @@ class Group:
         """Waits in slices, since Python handles no SIGTERM while it waits within torch. A GPU waits by itself."""
         with self.answered():
             work = start()
-            begin = said = time.monotonic()
-            deadline = begin + timeout.total_seconds()
-            while on_host and not work.is_completed() and (now := time.monotonic()) < deadline:
-                if now - said > _SAID_EVERY:
-                    said = now
-                    log.warning("process %d has waited %.0f minutes for process 0", self.rank, (now - begin) / 60)
+            deadline = time.monotonic() + timeout.total_seconds()
+            while on_host and not work.is_completed() and time.monotonic() < deadline:
                 try:
                     work.wait(_SLICE)
                 except RuntimeError:  # also "timed out", of the slice
@@ -139,19 +126,9 @@ class Group:
             if self.world_size == 1 or not of_backend or says_out_of_memory(error):
                 raise
             raise GroupError(
-                f"process {self.rank} of {self.world_size} (counted from 0) ends, since {self._who()} has ended or "
-                f"does not answer ({_first_sentence(error)}); its own message says why. Go on with --resume"
+                f"process {self.rank} of {self.world_size} (counted from 0) ends, since another has ended or does not "
+                f"answer ({_first_sentence(error)}); its own message says why. Go on with --resume"
             ) from error
-
-    def _who(self) -> str:
-        """The processes that do not answer a roll call, as far as this one can see."""
-        try:
-            dist.monitored_barrier(self._roll_call, ROLL_CALL, wait_all_ranks=True)
-        except RuntimeError as error:
-            if match := re.search(r"[Rr]anks?:? ([\d, ]*\d) failed to pass", str(error)):
-                return f"process {match[1]}"
-            return "another" if self.is_main else "process 0, or another,"
-        return "another"
 
 
 ALONE = Group()
@@ -161,11 +138,8 @@ _joined: tuple[Any, Group] | None = None  # torch's group, and ours
 def join_group() -> Group:
     """The group that this process was started in: torch's where there is one, that of `torchrun`, or of SLURM's `srun`.
 
-    A process that is one of several on a machine takes the GPU of its number there.
-
-    Raises:
-        GroupError: The other processes are not found, or SLURM's tasks do not know where to meet.
-        RunError: Another process runs another version.
+    A process that is one of several on a machine takes the GPU of its number there. Processes of other versions are
+    refused.
     """
     global _joined  # noqa: PLW0603  (groups of torch's are made once in a process)
     if not dist.is_available():
@@ -186,8 +160,6 @@ def join_group() -> Group:
         if int(environment.get("WORLD_SIZE", "1")) == 1 or "RANK" not in environment:
             if int(environment.get("SLURM_NTASKS", "1")) > 1:  # a batch script, or `srun` of a single task
                 log.warning("one of %s tasks of SLURM trains alone; `srun` starts all", environment["SLURM_NTASKS"])
-            elif "ACCELERATE_MIXED_PRECISION" in environment:
-                log.warning("accelerate has started one process, which trains alone, by the settings of the recipe")
             return ALONE
         if torch.cuda.is_available():
             torch.cuda.set_device(int(environment.get("LOCAL_RANK", "0")))
@@ -215,11 +187,7 @@ OF_RUN = "recipe, or other data,"  # what a training's fingerprint is of
 
 
 def check_same(group: Group, facts: Mapping[str, str]) -> None:
-    """Compares what all processes must have alike, by name.
-
-    Raises:
-        RunError: Another process has something else; the error names it.
-    """
+    """Compares what all processes must have alike, by name, and names what another process has otherwise."""
     digests = [int(hashlib.sha256(text.encode()).hexdigest()[:12], 16) for text in facts.values()]  # exact in float64
     first, *others = group.all_gather(digests)
     for rank, theirs in enumerate(others, start=1):
@@ -231,11 +199,7 @@ def check_same(group: Group, facts: Mapping[str, str]) -> None:
 
 
 def on_rank_zero(group: Group, work: Callable[[], Value]) -> Value:
-    """What rank 0 finds or does alone (JSON must be able to hold it), for all.
-
-    Raises:
-        EndedElsewhereError: Rank 0 could not do it, and says why.
-    """
+    """What rank 0 finds or does alone, for all; JSON must be able to hold it. If it fails, it says why, and all end."""
     outcome: tuple[bool, Any] = (False, None)
     try:
         if group.is_main:
@@ -248,11 +212,7 @@ def on_rank_zero(group: Group, work: Callable[[], Value]) -> Value:
 
 
 def on_every_rank(group: Group, work: Callable[[], Value]) -> Value:
-    """Does the same in all processes. Where rank 0 fails, too, it alone says why.
-
-    Raises:
-        EndedElsewhereError: Another process could not do it, and says why.
-    """
+    """Does the same in all processes. Where one fails, all end; where rank 0 fails, too, it alone says why."""
     error: UnmaskError | None = None
     try:
         value = work()
@@ -267,11 +227,7 @@ def on_every_rank(group: Group, work: Callable[[], Value]) -> Value:
 
 
 def rank_zero_first(group: Group, work: Callable[[], Value]) -> Value:
-    """Has rank 0 do something that writes, and then each of the others, which finds it done.
-
-    Raises:
-        EndedElsewhereError: Rank 0 could not do it, and says why.
-    """
+    """Has rank 0 do something that writes, and then each of the others, which finds it done."""
     done: list[Value] = []
     on_rank_zero(group, lambda: done.append(work()))
     return done[0] if group.is_main else work()

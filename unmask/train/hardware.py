@@ -55,8 +55,6 @@ def why_not_compiled(
     """Why blocks are not compiled (`unmask.model.encoder`); None: they are.
 
     `auto` compiles on CUDA, where that works, unless the whole training is so short that compiling would be much of it.
-
-    Minutes and steps, about, are those of the whole training; None: not known.
     """
     if choice == "yes" and device.type != "cuda":
         raise SettingsError(

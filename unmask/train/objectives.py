@@ -48,37 +48,27 @@ def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
 
 @dataclass(frozen=True)
 class StepTargets:
-    """What an objective finds in a batch, or in a part of one.
+    """What an objective finds in a batch, or in a part of one."""
 
-    Attributes:
-        positions_N: int64: places in the flattened batch (row x S + position) that it looks at.
-        total: What the summed loss is divided by, as far as these targets add to it.
-    """
-
-    positions_N: Tensor
+    positions_N: Tensor  # int64: places in the flattened batch (row x S + position) that it looks at
 
     def __len__(self) -> int:
         return len(self.positions_N)
 
     @property
     def total(self) -> float:
+        """What the summed loss is divided by, as far as these targets add to it."""
         return len(self)
 
 
 @dataclass(frozen=True)
 class Targets(StepTargets):
-    """What is to be predicted in a batch.
+    """What is to be predicted in a batch."""
 
-    Attributes:
-        classes_N: int64: the right answers.
-        boundaries_N: Places in the flattened batch of the tokens before and behind each target's span; None where the
-            objective does not ask for them.
-        weights_N: float32: of each target's loss; None: all weigh the same.
-    """
-
-    classes_N: Tensor
+    classes_N: Tensor  # int64: the right answers
+    # Places of the tokens before and behind each target's span; None where the objective does not ask for them.
     boundaries_N: tuple[Tensor, Tensor] | None = None
-    weights_N: Tensor | None = None
+    weights_N: Tensor | None = None  # float32: of each target's loss; None: all weigh the same
 
     @property
     def total(self) -> float:
@@ -123,24 +113,18 @@ class JointLoss:
 
 @dataclass(frozen=True)
 class Objective:
-    """Something that a model learns.
+    """Something that a model learns."""
 
-    Attributes:
-        name: As metrics and summary call it.
-        weight: Of its loss per target.
-        targets: Finds them in a batch, on the host: on a GPU their number would have to be waited for.
-        losses: Of the targets, given the model that it was made for, the hidden states [T, D] of the batch, and the
-            seed of what a head drops (None: nothing).
-        joint: The same in two halves, where a target's loss depends on targets of other parts; None: it does not.
-        predicted: Share of a batch's positions that the prediction head predicts, where it is not that of the masks:
-            for forecasts of memory.
-    """
-
-    name: str
-    weight: float
+    name: str  # as metrics and summary call it
+    weight: float  # of its loss per target
+    # Finds them in a batch, on the host: on a GPU their number would have to be waited for.
     targets: Callable[[Rows, MaskedRows], StepTargets]
+    # Given the model that it was made for, the hidden states [T, D] of the batch, the targets, and the seed of what a
+    # head drops (None: nothing).
     losses: Callable[[Any, Tensor, Any, int | None], Losses]
-    joint: JointLoss | None = None
+    joint: JointLoss | None = None  # the same in two halves, where a target's loss depends on targets of other parts
+    # Share of a batch's positions that the prediction head predicts, where it is not that of the masks: for forecasts
+    # of memory.
     predicted: float = 0.0
 
 

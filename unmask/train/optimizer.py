@@ -91,7 +91,6 @@ class Together(torch.optim.Optimizer):
             part.state = self.state
 
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """One step of each."""
         for part in self.parts:
             part.found_inf = self.found_inf  # type: ignore[attr-defined]
             part.step()
@@ -108,7 +107,6 @@ def state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module) -> dict[st
 
 
 def load_state_tensors(optimizer: torch.optim.Optimizer, model: nn.Module, tensors: Mapping[str, Tensor]) -> None:
-    """Takes back what `state_tensors` gave."""
     parameters = dict(model.named_parameters())
     states: dict[str, dict[str, Tensor]] = defaultdict(dict)
     for key, tensor in tensors.items():
@@ -211,11 +209,8 @@ def orthogonalise(matrices_NRC: Tensor, iterations: int) -> Tensor:
     """Moves singular values near 1, keeping the singular vectors.
 
     Three iterations bring singular values from 0.01 on to 0.72 to 1.27, four those from 0.003 on to 0.78 to 1.20, five
-    those from 0.001 on to 0.86 to 1.12.
-
-    Args:
-        matrices_NRC: With singular values of 1 at the most, or 1.01 where they were rounded.
-        iterations: A key of `POLYNOMIALS`.
+    those from 0.001 on to 0.86 to 1.12. Those of the matrices [N, R, C] are 1 at the most, or 1.01 where they were
+    rounded; `iterations` is a key of `POLYNOMIALS`.
 
     Source: Amsel et al. 2025 (The Polar Express), section 3: a polynomial of its own for each step, each the best for
     what is left to do. Jordan et al. 2024 takes the same one five times and comes to 0.7 to 1.2; three of these come as
@@ -231,11 +226,10 @@ def orthogonalise(matrices_NRC: Tensor, iterations: int) -> Tensor:
 
 
 class Muon(torch.optim.Optimizer):
-    """The optimizer of matrices.
+    """The optimizer of matrices. An update is scaled by 0.2 x sqrt(longer side): its root mean square is AdamW's.
 
     Args:
         stacked: Weights [n x rows, columns], and how many matrices (n) are stacked in each.
-        lr: Learning rate. An update is scaled by 0.2 x sqrt(longer side), so that its root mean square is AdamW's.
         momentum: Decay of the running gradient (Nesterov's form is used).
         iterations: Of the orthogonalising.
         weight_decay: Decoupled; multiplied by the learning rate.

@@ -37,15 +37,11 @@ HEAD_LOGITS = 1 << 24  # that a head makes at once
 
 
 class Network(Trainable, Protocol):
-    """What texts run through: `MaskedLM`, or a network of transformers.
-
-    Attributes:
-        config: Has `max_position_embeddings` and `vocab_size`.
-    """
+    """What texts run through: `MaskedLM`, or a network of transformers."""
 
     training: bool
 
-    @property
+    @property  # has `max_position_embeddings` and `vocab_size`
     def config(self) -> Any: ...
 
 
@@ -73,12 +69,8 @@ def run(
 ) -> Iterator[tuple[TextRows, Tensor]]:
     """What the encoder makes of texts, some of them at a time: the rows, and [T, D] in its compute type.
 
-    At padding the values mean nothing.
-
-    Args:
-        network: In evaluation mode.
-        texts: Token ids with special tokens, none of them empty or longer than the model.
-        types: Token types of each; None where the model has none.
+    The network is in evaluation mode. Texts are token ids with special tokens, none of them empty or longer than the
+    model, `types` their token types, where the model has such. At padding the values mean nothing.
     """
     encoder = network.encoder
     sharing: Sharing = "shared" if encoder.shares_rows else "padded" if encoder.takes_padding else "equal"
@@ -128,13 +120,8 @@ def in_rows(
 ) -> Iterator[TextRows]:
     """Packs texts as `run` takes them, the longest first: what needs most memory fails at once or never.
 
-    Args:
-        texts, types: As for `run`.
-        pad_id: What fills up.
-        longest: Positions of the model.
-        positions: Of a batch at most; a longer row is a batch of its own.
-        sharing: Whether texts share rows as segments, or have a row each that is `padded` to the longest of the batch,
-            or stand with texts of `equal` length.
+    A batch has so many positions at most, but for a longer row, which is one of its own. Texts share rows as segments
+    (`shared`), or have a row each that is `padded` to the longest of the batch, or stand with texts of `equal` length.
     """
     lengths = np.array([len(text) for text in texts], dtype=np.int64)
     batches: list[tuple[list[list[int]], int]] = []  # the texts of each row, and the rows' length

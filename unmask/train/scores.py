@@ -9,7 +9,6 @@ S = positions.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Sequence
 
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 from unmask.data.rows import Rows
 from unmask.masking.tables import Scores
 from unmask.model.encoder import MaskedLM, attention_received
+from unmask.train.runner import evaluating
 
 NEW = 0.8  # of the mean since the last fold, in the moving average
 EMBEDDING_SIZE = 32  # directions of the embedding
@@ -67,16 +67,8 @@ class ScoreBoard:
 
     Args:
         names: Which scores are made: `loss`, `accuracy`, `attention`, `embedding`, `anchors`, `pos_loss`.
-        vocab_size: Number of ids.
-        every_steps: Steps between refreshes.
         anchors_A: Ids of the anchors; only for `anchors`.
-        device: Where the steps happen.
         num_pos: Labels of parts of speech that the data has; only for `pos_loss`.
-
-    Attributes:
-        scores: The latest; without tables before the first refresh.
-        needs_steps: Whether `observe` must be called with what every step predicted.
-        seconds: That refreshes have taken so far.
     """
 
     def __init__(
@@ -90,9 +82,8 @@ class ScoreBoard:
         num_pos: int | None = None,
     ) -> None:
         self.names, self.every_steps, self.anchors_A = names, every_steps, anchors_A
-        self.needs_steps = bool(names & {"loss", "accuracy", "pos_loss"})
-        self.scores = Scores(0, {})
-        self.seconds = 0.0
+        self.needs_steps = bool(names & {"loss", "accuracy", "pos_loss"})  # whether `observe` must be called
+        self.scores = Scores(0, {})  # the latest; without tables before the first refresh
         self._device = device
         self._of_token = MovingMeans(("loss", "wrong"), vocab_size, device=device)
         self._of_pos = None if num_pos is None else MovingMeans(("loss",), num_pos + 1, device=device)
@@ -100,11 +91,8 @@ class ScoreBoard:
     def observe(self, targets_N: Tensor, losses_N: Tensor, wrong_N: Tensor, pos_N: Tensor | None = None) -> None:
         """Adds what one step predicted. It does not wait for the device.
 
-        Args:
-            targets_N: int64: the right ids.
-            losses_N: float32: their cross-entropies.
-            wrong_N: bool: whether another id was the most likely.
-            pos_N: int64: numbers of their parts of speech, 0 for none; None where the rows do not have them.
+        Tensors are the right ids (int64), their cross-entropies (float32), whether another id was the most likely
+        (bool), and numbers of their parts of speech (int64, 0 for none; None where the rows do not have them).
         """
         self._of_token.add(targets_N, loss=losses_N, wrong=wrong_N.float())
         if self._of_pos is not None:
@@ -116,7 +104,6 @@ class ScoreBoard:
 
         The attention received needs a sample of rows, of about `SAMPLE_POSITIONS`.
         """
-        begin = time.monotonic()
         self._of_token.fold()
         tables = {}
         if "loss" in self.names:
@@ -129,16 +116,14 @@ class ScoreBoard:
         if "attention" in self.names:
             # What each id receives on average; what is not in the sample gets an even share.
             assert sample is not None, "the attention is that in a sample of rows"
-            was_training = model.training
-            model.eval()
-            received_BS = attention_received(
-                model.encoder,
-                sample.input_ids,
-                segment_ids_BS=sample.segment_ids,
-                position_ids_BS=sample.position_ids,
-                token_type_ids_BS=sample.token_type_ids,
-            )
-            model.train(was_training)
+            with evaluating(model):
+                received_BS = attention_received(
+                    model.encoder,
+                    sample.input_ids,
+                    segment_ids_BS=sample.segment_ids,
+                    position_ids_BS=sample.position_ids,
+                    token_type_ids_BS=sample.token_type_ids,
+                )
             ids, size = sample.input_ids[sample.maskable], len(model.encoder.tokens)
             total_V = torch.zeros(size, device=ids.device).index_add_(0, ids, received_BS[sample.maskable])
             count_V = torch.bincount(ids, minlength=size)
@@ -152,7 +137,6 @@ class ScoreBoard:
                 closest_V = (unit_VD @ unit_VD[self.anchors_A].T).max(1).values
                 tables["anchors"] = (0.5 + 0.5 * closest_V).clamp(min=1e-3)
         self.scores = Scores(step, tables)
-        self.seconds += time.monotonic() - begin
 
     def state(self) -> dict[str, Tensor]:
         """All that a resumed training needs, by name; the scores' version is a tensor of one number."""
@@ -163,7 +147,6 @@ class ScoreBoard:
         return {**state, "version": torch.tensor([self.scores.version], dtype=torch.int64)}
 
     def load_state(self, state: dict[str, Tensor]) -> None:
-        """Takes back what `state` gave."""
         for prefix, means in (("", self._of_token), ("pos.", self._of_pos)):
             for name, tensor in () if means is None else means.state.items():
                 tensor.copy_(state[prefix + name])

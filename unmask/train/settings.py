@@ -16,16 +16,11 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
 
 class _Warmup(Settings):
-    """Rises linearly from 0 to 1.
+    """Rises linearly from 0 to 1."""
 
-    Attributes:
-        warmup: Share of the budget in which it rises.
-    """
-
-    warmup: Share = 0.05
+    warmup: Share = 0.05  # of the budget, in which it rises
 
     def at(self, progress: float) -> float:
-        """The factor at a progress in [0, 1]."""
         if progress < self.warmup:
             return progress / self.warmup
         if isinstance(self, WarmupStableDecay):
@@ -38,14 +33,11 @@ class _Warmup(Settings):
 class WarmupStableDecay(_Warmup):
     """Rises linearly, stays, and falls as 1 - sqrt(share of the decay gone).
 
-    Attributes:
-        decay: Share at the end in which it falls to 0.
-
     Source: Hägele et al. 2024 (the shape of the decay); Hu et al. 2024 (MiniCPM, the three phases).
     """
 
     kind: Literal["warmup_stable_decay"]
-    decay: Share = 0.3
+    decay: Share = 0.3  # at the end, in which it falls to 0
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -74,57 +66,37 @@ Schedule = Annotated[WarmupStableDecay | LinearDecay | Cosine, Field(discriminat
 
 
 class EvaluationSettings(Settings):
-    """How often and on how much the model is evaluated.
+    """How often and on how much the model is evaluated."""
 
-    Attributes:
-        times: Evaluations spread over the training, besides the one before it and the one after it.
-        max_tokens: Validation tokens of each of these.
-        prompts: Lines whose hidden tokens are predicted and shown at each of these.
-        final_max_tokens: Validation tokens of the one after the training, whose figures the summary gives.
-        trackers: Services that the figures are sent to, which must be installed.
-    """
-
-    times: int = Field(default=10, ge=0)
-    max_tokens: int = Field(default=32_768, ge=1)
-    prompts: tuple[str, ...] = ()
-    final_max_tokens: int = Field(default=1_000_000, ge=1)
-    trackers: tuple[Literal["trackio", "wandb", "mlflow"], ...] = ()
+    times: int = Field(default=10, ge=0)  # spread over the training, besides the ones before and after it
+    max_tokens: int = Field(default=32_768, ge=1)  # validation tokens of each of these
+    prompts: tuple[str, ...] = ()  # lines whose hidden tokens are predicted and shown at each of these
+    final_max_tokens: int = Field(default=1_000_000, ge=1)  # of the one after the training, which the summary gives
+    trackers: tuple[Literal["trackio", "wandb", "mlflow"], ...] = ()  # services that get the figures, if installed
 
 
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
 
 
 class AdamWSettings(Settings):
-    """AdamW for every parameter.
-
-    Attributes:
-        betas: Decay of the running means of the gradient and of its square.
-        eps: Added to the denominator.
-
-    Source: Loshchilov and Hutter 2019.
-    """
+    """AdamW for every parameter. Source: Loshchilov and Hutter 2019."""
 
     kind: Literal["adamw"]
-    betas: tuple[Beta, Beta] = (0.9, 0.98)
-    eps: float = Field(default=1e-6, gt=0.0)
+    betas: tuple[Beta, Beta] = (0.9, 0.98)  # decay of the running means of the gradient and of its square
+    eps: float = Field(default=1e-6, gt=0.0)  # added to the denominator
 
 
 class MuonSettings(Settings):
     """Muon for the matrices of the blocks and the head, AdamW for the embedding, norms and biases.
-
-    Attributes:
-        momentum: Decay of the running gradient.
-        iterations: Steps of the orthogonalising: 3, 4 or 5. More bring singular values nearer to 1.
-        betas, eps: Of AdamW.
 
     Source: Jordan et al. 2024 (Muon); Amsel et al. 2025 (how matrices are orthogonalised); the scale that makes one
     learning rate fit both: Liu et al. 2025 (Moonlight), section 2.2.
     """
 
     kind: Literal["muon"]
-    momentum: float = Field(default=0.95, ge=0.0, lt=1.0)
-    iterations: Literal[3, 4, 5] = 3
-    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    momentum: float = Field(default=0.95, ge=0.0, lt=1.0)  # decay of the running gradient
+    iterations: Literal[3, 4, 5] = 3  # of the orthogonalising: more bring singular values nearer to 1
+    betas: tuple[Beta, Beta] = (0.9, 0.95)  # AdamW's, as is eps
     eps: float = Field(default=1e-8, gt=0.0)
 
 
@@ -152,50 +124,35 @@ class LengthSchedule(Settings):
 
 
 class TrainingSettings(Settings):
-    """How the model is trained.
+    """How the model is trained. The budget is one of steps, tokens and minutes."""
 
-    Attributes:
-        steps: Budget in optimizer steps.
-        tokens: Budget in tokens of text, repetitions included.
-        minutes: Budget in minutes of training; exactly one of the three is given.
-        sequence_length: Positions of a row, special tokens included.
-        length_schedule: Shorter rows at the beginning; None trains on `sequence_length` throughout.
-        batch_tokens: Positions of a step at most: as many whole rows of the sequence length as fit.
-        micro_batch_tokens: Positions that are computed at once at most; a step adds up the gradients of its parts.
-            None computes a step at once. Where memory runs out it is halved by itself.
-        learning_rate: Peak rate (of the matrices, with Muon).
-        schedule: How the rate rises and falls; linearly unless set, since a rate that stays long ends at a higher loss
-            (docs/experiments.md; Bergsma et al. 2025).
-        weight_decay: Decoupled, on matrices and the embedding.
-        clip_norm: Largest norm of the whole gradient; `inf` does not clip.
-        optimizer: Muon or AdamW.
-        precision: Type of the activations; `auto` takes bf16 where the hardware multiplies it fast.
-        gradient_checkpointing: Compute each block again in the backward pass instead of keeping what it computed: less
-            memory, about a third more time, the same gradients.
-        compile_blocks: Put the model's blocks through torch.compile: on GPUs their many small operations become few,
-            at the price of compiling at the beginning and for each new length of rows. `auto` does it on CUDA where
-            Triton and a C compiler are installed, unless the budget is less than five minutes or 100 steps, and goes on
-            without where it fails, which is an error with `yes`. CPUs have compiled loops instead, so `yes` is an error
-            there.
-        seed: Of the initial weights, the order of the text, the masks and the dropout.
-    """
-
-    steps: int | None = Field(default=None, ge=1)
-    tokens: int | None = Field(default=None, ge=1)
-    minutes: float | None = Field(default=None, gt=0.0)
-    sequence_length: int = Field(default=128, ge=8)
-    length_schedule: LengthSchedule | None = None
+    steps: int | None = Field(default=None, ge=1)  # of the optimizer
+    tokens: int | None = Field(default=None, ge=1)  # of text, repetitions included
+    minutes: float | None = Field(default=None, gt=0.0)  # of training
+    sequence_length: int = Field(default=128, ge=8)  # positions of a row, special tokens included
+    length_schedule: LengthSchedule | None = None  # shorter rows at the beginning; None: `sequence_length` throughout
+    # Positions of a step at most: as many whole rows of the sequence length as fit.
     batch_tokens: int = Field(default=4096, ge=8)
+    # Positions that are computed at once at most; a step adds up the gradients of its parts. None: a step at once.
+    # Where memory runs out it is halved by itself.
     micro_batch_tokens: int | None = Field(default=None, ge=8)
-    learning_rate: float = Field(default=5e-3, gt=0.0)
+    learning_rate: float = Field(default=5e-3, gt=0.0)  # the peak (of the matrices, with Muon)
+    # Linear unless set, since a rate that stays long ends at a higher loss (docs/experiments.md; Bergsma et al. 2025).
     schedule: Schedule = LinearDecay(kind="linear")
-    weight_decay: float = Field(default=0.1, ge=0.0)
-    clip_norm: float = Field(default=1.0, gt=0.0, allow_inf_nan=True)
+    weight_decay: float = Field(default=0.1, ge=0.0)  # decoupled, on matrices and the embedding
+    clip_norm: float = Field(default=1.0, gt=0.0, allow_inf_nan=True)  # of the whole gradient; `inf` does not clip
     optimizer: Annotated[MuonSettings | AdamWSettings, Field(discriminator="kind")] = MuonSettings(kind="muon")
+    # Type of the activations; `auto` takes bf16 where the hardware multiplies it fast.
     precision: Literal["auto", "bf16", "float32"] = "auto"
+    # Compute each block again in the backward pass instead of keeping what it computed: less memory, about a third more
+    # time, the same gradients.
     gradient_checkpointing: bool = False
+    # Put the model's blocks through torch.compile: on GPUs their many small operations become few, at the price of
+    # compiling at the beginning and for each new length of rows. `auto` does it on CUDA where Triton and a C compiler
+    # are installed, unless the budget is less than five minutes or 100 steps, and goes on without where it fails, which
+    # is an error with `yes`. CPUs have compiled loops instead, so `yes` is an error there.
     compile_blocks: Literal["auto", "yes", "no"] = "auto"
-    seed: int = Field(default=0, ge=0, lt=2**31)
+    seed: int = Field(default=0, ge=0, lt=2**31)  # of initial weights, order of the text, masks and dropout
 
     @model_validator(mode="before")
     @classmethod
@@ -238,36 +195,27 @@ class TrainingSettings(Settings):
         return min(used, 1.0)
 
     def length_at(self, progress: float) -> int:
-        """Positions of a row at a progress in [0, 1]."""
         if (schedule := self.length_schedule) is None:
             return self.sequence_length
         return [n for place, n in zip(schedule.places, schedule.lengths, strict=True) if place <= progress][-1]
 
 
 class CheckpointSettings(Settings):
-    """When the training is saved.
+    """When the training is saved."""
 
-    Attributes:
-        every_steps: Steps between checkpoints; None saves about every two minutes.
-        keep: How many of the latest are kept; the one with the lowest held-out loss is kept beside them.
-    """
-
-    every_steps: int | None = Field(default=None, ge=1)
-    keep: int = Field(default=2, ge=1)
+    every_steps: int | None = Field(default=None, ge=1)  # None: about every two minutes
+    keep: int = Field(default=2, ge=1)  # of the latest; the one with the lowest held-out loss is kept beside them
 
 
 class PairSettings(Settings):
     """Telling right sentence pairs from wrong ones, from the first token. Only in the BERT layout.
 
-    Attributes:
-        kind: `next_sentence`: in a wrong pair the second half is another document's. Source: Devlin et al. 2018
-            (BERT), section 3.1. `sentence_order`: in a wrong pair the halves change places. Source: Lan et al. 2020
-            (ALBERT), section 3.1.
-        weight: Of the loss per pair, beside that per predicted token.
+    `next_sentence`: in a wrong pair the second half is another document's. Source: Devlin et al. 2018 (BERT), section
+    3.1. `sentence_order`: in a wrong pair the halves change places. Source: Lan et al. 2020 (ALBERT), section 3.1.
     """
 
     kind: Literal["next_sentence", "sentence_order"]
-    weight: float = Field(default=1.0, gt=0.0)
+    weight: float = Field(default=1.0, gt=0.0)  # of the loss per pair, beside that per predicted token
 
 
 class SpanBoundarySettings(Settings):
@@ -276,25 +224,17 @@ class SpanBoundarySettings(Settings):
     In a mixture with spans, the texts (or steps) that fall to other strategies have no targets of this objective. Its
     held-out figures are of spans alone, drawn as those of the first strategy that draws some.
 
-    Attributes:
-        weight: Of the loss per predicted token, beside that of masked-language modelling.
-        max_length: Places in a span that differ; tokens further on share the last.
-
     Source: Joshi et al. 2020 (SpanBERT), section 3.2.
     """
 
-    weight: float = Field(default=1.0, gt=0.0)
-    max_length: int = Field(default=32, ge=1)
+    weight: float = Field(default=1.0, gt=0.0)  # of the loss per predicted token, beside that of masked tokens
+    max_length: int = Field(default=32, ge=1)  # places in a span that differ; tokens further on share the last
 
 
 class LabelSettings(Settings):
-    """Telling the class of a document from its first token. The data is prepared with `corpus.label`.
+    """Telling the class of a document from its first token. The data is prepared with `corpus.label`."""
 
-    Attributes:
-        weight: Of the loss per segment with a class, beside that per predicted token.
-    """
-
-    weight: float = Field(default=1.0, gt=0.0)
+    weight: float = Field(default=1.0, gt=0.0)  # of the loss per segment with a class, beside that per predicted token
 
 
 class RetroMAESettings(Settings):
@@ -302,37 +242,27 @@ class RetroMAESettings(Settings):
 
     The vector comes from the text as it is masked for the encoder, whose rate is that of masking (15 to 30 %).
 
-    Attributes:
-        weight: Of the loss per rebuilt token, beside that per predicted token.
-        rate: Share of a text's tokens that is hidden from each place in the decoder, drawn for each place apart; 1: all
-            of them, so that there is nothing but the vector.
-        prediction_rate: Share of the tokens that are rebuilt, drawn anew in each epoch. The prediction head costs as
-            much for each as for a masked token, which in small models is most of a step (docs/pretraining.md). Tokens
-            of a text say much the same of its vector, so time is better spent on more texts; that was not measured.
-        vector: What becomes of a text's last hidden states: their `mean`, which is what `unmask embedder` trains and
-            `unmask embed` gives, or the `first`, which is `[CLS]` where the tokenizer has one.
-
     Source: Xiao et al. 2022 (RetroMAE), section 3, with enhanced decoding. There all tokens are rebuilt, and the vector
     is that of `[CLS]`.
     """
 
-    weight: float = Field(default=1.0, gt=0.0)
+    weight: float = Field(default=1.0, gt=0.0)  # of the loss per rebuilt token, beside that per predicted token
+    # Share of a text's tokens that is hidden from each place in the decoder, drawn for each place apart; 1: all of
+    # them, so that there is nothing but the vector.
     rate: float = Field(default=0.5, ge=0.0, le=1.0)
+    # Share of the tokens that are rebuilt, drawn anew in each epoch. The prediction head costs as much for each as for
+    # a masked token, which in small models is most of a step (docs/pretraining.md). Tokens of a text say much the same
+    # of its vector, so time is better spent on more texts; that was not measured.
     prediction_rate: float = Field(default=0.5, gt=0.0, le=1.0)
+    # What becomes of a text's last hidden states: their `mean`, which is what `unmask embedder` trains and `unmask
+    # embed` gives, or the `first`, which is `[CLS]` where the tokenizer has one.
     vector: Literal["mean", "first"] = "mean"
 
 
 class ObjectivesSettings(Settings):
-    """What is learned beside the masked tokens; None is not learned.
+    """What is learned beside the masked tokens; None is not learned."""
 
-    Attributes:
-        pairs: Which sentence pairs are right.
-        span_boundary: Masked tokens from the boundaries of their spans.
-        label: Classes of documents, which come with the text.
-        retromae: Texts from their vectors.
-    """
-
-    pairs: PairSettings | None = None
-    span_boundary: SpanBoundarySettings | None = None
-    label: LabelSettings | None = None
-    retromae: RetroMAESettings | None = None
+    pairs: PairSettings | None = None  # which sentence pairs are right
+    span_boundary: SpanBoundarySettings | None = None  # masked tokens from the boundaries of their spans
+    label: LabelSettings | None = None  # classes of documents, which come with the text
+    retromae: RetroMAESettings | None = None  # texts from their vectors

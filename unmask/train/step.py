@@ -60,7 +60,6 @@ class TrainState:
     best_weights: dict[str, Tensor] | None = None  # to end with, where a training keeps them; on any device
 
     def progress(self, settings: TrainingSettings) -> float:
-        """The share of the budget that is used up, in [0, 1]."""
         return settings.progress(self.step, self.tokens_seen, self.seconds)
 
 
@@ -107,9 +106,8 @@ class Figures:
     def read(self) -> Measured:
         """The figures; waits for the step where it is still being computed.
 
-        Raises:
-            DivergedError: One of them is not finite. The step has changed nothing; on a GPU the steps behind it were
-                made, so read the figures of a step before its state is saved.
+        One that is not finite is a DivergedError. The step has changed nothing; on a GPU the steps behind it were made,
+        so read the figures of a step before its state is saved.
         """
         if self._measured is None:
             if self._sent is not None:
@@ -286,7 +284,6 @@ def training_step(  # noqa: PLR0915  (one step, whole)
     losses_O: list[Tensor] = []
 
     def loss_of(part: StepPart, number: int) -> Tensor:
-        """What a part adds to the step's loss."""
         before = next((each.graph for each in joint.values() if each.graph is not None), None)
         hidden_TD = hidden_of(part, number) if before is None else before[0]
         loss = torch.zeros((), device=device)
@@ -361,16 +358,13 @@ def training_step(  # noqa: PLR0915  (one step, whole)
 
 
 class _JointVectors:
-    """The loss of an objective whose targets are compared with each other across the step.
-
-    Attributes:
-        graph: Hidden states and vectors of a process's only part, with their graph, until its backward pass.
-    """
+    """The loss of an objective whose targets are compared with each other across the step."""
 
     def __init__(self, objective: Objective, index: int, total: float, group: Group) -> None:
         assert objective.joint is not None, "its targets are compared with each other"
         self.joint, self.weight = objective.joint, objective.weight
         self.index, self.total, self.group = index, total, group
+        # Hidden states and vectors of a process's only part, with their graph, until its backward pass.
         self.graph: tuple[Tensor, Tensor] | None = None
 
     def compute(self, model: Any, hidden_of: Callable[[StepPart, int], Tensor], parts: Sequence[StepPart]) -> None:
@@ -408,12 +402,7 @@ class _JointVectors:
 
 
 class _Attempts:
-    """Makes what may run out of memory or fail to compile until it goes well.
-
-    Attributes:
-        parts: Of the step, as they are cut by now.
-        is_syncing: Whether other processes wait for this one's gradient, so that nothing can be made again.
-    """
+    """Makes what may run out of memory or fail to compile until it goes well."""
 
     def __init__(
         self,
@@ -428,8 +417,8 @@ class _Attempts:
         self.cut = partial(parts_of, rows, masked, objectives, device=encoder.device, width=encoder.width)
         micro_rows = None if state.micro_tokens is None else max(1, state.micro_tokens // self.length)
         self.micro_rows = min(micro_rows or num_rows, num_rows)
-        self.parts = self.cut(micro_rows=micro_rows)
-        self.is_syncing = False
+        self.parts = self.cut(micro_rows=micro_rows)  # as the step is cut by now
+        self.is_syncing = False  # whether other processes wait for this gradient, so that nothing can be made again
 
     def make(self, work: Callable[[Sequence[StepPart]], object]) -> None:
         """Does some work with the parts.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-import statistics
 import time
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
-from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -139,8 +137,7 @@ class Trainer:
     def read_figures(self, *, wait: bool = True) -> None:
         """Hands the figures of steps to all callbacks, in their order: those that are there, or, with a wait, all.
 
-        Raises:
-            DivergedError: One of them is not finite.
+        One that is not finite is a DivergedError.
         """
         while self._unread and (wait or self._unread[0].figures.arrived):
             report = self._unread.popleft()
@@ -153,10 +150,7 @@ class Trainer:
 
         A GPU computes while the host goes on: the next batches are made in a thread, and the host is some steps ahead
         of the device at most. There a report's figures are still to come when it is handed out, and a state whose step
-        diverged may be, so read the figures before a state is saved (`Figures.read`).
-
-        Raises:
-            UnmaskError: As `fit`.
+        diverged may be, so read the figures before a state is saved (`Figures.read`). Errors are those of `fit`.
         """
         state, settings, masker, group, board = self.state, self.settings, self.masker, self.group, self.state.board
         check_same(group, {OF_RUN: self.fingerprint})
@@ -345,21 +339,3 @@ def with_empty_rows(rows: Rows, num_rows: int, pad_id: int) -> Rows:
     for column in (filled.segment_ids, *filled.classes.values()):
         column[-missing:] = -1
     return filled
-
-
-def step_cost(reports: Iterable[StepReport], num_steps: int, *, within: float = math.inf) -> tuple[float, float]:
-    """Makes and times so many steps of a new training, or those that begin within so many seconds; one at least.
-
-    Returns:
-        The median of a step's seconds without the first one's, and its tokens on average.
-    """
-    last = time.monotonic()
-    seconds, tokens = [], 0
-    for report in islice(reports, num_steps):
-        report.figures.read()  # waits for a GPU, which else would only have queued the step
-        now = time.monotonic()
-        seconds.append(now - last)
-        last, tokens = now, tokens + report.tokens
-        if report.seconds > within:
-            break
-    return statistics.median(seconds[1:] or seconds), tokens / len(seconds)

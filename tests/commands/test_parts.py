@@ -76,16 +76,6 @@ def test_weights_of_classes() -> None:
     assert class_weights(words, Tag(("B-x", "O")), "balanced") == pytest.approx([2.0, 2 / 3])
 
 
-def test_metrics_of_classes() -> None:
-    """Three of four right; F1 of a is 2/3 and of b 4/5; Matthews by hand: (1 x 2 - 1 x 0) / sqrt(1 x 2 x 3 x 2)."""
-    right = of_classes("a", "a", "b", "b").records
-    predicted = [ClassPrediction(name, 0.9, {}) for name in ("a", "b", "b", "b")]
-    metrics = Classify(("a", "b")).measure(right, predicted)
-    assert metrics == pytest.approx(
-        {"accuracy": 0.75, "macro_f1": (2 / 3 + 4 / 5) / 2, "micro_f1": 0.75, "matthews": 2 / 12**0.5}
-    )
-
-
 def test_metrics_of_numbers_and_undefined_ones() -> None:
     info = Regress(("x",))
     right = [TextRecord(n, "t", label=value) for n, value in enumerate((1.0, 2.0, 3.0))]

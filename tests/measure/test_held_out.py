@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import json
 import math
-from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
@@ -14,10 +13,9 @@ from tests.conftest import make_text
 from tests.model.helpers import MakeModel
 from unmask.data.data_folder import load_manifest, save_shard, token_rows
 from unmask.data.prepare import prepare
-from unmask.data.rows import Cursor, RowStream
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
-from unmask.measure.held_out import HeldOut, HeldOutSet, keyed_by_content, on_plateau, unigram_losses
+from unmask.measure.held_out import HeldOut, HeldOutSet, on_plateau, unigram_losses
 from unmask.measure.text import passages_of_store
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -59,25 +57,6 @@ def test_masks_do_not_depend_on_the_training_text(tokenizer: Tokenizer, data_fol
         assert torch.equal(one[0].input_ids, other[0].input_ids)
         assert torch.equal(one[1].labels, other[1].labels)
         assert torch.equal(one[0].segment_keys, other[0].segment_keys)
-
-
-def test_keys_by_content(validation_store: TokenStore, tokenizer: Tokenizer) -> None:
-    """Equal segments have keys of their own, wherever they stand; one key for all of a segment."""
-    batch = next(RowStream(validation_store, tokenizer, length=64, seed=0).batches(Cursor(), 8)).rows
-    twice = replace(
-        batch, **{name: torch.cat([getattr(batch, name)] * 2) for name in ("input_ids", "segment_ids", "position_ids")}
-    )
-    keys = keyed_by_content(twice, Counter()).segment_keys
-    first, second = keys[:8], keys[8:]
-    inside = batch.segment_ids >= 0
-    seen: Counter[int] = Counter()
-    for expected in (first, second):
-        assert torch.equal(expected[inside], keyed_by_content(batch, seen).segment_keys[inside])
-    assert not (first == second)[inside].any()
-    for row, segments in zip(first, batch.segment_ids, strict=True):
-        parts = [row[segments == number].unique() for number in segments[segments >= 0].unique()]
-        assert all(len(part) == 1 for part in parts)
-        assert len(torch.cat(parts).unique()) == len(parts)
 
 
 def test_unigram_entropy_by_hand() -> None:

@@ -3,14 +3,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 
 import unmask
 from tests.model.helpers import MakeModel
 from unmask.core.errors import SettingsError
-from unmask.measure.questions import one_by_one, pseudo_log_likelihoods
+from unmask.measure.questions import pseudo_log_likelihoods
 from unmask.model.encoder import MaskedLM
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -67,25 +66,6 @@ def test_sentences_of_the_same_tokens_are_scored_once(make_model: MakeModel, tok
     )
     assert notes == [(len(ids[0]) + len(ids[2]),) * 2]
     assert totals[0] == totals[1] != totals[2]
-
-
-def test_what_is_hidden_by_hand(tokenizer: Tokenizer) -> None:
-    special = tokenizer.special
-    ids, starts = np.array([10, 11, 12, 13], dtype=np.int32), np.array([1, 1, 0, 0], dtype=bool)
-    c, s, m = special.cls, special.sep, special.mask
-    plain = [question.input_ids.tolist() for question in one_by_one(ids, starts, tokenizer)]
-    assert plain[1:3] == [[c, 10, m, 12, 13, s], [c, 10, 11, m, 13, s]]
-    l2r = list(one_by_one(ids, starts, tokenizer, form="word_l2r"))
-    assert [question.input_ids.tolist() for question in l2r] == [
-        [c, m, 11, 12, 13, s],
-        [c, 10, m, m, m, s],
-        [c, 10, 11, m, m, s],
-        [c, 10, 11, 12, m, s],
-    ]
-    assert [question.targets.tolist() for question in l2r] == [[10], [11], [12], [13]]
-    assert [question.places.tolist() for question in l2r] == [[1], [2], [3], [4]]
-    some = one_by_one(ids, starts, tokenizer, places=np.array([2]))
-    assert [question.targets.tolist() for question in some] == [[12]]
 
 
 def test_a_mask_in_a_sentence_is_text(run: unmask.Run) -> None:

@@ -12,9 +12,7 @@ from scipy import stats
 from unmask.measure.uncertainty import (
     bootstrap_intervals,
     few_draws,
-    mean_interval,
     ratio_over_draws,
-    student_interval,
     wilson,
 )
 
@@ -28,15 +26,6 @@ def test_two_documents_by_hand() -> None:
     assert estimate.draws == 2
     assert estimate.interval == pytest.approx((3 - 12.7062 * math.sqrt(5), 3 + 12.7062 * math.sqrt(5)), rel=1e-4)
     assert estimate.share_interval is None, "3 is no share"
-
-
-def test_equal_documents_have_students_interval() -> None:
-    """But for the factor (G - 1) / G of the variance, which is left out."""
-    values = [2.0, 3.0, 7.0, 4.5, 4.0]
-    estimate = ratio_over_draws([3 * value for value in values], [3.0] * 5)
-    low, high = mean_interval(values) or (math.nan, math.nan)
-    assert estimate.degrees == pytest.approx(4.0)
-    assert estimate.interval[1] - estimate.value == pytest.approx((high - low) / 2 * math.sqrt(5 / 4))
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -93,12 +82,6 @@ def test_where_there_is_no_standard_error(above: list[float], below: list[float]
     assert (estimate.stderr, estimate.degrees, estimate.interval) == (None,) * 3
     assert (estimate.share_interval is None) == (value != 0.1), "a share that all documents have in common"
     assert estimate.draws == draws
-
-
-def test_degrees_of_freedom_need_not_be_whole() -> None:
-    for degrees in (1.0, 1.5, 2.7, 30.2):
-        assert student_interval(0.0, 2.0, degrees)[1] == pytest.approx(2 * stats.t.ppf(0.975, degrees), rel=1e-9)
-        assert student_interval(0.0, 1.0, degrees, 0.8)[1] == pytest.approx(stats.t.ppf(0.9, degrees), rel=1e-9)
 
 
 def test_a_document_with_nothing_below_the_line_counts_by_what_is_above() -> None:

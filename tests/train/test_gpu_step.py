@@ -25,7 +25,7 @@ from unmask.model.fused import choose_attention
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train import step as step_module
 from unmask.train.hardware import choose_dtype, sums_dtype, works_on_its_own
-from unmask.train.objectives import PREDICT_MASKED, capacity, extra_objectives
+from unmask.train.objectives import PREDICT_MASKED, extra_objectives
 from unmask.train.settings import ObjectivesSettings
 from unmask.train.step import TrainState, parts_of, training_step
 
@@ -212,15 +212,6 @@ def test_targets_in_capacity_change_no_loss_and_no_gradient(
     assert torch.equal(same_targets_N, targets_N)
     torch.testing.assert_close(same_losses_N, losses_N)
     torch.testing.assert_close(same, gradient, rtol=1e-4, atol=1e-6)
-
-
-def test_capacities() -> None:
-    assert [capacity(count, 4096, CPU) for count in (0, 1, 64, 65, 615)] == [0, 64, 64, 128, 640]
-    assert [capacity(count, 131_072, CUDA) for count in (0, 1, 2048, 19_500, 19_800)] == [0, 2048, 2048, 20_480, 20_480]
-    assert capacity(20, 500, CUDA) == 64
-    for positions in (65_536, 131_072, 100_000):
-        count = round(0.15 * positions)
-        assert count <= capacity(count, positions, CUDA) <= 1.11 * count
 
 
 def test_parts_on_the_host_are_counted_there_and_sent(stream: RowStream, masker: Masker) -> None:

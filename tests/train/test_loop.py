@@ -179,8 +179,17 @@ def test_checkpoints_are_whole_or_not_there(
     monkeypatch.setattr("unmask.train.checkpoints.save_file", full_disk)
     state.step = 4
     with pytest.raises(RunError, match="cannot be written .*No space left on device"):
-        save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
+        save_checkpoint(tmp_path, state, fingerprint="x", keep=1)
     assert [p.name for p in sorted(tmp_path.iterdir())] == ["step-00000002", "step-00000003"]
+    monkeypatch.undo()
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("unmask.core.files.os.replace", killed)
+    with pytest.raises(KeyboardInterrupt):
+        save_checkpoint(tmp_path, state, fingerprint="x", keep=1)
+    assert [p.name for p in list_checkpoints(tmp_path)] == ["step-00000002", "step-00000003"]
 
 
 def test_checkpoints_that_do_not_fit(make_model: MakeModel, tmp_path: Path) -> None:
@@ -188,15 +197,11 @@ def test_checkpoints_that_do_not_fit(make_model: MakeModel, tmp_path: Path) -> N
     folder = save_checkpoint(tmp_path, state, fingerprint="x", keep=2)
     with pytest.raises(RunError, match="belongs to other data or another recipe"):
         load_checkpoint(folder, state, fingerprint="y")
-    whole = (folder / "state.json").read_bytes()
-    for damaged in (b"[]", json.dumps({**json.loads(whole), "cursor": {"epoch": 0}, "sha256": None}).encode()):
+    content = json.loads((folder / "state.json").read_bytes()) | {"cursor": {"epoch": 0}, "sha256": None}
+    for damaged in (b"[]", json.dumps(content).encode()):
         (folder / "state.json").write_bytes(damaged)
-        with pytest.raises(RunError, match="damaged checkpoint .* remove this folder"):
+        with pytest.raises(RunError, match="damaged checkpoint .* to begin anew, since there is none before it"):
             load_checkpoint(folder, state, fingerprint="x")
-    (folder / "state.json").write_bytes(whole)
-    (folder / "model.safetensors").write_bytes(b"nonsense")
-    with pytest.raises(RunError, match="damaged .*does not fit its checksum.*to begin anew, since there is none"):
-        load_checkpoint(folder, state, fingerprint="x")
 
 
 def test_a_bit_that_was_turned_is_found(
@@ -255,24 +260,6 @@ def test_settings_that_make_no_sense() -> None:
         with pytest.raises(ValueError, match=message):
             settings_of(**change)
     assert settings_of(optimizer=AdamWSettings(kind="adamw")).length_at(0.5) == 32
-
-
-def test_the_only_checkpoint_is_never_taken_away(
-    make_model: MakeModel, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    state = new_state(make_model, settings_of())
-    state.step = 5
-    save_checkpoint(tmp_path, state, fingerprint="x", keep=1)
-
-    def killed(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr("unmask.core.files.os.replace", killed)
-    assert save_checkpoint(tmp_path, state, fingerprint="x", keep=1).name == "step-00000005"
-    state.step = 6
-    with pytest.raises(KeyboardInterrupt):
-        save_checkpoint(tmp_path, state, fingerprint="x", keep=1)
-    assert [p.name for p in list_checkpoints(tmp_path)] == ["step-00000005"]
 
 
 def test_callbacks_are_called_and_may_stop_a_training(

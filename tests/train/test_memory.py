@@ -77,12 +77,3 @@ def test_what_was_found_out_about_memory_is_in_the_checkpoint(
     for _ in train(second, stream, masker, settings):
         pass
     assert torch.equal(weights_of(whole), weights_of(second))
-
-
-def test_tokens_are_the_budget(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
-    settings = settings_of(steps=None, tokens=1000)
-    state = new_state(make_model, settings)
-    reports = list(train(state, stream, masker, settings))
-    assert state.tokens_seen >= 1000 > state.tokens_seen - reports[-1].tokens
-    assert reports[-1].progress == 1.0
-    assert reports[0].learning_rate > 0.0

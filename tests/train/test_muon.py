@@ -83,26 +83,21 @@ def test_a_single_matrix_agrees_with_torchs_own_muon(rows: int, columns: int, mo
     assert moved[0].norm() == pytest.approx(float(moved[1].norm()), rel=0.02)
 
 
-def test_fused_matrices_are_taken_apart() -> None:
-    fused = matrix(30, 20, num_fused=3)
-    parts = [Matrix(f"p{i}", nn.Parameter(w.detach().clone()), 1) for i, w in enumerate(fused.weight.split(10))]
-    assert fused.weight.grad is not None
-    for part, gradient in zip(parts, fused.weight.grad.split(10), strict=True):
-        part.weight.grad = gradient.clone()
-    muon([fused]).step()
-    for part in parts:
-        muon([part]).step()
-    assert torch.allclose(fused.weight, torch.cat([p.weight for p in parts]), atol=1e-5)
-
-
-def test_matrices_of_one_shape_are_trained_as_if_alone() -> None:
+def test_matrices_are_trained_as_if_alone() -> None:
+    """Those of one shape together, and those that are fused apart."""
     together = [matrix(12, 30, name="a"), matrix(30, 12, seed=1, name="b"), matrix(24, 30, 2, seed=2, name="c")]
-    alone = [matrix(12, 30, name="a"), matrix(30, 12, seed=1, name="b"), matrix(24, 30, 2, seed=2, name="c")]
+    alone = [matrix(12, 30, name="a"), matrix(30, 12, seed=1, name="b")]
+    fused = together[2].weight
+    assert fused.grad is not None
+    for part, gradient in zip(fused.split(12), fused.grad.split(12), strict=True):
+        alone.append(Matrix("c", nn.Parameter(part.detach().clone())))
+        alone[-1].weight.grad = gradient.clone()
     muon(together).step()
     for one in alone:
         muon([one]).step()
-    for a, b in zip(together, alone, strict=True):
-        assert torch.allclose(a.weight, b.weight, atol=1e-5)
+    apart = [alone[0].weight, alone[1].weight, torch.cat([each.weight for each in alone[2:]])]
+    for a, b in zip(together, apart, strict=True):
+        assert torch.allclose(a.weight, b, atol=1e-5)
 
 
 def test_loops_and_operations_agree(monkeypatch: pytest.MonkeyPatch) -> None:

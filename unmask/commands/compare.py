@@ -210,8 +210,8 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     look = _look(folder, deciding, values, seeds=seeds, most_seeds=most_seeds)
     if seeds < most_seeds:
         reporter.note(
-            f"{most_seeds} seeds were planned before, and runs show their figures as they end: this verdict, on "
-            f"{seeds}, counts as number {look}, with wider intervals"
+            f"{most_seeds} seeds were planned, and runs show their figures as they end: a verdict on {seeds} counts as "
+            f"number {look}, with wider intervals"
         )
     by_figure = _judged(deciding, values, look, items, runs)
     result = {"figure": deciding, "look": look, **by_figure[deciding], "by_figure": by_figure, "runs": runs}
@@ -265,10 +265,9 @@ def _look(
 ) -> int:
     """The number of this look, from 1 on; one that is new is written down.
 
-    To see the same figures again is the same look, also where others came between. Where no two seeds can be judged by
-    the deciding figure, it is not counted yet. One on fewer seeds than were ever planned may have been chosen by what
-    runs printed: it counts as if every number of seeds up to it had been looked at, which leaves look 1 to the number
-    that was planned.
+    The same figures again are the same look. It is not counted where no two seeds can be judged by the deciding figure.
+    One on fewer seeds than were ever planned may have been chosen by what runs printed: it counts as if every number of
+    seeds up to it had been looked at, which leaves look 1 to the number that was planned.
     """
     pairs = combinations(values.get(deciding, {}).values(), 2)
     if max((sum(None not in pair for pair in zip(a, b, strict=True)) for a, b in pairs), default=0) < 2:
@@ -299,8 +298,7 @@ def _judged(
 ) -> dict[str, dict[str, Any]]:
     """All figures compared, the deciding one first: it opens the pairs for which the others may show a difference.
 
-    Between models that say no more than word frequencies do there is nothing to compare, but for a task's error, which
-    is that of what was fine-tuned.
+    Models that say no more than word frequencies do are not compared, but by a task's error, after fine-tuning.
     """
     stuck = {name: [run.get("on_plateau", False) for run in of if "failed" not in run] for name, of in runs.items()}
     unlearned = {name for name, of_recipe in stuck.items() if all(of_recipe)}
@@ -348,10 +346,7 @@ class RunPlan:
         return tuple(setting for setting in self.settings if setting.startswith("finetune."))
 
     def options(self, name: str, *, seed: int, overrides: Sequence[str] = ()) -> dict[str, Any]:
-        """The options of a run for `pretrain`, but for its text and folder.
-
-        `name` is that of a recipe or a masking strategy, or a recipe's file; `overrides` are of this run alone.
-        """
+        """Options of `pretrain` for a run of a recipe or a masking strategy, with overrides of this run alone."""
         is_strategy = name in STRATEGIES
         return {
             "recipe": self.base if is_strategy else name,
@@ -410,8 +405,7 @@ def begin_runs(
     """Checks everything that the runs will read, claims their folder, and prepares the text once for all.
 
     The folder, which several processes may share, is for this plan, these recipes and what else its purpose is;
-    `every_recipe` are all that runs may have. Returns the prepared data; and of how many items those figures are shares
-    that are shares, by the figure.
+    `every_recipe` are all that runs may have. Returns the prepared data, and the items of `_read_inputs`.
     """
     files, items = _read_inputs(every_recipe, plan)
     content = {
@@ -470,11 +464,6 @@ def measured_run(
         figures = evaluate(model, data, rates=plan.rates, pseudo_tokens=0, notify=reporter.notify)
         content = {"name": name, "seed": seed, **figures.to_dict()}
         content |= {key: run.summary[key] for key in ("steps", "unigram_entropy", "on_plateau")}
-        if run.summary["on_plateau"]:
-            loss, entropy = run.summary["validation_loss"], run.summary["unigram_entropy"]
-            reporter.note(
-                f"{name}, seed {seed}: no better than word frequencies ({loss:.2f} nats against {entropy:.2f})"
-            )
         if plan.pairs is not None:
             content["pairs_error"] = 1.0 - score(model, plan.pairs, notify=reporter.notify)["accuracy"]
         if plan.task is not None:
@@ -482,9 +471,7 @@ def measured_run(
             summary = finetune(
                 run.folder / "model",
                 task=plan.task,
-                train=plan.files["train"],
-                validation=plan.files["validation"],
-                test=plan.files.get("test"),
+                **plan.files,
                 out=tuned,
                 settings=(f"finetune.seed={seed}", *plan.of_finetuning),
                 overwrite=tuned.exists(),
@@ -504,10 +491,10 @@ def measured_run(
 
 
 def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str, str], dict[str, int]]:
-    """Reads all files that the runs will read, and finds out what does not fit.
+    """Reads all files that the runs will read, and finds out what does not fit; returns a hash of each by its path.
 
-    Returns a hash of the content by path; and of how many items figures are shares, by the figure: of tags an item is a
-    word, of entities a word that is in one, and with several seeds of fine-tuning each counts as often as it is judged.
+    And of how many items figures are shares, by the figure: of tags an item is a word, of entities a word that is in
+    one, and with several seeds of fine-tuning each counts as often as it is judged.
     """
     hashes, items = _hash_text(recipes, plan.data), dict[str, int]()
     lexicons = {path for recipe in recipes.values() if (path := named_lexicon(recipe.masking)) is not None}
@@ -549,9 +536,9 @@ def _hash_text(recipes: Mapping[str, Recipe], data: Sequence[str]) -> dict[str, 
     for name, recipe in recipes.items():
         if recipe.start is not None and recipe.start.extend_vocab is not None:
             raise SettingsError(
-                f"{name}: start.extend_vocab gives each run a tokenizer of its own, but runs that are compared share "
-                f"their tokens; add the words before, with unmask pretrain TEXT --from {typed(recipe.start.checkpoint)}"
-                f" --extend-vocab {recipe.start.extend_vocab} --steps 1 --out RUN, and begin with RUN/start"
+                f"{name}: start.extend_vocab gives each run a tokenizer of its own, but compared runs share one; add "
+                f"the words before (unmask pretrain TEXT --from {typed(recipe.start.checkpoint)} --extend-vocab "
+                f"{recipe.start.extend_vocab} --steps 1 --out RUN), and begin with RUN/start"
             )
         check_data(recipe, manifest, Path(data[0]))
         if manifest is not None and recipe.start is not None:
@@ -565,15 +552,17 @@ def _hash_text(recipes: Mapping[str, Recipe], data: Sequence[str]) -> dict[str, 
         same_tokenizer = one == other
         if not same_tokenizer and one.path is not None and other.path is not None:
             same_tokenizer = load_tokenizer(one.path).fingerprint == load_tokenizer(other.path).fingerprint
-        is_same = {"corpus": first.corpus == recipe.corpus, "tokenizer": same_tokenizer}
-        for section, same in (is_same | {"annotation": first.annotation == recipe.annotation}).items():
-            if not same:
-                raise SettingsError(
-                    f"{first_name} and {name} prepare text differently ([{section}]), but runs that are compared share "
-                    f"their tokens; set {section}.KEY for all, begin with checkpoints of the same tokenizer and name "
-                    "it in recipes without one (tokenizer.path), or compare other recipes",
-                    options=["set"],
-                )
+        is_same = {
+            "corpus": first.corpus == recipe.corpus,
+            "tokenizer": same_tokenizer,
+            "annotation": first.annotation == recipe.annotation,
+        }
+        if section := next((name for name, same in is_same.items() if not same), None):
+            raise SettingsError(
+                f"{first_name} and {name} prepare text differently ([{section}]), but compared runs share it; "
+                f"set {section}.KEY for all, or name a checkpoint's tokenizer for those without one (tokenizer.path)",
+                options=["set"],
+            )
     paths = [path for path in data if not is_stream(path)]  # a stream is read once, into the data
     split = find_split(paths, by_name=first.corpus.splits == "auto", announce=False) if paths else None
     sources = [] if split is None else [*split.train, *split.validation]

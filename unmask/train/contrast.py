@@ -88,6 +88,10 @@ class VectorKind:
     def vectors(self, model: Any, hidden_TD: Tensor, texts: TextTargets) -> Tensor:
         return self.of_tokens(model, hidden_TD.index_select(0, texts.positions_N), texts.lengths)
 
+    def ready(self, vectors_ED: Tensor) -> Tensor:
+        """Vectors whose products say how alike they are."""
+        return functional.normalize(vectors_ED, dim=1) if self.unit else vectors_ED
+
 
 def dense(pooling: str = "mean") -> VectorKind:
     """Vectors out of the hidden states of a text's tokens, by a name of `unmask.model.pooling.POOLINGS`."""

@@ -290,22 +290,15 @@ class Runs(Callback):
                 self.pretrained = load_model(source, mask_id=special.mask)
         self.learning_rate = settings.learning_rate_for(self.pretrained.config.hidden_size)
 
-        # How whole texts are pooled.
-        pooling: ClassifierPooling = settings.pooling or "first"
-        if isinstance(self.pretrained, TransformersPretrained) or not task_class.of_texts:
-            if settings.pooling is not None:
-                whose = (
-                    "transformers' head pools in its own way" if task_class.of_texts else "the task has no whole texts"
-                )
-                raise SettingsError(f"finetune.pooling={settings.pooling}: {whose}; omit it")
-        else:
-            layout = self.pretrained.config.layout
-            has_choice = LAYOUTS[layout].pooling_key is not None
-            if pooling == "mean" and not has_choice:
-                raise SettingsError(
-                    f"finetune.pooling=mean: classifiers of the layout {layout} take the first token; omit it"
-                )
-            pooling = settings.pooling or ("mean" if has_choice else "first")
+        # How whole texts are pooled: by their mean where the layout has that.
+        choices: tuple[ClassifierPooling, ...] = ()
+        if isinstance(self.pretrained, MaskedLM) and task_class.of_texts:
+            has_mean = LAYOUTS[self.pretrained.config.layout].pooling_key is not None
+            choices = ("mean", "first") if has_mean else ("first",)
+        if settings.pooling is not None and settings.pooling not in choices:
+            one_of = " or ".join(choices) or "no choice"
+            raise SettingsError(f"finetune.pooling={settings.pooling}: this model has {one_of} for {kind}; omit it")
+        pooling: ClassifierPooling = settings.pooling or next(iter(choices), "first")
 
         # Files, and their records as inputs.
         for name, each in paths.items():

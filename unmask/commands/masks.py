@@ -202,14 +202,8 @@ class MaskingAudit(Result):
     page: str | None  # the file with plots, if one was written
 
     def shown(self) -> Iterator[Shown]:
-        heads = (
-            "",
-            ">expected",
-            ">predicted ± 95 %, over pieces",
-            ">mask/random/unchanged %",
-            ">no target",
-            "promises",
-        )
+        shares = ">mask/random/unchanged %"
+        heads = ("", ">expected", ">predicted ± 95 %, over pieces", shares, ">no target", "promises")
         rows: list[tuple[str | Styled, ...]] = [
             (
                 name,
@@ -325,10 +319,7 @@ def audit(
         manifest = opened.manifest
         del opened  # unmaps the shards before their folder goes
     figures = {
-        "documents": manifest.documents,
-        "bytes": manifest.bytes,
-        "tokens": manifest.tokens,
-        "skipped": manifest.skipped,
+        **{name: getattr(manifest, name) for name in ("documents", "bytes", "tokens", "skipped")},
         "strategies": strategies,
         "not_audited": not_audited,
         "followers": followers,

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.commands.recipe_files import LightRecipe, Overrides, as_overrides, light_recipe
+from unmask.commands.recipe_files import OPTIONS, LightRecipe, Overrides, as_overrides, light_recipe
 from unmask.core.errors import SettingsError, without_secrets
 from unmask.core.public import public
 from unmask.core.remote import address_of, output_at, path_at
@@ -125,7 +125,10 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         reason = f"{excluded[0]} is for a preparation in one piece; parts go on with what is in the folder"
         raise SettingsError(reason, options=excluded)
     reporter = reporter or usual_reporter()
-    recipe = requested_preparation(tokenizer, tokenizer_kind, vocab_size, encoding, annotate, settings)
+    recipe = requested_preparation(
+        tokenizer=tokenizer, tokenizer_kind=tokenizer_kind, vocab_size=vocab_size, encoding=encoding,
+        annotate=annotate, settings=settings,
+    )  # fmt: skip
     if path_at(out) is None and (shared or ray is not None):
         raise SettingsError(f"{out}: a shared preparation takes a folder on a disk that all see", options=["out"])
     with output_at(out, data_folder, resume=resume, overwrite=overwrite) as output:
@@ -163,23 +166,10 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     )
 
 
-def requested_preparation(
-    tokenizer: str | Path | None = None,
-    tokenizer_kind: str | None = None,
-    vocab_size: int | None = None,
-    encoding: str | None = None,
-    annotate: Sequence[str] | None = None,
-    settings: Overrides = (),
-) -> LightRecipe:
-    """The recipe that these options of `prepare` stand for."""
-    options = {
-        "tokenizer.path": None if tokenizer is None else str(tokenizer),
-        "tokenizer.kind": tokenizer_kind,
-        "tokenizer.vocab_size": vocab_size,
-        "corpus.encoding": encoding,
-        "annotation.columns": None if annotate is None else list(annotate),
-    }
-    recipe = light_recipe(options=options, overrides=as_overrides(settings))
+def requested_preparation(*, settings: Overrides = (), **options: Any) -> LightRecipe:
+    """The recipe that these options of `prepare` stand for; None is an option that was not set."""
+    values = {OPTIONS[name]: str(value) if isinstance(value, Path) else value for name, value in options.items()}
+    recipe = light_recipe(options=values, overrides=as_overrides(settings))
     return recipe.model_copy(update={"tokenizer": with_commit(recipe.tokenizer)})
 
 

@@ -151,16 +151,10 @@ class Run(Finished):
                     for key, unit in (("loss", "nats per token"), ("bits_per_token_byte", "bits per token byte"))
                 )
                 lines.append((f"{name} text", f"{losses}; {bits}"))
-        lines += [
-            ("trained", f"{s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"),
-            *(
-                [("speed", f"{s['tokens_per_second']:,.0f} tokens a second")]
-                if s["steps"] >= 10 and s["seconds"] >= 1.0
-                else []
-            ),
-            ("model", s["model"]),
-            ("report", str(self.folder / "report.html")),
-        ]
+        lines.append(("trained", f"{s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"))
+        if s["steps"] >= 10 and s["seconds"] >= 1.0:
+            lines.append(("speed", f"{s['tokens_per_second']:,.0f} tokens a second"))
+        lines += [("model", s["model"]), ("report", str(self.folder / "report.html"))]
         yield from (f"{name:<14} {value}" for name, value in lines)
         if (warning := s.get("validation_warning")) is not None:
             yield Styled(f"\n{warning}", "yellow")

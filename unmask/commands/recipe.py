@@ -11,7 +11,7 @@ from typing import Any
 import tomli_w
 from pydantic import Field, model_validator
 
-from unmask.commands.recipe_files import CONTINUING, DEFAULT, LightRecipe, Overrides, as_overrides, read_recipe
+from unmask.commands.recipe_files import CONTINUING, DEFAULT, OPTIONS, LightRecipe, Overrides, as_overrides, read_recipe
 from unmask.core.errors import ModelError, RunError, SettingsError
 from unmask.core.files import file_sha256
 from unmask.core.hub import OF_MODELS, hub_name, lasting_name
@@ -108,22 +108,6 @@ def load_recipe(
         _fill_from_checkpoint(values, where=where)
     recipe = validated(Recipe, values, where=where)
     return recipe.model_copy(update={"tokenizer": with_commit(recipe.tokenizer)}) if complete else recipe
-
-
-OPTIONS = {  # of `unmask.pretrain`: the settings that they stand for
-    "minutes": "training.minutes",
-    "steps": "training.steps",
-    "tokens": "training.tokens",
-    "seed": "training.seed",
-    "strategy": "masking.strategy",
-    "tokenizer": "tokenizer.path",
-    "tokenizer_kind": "tokenizer.kind",
-    "vocab_size": "tokenizer.vocab_size",
-    "encoding": "corpus.encoding",
-    "from_": "start.checkpoint",
-    "extend_vocab": "start.extend_vocab",
-    "old_data": "start.old_data",
-}
 
 
 def requested_recipe(recipe: str | None = None, *, settings: Overrides = (), **options: Any) -> Recipe:

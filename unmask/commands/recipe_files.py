@@ -95,6 +95,21 @@ def read_recipe(
 # Single settings on top.
 
 Overrides = Sequence[str] | Mapping[str, Any]
+OPTIONS = {  # of `unmask.pretrain` and `unmask.prepare`: the settings that they stand for
+    "minutes": "training.minutes",
+    "steps": "training.steps",
+    "tokens": "training.tokens",
+    "seed": "training.seed",
+    "strategy": "masking.strategy",
+    "tokenizer": "tokenizer.path",
+    "tokenizer_kind": "tokenizer.kind",
+    "vocab_size": "tokenizer.vocab_size",
+    "encoding": "corpus.encoding",
+    "annotate": "annotation.columns",
+    "from_": "start.checkpoint",
+    "extend_vocab": "start.extend_vocab",
+    "old_data": "start.old_data",
+}
 
 # Setting one of these replaces what excludes it.
 _REPLACES = {

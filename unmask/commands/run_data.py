@@ -210,24 +210,16 @@ def check_data(recipe: Recipe, manifest: Manifest | None = None, root: Path | No
     check_annotations(recipe, manifest)
     if recipe.objectives.label is None:
         return
-    without = "or remove objectives.label (objectives.label=none)"
+    learns, without = "objectives.label learns the classes of documents", "or objectives.label=none"
     if manifest is None:
         if recipe.corpus.label is None:
-            raise SettingsError(
-                "objectives.label learns the classes of documents; name their column of the tables "
-                f"(corpus.label=COLUMN), {without}",
-                options=["set"],
-            )
-    elif not manifest.labels:
-        raise DataError(
-            "objectives.label learns the classes of documents, which this data was prepared without; prepare it again "
-            "with corpus.label=COLUMN"
-        )
+            text = f"{learns}; name their column of the tables (corpus.label=COLUMN), {without}"
+            raise SettingsError(text, options=["set"])
     elif len(manifest.labels) < 2:
-        (name,) = manifest.labels
+        known = "".join(f"all labelled documents are {name!r}" for name in manifest.labels)
         raise DataError(
-            f"objectives.label learns to predict classes, but all labelled documents are {name!r}; name another "
-            f"column in corpus.label, {without}"
+            f"{learns}, but {known or 'this data was prepared without'}; prepare it with a column of classes "
+            f"(corpus.label=COLUMN), {without}"
         )
 
 
@@ -237,9 +229,8 @@ def check_annotations(recipe: Recipe, manifest: Manifest | None = None) -> None:
     missing = [column for column in needed_annotations(recipe.masking) if column not in columns]
     if not missing:
         return
-    what = (
-        f"masking by {recipe.masking.strategy or 'these units and weights'} needs the annotation {', '.join(missing)}"
-    )
+    units = recipe.masking.strategy or "these units and weights"
+    what = f"masking by {units} needs the annotation {', '.join(missing)}"
     every = sorted({*columns, *missing})
     if manifest is None:
         names = ",".join(f'"{column}"' for column in every)

@@ -247,14 +247,14 @@ def _figures_of_task(summary: Mapping[str, Any], files: Mapping[str, str]) -> st
     heads = ["metric"]
     for part in parts:
         heads += [
-            part if several else f"{part} (95 %, over documents)",
+            f"{part} (95 %, over documents)" if "interval" in summary else part,
             *([f"{part}, mean of {len(summary['seeds'])} seeds ({over('seeds')})"] if several else []),
         ]
     rows = []
     for name in summary["metrics"]:
         row = [_shown_name(name)]
         for key, prefix in parts.values():
-            bounds = None if several else summary[f"{prefix}interval"][name]
+            bounds = summary.get(f"{prefix}interval", {}).get(name)
             row.append(defined(summary[key][name]) + (f" ({bounds[0]:.3f} to {bounds[1]:.3f})" if bounds else ""))
             if several:
                 spread = summary[f"{prefix}margin"][name]

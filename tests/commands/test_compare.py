@@ -255,6 +255,7 @@ def test_the_epoch_is_told_by_one_file_and_the_figure_by_another(data_folder: Pa
         assert run["task_error"] == pytest.approx(1.0 - summary["test_metrics"]["accuracy"])
         assert run["task_error"] == pytest.approx(summary["metrics"]["accuracy"]), "not that of the validation file"
         assert run["task_measured_on"] == "test"
+        assert "interval" not in summary, "which takes longer than the rest, and is not shown"
     (tmp_path / "test.tsv").write_text(MOODS)
     with pytest.raises(RunError, match="test.tsv"):
         compare(data_folder, tmp_path / "out", **options)

@@ -59,6 +59,7 @@ def test_classes(encoder: Path, tmp_path: Path, main: Main) -> None:
     assert summary["test_metrics"] == summary["metrics"]
     assert summary["labels"] == ["garden", "sea"]
     assert [run["seed"] for run in summary["seeds"]] == [0, 1]
+    assert "interval" not in summary, "that of several seeds is over these"
     assert summary["mean"]["accuracy"] == sum(run["metrics"]["accuracy"] for run in summary["seeds"]) / 2
     assert summary["examples"]["train"] == {"records": 160, "inputs": 160, "truncated": 0, "split": 0}
     assert (out / "report.html").read_text().count("<svg") == 3
@@ -115,6 +116,7 @@ def test_tags(encoder: Path, tmp_path: Path) -> None:
     train, dev = write_conll(tmp_path / "train.conll", 120, 0), write_conll(tmp_path / "dev.conll", 30, 1)
     result = finetune(encoder, "tag", train, dev, tmp_path / "out", "finetune.epochs=4")
     assert result.summary["metric"] == "entity_f1"
+    assert result.summary["interval"]["entity_f1"][1] == 1.0, "over documents"
     assert result.summary["metrics"]["entity_f1"] == 1.0
     assert result.summary["labels"] == ["B-place", "I-place", "O"]
     [predicted] = result.model.predict(["The king sleeps in Constantinople."])

@@ -26,7 +26,6 @@ from unmask.core.errors import RunError
 from unmask.core.interruption import Interrupted, Interruption
 from unmask.core.remote import cache
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.callbacks import StepReport
 from unmask.train.checkpoints import list_checkpoints
 
 pytest.importorskip("sklearn")
@@ -52,30 +51,6 @@ def content(folder: Path) -> tuple[dict[str, Any], list[Any], bytes]:
         del run["seconds"]
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return summary, lines, (folder / "model" / "model.safetensors").read_bytes()
-
-
-class Seeds(unmask.Callback):
-    """Counts the seeds that are begun, and fails in one of them."""
-
-    def __init__(self, fails: int) -> None:
-        self.fails, self.begun = fails, 0
-
-    def on_step(self, trainer: unmask.Trainer, report: StepReport) -> None:
-        self.begun += report.step == 1
-        if self.begun == self.fails:
-            raise KeyboardInterrupt
-
-
-def test_stopped_in_the_second_seed(options: dict[str, Any], tmp_path: Path) -> None:
-    unmask.finetune(**options, out=tmp_path / "whole", settings=settings(3))
-    seeds = Seeds(2)
-    out = tmp_path / "stopped"
-    with pytest.raises(KeyboardInterrupt):
-        unmask.finetune(**options, out=out, settings=settings(3), callbacks=[seeds])
-    seeds.fails = 9
-    unmask.finetune(**options, out=out, settings=settings(3), callbacks=[seeds], resume=True)
-    assert seeds.begun == 4, "the first seed is not trained again"
-    assert content(out) == content(tmp_path / "whole")
 
 
 def test_stopped_within_a_seed(options: dict[str, Any], tmp_path: Path) -> None:

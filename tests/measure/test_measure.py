@@ -42,7 +42,6 @@ from unmask.measure.text import (
     standing_of,
     uniform,
 )
-from unmask.measure.uncertainty import Ratio, ratio_over_draws
 from unmask.tokenizer.tokenizer import Tokenizer
 
 TEXT = "Anna, 12 dogs.\nnaïve 東京 x" + "y" * 40
@@ -287,22 +286,6 @@ def test_a_share_of_equal_tokens_is_taken(rows: int, tokenizer: Tokenizer, tmp_p
     store = TokenStore([tmp_path / "a.arrow"])
     taken = list(passages_of_store(store, tokenizer, share=0.25))
     assert len(taken) == pytest.approx(number / 4, abs=4 * math.sqrt(number * 0.25 * 0.75))
-
-
-def test_a_ratio_gathers_the_parts_of_documents() -> None:
-    """In whatever order and number of parts they come."""
-    generator = np.random.default_rng(0)
-    documents, losses = generator.integers(0, 9, 80), generator.random(80)
-    ratio = Ratio()
-    for document, loss in zip(documents.tolist(), losses.tolist(), strict=True):
-        ratio.add(document, loss, 1.0)
-    parts = [losses[documents == number] for number in range(9)]
-    whole = ratio_over_draws([part.sum() for part in parts], [len(part) for part in parts])
-    assert ratio.result.value == pytest.approx(losses.mean())
-    assert ratio.result.stderr == pytest.approx(whole.stderr)
-    assert (ratio.result.draws, ratio.denominator) == (9, 80)
-    assert math.isnan(Ratio().result.value)
-    assert Ratio().result.stderr is None
 
 
 def test_kinds_by_hand(tmp_path: Path) -> None:

@@ -36,6 +36,10 @@ def new_state(make_model: MakeModel, settings: TrainingSettings) -> TrainState:
     return state_of(model, settings)
 
 
+def weights_of(state: TrainState) -> torch.Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in state.model.parameters()])
+
+
 def train(
     state: TrainState,
     stream: Any,

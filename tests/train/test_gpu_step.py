@@ -65,14 +65,9 @@ class NoUpdate:
 def test_a_device_without_numbers_refuses_what_waits() -> None:
     """Else the next test could not fail."""
     x = torch.ones(8, device=META)
-    with pytest.raises(RuntimeError, match="meta"):
-        x.sum().item()
-    with pytest.raises(RuntimeError, match="(?i)meta"):
-        torch.nonzero(x)
-    with pytest.raises(RuntimeError, match="(?i)meta"):
-        x[x > 0]
-    with pytest.raises((RuntimeError, NotImplementedError)):
-        x.tolist()
+    for waits in (lambda: x.sum().item(), lambda: torch.nonzero(x), lambda: x[x > 0], x.tolist):
+        with pytest.raises((RuntimeError, NotImplementedError)):
+            waits()
 
 
 @pytest.mark.parametrize("layout", ["modernbert", "bert"])

@@ -6,7 +6,6 @@ import json
 import shutil
 import signal
 import time
-from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -16,9 +15,8 @@ from safetensors.torch import load_file
 
 from tests.command_line import PATIENCE
 from tests.processes import ended, in_processes, start
-from unmask.core.errors import EndedElsewhereError, RunError
 from unmask.train.checkpoints import list_checkpoints
-from unmask.train.distributed import Group, GroupError, check_same, join_group
+from unmask.train.distributed import GroupError, join_group
 
 PRETRAINED = "tests.train.group_runs:pretrained"
 Told = dict[str, dict[str, Any]]
@@ -191,23 +189,6 @@ def test_a_signal_ends_a_process_that_waits_for_a_stopped_one(data_folder: Path,
         processes[1].kill()
     assert code == 128 + signal.SIGTERM
     assert "ended by SIGTERM while other processes did not answer" in errors
-
-
-class Others(Group):
-    """A group whose other process has something else."""
-
-    def all_gather(self, values: Sequence[float]) -> list[list[float]]:
-        other = [value + 1 for value in values]
-        return [list(values), other] if self.is_main else [other, list(values)]
-
-
-def test_processes_with_other_data_are_refused_by_name() -> None:
-    rank_0, rank_1 = Others(), Others()
-    rank_1.is_main = False
-    with pytest.raises(RunError, match="recipe"):
-        check_same(rank_0, {"recipe": "a"})
-    with pytest.raises(EndedElsewhereError):
-        check_same(rank_1, {"recipe": "a"})
 
 
 def test_tasks_of_slurm_do_not_train_alone_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,15 +10,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.train.helpers import MakeModel, new_state, settings_of, train
+from tests.train.helpers import MakeModel, new_state, settings_of, train, weights_of
 from unmask.data.rows import RowStream
 from unmask.masking.masker import Masker
 from unmask.train.checkpoints import load_checkpoint, save_checkpoint
 from unmask.train.step import TrainState
-
-
-def weights_of(state: TrainState) -> torch.Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in state.model.parameters()])
 
 
 def small_memory(state: TrainState, most_rows: int, monkeypatch: pytest.MonkeyPatch, error: Callable[[], Any]) -> None:

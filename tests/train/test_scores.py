@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.train.helpers import MakeModel, new_state, settings_of, train
-from tests.train.test_memory import weights_of
+from tests.train.helpers import MakeModel, new_state, settings_of, train, weights_of
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore, document_frequencies
 from unmask.masking.masker import Masker

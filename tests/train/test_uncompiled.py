@@ -11,7 +11,7 @@ from torch import Tensor
 from torch._dynamo.exc import BackendCompilerFailed, InternalTorchDynamoError
 
 from tests.model.on_gpu import tensor_operations
-from tests.train.helpers import MakeModel, new_state, settings_of, train
+from tests.train.helpers import MakeModel, new_state, settings_of, train, weights_of
 from unmask.core.errors import SettingsError
 from unmask.data.rows import RowStream
 from unmask.masking.masker import Masker
@@ -50,10 +50,6 @@ def fails_backward(*given: Any) -> Any:
     x_BSD, added_BSD = run_block(*given)
     x_BSD.register_hook(fails)
     return x_BSD, added_BSD
-
-
-def weights_of(state: TrainState) -> Tensor:
-    return torch.cat([parameter.detach().flatten() for parameter in state.model.parameters()])
 
 
 def in_the_block(state: TrainState) -> None:

@@ -339,7 +339,7 @@ class RunPlan:
     settings: tuple[str, ...]
     pairs: str | None
     task: str | None
-    files: dict[str, str]
+    files: dict[str, Any]
 
     @property
     def of_finetuning(self) -> tuple[str, ...]:

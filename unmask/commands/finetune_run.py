@@ -298,7 +298,7 @@ class Runs(Callback):
         if settings.pooling is not None and settings.pooling not in choices:
             one_of = " or ".join(choices) or "no choice"
             raise SettingsError(f"finetune.pooling={settings.pooling}: this model has {one_of} for {kind}; omit it")
-        pooling: ClassifierPooling = settings.pooling or next(iter(choices), "first")
+        pooling: ClassifierPooling = settings.pooling or (choices[0] if choices else "first")
 
         # Files, and their records as inputs.
         for name, each in paths.items():

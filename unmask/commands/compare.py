@@ -23,7 +23,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal
@@ -169,7 +169,9 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
         Interrupted: SIGINT or SIGTERM; the run's state was saved.
     """
     files = {"train": train, "validation": validation, "test": test}
-    plan = run_plan(data, files, rates, settings, pairs, minutes=minutes, steps=steps, base=base, task=task)
+    files = {name: str(file) for name, file in files.items() if file is not None}
+    measured = {"pairs": None if pairs is None else str(pairs), "task": task, "files": files}
+    plan = run_plan(data, rates, settings, minutes=minutes, steps=steps, base=base, **measured)
     deciding = primary or ("loss" if task is None else "task_error")
     labels = {name: Path(name).stem if name.endswith(".toml") else name for name in recipes}
     _check(labels, plan, deciding, number=len(recipes), seeds=seeds)
@@ -337,9 +339,9 @@ class RunPlan:
     rates: tuple[float, ...]
     base: str | None
     settings: tuple[str, ...]
-    pairs: str | None
-    task: str | None
-    files: dict[str, Any]
+    pairs: str | None = None
+    task: str | None = None
+    files: dict[str, Any] = field(default_factory=dict)
 
     @property
     def of_finetuning(self) -> tuple[str, ...]:
@@ -360,19 +362,15 @@ class RunPlan:
 
 def run_plan(
     data: str | Path | Sequence[str | Path],
-    files: Mapping[str, str | Path | None],
     rates: Sequence[float],
     settings: Overrides,
-    pairs: str | Path | None,
     **options: Any,
 ) -> RunPlan:
     """The plan of the options that `compare` and `tune` share, which are checked."""
     plan = RunPlan(
         data=(str(data),) if isinstance(data, str | Path) else tuple(map(str, data)),
-        files={name: str(file) for name, file in files.items() if file is not None},
         rates=tuple(rates),
         settings=as_overrides(settings),
-        pairs=None if pairs is None else str(pairs),
         **options,
     )
     task = plan.task

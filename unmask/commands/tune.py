@@ -82,11 +82,6 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
     search: Sequence[str] = (),
     base: str | None = None,
     rates: Sequence[float] = (0.15,),
-    pairs: str | Path | None = None,
-    task: str | None = None,
-    train: str | Path | None = None,
-    validation: str | Path | None = None,
-    test: str | Path | None = None,
     settings: Overrides = (),
     reporter: Reporter | None = None,
 ) -> Tuning:
@@ -101,15 +96,13 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
         trials: Runs, those of other processes on the same folder included.
         search: Range (KEY=LOW..HIGH) or choice (KEY=A,B,...) of a number. By default learning rate, tokens a step,
             layers and mask rate.
-        data, out, minutes, steps, base, rates, pairs, task, train, validation, test, settings, reporter: As for
-            `compare`.
+        data, out, minutes, steps, base, rates, settings, reporter: As for `compare`.
 
     Raises:
         UnmaskError: As for `compare`; or no trial succeeded, or Optuna is missing.
         Interrupted: SIGINT or SIGTERM; the trial is made again when the search goes on.
     """
-    files = {"train": train, "validation": validation, "test": test}
-    plan = run_plan(data, files, rates, settings, pairs, minutes=minutes, steps=steps, base=base, task=task)
+    plan = run_plan(data, rates, settings, minutes=minutes, steps=steps, base=base)
     if trials < 1:
         raise SettingsError(f"trials: a number from 1 on, not {trials}")
     own_recipe = _load(plan, recipe, {})

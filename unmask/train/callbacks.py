@@ -8,7 +8,6 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -25,7 +24,6 @@ from unmask.core.results import Progress, Reporter, amount, duration
 Trainer = Any  # `unmask.train.trainer.Trainer`, which stands behind this file in the flow
 EVERY_STEPS = 10  # between lines of metrics.jsonl, and between figures that are sent elsewhere
 _SMOOTHING = 0.05
-_RATE_SECONDS = 15.0  # over which the speed is taken, evaluations included
 BESIDE = 0.1  # share of a training by the clock that its evaluations take at most
 
 
@@ -90,23 +88,22 @@ class Callback:
 
 
 class ShowProgress(Callback):
-    """Draws a bar, or logs: the loss, smoothed; the speed of the last seconds; and the time left."""
+    """Draws a bar, or logs: the loss, smoothed; the speed; and the time left. Both since the first step of this go."""
 
     def __init__(self, reporter: Reporter, what: str = "training", *, may_end_early: bool = False) -> None:
         self._reporter, self._what = reporter, what
         self._at_most = "at most " if may_end_early else ""
-        self._begin, self._begin_progress = time.monotonic(), 0.0
         self._loss: float | None = None
-        self._tokens = 0
-        self._marks: deque[tuple[float, int]] = deque()  # seconds of training and tokens at the latest steps
+        self._tokens = 0  # since the first step
+        self._first: StepReport | None = None
         self._micro_tokens: int | None = None
 
     def on_figures(self, trainer: Trainer, report: StepReport) -> None:
         self._loss = report.loss if self._loss is None else self._loss + _SMOOTHING * (report.loss - self._loss)
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
-        if not self._marks:  # of a run that goes on, or behind the first step
-            self._begin_progress, self._begin = report.progress, time.monotonic()
+        if self._first is None:
+            self._first, self._begin, self._tokens = report, time.monotonic(), -report.tokens
             self._micro_tokens = parts = trainer.first_micro_tokens
             if parts is not None and parts != trainer.settings.micro_batch_tokens:
                 self._reporter.note(f"steps are made in parts of {parts:,} positions, which fit the GPU by calculation")
@@ -117,18 +114,13 @@ class ShowProgress(Callback):
                 "slowly)"
             )
         self._tokens += report.tokens
-        self._marks.append((report.seconds, self._tokens))
-        while len(self._marks) > 2 and self._marks[-1][0] - self._marks[1][0] > _RATE_SECONDS:
-            self._marks.popleft()
-        if len(self._marks) < 2 or self._loss is None:
+        if self._loss is None:
             return
-        # The speed and the time left are those of what was done since the first mark, once that took a second.
-        facts, seconds = f"step {report.step:,}, loss {self._loss:.3f}", self._marks[-1][0] - self._marks[0][0]
+        facts, seconds = f"step {report.step:,}, loss {self._loss:.3f}", report.seconds - self._first.seconds
         if seconds >= 1.0:
-            rate = (self._marks[-1][1] - self._marks[0][1]) / seconds
-            gone = time.monotonic() - self._begin
-            left = gone * (1.0 - report.progress) / max(report.progress - self._begin_progress, 1e-9)
-            facts += f", {amount(rate, 'tokens')}/s, {self._at_most}{duration(left)} left"
+            left = (time.monotonic() - self._begin) * (1.0 - report.progress)  # with evaluations
+            left /= max(report.progress - self._first.progress, 1e-9)
+            facts += f", {amount(self._tokens / seconds, 'tokens')}/s, {self._at_most}{duration(left)} left"
         self._reporter.notify(Progress(self._what, share=report.progress, facts=facts))
 
 

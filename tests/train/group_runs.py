@@ -43,18 +43,10 @@ def pretrained(
     answer: float | None = None,
     stuck: float = interruption.STUCK_SECONDS,
 ) -> dict[str, dict[str, Any]]:
-    """Pretrains some models.
+    """Pretrains models on prepared shards, by their names and arguments; returns what each did, and `ended` with.
 
-    Args:
-        folder: A run's folder is `folder/NAME`; weights of each process go to `folder/NAME-NUMBER.safetensors`.
-        data: Prepared shards.
-        runs: Arguments of each, by name; `trouble`, `[KIND, STEP]`, is met by the second process there.
-        answer: Seconds within which processes must answer; None: as always.
-        stuck: Seconds after a signal in which they must end.
-
-    Returns:
-        Of each run: `masks`: a digest a row, of each step; `losses`, `lengths`, `rates`, `micro_batches` of the steps;
-        `weights`: their digest; `evaluations`; `ended`: the type and the text of the error that it ended with.
+    A run's folder is `folder/NAME`; weights of each process go to `folder/NAME-RANK.safetensors`. `trouble`, `[KIND,
+    STEP]`, is met by the second process. Processes must answer within some seconds, and end within `stuck` of a signal.
     """
     interruption.STUCK_SECONDS = stuck
     if answer is not None:

@@ -51,13 +51,8 @@ def train(
 ) -> Iterator[StepReport]:
     """The steps of a trainer that goes on from a state."""
     trainer = Trainer(
-        state.model,
-        stream,
-        settings,
-        masker=masker,
-        objectives=objectives,
+        state.model, stream, settings, masker=masker, objectives=objectives, clock=clock,
         optimizer=lambda model: state.optimizer,
-        clock=clock,
-    )
+    )  # fmt: skip
     trainer.state = state
     return trainer.steps()

@@ -245,27 +245,22 @@ _LENGTHS = 1 << 20  # pieces whose lengths are read
 
 
 def proposed_length(data: PreparedData, recipe: Recipe, model: MaskedLM) -> str | None:
-    """A line on a sequence length that fits the documents better, within the positions of a checkpoint; None where that
-    of the recipe fits. Documents of several pieces count as each of these, which are too long for any row."""
+    """A line on a sequence length that cuts fewer documents, within the positions of a checkpoint; None where few are
+    cut. Documents of several pieces count as each of these, which are too long for any row."""
     length, most = recipe.training.sequence_length, _MOST_PROPOSED
     tokens = data.train.some_lengths(_LENGTHS) + len(data.tokenizer.special.around)
-    most_have, nearly_all = np.quantile(tokens, (0.9, 0.99), method="higher").astype(int)
     if recipe.start is not None:
         most = min(most, model.config.max_position_embeddings)
+    most_have = int(np.quantile(tokens, 0.9, method="higher"))
     fitting, share = min(-(-most_have // 64) * 64, most), float((tokens > length).mean())
-    if share > 0.1 and fitting > length:
-        whole = float((tokens <= fitting).mean())
-        gain = f"keeps {whole:.0%} of them whole" if whole >= 0.5 else "gives them more context"
-        return (
-            f"{share:.0%} of the documents are longer than training.sequence_length = {length} and are cut into "
-            f"parts; --set training.sequence_length={fitting} {gain}"
-        )
-    if length > 64 and nearly_all <= length // 4:
-        return (
-            f"99% of the documents have at most {nearly_all:,} tokens: --set training.sequence_length="
-            f"{max(64, -(-nearly_all // 64) * 64)} is enough where no longer text is expected (it is {length})"
-        )
-    return None
+    if share <= 0.1 or fitting <= length:
+        return None
+    whole = float((tokens <= fitting).mean())
+    gain = f"keeps {whole:.0%} of them whole" if whole >= 0.5 else "gives them more context"
+    return (
+        f"{share:.0%} of the documents are longer than training.sequence_length = {length} and are cut into "
+        f"parts; --set training.sequence_length={fitting} {gain}"
+    )
 
 
 # ----------------------------------------

@@ -11,10 +11,9 @@ Runs go seed by seed, and within a seed each recipe once, beginning with another
 machine does falls on all of them. Stopped at any moment, the same call goes on, as long as recipes and files have not
 changed.
 
-One figure decides, and is named before the first run. A verdict on figures that were not judged before (more seeds, or
-a run made again) is another look, and each look widens the intervals (`unmask.measure.uncertainty`). The number of
-seeds is written down before the first run too: a verdict on fewer is a late look, since runs show their figures as they
-end, and where to stop may have been chosen by these. Runs that are no better than word frequencies are not judged.
+One figure decides, and is named before the first run, as the number of seeds is. A verdict on figures that were not
+judged before is another look, and each look widens the intervals (`unmask.measure.uncertainty`). Runs that are no
+better than word frequencies are not judged.
 """
 
 from __future__ import annotations

@@ -16,12 +16,9 @@ That is the delete-one jackknife, written out. The long documents of a text are 
 than the documents: they are those of a sum of squares with the same mean and variance (Satterthwaite), computed as if
 documents' own ratios varied alike. With equal documents they are one less than the documents.
 
-In simulations with 8 to 50 documents, log-normal lengths (whose logarithms deviate by up to 0.8) and effects of
-documents that are normal, or skewed by up to 2, the 95 % intervals hold the true ratio in 92 to 99 of 100 cases
-(`tests/measure/test_coverage.py`), where normal intervals on the usual error hold it in 80 to 94. With lengths that
-deviate by 1.5 they are wider than needed, and hold it in 96 to 99.5. Two things they do not know of: where the long
-documents are the hard ones and effects are skewed too, it is about 90; and what the corpus calls documents may still be
-alike, such as the lines of one book.
+How often the intervals hold the true ratio was simulated (`tests/measure/test_coverage.py`, docs/measuring.md): in 92
+to 99 of 100 cases with 8 to 50 documents, where normal intervals on the usual error do in 80 to 94; in about 90 where
+the long documents are the hard ones and effects are skewed too.
 
 Source: Bell and McCaffrey 2002 (Bias reduction in standard errors for linear regression with multi-stage samples) for
 both; Pustejovsky and Tipton 2018 (Small-sample methods for cluster-robust variance estimation), who call it CR3. Its
@@ -286,9 +283,8 @@ class Ratio:
 #               deciding figure shows one, each figure with an equal part of what the pair had (a gatekeeper).
 #
 # The differences are taken for symmetric, as they are where runs have the same distribution, however skewed it is.
-# Where only the means are equal, and one recipe's runs have a long tail while the other's hardly vary, 3 to 16 seeds
-# show a difference in up to 15 of 100 comparisons (log-normal runs, whose logarithms deviate by 1; up to 28 with 1.5).
-# The verdict says so of a shown difference where the deviations are more than `UNLIKE` times apart. A rule by signs
+# Where one recipe's runs have a long tail while the other's hardly vary, more of 100 comparisons show a difference
+# (docs/measuring.md); the verdict says so where the deviations are more than `UNLIKE` times apart. A rule by signs
 # would not help, since all the differences seen have the same one.
 #
 # A run that failed has no figure. Two recipes are compared by the seeds for which both have one, and the verdict says

@@ -330,7 +330,7 @@ def score(
         by_paradigm: dict[str, list[Pair]] = {}
         for pair in read:
             by_paradigm.setdefault(pair.paradigm, []).append(pair)
-        read = [pair for pairs in by_paradigm.values() for pair in pairs[:pairs_per_paradigm]]
+        read = [pair for alike in by_paradigm.values() for pair in alike[:pairs_per_paradigm]]
     loaded = as_predictor(model, strict=strict)
     check_lengths(read, loaded.tokenizer, longest=loaded.predictor.config.max_position_embeddings)
     sentences = [sentence for pair in read for sentence in (pair.good, pair.bad)]

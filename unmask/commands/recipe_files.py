@@ -72,9 +72,6 @@ def read_recipe(
     else:
         names = recipe_names()
         if source not in names:
-            if path.exists() and not path.is_dir():
-                reason = "its name does not end with .toml" if path.is_file() else absence(path)
-                raise SettingsError(f"{source}: {reason}; give the name of a recipe, or a .toml file")
             near = difflib.get_close_matches(source, names, n=1)
             hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}, or a .toml file"
             raise SettingsError(f"unknown recipe {source!r}; {hint}")
@@ -143,8 +140,6 @@ def as_override(key: str, value: Any) -> str:
     """`section.key=value`; None is `none`."""
     if value is None:
         return f"{key}=none"
-    if isinstance(value, int) and value.bit_length() > 64:  # as TOML promises
-        raise SettingsError(f"settings: {key} is a whole number of more than 64 bits, which no recipe holds")
     if isinstance(value, list | tuple):
         value = [str(each) if isinstance(each, PurePath) else each for each in value]
     try:

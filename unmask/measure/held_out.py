@@ -113,17 +113,15 @@ class HeldOutSet:
         *,
         length: int,
         max_tokens: int,
-        rate: float = RATE,
         frequencies: NDArray[np.int64] | None = None,
     ) -> None:
-        self.token_bytes = torch.from_numpy(tokenizer.token_bytes.astype(np.int64))
         stream = RowStream(store, tokenizer, length=length, seed=SEED)
         self.batches: list[tuple[Rows, MaskedRows]] = []
         self.unit = unit_of(store)
         documents: list[NDArray[np.int64]] = []  # of each target
-        self.num_tokens = 0
-        for batch, rows, masked in _fixed_rows(stream, fixed_masker(tokenizer, rate), max_tokens):
-            self.num_tokens += batch.num_tokens
+        num_tokens = 0
+        for batch, rows, masked in _fixed_rows(stream, fixed_masker(tokenizer), max_tokens):
+            num_tokens += batch.num_tokens
             self.batches.append((rows, masked))
             assert batch.documents is not None, "the rows are of a store"
             num_segments = rows.segment_ids.amax(dim=1) + 1
@@ -133,10 +131,11 @@ class HeldOutSet:
             documents.append(batch.documents[segment_N.numpy()])
         if not len(self.targets()):
             raise DataError(
-                f"the {self.num_tokens} held-out tokens are too few to hide any of them; give more text, or hold more "
+                f"the {num_tokens} held-out tokens are too few to hide any of them; give more text, or hold more "
                 "of it out with --set corpus.holdout=0.2"
             )
         self._document_N = np.unique(np.concatenate(documents), return_inverse=True)[1]  # counted from 0
+        self._bytes_N = tokenizer.token_bytes[self.targets()]
         self.unigram_N: NDArray[np.float64] | None = None  # the loss of token frequencies alone
         if frequencies is not None:
             self.unigram_N = unigram_losses(self.targets(), frequencies, tokenizer.ordinary)
@@ -160,8 +159,7 @@ class HeldOutSet:
 
         # 2. Their sums over documents, and what follows from these.
         losses_G, right_G, bytes_G, tokens_G = (
-            np.bincount(self._document_N, weights=weights)
-            for weights in (losses_N, ranks_N == 0, self.token_bytes.numpy()[self.targets()], None)
+            np.bincount(self._document_N, weights=weights) for weights in (losses_N, ranks_N == 0, self._bytes_N, None)
         )
         loss = ratio_over_draws(losses_G, tokens_G)
         bits = ratio_over_draws(losses_G / math.log(2.0), bytes_G)
@@ -187,12 +185,12 @@ def unit_of(store: TokenStore) -> str:
     return GROUPS if store.grouped else DOCUMENTS
 
 
-def fixed_masker(tokenizer: Tokenizer, rate: float = RATE, *, spans: SpanUnits | None = None) -> Masker:
+def fixed_masker(tokenizer: Tokenizer, *, spans: SpanUnits | None = None) -> Masker:
     """A masker that is the same for every run: tokens at random, or spans, all of them hidden."""
     settings = MaskingSettings(
         units=spans or TokenUnits(),
         weights=UniformWeights(),
-        rate=rate,
+        rate=RATE,
         replacement=Replacement(shares=(1.0, 0.0, 0.0)),
         static=True,
     )

@@ -27,7 +27,7 @@ from unmask.train import step as step_module
 from unmask.train.hardware import choose_dtype, sums_dtype, works_on_its_own
 from unmask.train.objectives import PREDICT_MASKED, extra_objectives
 from unmask.train.settings import ObjectivesSettings
-from unmask.train.step import TrainState, parts_of, training_step
+from unmask.train.step import TrainState, training_step
 
 MakeModel = Callable[..., MaskedLM]
 CPU, CUDA, META = (torch.device(name) for name in ("cpu", "cuda", "meta"))
@@ -180,50 +180,6 @@ class Board:
 
     def observe(self, *columns: Tensor) -> None:
         self.observed = columns
-
-
-def test_targets_in_capacity_change_no_loss_and_no_gradient(
-    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The step with many more ignored targets than it has real ones."""
-    rows = stream.batch(Cursor(), 8).rows
-    masked = masker(rows)
-    actual = []
-    for size in (None, 512):
-        if size is not None:
-            monkeypatch.setattr("unmask.train.objectives.capacity", lambda *given, size=size: size)
-        settings = settings_of(optimizer={"kind": "adamw"})
-        state = new_state(make_model, settings)
-        state.board = board = Board()  # type: ignore[assignment]
-        saved: list[Tensor] = []
-        state.optimizer.step = lambda saved=saved, state=state: saved.extend(  # type: ignore[method-assign]
-            p.grad.flatten() for p in state.model.parameters()
-        )
-        result = training_step(state, settings, rows, masked)
-        actual.append((result, torch.cat(saved), *board.observed))
-    (plain, gradient, targets_N, losses_N, _), (filled, same, same_targets_N, same_losses_N, _) = actual
-    assert filled.read().loss == pytest.approx(plain.read().loss, rel=1e-6)
-    assert filled.predicted_tokens == plain.predicted_tokens < 256
-    assert torch.equal(same_targets_N, targets_N)
-    torch.testing.assert_close(same_losses_N, losses_N)
-    torch.testing.assert_close(same, gradient, rtol=1e-4, atol=1e-6)
-
-
-def test_parts_on_the_host_are_counted_there_and_sent(stream: RowStream, masker: Masker) -> None:
-    """To a device that has no numbers at all."""
-    rows = stream.batch(Cursor(), 7).rows
-    masked = masker(rows)
-    parts = parts_of(rows, masked, (PREDICT_MASKED,), micro_rows=3, device=META, width=32)
-    here = parts_of(rows, masked, (PREDICT_MASKED,), micro_rows=3, device=CPU, width=32)
-    assert [len(part.input_ids_BS) for part in parts] == [2, 2, 3]
-    assert [part.totals for part in parts] == [part.totals for part in here]
-    assert sum(part.totals[0] for part in parts) == int((masked.labels >= 0).sum())
-    for sent, saved in zip(parts, here, strict=True):
-        sequences = sent.inputs.pop("sequences")
-        assert saved.inputs["sequences"] is None, "on CPUs nobody needs them"
-        moved = [sent.input_ids_BS, *filter(torch.is_tensor, sent.inputs.values()), sequences.cu_seqlens]
-        moved += [sent.targets[0].positions_N, sent.targets[0].classes_N]
-        assert all(tensor.is_meta for tensor in moved)
 
 
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")

@@ -180,8 +180,7 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
     config = read_fitting_config(folder, load_tokenizer(folder))
     if validated(TokenizerSettings, values.get("tokenizer") or {}, where=where) != TokenizerSettings():
         raise SettingsError(
-            f"{where}: [tokenizer] says which tokenizer is taken or trained, but the checkpoint {folder} brings its "
-            "own; leave it out, or add words to it",
+            f"{where}: the checkpoint {folder} brings its own tokenizer; leave [tokenizer] out, or add words",
             options=["extend_vocab"],
         )
 

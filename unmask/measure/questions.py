@@ -96,9 +96,8 @@ def _answers(network: Predictor, questions: Sequence[Question]) -> list[Answer]:
         wrong = np.flatnonzero(~np.isfinite(losses))
         if len(wrong):  # NaN would count as a wrong prediction, and look like a figure
             raise ModelError(
-                f"the model's loss is {losses[wrong[0]]} at position {question.places[wrong[0]]} of a text of "
-                f"{len(question.input_ids)} tokens: its weights hold NaN or infinity, or numbers too large to compute "
-                "with; give an earlier checkpoint, or train it again with a lower learning rate"
+                f"the model's loss is {losses[wrong[0]]} at position {question.places[wrong[0]]} of a text, so its "
+                "weights are not finite, or too large; give an earlier checkpoint, or train with a lower learning rate"
             )
     return [answers[number] for number in range(len(questions))]
 

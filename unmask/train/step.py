@@ -460,8 +460,9 @@ class _Attempts:
                 torch.cuda.empty_cache()
             if self.micro_rows == 1:
                 raise MemoryFullError(
-                    f"one row of {self.length} positions does not fit into memory ({reason}); take a smaller model, shorter "
-                    "inputs (training.sequence_length, finetune.max_length), or training.gradient_checkpointing=true"
+                    f"one row of {self.length} positions does not fit into memory ({reason}); take shorter inputs "
+                    "(training.sequence_length, finetune.max_length), a smaller model, or, while pretraining, "
+                    "training.gradient_checkpointing=true"
                 )
             self.micro_rows = (self.micro_rows + 1) // 2
             self.state.micro_tokens = self.micro_rows * self.length  # the steps to come are made so, too

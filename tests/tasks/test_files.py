@@ -212,8 +212,8 @@ def test_treebanks(tmp_path: Path) -> None:
     assert list(read(conllu, "tag", label="xpos").records) == [WordsRecord(3, ("do", "n't"), ("VBP", "RB"))]
     for path, label, message in (
         (conll, "ner", "'ner'"),
-        (conll, "7", "line 1 has no column 7"),
-        (conllu, "2", "line 3 .*column 2"),
+        (conll, "7", "line 1: .*column 7"),
+        (conllu, "2", "line 3: .*column 2"),
         (conllu, "pos", "'pos'"),
         (written(tmp_path / "b.conll", "Anna\n"), None, "line 1"),
     ):

@@ -13,7 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, Literal
 
-from unmask.core.errors import CorpusError, DataError, SettingsError, shown
+from unmask.core.errors import CorpusError, DataError, SettingsError
 from unmask.data.reading import BadInput, LinePart
 from unmask.data.settings import AnnotationSettings
 from unmask.data.sources import TABLES, Source
@@ -25,32 +25,30 @@ from unmask.tokenizer.spans import Span, Spans, holds_spans, outermost, word_spa
 def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> Iterator[LinePart]:
     """Yields sentences, and empty lines where documents begin, with the annotations that `fields` names.
 
-    A field is a column by its number, counted from 0, or by its name where there are names; or the annotation's own
-    name for the column of tags. In CoNLL-U, `pos` may name the field `xpos`.
+    A field is the name or number of a column, counted from 0; or the annotation's own name, for the column of tags.
     """
     is_conllu = source.kind == "conllu"
     readable = {"pos", "dependencies"} if is_conllu else {"entities", "chunks", "pos"}
-    if missing := [column for column in fields or () if column not in readable]:
+    if missing := [name for name in fields or () if name not in readable]:
         raise CorpusError(f"{source.path}: a .{source.kind} file holds no {' and no '.join(missing)}")
-    for column, field in (fields or {}).items() if is_conllu else ():
-        if field not in (("pos", "upos", "xpos") if column == "pos" else (column,)):
-            ways = "name upos or xpos" if column == "pos" else "leave it out"
-            what = f"annotation.fields.{column} = {shown(field)} is no column of a .conllu file"
-            raise CorpusError(f"{source.path}: {what}; {ways}")
     form = form_of(source.path, source.by_suffix)
     is_empty, num_blank = True, 0
     assert form is not None, "its kind says that there is one"
+    columns = {
+        name: form.tag if field == name else form.column(field, f"{source.path}: annotation.fields.{name}")
+        for name, field in (fields or {}).items()
+    }
     for lines in read_sentences(source.path, form, bad):
         if lines is None:
             yield DOCUMENT_BEGIN
             continue
-        # Treebanks of text that may not be passed on have `_`, or a `_` a letter, for each of its words.
+        # Treebanks of text under copyright have `_`, or a `_` a letter, for each of its words.
         if is_conllu and len(lines) > 1 and not any(word.strip("_") for line in lines for word in line.cells[1:2]):
             bad.counts["sentences whose words are `_`"] += 1
             num_blank += 1
             continue
         try:
-            text, spans = (conllu_sentence if is_conllu else conll_sentence)(lines, form, fields or {})
+            text, spans = (conllu_sentence if is_conllu else conll_sentence)(lines, form, columns)
         except ValueError as error:
             bad.report("sentences that cannot be read", f"{source.path}: line {error}")
             continue

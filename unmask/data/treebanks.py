@@ -6,11 +6,11 @@
     <empty line>                 <empty line>                             ,sleeps,VBZ,O
 
 Columns are cut at tabs, or at blanks of ASCII: a no-break or an ideographic space is a letter of its word. In CoNLL-U
-every line that begins with `#` is a comment; else a line such as `# sent_id = 3` is, and one that begins with `#` and
-has not as many columns as words have.
+every line that begins with `#` is a comment; elsewhere `#` may be a word, and a comment is a line such as
+`# sent_id = 3`, or one with another number of columns than words have.
 
-The text is put together again: a space between words, none behind `SpaceAfter=No`. A sentence comes as a line, and an
-empty line where a document begins (`# newdoc`, `-DOCSTART-`), so what a document is can be chosen as for any text.
+The text is rebuilt: a space between words, none behind `SpaceAfter=No`. Each sentence is a line, and an empty line
+marks where a document begins (`# newdoc`, `-DOCSTART-`), so that documents are chosen as in any text.
 """
 
 from __future__ import annotations
@@ -20,15 +20,16 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from itertools import islice, pairwise
+from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from unmask.core.errors import CorpusError, shortened, shown, whole_number
+from unmask.core.errors import CorpusError, listed, shortened, shown, whole_number
 from unmask.data.reading import BadInput, LinePart, Row, Stretch, read_lines, read_text, whole_lines
 from unmask.tokenizer.spans import TAG, Span, Spans, closed_loop, entities_of
 
-_UPOS, _XPOS, _HEAD, _ROLE, _MISC = 3, 4, 6, 7, 9
+_CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
+_UPOS, _HEAD, _ROLE, _MISC = 3, 6, 7, 9
 _OF_DOCUMENTS = re.compile(r"#\s*((newdoc|newpar|begin document|end document)\b|\w[\w.:-]*\s*=\s)")
 DOCUMENT_BEGIN = LinePart("", True, True)
 # The annotations that such files hold, unless `annotation.fields` says more.
@@ -57,9 +58,14 @@ class WordForm(NamedTuple):
     stops: bool = False  # whether nothing but full stops ends sentences
     has_brackets: bool = False  # whether tags are as in CoNLL-2012: `(PERSON*`, `*`, `*)`
 
-    def column(self, name: str) -> int | None:
-        """A column by its name or number; None: there is none."""
-        return self.names.index(name) if name in self.names else whole_number(name)
+    def column(self, name: str, where: str | Path) -> int:
+        """The number of a column, by its name or number; a CorpusError, which begins with `where`, if there is none."""
+        names = _CONLLU if self.kind == "conllu" else self.names
+        number = names.index(name) if name in names else whole_number(name)
+        if number is None:
+            ways = f"{listed(names)}, or its number" if names else f"its number, of {self.width}"
+            raise CorpusError(f"{where}: there is no column {shown(name)}; name it by {ways}, counted from 0")
+        return number
 
 
 def form_of(path: Path, kind: str) -> WordForm | None:
@@ -137,10 +143,17 @@ def _are_tags(cells: set[str]) -> bool:
 
 
 class TaggedLine(NamedTuple):
-    """A line of a sentence: its number in the file, counted from 1, and its columns."""
+    """A line of a sentence."""
 
-    number: int
+    number: int  # in the file, counted from 1
     cells: list[str]
+
+    def cell(self, column: int) -> str:
+        """A cell; -1 is the last one, of tags. A ValueError, which begins with the line, where there is none."""
+        if column >= len(self.cells) or (column < 0 and len(self.cells) < 2):
+            which = f"column {column}" if column >= 0 else "column of tags"
+            raise ValueError(f"{self.number}: there is no {which}, only {len(self.cells)} columns")
+        return self.cells[column].strip(_BLANKS)
 
 
 def read_sentences(path: Path, form: WordForm, bad: BadInput) -> Iterator[list[TaggedLine] | None]:
@@ -203,8 +216,8 @@ def cells_of(line: str) -> list[str]:
 
 
 def word_number(line: TaggedLine) -> int | None:
-    """The number of a word of CoNLL-U; None for a multiword token, `3-4`, and for a word that was left out, `5.1`. A
-    ValueError, whose text begins with the line, where it is no number."""
+    """The number of a word of CoNLL-U; None for a multiword token, `3-4`, and for an elided word, `5.1`. A ValueError,
+    which begins with the line, where it is no number."""
     first, sign, last = line.cells[0].replace(".", "-", 1).partition("-")
     numbers = [whole_number(part) for part in ((first, last) if sign else (first,))]
     if None in numbers:
@@ -212,50 +225,39 @@ def word_number(line: TaggedLine) -> int | None:
     return None if sign else numbers[0]
 
 
-def conll_sentence(lines: list[TaggedLine], form: WordForm, fields: Mapping[str, str]) -> tuple[str, Spans]:
-    """The text of a sentence, and its annotations; a ValueError begins with the line that is wrong."""
+def conll_sentence(lines: list[TaggedLine], form: WordForm, columns: Mapping[str, int]) -> tuple[str, Spans]:
+    """The text of a sentence, and its annotations from their `columns`; a ValueError begins with the line at fault."""
     words = [line.cells[form.word] if form.word < len(line.cells) else "" for line in lines]
-    places, end = [], 0
-    for word in words:
-        places.append((end, end + len(word)))
-        end += len(word) + 1
+    begins = accumulate((len(word) + 1 for word in words), initial=0)
+    places = [(begin, begin + len(word)) for begin, word in zip(begins, words, strict=False)]
     spans: dict[str, tuple[Span, ...]] = {}
-    for column, field in fields.items():
-        tags = []
-        for line in lines:
-            index = form.tag if field == column else form.column(field)
-            index = len(line.cells) - 1 if index == -1 else index
-            if index is None or index >= len(line.cells) or (field == column and index < 1):
-                which = "with tags" if field == column else shortened(field, 40)
-                raise ValueError(
-                    f"{line.number}: there is no column {which}, only {len(line.cells)} columns; a column is named by "
-                    "its number, counted from 0, in annotation.fields"
-                )
-            tags.append(line.cells[index].strip(_BLANKS))
-            if column in ("entities", "chunks") and tags[-1] not in ("O", "_") and not TAG.fullmatch(tags[-1]):
-                raise ValueError(f"{line.number}: {shown(tags[-1])} is not a tag like O, B-person or I-person")
-        if column not in ("entities", "chunks"):
-            spans[column] = tuple(Span(*place, tag) for place, tag in zip(places, tags, strict=True))
+    for name, column in columns.items():
+        tags = [line.cell(column) for line in lines]
+        if name == "pos":
+            spans[name] = tuple(Span(*place, tag) for place, tag in zip(places, tags, strict=True))
             continue
+        for line, tag in zip(lines, tags, strict=True):
+            if tag not in ("O", "_") and not TAG.fullmatch(tag):
+                raise ValueError(f"{line.number}: {shown(tag)} is not a tag like O, B-person or I-person")
         entities = entities_of(tuple("O" if tag == "_" else tag for tag in tags))
-        spans[column] = tuple(Span(places[begin][0], places[end - 1][1], label) for label, begin, end in entities)
+        spans[name] = tuple(Span(places[begin][0], places[end - 1][1], label) for label, begin, end in entities)
     return " ".join(words), spans
 
 
-def conllu_sentence(lines: list[TaggedLine], _: WordForm, fields: Mapping[str, str]) -> tuple[str, Spans]:
-    """As `conll_sentence`; words of a multiword token share its letters, in order where they spell it."""
+def conllu_sentence(lines: list[TaggedLine], _: WordForm, columns: Mapping[str, int]) -> tuple[str, Spans]:
+    """As `conll_sentence`. The words of a multiword token share its letters, in order where they spell it."""
     text, words, places = "", [], []
     shared_to, room = 0, (0, 0)  # the last word of the current multiword token, and what is left of its letters
     for line in lines:
         if len(line.cells) != 10:
             raise ValueError(f"{line.number}: {len(line.cells)} columns where CoNLL-U has 10, with tabs between them")
-        name, form = line.cells[0], line.cells[1]
+        label, form = line.cells[:2]
         space = "" if "SpaceAfter=No" in line.cells[_MISC].split("|") else " "
         number = word_number(line)
-        if "." in name:  # a word that was left out, which has no letters
+        if "." in label:  # an elided word has no letters
             continue
         if number is None:
-            shared_to, room = int(name.partition("-")[2]), (len(text), len(text) + len(form))
+            shared_to, room = int(label.partition("-")[2]), (len(text), len(text) + len(form))
             text += form + space
             continue
         words.append(line)
@@ -268,36 +270,33 @@ def conllu_sentence(lines: list[TaggedLine], _: WordForm, fields: Mapping[str, s
             places.append((len(text), len(text) + len(form)))
             text += form + space
     spans: dict[str, tuple[Span, ...]] = {}
-    for column, field in fields.items():
-        if column != "dependencies":
-            cell = _XPOS if field == "xpos" else _UPOS
-            tagged = ((place, line.cells[cell]) for line, place in zip(words, places, strict=True))
-            spans[column] = tuple(Span(*place, tag) for place, tag in tagged if tag != "_")
+    for name, column in columns.items():
+        if name == "pos":
+            tagged = ((place, line.cells[column]) for line, place in zip(words, places, strict=True))
+            spans[name] = tuple(Span(*place, tag) for place, tag in tagged if tag != "_")
             continue
         index = {line.cells[0]: place for place, line in enumerate(words)}
         index["0"] = -1  # the root
         if lost := next((line for line in words if line.cells[_HEAD] not in index), None):
             raise ValueError(f"{lost.number}: the head {shown(lost.cells[_HEAD])} is no word of the sentence")
-        named = (index[line.cells[_HEAD]] for line in words)
-        heads = [place if head < 0 else head for place, head in enumerate(named)]
+        heads = [index[line.cells[_HEAD]] for line in words]
+        heads = [place if head < 0 else head for place, head in enumerate(heads)]
         if words and closed_loop(heads):
             raise ValueError(f"{words[0].number}: the heads of this sentence run in a circle")
         roles = (line.cells[_ROLE] for line in words)
-        spans[column] = tuple(
+        spans[name] = tuple(
             Span(*p, role, head - n) for n, (p, role, head) in enumerate(zip(places, roles, heads, strict=True))
         )
     return text.rstrip(), spans
 
 
 def doc_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    """The texts of spaCy's `DocBin` with their words and entities, as rows. A CorpusError where spaCy is not there, or
-    cannot read it."""
+    """The texts of a `DocBin` of spaCy with their words and entities, as rows."""
     try:
         import spacy
         from spacy.tokens import DocBin
     except ImportError as error:
-        what = "a .spacy file is read by spaCy: pip install spacy, or write texts and entities as JSONL where it is"
-        raise CorpusError(f"{path}: {what}") from error
+        raise CorpusError(f"{path}: a .spacy file is read by spaCy: pip install spacy") from error
     try:
         for number, doc in enumerate(DocBin().from_disk(path).get_docs(spacy.blank("xx").vocab), 1):
             words = [

@@ -28,7 +28,7 @@ from unmask.data.reading import BadInput, bare_suffix, broken_character, read_li
 from unmask.data.settings import Reading
 from unmask.data.sources import TABLES, Source, find_sources, find_split
 from unmask.data.tables import AS_FOUND, LOOK_ROWS, class_names, described, laid_out, rows_of
-from unmask.data.treebanks import TaggedLine, WordForm, form_of, read_sentences, word_number
+from unmask.data.treebanks import WordForm, form_of, read_sentences, word_number
 from unmask.tokenizer.spans import holds_spans
 
 log = logging.getLogger(__name__)
@@ -51,7 +51,6 @@ PAIRS = (
 )
 MOST_EXAMPLES = 5_000_000
 MOST_CHARS = 1 << 31
-_CONLLU = {"upos": 3, "xpos": 4}
 _SQUAD = "SQuAD's form is data > paragraphs > context and qas > question, id, answers > text, answer_start"
 _ID = "id"
 ANSWER_COLUMNS = ("answer_text", "answer", "answer_start")  # instead of `answers`, in tables without lists
@@ -409,42 +408,21 @@ def _lines(path: Path, bad: BadInput) -> Rows:
 
 
 def _treebank_rows(path: Path, form: WordForm, columns: Columns, bad: BadInput, *, with_labels: bool) -> Rows:
-    """The sentences of a file with a word a line. Words of a multiword token of CoNLL-U are taken one by one.
-
-    Columns are named by their numbers, counted from 0; in CoNLL-U also as `upos` or `xpos`, and by their names where
-    they have some.
-    """
-
-    def index_of(name: str | None, default: int) -> int:
-        index = default if name is None else _CONLLU.get(name) if form.kind == "conllu" else None
-        index = form.column(name) if index is None and name is not None else index
-        if index is None:
-            names = listed(form.names) if form.names else f"upos, xpos or its number, of {form.width}, counted from 0"
-            raise CorpusError(f"{path}: there is no column {shown(name)}; a column is named by {names}")
-        return index
-
-    def cell(line: TaggedLine, index: int) -> str:
-        if index >= len(line.cells):
-            raise CorpusError(f"{path}: line {line.number} has no column {index}, only {len(line.cells)} columns")
-        return line.cells[index].strip(" \t\r")
-
-    word, tag = index_of(columns.text, form.word), index_of(columns.label, form.tag)
+    """The sentences of a file with a word a line; of a multiword token of CoNLL-U its words."""
+    word = form.word if columns.text is None else form.column(columns.text, path)
+    tag = form.tag if columns.label is None else form.column(columns.label, path)
     for lines in read_sentences(path, form, bad):
         try:
             words = [line for line in lines or () if form.kind == "conll" or word_number(line) is not None]
+            cells = {"text": [line.cell(word) for line in words]}
+            if with_labels:
+                cells["label"] = [line.cell(tag) for line in words]
+                if bare := next((line for line in words if line.cell(tag) in ("", "_")), None):
+                    raise ValueError(f"{bare.number}: there is no tag in column {tag}")
         except ValueError as error:
             raise CorpusError(f"{path}: line {error}") from error
-        if not words:
-            continue
-        cells: dict[str, Any] = {"text": [cell(line, word) for line in words]}
-        if with_labels:
-            if bare := next((line for line in words if tag == -1 and len(line.cells) < 2), None):
-                raise CorpusError(f"{path}: line {bare.number} has a word without a tag")
-            cells["label"] = [cell(line, tag) for line in words]
-            for line, name in zip(words, cells["label"], strict=True):
-                if name in ("", "_"):
-                    raise CorpusError(f"{path}: line {line.number} has no tag in column {tag}")
-        yield words[0].number, cells
+        if words:
+            yield words[0].number, cells
 
 
 def _squad_rows(path: Path, bad: BadInput, *, with_labels: bool) -> Rows:

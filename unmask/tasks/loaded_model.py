@@ -1,4 +1,4 @@
-"""A loaded model, as users hold it, and which task a fine-tuned one does."""
+"""A loaded model: what it fills, embeds, scores and predicts."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ log = logging.getLogger("unmask")
 
 
 def does_task(content: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of a model that is fine-tuned for a task. The tasks are loaded where it may be."""
+    """Whether a config.json is that of a fine-tuned model."""
     architecture = architecture_of(content)
     if not isinstance(content.get(KEY), dict) and ("For" not in architecture or architecture.endswith("ForMaskedLM")):
         return False
@@ -73,17 +73,11 @@ class Model(Readable):
     Args:
         network: Ours, or one of transformers' that predicts tokens; None: a model that transformers runs predicts none.
         embedder: The encoder of a model that transformers runs; our network is one itself.
-        fine_tuned: What does the task of a fine-tuned model, and the task; or why the head cannot be used, though the
+        fine_tuned: The network with the head of a task, and the task; or why that head cannot be used, though the
             encoder beneath it can.
-
-    Attributes:
-        folder: Where it was loaded from.
-        tokenizer: Its tokenizer.
-        task: That of a fine-tuned model; None for others.
-        has_head: Whether the folder holds a head for masked tokens. Our network has one in any case, but of a bare
-            encoder it is untrained.
-        precision: Of the activations: `float32`, `bf16` or `auto`.
-        hub: The name by which the hub has it; None for a folder.
+        has_head: Whether the folder holds a head for masked tokens: our network always has one, untrained in a bare
+            encoder.
+        hub: The model's name on the hub; None for a folder.
     """
 
     def __init__(
@@ -103,18 +97,15 @@ class Model(Readable):
         self._embedder = network if isinstance(network, MaskedLM) else embedder
         self._fine_tuned = fine_tuned
         self.task = fine_tuned[1] if isinstance(fine_tuned, tuple) else None
-        # All that there are, each once; those that transformers runs share their weights.
-        there = [each for each in (network, self._embedder) if each is not None]
-        if isinstance(fine_tuned, tuple):
-            there.append(fine_tuned[0])
-        self._networks = list({id(each): each.eval() for each in there}.values())
+        networks = (network, self._embedder, fine_tuned[0] if isinstance(fine_tuned, tuple) else None)
+        self._networks = list({id(each): each.eval() for each in networks if each is not None}.values())
         self.tokenizer = tokenizer
         self.has_head = has_head
         self.precision: Precision = precision
         self.hub = hub
 
     def to_dict(self) -> dict[str, Any]:
-        """What it is; `runs` is the layout of our encoder, or transformers' class."""
+        """Its sizes; `runs` is the layout of our encoder, or transformers' class."""
         network = self._networks[0]
         config = network.config
         return {
@@ -145,44 +136,40 @@ class Model(Readable):
     def network(self) -> MaskedLM:
         """Our encoder with its head; a ModelError where transformers runs the model."""
         if not isinstance(self._embedder, MaskedLM):
-            done = "predicts and embeds" if self.task else "fills, embeds, is evaluated, scored and fine-tuned"
             raise ModelError(
-                f"{self.folder}: transformers runs this model, and not our encoder: "
-                f"{why_in_transformers(self.folder)}; here it {done}, but it is not exported, and no pretraining "
-                "begins with it"
+                f"{self.folder}: transformers runs this model, not our encoder: {why_in_transformers(self.folder)}; it "
+                "cannot be exported or pretrained further"
             )
         return self._embedder
 
     @property
     def predictor(self) -> MaskedLM | TransformersNetwork:
-        """What predicts tokens: our network, or one that transformers runs; errors as of `check_head`."""
+        """What predicts tokens. Raises as `check_head`."""
         self.check_head()
         assert self._predictor is not None, "the head was checked"
         return self._predictor
 
     @property
     def embedder(self) -> MaskedLM | TransformersNetwork:
-        """What makes hidden states; a ModelError where transformers runs the model, and it is more than an encoder."""
+        """What makes hidden states; a ModelError for an encoder-decoder."""
         if self._embedder is None:
             raise ModelError(
-                f"{self.folder}: the model has a decoder behind its encoder, or transformers does not tell its encoder "
-                "from its head, so no hidden states are taken from it; give the model of an encoder"
+                f"{self.folder}: no hidden states are taken from a model with a decoder, or whose head transformers does "
+                "not separate from its encoder; give an encoder"
             )
         return self._embedder
 
     @property
     def fine_tuned(self) -> tuple[TaskNetwork, Task]:
-        """What does the task of a fine-tuned model, and the task; a ModelError where there is none, or its head in the
-        folder cannot be used."""
+        """The network with the head of the task, and the task; a ModelError where there is none that can be used."""
         if isinstance(self._fine_tuned, tuple):
             return self._fine_tuned
         raise self._fine_tuned or ModelError(
-            f"{self.folder}: this model is not fine-tuned for a task; fine-tune it with unmask finetune, and give the "
-            "folder that is written there"
+            f"{self.folder}: this model is not fine-tuned for a task; fine-tune it with unmask finetune first"
         )
 
     def to(self, device: torch.device | None = None) -> None:
-        """Moves the network. The type of its activations is chosen anew, since `auto` depends on the device."""
+        """Moves the networks, and chooses the type of their activations, which in `auto` depends on the device."""
         for network in self._networks:
             if device is not None:
                 network.to(device)
@@ -208,8 +195,8 @@ class Model(Readable):
             candidates: The words that may stand at a mask, each of one token; None: any token.
 
         Raises:
-            ModelError: The model has no head for masked tokens: it is fine-tuned, or a bare encoder.
-            SettingsError: As `unmask.tasks.fill.fill_texts`.
+            ModelError: The model has no head for masked tokens.
+            SettingsError: A text has no mask, or a candidate is not one token.
         """
         texts = [text] if isinstance(text, str) else text
         filled = fill_texts(self.predictor, self.tokenizer, texts, top_k=top_k, candidates=candidates)
@@ -227,16 +214,11 @@ class Model(Readable):
         """Embeddings [texts, hidden_size], by default what sentence-transformers makes of the same folder.
 
         Texts are a list, a column of pandas or of `datasets`, a whole table or dataset, whose column of text is found,
-        or a `Path`. Those longer than the model are seen in parts, and the log says how many; `long_texts="truncate"`
-        cuts them off, as sentence-transformers does.
+        or a `Path`. Those longer than the model are embedded in parts, and the log says how many;
+        `long_texts="truncate"` cuts them off, as sentence-transformers does.
 
-        Its limits and prompts are not followed: `max_seq_length` is often less than the model takes, and a default
-        prompt would stand before every text. Arguments as for `EmbedSettings`.
-
-        Raises:
-            ModelError: As `embed_settings` and `embedder`.
-            SettingsError: Something is no text or holds what is no character, or is longer than the model where that
-                is an error.
+        Its limits and prompts are ignored: `max_seq_length` is often less than the model takes, and a default prompt
+        would stand before every text. Arguments and errors as for `embed_settings` and `embed_texts`.
         """
         settings = self.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
         listed = texts_in_memory(texts)
@@ -249,13 +231,11 @@ class Model(Readable):
     def embed_settings(
         self, *, pooling: str | None = None, normalize: bool | None = None, long_texts: LongTexts = "split"
     ) -> EmbedSettings:
-        """How texts are embedded: as the arguments say, and else as the folder's files tell sentence-transformers.
-
-        Without these files that is the mean, not divided by its length. For a model of the hub whose copy lacks them,
-        the hub is queried once. Arguments as for `EmbedSettings`.
+        """How texts are embedded: by the arguments, else by the folder's files for sentence-transformers, else by the
+        mean, not normalized. For a model of the hub whose copy lacks these files, the hub is queried once.
 
         Raises:
-            ModelError: The folder needs a pooling that is not offered, and none is named here; or a file is damaged.
+            ModelError: The folder names a pooling that is not offered, and none is named here; or a file is damaged.
             SettingsError: There is no such pooling.
         """
         if self.hub is not None and (pooling is None or normalize is None):
@@ -268,8 +248,8 @@ class Model(Readable):
 
     @property
     def makes_sparse(self) -> bool:
-        """Whether the folder's files say that vectors are sparse (SPLADE), which `sparse_texts` makes; a ModelError
-        where a file is damaged, or they are made in a way that is not offered."""
+        """Whether vectors are sparse (SPLADE, see `sparse_texts`) by the folder's files; a ModelError where these are
+        damaged, or ask for what is not offered."""
         if self.hub is not None:
             fetch_sentence_files(self.hub, self.folder)
         if module_file(self.folder, "SpladePooling") is None:
@@ -278,16 +258,16 @@ class Model(Readable):
         return True
 
     def check_head(self) -> None:
-        """Raises `ModelError` where the model has no head for masked tokens: it is fine-tuned, or a bare encoder."""
+        """Raises a ModelError where the model has no head for masked tokens."""
         if self.task is not None:
             raise ModelError(
-                f"{self.folder}: fine-tuned ({self.task.kind}), so it predicts no tokens any more; use "
-                "predict or embed, or give the model that it was made from"
+                f"{self.folder}: fine-tuned ({self.task.kind}), so it predicts no tokens any more; give the model that "
+                "it was made from"
             )
         if not self.has_head:
             raise ModelError(
-                f"{self.folder}: no masked language model: a discriminator or a bare encoder predicts no tokens; use "
-                "embed or finetune, pretrain it first (--from), or give another model"
+                f"{self.folder}: no masked language model, but a discriminator or a bare encoder, which predicts no "
+                "tokens; pretrain it first (--from), or give another model"
             )
 
     @public
@@ -295,10 +275,8 @@ class Model(Readable):
         """Pseudo-log-likelihoods of sentences [num_sentences], in nats; see `unmask.measure.questions`.
 
         Raises:
-            ModelError: The model has no head for masked tokens: it is fine-tuned, or a bare encoder; or a loss is no
-                finite number.
-            SettingsError: A sentence is empty, holds what is no character or is longer than the model; or the form is
-                none.
+            ModelError: The model has no head for masked tokens, or a loss is not finite.
+            SettingsError: A sentence is empty, not Unicode or longer than the model; or there is no such form.
         """
         from unmask.measure.questions import checked_form, pseudo_log_likelihoods
 
@@ -306,29 +284,24 @@ class Model(Readable):
 
     @public
     def predict(self, inputs: Sequence[Any]) -> list[Any]:
-        """What a fine-tuned model says of each input: predictions, frozen dataclasses of its task (`unmask.predict`
-        makes rows, also of tables and files).
-
-        The end of a text that is longer than the model is not seen, and the log says so.
+        """A prediction for each input, a frozen dataclass of the model's task (`unmask.predict` makes rows, also of
+        tables and files). Texts longer than the model are cut, and the log says so.
 
         Args:
             inputs: Texts; for a model of pairs (text, text); for tags sentences, as texts or lists of words; for
                 answers (question, text).
 
         Raises:
-            ModelError: The folder is not that of a fine-tuned model.
-            SettingsError: An input does not fit the model's task, or holds what is no character.
+            ModelError: The model is not fine-tuned.
+            SettingsError: An input does not fit the task, or is not Unicode.
         """
         predictions, encoded = self.predict_records(self.records_of(inputs))
         if encoded.truncated:
-            log.warning(
-                "texts longer than the model's %d tokens: %d; their ends are not seen",
-                self._input_encoder.max_length, encoded.truncated,
-            )  # fmt: skip
+            longest = self._input_encoder.max_length
+            log.warning("texts longer than the model's %d tokens: %d; their ends are cut", longest, encoded.truncated)
         return predictions
 
     def records_of(self, inputs: Iterable[Any]) -> list[Record]:
-        """Inputs as records; errors are those of `predict`."""
         task, records = self.fine_tuned[1], list[Any]()
         for number, value in enumerate(inputs, 1):
             if (record := task.of_input(number, value)) is None:
@@ -340,7 +313,7 @@ class Model(Readable):
 
     @public
     def predict_records(self, records: Sequence[Record], *, notify: Notify = ignore) -> tuple[list[Any], EncodedInput]:
-        """Predictions for records of the task's kind, as they are read from files, one a record; and their inputs."""
+        """A prediction for each record of a file, and the inputs that were made of them."""
         from unmask.tasks.task import outputs_of
 
         network, task = self.fine_tuned
@@ -391,16 +364,14 @@ def load(folder: str | Path, *, precision: Precision = "float32", strict: bool =
     """Loads a model that unmask or transformers wrote. A bare encoder embeds texts, and predicts no tokens.
 
     Layouts of ours run in our encoder. Others (DistilBERT, ELECTRA, DeBERTa, MPNet, ALBERT, ESM, ...) run in
-    transformers, as do models of our layouts with parts that our encoder lacks, and folders whose weights are not in
-    files of safetensors.
+    transformers, as do models of our layouts with parts that our encoder lacks, and weights outside of safetensors.
 
     Args:
         folder: With config.json, model.safetensors and tokenizer.json, such as `RUN/model`; or a run's folder; or, as a
             string, the name of a model on the hub (`owner/name`, `owner/name@revision`; see `unmask.core.hub`).
         precision: Of the activations: `float32` gives what transformers gives; `bf16` is several times faster where the
             hardware multiplies it fast, and right to two or three digits; `auto` is bf16 there and float32 elsewhere.
-        strict: A file that is not what the folder's checksums were written for is an error; else the log warns of it.
-            See `unmask.model.folder`; folders of other tools have no checksums.
+        strict: A file that differs from the folder's checksums is an error, not a warning.
 
     Raises:
         ModelError: The folder is not there, lacks a file, holds a damaged one, or is of a type that neither we nor
@@ -436,8 +407,7 @@ def load(folder: str | Path, *, precision: Precision = "float32", strict: bool =
             except ModelError as error:
                 if in_transformers:
                     raise
-                # of another make: the encoder beneath it can still embed, and be trained
-                log.warning("the head of a task is passed over: %s", error)
+                log.warning("the head of a task is passed over: %s", error)  # the encoder can still embed, and learn
                 fine_tuned = error
         bare: TransformersNetwork | None = None
         if isinstance(network, TransformersNetwork):
@@ -462,8 +432,7 @@ def load(folder: str | Path, *, precision: Precision = "float32", strict: bool =
 
 
 def as_predictor(model: Model | str | Path, *, strict: bool = False) -> Model:
-    """A model that predicts tokens; one that is loaded here, in float32, is moved to the device that there is. Errors
-    are those of `unmask.load` and `Model.check_head`."""
+    """A model that predicts tokens, loaded and moved to the fastest device where it is named."""
     loaded = model if isinstance(model, Model) else load(model, strict=strict)
     loaded.check_head()
     if loaded is not model:

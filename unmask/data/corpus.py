@@ -133,14 +133,12 @@ class Corpus:
         titles: str | bool = False,
     ) -> None:
         self.settings, self.fields = settings, fields
-        bad = BadInput(skip=settings.bad_input == "skip", encoding=settings.encoding)
+        bad = BadInput(skip=settings.bad_input == "skip", reading=settings)
         train, held = _split(paths, settings, hold_out=hold_out)
         groups = settings.holdout_groups
         by_column = str(groups.column) if hold_out and isinstance(groups, ColumnGroups) else None
         label = None if settings.label is None else str(settings.label)
-        sources = with_columns(
-            [*train, *held], settings.column, bad, title=titles, label=label, group=by_column, reading=settings
-        )
+        sources = with_columns([*train, *held], settings.column, bad, title=titles, label=label, group=by_column)
         self.sources, self.validation_sources = sources[: len(train)], sources[len(train) :]
         if fields:  # annotations that come with the text count the characters of one text, as it is
             ways = 'or let a pipeline annotate the text that is read: annotation.source="pipeline"'
@@ -415,8 +413,8 @@ class Corpus:
         first: int,
         through: Callable[[Iterator[Document]], Iterator[Document]] | None = None,
     ) -> Generator[Document]:
-        plan, cleaning, encoding = self.plan, self.settings.cleaning, self.settings.encoding
-        bad = BadInput(skip=self.settings.bad_input == "skip", encoding=encoding)
+        plan, cleaning = self.plan, self.settings.cleaning
+        bad = BadInput(skip=self.settings.bad_input == "skip", reading=self.settings)
         if cleaning == CleaningSettings():
             yield from read_documents(
                 task.sources, bad, unit=plan.unit, piece_chars=plan.piece_chars, fields=self.fields, first=first

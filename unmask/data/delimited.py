@@ -23,7 +23,6 @@ from pathlib import Path
 from unmask.core.errors import CorpusError
 from unmask.data.columns import USUAL, USUAL_NAMES
 from unmask.data.reading import LONGEST_ROW, BadInput, Row, read_text, whole_lines
-from unmask.data.settings import Reading
 from unmask.data.sources import Layout
 
 NOT_CSV = "rows that are not CSV"
@@ -37,12 +36,13 @@ _INNER = re.compile(r"(?<=[^\s\d])[,;\t|](?=\S)|(?<=\S)[;\t|](?=\S)")  # mostly 
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uf900-\ufaff]")
 
 
-def find_layout(path: Path, kind: str, bad: BadInput, named: Collection[str], reading: Reading) -> Layout:
-    """Finds the layout of a file of a kind, `csv` or `tsv`, as far as `reading` does not say it. One of the `named`
+def find_layout(path: Path, kind: str, bad: BadInput, named: Collection[str]) -> Layout:
+    """The layout of a file of a kind, `csv` or `tsv`: as `bad.reading` sets it, else as it looks. One of the `named`
     columns in the first row makes that a header."""
+    reading = bad.reading
     # 1. The beginning, of which the last row may be cut off
     text, is_cut = "", False
-    for chunk in read_text(path, BadInput(skip=True, encoding=bad.encoding)):
+    for chunk in read_text(path, BadInput(skip=True, reading=reading)):
         text += chunk
         if is_cut := len(text) > _LOOK_CHARS and (text.count("\n") > _LOOK_LINES or len(text) > LONGEST_ROW):
             break

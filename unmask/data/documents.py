@@ -22,7 +22,7 @@ from unmask.core.errors import CorpusError, listed
 from unmask.data.annotations import read_conll
 from unmask.data.columns import ColumnNames
 from unmask.data.reading import BadInput, LinePart, read_fasta, read_lines
-from unmask.data.settings import DocumentUnit, Reading
+from unmask.data.settings import AS_FOUND, DocumentUnit, Reading
 from unmask.data.sources import (
     TABLES,
     InMemory,
@@ -33,7 +33,7 @@ from unmask.data.sources import (
     keep_as_files,
     paths_or_texts,
 )
-from unmask.data.tables import AS_FOUND, in_words, read_table, with_columns
+from unmask.data.tables import in_words, read_table, with_columns
 from unmask.data.treebanks import DOCUMENT_BEGIN, form_of
 from unmask.tokenizer.spans import Spans, cut_spans, join_spans
 
@@ -69,8 +69,8 @@ class Document:
         )
 
 
-# Kinds of files. To read another kind, give its suffix a name in `sources.SUFFIXES` and that name a reader here: a
-# function that yields a `LinePart` for each line, or parts of long ones. See docs/extending.md.
+# To read another kind of file, give its suffix a name in `sources.SUFFIXES` and that name a reader here, which yields
+# a `LinePart` for each line, or parts of long ones. See docs/extending.md.
 Reader = Callable[[Source, BadInput, Fields | None], Iterator[LinePart]]
 READERS: dict[str, Reader] = {
     "text": lambda source, bad, _: read_lines(source.path, bad, source.stretch),
@@ -97,11 +97,11 @@ def read_documents(
     Args:
         sources: The files; tables with their columns.
         bad: What is done about input that cannot be read.
-        unit: What a document is in text files and treebanks; in others it is a row or a sequence.
+        unit: What a document is in text files and treebanks; elsewhere it is a row or a sequence.
         piece_chars: Longest piece, in characters.
-        fields: Annotations that are read with the text: column to the name of the field that holds it.
+        fields: Annotations that are read with the text: column to the name of its field.
         first: Number of the first document.
-        skipped: Counts empty lines and rows, where these are documents.
+        skipped: Counts empty lines and rows.
         titles_as_text: Whether a row without text has its title as text.
     """
 
@@ -124,19 +124,19 @@ def split_lines(
     first: int = 0,
     skipped: Counter[str] | None = None,
 ) -> Iterator[Document]:
-    """Groups lines into documents. Lines of white space only are never documents; a file's end ends a document.
+    """Groups lines into documents, none of them blank; the end of a file ends one.
 
     Example: with unit `block`, the lines `a`, `b`, ``, `c` are the documents `a\\nb` and `c`.
     """
     document = first
     for lines, unit in files:
-        number = num_chars = offset = 0  # of the document in its file; characters gathered; where they begin
+        number = num_chars = offset = 0  # of the document in its file; characters gathered; byte where they begin
         parts: list[str] = []
         spans: list[tuple[int, Spans]] = []  # with the characters before them
-        head = DOCUMENT_BEGIN  # what the last line said of the document
+        head = DOCUMENT_BEGIN  # the last line, with the document's label, id, ...
         for line in chain(lines, [_END]):
             is_whole = line.starts and line.ends
-            # nearly always: this path is quick
+            # The quick path, nearly always
             if unit == "line" and is_whole and len(line.text) < piece_chars and line is not _END:
                 number += line is not DOCUMENT_BEGIN
                 text = line.text.rstrip("\n")
@@ -157,7 +157,7 @@ def split_lines(
             if not ends and num_chars <= piece_chars:
                 continue
             text, marks = "".join(parts), join_spans(spans) if spans else None
-            while not offset and len(text) > piece_chars and text[:piece_chars].isspace():  # that begins no document
+            while not offset and len(text) > piece_chars and text[:piece_chars].isspace():  # begins no document
                 text, marks = text[piece_chars:], marks and cut_spans(marks, piece_chars, len(text))
             parts, spans, num_chars = [], [], 0
             if offset or text.strip():
@@ -177,7 +177,7 @@ def split_lines(
 
 
 def cut_pieces(pieces: Iterable[Document], piece_chars: int) -> Iterator[Document]:
-    """Cuts pieces that are longer than that behind white space, or anywhere if there is none in the second half."""
+    """Cuts longer pieces behind white space, or anywhere if there is none in the second half."""
     for piece in pieces:
         text, begin = piece.text, 0
         while len(text) - begin > piece_chars:
@@ -198,7 +198,7 @@ LOOK_CHARS = 8 << 20
 def choose_unit(
     sources: Sequence[Source], chosen: DocumentUnit | Literal["auto"], bad: BadInput
 ) -> tuple[DocumentUnit, str]:
-    """What a document is in text files and treebanks, and that of every file in words. `auto` looks at the text."""
+    """What a document is in text files and treebanks, and in words in all files. `auto` looks at the text."""
     reasons = []
     unit: DocumentUnit = "line" if chosen == "auto" else chosen
     kinds = {source.kind for source in sources}
@@ -227,7 +227,7 @@ def choose_unit(
 
 
 def _unit_by_empty_lines(sources: Sequence[Source], bad: BadInput) -> tuple[DocumentUnit, str]:
-    """Blocks where empty lines stand between lines of text, else lines, else the file."""
+    """A block where there are empty lines within the text, else a line, else the file."""
     lines = empty_inside = num_chars = num_files = 0
     for source in sources:
         if num_chars >= LOOK_CHARS:
@@ -253,12 +253,11 @@ def _unit_by_empty_lines(sources: Sequence[Source], bad: BadInput) -> tuple[Docu
 
 
 def names_of(sources: Sequence[Source]) -> str:
-    """Files for an error."""
     return listed([str(source.path) for source in sources], 3)
 
 
 def text_bytes(sources: Sequence[Source]) -> int | None:
-    """Size of files together, where none is compressed or a table; about the size of the text."""
+    """Size of the files, where none is compressed or a table: about that of the text."""
     if all(source.path.suffix in (".txt", ".fasta", ".fa") for source in sources):
         return sum(source.path.stat().st_size for source in sources)
     return None
@@ -273,19 +272,18 @@ class Documents:
 
     Args:
         texts: As the user names them. All files of a folder are read, whatever their names say.
-        column: Of tables: that of the text, a path into one (`content.text`), or several, which are joined. Columns
+        column: Of the text in tables: a column, a path into one (`content.text`), or several, which are joined. Columns
             that are not named are found by their usual names (`columns.USUAL`).
-        id_column: That of ids.
-        title_column: That of titles; None finds it, False reads none. A row without text has its title as text.
+        title_column: None finds it, False reads none. A row without text has its title as text.
         unit: What a document is in text files; `auto` looks at the text.
-        piece_chars: Longest piece, in characters: a longer document comes in several.
-        reading: How files are read, as far as that is set.
+        piece_chars: Longest piece, in characters.
+        reading: How files are read, where the user says so.
 
     Attributes:
         sources: The files with their columns.
         unit, unit_in_words: What a document is.
-        num_bytes: Size of the files together, where none is compressed or a table.
-        skipped: Empty lines and rows so far, where these are documents.
+        num_bytes: See `text_bytes`.
+        skipped: Empty lines and rows so far.
     """
 
     def __init__(
@@ -305,22 +303,20 @@ class Documents:
             weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)
             names = list(keep_as_files(names, Path(scratch)))
         self.skipped: Counter[str] = Counter()
-        self._bad = BadInput(skip=False, way_out=None, encoding=reading.encoding)
+        self._bad = BadInput(skip=False, way_out=None, reading=reading)
         self._piece_chars = piece_chars
         sources = find_split(cast(Sequence[str | Path], names), by_name=False).train
         columns = {"text": column, "ids": id_column, "titles": title_column or None}
         named = next((role for role, name in columns.items() if name is not None), None)
         if named is not None and not any(source.is_table for source in sources):
-            what = f"there are no columns in this file, so none of {named} can be named"
-            raise CorpusError(f"{sources[0].path}: {what}")
+            raise CorpusError(f"{sources[0].path}: no column of {named} can be named: there are none in this file")
         title = True if title_column is None else title_column
-        self.sources = with_columns(sources, column, self._bad, id=id_column or True, title=title, reading=reading)
+        self.sources = with_columns(sources, column, self._bad, id=id_column or True, title=title)
         self.unit, reason = choose_unit(self.sources, unit, self._bad)
         self.unit_in_words = f"a document is {reason}"
         self.num_bytes = text_bytes(self.sources)
 
     def __iter__(self) -> Iterator[Document]:
-        """Yields the documents."""
         self.skipped.clear()
         document = None
         for document in self.read(*self.sources):
@@ -329,7 +325,6 @@ class Documents:
             raise CorpusError(f"{names_of(self.sources)}: there is no text in it")
 
     def read(self, *sources: Source) -> Iterator[Document]:
-        """The documents of some of the sources."""
         options: dict[str, Any] = {"piece_chars": self._piece_chars, "skipped": self.skipped, "titles_as_text": True}
         return read_documents(sources, self._bad, unit=self.unit, **options)
 
@@ -338,8 +333,8 @@ Item = TypeVar("Item", bound=Any)
 
 
 def in_groups(items: Iterable[Item], *, most: int, most_chars: int) -> Iterator[list[Item]]:
-    """Items with a `text` in groups that fit into memory: `most` of them, or fewer, where their texts are long. The
-    last text of a group may go beyond `most_chars`."""
+    """Items with a `text` in groups that fit into memory: of `most` items, or fewer once their texts have
+    `most_chars`."""
     group: list[Item] = []
     num_chars = 0
     for item in items:

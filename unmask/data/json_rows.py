@@ -26,7 +26,6 @@ NOT_JSON = "rows that are not JSON"
 TRUNCATED = "files that are JSON only up to a place"
 _LOOK_CHARS = 1 << 21  # of a file that may hold no rows
 _LONG_LINE = 1 << 23
-_LONG_ROW = "give such text as .txt"
 _SPACE = re.compile(r"[ \t\n\r]*+")
 _NEAR_END = 32  # characters: an error so near to the end of what was read may only mean that more must be read
 _WAYS_OUT = (
@@ -42,31 +41,20 @@ class NotJsonError(Exception):
 
 
 class JsonText:
-    """A text of JSON, in chunks of any size, that is read as far as needed; what lies before the place is dropped.
+    """A text of JSON in chunks of any size, read as far as needed and dropped behind the current place. Errors call it
+    `name`; control characters in strings are errors where it is `strict`."""
 
-    Args:
-        name: What errors call it.
-        chunks: The text.
-        strict: Whether control characters in strings are errors.
-        way_out: What errors advise of values longer than 64 million characters.
-
-    Attributes:
-        source: The value that was decoded last, as it is written.
-    """
-
-    def __init__(
-        self, name: str | Path, chunks: Iterator[str], *, strict: bool = True, way_out: str = _LONG_ROW
-    ) -> None:
-        self._name, self._chunks, self._way_out = name, chunks, way_out
+    def __init__(self, name: str | Path, chunks: Iterator[str], *, strict: bool = True) -> None:
+        self._name, self._chunks = name, chunks
         self._decoder = json.JSONDecoder(strict=strict)
-        self._text = self.source = ""
+        self._text = self.source = ""  # what is in memory; the last value as it is written
         self._place = self._lines = 0  # lines: before what is in memory
 
     def _read(self) -> bool:
-        """Reads as much again as there is behind the place, so that no text is copied or searched often."""
+        """Reads as much again as is left, so that no text is copied or searched often."""
         missing = max(1, len(self._text) - self._place)
         if missing > LONGEST_ROW:
-            raise CorpusError(f"{self._name}: a row is longer than {LONGEST_ROW:,} characters; {self._way_out}")
+            raise CorpusError(f"{self._name}: a row is longer than {LONGEST_ROW:,} characters; cut it")
         chunks: list[str] = []
         while missing > 0 and (chunk := next(self._chunks, None)) is not None:
             chunks.append(chunk)
@@ -94,7 +82,7 @@ class JsonText:
         return True
 
     def failure(self, what: str, *, at_end: bool | None = None) -> NotJsonError:
-        """The error that nothing behind the place can be read; `at_end`: None looks whether the text ends here."""
+        """The error that nothing further can be read; `at_end` None looks whether the text ends here."""
         at_end = not self.peek() if at_end is None else at_end
         line = 1 + self._lines + self._text.count("\n", 0, self._place)
         problem = f"the file ends too early, in line {line}" if at_end else f"line {line} is not JSON"
@@ -103,7 +91,7 @@ class JsonText:
         return error
 
     def value(self, what: str) -> Any:
-        """Decodes the value that comes next, which errors call `what`, and moves behind it."""
+        """Decodes the next value, which errors call `what`."""
         self.peek()
         while True:
             try:
@@ -121,17 +109,10 @@ class JsonText:
             self.source, self._place = self._text[self._place : end], end
             return value
 
-    def rows(self, field: str | None = None, *, way_out: str) -> Iterator[tuple[str, int, Any]]:
-        """The elements of the array that comes next, or of all lists of objects in the object that comes next: the
-        field of the list (empty for an array), the number of the element in it, from 1, and the element.
-
-        Args:
-            field: Of an object, only the list in this field is read, whatever it holds.
-            way_out: What the error advises where something follows the array or the object.
-
-        Raises:
-            NotJsonError: A value is not JSON, or something follows.
-        """
+    def rows(self, field: str | None = None) -> Iterator[tuple[str, int, Any]]:
+        """The elements of the next array, or of all lists of objects in the next object: the field of the list (empty
+        for an array), the number of the element in it, from 1, and the element. A NotJsonError where something follows.
+        Only the list in `field` is read, if that is named, whatever it holds."""
         is_object, name = self.peek() == "{", ""
         self.take("{" if is_object else "[")
         is_open = not self.take("}" if is_object else "]")
@@ -162,11 +143,10 @@ class JsonText:
                 raise self.failure(f"field {name!r} is followed by {self.peek()!r}, not by a comma")
         if self.peek():
             excerpt = self._text[self._place : self._place + 20]
-            raise self.failure(f"{excerpt!r} follows what was the whole of it; {way_out}")
+            raise self.failure(f"{excerpt!r} follows what was the whole of it; {_WAYS_OUT}")
 
 
 def json_problem(error: Exception) -> str:
-    """What is wrong with a value that cannot be decoded."""
     if isinstance(error, JSONDecodeError):
         return f"is not JSON: {error.msg} at {error.doc[error.pos : error.pos + 20]!r}"
     if isinstance(error, RecursionError):
@@ -183,7 +163,7 @@ def parsed_line(line: str) -> Any:
 
 
 def json_form(path: Path) -> Form:
-    """How a file holds its rows. What is not whole enough to say, reading it as lines will report."""
+    """How a file holds its rows; `lines` where that cannot be known, so that reading them reports why."""
     head = line = more = ""
     for chunk in read_text(path, BadInput(skip=True)):  # up to the second line of text
         head = (head + chunk).lstrip(" \t\n\r")
@@ -207,10 +187,8 @@ def json_form(path: Path) -> Form:
 
 
 def holds_rows(path: Path) -> bool:
-    """Whether a file begins as one with rows does: lines or an array of objects or strings, or one list of objects.
-
-    True for a file that cannot be read, so that reading it says what is wrong.
-    """
+    """Whether a file begins as one with rows: lines or an array of objects or strings, or one list of objects. True for
+    a file that cannot be read, so that reading it reports why."""
     bad, head = BadInput(skip=True), ""
     for chunk in read_text(path, bad):
         head += chunk
@@ -225,7 +203,7 @@ def holds_rows(path: Path) -> bool:
         return first in ("{", '"')
     fields = set[str]()
     with suppress(NotJsonError):  # mostly that no more was read
-        fields.update(field for field, _, _ in text.rows(way_out=""))
+        fields.update(field for field, _, _ in text.rows())
     return len(fields) == 1
 
 
@@ -235,17 +213,14 @@ def json_rows(
     stretch: Stretch | None = None,
     *,
     field: str | None = None,
-    way_out: str = _LONG_ROW,
 ) -> Iterator[tuple[int, Row]]:
     """The rows of a file with their numbers, counted from 1: lines of the file, or elements of its array.
 
     Args:
         path: A file of JSON in any of the three forms.
-        bad: What is done about rows that cannot be read, and as for text files. Where they are skipped, an array ends
-            at a row that is not JSON.
+        bad: What is done about rows that cannot be read. Where they are skipped, an array ends at one that is not JSON.
         stretch: Which bytes of a file of lines are read; the numbers are of the lines in it.
         field: The file is an object, and the rows are the list in this field; there are none without it.
-        way_out: What errors advise of rows longer than 64 million characters.
 
     Raises:
         CorpusError: A row is no JSON, no object and no string, nested too deep or too long; or the file is cut off;
@@ -253,7 +228,7 @@ def json_rows(
     """
     if field is None and (stretch is not None or json_form(path) == "lines"):
         return _lines(path, bad, stretch)
-    return _streamed(path, bad, field, way_out)
+    return _streamed(path, bad, field)
 
 
 def _lines(path: Path, bad: BadInput, stretch: Stretch | None) -> Iterator[tuple[int, Row]]:
@@ -273,7 +248,7 @@ def _lines(path: Path, bad: BadInput, stretch: Stretch | None) -> Iterator[tuple
 
 
 def _as_row(value: Any) -> Row | None:
-    """A row of an object, of a text or some, or of a text with its annotations, as spaCy has it: `["Anna sleeps.",
+    """The row that is an object, a text or several, or spaCy's text with its annotations: `["Anna sleeps.",
     {"entities": [[0, 4, "PER"]]}]`; None: it is none."""
     if isinstance(value, dict):
         return value
@@ -283,16 +258,14 @@ def _as_row(value: Any) -> Row | None:
     return {"text": value} if is_text else None
 
 
-def _streamed(path: Path, bad: BadInput, field: str | None, way_out: str) -> Iterator[tuple[int, Row]]:
-    text = JsonText(path, read_text(path, bad), strict=not bad.skip, way_out=way_out)
+def _streamed(path: Path, bad: BadInput, field: str | None) -> Iterator[tuple[int, Row]]:
+    text = JsonText(path, read_text(path, bad), strict=not bad.skip)
     num_cut, list_name, is_object = bad.counts[CUT_OFF], None, text.peek() == "{"
     try:
-        for name, number, value in text.rows(field, way_out=_WAYS_OUT):
+        for name, number, value in text.rows(field):
             if list_name not in (None, name):
-                raise CorpusError(
-                    f"{path}: an object in which several fields are lists of rows: {list_name}, {name}; put the one "
-                    "that is to be read into a file of its own"
-                )
+                what = f"several fields of the object are lists of rows: {list_name}, {name}"
+                raise CorpusError(f"{path}: {what}; put the one to be read into a file of its own")
             list_name = name
             if bad.skip and bad.is_broken(text.source):
                 continue

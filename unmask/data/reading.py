@@ -1,7 +1,7 @@
 """Files to text in bounded memory: bytes are unpacked, decoded, and cut into lines or sequences.
 
-A line may be longer than memory, so it arrives in parts. Bytes are decoded strictly: a file in another encoding than
-is known is an error that names the byte, never a replacement character in a vocabulary.
+A line may be longer than memory, so it arrives in parts. Bytes are decoded strictly: a file in another encoding is an
+error that names the byte, never a replacement character in a vocabulary.
 """
 
 from __future__ import annotations
@@ -26,6 +26,7 @@ from typing import IO, Any, NamedTuple, cast
 import pyarrow as pa
 
 from unmask.core.errors import CorpusError, SettingsError
+from unmask.data.settings import AS_FOUND, Reading
 from unmask.tokenizer.spans import Spans
 
 log = logging.getLogger(__name__)
@@ -44,7 +45,7 @@ _OPENERS: dict[str, Callable[..., Any]] = {
     ".zst": lambda path, _: io.BufferedReader(cast(Any, pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"))),
 }
 COMPRESSIONS = tuple(_OPENERS)
-# Which people's files are in; of some dozens more that are hardly ever, one or another often looks as likely.
+# Encodings that are likely; among dozens of rare ones, another often looks as good.
 _ENCODINGS = [
     "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1258", "koi8_r", "cp866", "cp437", "cp850",
     "gb18030", "big5", "cp932", "euc_jp", "iso2022_jp", "cp949", "tis_620",
@@ -75,11 +76,11 @@ class Stretch(NamedTuple):
 
 
 class BadInput:
-    """Raises for bad input, or counts it by reason where it is skipped. `way_out` is added to errors; None where there
-    is no such setting. Text is in the `encoding`; None: in UTF-8, or UTF-16 or UTF-32 by its look."""
+    """How files are read, and what is done about bad input: an error, or it is skipped and counted by reason. `way_out`
+    is added to errors; None where there is no such setting."""
 
-    def __init__(self, *, skip: bool, way_out: str | None = _WAY_OUT, encoding: str | None = None) -> None:
-        self.skip, self._way_out, self.encoding = skip, way_out, encoding
+    def __init__(self, *, skip: bool, way_out: str | None = _WAY_OUT, reading: Reading = AS_FOUND) -> None:
+        self.skip, self._way_out, self.reading, self.encoding = skip, way_out, reading, reading.encoding
         self.counts: Counter[str] = Counter()
 
     def report(self, reason: str, message: str) -> None:
@@ -89,7 +90,7 @@ class BadInput:
         self.counts[reason] += 1
 
     def is_broken(self, text: str) -> bool:
-        """Whether a text holds bytes that were not UTF-8, or NULs, which are skipped; such texts are counted."""
+        """Whether a text holds bytes that were not UTF-8, or NULs, and is to be skipped; if so, it is counted."""
         if not self.skip or _BROKEN.search(text) is None:
             return False
         self.counts[BROKEN_LINES] += 1
@@ -97,21 +98,19 @@ class BadInput:
 
 
 def broken_character(text: str) -> str | None:
-    """What a text holds that is no character: a NUL, or half of a pair of surrogates, which JSON can spell."""
+    """A NUL in a text, or half of a pair of surrogates, which JSON can spell; None: it has neither."""
     match = _BROKEN.search(text)
     return None if match is None else f"U+{ord(match.group()):04X}"
 
 
 def check_characters(text: str, name: str) -> None:
-    """Refuses text that no tokenizer takes, such as a command line in another encoding, by a SettingsError."""
+    """Raises a SettingsError for text that no tokenizer takes, such as a command line in another encoding."""
     if broken := broken_character(text):
-        raise SettingsError(
-            f"{name} holds {broken}, which is no character; take it out, or read the text in its own encoding"
-        )
+        raise SettingsError(f"{name} holds {broken}, which is no character; take it out, or set the text's encoding")
 
 
 def bare_suffix(path: Path) -> str:
-    """The suffix that says what kind of file it is, in lower case, without that of a compression."""
+    """The suffix of a file in lower case, without that of a compression."""
     name = path.name.lower()
     for suffix in COMPRESSIONS:
         name = name.removesuffix(suffix)
@@ -120,7 +119,6 @@ def bare_suffix(path: Path) -> str:
 
 @contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a file for reading, unpacked."""
     try:
         with _OPENERS.get(path.suffix.lower(), Path.open)(path, "rb") as file:
             yield file
@@ -132,28 +130,24 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
 
 
 def pieces_of(file: IO[bytes]) -> Iterator[bytes]:
-    """The content of an open file, piece by piece.
-
-    `read1` gives what is there: waiting for more would lose what was unpacked before a file turned out to be cut off.
-    """
+    """The content of an open file. `read1` gives what is there: waiting for more would lose what was unpacked before a
+    file turned out to be cut off."""
     while piece := cast(io.BufferedIOBase, file).read1(PIECE_BYTES):
         yield piece
 
 
 def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[str]:
-    """Decodes a text file piece by piece; a byte-order mark is dropped, line ends become `\\n`.
+    """Decodes a text file, plain or compressed, in strings of about a million characters at most; a byte-order mark is
+    dropped, line ends become `\\n`.
 
     Args:
-        path: A text file, plain or compressed.
-        bad: The encoding, and what is done about bytes that are not in it, NULs (a binary file) and cut-off files.
-            Where they are skipped, broken bytes come as lone surrogates, for the caller to look at line by line.
+        path: A file.
+        bad: The encoding, and what is done about bytes that are not in it, NULs and cut-off files. Where they are
+            skipped, broken bytes come as lone surrogates, for the caller to look at line by line.
         stretch: Which bytes of a plain file are read; None reads all of any file.
 
-    Yields:
-        Strings of at most about a million characters.
-
     Raises:
-        CorpusError: The text names the byte of the (unpacked) file.
+        CorpusError: With the byte of the (unpacked) file.
     """
     begin, end = stretch or (0, None)
 
@@ -184,8 +178,7 @@ def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iter
 
 
 def decoded(chunks: Iterator[bytes], name: str | Path, bad: BadInput, *, begin: int = 0) -> Iterator[str]:
-    """As `read_text`, of bytes from elsewhere, which errors call `name`, in pieces of any size but 0; `begin` bytes
-    stand before them. A byte-order mark is one at the very beginning only."""
+    """As `read_text`, of pieces of bytes, none empty, which errors call `name`; `begin` bytes stand before them."""
     first = next(chunks, b"")
     wide = None if begin or bad.encoding else wide_encoding(first)
     encoding = codecs.lookup(wide or bad.encoding or "utf-8").name
@@ -216,14 +209,14 @@ def decoded(chunks: Iterator[bytes], name: str | Path, bad: BadInput, *, begin: 
 
 @functools.cache
 def say_once(message: str) -> None:
-    """Warns of what is read, once a process that reads it again and again, and not in each of its workers."""
+    """Warns once, however often a file is read, and not in worker processes."""
     if multiprocessing.parent_process() is None:
         log.warning("%s", message)
 
 
 def wide_encoding(content: bytes) -> str | None:
-    """UTF-16 or UTF-32, if a text that begins so is in one of them: by a byte-order mark, or as its NULs stand where
-    they do in one of them and what is read so is text with white space; None if not."""
+    """UTF-16 or UTF-32, if the text begins with its byte-order mark, or has NULs and is printable text with white space
+    when read so; None if not."""
     if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -241,7 +234,7 @@ def wide_encoding(content: bytes) -> str | None:
 
 
 def likely_encoding(content: bytes, place: int) -> str:
-    """The advice for a text with a byte that is not UTF-8: its likeliest encoding, with what stands there in it."""
+    """The advice for a text with a byte that is not UTF-8: its likeliest encoding, with a sample."""
     from charset_normalizer import from_bytes  # takes a moment, and is needed for errors only
 
     line = content.rfind(b"\n", 0, place) + 1
@@ -249,7 +242,7 @@ def likely_encoding(content: bytes, place: int) -> str:
     matches = from_bytes(content[begin : place + (1 << 14)], cp_isolation=_ENCODINGS, threshold=0.4)
     if (best := matches.best()) is None:
         return "; this is not a text file"
-    # Of ones that are about as likely the commonest.
+    # Of those about as likely, the commonest.
     near = [m for m in matches if m.chaos <= best.chaos and m.coherence >= best.coherence - 0.05]
     likely = {name for each in near for name in each.could_be_from_charset}
     name = "cp1252" if "cp1252" in likely else best.encoding
@@ -259,22 +252,19 @@ def likely_encoding(content: bytes, place: int) -> str:
 
 
 def read_lines(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[LinePart]:
-    """Yields the lines of a text file, as `read_text` decodes it; a line longer than a chunk comes in several parts.
-
-    Where bad input is skipped, broken lines are left out; of a line in several parts, the broken parts.
-    """
+    """Yields the lines of a text file; a line longer than a chunk comes in several parts. Where bad input is skipped,
+    broken lines, or parts of them, are left out."""
     parts = line_parts(read_text(path, bad, stretch))
     if not bad.skip:
         yield from parts
     for part in parts:
         if not bad.is_broken(part.text):
             yield part
-        elif not (part.starts and part.ends):  # where a line in parts begins and ends stays known
+        elif not (part.starts and part.ends):  # keeps the marks where a line begins and ends
             yield part._replace(text="")
 
 
 def line_parts(chunks: Iterable[str]) -> Iterator[LinePart]:
-    """The lines of a text that comes in pieces of any size; a line longer than a chunk comes in several parts."""
     starts = True
     rest = ""
     for chunk in chunks:

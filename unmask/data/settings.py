@@ -44,6 +44,9 @@ class Reading(Settings):
         return value
 
 
+AS_FOUND = Reading()
+
+
 class CleaningSettings(Settings):
     """What is changed or left out. Nothing by default; every document that is left out is counted.
 

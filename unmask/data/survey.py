@@ -242,7 +242,7 @@ def plan_corpus(
     sources: Sequence[Source], settings: CorpusSettings, *, hold_out: bool, has_files: bool = False
 ) -> CorpusPlan:
     """Looks at the corpus and decides how to read it; `has_files`: what is held out are files of their own."""
-    bad = BadInput(skip=settings.bad_input == "skip", encoding=settings.encoding)
+    bad = BadInput(skip=settings.bad_input == "skip", reading=settings)
     unit, reason = choose_unit(sources, settings.documents, bad)
 
     def pieces(piece_chars: int) -> Iterator[Document]:

@@ -32,13 +32,12 @@ from unmask.data.columns import (
     names_in,
     text_columns,
     text_in,
-    text_weights,
     value_at,
 )
 from unmask.data.delimited import USUAL_DELIMITER, delimited_rows, find_layout
 from unmask.data.json_rows import json_rows
 from unmask.data.reading import BROKEN_LINES, CUT_OFF, BadInput, LinePart, Row, broken_character
-from unmask.data.settings import CorpusSettings, Reading
+from unmask.data.settings import CorpusSettings
 from unmask.data.sources import TABLES, Source, TextColumn
 from unmask.data.treebanks import doc_rows
 from unmask.tokenizer.spans import read_fields, without_returns
@@ -46,7 +45,6 @@ from unmask.tokenizer.spans import read_fields, without_returns
 log = logging.getLogger(__name__)
 
 LOOK_ROWS = 200  # are looked at to find columns
-AS_FOUND = Reading()
 UNREADABLE = "rows with values that cannot be read"
 WITHOUT = "rows without text"
 _NAME_COLUMN = "corpus.column or the option column"
@@ -61,42 +59,37 @@ def with_columns(
     title: str | bool = False,
     label: str | None = None,
     group: str | None = None,
-    reading: Reading = AS_FOUND,
 ) -> list[Source]:
-    """The sources, tables among them with their columns, which are looked for in the first rows of each file.
-
-    The text of a table stands in the named columns, or in that which looks most like it, which may be the messages of a
-    chat. What is found of CSV and TSV is said, unless it is as usual.
+    """The sources, tables with their columns, found in the first rows of each file. An unusual layout of CSV and TSV is
+    announced.
 
     Args:
         sources: Files.
         text: A column of text, a path into one, several of these as a list or with commas between them; None finds it.
         bad: As for reading.
-        id, title: Those of ids and titles: a name; True: one with a usual name, if there is any; False: none.
-        label: That of classes, which one of the files must have: documents of others have no class.
-        group: That of groups, which all must have.
-        reading: How files are read, as far as that is set.
+        id, title: The column of ids or titles; True: one with a usual name, if there is any; False: none.
+        label: The column of classes, which at least one file must have.
+        group: The column of groups, which all files must have.
     """
     if text is not None:  # a word a row is a table where a column is named
         sources = [replace(each, kind=each.by_suffix) if each.by_suffix in TABLES else each for each in sources]
     no_tables = [source for source in sources if not source.is_table]
     if no_tables and (group is not None or (label is not None and len(no_tables) == len(sources))):
         named = f"corpus.label = {label!r}" if group is None else f"corpus.holdout_groups = {group!r}"
-        other = "leave it out" if group is None else "keep near-duplicates together with `near_duplicates`"
         raise CorpusError(
             f"{named} names a column of tables (JSON, CSV, TSV, Parquet), but {no_tables[0].path} is "
-            f"{no_tables[0].kind}; give tables, or {other}"
+            f"{no_tables[0].kind}; give tables, or leave it out"
         )
     named_others = [name for name in (id, title, label, group) if isinstance(name, str)]
     ready: list[Source] = []
-    section = "corpus" if isinstance(reading, CorpusSettings) else None
-    said: dict[str, list[str]] = {}  # what was found of CSV and TSV, of which files
-    no_label = ""  # why the first file without a column of classes has none
+    section = "corpus" if isinstance(bad.reading, CorpusSettings) else None
+    announced: dict[str, list[str]] = {}  # the files by what is announced of them
+    no_label = ""  # the error for the first file without a column of classes
     for each in sources:
         if not each.is_table:
             ready.append(each)
             continue
-        source, path = laid_out(each, bad, [*named_in(text), *named_others], reading), each.path
+        source, path = laid_out(each, bad, [*named_in(text), *named_others]), each.path
         rows = first_rows(source, bad)
         columns = f"columns are {listed(names_in(rows) or (source.layout.names if source.layout else ()))}"
         taken = [named_column(rows, name) or name for name in named_others]
@@ -111,8 +104,6 @@ def with_columns(
             raise CorpusError(no_label or f"{path}: no column holds text; {columns}; name one with {_NAME_COLUMN}")
         id_named, title_named = (name if isinstance(name, str) else None for name in (id, title))
         title_at = find_column(rows, "title", title_named, where=path, taken=names) if title else None
-        if title is True and title_at is None and source.layout is not None and not source.layout.has_header:
-            title_at = _short_column(rows, names[0], taken)
         ready.append(
             replace(
                 source,
@@ -123,31 +114,22 @@ def with_columns(
                 title=title_at,
             )
         )
-        if line := described(ready[-1], named=text is not None, reading=reading, section=section):
-            said.setdefault(line, []).append(path.name)
-    for line, files in said.items():
+        if line := described(ready[-1], bad, named=text is not None, section=section):
+            announced.setdefault(line, []).append(path.name)
+    for line, files in announced.items():
         log.warning("%s: %s", listed(files, 3), line)
     if no_label and not any(source.label for source in ready):
         raise CorpusError(no_label)
     return ready
 
 
-def _short_column(rows: Sequence[Row], text: str, taken: Collection[str]) -> str | None:
-    """The column of titles beside that of the text, where names do not say it: the only other one of several words,
-    which are a third of the text's at most."""
-    weights = text_weights(rows, taken)
-    spaced = {name: sum(" " in (row.get(name) or "") for row in rows) for name in weights if name != text}
-    others = [name for name, count in spaced.items() if 2 * count > len(rows)]
-    return others[0] if len(others) == 1 and 1 <= weights[others[0]] <= weights[text] / 3 else None
-
-
-def described(source: Source, *, named: bool, reading: Reading, section: str | None) -> str | None:
-    """What was found of a CSV or TSV file, and how to overrule it; None where all is as usual or as set."""
+def described(source: Source, bad: BadInput, *, named: bool, section: str | None) -> str | None:
+    """The layout of a CSV or TSV file, and how to overrule it; None where it is as usual or as set."""
     layout = source.layout
     if layout is None:
         return None
     usual = named or (isinstance(source.column, str) and source.column.lower() in USUAL["text"])
-    is_set = reading.delimiter is not None and reading.header != "auto"
+    is_set = bad.reading.delimiter is not None and bad.reading.header != "auto"
     if (is_set or (layout.has_header and layout.delimiter == USUAL_DELIMITER[source.kind])) and usual:
         return None
     text = f", text in {in_words(source.column)}" if source.column else ""
@@ -162,17 +144,16 @@ def described(source: Source, *, named: bool, reading: Reading, section: str | N
 
 
 def named_in(column: ColumnNames) -> list[str]:
-    """The columns that a user may mean: `a,b` may be a column of this name, or two."""
+    """The columns that a user may mean: `a,b` is one of this name, or two."""
     names = [] if column is None else [column] if isinstance(column, str | int) else column
     return [part for name in map(str, names) for part in (name, *map(str.strip, name.split(",")))]
 
 
-def laid_out(source: Source, bad: BadInput, named: Iterable[str] = (), reading: Reading = AS_FOUND) -> Source:
-    """The source with how its rows are cut into cells, where it is CSV or TSV; by names of columns that a user knows, a
-    header is recognised."""
+def laid_out(source: Source, bad: BadInput, named: Iterable[str] = ()) -> Source:
+    """The source with the layout of its rows, where it is CSV or TSV; a header is recognised by the `named` columns."""
     if source.kind not in USUAL_DELIMITER:
         return source
-    return replace(source, layout=find_layout(source.path, source.kind, bad, set(named), reading))
+    return replace(source, layout=find_layout(source.path, source.kind, bad, set(named)))
 
 
 def rows_of(source: Source, bad: BadInput, *, only: Iterable[str] | None = None) -> Iterator[tuple[int, Row]]:
@@ -181,11 +162,8 @@ def rows_of(source: Source, bad: BadInput, *, only: Iterable[str] | None = None)
     Args:
         source: A table; of CSV and TSV with its layout.
         bad: What is done about what cannot be read.
-        only: The columns, and fields within them, that are used. No others are read of Parquet and Arrow files, since
-            there may be anything in them. None: all are read, and what cannot be read of them is null.
-
-    Raises:
-        CorpusError: A row cannot be read, or a name of `only` stands for several columns; with file and row.
+        only: The columns, and fields within them, that are used. Parquet and Arrow files may hold anything in others,
+            which are not read. None: all are read, and values that cannot be read are null.
     """
     return _counted(lambda each: _rows(source, each, only), bad)
 
@@ -194,13 +172,13 @@ Read = TypeVar("Read")
 
 
 def _counted(read: Callable[[BadInput], Iterator[Read]], bad: BadInput) -> Iterator[Read]:
-    """What is read; an error of it says how many rows have the same fault, for which all are read."""
+    """Reads; an error says how many rows have the same fault, which costs another reading."""
     try:
         yield from read(bad)
     except CorpusError as error:
         if bad.skip:
             raise
-        again = BadInput(skip=True, encoding=bad.encoding)
+        again = BadInput(skip=True, reading=bad.reading)
         with suppress(CorpusError):
             for _ in read(again):
                 pass
@@ -225,21 +203,19 @@ def _rows(source: Source, bad: BadInput, only: Iterable[str] | None) -> Iterator
 
 
 def first_rows(source: Source, bad: BadInput) -> list[Row]:
-    """The first rows of a table, by which columns are found. What cannot be read of them is an error where there are no
-    others; else it is one when all are read."""
-    look = BadInput(skip=True, encoding=bad.encoding)
+    """The first rows of a table, by which columns are found; bad ones are an error only where there are no others."""
+    look = BadInput(skip=True, reading=bad.reading)
     rows = [row for _, row in itertools.islice(rows_of(source, look), LOOK_ROWS)]
     return rows or [row for _, row in itertools.islice(rows_of(source, bad), LOOK_ROWS)]
 
 
-# What pyarrow raises of damaged files; of values that Python does not have; and of ones that are nested wrongly.
+# What pyarrow raises for damaged files, and for values that Python does not have or that are nested wrongly.
 DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError, OverflowError)
 _NO_VALUE = (pa.ArrowException, ValueError, ArithmeticError, LookupError, TypeError)
 _BATCH_ROWS, _BATCH_BYTES = 256, 1 << 24
 
 
 def _columnar(source: Source, bad: BadInput, used: Collection[str] | None) -> Iterator[tuple[int, Row]]:
-    """The rows of a Parquet file, or of an Arrow stream."""
     path = source.path
     try:
         for number, batch in _batches(source, used):
@@ -286,9 +262,8 @@ def _batches(source: Source, used: Collection[str] | None) -> Iterator[tuple[int
                 yield number, batch
                 number += batch.num_rows
         return
-    # A batch of Arrow is checked before it is used: it lies in memory as on the disk, and a place in it that a flipped
-    # bit has moved ends the process. (Of 12,000 files with a flipped bit, 170 did so unchecked and none checked.
-    # Parquet's decoder checks by itself.)
+    # A batch of Arrow is checked before it is used: it is mapped as it is on the disk, and an offset that a flipped bit
+    # has moved ends the process (with 170 of 12,000 such files; with none checked). Parquet's decoder checks by itself.
     with pa.memory_map(str(source.path)) as file, pa.ipc.open_stream(file) as stream:
         names = stream.schema.names
         places = [place for place, name in enumerate(names) if used is None or name in used]
@@ -305,7 +280,6 @@ def _batches(source: Source, used: Collection[str] | None) -> Iterator[tuple[int
 
 
 def columns_of(column: TextColumn) -> tuple[str, ...]:
-    """The columns, one or several."""
     return (column,) if isinstance(column, str) else column
 
 
@@ -316,7 +290,7 @@ def in_words(column: TextColumn) -> str:
 
 
 def read_table(source: Source, bad: BadInput, fields: Mapping[str, str] | None = None) -> Iterator[LinePart]:
-    """Yields the texts of a table, each with what the source's columns of labels, groups, ids and titles say of it, and
+    """Yields the texts of a table, each with its label, group, id and title, where the source has columns of these, and
     with the annotations of `fields`: column to the name of the field that holds it."""
     return _counted(lambda each: _texts(source, each, fields), bad)
 
@@ -354,8 +328,7 @@ def _texts(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> I
                     raise ValueError(f"has {error} in column {name!r}") from error
             if fields is not None:
                 if not isinstance(column, str) or not isinstance(value_at(row, column), str):
-                    parts = f"joined of parts, in {in_words(column)}; give it as one text"
-                    raise ValueError(f"has annotations of a text that is {parts}")
+                    raise ValueError(f"has annotations, but a text in parts, in {in_words(column)}; give it as one")
                 spans = read_fields(row, text, fields)
         except ValueError as error:
             bad.report(f"rows whose {what} cannot be read", f"{source.path}: row {number}{behind} {error}")
@@ -366,7 +339,7 @@ def _texts(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> I
 
 
 def _text_of(path: Path, where: str, row: Row, column: TextColumn, bad: BadInput) -> str | None:
-    """The text of a row; None where it has none, which `bad` counts. Of several columns each is a paragraph."""
+    """The text of a row, of several columns a paragraph each; None where it has none, which is reported."""
     texts: list[str | None] = []
     for name in columns_of(column):
         if (value := value_at(row, name, NOTHING)) is NOTHING:
@@ -391,15 +364,11 @@ def _text_of(path: Path, where: str, row: Row, column: TextColumn, bad: BadInput
 
 
 def class_names(source: Source, column: str | None) -> tuple[str, ...] | None:
-    """The names of a column's classes, or of those in its lists, in the order of their numbers.
+    """The names of a column's classes by number, which `datasets` writes into its Parquet and Arrow files; None: none.
 
-    `datasets` writes them into its Parquet and Arrow files, whose columns hold numbers:
-
-        ner_tags  list<int64>   [3, 0, 4]
-        metadata  huggingface   {"info": {"features": {"ner_tags": {"_type": "List", "feature": {
-                                "_type": "ClassLabel", "names": ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]}}}}}
-
-    None where the file says none, or cannot be read, which reading its rows will report.
+    ner_tags  list<int64>   [3, 0, 4]
+    metadata  huggingface   {"info": {"features": {"ner_tags": {"_type": "List", "feature": {
+                            "_type": "ClassLabel", "names": ["O", "B-PER", "I-PER", "B-LOC", "I-LOC"]}}}}}
     """
     if column is None or source.kind not in ("parquet", "arrow"):
         return None
@@ -414,6 +383,6 @@ def class_names(source: Source, column: str | None) -> tuple[str, ...] | None:
         while isinstance(feature, list) or feature["_type"] in ("Sequence", "List", "LargeList"):
             feature = feature[0] if isinstance(feature, list) else feature["feature"]
         names = feature["names"] if feature["_type"] == "ClassLabel" else None
-    except (*DAMAGED, ValueError, LookupError, TypeError):
+    except (*DAMAGED, ValueError, LookupError, TypeError):  # reading the rows reports a damaged file
         return None
     return tuple(names) if names and all(isinstance(name, str) for name in names) else None

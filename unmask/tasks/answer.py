@@ -9,12 +9,10 @@ Shape suffixes: T = positions of a batch in a line, D = hidden size, N = windows
 
 from __future__ import annotations
 
-import ast
 import re
 import string
 from collections import Counter
 from collections.abc import Hashable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -24,13 +22,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.core.errors import CorpusError, parse_json, shown, whole_number
+from unmask.core.errors import CorpusError, shown, whole_number
 from unmask.data.rows import Rows
 from unmask.model.fused import Losses, losses_of, predicted_positions
 from unmask.model.layout_names import ClassifierPooling
-from unmask.tasks.files import ANSWER_COLUMNS, Columns, Form, Labelled, LabelledRow
+from unmask.tasks.files import ANSWER_COLUMNS, Columns, Form, Labelled, LabelledRow, spelled
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
-from unmask.tasks.task import FinetuneSettings, Metrics, Task, tokens_of
+from unmask.tasks.task import FinetuneSettings, Metrics, Outputs, Task, tokens_of
 from unmask.train.objectives import Targets as BatchTargets
 
 BEGIN, END = "begin", "end"
@@ -48,9 +46,9 @@ class AnswerSpan:
 
 @dataclass(frozen=True)
 class QuestionRecord:
-    """A question to a text."""
+    """A question about a text."""
 
-    row: int  # row of the file, or the question's number in it, counted from 1
+    row: int  # of the file, or the question's number in it, counted from 1
     id: str  # as the file calls it
     question: str
     context: str  # the text that may hold the answer
@@ -66,21 +64,17 @@ class QuestionRecord:
 class AnswerPrediction:
     """The answer to a question."""
 
-    id: str  # the question's
+    id: str  # of the question
     answer: str  # a span of the text; empty: the text holds no answer
     begin: int | None  # its first character in the text; None where there is no answer
     probability: float  # among all spans of the text, each once, and no answer, where the model may find that
 
 
-def _spelled(value: Any, context: str) -> Any:
-    """Answers that a cell of text spells, or that are single values: lists of them. One without a place that stands in
-    the context once is there."""
+def _as_lists(value: Any, context: str) -> Any:
+    """Answers that a cell spells, or a single one, as lists. One without a place that stands in the context once is
+    there."""
     if isinstance(value, str):
-        literal = re.sub(r"array\((\[.*?\])(?:, dtype=\w+)?\)", r"\1", value)
-        for parse in (parse_json, ast.literal_eval):
-            with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-                return parse(literal)
-        return value
+        return spelled(value)
     if not isinstance(value, dict) or not isinstance(text := value.get("text"), str):
         return value
     begin = str(value.get("answer_start") or "").strip().removesuffix(".0")
@@ -111,11 +105,11 @@ class AnswerTask(Task):
 
     @classmethod
     def of_row(cls, row: LabelledRow) -> QuestionRecord:
-        """With answers as `datasets` holds them, `{"text": [...], "answer_start": [...]}`, also as JSON, Python or
-        pandas spell that in a cell; or one answer in the columns `answer_text` (or `answer`) and `answer_start`.
+        """Answers are as `datasets` holds them, `{"text": [...], "answer_start": [...]}`, also spelled in a cell by
+        JSON, Python or pandas; or one in the columns `answer_text` (or `answer`) and `answer_start`.
 
-        An answer stands in the context where it is said to, or at the nearest place where it does; one that stands
-        nowhere is left out. The white space around it is no part of it.
+        An answer, without white space around it, is taken at the nearest place where the context has it; one that
+        stands nowhere is left out.
         """
         question, context, id_ = row.text("text"), row.text("second"), row.cells.get("id")
         if isinstance(id_, bool) or not isinstance(id_, str | int | float | None):
@@ -128,12 +122,12 @@ class AnswerTask(Task):
             table = {"text": text, "answer_start": row.cells.get("answer_start")}
         elif table is None and "answer_start" in row.cells:
             table = {"text": [], "answer_start": []}
-        table = _spelled(table, context)
+        table = _as_lists(table, context)
         texts, begins = (table.get(name) if isinstance(table, dict) else None for name in ("text", "answer_start"))
         if not (isinstance(texts, list) and isinstance(begins, list) and len(texts) == len(begins)):
             raise CorpusError(
-                f"{row.where} has {shown(table)} as 'answers'; expected are text and answer_start, two lists of the "
-                "same length (both empty where there is no answer)"
+                f"{row.where} has {shown(table)} as 'answers'; expected are text and answer_start, two lists of one "
+                "length"
             )
         answers = []
         for text, begin in zip(texts, begins, strict=True):
@@ -153,10 +147,8 @@ class AnswerTask(Task):
         return QuestionRecord(row.number, id_, question, context, tuple(answers) if answers or not texts else None)
 
     @classmethod
-    def settled(
-        cls, read: Labelled, names: Sequence[str] | None, like: Labelled | None, separator: str | None
-    ) -> Labelled:
-        """Questions none of whose answers stands in its text are left out; an error where they are more than half."""
+    def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
+        """Leaves out questions none of whose answers is in its text; an error where they are more than half."""
         broken, total = [record.row for record in read.records if record.answers is None], len(read.records)
         if 2 * len(broken) > total:
             raise CorpusError(
@@ -171,7 +163,6 @@ class AnswerTask(Task):
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
-        """Where a question has no answer, the model may find so."""
         return cls(
             max_length=settings.max_length,
             may_be_missing=any(not record.answers for record in train.records),
@@ -180,13 +171,12 @@ class AnswerTask(Task):
         )
 
     def check(self, file: Labelled, train: Path) -> str | None:
-        """Questions without an answer count as wrong where all of the training file have one."""
         count = sum(not record.answers for record in file.records)
         if self.may_be_missing or not count:
             return None
         return (
-            f"{file.path}: {count:,} of {len(file.records):,} questions have no answer, but in {train} all "
-            "have one, so the model always gives one; they count as wrong"
+            f"{file.path}: {count:,} of {len(file.records):,} questions have no answer, but the model always gives "
+            f"one, since all have in {train}; they count as wrong"
         )
 
     def encode(self, records: Sequence[QuestionRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
@@ -217,11 +207,10 @@ class AnswerTask(Task):
         return EncodedInput(examples, split=sum(len(each) > 1 for each in windows), lost=lost)
 
     def decode(
-        self, records: Sequence[QuestionRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
+        self, records: Sequence[QuestionRecord], examples: Sequence[Example], outputs: Outputs
     ) -> list[AnswerPrediction]:
-        """The likeliest span of all windows is the answer. Windows overlap: a span of the text that several hold is one
-        answer, with the highest of its scores. That of no answer is the least of all windows, since a window without
-        the answer must give it a high one. A text without a token has no answer.
+        """The likeliest span of all windows is the answer; one that several windows hold has the highest of its scores.
+        The score of no answer is the least of all windows, since one without the answer must give it a high score.
         """
         windows: list[list[tuple[Example, NDArray[np.float64]]]] = [[] for _ in records]
         for example, output in zip(examples, outputs, strict=True):
@@ -280,10 +269,10 @@ class AnswerTask(Task):
         return record.context
 
     def measure(self, records: Sequence[QuestionRecord], predictions: Sequence[AnswerPrediction]) -> Metrics:
-        """Of several right answers the one that is nearest. F1 is that of the words that two answers share, each as
-        often as both have it; of empty ones 1, if both are.
+        """By the right answer that is nearest. F1 is that of shared words, each counted as often as both answers have
+        it; of two empty answers it is 1.
 
-        Example: `the red fox` and `a fox`: one word of two and one of one, so 2/3.
+        Example: `the red fox` and `a fox` share one word of two and of one: 2/3.
 
         Source: Rajpurkar et al. 2016, section 6.1; of no answer: Rajpurkar et al. 2018, section 3.
         """
@@ -300,11 +289,8 @@ class AnswerTask(Task):
 
 
 def normalised(answer: str) -> list[str]:
-    """The words of an answer, as SQuAD's evaluation script counts them.
-
-    In lower case; then ASCII's punctuation is taken out, and nothing put in its place; then articles, wherever they
-    stand between edges of words (signs beyond ASCII make such edges); then it is cut at white space. The order matters:
-    `A-team` becomes `ateam`, which holds no article, but `a–team`, with a dash, becomes `–team`.
+    """The words of an answer, as SQuAD's evaluation script counts them: in lower case, without ASCII punctuation, then
+    without articles. The order matters: `A-team` becomes `ateam`, but `a–team`, with a dash, `–team`.
 
     Source: Rajpurkar et al. 2016 (SQuAD), section 6.1; `normalize_answer` of the official script, versions 1.1 and 2.0.
     """

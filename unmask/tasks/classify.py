@@ -10,6 +10,7 @@ from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -29,7 +30,7 @@ from unmask.model.layout_names import ClassifierPooling
 from unmask.model.transformers import TaskNetwork
 from unmask.tasks.files import NO_LABEL, Form, Labelled, LabelledRow, Pairing, flag_of, list_in
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
-from unmask.tasks.task import TARGET, FinetuneSettings, Metrics, Task
+from unmask.tasks.task import TARGET, FinetuneSettings, Metrics, Outputs, Task
 from unmask.train.objectives import Targets as BatchTargets
 
 CLASS_METRICS = ("accuracy", "macro_f1", "micro_f1", "matthews")
@@ -43,9 +44,9 @@ Targets = Mapping[str, NDArray[np.int64] | NDArray[np.float32]]
 
 
 def class_metrics(right: Sequence[str], predicted: Sequence[str]) -> Metrics:
-    """All of `CLASS_METRICS`, as scikit-learn computes them, in a hundredth of its time: intervals need many.
+    """All of `CLASS_METRICS`, as scikit-learn computes them but a hundred times faster: intervals need many.
 
-    A prediction that is no right class is an error, not a class: it counts by what it takes from the others.
+    A predicted class that never is right has no F1 of its own; it lowers those of the others.
 
     Source: Gorodkin 2004 (Comparing two K-category assignments by a K-category correlation coefficient) for Matthews.
     """
@@ -66,7 +67,7 @@ def class_metrics(right: Sequence[str], predicted: Sequence[str]) -> Metrics:
 
 
 def _sign_between(names: Iterable[str]) -> str | None:
-    """The sign that stands between several names: there are some whose parts are all in other names too.
+    """The sign that joins several names, where all parts of one are in other names too.
 
     Example: `,` in `sea, land`, `sea` and `land`; none in `Lyon, France`, `Nice, France`.
     """
@@ -81,8 +82,7 @@ def _sign_between(names: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True)
 class TextRecord:
-    """A text, or a pair of texts, of a row of a file. The label is a class, any number of them, or a number; None where
-    it is not known."""
+    """A text, or a pair of texts. The label is a class, any number of them, or a number; None where it is unknown."""
 
     row: int
     first: str
@@ -109,9 +109,7 @@ class TextTask(Task):
         """The label of a row."""
 
     @classmethod
-    def settled(
-        cls, read: Labelled, names: Sequence[str] | None, like: Labelled | None, separator: str | None
-    ) -> Labelled:
+    def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
         """Rows without a label are left out, and counted."""
         labelled = [record for record in read.records if record.label is not None]
         if not labelled:
@@ -123,6 +121,13 @@ class TextTask(Task):
     @abstractmethod
     def targets_of(self, record: TextRecord) -> Targets:
         """The right answer by name, an entry each."""
+
+    @abstractmethod
+    def prediction(self, output_C: NDArray[np.float32]) -> Any:
+        """The prediction of a text."""
+
+    def decode(self, records: Sequence[Any], examples: Sequence[Example], outputs: Outputs) -> list[Any]:
+        return [self.prediction(output_NC[0]) for output_NC in outputs]
 
     @classmethod
     def of_row(cls, row: LabelledRow) -> TextRecord:
@@ -146,8 +151,8 @@ class TextTask(Task):
         if rare := sorted(name for name, count in counts.items() if count < least):
             row = next(record.row for record in records if rare[0] in cls.classes_of(record))
             raise CorpusError(
-                f"{train.path}: the class {rare[0]!r} has {counts[rare[0]]} examples, one in row {row} (classes with "
-                f"fewer than {least}: {len(rare)}); give it more, take it out, or allow it with --set "
+                f"{train.path}: the class {rare[0]!r} has {counts[rare[0]]} examples, one in row {row} ({len(rare)} "
+                f"classes have fewer than {least}); give it more, or allow it: --set "
                 f"finetune.least_examples={counts[rare[0]]}"
             )
         names = tuple(name for name in train.places if name in counts) or in_order(counts)
@@ -157,9 +162,7 @@ class TextTask(Task):
         """Pairs are not compared with single texts."""
         if (paired := file.is_paired) != self.paired:
             pairs, texts = (file.path, train) if paired else (train, file.path)
-            raise CorpusError(
-                f"{pairs} holds pairs of texts, but {texts} single ones; name the columns with --text, --second"
-            )
+            raise CorpusError(f"{pairs} holds pairs of texts, {texts} single ones; name columns by --text, --second")
         return None
 
     def encode(self, records: Sequence[TextRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
@@ -203,9 +206,7 @@ class Classify(TextTask):
         return row.class_name(*row.cell("label"))
 
     @classmethod
-    def settled(
-        cls, read: Labelled, names: Sequence[str] | None, like: Labelled | None, separator: str | None
-    ) -> Labelled:
+    def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
         """`-` and `-1` are no label where the training file has no such class. There, `-` is one beside `+`, and -1
         beside -2, beside names, and as often as 0 and 1, of which it may be the opposite."""
         counts, notes = Counter(record.label for record in read.records if record.label is not None), list(read.notes)
@@ -226,7 +227,7 @@ class Classify(TextTask):
                 f"{read.path}: the labels are {what}; for several of a text take --task multi_label{way_out}; {_WHOLE}"
             )
         records = [replace(each, label=None) if not is_class.get(each.label, True) else each for each in read.records]
-        return super().settled(replace(read, records=records, notes=notes), names, like, separator)
+        return super().settled(replace(read, records=records, notes=notes), like, separator)
 
     @classmethod
     def classes_of(cls, record: TextRecord) -> Sequence[str]:
@@ -245,17 +246,10 @@ class Classify(TextTask):
     def targets_of(self, record: TextRecord) -> Targets:
         return {TARGET: np.array([self.names.index(record.label)])}
 
-    def decode(
-        self, records: Sequence[TextRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
-    ) -> list[ClassPrediction]:
-        predictions = []
-        for output in outputs:
-            shares = torch.softmax(torch.from_numpy(output[0]).double(), 0).tolist()
-            best = int(np.argmax(shares))
-            predictions.append(
-                ClassPrediction(self.names[best], shares[best], dict(zip(self.names, shares, strict=True)))
-            )
-        return predictions
+    def prediction(self, output_C: NDArray[np.float32]) -> ClassPrediction:
+        shares = torch.softmax(torch.from_numpy(output_C).double(), 0).tolist()
+        best = int(np.argmax(shares))
+        return ClassPrediction(self.names[best], shares[best], dict(zip(self.names, shares, strict=True)))
 
     def measure(self, records: Sequence[TextRecord], predictions: Sequence[ClassPrediction]) -> Metrics:
         return class_metrics(*self.right_and_predicted(records, predictions))
@@ -282,8 +276,7 @@ class Pairs(Classify):
 
 @dataclass(frozen=True)
 class LabelsPrediction:
-    """A text's labels with a probability of one half at least, the likeliest first; and the probability of each label
-    by itself."""
+    """The labels with a probability of at least one half, the likeliest first; and the probability of each."""
 
     labels: tuple[str, ...]
     probabilities: Mapping[str, float]
@@ -295,11 +288,9 @@ class MultiLabel(TextTask):
 
     Labels are a list in a cell of JSONL or Parquet; in CSV and TSV such a list as JSON, Python or numpy write it, or
     names with `;` between them; or columns of 0 and 1. An empty cell is a text without labels, `-` and -1 are unknown.
-    Each label is a decision of its own: binary cross-entropy, with the mean over
-    labels, as transformers computes it for `multi_label_classification`.
+    The loss is the mean binary cross-entropy over labels, as in transformers' `multi_label_classification`.
 
-    In a batch the labels of a text are a mask of bits, 62 to a column, so that a thousand labels do not make a thousand
-    columns of rows.
+    In a batch the labels of a text are a mask of bits, 62 to a column of the rows.
     """
 
     kind: ClassVar[str] = "multi_label"
@@ -311,7 +302,7 @@ class MultiLabel(TextTask):
 
     @classmethod
     def label_of(cls, row: LabelledRow) -> list[Any] | str | None:
-        """A list of anything, also one that a text spells; another text; None where there is nothing."""
+        """A list of anything, also one that a text spells; or another text."""
         value, place = row.cell("label")
         if isinstance(value, str) and value.strip().startswith("["):
             if (values := list_in(value)) is None:
@@ -321,11 +312,8 @@ class MultiLabel(TextTask):
         return None if is_empty else value if isinstance(value, str | list) else [value]
 
     @classmethod
-    def settled(
-        cls, read: Labelled, names: Sequence[str] | None, like: Labelled | None, separator: str | None
-    ) -> Labelled:
-        """Lists of 0 and 1 that are all of one length, above 1, are by place: labels have names by number, or those of
-        their columns. Else they are names or numbers of classes, and an empty cell is a text without any."""
+    def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
+        """Lists of 0 and 1 that all have one length, above 1, are by place. Others are names or numbers of classes."""
         sign = _SEPARATORS[0] if separator is None else separator
         cells: list[Sequence[Any] | None] = []
         for record in read.records:
@@ -337,7 +325,7 @@ class MultiLabel(TextTask):
         notes, places, labels = list(read.notes), like.places if like is not None else (), []
         if places or (like is None and by_place):
             size = len(places) or sizes.pop()
-            places = places or tuple(names if names and len(names) == size else map(str, range(size)))
+            places = places or tuple(read.names if read.names and len(read.names) == size else map(str, range(size)))
             for record, cell in zip(read.records, cells, strict=True):
                 each = [-1] if cell is None else [flag_of(value) for value in cell]
                 if None in each or (-1 not in each and len(each) != size):
@@ -349,22 +337,16 @@ class MultiLabel(TextTask):
         else:
             for record, cell in zip(read.records, cells, strict=True):
                 try:
-                    every = [class_name(value, names) for value in cell or () if value != ""]
+                    every = [class_name(value, read.names) for value in cell or () if value != ""]
                 except ValueError as error:
                     raise CorpusError(f"{read.path}: row {record.row} has {error}") from error
                 is_none = any(name is None or name.lower() in {*NO_LABEL, "-", "-1"} for name in every)
                 labels.append(None if is_none else tuple(map(str, every)))
-            if (
-                like is None
-                and separator is None
-                and (joins := _sign_between(n for each in labels for n in each or ()))
-            ):
-                raise CorpusError(
-                    f"{read.path}: the labels are names joined by {joins!r}; cut them with --set "
-                    f"finetune.label_separator={joins!r}; {_WHOLE}"
-                )
+            if like is None and separator is None and (joins := _sign_between(chain(*filter(None, labels)))):
+                way_out = f"cut them with --set finetune.label_separator={joins!r}; {_WHOLE}"
+                raise CorpusError(f"{read.path}: the labels are names joined by {joins!r}; {way_out}")
         records = [replace(record, label=each) for record, each in zip(read.records, labels, strict=True)]
-        return super().settled(replace(read, records=records, notes=notes, places=places), names, like, separator)
+        return super().settled(replace(read, records=records, notes=notes, places=places), like, separator)
 
     @classmethod
     def classes_of(cls, record: TextRecord) -> Sequence[str]:
@@ -386,16 +368,11 @@ class MultiLabel(TextTask):
             columns[number // _BITS] |= 1 << number % _BITS
         return {f"labels{number}": np.array([bits]) for number, bits in enumerate(columns)}
 
-    def decode(
-        self, records: Sequence[TextRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
-    ) -> list[LabelsPrediction]:
-        predictions = []
-        for output in outputs:
-            shares = torch.sigmoid(torch.from_numpy(output[0]).double()).tolist()
-            ranked = sorted(zip(self.names, shares, strict=True), key=lambda pair: -pair[1])
-            likely = tuple(name for name, share in ranked if share >= _LIKELY)
-            predictions.append(LabelsPrediction(likely, dict(zip(self.names, shares, strict=True))))
-        return predictions
+    def prediction(self, output_C: NDArray[np.float32]) -> LabelsPrediction:
+        shares = torch.sigmoid(torch.from_numpy(output_C).double()).tolist()
+        ranked = sorted(zip(self.names, shares, strict=True), key=lambda pair: -pair[1])
+        likely = tuple(name for name, share in ranked if share >= _LIKELY)
+        return LabelsPrediction(likely, dict(zip(self.names, shares, strict=True)))
 
     def targets_in(self, rows: Rows, weights_C: Tensor | None) -> BatchTargets:
         columns = [rows.classes[f"labels{number}"] for number in range(-(-len(self.names) // _BITS))]
@@ -417,14 +394,12 @@ class MultiLabel(TextTask):
         return Losses(each_N.sum(), each_N.detach(), wrong_N)
 
     def items(self, records: Sequence[TextRecord], metric: str) -> int | None:
-        """Of F1 each right label is an item."""
         return max(1, sum(len(record.label or ()) for record in records)) if metric.endswith("_f1") else len(records)
 
     def measure(self, records: Sequence[TextRecord], predictions: Sequence[LabelsPrediction]) -> Metrics:
-        """As by scikit-learn; `ranking_precision` is the label ranking average precision.
+        """As in scikit-learn; `ranking_precision` is its label ranking average precision.
 
-        Source: Tsoumakas et al. 2010, Mining Multi-label Data, section 34.4 (of the Data Mining Handbook), for both F1
-        and average precision.
+        Source: Tsoumakas et al. 2010, Mining Multi-label Data, section 34.4 (of the Data Mining Handbook).
         """
         from sklearn.metrics import label_ranking_average_precision_score
 
@@ -457,8 +432,8 @@ class NumberPrediction:
 class Regress(TextTask):
     """A number for a text or a pair.
 
-    Numbers are learned standardised, and the head is multiplied by their deviation and moved by their mean before it is
-    saved: a head near zero would take long to reach numbers in the thousands, and the folder needs no table beside it.
+    Numbers are learned standardised, since a head near zero would take long to reach thousands; `finish` puts their
+    deviation and mean into the head, so that the folder needs no table beside it.
     """
 
     kind: ClassVar[str] = "regress"
@@ -469,8 +444,8 @@ class Regress(TextTask):
     pairing: ClassVar[Pairing] = "usual"
 
     names: tuple[str, ...] = ("value",)
-    mean: float = 0.0  # what outputs are moved by; a finished model holds both in its head
-    deviation: float = 1.0  # and multiplied with
+    mean: float = 0.0  # added to outputs times the deviation; a finished model holds both in its head
+    deviation: float = 1.0
 
     @classmethod
     def label_of(cls, row: LabelledRow) -> float | None:
@@ -485,14 +460,13 @@ class Regress(TextTask):
         if math.isnan(number):
             return None
         if math.isinf(number):
-            raise CorpusError(f"{place} has {number}; give it a number, or take the row out")
+            raise CorpusError(f"{place} has {number}; take the row out")
         if abs(number) > _LARGEST:
             raise CorpusError(f"{place} has {number:g}; numbers up to {_LARGEST:g} are learned: scale them")
         return number
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
-        """Numbers are not all equal; the deviation is that of the sample."""
         values = [record.label for record in train.records]
         if len(set(values)) == 1:
             raise CorpusError(f"{train.path}: every example has the number {values[0]}; there is nothing to learn")
@@ -502,11 +476,9 @@ class Regress(TextTask):
         return cls(names, train.is_paired, settings.max_length, pooling, train.columns, mean=mean, deviation=deviation)
 
     def check_network(self, model: TaskNetwork) -> None:
-        """Its last layer can hold the scale of the numbers."""
         last_layer(model)
 
     def finish(self, model: TaskNetwork) -> Self:
-        """A head that predicts standardised numbers predicts the numbers themselves."""
         weight, bias = last_layer(model)
         with torch.no_grad():
             weight.mul_(self.deviation)
@@ -517,10 +489,8 @@ class Regress(TextTask):
         value = np.array([record.label], dtype=np.float64)
         return {TARGET: ((value - self.mean) / self.deviation).astype(np.float32)}
 
-    def decode(
-        self, records: Sequence[TextRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
-    ) -> list[NumberPrediction]:
-        return [NumberPrediction(float(output[0, 0]) * self.deviation + self.mean) for output in outputs]
+    def prediction(self, output_C: NDArray[np.float32]) -> NumberPrediction:
+        return NumberPrediction(float(output_C[0]) * self.deviation + self.mean)
 
     def targets_in(self, rows: Rows, weights_C: Tensor | None) -> BatchTargets:
         """Here the right answers are numbers, float32."""
@@ -529,7 +499,6 @@ class Regress(TextTask):
         return BatchTargets(self.places(rows, positions_N), values_T[positions_N])
 
     def losses(self, logits: Tensor, targets: BatchTargets, weights_C: Tensor | None) -> Losses:
-        """Squared errors."""
         each_N = functional.mse_loss(logits[:, 0].float(), targets.classes_N, reduction="none")
         return Losses(each_N.sum(), each_N.detach(), torch.zeros_like(each_N, dtype=torch.bool))
 
@@ -537,7 +506,6 @@ class Regress(TextTask):
         return None
 
     def measure(self, records: Sequence[TextRecord], predictions: Sequence[NumberPrediction]) -> Metrics:
-        """Correlations by scipy."""
         from scipy.stats import pearsonr, spearmanr
 
         right = np.array([record.label for record in records], dtype=np.float64)
@@ -551,8 +519,8 @@ class Regress(TextTask):
 
 
 def last_layer(model: TaskNetwork) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the layer that predicts a number. Raises `ModelError` where a head of transformers has none
-    that is known by its shape, or one without a bias."""
+    """Weight and bias of the layer that predicts a number; a ModelError where a head of transformers has no single one
+    with a bias."""
     if isinstance(model, MaskedLM):
         head = model.find_head(LabelHead)
         assert head is not None
@@ -568,7 +536,7 @@ def last_layer(model: TaskNetwork) -> tuple[Tensor, Tensor]:
     ]
     if len(layers) != 1 or layers[0].bias is None:
         raise ModelError(
-            f"the head of {type(theirs).__name__} has no single layer with a bias that predicts the number, so it "
-            "cannot hold the scale of the numbers; take another model for --task regress"
+            f"the head of {type(theirs).__name__} has no single layer with a bias to hold the scale of the numbers; "
+            "take another model for --task regress"
         )
     return layers[0].weight, layers[0].bias

@@ -38,13 +38,12 @@ SPARSE_TEXTS = 256  # whose vectors are dense for a while
 
 @dataclass(frozen=True)
 class EmbedSettings:
-    """How embeddings are made. `Model.embed_settings` takes what is not said from the model's folder."""
+    """How embeddings are made; `Model.embed_settings` reads defaults from the model's folder."""
 
-    # A name of `unmask.model.pooling.POOLINGS`; the mean is what sentence-transformers makes of a plain model folder.
-    pooling: str = "mean"
-    normalize: bool = False  # whether each is divided by its Euclidean length
-    # What becomes of texts longer than the model: `split` into windows that follow each other, of whose vectors the
-    # mean is taken, weighted by their tokens, as an index does; `truncate`, as in sentence-transformers; an `error`.
+    pooling: str = "mean"  # a name of `POOLINGS`
+    normalize: bool = False  # whether each vector is divided by its Euclidean length
+    # Of texts longer than the model: `split` takes the mean of their windows, weighted by tokens, as an index does;
+    # `truncate` cuts them off, as sentence-transformers does.
     long_texts: LongTexts = "split"
 
     def __post_init__(self) -> None:
@@ -55,15 +54,15 @@ class EmbedSettings:
 
 
 class Embedded(NamedTuple):
-    """Embeddings, and what they were made of."""
+    """Embeddings of texts."""
 
     vectors: Any  # [texts, hidden_size], float32; or sparse, a `csr_array` as wide as the vocabulary
-    num_tokens: int  # of the texts, without special tokens and without what was cut off
-    num_long: int  # texts that were longer than the model
+    num_tokens: int  # without special tokens and what was cut off
+    num_long: int  # texts longer than the model
 
 
 class _Windows(NamedTuple):
-    """Some of the texts as token ids with special tokens; those that are longer than the model in several windows."""
+    """Some of the texts as token ids with special tokens; those longer than the model in several windows."""
 
     texts: slice  # which of them
     input_ids: list[NDArray[np.int32]]
@@ -95,7 +94,7 @@ def _in_windows(
                 if long_texts == "error":
                     raise SettingsError(
                         f"{called[number]} has {len(input_ids)} tokens with special ones, but the model takes "
-                        f"{longest}; long_texts='split' takes its parts together, 'truncate' cuts it off (--long-texts)"
+                        f"{longest}; split or truncate it with long_texts (--long-texts)"
                     )
                 num_long += 1
                 windows = [around(input_ids, 0, longest, special)[0]]
@@ -109,16 +108,14 @@ def _in_windows(
 
 
 def long_line(num_long: int, num_texts: int, longest: int, long_texts: LongTexts) -> str:
-    """What is said of texts that are longer than the model."""
-    what = "split into parts, of which one vector is made" if long_texts == "split" else "cut off"
-    return (
-        f"{num_long:,} of {num_texts:,} texts are longer than the model's {longest:,} tokens, and {what} (long_texts)"
-    )
+    """The note about texts longer than the model."""
+    what = "their parts make one vector" if long_texts == "split" else "cut off"
+    return f"{num_long:,} of {num_texts:,} texts are longer than the model's {longest:,} tokens: {what} (long_texts)"
 
 
 def texts_in_memory(texts: Any) -> list[Any]:
-    """What a user holds, text by text: a list, an array or a column; a table, a dataset or rows by the column that
-    looks like the text's, which is logged; or what a path names. A CorpusError where one of the rows has no text."""
+    """The texts of a list, an array or a column; of a table, a dataset or rows, whose column is found and logged; or of
+    a path. A CorpusError where a row has no text."""
     if isinstance(texts, str) and not os.path.isfile(texts[:1000]):
         raise SettingsError("embed takes a list of texts; put brackets around a single one")
     first = texts[0] if isinstance(texts, list) and texts else None
@@ -129,7 +126,7 @@ def texts_in_memory(texts: Any) -> list[Any]:
         rows = Documents(here, title_column=False, unit="line", piece_chars=LONGEST_ROW)
         listed = [row.text for row in rows]
     if rows.skipped:
-        raise CorpusError(f"{rows.skipped.total():,} texts are empty, and each is to have a vector; take them out")
+        raise CorpusError(f"{rows.skipped.total():,} texts are empty, so they have no vectors; take them out")
     if (column := rows.sources[0].column) is not None:
         log.info("texts are those of %s", in_words(column))
     return listed
@@ -138,13 +135,11 @@ def texts_in_memory(texts: Any) -> list[Any]:
 def embed_texts(
     model: Network, tokenizer: Tokenizer, texts: Sequence[str], settings: EmbedSettings, *, names: Sequence[str] = ()
 ) -> Embedded:
-    """Embeds any number of texts, by a model in evaluation mode. Memory beside the result does not grow with their
-    number. `[MASK]` and other special tokens in them are such, as in transformers.
-
-    `names` are what errors call the texts, by default their numbers, counted from 0.
+    """Embeds any number of texts, in memory bounded but for the result. `[MASK]` and other special tokens in them are
+    such, as in transformers. Errors call texts by `names`, by default by number.
 
     Raises:
-        SettingsError: Something is no text, holds what is no character, has no tokens, or is longer than the model.
+        SettingsError: Something is no text, is not Unicode, has no tokens, or is longer than the model.
     """
     vectors = np.empty((len(texts), model.encoder.width), dtype=np.float32)
     num_tokens = num_long = 0
@@ -164,11 +159,10 @@ def pooled(
     settings: EmbedSettings,
     num_texts: int,
 ) -> NDArray[np.float32]:
-    """The vectors of texts that are token ids already [num_texts, D]: the mean over each text's windows, weighted by
-    their tokens.
+    """The vectors of texts [num_texts, D]: the mean over each text's windows, weighted by their tokens.
 
-    Windows have special tokens and are neither empty nor longer than the model; `owners` [windows], int64, are the
-    numbers of their texts, each of which has a window at the least.
+    Windows (`sequences`) have special tokens and fit the model; `owners` [windows], int64, are the numbers of their
+    texts, each of which has at least one.
     """
     # In float64 a vector times its number of tokens, divided by it again, is the vector.
     sums = torch.zeros(num_texts, model.encoder.width, dtype=torch.float64)
@@ -196,15 +190,12 @@ def sparse_texts(
     unit: bool = False,
     names: Sequence[str] = (),
 ) -> Embedded:
-    """log(1 + relu(the largest logit over a text's tokens, special tokens included)), of each text, as
-    sentence-transformers' `SparseEncoder` makes it of a folder with SPLADE.
-
-    The model has its head for masked tokens; the maximum is over all windows of a text that is `split`. With `unit`
-    each vector is divided by its Euclidean length; what is all 0 stays so. Texts, names and errors are those of
-    `embed_texts`.
+    """log(1 + relu(the largest logit over a text's tokens, special tokens and all windows included)), of each text, as
+    sentence-transformers' `SparseEncoder` makes it of a folder with SPLADE. With `unit` each vector is divided by its
+    Euclidean length. Texts, names and errors are those of `embed_texts`.
 
     Returns:
-        Vectors as `csr_array` [texts, V], float32, the numbers of each in the order of tokens.
+        Vectors as `csr_array` [texts, V], float32, sorted by token.
 
     Source: Formal et al. 2021 (SPLADE v2), section 3.1; in training `unmask.train.contrast`.
     """

@@ -15,19 +15,31 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from itertools import combinations, islice
+from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from unmask.core.errors import CorpusError, listed, parse_json, shown, whole_number
+from unmask.core.errors import CorpusError, listed, parse_json, whole_number
 from unmask.core.files import file_sha256
 from unmask.core.settings import Settings
-from unmask.data.columns import NOTHING, USUAL, class_name, find_column, has_column, text_in, text_weights, value_at
+from unmask.data.columns import (
+    NOTHING,
+    USUAL,
+    class_name,
+    columns_in,
+    find_column,
+    has_column,
+    likeliest_text,
+    text_in,
+    text_weights,
+    value_at,
+    without_gaps,
+)
 from unmask.data.json_rows import json_form, json_rows
 from unmask.data.reading import BadInput, bare_suffix, broken_character, read_lines
-from unmask.data.settings import Reading
+from unmask.data.settings import AS_FOUND, Reading
 from unmask.data.sources import TABLES, Source, find_sources, find_split
-from unmask.data.tables import AS_FOUND, LOOK_ROWS, class_names, described, laid_out, rows_of
+from unmask.data.tables import class_names, described, first_rows, laid_out, rows_of
 from unmask.data.treebanks import WordForm, form_of, read_sentences, word_number
 from unmask.tokenizer.spans import holds_spans
 
@@ -57,7 +69,7 @@ ANSWER_COLUMNS = ("answer_text", "answer", "answer_start")  # instead of `answer
 
 
 class Record(Protocol):
-    """An example, as a task reads it: `TextRecord`, `WordsRecord` or `QuestionRecord`."""
+    """An example as a task reads it, such as `TextRecord`."""
 
     @property
     def row(self) -> int: ...  # of the file, counted from 1; of several rows the first
@@ -82,18 +94,15 @@ class Columns(Settings):
 
 @dataclass(frozen=True)
 class Labelled:
-    """The records of a file, at least one; and their columns by role, none where a file has no choice of them.
-
-    `notes` say what was decided by looking, and what was left out. `places` are the names of labels that are 0 or 1 by
-    their place; empty where labels are names or numbers of classes.
-    """
+    """The records of a file, at least one."""
 
     path: Path
     records: Sequence[Any]
-    columns: Mapping[str, str]
-    notes: Sequence[str] = ()
-    places: tuple[str, ...] = ()
-    # What each is joined by with the file: `id`, where it has ids, else `index`, the row counted from 0.
+    columns: Mapping[str, str]  # by role; empty where a form of files leaves no choice
+    notes: Sequence[str] = ()  # what was decided by looking, and what was left out
+    names: Sequence[str] | None = None  # of classes by number, where the file has them
+    places: tuple[str, ...] = ()  # names of labels that are 0 or 1 by their place; empty where labels are names
+    # What joins each record with its row: `id`, where the file has ids, else `index`, the row counted from 0.
     keys: Sequence[tuple[str, Any]] = ()
 
     @property
@@ -103,21 +112,18 @@ class Labelled:
 
 
 def check_size(path: Path, num_examples: int, num_chars: int) -> None:
-    """Raises a `CorpusError` where what is held of a file is more than memory is made for."""
+    """Raises a CorpusError where a file is too large to be held in memory."""
     if num_examples > MOST_EXAMPLES or num_chars > MOST_CHARS:
-        raise CorpusError(
-            f"{path}: more than {MOST_EXAMPLES:,} examples or {MOST_CHARS:,} characters, all of which would be held in "
-            "memory; give a part of the file"
-        )
+        most = f"{MOST_EXAMPLES:,} examples or {MOST_CHARS:,} characters"
+        raise CorpusError(f"{path}: more than {most}, all of which would be in memory; give a part of the file")
 
 
 @dataclass(frozen=True)
 class ExampleFiles:
-    """What examples are read from: a path as it is called, and its files in order; those of a folder are parts of one
-    table."""
+    """What examples are read from."""
 
-    path: Path
-    sources: tuple[Source, ...]
+    path: Path  # as errors and reports call it
+    sources: tuple[Source, ...]  # several are one table
 
     @property
     def sha256(self) -> str:
@@ -129,10 +135,7 @@ class ExampleFiles:
 def example_files(path: Path, called: Path | None = None, *, part: Part | None = None) -> ExampleFiles:
     """The files of a path: a file; a folder that `datasets` wrote; or one in the hub's layout, whose files are tables.
 
-    Errors and reports name it as `called`. A folder has the `part`; where that is None, it must have no parts.
-
-    Raises:
-        CorpusError: It is not there, or a folder of something else, or one that lacks the part.
+    Errors name it as `called`. A folder must have the `part`, or no parts where that is None.
     """
     called = called or path
     if not os.path.isdir(path):  # which raises nothing, whatever the name is
@@ -151,7 +154,7 @@ def example_files(path: Path, called: Path | None = None, *, part: Part | None =
 
 
 def _opened(files: ExampleFiles, task: Any, with_labels: bool) -> tuple[ExampleFiles, Form, WordForm | None]:
-    """The files as a task reads them, their form, and how words with tags are cut in them."""
+    """The files as the task reads them, their form, and that of words with tags."""
     source, path = files.sources[0], files.sources[0].path
     if "treebank" not in task.forms and source.kind == "conll" and source.by_suffix in TABLES:  # of rows like others
         source = replace(source, kind=source.by_suffix)
@@ -180,32 +183,30 @@ def read_labelled(
     separator: str | None = None,
     reading: Reading = AS_FOUND,
 ) -> Labelled:
-    """Reads a file, whose form its suffix says, before that of a compression; or a folder (see `example_files`).
+    """Reads a labelled file, or the files of a folder (see `example_files`).
 
     Args:
         examples: What is read.
         task: A `Task`, which may know that texts come in pairs; or its class.
-        columns: Those that were named.
+        columns: The columns that the user named.
         with_labels: Whether every record has a label; otherwise none is read.
-        usual: Those of an earlier file, which serve where this one has them.
-        like: The training file, of one that is read as that was.
-        separator: Between several labels in a cell, empty: labels are whole; None: `;`, if no other sign seems to be.
-        reading: How files are read, as far as that is set.
+        usual: The columns of an earlier file, taken where this one has them.
+        like: The training file, whose kind of labels this one has.
+        separator: Between several labels in a cell; empty: a cell is one label. None: `;`, unless another sign seems to
+            be one, which is an error.
+        reading: How files are read, where the user says so.
     """
     files = example_files(examples) if isinstance(examples, Path) else examples
-    path, bad = files.path, BadInput(skip=False, way_out=None, encoding=reading.encoding)
+    path, bad = files.path, BadInput(skip=False, way_out=None, reading=reading)
     files, form, word_form = _opened(files, task, with_labels)
     source = files.sources[0]
-    pairs_needed = not isinstance(task, type) and task.paired
-    if form == "lines" and (with_labels or pairs_needed or form not in task.forms):
+    if form == "lines" and (with_labels or task.paired or form not in task.forms):
         lacking = "labels" if with_labels else "pairs of texts"
         raise CorpusError(f"{path}: a {path.suffix} file holds no {lacking}; give CSV, TSV, JSONL or Parquet")
     names: Sequence[str] | None = None
     roles = task.fixed or Columns(text="text", label="label")
     if form == "table":
-        rows, roles, names = _table_rows(
-            files, task, columns, usual or Columns(), bad, reading, with_labels=with_labels
-        )
+        rows, roles, names = _table_rows(files, task, columns, usual or Columns(), bad, with_labels=with_labels)
     elif word_form is not None:
         rows = _treebank_rows(source.path, word_form, columns, bad, with_labels=with_labels)
     else:
@@ -213,18 +214,25 @@ def read_labelled(
     if not with_labels:
         roles = roles.model_copy(update={"label": None})
     what, counts = "question" if form == "squad" else "row", Counter[str]()
-    ids, places = list[Any](), list[int]()
-
-    def labelled_rows() -> Iterator[LabelledRow]:
-        for place, (number, cells) in enumerate(rows):
-            id_ = cells.get(_ID)
-            if isinstance(id_, float):  # what pandas makes of whole numbers in a column with gaps
-                id_ = None if id_ != id_ else int(id_) if id_.is_integer() else id_  # noqa: PLR0124
-            ids.append(id_ if isinstance(id_, str | int | float | None) else str(id_))
-            places.append(number - 1 if form == "lines" else place)
-            yield LabelledRow(number, f"{path}: {what} {number}", cells, roles, names, counts)
-
-    records = _records(path, task, labelled_rows())
+    records, ids, places, faults = list[Any](), list[Any](), list[int](), list[CorpusError]()
+    num_chars = 0
+    for place, (number, cells) in enumerate(rows):
+        row = LabelledRow(number, f"{path}: {what} {number}", cells, roles, names, counts)
+        try:
+            record = task.of_row(row)
+            row.check_characters(record)
+        except CorpusError as error:
+            faults.append(error)
+            continue
+        id_ = without_gaps(cells.get(_ID))
+        records.append(record)
+        ids.append(id_ if isinstance(id_, str | int | float | None) else str(id_))
+        places.append(number - 1 if form == "lines" else place)
+        num_chars += sum(map(len, record.texts))
+        check_size(path, len(records), num_chars)
+    if faults:
+        others = f"; in all there are {len(faults):,} rows that cannot be read" if len(faults) > 1 else ""
+        raise CorpusError(f"{faults[0]}{others}") from faults[0]
     if not records:
         raise CorpusError(f"{path}: there is no example in this file{f'; {_SQUAD}' if form == 'squad' else ''}")
     chosen = roles.model_dump(exclude_none=True) if form == "table" and task.fixed is None else {}
@@ -232,34 +240,9 @@ def read_labelled(
         ids = [int(id_) for id_ in ids]  # as pandas reads them
     keys = [("index", place) for place in places] if set(ids) == {None} else [("id", id_) for id_ in ids]
     notes = [] if word_form is None or like is not None else [f"{path}: {word_form.title}"]
-    notes += [f"{path}: {count:,} {said}" for said, count in counts.items() if count]
-    read = Labelled(path, records, chosen, notes, keys=keys)
-    return task.settled(read, names, like, separator) if with_labels else read
-
-
-def _records(path: Path, task: Any, rows: Iterator[LabelledRow]) -> list[Any]:
-    """The records of all rows; a CorpusError says what is wrong with the first one, and of how many rows."""
-    records: list[Any] = []
-    faults: list[CorpusError] = []
-    num_chars = 0
-    for row in rows:
-        try:
-            record = task.of_row(row)
-            label = getattr(record, "label", None)
-            labels = label if isinstance(label, tuple | list) else [label]
-            said = (*record.texts, *map(str, labels), str(row.cells.get(_ID)))
-            if broken := next(filter(None, map(broken_character, said)), None):
-                raise CorpusError(f"{row.where} holds {broken}, which is no character; take it out")
-        except CorpusError as error:
-            faults.append(error)
-            continue
-        records.append(record)
-        num_chars += sum(map(len, record.texts))
-        check_size(path, len(records), num_chars)
-    if faults:
-        others = f"; in all there are {len(faults):,} rows that cannot be read" if len(faults) > 1 else ""
-        raise CorpusError(f"{faults[0]}{others}") from faults[0]
-    return records
+    notes += [f"{path}: {count:,} {what}" for what, count in counts.items() if count]
+    read = Labelled(path, records, chosen, notes, names, keys=keys)
+    return task.settled(read, like, separator) if with_labels else read
 
 
 # ----------------------------------------
@@ -272,24 +255,23 @@ def _table_rows(
     named: Columns,
     usual: Columns,
     bad: BadInput,
-    reading: Reading,
     *,
     with_labels: bool,
 ) -> tuple[Rows, Columns, Sequence[str] | None]:
-    """The rows of a table that goes on over all sources; its columns; names of the classes by number, if it has any."""
+    """The rows of all sources, which are one table; its columns; and names of the classes by number, if it has any."""
     known = [name for columns in (named, usual, task.fixed or usual) for name in vars(columns).values() if name]
-    sources = [laid_out(source, bad, known, reading) for source in files.sources]
-    if said := described(sources[0], named=True, reading=reading, section="finetune" if with_labels else None):
+    sources = [laid_out(source, bad, known) for source in files.sources]
+    if said := described(sources[0], bad, named=True, section="finetune" if with_labels else None):
         log.warning("%s: %s", files.path, said)
 
-    def read(only: Iterable[str] | None) -> Rows:
+    def read(only: Iterable[str]) -> Rows:
         begin = number = 0
         for source in sources:
             for number, row in rows_of(source, bad, only=only):
                 yield begin + number, row
             begin, number = begin + number, 0
 
-    look = [row for _, row in islice(read(None), LOOK_ROWS)]
+    look = first_rows(sources[0], bad)
     if not look:
         return iter(()), Columns(), None
     if task.fixed is not None:
@@ -323,9 +305,8 @@ def _find_columns(
     rows: Sequence[dict[str, Any]], task: Any, named: Columns, path: Path, *, with_label: bool
 ) -> Columns:
     """The columns of a table: as named, else by usual names, else by what stands in its first rows."""
-    names = list(dict.fromkeys(name for row in rows for name in row))
-    by_name = {name.lower(): name for name in names}
-    pairing: Pairing = "always" if not isinstance(task, type) and task.paired else task.pairing
+    names = columns_in(rows)
+    pairing: Pairing = "always" if task.paired else task.pairing
     for role, name in vars(named).items():
         if name is not None and (role != "label" or with_label):
             parts = label_columns(rows, name) if role == "label" and task.of_flags else [name]
@@ -333,26 +314,22 @@ def _find_columns(
             named = named.model_copy(update={role: ",".join(at)})
     text, second = named.text, None if pairing == "no" else named.second
     label = named.label or find_column(rows, task.label_role, where=path)
-    if task.text_role == "words":
-        text, label = _of_spans(rows, text, label, named.label, path, with_label)
-    # A pair with usual names, or the other one of the pair that a named column belongs to.
+    if task.text_role == "words":  # or spans of characters: of a text, or of words that have characters (Prodigy's)
+        words = find_column(rows, "words", where=path)
+        spans = [name for name in names if any(holds_spans(parsed_list(row.get(name))) for row in rows)]
+        labels = [name for name in spans if name != words and named.label in (None, name)]
+        if labels and (words is None or words in spans or label is None):
+            label = labels[0]
+            text = text or (words if words in spans else likeliest_text(rows, {label}))
     named_texts = {text, second} - {None}
     if len(named_texts) < 2 and (pairing == "always" or second or (pairing == "usual" and not text)):
-        pairs = ([by_name[name] for name in pair if name in by_name] for pair in PAIRS)
-        pair = next((pair for pair in pairs if len(pair) == 2 and named_texts <= set(pair)), [])
-        if not pair and not named_texts:  # or two texts whose names differ in a number alone: `#1 String`, `#2 String`
-            texts = sorted(text_weights(rows, {label}), key=names.index)
-            pair = next(([a, b] for a, b in combinations(texts, 2) if _stem(a) == _stem(b) and not a.isdigit()), [])
-        if others := [name for name in pair if name not in named_texts]:
-            text, second = text or others[0], second or others[-1]
+        others = [name for name in _pair(rows, named_texts, label) if name not in named_texts]
+        text, second = text or next(iter(others), None), second or next(reversed(others), None)
     if text is None and pairing != "always":
-        text = find_column(rows, task.text_role, where=path, taken={label, second})
-        is_raw = text is None and not with_label  # a raw text has words, too
-        # What looks most like a text, if it has a usual name or twice the weight of any other. Words are never guessed.
-        if task.text_role == "text" or is_raw:
-            weights = list(text_weights(rows, {label, second}).items())
-            if weights and weights[0][1] >= max(1e-6, 2 * sum(weight for _, weight in weights[1:2])):
-                text = weights[0][0]
+        taken = {label, second}
+        text = find_column(rows, "words", where=path, taken=taken) if task.text_role == "words" else None
+        if text is None and (task.text_role == "text" or not with_label):  # a raw text has words, too
+            text = likeliest_text(rows, taken, clear=True) or find_column(rows, "text", where=path, taken=taken)
     if label is None and with_label:
         rest = [name for name in names if name not in {text, second}]
         flags = [name for name in rest if task.of_flags and name.lower() not in USUAL["id"] and are_flags(rows, name)]
@@ -362,37 +339,25 @@ def _find_columns(
             flags = flags or few[: len(few) == 1]
         label = ",".join(flags if len(rest) > 1 else rest) or None
     columns = {"text": text, "second": second, "label": label if with_label else None}
-    needed = ["text", *["second"] * (pairing == "always"), *["label"] * with_label]
-    if missing := [role for role in needed if columns[role] is None]:
-        raise CorpusError(
-            f"{path}: the column for --{missing[0]} is not found among {listed(names)}; name it with "
-            f"--{missing[0]} COLUMN"
-        )
+    for role in ("text", *["second"] * (pairing == "always"), *["label"] * with_label):
+        if columns[role] is None:
+            what = f"the column for --{role} is not found among {listed(names)}"
+            raise CorpusError(f"{path}: {what}; name it with --{role} COLUMN")
     return Columns(**columns)
 
 
-def _stem(name: str) -> str:
-    """A column's name without numbers, and letters that stand alone."""
-    return re.sub(r"\d|(?<![^\W_])[ab](?![^\W_])", "", name.lower())
-
-
-def _of_spans(
-    rows: Sequence[dict[str, Any]], text: str | None, label: str | None, named: str | None, path: Path, with_label: bool
-) -> tuple[str | None, str | None]:
-    """The columns of a text and of its entities by characters, where there are no lists of words with tags; of words
-    that have characters too (Prodigy's `tokens`) theirs is that of the text."""
-    words = find_column(rows, "words", where=path)
-    names = dict.fromkeys(name for row in rows for name in row)
-    of_spans = [name for name in names if any(holds_spans(parsed_list(row.get(name))) for row in rows)]
-    labels = [name for name in of_spans if name != words and named in (None, name)]
-    if labels and (words is None or words in of_spans or label is None):
-        label = labels[0]
-        texts = [name for name in names if name != label and any(isinstance(row.get(name), str) for row in rows)]
-        only = texts[0] if len(texts) == 1 else None
-        text = text or (words if words in of_spans else find_column(rows, "text", where=path, taken={label}) or only)
-    elif words is None and not with_label:
-        text = text or find_column(rows, "text", where=path)
-    return text, label
+def _pair(rows: Sequence[dict[str, Any]], named: set[str | None], label: str | None) -> Sequence[str]:
+    """Two columns of texts, with the `named` one if there is one: by usual names, or else two whose names differ in a
+    number or a letter alone, such as `#1 String` and `#2 String`."""
+    names = columns_in(rows)
+    by_name = {name.lower(): name for name in names}
+    pairs = [(by_name[first], by_name[second]) for first, second in PAIRS if {first, second} <= by_name.keys()]
+    if not named:
+        weights = text_weights(rows, {label})
+        texts = [name for name in names if name in weights and not name.isdigit()]
+        stem = {name: re.sub(r"\d|(?<![^\W_])[ab](?![^\W_])", "", name.lower()) for name in texts}
+        pairs += [(first, second) for first, second in combinations(texts, 2) if stem[first] == stem[second]]
+    return next((pair for pair in pairs if named <= {*pair}), ())
 
 
 # ----------------------------------------
@@ -430,49 +395,34 @@ def _squad_rows(path: Path, bad: BadInput, *, with_labels: bool) -> Rows:
 
     Source: Rajpurkar et al. 2016 and 2018 (SQuAD and SQuAD 2.0), the form of their files.
     """
-
-    def field(holder: Any, name: str, kind: type, where: str) -> Any:
-        if not isinstance(holder, dict) or name not in holder:
-            raise CorpusError(f"{where} lacks {name!r}: {shown(holder)}; {_SQUAD}")
-        value = holder[name]
-        if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
-            raise CorpusError(f"{where} has {shown(value)} as {name!r}; {_SQUAD}")
-        return value
-
     number = 1
-    for count, article in json_rows(path, bad, field="data", way_out="cut the article"):
-        for paragraph in field(article, "paragraphs", list, f"{path}: article {count}"):
-            context = field(paragraph, "context", str, f"{path}: question {number}")
-            for question in field(paragraph, "qas", list, f"{path}: question {number}"):
-                where = f"{path}: question {number}"
-                cells = {"question": field(question, "question", str, where), "context": context}
-                cells[_ID] = question.get(_ID)
-                if with_labels:
-                    has_none = "is_impossible" in question and field(question, "is_impossible", bool, where)
-                    answers = [] if has_none else field(question, "answers", list, where)
-                    texts = [field(answer, "text", str, where) for answer in answers]
-                    begins = [field(answer, "answer_start", int, where) for answer in answers]
-                    cells["answers"] = {"text": texts, "answer_start": begins}
-                yield number, cells
-                number += 1
+    for _, article in json_rows(path, bad, field="data"):
+        try:
+            for paragraph in article["paragraphs"]:
+                context = paragraph["context"]
+                for question in paragraph["qas"]:
+                    cells = {"question": question["question"], "context": context, _ID: question.get(_ID)}
+                    if with_labels:
+                        answers = [] if question.get("is_impossible") else question["answers"]
+                        columns = {name: [answer[name] for answer in answers] for name in ("text", "answer_start")}
+                        cells["answers"] = columns
+                    yield number, cells
+                    number += 1
+        except (LookupError, TypeError, AttributeError) as error:
+            what = f"{type(error).__name__} {error}"
+            raise CorpusError(f"{path}: question {number} cannot be read ({what}); {_SQUAD}") from error
 
 
 # ----------------------------------------
 # Cells.
 
 # How 0 and 1 are written, and -1 for what says neither.
-_FLAGS = {
-    "0": 0,
-    "0.0": 0,
-    "false": 0,
-    "1": 1,
-    "1.0": 1,
-    "true": 1,
-    **dict.fromkeys(("", "-", "-1", "-1.0", "nan", "none"), -1),
-}
+_FLAGS = dict.fromkeys(("0", "0.0", "false"), 0) | dict.fromkeys(("1", "1.0", "true"), 1)
+_FLAGS |= dict.fromkeys(("", "-", "-1", "-1.0", "nan", "none"), -1)
 NO_LABEL = {"", "nan", "null", "<na>"}
 _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
 _ITEM = re.compile(rf"{_QUOTED.pattern}|[^\s\[\]]+")
+_ARRAY = re.compile(r"array\((\[.*?\])(?:, dtype=\w+)?\)")
 
 
 def flag_of(value: Any) -> int | None:
@@ -486,19 +436,25 @@ def are_flags(rows: Sequence[dict[str, Any]], column: str) -> bool:
     return None not in flags and flags != {-1}
 
 
-def list_in(cell: str) -> list[Any] | None:
-    """The list that a cell of CSV spells, as JSON, Python (`['a', 'b']`) or numpy (`['a' 'b']`, `[0. 1.]`) write it.
-    None: it is none."""
-    text = cell.strip()
-    if not (text.startswith("[") and text.endswith("]")):
+def spelled(cell: str) -> Any:
+    """The list or object that a cell of CSV spells, as JSON, Python (`['a', 'b']`), numpy (`['a' 'b']`, `[0. 1.]`) or
+    pandas (`{'a': array([1])}`) write it. None: it is none."""
+    text = _ARRAY.sub(r"\1", cell.strip())
+    if text[:1] + text[-1:] not in ("[]", "{}"):
         return None
     with suppress(ValueError):
-        return list(parse_json(text))
-    if "," not in _QUOTED.sub("", text):
+        return parse_json(text)
+    if text[0] == "[" and "," not in _QUOTED.sub("", text):
         text = f"[{', '.join(_ITEM.findall(text[1:-1]))}]"
     with suppress(ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return list(ast.literal_eval(text))
+        return ast.literal_eval(text)
     return None
+
+
+def list_in(cell: str) -> list[Any] | None:
+    """The list that a cell of CSV spells; None: it is none."""
+    value = spelled(cell)
+    return value if isinstance(value, list) else None
 
 
 def parsed_list(value: Any) -> Any:
@@ -509,18 +465,15 @@ def parsed_list(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class LabelledRow:
-    """A row of a labelled file, read by role.
-
-    All methods raise `CorpusError` with file, row and column where a cell is missing or of another kind. A label that
-    is missing or not-a-number is none, never a class of its own.
-    """
+    """A row of a labelled file, read by role; a CorpusError names file, row and column where a cell is missing or of
+    another kind."""
 
     number: int  # counted from 1; of a text file, its line
     where: str  # file and row, for errors
     cells: dict[str, Any]  # by column
     columns: Columns  # which column has which role
     names: Sequence[str] | None = None  # of the classes by number, where the file says them; of several columns theirs
-    counts: Counter[str] = field(default_factory=Counter)  # of what is said of the file: how often
+    counts: Counter[str] = field(default_factory=Counter)  # of what is announced of the file
 
     def cell(self, role: Literal["text", "second", "label"]) -> tuple[Any, str]:
         """The value, and its place, for errors."""
@@ -542,8 +495,16 @@ class LabelledRow:
             raise CorpusError(f"{place} has {type(value).__name__}, not a text")
         return text
 
+    def check_characters(self, record: Any) -> None:
+        """Refuses a record of this row whose texts, labels or id no tokenizer takes."""
+        label = getattr(record, "label", None)
+        labels = label if isinstance(label, tuple | list) else [label]
+        texts = (*record.texts, *map(str, labels), str(self.cells.get(_ID)))
+        if broken := next(filter(None, map(broken_character, texts)), None):
+            raise CorpusError(f"{self.where} holds {broken}, which is no character; take it out")
+
     def class_name(self, value: Any, place: str) -> str | None:
-        """The name of the class that a label, or one of several, is; None where it says nothing."""
+        """The name of the class that a label is, or one of several; None: it is missing."""
         try:
             name = class_name(value, self.names)
         except ValueError as error:

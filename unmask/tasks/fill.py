@@ -44,26 +44,20 @@ class Candidate:
 class Filling:
     """One choice for all masks of a text."""
 
-    tokens: tuple[str, ...]  # A token for each mask, in order
-    text: str  # the text with them in place; all else in it is as it was
-    probability: float  # of the choice, each mask filled given those to its left (chain rule)
+    tokens: tuple[str, ...]  # a token for each mask, in order
+    text: str  # with the tokens in place
+    probability: float  # joint, each mask given those to its left (chain rule)
 
 
 @dataclass(frozen=True, repr=False)
 class Filled(Readable):
-    """The result for a text.
+    """The result for a text."""
 
-    Attributes:
-        masks: For each mask in order its candidates, the likeliest first, each mask looked at alone: what
-            transformers' fill-mask pipeline gives.
-        fillings: The likeliest choices for all masks together.
-    """
-
+    # For each mask in order its candidates by itself, the likeliest first, as transformers' fill-mask pipeline gives
     masks: tuple[tuple[Candidate, ...], ...]
-    fillings: tuple[Filling, ...] = ()
+    fillings: tuple[Filling, ...] = ()  # the likeliest choices for all masks together
 
     def to_dict(self) -> dict[str, Any]:
-        """What `--json` prints."""
         names = ("token", "token_id", "probability")
         masks = [
             {"candidates": [{name: getattr(each, name) for name in names} for each in mask]} for mask in self.masks
@@ -93,9 +87,7 @@ def fill_texts(
     top_k: int = 5,
     candidates: Sequence[str] | None = None,
 ) -> list[Filled]:
-    """As `Model.fill`, with a network in evaluation mode. A text longer than the model is seen through a window around
-    each mask, and the log says so.
-    """
+    """As `Model.fill`. A text longer than the model is seen through a window around each mask, and the log says so."""
     if not 1 <= top_k <= tokenizer.vocab_size:
         raise SettingsError(f"top_k is a number from 1 to the vocabulary's {tokenizer.vocab_size}, not {top_k}")
     longest = model.config.max_position_embeddings
@@ -139,11 +131,9 @@ class MaskedText(NamedTuple):
     spans: tuple[tuple[int, int], ...]  # the characters [begin, end) of each mask, without white space that it takes
 
     def filled(self, tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
-        """The text with tokens in place of its masks; all else stays as it was, letter for letter.
-
-        The tokens of the whole text would not give it back: unknown letters and case are not in them. A token brings
-        its space along where the text has none, and never to where the text begins. Tokens of other families are set
-        apart from a word at the mask before them.
+        """The text with tokens in place of its masks, unchanged elsewhere: decoding all tokens would lose unknown
+        letters and case. A token brings its space where the text has none, but not to its beginning; where tokens carry
+        no spaces, a word is set apart from one at the mask before it.
         """
         result, done = bytearray(), 0
         for (begin, end), id_ in zip(self.spans, token_ids, strict=True):
@@ -163,13 +153,13 @@ class MaskedText(NamedTuple):
 
 
 def marks_spaces(tokenizer: Tokenizer) -> bool:
-    """Whether tokens carry the space before a word, so that there are two spellings."""
+    """Whether tokens carry the space before a word, so that a word has two spellings."""
     return tokenizer.word_starts.spelling.family in ("byte_level", "metaspace")
 
 
 def read_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> list[MaskedText]:
-    """Tokenizes texts and finds their masks. Raises `SettingsError` where something is no text, holds what is no
-    character, or has no mask."""
+    """Tokenizes texts and finds their masks; a SettingsError where something is no text, not Unicode, or has no
+    mask."""
     for text in texts:
         if not isinstance(text, str):
             raise SettingsError(f"fill takes a text or a list of texts, not {type(text).__name__}")
@@ -187,7 +177,7 @@ def read_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> list[MaskedText]:
     for text, (input_ids, offsets) in zip(texts, tokenizer.place_prompts(texts), strict=True):
         places = np.flatnonzero(input_ids == tokenizer.special.mask)
         if len(places) == 0:
-            raise SettingsError(f"there is no {mask} in the text {text!r}; put {mask} where a word is to be found")
+            raise SettingsError(f"there is no {mask} in the text {text!r}; put one where a word is missing")
         spans, spaced = [], np.ones(len(places), dtype=bool)
         for number, place in enumerate(places.tolist()):
             begin, end = offsets[place].tolist()
@@ -203,13 +193,11 @@ def read_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> list[MaskedText]:
 
 
 def allowed_tokens(tokenizer: Tokenizer, candidates: Sequence[str], spaced: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The tokens that candidates are: [2, V], without the space before the word, and with it; `spaced` says which of
-    the two spellings are needed. A SettingsError where there are none, or one is empty, holds what is no character, or
-    is not one token as it is spelled at one of the masks."""
-    if isinstance(candidates, str):
-        raise SettingsError("candidates are a list of words; put brackets around a single one")
-    if not candidates:
-        raise SettingsError("candidates: there are none; give a word at the least, or leave them out")
+    """The tokens of candidates [2, V], spelled without the space before the word, and with it; `spaced` says which
+    spellings are needed. A SettingsError where there are no candidates, or one is not exactly one token as spelled at
+    one of the masks."""
+    if isinstance(candidates, str) or not candidates:
+        raise SettingsError(f"candidates are a list of at least one word, not {candidates!r}")
 
     def pieces(text: str) -> list[int]:
         return [int(id_) for id_ in tokenizer.encode_corpus([text])[0].input_ids]
@@ -240,10 +228,8 @@ def allowed_tokens(tokenizer: Tokenizer, candidates: Sequence[str], spaced: NDAr
                 raise SettingsError(f"candidates: the tokenizer has no tokens for {word!r}; leave it out")
             if len(ids) > 1:
                 where = "" if spelling or bare == with_space else " without a space before the mask"
-                raise SettingsError(
-                    f"candidates: {word!r} is {len(ids)} tokens{where}, and a mask stands for one; leave it out, or "
-                    "compare whole texts with Model.score"
-                )
+                what = f"{word!r} is {len(ids)} tokens{where}, and a mask stands for one"
+                raise SettingsError(f"candidates: {what}; leave it out, or compare whole texts with Model.score")
             allowed[int(spelling), ids[0]] = True
     return allowed
 
@@ -261,14 +247,14 @@ def likeliest(
     top_k: int,
     allowed: NDArray[np.bool_] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """What stands at each mask of each text, in their order. `allowed`: see `allowed_tokens`.
+    """The likeliest tokens at each mask, of those that are `allowed` (see `allowed_tokens`).
 
     Returns:
-        The likeliest tokens first [N, K], int64; and their log-probabilities among all of the vocabulary [N, K],
+        Tokens, the likeliest first [N, K], int64; and their log-probabilities among all of the vocabulary [N, K],
         float32, -infinity behind the last token that is allowed.
     """
     longest = model.config.max_position_embeddings
-    # What the model sees, which of the N masks each answers, and where these are in it.
+    # The tokens of each window, which of the N masks are looked at in it, and their places.
     windows: list[tuple[Ids, NDArray[np.int64], NDArray[np.int64]]] = []
     num_masks = 0
     for text in texts:
@@ -311,12 +297,8 @@ def _fillings(
     top_k: int,
     allowed: NDArray[np.bool_] | None,
 ) -> list[tuple[Filling, ...]]:
-    """Beam search from left to right: the best `top_k` fillings of each text.
-
-    Texts advance side by side, a mask each, so a list of them takes as many passes as one text has masks. With as many
-    beams as the vocabulary has tokens, two masks are searched exactly. `first` holds the likeliest tokens at all masks,
-    with all of them in place.
-    """
+    """The best `top_k` fillings of each text, by beam search from left to right; texts advance side by side, a mask
+    each. `first` holds the likeliest tokens at each mask while all are masked."""
     rows_of = np.cumsum([0, *(len(text.spans) for text in texts)])
     beams = [[(text.input_ids, 0.0)] for text in texts]  # token ids and log-probability
     for turn in range(max((len(text.spans) for text in texts), default=0)):

@@ -1,8 +1,8 @@
 """Inputs of the network: records as token ids, and packed into rows, so that no time goes into padding.
 
-The tokenizer's own template stands around texts; they are cut to the model's length, and never in silence. Inputs of
-any lengths share rows as segments, which do not see each other; so what comes out for one does not depend on what is
-beside it. Networks that do not keep segments apart get rows of one input each, padded.
+The tokenizer's own template stands around texts; they are cut to the model's length, which is counted. Inputs share
+rows as segments, which do not see each other, so that no output depends on what is beside it. Networks that do not keep
+segments apart get rows of one input each, padded.
 
 Shape suffixes: B = rows, S = positions, N = places.
 """
@@ -41,7 +41,7 @@ _STEP = 32  # longer rows are multiples of it, since each new shape costs time
 
 
 def cut(input_ids: Ids, longest: int, special: SpecialIds) -> list[Ids]:
-    """All of a text, with special tokens, in as few windows as can be, about equally long, that follow each other."""
+    """All of a text in the fewest windows, about equally long, each with special tokens."""
     if len(input_ids) <= longest:
         return [input_ids]
     before, text, behind = _without_special(input_ids, special)
@@ -51,7 +51,7 @@ def cut(input_ids: Ids, longest: int, special: SpecialIds) -> list[Ids]:
 
 
 def around(input_ids: Ids, place: int, longest: int, special: SpecialIds) -> tuple[Ids, int]:
-    """As much of a text as the model takes, a place near the middle where the ends allow it; and the place in it."""
+    """A window of a text with a place near its middle, where the ends allow it; and the place in the window."""
     if len(input_ids) <= longest:
         return input_ids, place
     before, text, behind = _without_special(input_ids, special)
@@ -61,7 +61,7 @@ def around(input_ids: Ids, place: int, longest: int, special: SpecialIds) -> tup
 
 
 def _without_special(input_ids: Ids, special: SpecialIds) -> tuple[Ids, Ids, Ids]:
-    """The special token before a text, its own tokens, and the special token behind it."""
+    """The [CLS] of a text, its own tokens, and its [SEP]."""
     begin = int(len(input_ids) > 0 and special.cls is not None and input_ids[0] == special.cls)
     end = len(input_ids)
     end -= int(end > begin and special.sep is not None and input_ids[-1] == special.sep)
@@ -69,11 +69,9 @@ def _without_special(input_ids: Ids, special: SpecialIds) -> tuple[Ids, Ids, Ids
 
 
 class InputEncoder:
-    """A tokenizer that puts special tokens around its texts and cuts them.
+    """A tokenizer that puts special tokens around its texts and cuts them to `max_length`, by default the model's.
 
-    Special tokens in a text are what they are called, as in transformers: a folder that is used there must see what it
-    was trained on. Inputs are at most `max_length` tokens, by default the model's longest; a SettingsError where the
-    model is shorter.
+    Special tokens in a text are such, as in transformers: a folder that is used there must see what it was trained on.
     """
 
     def __init__(self, tokenizer: Tokenizer, config: TaskConfig, *, max_length: int | None = None) -> None:
@@ -88,18 +86,15 @@ class InputEncoder:
         self._cut.enable_truncation(self.max_length, strategy="longest_first")
 
     def texts(self, firsts: Sequence[str], seconds: Sequence[str] | None) -> list[tokenizers.Encoding]:
-        """Texts, or pairs of them, whose ends are cut where they are too long: `overflowing` is not empty there. A
-        ModelError where the tokenizer cannot tell the texts of a pair apart, a TokenizerError of an unknown character.
+        """Texts, or pairs of them; those that are too long are cut, and have an `overflowing`. A ModelError where the
+        tokenizer does not separate pairs, a TokenizerError for an unknown character.
         """
         self._check(firsts, seconds)
         return list(self._cut.encode_batch(list(firsts if seconds is None else zip(firsts, seconds, strict=True))))
 
     def sentences(self, words: Sequence[Sequence[str]]) -> list[list[tuple[int, tokenizers.Encoding]]]:
-        """Sentences, with a space between words; those that are too long are halved between words until they fit.
-
-        Returns:
-            For each sentence its parts: the number of the part's first word, and its tokens.
-        """
+        """The parts of each sentence, each with the number of its first word. Words have a space between them; what is
+        too long is halved between words until it fits."""
         for sentence in words:
             self._check(sentence)
         whole = self._whole.encode_batch([" ".join(sentence) for sentence in words])
@@ -123,9 +118,8 @@ class InputEncoder:
     def windows(
         self, firsts: Sequence[str], seconds: Sequence[str], ids: Sequence[str], *, stride: int
     ) -> list[list[tokenizers.Encoding]]:
-        """For each question its windows of its text, which overlap where the text is too long: neighbouring ones share
-        `stride` tokens, as far as the question leaves room. Errors are those of `texts`, and a CorpusError that names a
-        question of `ids` which leaves no room for its text."""
+        """For each question the windows of its text, of which neighbours share `stride` tokens, if the question leaves
+        room. Errors are those of `texts`, and a CorpusError with the id of a question that leaves no room."""
         self._check(firsts, seconds)
         overhead = self._whole.num_special_tokens_to_add(True)
         lengths = [len(e) for e in self._whole.encode_batch(list(firsts), add_special_tokens=False)]
@@ -134,8 +128,8 @@ class InputEncoder:
             room = self.max_length - length - overhead
             if room < LEAST_WINDOW:
                 raise CorpusError(
-                    f"question {id_!r} has {length} tokens, which leaves {max(room, 0)} of the model's "
-                    f"{self.max_length} positions for its text; at least {LEAST_WINDOW} are needed: shorten it"
+                    f"question {id_!r} has {length} tokens, so only {max(room, 0)} of {self.max_length} positions are "
+                    f"left for its text; at least {LEAST_WINDOW} are needed: shorten it"
                 )
             self._whole.enable_truncation(self.max_length, stride=min(stride, room // 2), strategy="only_second")
             encoding = self._whole.encode(first, second)
@@ -158,10 +152,7 @@ class InputEncoder:
         if seconds is not None and (
             self.tokenizer.special.sep is None or self._whole.num_special_tokens_to_add(True) < 2
         ):
-            raise ModelError(
-                "the tokenizer puts nothing between the texts of a pair; pairs and questions need a model whose "
-                "tokenizer has [SEP]"
-            )
+            raise ModelError("pairs and questions need a tokenizer that puts [SEP] between two texts")
         if self.tokenizer.special.unk is None:
             self.tokenizer.check_known(["".join(set("".join([*texts, *(seconds or ())])))])
 
@@ -170,8 +161,7 @@ def first_pieces(words: Sequence[str], encoding: tokenizers.Encoding) -> tuple[N
     """The first token of each word of a text that was joined with spaces.
 
     Returns:
-        Positions in the encoding, and the words' numbers; words without a token of their own (of characters that the
-        tokenizer leaves out, or after the place where the text was cut) have none.
+        Positions in the encoding, and the words' numbers, without words that have no token of their own.
 
     Example: `un ##mask it` for the words `unmask`, `it`, with [CLS] before them: positions 1, 3.
     """
@@ -198,11 +188,10 @@ class Example:
     input_ids: NDArray[np.int64]  # [S], int64, with special tokens
     type_ids: NDArray[np.int64] | None  # [S], int64: 1 in the second text; None where the model has no token types
     places: NDArray[np.int64]  # [N], int64: positions whose outputs are needed
-    # [N, ...], int64: what stands there: for tags the word's number in the sentence, for answers the characters [begin,
-    # end) of the context (-1 at `[CLS]`, which stands for no answer).
+    # [N, ...], int64, of each place: for tags the word's number in the sentence; for answers the characters [begin,
+    # end) of the context (-1 at `[CLS]`, for no answer).
     items: NDArray[np.int64]
-    # By name, an entry a place: what is right there; -1 or NaN where that is not known. For answers an entry alone: the
-    # positions of begin and end.
+    # By name, the right answer at each place, -1 or NaN where it is unknown; for answers the positions of both ends.
     targets: Mapping[str, NDArray[np.int64] | NDArray[np.float32]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -213,19 +202,19 @@ class EncodedInput(NamedTuple):
     """Records as inputs."""
 
     examples: list[Example]  # in the order of the records; a record may have several
-    truncated: int = 0  # records that were cut since they are longer than the model: their ends are not seen
-    split: int = 0  # records that were shared out over several examples, of which nothing is lost
+    truncated: int = 0  # records whose ends were cut off
+    split: int = 0  # records in several examples, of which nothing is lost
     lost: int = 0  # records whose answer no example holds as a whole: for the network they have none
 
     def unknown_in(self, records: Sequence[Record], tokenizer: Tokenizer) -> UnknownText:
-        """What of the records became `[UNK]`."""
+        """The text of the records that became `[UNK]`."""
         sizes = np.bincount([e.record for e in self.examples], [len(e) for e in self.examples], len(records))
         input_ids = np.concatenate([np.zeros(0, dtype=np.int64), *(example.input_ids for example in self.examples)])
         return tokenizer.unknown_in([" ".join(each.texts) for each in records], input_ids, sizes.astype(np.int64))
 
 
 def way_out_of_cuts(encoded: EncodedInput, total: int, longest: int, positions: int) -> str:
-    """What to do where more than a tenth of the texts are longer than `longest` tokens, of a model's `positions`."""
+    """Advice where more than a tenth of the texts are longer than `longest` tokens, of a model's `positions`."""
     if _MUCH * (encoded.truncated + encoded.split) <= total:
         return ""
     if longest < positions:
@@ -234,15 +223,12 @@ def way_out_of_cuts(encoded: EncodedInput, total: int, longest: int, positions: 
 
 
 def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, alone: bool = False) -> Rows:
-    """Puts examples into as few rows as possible, none longer than the model's `max_length`; their targets stand in
-    `classes`, by name, at their places.
-
-    With `alone` each has a row of its own, in their order, and rows are as long as the longest.
-    """
+    """Packs examples into few rows of at most `max_length`, with their targets in `classes`, by name, at their places.
+    With `alone` each has a row of its own, as long as the longest."""
     lengths = np.array([len(example) for example in examples], dtype=np.int64)
     longest = int(lengths.max())
     if alone:
-        length = longest  # no longer: some networks (with convolutions) let a little of the padding through
+        length = longest  # no longer: convolutions let a little of the padding through
         packed = [[number] for number in range(len(examples))]
     else:
         length = min(max(ROW, -(-longest // _STEP) * _STEP), max_length)
@@ -266,5 +252,4 @@ def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, 
 
 
 def types_of(examples: Sequence[Example]) -> list[NDArray[np.int64]] | None:
-    """Token types of all examples; None where the model has none."""
     return [example.type_ids for example in examples if example.type_ids is not None] or None

@@ -26,7 +26,7 @@ _OTHER_NAMES = {
 
 
 def task_named(name: str) -> type[Task]:
-    """The task of a name, ours or the hub's; raises `SettingsError` where there is none."""
+    """The task of a name, ours or the hub's."""
     name = _OTHER_NAMES.get(name, name)
     if name not in TASKS:
         raise SettingsError(f"unknown task {name!r}; known are {', '.join(sorted(TASKS))}")
@@ -34,7 +34,7 @@ def task_named(name: str) -> type[Task]:
 
 
 class _Own(Settings):
-    """What stands under our key, as finetune writes it."""
+    """What finetune writes into config.json under our key."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -48,12 +48,8 @@ class _Own(Settings):
 
 
 def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = False) -> Task:
-    """The task of a config.json, under our own key or by its architecture; a ModelError where there is none, or its
-    labels cannot be read.
-
-    `pools_itself` says that the network makes one output of a whole text (those that transformers runs do), so that the
-    task has no pooling to choose.
-    """
+    """The task of a config.json, by our own key or its architecture; a ModelError where there is none. Networks that
+    pool texts themselves (those that transformers runs) leave no pooling to choose."""
     architecture, content_own = architecture_of(content), content.get(KEY)
     names = label_names_of(content, folder) or ("LABEL_0", "LABEL_1")  # transformers' own
     own = _Own()
@@ -66,9 +62,9 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
         try:
             own = validated(_Own, content_own, where=f"{folder / CONFIG}: {KEY}")
         except SettingsError as error:
-            raise ModelError(f"{error}; finetune writes no such thing: give another copy of the model") from error
+            raise ModelError(f"{error}; give another copy of the model") from error
     else:
-        # Of other tools, which do not tell pairs from single texts.
+        # Other tools do not distinguish pairs from single texts.
         problem = content.get("problem_type")
         name = architecture.removesuffix("Simple")
         tasks = [task for task in TASKS.values() if name.endswith(f"For{task.architecture}")]
@@ -79,7 +75,7 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
         if kind is None:
             raise ModelError(
                 f"{folder}: this model is not fine-tuned for a task (it is {architecture[:100] or 'a bare encoder'}); "
-                "fine-tune it with unmask finetune, and give the folder that is written there"
+                "fine-tune it with unmask finetune first"
             )
     pooling: ClassifierPooling = "first"
     if kind.of_texts and not pools_itself and (layout := LAYOUTS.get(content["model_type"])) is not None:

@@ -154,8 +154,8 @@ class Model(Readable):
         """What makes hidden states; a ModelError for an encoder-decoder."""
         if self._embedder is None:
             raise ModelError(
-                f"{self.folder}: no hidden states are taken from a model with a decoder, or whose head transformers does "
-                "not separate from its encoder; give an encoder"
+                f"{self.folder}: no hidden states are taken from a model with a decoder, or whose head "
+                "transformers does not separate from its encoder; give an encoder"
             )
         return self._embedder
 

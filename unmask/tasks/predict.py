@@ -35,15 +35,15 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class Predictions(Result):
-    """What a fine-tuned model says of texts: in `out` where a file was written, else in `predictions`, a dictionary a
-    text. It has the `row` of the file, the text's `id` or else its `index`, counted from 0; the text, or both of a pair
-    by the names of their columns; and what `Model.predict` says."""
+    """Predictions of a fine-tuned model: in the file `out`, else in `predictions`, a dictionary a text, with the `row`
+    of the file, the text's `id` or else its `index`, counted from 0; the text, or both of a pair by the names of their
+    columns; and what `Model.predict` gives."""
 
     model: str  # its folder
     task: str
     examples: int  # records of the file
-    truncated: int  # of them, those that are longer than the model: their ends were not seen
-    split: int  # those that were seen in several parts
+    truncated: int  # records whose ends were cut off
+    split: int  # records that were seen in several parts
 
     def shown(self) -> Iterator[Shown]:
         if "out" in self:
@@ -126,12 +126,10 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
 
 
 def _form(out: str | Path | None, format: Format | None) -> str:  # noqa: A002
-    """The form of the predictions; a RunError where they cannot be written so."""
+    """The format of the predictions; a RunError where they cannot be written so."""
     form = format or ("jsonl" if out is None else Path(out).suffix.removeprefix("."))
     if form not in FORMATS:
-        raise RunError(
-            f"{out or form}: predictions are written as {', '.join(FORMATS)}; end the file so, or give --format"
-        )
+        raise RunError(f"{out or form}: give one of the formats {', '.join(FORMATS)} as ending or --format")
     if form == "spacy" and out is None:
         raise RunError("a DocBin of spaCy cannot be printed; give a file for it with --out")
     if form == "spacy" and importlib.util.find_spec("spacy") is None:
@@ -140,7 +138,7 @@ def _form(out: str | Path | None, format: Format | None) -> str:  # noqa: A002
 
 
 def _read(loaded: Model, file: str | Path | Iterable[Any], columns: Columns, encoding: str | None) -> Labelled:
-    """The records of what is given, without labels."""
+    """The records of the input, without labels."""
     task = loaded.fine_tuned[1]
     options: dict[str, Any] = {"with_labels": False, "usual": Columns(**task.columns)}
     if isinstance(file, str | os.PathLike):
@@ -156,7 +154,7 @@ def _read(loaded: Model, file: str | Path | Iterable[Any], columns: Columns, enc
 
 
 def _rows(task: Task, data: Labelled, predictions: Sequence[Any]) -> list[dict[str, Any]]:
-    """What joins each prediction with the input, its text, and what it says."""
+    """Predictions with the id and the text of their input."""
     names: tuple[str, ...] = ("text",)
     if task.fixed is not None:
         names = str(task.fixed.text), str(task.fixed.second)
@@ -173,12 +171,10 @@ def _rows(task: Task, data: Labelled, predictions: Sequence[Any]) -> list[dict[s
 
 
 def _as_text(cell: str) -> str:
-    """A text that no spreadsheet takes for a formula, and no terminal for a command.
+    """A text that no spreadsheet takes for a formula, and no terminal for a command: what may be a formula gets an
+    apostrophe before it (not a lone sign or a number, such as the classes `+` and `-1`).
 
-    What may be a formula gets an apostrophe before it, which spreadsheets show as no part of the text; a lone sign and
-    a number are none, so that classes such as `+` and `-1` stay as they are. Control characters are spelled out.
-
-    Source: OWASP, "CSV Injection"; tabs and returns count, since some programs pass over them.
+    Source: OWASP, "CSV Injection"; tabs and returns count, since some programs skip them.
     """
     text = printable(cell.replace("\r\n", "\n"))
     begins_so = len(cell) > 1 and cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
@@ -190,10 +186,7 @@ def _jsonl(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def as_csv(rows: Sequence[dict[str, Any]]) -> str:
-    """Probabilities of classes have a column each; lists of words and tags are JSON, so that they can be read back.
-
-    It is made to be opened by a spreadsheet: texts do nothing there (`_as_text`).
-    """
+    """Probabilities of classes have a column each; lists of words and tags are JSON."""
     flat = []
     for row in rows:
         cells: dict[str, Any] = {}
@@ -214,7 +207,7 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
 
 
 def _conll(rows: Sequence[dict[str, Any]]) -> str:
-    """A line a word with its tag, an empty one behind each sentence. A word without a token is outside of all."""
+    """A line a word with its tag, an empty one behind each sentence."""
     sentences = (zip(row["words"], row["tags"], strict=True) for row in rows)
     return "".join("".join(f"{word}\t{tag or 'O'}\n" for word, tag in words) + "\n" for words in sentences)
 

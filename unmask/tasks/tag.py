@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from unmask.core.errors import CorpusError, listed, shown
 from unmask.data.columns import Role, in_order, value_at
@@ -25,7 +24,7 @@ from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.classify import class_metrics
 from unmask.tasks.files import Form, Labelled, LabelledRow, parsed_list
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, first_pieces
-from unmask.tasks.task import TARGET, FinetuneSettings, Metrics, Task
+from unmask.tasks.task import TARGET, FinetuneSettings, Metrics, Outputs, Task
 from unmask.tokenizer.spans import TAG, entities_of, holds_spans, is_mark, read_fields, word_spans
 
 _ENTITIES = ("entity_f1", "entity_precision", "entity_recall")
@@ -37,10 +36,9 @@ _WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u3
 
 @dataclass(frozen=True)
 class WordsRecord:
-    """The words of a sentence, none of them empty; and as many tags, None where they are not known. Where each word
-    has a row of the file, `row` is that of the first."""
+    """The words of a sentence, none of them empty; and as many tags, None where they are not known."""
 
-    row: int
+    row: int  # of its first word
     words: tuple[str, ...]
     tags: tuple[str, ...] | None = None
     text: str | None = None  # a raw text, which the task has to cut into words
@@ -64,13 +62,12 @@ class Entity:
 
 @dataclass(frozen=True)
 class TagsPrediction:
-    """The words of a sentence, the likeliest tag of each (None for words without any token), and its probability; the
-    sentence as a text, in which words that came as a list have a space between them, and its entities."""
+    """The words of a sentence with their likeliest tags, and its entities."""
 
     words: tuple[str, ...]
-    tags: tuple[str | None, ...]
+    tags: tuple[str | None, ...]  # None for words without any token
     probabilities: tuple[float | None, ...]
-    text: str = ""
+    text: str = ""  # of words that came as a list, with a space between them
     entities: tuple[Entity, ...] = ()
 
 
@@ -93,8 +90,8 @@ class Tag(Task):
 
     @classmethod
     def of_row(cls, row: LabelledRow) -> WordsRecord:
-        """A list of words, and one of tags as long; or a text, or words with their characters, and spans of characters.
-        Where no tags are needed, also a text, which is cut later."""
+        """A list of words and one of tags; or a text, or words with their characters, and spans of characters. Without
+        tags also a text, which is cut later (`ready`)."""
         words, place = row.cell("text")
         column, words, spans = row.columns.label, parsed_list(words), None
         tags = None if column is None else parsed_list(value_at(row.cells, column))
@@ -128,10 +125,8 @@ class Tag(Task):
         return WordsRecord(row.number, tuple(words), tuple(filter(None, names)))
 
     @classmethod
-    def settled(
-        cls, read: Labelled, names: Sequence[str] | None, like: Labelled | None, separator: str | None
-    ) -> Labelled:
-        """Texts that are empty, or were refused by who annotated them, are left out; the tags' scheme is said."""
+    def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
+        """Texts that are empty, or that the annotator refused, are left out; the tags' scheme is announced."""
         records = [record for record in read.records if record.tags is not None]
         tags, notes, left_out = {tag for record in records for tag in record.tags}, [], len(read.records) - len(records)
         if left_out:
@@ -148,7 +143,6 @@ class Tag(Task):
         return WordsRecord(number, tuple(value)) if is_list else None
 
     def ready(self, record: WordsRecord) -> WordsRecord:
-        """With its words, where it is a raw text."""
         if record.text is None:
             return record
         spans = words_in(record.text, self.word_signs)
@@ -156,22 +150,17 @@ class Tag(Task):
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
-        """There are two tags at least."""
         names = {tag for record in train.records for tag in record.tags or ()}
         if len(names) < 2:
-            raise CorpusError(
-                f"{train.path}: every word has the tag {next(iter(names))!r}; two are needed to distinguish"
-            )
+            raise CorpusError(f"{train.path}: every word has the tag {next(iter(names))!r}; at least two are needed")
         signs = signs_of([record.words for record in train.records])
         return cls(in_order(names), max_length=settings.max_length, columns=train.columns, word_signs=signs)
 
     def check(self, file: Labelled, train: Path) -> str | None:
-        """Tags that training did not have count as wrong; bare numbers are not recognised as entities."""
         if file.path == train and all(name.removeprefix("-").isdecimal() for name in self.names):
             return (
                 f"{train}: the tags are numbers without names ({listed(self.names, 8)}), so F1 of entities is not "
-                "measured; if they are entities, write them as O, B-NAME and I-NAME, or save the table with datasets' "
-                "ClassLabel"
+                "measured; write entities as O, B-NAME and I-NAME, or save the table with datasets' ClassLabel"
             )
         unseen = Counter(tag for record in file.records for tag in record.tags or () if tag not in self.names)
         if not unseen:
@@ -186,12 +175,10 @@ class Tag(Task):
         return record.tags or ()
 
     def items(self, records: Sequence[WordsRecord], metric: str) -> int | None:
-        """Words; of entities the words that are in one."""
         of_entities = metric.startswith("entity_")
         return sum(tag != "O" or not of_entities for record in records for tag in record.tags or ())
 
     def encode(self, records: Sequence[WordsRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
-        """Tags that the model does not know are no targets."""
         numbers = {name: number for number, name in enumerate(self.names)}
         examples: list[Example] = []
         split = 0
@@ -209,7 +196,7 @@ class Tag(Task):
         return EncodedInput(examples, split=split)
 
     def decode(
-        self, records: Sequence[WordsRecord], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
+        self, records: Sequence[WordsRecord], examples: Sequence[Example], outputs: Outputs
     ) -> list[TagsPrediction]:
         tags: list[list[str | None]] = [[None] * len(record.words) for record in records]
         shares: list[list[float | None]] = [[None] * len(record.words) for record in records]
@@ -238,16 +225,14 @@ class Tag(Task):
 
     @property
     def has_entities(self) -> bool:
-        """Whether its tags are those of entities, in any scheme."""
         return self.metric_names != _PLAIN
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """F1 of entities, where tags are in a scheme of them."""
         return _PLAIN if scheme_of(self.names) is None else (*_ENTITIES, *_PLAIN)
 
     def measure(self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]) -> Metrics:
-        """Of entities as seqeval counts them: one is right where its label, begin and end are."""
+        """As seqeval: an entity is right where its label, begin and end are."""
         of_words = class_metrics(*self.right_and_predicted(records, predictions))
         plain: Metrics = {name: of_words[name] for name in _PLAIN}
         if not self.has_entities:
@@ -264,14 +249,13 @@ class Tag(Task):
     def right_and_predicted(
         self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]
     ) -> tuple[list[str], list[str]]:
-        """Of all words. A word without prediction has an empty one."""
         right = [tag for record in records for tag in record.tags or ()]
         return right, [tag or "" for each in predictions for tag in each.tags]
 
 
 def scheme_of(names: Iterable[str]) -> str | None:
-    """The scheme of entities that tags are in, BIO (which IOB1 and IO are read as), BIOES, BILOU or BMES, each with
-    labels or without; None: they are none, such as parts of speech.
+    """The scheme of entities that tags are in: BIO (IOB1 and IO too), BIOES, BILOU or BMES, with labels or without;
+    None for others, such as parts of speech.
 
     Example: `B`, `I`, `O` are BIO; `B-x`, `M-x`, `E-x`, `S-x` and `O` are BMES; so are `B`, `M`, `E`, `S`, of words.
     """
@@ -284,8 +268,8 @@ def scheme_of(names: Iterable[str]) -> str | None:
 
 
 def _tags_at(places: Sequence[tuple[int, int]], entries: Any, row: LabelledRow, column: str) -> tuple[str, ...]:
-    """BIO tags of words, [begin, end) in characters each, by the entities of their text; of those that overlap the
-    first one, and there the longest."""
+    """BIO tags of words, [begin, end) in characters each, by the entities of their text; of overlapping ones the first,
+    and of those that begin together the longest."""
     try:
         text = " " * max((end for _, end in places), default=0)
         text = row.cells["text"] if isinstance(row.cells.get("text"), str) else text
@@ -319,7 +303,7 @@ _MOST_SIGNS = 200
 
 
 def signs_of(sentences: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """The signs that are parts of words: how each is cut most often, by its two sides."""
+    """The signs that are parts of words, as each is cut most often by its two sides; see above."""
     counts, num_letters, num_words = Counter[str](), 0, 0
     for words in sentences:
         pieces = [(word[begin:end], begin == 0) for word in words for begin, end in word_spans(word)]
@@ -343,8 +327,8 @@ def signs_of(sentences: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def words_in(text: str, signs: Collection[str] = ()) -> list[tuple[int, int]]:
-    """The words of a raw text, [begin, end) in characters: runs of letters and digits with the marks on them, and signs
-    one by one but for those that are parts of words."""
+    """The words of a raw text, [begin, end) in characters: runs of letters and digits, and each sign that is no part of
+    a word."""
     spans = word_spans(text)
     if "a a" in signs:
         letters: list[tuple[int, int]] = []

@@ -4,10 +4,9 @@
                                        |                                     |
                                     targets  ----------- objective -----------
 
-A task is a frozen value: what is learned from the training file (its labels, whether texts come in pairs) is in it, and
-so it is what a model's folder says of itself under its own key. Training, prediction, evaluation and reports call the
-task's methods, and never ask which task it is. A new one is a class like those of `classify.py` and its name in `TASKS`
-of `loaded_model.py`.
+A task is a frozen value with what was learned from the training file (its labels, whether texts come in pairs), which a
+model's folder keeps under our key. Training, prediction, evaluation and reports call its methods, and never ask which
+task it is. A new one is a class like those of `classify.py` and its name in `TASKS` of `kinds.py`.
 
 Shape suffixes: T = positions of a batch in a line, N = places, L = tokens of a text, D = hidden size, C = outputs.
 """
@@ -46,6 +45,7 @@ from unmask.train.runner import run
 Metrics = dict[str, float | None]
 """Figures by name; shares lie in [0, 1]. One that is not defined (a correlation with equal predictions) is None."""
 LOWER_IS_BETTER = {"rmse"}
+Outputs = Sequence[NDArray[np.float32]]  # of a network, [N, C] for each example
 TARGET = "target"  # what is right for an example, or at its places
 
 
@@ -141,39 +141,35 @@ class Task(ABC):
     @classmethod
     @abstractmethod
     def of_row(cls, row: LabelledRow) -> Record:
-        """The record of a row, with its label where `row.columns.label` is not None; a CorpusError where the row lacks
-        something or has something else, with its number."""
+        """The record of a row, with its label if `row.columns.label` is not None; a CorpusError names what is wrong."""
 
     @classmethod
-    def settled(
-        cls, read: Labelled, names: Sequence[str] | None, like: Labelled | None, separator: str | None
-    ) -> Labelled:
-        """A file whose labels were read one by one, after a look at all of them: what means no label is left out.
-        `names` are those of classes by number; `like` and `separator` as in `read_labelled`."""
+    def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
+        """A file after a look at all of its labels: what means no label is left out. Arguments as for
+        `read_labelled`."""
         return read
 
     @abstractmethod
     def of_input(self, number: int, value: Any) -> Record | None:
-        """The record of an input in Python; None: it is no input of this task."""
+        """The record of an input in Python; None: it does not fit the task."""
 
     def ready(self, record: Any) -> Any:
-        """A record for which something is predicted, as `encode` takes it."""
+        """A record for prediction, as `encode` takes it."""
         return record
 
     @property
     def takes(self) -> str:
-        """What it takes for an input, for errors."""
+        """Its form of input, for errors."""
         return "(text, text)" if self.paired else self.takes_form
 
     @classmethod
     @abstractmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
-        """The task of a model that learns from this file; a CorpusError where there is nothing to learn, such as one
-        class only."""
+        """The task of a model that learns from this file; a CorpusError where there is nothing to learn."""
 
     def check(self, file: Labelled, train: Path) -> str | None:
-        """Compares a file, the training file itself too, with what was learned: a warning about what the model cannot
-        get right, or None; a CorpusError where the file cannot be used."""
+        """Compares a file, also the training file, with what was learned: a warning about what the model cannot get
+        right, or None; a CorpusError where the file cannot be used."""
         return None
 
     @classmethod
@@ -185,7 +181,7 @@ class Task(ABC):
 
     @abstractmethod
     def encode(self, records: Sequence[Any], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
-        """Inputs of the network; with their right answers, where these are needed and known."""
+        """Inputs of the network, with their targets if these are needed and known."""
 
     @property
     def task_head(self) -> TaskHead:
@@ -196,8 +192,8 @@ class Task(ABC):
         return TaskHead(self.head, self.architecture, self.names, self.problem_type, pooling, own)
 
     def logits(self, model: TaskNetwork, hidden_TD: Tensor, places: Tensor, dropout_seed: int | None = None) -> Tensor:
-        """The head's outputs: [N, C] at places [N]. At places [N, L] of texts, -1 behind those that are shorter than
-        others, they are [N, C] of the mean of each text where the task pools, else [N, L, C]."""
+        """The head's outputs [N, C] at places [N]. At places [N, L], -1 behind the end of a text, they are [N, C] of
+        each text's mean where the task pools, else [N, L, C]."""
         hidden = hidden_TD.index_select(0, places.clamp(min=0).flatten()).unflatten(0, places.shape)
         if self.pooling == "mean":
             held_NL1 = (places >= 0)[..., None]
@@ -205,10 +201,8 @@ class Task(ABC):
         return model.outputs(self.head, hidden, dropout_seed=dropout_seed)
 
     @abstractmethod
-    def decode(
-        self, records: Sequence[Any], examples: Sequence[Example], outputs: Sequence[NDArray[np.float32]]
-    ) -> list[Any]:
-        """A prediction a record, a frozen dataclass; `outputs` holds for each example its [N, C]."""
+    def decode(self, records: Sequence[Any], examples: Sequence[Example], outputs: Outputs) -> list[Any]:
+        """A prediction for each record, a frozen dataclass."""
 
     # Learning
 
@@ -226,7 +220,7 @@ class Task(ABC):
         return Objective("task", 1.0, find, losses)
 
     def targets_in(self, rows: Rows, weights_C: Tensor | None) -> BatchTargets:
-        """What is right in a batch: by default a class for each text or word, which stands at its first token."""
+        """The targets of a batch: by default a class for each text or word, at its first token."""
         first_N = predicted_positions(rows.classes[TARGET])
         classes_N = rows.classes[TARGET].flatten()[first_N]
         weights_N = None if weights_C is None else weights_C.to(classes_N.device)[classes_N]
@@ -244,14 +238,13 @@ class Task(ABC):
         """Raises a ModelError before the training where a network cannot do it."""
 
     def finish(self, model: TaskNetwork) -> Self:
-        """Makes of a network that has learned one that is saved, and returns the task that this one does."""
+        """Prepares a trained network to be saved, and returns the task that it does then."""
         return self
 
     # Figures
 
     @property
     def metric_names(self) -> tuple[str, ...]:
-        """Its metrics, where they depend on what was learned."""
         return self.metrics
 
     @abstractmethod
@@ -259,16 +252,16 @@ class Task(ABC):
         """The metrics, by name."""
 
     def items(self, records: Sequence[Any], metric: str) -> int | None:
-        """Of how many items a metric is the share; None where it is no share."""
+        """The number of items that a metric is a share of; None where it is no share."""
         return len(records)
 
     @classmethod
     def document_of(cls, record: Any) -> Hashable:
-        """What a record is drawn with in intervals: records of one document are alike."""
+        """What a record is resampled with in intervals: records of one document are alike."""
         return id(record)
 
     def right_and_predicted(self, records: Sequence[Any], predictions: Sequence[Any]) -> tuple[list[str], list[str]]:
-        """The right and the predicted classes side by side; empty where it has none."""
+        """The right and the predicted classes; empty where it has none."""
         return [], []
 
 
@@ -284,10 +277,7 @@ def tokens_of(rows: Rows, first_N: Tensor) -> Tensor:
 def outputs_of(
     model: TaskNetwork, task: Task, examples: Sequence[Example], *, notify: Notify = ignore
 ) -> list[NDArray[np.float32]]:
-    """The network's outputs at the places of each example: [N, C]; N is 1 where the task pools.
-
-    The model is in evaluation mode, with the task's head; `notify` is called after every batch.
-    """
+    """The network's outputs at the places of each example: [N, C]; N is 1 where the task pools."""
     assert not model.training
     outputs: list[NDArray[np.float32]] = [np.zeros((0, 0), dtype=np.float32)] * len(examples)
     with_places = [number for number, example in enumerate(examples) if len(example.places)]

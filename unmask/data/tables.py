@@ -9,11 +9,10 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -165,30 +164,6 @@ def rows_of(source: Source, bad: BadInput, *, only: Iterable[str] | None = None)
         only: The columns, and fields within them, that are used. Parquet and Arrow files may hold anything in others,
             which are not read. None: all are read, and values that cannot be read are null.
     """
-    return _counted(lambda each: _rows(source, each, only), bad)
-
-
-Read = TypeVar("Read")
-
-
-def _counted(read: Callable[[BadInput], Iterator[Read]], bad: BadInput) -> Iterator[Read]:
-    """Reads; an error says how many rows have the same fault, which costs another reading."""
-    try:
-        yield from read(bad)
-    except CorpusError as error:
-        if bad.skip:
-            raise
-        again = BadInput(skip=True, reading=bad.reading)
-        with suppress(CorpusError):
-            for _ in read(again):
-                pass
-        fault, number = next(iter(again.counts.items()), ("", 0))
-        if number < 2:
-            raise
-        raise CorpusError(f"{error}; in all there are {number:,} {fault}") from error
-
-
-def _rows(source: Source, bad: BadInput, only: Iterable[str] | None) -> Iterator[tuple[int, Row]]:
     # The columns in which fields may be: `a.b.c` is in `a`, in `a.b`, or a column itself.
     used = None
     if only is not None:
@@ -292,22 +267,16 @@ def in_words(column: TextColumn) -> str:
 def read_table(source: Source, bad: BadInput, fields: Mapping[str, str] | None = None) -> Iterator[LinePart]:
     """Yields the texts of a table, each with its label, group, id and title, where the source has columns of these, and
     with the annotations of `fields`: column to the name of the field that holds it."""
-    return _counted(lambda each: _texts(source, each, fields), bad)
-
-
-def _texts(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> Iterator[LinePart]:
     column = source.column
     assert column is not None, "the column of a table is found before it is read"
-    facts: tuple[tuple[Fact, str | None], ...] = (
-        ("label", source.label), ("group", source.group), ("id", source.id), ("title", source.title)
-    )  # fmt: skip
-    column_of = {role: name for role, name in facts if name is not None}
+    roles: tuple[Fact, ...] = ("label", "group", "id", "title")
+    column_of = {role: name for role in roles if (name := getattr(source, role)) is not None}
     classes = class_names(source, source.label)
     names = [*columns_of(column), *column_of.values(), *(fields or {}).values()]
     # Rows of a stretch of lines are counted from where it begins.
     begin = source.stretch.begin if source.is_json and source.stretch is not None else 0
     behind = f" behind byte {begin:,}" if begin else ""
-    for number, row in _rows(source, bad, names):
+    for number, row in rows_of(source, bad, only=names):
         value = row.get(column) if isinstance(column, str) else None
         # nearly always a text, and worth being quick at
         is_text = isinstance(value, str) and broken_character(value) is None

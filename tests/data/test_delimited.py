@@ -199,8 +199,6 @@ def test_plain_text_of_other_kinds(tmp_path: Path) -> None:
         (tmp_path / name).write_text("One sea.\nTwo seas.\n")
         assert texts_of(tmp_path / name) == ["One sea.", "Two seas."]
     assert {source.path.name for source in corpus_of(tmp_path).sources} == {"a.py", "b.smi"}
-    (tmp_path / "d.csv").write_text("text\nA sea.\nA boat.\n")
-    assert {source.path.name for source in Documents(tmp_path).sources} == {"d.csv"}
     for content in (b"PK\x03\x04\0\0", b"\x01\x02\xff\xfe", b""):
         (tmp_path / "e.bin").write_bytes(content)
         with pytest.raises(CorpusError, match=r"e\.bin: "):

@@ -17,12 +17,10 @@ from unmask.core.errors import CorpusError, ModelError, SettingsError
 from unmask.model.folder import save_model
 from unmask.tasks import embed as embed_module
 from unmask.tasks.embed import EmbedSettings, embed_texts
-from unmask.tasks.inputs import around, cut
-from unmask.tokenizer.tokenizer import SpecialIds, Tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
 
 LINES = [line for line in make_text(20, seed=5).split("\n") if line][:23]
 TEXTS = [*LINES, "", "the", "the [MASK] and [SEP] king"]
-SPECIAL = SpecialIds(pad=0, unk=1, cls=2, sep=3, mask=4)
 
 
 @pytest.fixture
@@ -180,15 +178,3 @@ def test_texts_are_taken_as_they_come(run: unmask.Run, tmp_path: Path, caplog: p
         assert pq.read_table(out).column("id").to_pylist() == ids
     with pytest.raises(CorpusError, match=r"t\.txt"):
         unmask.embed(run.folder, [str(tmp_path / "t.txt")], out=out, overwrite=True)
-
-
-def test_windows_by_hand() -> None:
-    ids = np.array([2, 10, 11, 12, 13, 14, 15, 16, 17, 3], dtype=np.int32)
-    assert [window.tolist() for window in cut(ids, 7, SPECIAL)] == [[2, 10, 11, 12, 13, 3], [2, 14, 15, 16, 17, 3]]
-    assert [window.tolist() for window in cut(ids, 10, SPECIAL)] == [ids.tolist()]
-    for place, expected, inside in ((1, 10, 1), (4, 11, 3), (5, 12, 3), (8, 13, 5)):
-        window, at = around(ids, place, 7, SPECIAL)
-        assert window.tolist() == [2, *range(expected, expected + 5), 3]
-        assert (at, window[at]) == (inside, ids[place])
-    bare = SpecialIds(pad=0, unk=None, cls=None, sep=None, mask=4)
-    assert [window.tolist() for window in cut(ids[1:4], 2, bare)] == [[10], [11, 12]]

@@ -37,12 +37,13 @@ from unmask.core.hashing import GOLDEN, mix
 from unmask.core.results import Notify, Progress
 from unmask.data.columns import USUAL, Role, find_column, value_at
 from unmask.data.corpus import Corpus
+from unmask.data.delimited import find_layout
 from unmask.data.groups import Clusters
 from unmask.data.near_duplicates import hash_texts
 from unmask.data.reading import BadInput, Row, broken_character
 from unmask.data.settings import AS_FOUND, CorpusSettings, Reading
 from unmask.data.sources import find_sources
-from unmask.data.tables import first_rows, laid_out, rows_of
+from unmask.data.tables import first_rows, rows_of
 from unmask.tasks.files import check_size, list_in
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -392,7 +393,7 @@ def read_pairs(
         raise CorpusError(f"{path}: pairs are read from one table (CSV, TSV, JSONL or Parquet)")
 
     bad = BadInput(skip=False, way_out=None, reading=reading)
-    source = laid_out(sources[0], bad, columns.values())
+    source = replace(sources[0], layout=find_layout(sources[0], bad, columns.values()))
     columns_of = _find_columns(path, first_rows(source, bad), columns)
     used = [name for names in columns_of.values() for name in names]
     form = ", ".join(f"{part} in {' and '.join(map(repr, names))}" for part, names in columns_of.items())

@@ -120,10 +120,11 @@ def text_columns(rows: Sequence[Row], named: ColumnNames, *, where: Path, taken:
 
 def likeliest_text(rows: Sequence[Row], taken: Collection[str | None], *, clear: bool = False) -> str | None:
     """The column that looks most like text; None where none does, or, if it must be `clear`, where another one has more
-    than half of its weight or it is one of classes."""
-    weights = [*text_weights(rows, taken).items(), ("", 0.0), ("", 0.0)][:2]
-    (column, weight), (_, next_weight) = weights
-    return None if clear and weight < max(1e-6, 2 * next_weight) else column or None
+    than half of its weight."""
+    weights = text_weights(rows, taken)
+    first, second, *_ = [*weights, None, None]
+    is_clear = first is not None and weights[first] >= max(1e-6, 2 * weights.get(second or "", 0.0))
+    return first if is_clear or not clear else None
 
 
 def text_weights(rows: Sequence[Row], taken: Collection[str | None]) -> dict[str, float]:

@@ -23,7 +23,7 @@ from pathlib import Path
 from unmask.core.errors import CorpusError
 from unmask.data.columns import USUAL, USUAL_NAMES
 from unmask.data.reading import LONGEST_ROW, BadInput, Row, read_text, whole_lines
-from unmask.data.sources import Layout
+from unmask.data.sources import Layout, Source
 
 NOT_CSV = "rows that are not CSV"
 USUAL_DELIMITER = {"csv": ",", "tsv": "\t"}
@@ -36,10 +36,12 @@ _INNER = re.compile(r"(?<=[^\s\d])[,;\t|](?=\S)|(?<=\S)[;\t|](?=\S)")  # mostly 
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uf900-\ufaff]")
 
 
-def find_layout(path: Path, kind: str, bad: BadInput, named: Collection[str]) -> Layout:
-    """The layout of a file of a kind, `csv` or `tsv`: as `bad.reading` sets it, else as it looks. One of the `named`
+def find_layout(source: Source, bad: BadInput, named: Collection[str] = ()) -> Layout | None:
+    """The layout of CSV and TSV, as `bad.reading` sets it, else as it looks; None for other files. One of the `named`
     columns in the first row makes that a header."""
-    reading = bad.reading
+    if source.kind not in USUAL_DELIMITER:
+        return None
+    path, reading = source.path, bad.reading
     # 1. The beginning, of which the last row may be cut off
     text, is_cut = "", False
     for chunk in read_text(path, BadInput(skip=True, reading=reading)):
@@ -49,7 +51,7 @@ def find_layout(path: Path, kind: str, bad: BadInput, named: Collection[str]) ->
     excel = _SEP.match(text)
     text = text[excel.end() :] if excel else text
     # 2. The delimiter: the usual one, unless another cuts more rows as the first one, or into cleaner cells
-    usual, first_line = USUAL_DELIMITER[kind], text.lstrip("\n").partition("\n")[0]
+    usual, first_line = USUAL_DELIMITER[source.kind], text.lstrip("\n").partition("\n")[0]
     candidates = [usual, *(d for d in _DELIMITERS if d != usual and d in first_line)]
     if chosen := reading.delimiter or (excel and excel.group(1)):
         candidates = [chosen]

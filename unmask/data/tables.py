@@ -88,9 +88,10 @@ def with_columns(
         if not each.is_table:
             ready.append(each)
             continue
-        source, path = laid_out(each, bad, [*named_in(text), *named_others]), each.path
+        path, layout = each.path, find_layout(each, bad, [*named_in(text), *named_others])
+        source = replace(each, layout=layout)
         rows = first_rows(source, bad)
-        columns = f"columns are {listed(names_in(rows) or (source.layout.names if source.layout else ()))}"
+        columns = f"columns are {listed(names_in(rows) or (layout.names if layout else ()))}"
         taken = [named_column(rows, name) or name for name in named_others]
         label_at, group_at = (None if name is None else named_column(rows, name) for name in (label, group))
         if group is not None and group_at is None:
@@ -146,13 +147,6 @@ def named_in(column: ColumnNames) -> list[str]:
     """The columns that a user may mean: `a,b` is one of this name, or two."""
     names = [] if column is None else [column] if isinstance(column, str | int) else column
     return [part for name in map(str, names) for part in (name, *map(str.strip, name.split(",")))]
-
-
-def laid_out(source: Source, bad: BadInput, named: Iterable[str] = ()) -> Source:
-    """The source with the layout of its rows, where it is CSV or TSV; a header is recognised by the `named` columns."""
-    if source.kind not in USUAL_DELIMITER:
-        return source
-    return replace(source, layout=find_layout(source.path, source.kind, bad, set(named)))
 
 
 def rows_of(source: Source, bad: BadInput, *, only: Iterable[str] | None = None) -> Iterator[tuple[int, Row]]:

@@ -35,11 +35,12 @@ from unmask.data.columns import (
     value_at,
     without_gaps,
 )
+from unmask.data.delimited import find_layout
 from unmask.data.json_rows import json_form, json_rows
 from unmask.data.reading import BadInput, bare_suffix, broken_character, read_lines
 from unmask.data.settings import AS_FOUND, Reading
 from unmask.data.sources import TABLES, Source, find_sources, find_split
-from unmask.data.tables import class_names, described, first_rows, laid_out, rows_of
+from unmask.data.tables import class_names, described, first_rows, rows_of
 from unmask.data.treebanks import WordForm, form_of, read_sentences, word_number
 from unmask.tokenizer.spans import holds_spans
 
@@ -260,7 +261,7 @@ def _table_rows(
 ) -> tuple[Rows, Columns, Sequence[str] | None]:
     """The rows of all sources, which are one table; its columns; and names of the classes by number, if it has any."""
     known = [name for columns in (named, usual, task.fixed or usual) for name in vars(columns).values() if name]
-    sources = [laid_out(source, bad, known) for source in files.sources]
+    sources = [replace(source, layout=find_layout(source, bad, known)) for source in files.sources]
     if said := described(sources[0], bad, named=True, section="finetune" if with_labels else None):
         log.warning("%s: %s", files.path, said)
 

@@ -149,13 +149,13 @@ def test_other_files_are_read_like_the_one_for_training(tmp_path: Path) -> None:
 
 
 def test_columns_of_0_and_1(tmp_path: Path) -> None:
-    table = "id,text,toxic,rude,cruel\n1,You fool.,1,0,0\n2,Good day.,0,0,0\n3,Die.,1,1,\n4,Ugh.,1,1,1\n"
-    path = written(tmp_path / "a.csv", table)
-    for named, labels in (
-        ({}, [("toxic",), (), ("toxic", "rude", "cruel")]),
-        ({"label": "rude,cruel"}, [(), (), ("rude", "cruel")]),
+    content = "id,text,toxic,rude,cruel\n1,You fool.,1,0,0\n2,Good day.,0,0,0\n3,Die.,1,1,\n4,Ugh.,1,1,1\n"
+    path = written(tmp_path / "a.csv", content)
+    for table, labels in (
+        (read(path, "multi_label"), [("toxic",), (), ("toxic", "rude", "cruel")]),
+        (read(path, "multi_label", label="rude,cruel"), [(), (), ("rude", "cruel")]),
     ):
-        assert [record.label for record in read(path, "multi_label", **named).records] == labels
+        assert [record.label for record in table.records] == labels
     with pytest.raises(CorpusError, match="'rued'"):
         read(path, "multi_label", label="toxic,rued")
 

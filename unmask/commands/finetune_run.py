@@ -54,7 +54,7 @@ from unmask.report.cards import write_task_card
 from unmask.report.pages import write_finetune_report
 from unmask.tasks.classify import CLASS_METRICS, class_metrics
 from unmask.tasks.files import Columns, ExampleFiles, Labelled, read_labelled
-from unmask.tasks.inputs import ROW, Example, InputEncoder, pack_examples, way_out_of_cuts
+from unmask.tasks.inputs import ROW, Example, InputEncoder, pack_examples
 from unmask.tasks.kinds import task_named
 from unmask.tasks.loaded_model import load
 from unmask.tasks.task import LOWER_IS_BETTER, FinetuneSettings, Metrics, Task, outputs_of
@@ -313,7 +313,6 @@ class Runs(Callback):
         self.max_length = encoder.max_length  # of the model that is made
         self.examples: dict[str, list[Example]] = {}
         self.counts: dict[str, dict[str, int]] = {}
-        are_longer = f"texts are longer than {self.max_length} tokens"
         for name, file in self.files.items():
             is_train = name == "train"
             encoded = self.task.encode(file.records, encoder, with_targets=is_train)
@@ -322,16 +321,8 @@ class Runs(Callback):
             total, num_inputs = len(file.records), len(encoded.examples)
             numbers = {"records": total, "inputs": num_inputs, "truncated": encoded.truncated, "split": encoded.split}
             self.counts[name] = numbers
-            way_out = way_out_of_cuts(encoded, total, self.max_length, self.pretrained.config.max_position_embeddings)
-            remarks = {
-                f"{are_longer}; their ends are not seen{way_out}": encoded.truncated,
-                f"{are_longer}; they are seen in several parts, {num_inputs:,} in all{way_out}": encoded.split,
-                f"answers are longer than a window of {self.max_length} tokens has room for, or end in characters that "
-                "the tokenizer leaves out; they are learned as no answer": encoded.lost,
-            }
-            for remark, count in remarks.items():
-                if count:
-                    reporter.note(f"{file.path}: {count:,} of {total:,} {remark}")
+            for line in encoded.notes(total, self.max_length, self.pretrained.config.max_position_embeddings):
+                reporter.note(f"{file.path}: {line}")
 
     def trainer(self, seed: int) -> Trainer:
         """What a seed begins with, on its device. A ModelError says that the model cannot do the task."""

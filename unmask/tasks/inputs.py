@@ -212,14 +212,22 @@ class EncodedInput(NamedTuple):
         input_ids = np.concatenate([np.zeros(0, dtype=np.int64), *(example.input_ids for example in self.examples)])
         return tokenizer.unknown_in([" ".join(each.texts) for each in records], input_ids, sizes.astype(np.int64))
 
-
-def way_out_of_cuts(encoded: EncodedInput, total: int, longest: int, positions: int) -> str:
-    """Advice where more than a tenth of the texts are longer than `longest` tokens, of a model's `positions`."""
-    if _MUCH * (encoded.truncated + encoded.split) <= total:
-        return ""
-    if longest < positions:
-        return f"; finetune --max-length sets the length, up to {positions:,}"
-    return "; the model takes no more: cut the texts, or pretrain it with a longer training.sequence_length"
+    def notes(self, total: int, longest: int, positions: int) -> list[str]:
+        """Lines about those of `total` texts that are longer than `longest` tokens, of a model's `positions`; where
+        they are more than a tenth, with the way out."""
+        way_out = ""
+        if _MUCH * (self.truncated + self.split) > total:
+            way_out = f"; finetune --max-length sets the length, up to {positions:,}"
+            if longest == positions:
+                way_out = "; the model takes no more: cut them, or pretrain one with a longer training.sequence_length"
+        long = f"texts are longer than {longest} tokens"
+        remarks = {
+            f"{long}; their ends are not seen{way_out}": self.truncated,
+            f"{long}; they are seen in several parts, {len(self.examples):,} in all{way_out}": self.split,
+            f"answers are longer than a window of {longest} tokens has room for, or end in characters that the "
+            "tokenizer leaves out; they are learned as no answer": self.lost,
+        }
+        return [f"{count:,} of {total:,} {remark}" for remark, count in remarks.items() if count]
 
 
 def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, alone: bool = False) -> Rows:

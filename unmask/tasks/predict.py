@@ -23,7 +23,6 @@ from unmask.core.settings import validated
 from unmask.data.settings import Reading
 from unmask.data.sources import InMemory, readable
 from unmask.tasks.files import Columns, Labelled, example_files, read_labelled
-from unmask.tasks.inputs import way_out_of_cuts
 from unmask.tasks.loaded_model import Model, load
 from unmask.tasks.task import Task
 from unmask.train.hardware import choose_device
@@ -99,23 +98,11 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
         note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in data.columns.items()))
     predictions, encoded = loaded.predict_records(data.records, notify=notify or usual_reporter().notify)
     positions = network.config.max_position_embeddings
-    longest = task.max_length or positions
-    way_out = way_out_of_cuts(encoded, len(data.records), longest, positions)
-    for count, what in (
-        (encoded.truncated, "their ends are not seen"),
-        (encoded.split, "they are seen in several parts"),
-    ):
-        if count:
-            note(f"{count:,} of {len(data.records):,} texts are longer than {longest} tokens; {what}{way_out}")
-
+    for line in encoded.notes(len(data.records), task.max_length or positions, positions):
+        note(line)
     rows = _rows(task, data, predictions)
-    figures = {
-        "model": str(loaded.folder),
-        "task": task.kind,
-        "examples": len(rows),
-        "truncated": encoded.truncated,
-        "split": encoded.split,
-    }
+    counts = {"examples": len(rows), "truncated": encoded.truncated, "split": encoded.split}
+    figures = {"model": str(loaded.folder), "task": task.kind, **counts}
     if target is None:
         return Predictions({**figures, "predictions": rows, "_format": form})
     with writing(target):

@@ -279,22 +279,8 @@ def sparse(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -
     return unmask.embedder(base, [corpus], out=tmp_path_factory.mktemp("sparse") / "e", steps=9, settings=SPARSE_RUN)
 
 
-@pytest.mark.parametrize("most", [1, 1 << 25])
-def test_vectors_by_hand(make_model: Callable[..., MaskedLM], monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    """Of two texts of 2 and 3 tokens, text by text and at once."""
-    monkeypatch.setattr(splade, "LOGITS", most)
-    model = make_model()
-    hidden = torch.randn(5, model.config.hidden_size, generator=torch.Generator().manual_seed(0)) * 5
-    vectors = splade_vectors(model, hidden, (2, 3))
-    logits = model.head(hidden, model.encoder.tokens)
-    for vector, rows in zip(vectors, (logits[:2], logits[2:]), strict=True):
-        expected = [math.log(1 + max(0.0, *column)) for column in rows.T.tolist()]
-        np.testing.assert_allclose(vector.tolist(), expected, atol=1e-5)
-        assert 0 < sum(number == 0 for number in expected) < len(expected)
-
-
 @pytest.mark.parametrize(("logits", "places", "least"), [(1, 1, 0.0), (1 << 25, 1 << 22, 0.0), (1 << 25, 64, -2.5)])
-def test_gradients_are_those_of_the_expression(
+def test_vectors_and_gradients_are_those_of_the_expression(
     make_model: Callable[..., MaskedLM], monkeypatch: pytest.MonkeyPatch, logits: int, places: int, least: float
 ) -> None:
     """Of hidden states, the embedding matrix, the bias and the layers before it: of texts one by one and all at once,
@@ -321,7 +307,7 @@ def test_gradients_are_those_of_the_expression(
         assert bool((vectors > 0).float().mean() < 0.2) == (least < 0)
         (vectors * weights).sum().backward()
         learned = {name: each.grad for name, each in model.named_parameters() if each.grad is not None}
-        actual.append({"x": x.grad, **learned})
+        actual.append({"vectors": vectors.detach(), "x": x.grad, **learned})
     assert actual[0].keys() == actual[1].keys() > {"x", "head.bias", "head.dense.weight"}
     for name, gradient in actual[0].items():
         assert gradient is not None

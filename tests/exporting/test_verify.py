@@ -61,19 +61,11 @@ def test_a_change_is_found_by_its_check(model_copy: Path, file: str, change: dic
     assert check in failed(model_copy)
 
 
-@pytest.mark.parametrize(
-    ("layout", "name", "table"),
-    [
-        ("modernbert", "decoder.weight", "model.embeddings.tok_embeddings.weight"),
-        ("bert", "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"),
-    ],
-)
-def test_a_broken_tie(
-    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, layout: str, name: str, table: str
-) -> None:
+def test_a_broken_tie(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
     """A decoder beside the embedding: equal, as transformers writes it; with another number; of another size."""
-    save_model(make_model(layout=layout), tmp_path)
+    save_model(make_model(layout="bert"), tmp_path)
     tokenizer.save(tmp_path, max_length=64)
+    name, table = "cls.predictions.decoder.weight", "bert.embeddings.word_embeddings.weight"
     weights = load_file(tmp_path / "model.safetensors")
     another = weights[table].clone()
     another[4, 2] += 0.5
@@ -107,8 +99,9 @@ def test_a_network_whose_documents_see_each_other(run: unmask.Run, monkeypatch: 
         return forward(self, input_ids_BS, **rows)
 
     monkeypatch.setattr(Encoder, "forward", leaky)
-    found = failed(run.folder)
-    assert {"packed_equals_alone", "padded_equals_unpadded", "transformers_equals_ours"} == set(found)
+    assert failed(run.folder).keys() == {
+        "packed_equals_alone", "padded_equals_unpadded", "transformers_equals_ours",
+    }  # fmt: skip
 
 
 def test_compare_by_hand() -> None:

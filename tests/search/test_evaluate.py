@@ -13,7 +13,7 @@ import pytest
 import unmask
 from tests.command_line import Main
 from tests.conftest import make_text
-from unmask.core.errors import CorpusError, DataError
+from unmask.core.errors import CorpusError, DataError, SettingsError
 from unmask.data.data_folder import MANIFEST
 from unmask.data.survey import fraction
 from unmask.search.known_items import ItemDocument, ItemSettings, crop_task, held_out_rule, read_items, title_task
@@ -201,8 +201,12 @@ def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path) -> Non
     assert bm25["ndcg_at_10"] == pytest.approx((first + second) / 2)
     assert (bm25["mrr_at_10"], bm25["recall_at_1"], bm25["recall_at_10"]) == (1.0, 0.5, 0.75)
     assert actual["warning"] is not None
+    assert list(task["systems"]) == [str(model_folder), "bm25", "tfidf", "both (scores)", "both (ranks)"]
     with pytest.raises(CorpusError, match=r"dev\.tsv: .* test"):
         unmask.evaluate_search(model_folder, folder, split="dev")
+    for other in (model_folder, "bm25"):
+        with pytest.raises(SettingsError, match=str(other)):
+            unmask.evaluate_search(model_folder, folder, against=[other])
     one = unmask.evaluate_search(model_folder, folder, queries=1, baselines=())
     assert one.tasks["judged"]["queries"] == 1
     assert "one query" in (one.warning or "")
@@ -210,17 +214,6 @@ def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path) -> Non
     code, printed, err = main("evaluate-search", model_folder, folder, "--json")
     assert code == 0, err
     assert [actual["uniformity"] for actual in json.loads(printed)["vectors"].values()] == [None]
-
-
-def test_a_model_may_have_a_baselines_name(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And keeps its own figures."""
-    shutil.copytree(model_folder, tmp_path / "bm25")
-    folder = write_beir(tmp_path / "beir")
-    monkeypatch.chdir(tmp_path)
-    both = unmask.evaluate_search("bm25", folder).tasks["judged"]["systems"]
-    assert list(both) == ["./bm25", "bm25", "tfidf", "both (scores)", "both (ranks)"]
-    [alone] = unmask.evaluate_search(model_folder, folder, baselines=()).tasks["judged"]["systems"].values()
-    assert both["./bm25"] == alone
 
 
 @pytest.mark.parametrize(

@@ -70,21 +70,6 @@ def test_posting_lists_in_a_line() -> None:
             search_exactly(csr_array(np.ones((1, 4), dtype=np.float32)), [block], 3)
 
 
-def test_it_finds_what_sentence_transformers_finds() -> None:
-    util = pytest.importorskip("sentence_transformers.util")
-    import torch
-
-    vectors = RNG.normal(size=(3000, 24)).astype(np.float32)
-    theirs = util.semantic_search(
-        torch.from_numpy(QUERIES), torch.from_numpy(vectors), top_k=20, corpus_chunk_size=700,
-        score_function=util.dot_score,
-    )  # fmt: skip
-    ours = search_exactly(QUERIES, blocks_of(vectors, np.arange(len(vectors)), 512), 20)
-    for query, hits in enumerate(theirs):
-        assert [hit["corpus_id"] for hit in hits] == ours.documents_QK[query].tolist()
-        np.testing.assert_allclose([hit["score"] for hit in hits], ours.scores_QK[query], rtol=1e-5)
-
-
 def test_equal_vectors_come_in_the_order_of_their_documents() -> None:
     """Also where products in float32 would tell them apart, and where all vectors of a block are candidates."""
     vectors = np.repeat(VECTORS[:1], 5000, axis=0)

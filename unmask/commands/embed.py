@@ -39,34 +39,21 @@ _UNITS = {"fasta": "sequence", "conll": "sentence", "conllu": "sentence"}
 
 
 class EmbeddedFile(Result):
-    """A file of vectors.
-
-    Attributes:
-        out: The file.
-        dimension: Of a vector.
-        pooling, normalize: How they were made.
-        texts: How many vectors there are.
-        tokens: Of the texts, without special tokens and without what was cut off.
-        long_texts: Texts that were longer than the model.
-        skipped: What was passed over, and how often.
-        seconds: That it took.
-        column, id_column: Where texts and their ids stood; None where the file has no columns.
-    """
+    """A file of vectors."""
 
     out: str
     dimension: int
     pooling: str
     normalize: bool
-    texts: int
-    tokens: int
-    long_texts: int
-    skipped: dict[str, int]
+    texts: int  # and so vectors
+    tokens: int  # of the texts, without special tokens and without what was cut off
+    long_texts: int  # that were longer than the model
+    skipped: dict[str, int]  # reason to number
     seconds: float
-    column: TextColumn | None
+    column: TextColumn | None  # where texts and their ids stood; None where the file has no columns
     id_column: str | None
 
     def shown(self) -> Iterator[Shown]:
-        """A line."""
         yield (
             f"{self.texts:,} texts, {self.tokens:,} tokens, {amount(self.texts / self.seconds, 'texts')} a second; "
             f"vectors of {self.dimension} in {self.out}"
@@ -166,8 +153,8 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             note(f"a text's vector is {made}{', divided by its length' if normalize else ''}")
             notify = notify or usual_reporter().notify
             with vector_file(target, dimension) as add:
-                done = _embed_texts(texts, vectors_of, add, target, notify, shift=int(not is_file))
-                num_texts, num_tokens, num_long = done
+                counts = _embed_texts(texts, vectors_of, add, target, notify, shift=int(not is_file))
+                num_texts, num_tokens, num_long = counts
     for reason, number in texts.skipped.items():
         note(f"passed over: {number:,} {reason}")
     if num_long:
@@ -217,16 +204,14 @@ def _embed_texts(
 def _whole_texts(file: Documents, *, gaps: bool) -> Iterator[Document]:
     """The texts. Without `gaps` none may follow an empty one, so that numbers of rows are those of texts."""
     source = file.sources[0]
-    unit = "row" if source.is_table else _UNITS.get(source.kind, "line")
+    path, unit = source.path, "row" if source.is_table else _UNITS.get(source.kind, "line")
     for number, text in enumerate(file, 1):
-        path = file.sources[0].path
         if not text.last:
             raise CorpusError(f"{path}: a text is longer than {LONGEST_ROW:,} characters; cut it")
         if not gaps and file.skipped[EMPTY]:
             raise CorpusError(
-                f"{path}: {unit} {number} has no text, and others follow it, so rows of a .npy file, which keeps no "
-                "ids, would not be those of this file; write a .parquet file, which keeps them, or take the empty ones "
-                "out",
+                f"{path}: {unit} {number} has no text, so the rows of a .npy file, which keeps no ids, would not be "
+                "those of this file; write a .parquet file, which keeps them, or take the empty texts out",
                 options=["out"],
             )
         yield text

@@ -34,8 +34,15 @@ from unmask.tokenizer.tokenizer import EncodedText, Tokenizer
 from unmask.train.contrast import DOCUMENT, FIRST, PAIR, SECOND, SIDE, TEXT, WRONG
 from unmask.train.settings import AdamWSettings, CheckpointSettings, MuonSettings
 
+# Kinds of pairs of documents: two spans of the same part of one; its title and a span; what stands before the border of
+# two paragraphs and what stands after it, which may be several paragraphs, or parts of them. And how often each is
+# drawn where a document has several.
+#
+# Source: crops: Izacard et al. 2022 (Contriever), section 3; titles: Reimers and Gurevych's sets of title and body, as
+# in Wang et al. 2022 (E5), section 3; neighbours: Neelakantan et al. 2022 (cpt-text), section 3.
 KINDS = ("crops", "titles", "neighbours")
 CROPS, TITLES, NEIGHBOURS = range(3)
+_WEIGHTS = (1.0, 1.0, 0.5)
 MOST_HELD = 512  # pairs of a kind
 _LEAST_ROW = 128  # positions
 _ORDER, _DRAW, _HELD, _GIVEN = 17, 18, 19, 20  # set these draws apart from others of the same seed
@@ -46,34 +53,6 @@ Length = Annotated[int, Field(ge=1)]
 
 # ----------------------------------------
 # Settings.
-
-
-class PairKinds(Settings):
-    """Which pairs are made of documents, and how often each kind is where a document has several.
-
-    Attributes:
-        crops: Two spans of the same part of a document.
-        titles: The title, and a span of the document.
-        neighbours: What stands before the border of two paragraphs, and what stands after it; that may be more than
-            one paragraph, or a part of one.
-
-    Source: crops: Izacard et al. 2022 (Contriever), section 3; titles: Reimers and Gurevych's sets of title and body,
-    as in Wang et al. 2022 (E5), section 3; neighbours: Neelakantan et al. 2022 (cpt-text), section 3.
-    """
-
-    crops: Weight = 1.0
-    titles: Weight = 1.0
-    neighbours: Weight = 0.5
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if not any(self.weights):
-            raise ValueError("all kinds of pairs have the weight 0; give one of them more")
-        return self
-
-    @property
-    def weights(self) -> tuple[float, float, float]:
-        return self.crops, self.titles, self.neighbours
 
 
 class PairColumns(Reading):
@@ -126,7 +105,6 @@ class EmbedderSettings(Settings):
     """How an embedding model is trained.
 
     Attributes:
-        kinds: Which pairs are made of documents.
         first_lengths, second_lengths: Tokens of the two crops of a pair, from the least to the most; in between all
             orders of magnitude are equally likely. Queries are short and passages are long.
         part_tokens: Documents are gone through in parts of about so many tokens, and crops of a pair are of one part.
@@ -163,7 +141,6 @@ class EmbedderSettings(Settings):
         card: What the user says of the model for its card.
     """
 
-    kinds: PairKinds = PairKinds()
     columns: PairColumns = PairColumns()
     first_lengths: tuple[Length, Length] = (8, 64)
     second_lengths: tuple[Length, Length] = (16, 128)
@@ -328,7 +305,6 @@ def pair_parts(texts: TokenTexts, settings: EmbedderSettings, *, held: bool) -> 
     room = end - begin
     both = settings.first_lengths[0] + settings.second_lengths[0]
     can = np.stack([room >= both, (title_end > title_begin) & (room >= shortest), num_borders > 0], 1)
-    can &= np.array(settings.kinds.weights) > 0
     key = texts.cluster[documents][owner]
     parts = PairParts(begin, end, title_begin, title_end, key, can, first, num_borders, borders)
     return parts.chosen(np.flatnonzero(can.any(1)))
@@ -352,7 +328,7 @@ class PairDrawer:
         counters = (chosen * np.int64(GOLDEN)) ^ np.int64(key)
         uniform = [_uniform(mix(counters + n)) for n in range(_NEXT)]
         if kind is None:
-            ends = np.cumsum(parts.can * np.array(settings.kinds.weights), axis=1)
+            ends = np.cumsum(parts.can * np.array(_WEIGHTS), axis=1)
             kinds = np.asarray((uniform[0][:, None] * ends[:, -1:] >= ends).sum(1).clip(max=2))
         else:
             kinds = np.full(len(chosen), kind)

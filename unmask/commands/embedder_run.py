@@ -52,8 +52,6 @@ from unmask.core.files import ClaimedFolder, file_sha256, read_object, whole_fol
 from unmask.core.hashing import mix_ints
 from unmask.core.interruption import Interruption
 from unmask.core.results import Reporter
-from unmask.core.settings import validated
-from unmask.data.data_folder import MANIFEST, load_manifest
 from unmask.data.rows import Cursor, Rows
 from unmask.data.settings import CorpusSettings, Reading
 from unmask.data.sources import Named, keep_as_files
@@ -64,7 +62,7 @@ from unmask.model.folder import files_checked, load_model, write_checksums
 from unmask.model.pooling import SPLADE, write_sentence_files
 from unmask.report.cards import write_embedder_card
 from unmask.report.pages import write_embedder_report
-from unmask.search.known_items import HELD_OUT
+from unmask.search.known_items import HELD_OUT, prepared_rule
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import Callback, EvaluationTimes, StepReport, read_metrics
 from unmask.train.checkpoints import checkpoint_path, fit, load_checkpoint, place_model
@@ -105,7 +103,7 @@ class EmbedderPlan:
     has_head: bool
     makes_sparse: bool  # the model makes sparse vectors already
     origin: Origin  # what the model is, for the card
-    texts: Sequence[Named]  # to learn from beside pairs, as the user named them
+    texts: Sequence[Named]  # to learn from beside pairs
     files: Sequence[Path]  # those of them that are files
     pairs: Path | None  # of the user's own
     settings: EmbedderSettings  # with crops that fit the model
@@ -118,9 +116,9 @@ class EmbedderPlan:
 class EmbedderRun(Callback):
     """From a plan to a trained model in a folder, or to an interruption.
 
-    Of its own trainer it is the callback that mines hard negatives, evaluates, and ends a training whose held-out loss
-    has not fallen for too long. Rank 0 reads the text, which the others find in the folder, and writes there. A folder
-    that holds the training already (`goes_on`) must hold the same, and its text is not read again.
+    It is a callback of its own trainer, which mines hard negatives, evaluates, and ends a training whose held-out loss
+    has not fallen for too long. Rank 0 reads the text, which the others find in the folder, and writes there. The text
+    of a training that `goes_on` is not read again.
     """
 
     def __init__(
@@ -211,9 +209,8 @@ class EmbedderRun(Callback):
             texts.save(file)
         # What the training is about; of this, what decides the weights wherever its files lie is the fingerprint.
         rule = plan.corpus
-        if plan.files and is_prepared(plan.files):  # prepared data has a rule of its own
-            where = str(plan.files[0] / MANIFEST)
-            rule = validated(CorpusSettings, load_manifest(plan.files[0]).settings["corpus"], where=where)
+        if plan.files and is_prepared(plan.files):
+            rule = prepared_rule(plan.files[0])
         content = {
             "model": plan.origin.checkpoint,
             "model_sha256": plan.origin.sha256,
@@ -237,10 +234,8 @@ class EmbedderRun(Callback):
         return data, hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
     def run(self, interruption: Interruption, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
-        """Trains from the last checkpoint on, writes everything, and returns the summary.
-
-        Callbacks of the user are called before evaluations and checkpoints.
-        """
+        """Trains from the last checkpoint on, writes everything, and returns the summary. Callbacks of the user are
+        called before evaluations and checkpoints."""
         settings, training, state, note = self.settings, self.training, self.state, self.reporter.note
         model, negatives, patience = state.model, self.root / "negatives.safetensors", settings.patience
         dimensions = settings.dimensions_for(model.config.hidden_size)
@@ -280,8 +275,8 @@ class EmbedderRun(Callback):
     def begin_sparse(self) -> None:
         """Makes vectors that are to be sparse begin sparse, where the model does not make such already.
 
-        What a number that is added to all logits does, the loss of masked tokens does not see (`surplus`). It is seen
-        in every n-th row of the first batch: rows are packed by length, and all lengths are to be among them.
+        The loss of masked tokens does not see a number that is added to all logits (`surplus`). It is estimated from
+        every n-th row of the first batch: rows are packed by length, and all lengths are to be among them.
         """
         if self.settings.sparse is None or self.plan.makes_sparse:
             return
@@ -301,13 +296,11 @@ class EmbedderRun(Callback):
             self.reporter.note(f"all logits are less by {less:.2f}, so that vectors are sparse from the beginning")
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
-        """Mines, evaluates and stops, each when it is time."""
         settings, stream = self.settings, self.stream
         mining, file = settings.hard_negatives, self.root / "negatives.safetensors"
         if mining is not None and stream.negatives is None and mining.after <= report.progress < 1.0:
 
-            def look() -> None:
-                """Keeps them for a training that goes on."""
+            def look() -> None:  # into a file, for a training that goes on
                 content = {"parts": mine(self.state.model, stream, mining, self.kind), "step": np.array([report.step])}
                 write_atomically(file, save(content))
 
@@ -485,17 +478,13 @@ def measure(
 
 
 def mine(model: MaskedLM, stream: PairStream, settings: HardNegatives, kind: VectorKind) -> Ints:
-    """Hard negatives [I, K] of all parts of documents that have two crops; -1 where there are fewer. Memory is two
-    vectors for each part, or what is not 0 of sparse ones, and half a gigabyte.
-
-    Source: Moreira et al. 2024 (NV-Retriever), section 3.2.
-    """
+    """Hard negatives [I, K] of all parts of documents that have two crops (see `HardNegatives`); -1 where there are
+    fewer. Memory is two vectors for each part, or what is not 0 of sparse ones, and half a gigabyte."""
     parts, config = stream.drawer.parts, model.config
     usable = np.flatnonzero(parts.can[:, CROPS])
     key = mix_ints(_MINE, stream.settings.seed)
     size = min(_PARTS, _NUMBERS // (2 * (config.hidden_size if kind.unit else config.vocab_size)))
-    firsts: list[Tensor] = []  # vectors of the two texts of a pair of each part
-    seconds: list[Tensor] = []
+    firsts, seconds = list[Tensor](), list[Tensor]()  # vectors of the two texts of a pair of each part
     with evaluating(model):
         for begin in range(0, len(usable), size):
             pairs = stream.drawer.draw(usable[begin : begin + size], key, kind=CROPS)
@@ -522,7 +511,7 @@ def mine(model: MaskedLM, stream: PairStream, settings: HardNegatives, kind: Vec
 
 
 def load_negatives(file: Path, step: int) -> Ints | None:
-    """Those that were mined by a step; None where that was not done yet. A RunError says where it is damaged."""
+    """Those that were mined by a step; None where that was not done yet."""
     if not file.is_file():
         return None
     try:

@@ -83,9 +83,7 @@ def worst(checks: Sequence[Check]) -> Check:
 
 @dataclass(frozen=True)
 class CheckedModel:
-    """A model folder that is checked or exported. Each part is read when it is first asked for, so that a broken one
-    hides no other.
-    """
+    """A model folder that is checked or exported. Parts are read when they are used: a broken one hides no other."""
 
     folder: Path  # with config.json, weights and tokenizer
     hub: HubName | None = None  # the name by which the hub has it; None for a folder
@@ -123,10 +121,8 @@ class CheckedModel:
 
     @cached_property
     def purpose(self) -> str | None:
-        """`task` of a fine-tuned model, `sparse` of one that makes sparse vectors, else None.
-
-        None also where config.json or modules.json cannot be read: checks report that.
-        """
+        """`task` of a fine-tuned model, `sparse` of one that makes sparse vectors, else None, also where config.json or
+        modules.json cannot be read: checks report that."""
         try:
             is_sparse = module_file(self.folder, "SpladePooling") is not None
             return "task" if does_task(self.config) else "sparse" if is_sparse else None
@@ -141,12 +137,11 @@ class CheckedModel:
 
     @cached_property
     def probe(self) -> tuple[Tensor, ...]:
-        """The inputs on which forms of a model are compared: three texts of random tokens, int64 [S], always the same.
+        """Inputs on which forms of a model are compared: three texts of random tokens, int64 [S], always the same.
 
-        They have 1/2, 1/3 and the rest of at most 192 positions, and every sixth is masked. The masks matter. Without
-        them a trained model is outside of what it knows, and its attention may be so sharp that rounding in float32
-        alone changes logits by hundredths (measured on a model of ten minutes' training: 0.05 between transformers and
-        us without masks, 0.00005 with them).
+        They have 1/2, 1/3 and the rest of at most 192 positions. Every sixth is masked: without masks a trained model's
+        attention may be so sharp on random tokens that rounding in float32 alone changes logits by hundredths (measured
+        on a model of ten minutes' training: 0.05 between transformers and us without masks, 0.00005 with them).
         """
         config = self.network.config
         length = min(config.max_position_embeddings, 192)  # more than the usual local window of 128 reaches
@@ -165,10 +160,8 @@ class CheckedModel:
         }
 
     def padded(self) -> dict[str, Tensor]:
-        """A row for each text of the probe, filled up to the longest, as transformers takes them.
-
-        The types change in the middle of each text, so that a model which has types is seen to use them.
-        """
+        """A row for each text of the probe, filled up to the longest, as transformers takes them. Types change in the
+        middle of each text, so that a model which has types is seen to use them."""
         types = [(torch.arange(len(ids)) >= len(ids) // 2).long() for ids in self.probe]
         return {
             "input_ids": pad_sequence(list(self.probe), batch_first=True, padding_value=self.tokenizer.special.pad),
@@ -177,10 +170,8 @@ class CheckedModel:
         }
 
     def run(self, input_ids_BS: Tensor, **rows: Tensor) -> Tensor:
-        """Our network's logits [B, S, V], or the hidden states where the folder holds no head.
-
-        With gradients, so that the compiled loops run that trained it.
-        """
+        """Our network's logits [B, S, V], or the hidden states where the folder holds no head; with gradients, so that
+        the compiled loops run that trained it."""
         network = self.network
         hidden_BSD = network.encoder(input_ids_BS, **rows)
         return (network.head(hidden_BSD, network.encoder.tokens) if self.has_head else hidden_BSD).detach()
@@ -192,10 +183,8 @@ class CheckedModel:
         return splade_vectors(network, network.encoder(**self.packed())[0], tuple(map(len, self.probe)))
 
     def task_outputs(self) -> list[Tensor]:
-        """Of each of the probe's texts the outputs [N, C] of the fine-tuned model, packed, as `predict` makes them.
-
-        N are the positions that the task's head looks at: the first one, or all of the text.
-        """
+        """Of each of the probe's texts the outputs [N, C] of the fine-tuned model, packed, as `predict` makes them, at
+        the positions that the task's head looks at: the first one, or all of the text."""
         types_BS, examples = self.padded()["token_type_ids"].numpy(), []
         for row, ids in enumerate(self.probe):
             positions = np.arange(1 if self.task.task_head.pooling == "first" else len(ids))
@@ -205,7 +194,7 @@ class CheckedModel:
 
 
 def open_checked_model(folder: str | Path) -> CheckedModel:
-    """Finds a model by its folder, that of its run, or its name on the hub; a ModelError where it is none of ours."""
+    """Finds a model by its folder, that of its run, or its name on the hub."""
     subject = CheckedModel(find_weights(folder), hub_name(folder))
     try:
         kind = subject.config.get("model_type")
@@ -264,10 +253,8 @@ KINDS = (EMBED, FILL, SPLADE, *TASKS.values())
 
 
 def kinds_of(subject: CheckedModel) -> tuple[GraphKind, ...]:
-    """What a model can be exported as: fine-tuned, its task; else vectors, and masks filled where it has the head.
-
-    Where vectors are sparse, both are one graph. A head of a task that cannot be read is a ModelError.
-    """
+    """What a model can be exported as: fine-tuned, its task; else vectors, and masks filled where it has the head; one
+    graph for both where vectors are sparse."""
     if subject.purpose == "task":
         return (TASKS[subject.task.architecture],)
     if subject.purpose == "sparse":
@@ -276,12 +263,7 @@ def kinds_of(subject: CheckedModel) -> tuple[GraphKind, ...]:
 
 
 class Graph(nn.Module):
-    """A function of `input_ids` and `attention_mask`, and `token_type_ids` where the layout has several types.
-
-    Raises:
-        ModelError: The folder asks for a pooling that is not offered, transformers runs the model here too, or there
-            is no head to make sparse vectors of.
-    """
+    """A function of `input_ids` and `attention_mask`, and `token_type_ids` where the layout has several types."""
 
     def __init__(self, subject: CheckedModel, kind: GraphKind) -> None:
         super().__init__()

@@ -12,8 +12,6 @@ from __future__ import annotations
 import json
 import logging
 import math
-import os
-import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -26,7 +24,7 @@ from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
 from unmask.core.errors import ModelError, RunError, SettingsError
-from unmask.core.files import ClaimedFolder, locked, typed
+from unmask.core.files import ClaimedFolder, locked, typed, whole_folder
 from unmask.core.hub import CONFIG
 from unmask.core.public import public
 from unmask.core.remote import refused
@@ -159,19 +157,10 @@ def export(
     log.info("exporting %s, %s parameters", subject.folder, f"{subject.network.num_parameters:,}")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        made = out.with_name(f"{out.name}.partial")  # what a kill has left is taken away
         with locked(out):
             place.check(overwrite=overwrite)
-            try:
-                shutil.rmtree(made, ignore_errors=True)
-                made.mkdir()
+            with whole_folder(out) as made:
                 written = _write(subject, made, kinds, int8=int8)
-                out.mkdir(exist_ok=True)
-                place.clear(place.ours)
-                for new in made.iterdir():
-                    os.replace(new, out / new.name)
-            finally:
-                shutil.rmtree(made, ignore_errors=True)
     except OSError as error:
         raise RunError(f"{out}: the export cannot be written ({error.strerror or error})") from error
     return Export(str(model), out, written)
@@ -234,10 +223,8 @@ def onnx_equals_ours(subject: CheckedModel, file: Path, kind: GraphKind) -> Chec
 
 
 def int8_follows_ours(subject: CheckedModel, file: Path, kind: GraphKind) -> Check:
-    """A graph with 8-bit weights gives numbers that correlate with ours.
-
-    The difference is reported, not judged, and so are the cosines of its vectors with ours.
-    """
+    """A graph with 8-bit weights gives numbers that correlate with ours. The difference is reported, not judged, and so
+    are the cosines of its vectors with ours."""
     outputs = compared_outputs(subject, file, kind)
     ours = torch.cat([each.flatten() for _, each, _ in outputs])
     theirs = torch.cat([each.flatten() for _, _, each in outputs])

@@ -176,10 +176,8 @@ def probe_texts(tokenizer: Tokenizer) -> list[str]:
 
 
 def tokenizer_round_trip(subject: CheckedModel) -> Check:
-    """Text to ids and back: no letter is lost or added, and what comes back has ids that come back too.
-
-    White space is not compared, nor are the ids of the first way: decoders bring punctuation closer to words.
-    """
+    """Text to ids and back: no letter is lost or added, and what comes back has ids that come back too. White space is
+    not compared, nor are the ids of the first way: decoders bring punctuation closer to words."""
     tokenizer, wrong, count = subject.tokenizer, [], 0
     unknown, normalizer = tokenizer.special.unk, tokenizer.backend.normalizer
     for text in probe_texts(tokenizer):
@@ -228,10 +226,8 @@ def sparse_vectors_equal_ours(subject: CheckedModel) -> Check:
 
 
 def tokenizer_in_transformers(subject: CheckedModel) -> Check:
-    """`AutoTokenizer` gives the same ids to the same texts, masks included, and knows the same special tokens.
-
-    Pairs of texts have token types exactly where the model has several.
-    """
+    """`AutoTokenizer` gives the same ids to the same texts, masks included, and knows the same special tokens; pairs of
+    texts have token types exactly where the model has several."""
     ours, theirs = subject.tokenizer, _from_pretrained(subject.folder, "AutoTokenizer")
     mask = ours.token(ours.special.mask)
     texts = probe_texts(ours)
@@ -258,11 +254,8 @@ def tokenizer_in_transformers(subject: CheckedModel) -> Check:
 
 
 def task_head_equals_ours(subject: CheckedModel) -> Check | str:
-    """The same logits of a fine-tuned model's task, of texts that share rows here and are padded there.
-
-    Not made where transformers has no such class, or where the model was fine-tuned elsewhere with a head that is not
-    read here.
-    """
+    """The same logits of a fine-tuned model's task, of texts that share rows here and are padded there. Not made where
+    transformers has no such class, or where the model was fine-tuned elsewhere with a head that is not read here."""
     import transformers
 
     architecture = next(iter(subject.config.get("architectures") or []), "")
@@ -287,9 +280,8 @@ def task_head_equals_ours(subject: CheckedModel) -> Check | str:
 
 
 def load_network(subject: CheckedModel, auto: str | None = None) -> Callable[[dict[str, Tensor]], Tensor]:
-    """The outputs of transformers' model, in evaluation mode and float32, as a function of its inputs; a ModelError
-    where it cannot load it, or finds no value for a weight that the outputs need. The class `auto` is by default that
-    of masked language models or, without a head, of bare encoders."""
+    """The outputs of transformers' model, in evaluation mode and float32, as a function of its inputs. The class `auto`
+    is by default that of masked language models or, without a head, of bare encoders."""
     # No output of masked language models and bare encoders needs BERT's pooler, which may be missing.
     default = "AutoModelForMaskedLM" if subject.has_head else "AutoModel"
     model, report = _from_pretrained(subject.folder, auto or default, output_loading_info=True)

@@ -173,14 +173,11 @@ def write_task_card(
     """Writes the card of a fine-tuned model.
 
     Args:
-        folder: Of the model.
-        task: What it does.
         summary: As in summary.json.
-        settings: Of the fine-tuning; `card` says what only the user knows.
         files: Names of the files: train, validation and perhaps test.
         classes: How many examples of the training file have each class or tag; empty where there are none.
         max_length: Longest input in tokens, special tokens included.
-        origin: What it was before.
+        origin: What the model was before.
     """
     own = task.task_head.own
     columns: Mapping[str, str] = own.get("columns", {})
@@ -191,11 +188,7 @@ def write_task_card(
         tags=("unmask", task.pipeline, task.kind.replace("_", "-")),
         base=() if settings.initial_weights == "random" else origin.base_models,
         figures=[
-            (
-                files[part],
-                part,
-                {_shown_name(name): (_HUB_NAMES.get(name, name), value) for name, value in metrics.items()},
-            )
+            (files[part], part, {_shown_name(name): (_HUB_NAMES.get(name, name), metrics[name]) for name in metrics})
             for part, (key, _) in _PARTS.items()
             if (metrics := summary.get(key))
         ],

@@ -1,8 +1,7 @@
 """Pages of a pretraining, an audit of masking, a comparison, a fine-tuning and an embedder.
 
-Each is one file that needs nothing else.
-
-All pages are templates of Jinja2, in `templates/`; a function here gathers the values of one.
+Each is one file that needs nothing else: no script, no font, no picture from elsewhere. All are templates of Jinja2, in
+`templates/`; a function here gathers the values of one.
 """
 
 from __future__ import annotations
@@ -54,14 +53,9 @@ def write_report(
     after: Sequence[Sequence[Any]],
     remark: str | None = None,
 ) -> None:
-    """Writes the page of a pretraining. It needs nothing but itself: no script, no font, no picture from elsewhere.
+    """Writes the page of a pretraining, of its recipe by section and its summary as in summary.json.
 
     Args:
-        path: The file.
-        recipe: Settings by section.
-        manifest: Of the data.
-        summary: As in summary.json.
-        metrics: The lines of metrics.jsonl.
         before, after: Held-out lines with the predictions of the untrained and of the trained model: tokens with
             `token`, `space_before`, `predicted` and `probability`.
         remark: What the reader must know of the result, if anything.
@@ -146,7 +140,7 @@ def write_audit(
 
     Args:
         path: The file.
-        data: What was audited, in words.
+        data: Of which, in words.
         shown: The result's tables and lines.
         strategies: By strategy the figures of its `unmask.measure.masking.Audit`, to plot.
         groups: By strategy a table of its units that stands below the plots, where there is one.
@@ -219,11 +213,8 @@ def write_finetune_report(
     classes: tuple[Sequence[str], Sequence[str]],
     files: Mapping[str, str],
 ) -> None:
-    """Writes the page of a fine-tuning. It needs nothing but itself.
-
-    `history` are the lines of metrics.jsonl, `classes` the right and the predicted ones of the validation file (empty
-    where the task has none), `files` their names by what they are for.
-    """
+    """Writes the page of a fine-tuning. `history` are the lines of metrics.jsonl, `classes` the right and the predicted
+    ones of the validation file (empty where the task has none), `files` their names by what they are for."""
     right, predicted = classes
     rows = []
     if right:
@@ -277,10 +268,8 @@ def defined(value: float | None) -> str:
 
 
 def confusion_plot(right: Sequence[str], predicted: Sequence[str]) -> str:
-    """How often which class is taken for which. Shades are shares of the right class's examples.
-
-    More than 24 classes are cut to the commonest, with all others as one.
-    """
+    """How often which class is taken for which; shades are shares of the right class's examples. More than 24 classes
+    are cut to the commonest, with all others as one."""
     from sklearn.metrics import confusion_matrix
 
     counts = Counter([*right, *predicted])
@@ -316,7 +305,6 @@ RECALL_HEADS = ("held-out pairs", "number", "recall@1 before", "after", "recall@
 def write_embedder_report(
     path: Path, *, summary: Mapping[str, Any], settings: Mapping[str, Any], metrics: Metrics
 ) -> None:
-    """Writes the page, of a summary as in summary.json. It needs nothing but itself."""
     headline = []
     before, after = summary["before"], summary["after"]
     if after is not None:

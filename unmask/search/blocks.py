@@ -152,7 +152,6 @@ def _reading(file: Path) -> Iterator[None]:
 
 
 def stored_postings(vectors: Any) -> NDArray[np.int32]:
-    """Posting lists of a `csr_array`, in a line."""
     lists = vectors.tocsc()
     return np.concatenate([lists.indptr, lists.indices, lists.data.view(np.int32)], dtype="<i4", casting="same_kind")
 
@@ -296,9 +295,8 @@ class StoredIndex:
         state: The state, where it is not the one that `index.json` has.
         before: A state of this index that was opened before: files that were compared then are not compared again.
 
-    Raises:
-        DataError: There is none, it is not whole, or damaged; later, where a file is damaged.
-        FileNotFoundError: Later: a file is not there, perhaps since the index has another state by now.
+    Its methods raise `DataError` where a file is damaged, and `FileNotFoundError` where it is not there, perhaps since
+    the index has another state by now.
     """
 
     def __init__(self, root: Path, *, state: IndexState | None = None, before: StoredIndex | None = None) -> None:
@@ -393,8 +391,7 @@ class StoredIndex:
     # Source: Malkov and Yashunin 2018 (Efficient and robust approximate nearest neighbor search using HNSW graphs).
 
     def search_by_graph(self, queries_QD: NDArray[np.float32], top_k: int) -> Ranking:
-        """The nearest documents among the passages that the graph finds; as `search_exactly`. Raises `DataError` where
-        the graph is damaged, or of other vectors."""
+        """The nearest documents among the passages that the graph finds; as `search_exactly`."""
         from usearch.index import Index
 
         assert self.state.graph is not None
@@ -405,9 +402,8 @@ class StoredIndex:
             graph = Index.restore(str(file), view=True)
         except (RuntimeError, OSError, ValueError) as error:
             raise damaged(file, error) from error
-        if graph is None or graph.ndim != queries_QD.shape[1] or len(graph) != num_passages:
-            what = "no graph" if graph is None else f"{len(graph):,} vectors of {graph.ndim} numbers"
-            raise damaged(file, f"{what}, not {num_passages:,} vectors")
+        if graph is None:
+            raise damaged(file, "no graph of this usearch")
         count = min(num_passages, max(_LEAST_PASSAGES, _PASSAGES_A_DOCUMENT * top_k))
         near = np.atleast_2d(graph.search(queries_QD, count).keys).astype(np.int64)
         rankings = []

@@ -69,7 +69,6 @@ class SearchEncoder:
         return hashlib.sha256("".join(parts).encode()).hexdigest()
 
     def passages(self, parts: Iterable[DocumentPart]) -> Iterator[TextPassage]:
-        """The passages of documents, as long as the settings say."""
         how = self.settings
         lengths = {"passage_tokens": how.passage_tokens, "overlap_tokens": how.overlap_tokens}
         return cut_passages(parts, self.model.tokenizer, **lengths, prompt=how.document_prompt)
@@ -108,14 +107,8 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
     precision: Precision = "float32",
     strict: bool = False,
 ) -> SearchEncoder:
-    """Loads a model for search.
-
-    Args:
-        model: A model, its folder, or its name on the hub.
-        pooling, similarity, query_prompt, document_prompt, passage_tokens, overlap_tokens: As for `EncodingSettings`;
-            None: what the model's folder says.
-        precision, strict: As for `load`.
-    """
+    """Loads a model for search. Arguments as for `EncodingSettings`, where None takes what the model's folder says, and
+    as for `load`."""
     loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
     folder = loaded.folder
     # How a passage is pooled. It fetches the folder's small files from the hub, so it is first.

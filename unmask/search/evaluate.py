@@ -215,9 +215,9 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     searches: dict[str, ModelSearch] = {}
     for each, chosen in ((model, options), *((other, {}) for other in against)):
         called = str(each.folder if isinstance(each, Model) else each)
-        called = f"./{called}" if called in _LEXICAL else called  # a folder with the name of a baseline
-        if called in searches:
-            raise SettingsError(f"against {called}: this model is there already; name others", options=("against",))
+        if called in (*searches, *_LEXICAL):
+            reason = "names a baseline (give ./ before it)" if called in _LEXICAL else "is there already; name others"
+            raise SettingsError(f"the model {called} {reason}", options=("against",))
         searches[called] = ModelSearch(open_encoder(each, precision=precision, strict=strict, **chosen))
     name, of_model = next(iter(searches.items()))
 

@@ -63,13 +63,8 @@ def blocks_of(vectors_ND: Vectors, documents_N: NDArray[np.int64], size: int = B
 
 
 def search_exactly(queries_QD: Vectors, blocks: Iterable[VectorBlock], top_k: int) -> Ranking:
-    """The documents whose nearest passage has the highest inner product with each query.
-
-    Args:
-        queries_QD: float32; sparse where the blocks are.
-        blocks: All passages, in order. Their sizes change time and memory, never the result.
-        top_k: Documents a query, at least 1.
-    """
+    """The `top_k` documents whose nearest passages have the highest inner product with each query (float32; sparse
+    where the blocks are). Sizes of blocks change time and memory, never the result."""
     if top_k < 1:
         raise SettingsError(f"top_k takes a number from 1 on, not {top_k}", options=("top_k",))
     num_queries, width = queries_QD.shape
@@ -99,7 +94,7 @@ def joined(rankings: list[Ranking]) -> Ranking:
 
 
 class _Candidates(NamedTuple):
-    """Passages of a block that may be among the best: numbers of queries and passages, and exact scores; [C] each."""
+    """Passages of a block that may be among the best, with exact scores; [C] each."""
 
     queries: NDArray[np.int64]
     passages: NDArray[np.int64]

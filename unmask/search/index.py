@@ -215,12 +215,9 @@ class Index(Readable):
             strict=strict,
         )
         if approximate and encoder.is_sparse:
-            raise SettingsError(
-                "approximate: a graph is made of dense vectors; sparse ones have posting lists instead",
-                options=("approximate",),
-            )
-        no_graph = why_no_graph()
-        if approximate and no_graph is not None:
+            reason = "a graph is made of dense vectors; sparse ones have posting lists instead"
+            raise SettingsError(f"approximate: {reason}", options=("approximate",))
+        if approximate and (no_graph := why_no_graph()) is not None:
             raise RunError(f"approximate: {no_graph}", options=("approximate",))
         folder, notify = IndexFolder(Path(out)), notify or usual_reporter().notify
         named = paths_or_texts(texts) or []
@@ -229,16 +226,16 @@ class Index(Readable):
         ways = {"resume": resume, "overwrite": overwrite, "clears": folder.inputs}
         with folder.claimed.entered(**ways, inputs=inputs):  # type: ignore[arg-type]
             paths = list(keep_as_files(named, folder.root, reuse=resume, notify=notify))
-            reading = {"column": column, "id_column": id_column, "title_column": title_column, "documents": documents}
+            columns = column if column is None or isinstance(column, str | int) else list(column)
+            reading = {"column": columns, "id_column": id_column, "title_column": title_column, "documents": documents}
             files = DocumentFiles(paths, **reading, encoding=encoding, within=folder.root)  # type: ignore[arg-type]
-            is_plain = column is None or isinstance(column, str | int)
             loaded = encoder.model
             settings = IndexSettings(
                 model=str(loaded.hub or loaded.folder.absolute()),
                 fingerprint=encoder.fingerprint(),
                 dimension=encoder.width,
                 files=[files.name_of(source) for source in files.sources],
-                reading=reading | {"column": column if is_plain else list(column)},  # type: ignore[arg-type]
+                reading=reading,
                 encoding=encoder.settings,
                 precision=loaded.precision,
             )
@@ -398,7 +395,6 @@ class Index(Readable):
     def _finish(
         self, old: StoredIndex, state: IndexState, gone_P: NDArray[np.bool_], note: Callable[[str], None], start: float
     ) -> IndexChange:
-        """Makes a state that of the index."""
         is_large = state.passages > APPROXIMATE_FROM and state.settings.encoding.pooling != SPLADE
         if state.graph is None and (is_large or old.state.graph is not None):
             state = _linked(old.folder, state, note)

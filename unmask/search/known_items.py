@@ -195,13 +195,8 @@ def _chosen(numbers: Sequence[int], texts: Sequence[str], settings: ItemSettings
 def read_items(
     paths: Sequence[str | Path], model: Path, settings: ItemSettings
 ) -> tuple[list[ItemDocument], list[str], Counter[str]]:
-    """Reads the documents of a text that are searched; memory grows with these, and by a hash for each other document.
-
-    The model's folder may be that of a run, which says what it held out.
-
-    Returns:
-        The documents in the order of the text; how they were read, in lines; what was passed over: reason to number.
-    """
+    """The documents of a text that are searched, in its order; how they were read, in lines; and what was passed over:
+    reason to number. Memory grows with these documents, and by a hash for each other one."""
     run, rule = held_out_rule(model)
     changes = {name: getattr(settings, name) for name in ("column", "documents", "encoding")}
     values = rule.model_dump() | {name: value for name, value in changes.items() if value is not None}
@@ -265,9 +260,12 @@ def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:
     prepared = next((folder for folder in data if (folder / MANIFEST).is_file()), None)
     if not (run / "recipe.toml").is_file() or prepared is None:
         return None, CorpusSettings()
-    corpus = load_manifest(prepared).settings["corpus"]
-    rule = validated(CorpusSettings, corpus, where=str(prepared / MANIFEST))
-    return run, rule.model_copy(update={"encoding": None})
+    return run, prepared_rule(prepared).model_copy(update={"encoding": None})
+
+
+def prepared_rule(data: Path) -> CorpusSettings:
+    """The rule by which prepared data was held out."""
+    return validated(CorpusSettings, load_manifest(data).settings["corpus"], where=str(data / MANIFEST))
 
 
 def _read(file: Path, way_out: str) -> Any:
@@ -347,8 +345,7 @@ def is_beir(path: str | Path) -> bool:
 
 def read_beir(root: Path, *, split: str, num_queries: int | None, seed: int) -> SearchTask:
     """Reads a folder, with the judgements of a split of `qrels`; the seed chooses queries, where there are more than
-    their number. The corpus is held in memory.
-    """
+    their number. The corpus is held in memory."""
     corpus = dict(_records(root / CORPUS_FILE, title=True))
     if not corpus:
         raise CorpusError(f"{root / CORPUS_FILE}: there is no document in it")

@@ -58,15 +58,7 @@ class DocumentPart(NamedTuple):
 
 
 class DocumentFiles:
-    """Files of documents; arguments as for `Documents`. Files `within` a folder are named relative to it.
-
-    Attributes:
-        skipped: What the last reading passed over: reason to number.
-        num_bytes: Of all files together; None where one is compressed or a table.
-
-    Raises:
-        CorpusError: As `Documents`; or a column is not there.
-    """
+    """Files of documents, as `Documents` takes and describes them. Files `within` a folder are named relative to it."""
 
     def __init__(
         self,
@@ -89,7 +81,6 @@ class DocumentFiles:
         self.skipped = self._documents.skipped
 
     def describe(self) -> str:
-        """What is read, in a line."""
         facts = [self._documents.unit_in_words]
         for what, columns in (("id", {s.id for s in self.sources}), ("title", {s.title for s in self.sources})):
             names = sorted(name for name in columns if name is not None)
@@ -97,11 +88,7 @@ class DocumentFiles:
         return ", ".join(facts)
 
     def read(self) -> Iterator[DocumentPart]:
-        """Yields the documents in order.
-
-        Raises:
-            CorpusError: A file cannot be read, or there is no text at all.
-        """
+        """Yields the documents in order."""
         self.skipped.clear()
         number, begin, title = -1, 0, None
         for source in self.sources:
@@ -148,7 +135,6 @@ class TextPassage(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Its characters."""
         return self.part.text[self.begin : self.end]
 
     @property
@@ -159,7 +145,7 @@ class TextPassage(NamedTuple):
 
     @property
     def counted(self) -> str:
-        """What it adds to the words of its document: without what the passage before has, too."""
+        """What it adds to the words of its document: not what the passage before has, too."""
         title = self.part.title_before if self.part.begin + self.begin == 0 else ""
         return f"{title}\n{self.part.text[self.new : self.end]}"
 
@@ -169,12 +155,8 @@ def cut_passages(
 ) -> Iterator[TextPassage]:
     """The passages of documents, in order. A text without a token has one passage all the same.
 
-    Args:
-        parts: Documents in order.
-        tokenizer: Of the model.
-        passage_tokens: Tokens of a passage at most, with special ones, the prompt and the title.
-        overlap_tokens: How many of them a passage shares with the one before it.
-        prompt: What stands before each passage.
+    Of its `passage_tokens` at most, which special ones, the prompt and the title count into, it shares
+    `overlap_tokens` with the one before it.
     """
     room = passage_tokens - len(tokenizer.encode_prompt(prompt))
     for some in in_groups(parts, most=_PARTS_AT_ONCE, most_chars=_CHARS_AT_ONCE):
@@ -230,7 +212,6 @@ WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]
 
 
 def words_of(text: str) -> list[str]:
-    """The words of a text, by which queries and documents are compared."""
     return WORD.findall(text.lower())
 
 

@@ -212,7 +212,7 @@ def test_spans_go_through_cuts(tmp_path: Path, piece_chars: int) -> None:
 
 def test_cleaning_that_moves_characters_is_refused(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [ROW])
-    for cleaning in ({"unicode": "NFC"}, {"control_characters": "drop"}, {"white_space": "collapse"}):
+    for cleaning in ({"unicode": "NFC"}, {"white_space": "collapse"}):
         settings = CorpusSettings.model_validate({"cleaning": cleaning})
         with pytest.raises(SettingsError, match=r"entities: .*corpus\.cleaning"):
             Corpus([path], settings, hold_out=False, fields={"entities": "entities"})

@@ -23,7 +23,7 @@ from unmask.data.work import Sample
 from unmask.tokenizer.trainers import TokenizerSettings
 
 EVERYTHING = CorpusSettings.model_validate(
-    {"label": "mood", "leaks": "drop", "holdout": 0.1, "cleaning": {"duplicates": "drop_near", "min_chars": 9}}
+    {"label": "mood", "leaks": "drop", "holdout": 0.1, "cleaning": {"duplicates": "drop_near"}}
 )
 SIZES = {"task_bytes": 12_000, "size_bytes": 5000}
 in_one = partial(prepare, tokenizer=SMALL, workers=1, task_bytes=9000)

@@ -174,22 +174,15 @@ def test_cleaning_and_its_counts(tmp_path: Path) -> None:
         *SENTENCES,
         SENTENCES[3],
         "  " + SENTENCES[4].replace(" ", "   "),
-        "ok",
-        "<p>ﬁne\u200b line\x07 &quot;here&quot;</p>",
+        "<p>ﬁne line &quot;here&quot;</p>",
     ]
     (tmp_path / "a.txt").write_text("\n".join(lines), encoding="utf-8")
     assert texts_of(tmp_path / "a.txt", documents="line") == lines, "nothing is cleaned by default"
-    cleaning = {
-        "html": "drop",
-        "unicode": "NFKC",
-        "control_characters": "drop",
-        "white_space": "collapse",
-        "duplicates": "drop",
-    }
-    corpus = corpus_of(tmp_path / "a.txt", documents="line", cleaning={**cleaning, "min_chars": 5})
+    cleaning = {"html": "drop", "unicode": "NFKC", "white_space": "collapse", "duplicates": "drop"}
+    corpus = corpus_of(tmp_path / "a.txt", documents="line", cleaning=cleaning)
     for _ in range(2):  # a second pass counts anew
         assert [piece.text for piece, _ in corpus.pieces()] == [*SENTENCES, 'fine line "here"']
-        assert corpus.skipped == {"duplicates": 2, "documents that are too short": 1}
+        assert corpus.skipped == {"duplicates": 2}
 
 
 def test_validation_files_of_their_own(tmp_path: Path) -> None:

@@ -90,10 +90,8 @@ class Decisions:
 
 
 class Side(NamedTuple):
-    """Why a document, or a part of one, is held out or not."""
-
     is_held_out: bool
-    rule: str  # what decides: `file`, `end`, `group`, `cluster`, `hash`, or `nothing`
+    rule: str  # `file`, `end`, `group`, `cluster`, `hash`, or `nothing`
     reason: str  # in words
 
 
@@ -101,11 +99,8 @@ class Corpus:
     """A corpus: which documents there are, and which of them are held out.
 
     Args:
-        paths: Files, folders or patterns.
-        settings: How it is read, cleaned and split.
-        hold_out: Whether a part of it is held out.
         fields: Annotations that are read with the text: column to the name of the field that holds it.
-        task_bytes: How much of them is read at once; None fits it to their size.
+        task_bytes: How much is read at once; None fits it to the size of the files.
         titles: Column of titles in tables, which documents then carry; True finds it; False reads none.
 
     Attributes:
@@ -118,8 +113,7 @@ class Corpus:
 
     Raises:
         CorpusError: A file or a column is not there, or there is too little text.
-        SettingsError: Annotations are read, but cleaning would move the places that they name, or the text is joined of
-            several columns; or files are held out by their names and the settings say otherwise.
+        SettingsError: Places of annotations would be moved, or held-out files are named in two ways.
     """
 
     def __init__(
@@ -143,12 +137,10 @@ class Corpus:
         if fields:  # annotations that come with the text count the characters of one text, as it is
             ways = 'or let a pipeline annotate the text that is read: annotation.source="pipeline"'
             cleaning = settings.cleaning
-            moves = (cleaning.html, cleaning.unicode, cleaning.control_characters, cleaning.white_space)
-            if moves != ("keep", None, "keep", "keep"):
+            if (cleaning.html, cleaning.unicode, cleaning.white_space) != ("keep", None, "keep"):
                 raise SettingsError(
                     f"{' and '.join(fields)}: annotations that come with the text name places in it, which "
-                    "corpus.cleaning would move; leave html, unicode, control_characters and white_space of "
-                    f"corpus.cleaning alone, {ways}"
+                    f"corpus.cleaning would move; leave its html, unicode and white_space alone, {ways}"
                 )
             if several := next((s.column for s in self.all_sources() if isinstance(s.column, tuple)), None):
                 raise SettingsError(

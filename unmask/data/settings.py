@@ -53,20 +53,16 @@ class CleaningSettings(Settings):
     Attributes:
         html: `drop` takes out tags and addresses (`https://...`), and puts characters for entities (`&quot;`).
         unicode: Normalisation form; None leaves characters as they are.
-        control_characters: `drop` removes characters of the category Cc but tabs and line ends, and those of Cf.
         white_space: `collapse` makes one space of each stretch within a line and removes it at the ends.
         duplicates: `drop` leaves out documents whose text stood before, after the changes above; `drop_near` also
             near-duplicates of an earlier one (see `unmask.data.groups.Clusters`). Longer documents than 262,144
             characters stay.
-        min_chars: Shortest document, in characters.
     """
 
     html: Literal["keep", "drop"] = "keep"
     unicode: Literal["NFC", "NFKC"] | None = None
-    control_characters: Literal["keep", "drop"] = "keep"
     white_space: Literal["keep", "collapse"] = "keep"
     duplicates: Literal["keep", "drop", "drop_near"] = "keep"
-    min_chars: int = Field(default=1, ge=1)
 
 
 class ColumnGroups(Settings):
@@ -145,7 +141,6 @@ class CorpusSettings(Reading):
     @field_validator("holdout_groups", mode="before")
     @classmethod
     def _from_string(cls, value: Any) -> Any:
-        """The short forms."""
         if value == "near_duplicates":
             return {"kind": "near_duplicates"}
         if isinstance(value, str | int) and not isinstance(value, bool):

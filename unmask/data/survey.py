@@ -54,16 +54,10 @@ def clean(
         text = without_markup(piece.text) if settings.html == "drop" else piece.text
         if settings.unicode is not None:
             text = unicodedata.normalize(settings.unicode, text)
-        if settings.control_characters == "drop" and not text.isprintable():
-            text = "".join(c for c in text if c in "\n\t" or unicodedata.category(c) not in ("Cc", "Cf"))
         if settings.white_space == "collapse":
             text = _AROUND_LINE_END.sub("\n", _SPACES.sub(" ", text)).strip()
         # 2. Whether it is left out
         whole = piece.offset == 0 and piece.last
-        if whole and len(text) < settings.min_chars:
-            skipped["documents that are too short"] += 1
-            gone += 1
-            continue
         if not text.strip():
             skipped["documents without text after cleaning"] += piece.offset == 0
             gone += whole
@@ -116,7 +110,6 @@ class ReadTask:
 
     @property
     def first_document(self) -> int:
-        """The number of its first document."""
         return self.number << PLACE_BITS
 
     @property
@@ -134,8 +127,7 @@ def plan_reading(
     sources: Sequence[Source], held: Sequence[Source], *, unit: DocumentUnit, size_bytes: int | None = None
 ) -> list[ReadTask]:
     """Cuts files, and behind them those that are held out, into tasks of about `size_bytes`: by default a thousandth of
-    the files, 32 MiB at the least and 1 GiB at the most. Text files are cut between lines or at empty lines, or not at
-    all, as the `unit` of documents says."""
+    the files, 32 MiB to 1 GiB. Text files are cut as the `unit` of documents says."""
     if size_bytes is None:
         total = sum(source.path.stat().st_size for source in (*sources, *held))
         size_bytes = min(max(total // TASKS_A_CORPUS, SMALLEST_TASK_BYTES), LARGEST_TASK_BYTES)
@@ -226,7 +218,6 @@ class CorpusPlan:
     piece_chars: int  # longest piece that is read at once
 
     def describe(self) -> str:
-        """One line for the reader of a log."""
         held = {
             "document": f"whole documents, {self.threshold:.1%}",
             "part": f"parts of about {self.piece_chars:,} characters, since documents are few, {self.threshold:.1%}",

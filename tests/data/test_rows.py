@@ -99,15 +99,14 @@ def windows(order: EpochOrder, epoch: int) -> list[list[int]]:
 def test_an_epoch_of_blocks_has_every_piece_once(monkeypatch: pytest.MonkeyPatch) -> None:
     for name, number in (("MIXED_PIECES", 1), ("WINDOW_TOKENS", 300), ("BLOCK_PIECES", 30), ("BLOCK_TOKENS", 1500)):
         monkeypatch.setattr(order_module, name, number)
-    order = EpochOrder(STORE, seed=3, shuffle=True)
+    order = EpochOrder(STORE, seed=3)
     epochs = [windows(order, epoch) for epoch in range(3)]
     for epoch in epochs:
         assert all(epoch), "no window is empty"
         assert sorted(chain(*epoch)) == list(range(77))
     assert epochs[0] != epochs[1] != epochs[2]
-    assert list(chain(*windows(EpochOrder(STORE, seed=3, shuffle=False), 0))) == list(range(77))
-    assert windows(EpochOrder(STORE, seed=4, shuffle=True), 0) != epochs[0]
-    again = EpochOrder(STORE, seed=3, shuffle=True)
+    assert windows(EpochOrder(STORE, seed=4), 0) != epochs[0]
+    again = EpochOrder(STORE, seed=3)
     assert again.pieces(1, 4).tolist() == epochs[1][4], "a window is made without those before it"
     assert again.num_windows(1) == len(epochs[1])
     shard_of = np.repeat(np.arange(8), COUNTS.pieces)
@@ -307,10 +306,8 @@ def first_ordinary(tokenizer: Tokenizer) -> int:
     return int(np.flatnonzero(tokenizer.ordinary)[0])
 
 
-def stream_of(
-    store: FakeStore, tokenizer: Tokenizer, pairs: str | None = None, length: int = 16, **options: bool
-) -> RowStream:
-    return RowStream(store, tokenizer, length=length, seed=0, pairs=pairs, with_labels=True, **options)  # type: ignore[arg-type]
+def stream_of(store: FakeStore, tokenizer: Tokenizer, pairs: str | None = None, length: int = 16) -> RowStream:
+    return RowStream(store, tokenizer, length=length, seed=0, pairs=pairs, with_labels=True)  # type: ignore[arg-type]
 
 
 def labelled_segments(stream: RowStream) -> Iterator[tuple[list[int], int]]:
@@ -326,7 +323,7 @@ def labelled_segments(stream: RowStream) -> Iterator[tuple[list[int], int]]:
 def test_a_batch_by_hand(tokenizer: Tokenizer) -> None:
     """[CLS] a a a [SEP] [CLS] b b [SEP], and a document without a class in the row behind it."""
     a = first_ordinary(tokenizer)
-    batch = stream_of(store_of([3, 2, 7], [4, 1, -1], a), tokenizer, length=9, shuffle=False).batch(Cursor(), 2)
+    batch = stream_of(store_of([3, 2, 7], [4, 1, -1], a), tokenizer, length=9).batch(Cursor(), 2)
     order = [row.tolist()[1] for row in batch.rows.input_ids]
     row = order.index(a)
     assert batch.rows.input_ids[row].tolist() == [2, a, a, a, 3, 2, a + 1, a + 1, 3]

@@ -45,10 +45,10 @@ ORDER, _SHARDS, _BLOCK = 1, 6, 7  # set these hashes apart from others of the sa
 
 
 class EpochOrder:
-    """The windows of each epoch, each with some pieces; without `shuffle` in the order of the corpus."""
+    """The windows of each epoch, each with some pieces."""
 
-    def __init__(self, store: TokenStore, *, seed: int, shuffle: bool) -> None:
-        self._store, self._counts, self._seed, self._shuffle = store, store.counts, seed, shuffle
+    def __init__(self, store: TokenStore, *, seed: int) -> None:
+        self._store, self._counts, self._seed = store, store.counts, seed
         num_pieces, num_tokens = (int(column.sum()) for column in self._counts)
         self._is_mixed = num_pieces <= MIXED_PIECES and num_tokens <= MIXED_TOKENS  # whether a window has some of all
         # Of this epoch, and of the one that begins ahead of its end
@@ -65,20 +65,17 @@ class EpochOrder:
         # Windows of a block have equally many pieces, and so about equally many tokens.
         blocks, windows = self._blocks(epoch)
         block = int(np.searchsorted(windows, window, side="right")) - 1
-        place, pieces = self._block
-        if place != (epoch, block):
+        if self._block[0] != (epoch, block):
             ends = np.cumsum(self._counts.pieces)
             pieces = np.concatenate([np.arange(ends[n] - self._counts.pieces[n], ends[n]) for n in blocks[block]])
-            if self._shuffle:
-                pieces = pieces[permutation(len(pieces), _BLOCK, self._seed, epoch, block)]
-            self._block = (epoch, block), pieces
-        number, of = window - windows[block], windows[block + 1] - windows[block]
+            self._block = (epoch, block), pieces[permutation(len(pieces), _BLOCK, self._seed, epoch, block)]
+        pieces, number, of = self._block[1], window - windows[block], windows[block + 1] - windows[block]
         return pieces[len(pieces) * number // of : len(pieces) * (number + 1) // of]
 
     def _mix(self, epoch: int) -> list[Ints]:
         lengths = self._store.column("lengths")
         size = len(lengths)
-        order = permutation(size, ORDER, self._seed, epoch) if self._shuffle else np.arange(size)
+        order = permutation(size, ORDER, self._seed, epoch)
         number = np.zeros(size, dtype=np.int64)  # of the window of each piece; in place, since there may be many
         np.cumsum(lengths[order][:-1], out=number[1:])
         number //= WINDOW_TOKENS
@@ -87,8 +84,7 @@ class EpochOrder:
     def _deal(self, epoch: int) -> tuple[list[list[int]], Ints]:
         """The shards of each block, and its first window; behind the last block the number of windows."""
         counts = self._counts
-        every = np.arange(len(counts.pieces))
-        every = permutation(len(every), _SHARDS, self._seed, epoch) if self._shuffle else every
+        every = permutation(len(counts.pieces), _SHARDS, self._seed, epoch)
         shards: list[int] = every[counts.pieces[every] > 0].tolist()
         blocks: list[list[int]] = [[]]
         windows, pieces, tokens = [0], 0, 0
@@ -141,7 +137,6 @@ def _least_room(rows: _Rows, size: int) -> int:
 
 @compiled
 def _add(rows: _Rows, size: int, piece: int, start: int, length: int) -> None:
-    """Puts a fragment where it leaves the least room, or into a new row."""
     room = _least_room(rows, size)
     if room != _NONE:
         row = rows.last[room]
@@ -273,7 +268,6 @@ def fill(
 
 @compiled
 def fill_column(at: Ints, source: Ints, length: Ints, values_N: NDArray[Any], into: Ints) -> None:
-    """Puts a value of every token where the token stands."""
     for f in range(len(at)):
         for n in range(length[f]):
             into[at[f] + n] = values_N[source[f] + n]

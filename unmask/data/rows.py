@@ -125,8 +125,7 @@ def fill_rows(
         keeps_first: Whether the first token of a segment without `[CLS]` is not to be masked.
 
     Returns:
-        Rows [B, S], and, in rows that stand in one line, the place of each fragment's first token [F] and that where
-        its segment begins [F].
+        Rows [B, S], and, in a line, the places of each fragment's first token [F] and of its segment's [F].
     """
     special, size = tokenizer.special, len(packed) * length
     cls, sep = (-1 if id_ is None else id_ for id_ in (special.cls, special.sep))
@@ -172,12 +171,8 @@ def text_rows(
     pad_id: int,
     types: Sequence[NDArray[Any]] | None = None,
 ) -> TextRows:
-    """Puts whole texts into rows of a length as they were shared out. No loop is compiled for it, which takes a second.
-
-    Args:
-        texts, types: Token ids of each, with special tokens, and token types, if any.
-        layout: Numbers of the texts that stand in each row, as segments (`PackedRows.pieces`).
-    """
+    """Puts whole texts (token ids, with special tokens, and token types, if any) into rows of a length. No loop is
+    compiled for it, which takes a second. `layout` are the numbers of the texts in each row (`PackedRows.pieces`)."""
     shape = len(layout), length
     input_ids = np.full(shape, pad_id, dtype=np.int64)
     segment_ids, position_ids = np.full(shape, -1, dtype=np.int32), np.zeros(shape, dtype=np.int64)
@@ -225,8 +220,6 @@ _SHUFFLE = 2  # sets these hashes apart from others of the same seed
 
 @dataclass(frozen=True)
 class Cursor:
-    """A place in the stream."""
-
     epoch: int = 0  # how often the corpus has been gone through
     window: int = 0  # number of the window in the epoch
     row: int = 0  # number of the next row in the window
@@ -256,8 +249,6 @@ WHOLE = Share()
 
 
 class RowBatch(NamedTuple):
-    """Some rows and where they come from."""
-
     rows: Rows  # or a share of them
     epoch: int  # that all of them belong to
     num_tokens: int  # tokens of text in all of them, without special tokens and padding
@@ -268,8 +259,6 @@ class RowBatch(NamedTuple):
 
 
 class Window(NamedTuple):
-    """Some pieces of an epoch, packed."""
-
     place: Cursor  # its first row
     rows: PackedRows
     texts: GatheredPieces  # the tokens of its pieces
@@ -280,7 +269,6 @@ class RowStream:
 
     Args:
         length: Positions of a row, unless a batch asks for others.
-        shuffle: False keeps the order of the corpus, for evaluation.
         pairs: What pairs segments are made of; None makes none.
         with_labels: Whether rows tell the classes of documents (`Rows.classes["label"]`). Every segment carries that
             of its document, so a document that is cut carries it in each of its pieces; a pair whose halves differ in
@@ -302,7 +290,6 @@ class RowStream:
         *,
         length: int,
         seed: int,
-        shuffle: bool = True,
         pairs: PairKind | None = None,
         with_labels: bool = False,
         ahead: bool = False,
@@ -315,8 +302,8 @@ class RowStream:
         if length <= self._overhead:
             raise DataError(f"rows of {length} positions have no room for text beside {self._overhead} special tokens")
         self.store, self.tokenizer, self.length, self.seed = store, tokenizer, length, seed
-        self.shuffle, self.pairs, self.with_labels = shuffle, pairs, with_labels
-        self._order = EpochOrder(store, seed=seed, shuffle=shuffle)
+        self.pairs, self.with_labels = pairs, with_labels
+        self._order = EpochOrder(store, seed=seed)
         self._window: Window | None = None
         self._thread = ThreadPoolExecutor(1, "unmask-window") if ahead else None
         self._next: tuple[Cursor, Future[Window]] | None = None
@@ -380,7 +367,6 @@ class RowStream:
         return RowBatch(joined, epoch, num_tokens, cursor, np.concatenate(draws))
 
     def _behind(self, cursor: Cursor) -> Cursor:
-        """Where the window behind that of a cursor begins."""
         lengths = ((0, cursor.lengths[-1][1]),)
         if cursor.window + 1 < self._order.num_windows(cursor.epoch):
             return Cursor(cursor.epoch, cursor.window + 1, 0, lengths)
@@ -415,9 +401,8 @@ class RowStream:
                 piece, start, size = rows.part(begin, len(rows)).joined()
             packed = pack_pieces(size, row_length=length, overhead=self._overhead)
             packed = replace(packed, piece=piece[packed.piece], start=start[packed.piece] + packed.start)
-            if self.shuffle:
-                key = (_SHUFFLE, self.seed, place.epoch, place.window, begin)
-                packed = packed.in_order(permutation(len(packed), *key))
+            key = (_SHUFFLE, self.seed, place.epoch, place.window, begin)
+            packed = packed.in_order(permutation(len(packed), *key))
             if self.pairs is not None:
                 packed = make_pairs(self.pairs, packed, texts, key=mix_ints(PAIRS, self.seed, place.epoch))
             rows = packed if rows is None else rows.part(0, begin).followed_by(packed)

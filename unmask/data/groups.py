@@ -10,7 +10,7 @@ unless all are as large.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -33,8 +33,6 @@ WAY_OUT = 'hold files of their own out with corpus.validation=["FILE"]'
 
 
 class HeldGroups(NamedTuple):
-    """Which groups are held out."""
-
     keys: Ints  # [held], int64, sorted: keys of the groups that are held out
     num_groups: int  # how many there are
     share: float  # of the text that is held out, in [0, 1]
@@ -113,18 +111,6 @@ class Clusters:
         self._batch: list[tuple[str, int, int]] = []  # of `add_piece`, until there are enough for compiled loops
         self._num_chars = 0
 
-    def add(self, texts: Sequence[str], document: Sequence[int], num_chars: Sequence[int]) -> None:
-        """Adds texts, the places of their documents, and how much text each stands for."""
-        hashed = hash_texts(texts)
-        entries = np.empty(len(texts), dtype=_TEXT)
-        entries["form"], entries["document"], entries["size"] = hashed.normal, document, num_chars
-        normal, firsts = np.unique(hashed.normal, return_index=True)
-        rows = np.empty(len(normal), dtype=_ROW)
-        bands, rows["minima"] = hashed.signatures(firsts)
-        rows["bands"] = bands & 0xFFFFFFFF
-        rows["form"] = normal
-        self.join({"cluster_rows": rows, "cluster_texts": entries})
-
     def add_piece(self, piece: Document, *, parts: bool) -> None:
         """Adds the next piece of a corpus. The first piece of a document is compared, or, with `parts`, each piece."""
         if parts or piece.offset == 0:
@@ -137,10 +123,19 @@ class Clusters:
             self._batch[-1] = text, document, size + len(piece.text)
 
     def _flush(self) -> None:
-        if self._batch:
-            batch, self._batch, self._num_chars = self._batch, [], 0
-            texts, documents, sizes = zip(*batch, strict=True)
-            self.add(texts, documents, sizes)
+        if not self._batch:
+            return
+        batch, self._batch, self._num_chars = self._batch, [], 0
+        texts, documents, sizes = zip(*batch, strict=True)
+        hashed = hash_texts(texts)
+        entries = np.empty(len(texts), dtype=_TEXT)
+        entries["form"], entries["document"], entries["size"] = hashed.normal, documents, sizes
+        normal, firsts = np.unique(hashed.normal, return_index=True)
+        rows = np.empty(len(normal), dtype=_ROW)
+        bands, rows["minima"] = hashed.signatures(firsts)
+        rows["bands"] = bands & 0xFFFFFFFF
+        rows["form"] = normal
+        self.join({"cluster_rows": rows, "cluster_texts": entries})
 
     def _compact(self) -> NDArray[np.void]:
         """A row for each normal form, in their order."""
@@ -150,7 +145,6 @@ class Clusters:
         return self._rows[0]
 
     def arrays(self) -> dict[str, NDArray[np.void]]:
-        """All of it, for `join`."""
         texts = self.texts()
         return {"cluster_rows": self._compact(), "cluster_texts": texts}
 
@@ -174,19 +168,15 @@ class Clusters:
         minima, bands = (np.ascontiguousarray(rows[name]) for name in ("minima", "bands"))
         for band in range(NUM_BANDS):
             first, *others = (np.ascontiguousarray(bands[:, (band + more) % NUM_BANDS]) for more in (0, 5, 10))
-            _join_alike(parents, first, np.lexsort([*others, first]), minima, ALIKE, MOST_NEIGHBOURS)
+            _join_alike(parents, first, np.lexsort([*others, first]), minima)
         while (parents[parents] != parents).any():
             parents = parents[parents]
         return parents[np.searchsorted(np.ascontiguousarray(rows["form"]), texts["form"])]
 
-    def choose(
-        self, share: float, *, stays: NDArray[np.bool_] | None = None, what: str = "clusters"
-    ) -> tuple[HeldGroups, Ints]:
+    def choose(self, share: float, *, stays: NDArray[np.bool_], what: str) -> tuple[HeldGroups, Ints]:
         """The clusters that are held out, a share of the text, and the key of each text's cluster, in the order in
-        which they came. Texts count that `stays`, [num_texts], says; None: all. A CorpusError where there is one
-        cluster."""
+        which they came. Texts count that `stays`, [num_texts], says. A CorpusError where there is one cluster."""
         texts, root = self.texts(), self.of_texts()
-        weights = texts["size"] if stays is None else texts["size"] * stays
         roots, cluster = np.unique(root, return_inverse=True)
         if len(roots) == 1:
             raise CorpusError(
@@ -194,33 +184,32 @@ class Clusters:
                 f"of them can be held out; leave the setting out, or {WAY_OUT}"
             )
         keys = mix(self._compact()["form"][roots])  # rows are in the order of forms, so a root has the smallest
-        sizes = np.bincount(cluster, weights=weights).astype(np.int64)
+        sizes = np.bincount(cluster, weights=texts["size"] * stays).astype(np.int64)
         return choose_groups(keys, sizes, share, what=what), keys[cluster]
 
 
 @compiled
-def _join_alike(parent_N: Ints, values_N: Codes, order_N: Ints, bytes_NK: Bytes, least: int, most: int) -> None:
-    """Joins clusters of members of which at least `least` bytes [N, K] agree; `parent_N` is a member of the same
+def _join_alike(parent_N: Ints, values_N: Codes, order_N: Ints, bytes_NK: Bytes) -> None:
+    """Joins clusters of members of which at least `ALIKE` bytes [N, K] agree; `parent_N` is a member of the same
     cluster, smaller unless it is the smallest. Compared are members with equal values, which stand together in the
     order, each with `most` before it."""
     begin = 0
     for place in range(1, len(order_N)):
         if values_N[order_N[place]] != values_N[order_N[place - 1]]:
             begin = place
-        for before in range(place - 1, max(begin, place - most) - 1, -1):
+        for before in range(place - 1, max(begin, place - MOST_NEIGHBOURS) - 1, -1):
             one, other = _root_of(parent_N, order_N[place]), _root_of(parent_N, order_N[before])
             if one == other:
                 continue
             same = 0
             for k in range(bytes_NK.shape[1]):
                 same += bytes_NK[order_N[place], k] == bytes_NK[order_N[before], k]
-            if same >= least:
+            if same >= ALIKE:
                 parent_N[max(one, other)] = min(one, other)
 
 
 @compiled
 def _root_of(parent_N: Ints, member: int) -> int:
-    """The smallest member of a cluster."""
     while parent_N[member] != member:
         parent_N[member] = parent_N[parent_N[member]]
         member = parent_N[member]

@@ -47,6 +47,7 @@ Bytes = NDArray[np.uint8]
 
 SHINGLE = 5  # words that make a shingle
 NUM_HASHES, NUM_BANDS = 128, 16
+_MINIMA_A_BAND = NUM_HASHES // NUM_BANDS
 NUM_MINIMA = 256  # of a signature: those of the bands, and as many more
 SKETCH = 1024
 SIMILAR = 0.8
@@ -120,15 +121,15 @@ def _hash_texts(codes_C: Codes, ends_N: Ints, folded: Codes) -> tuple[Ints, Ints
 
 @compiled
 def _hash_minima(
-    shingles_S: Ints, begins_N: Ints, ends_N: Ints, factors_K: Codes, terms_K: Codes, num_bands: int, rows: int
+    shingles_S: Ints, begins_N: Ints, ends_N: Ints, factors_K: Codes, terms_K: Codes
 ) -> tuple[Ints, Bytes]:
-    """MinHash signatures: bands [N, B], each as a hash of its `rows` minima and its number, and a byte of each minimum
+    """MinHash signatures: bands [N, B], each as a hash of its minima and its number, and a byte of each minimum
     [N, K]: two that are not of the same minimum are equal in 1 of 256 cases.
 
     The hash functions are `factor * shingle + term` modulo 2^32, with odd factors.
     """
     num_texts, num_hashes = len(begins_N), len(factors_K)
-    bands_NB = np.empty((num_texts, num_bands), dtype=np.int64)
+    bands_NB = np.empty((num_texts, NUM_BANDS), dtype=np.int64)
     bytes_NK = np.empty((num_texts, num_hashes), dtype=np.uint8)
     least_K = np.empty(num_hashes, dtype=np.uint32)
     for text in range(num_texts):
@@ -139,9 +140,9 @@ def _hash_minima(
                 least_K[k] = min(least_K[k], np.uint32(factors_K[k] * low + terms_K[k]))
         for k in range(num_hashes):
             bytes_NK[text, k] = np.uint32(least_K[k] * _SPREAD) >> np.uint32(24)
-        for band in range(num_bands):
+        for band in range(NUM_BANDS):
             value: Any = band
-            for k in range(band * rows, (band + 1) * rows):
+            for k in range(band * _MINIMA_A_BAND, (band + 1) * _MINIMA_A_BAND):
                 value = _mix(value + GOLDEN) + np.int64(least_K[k])
             bands_NB[text, band] = _mix(value)
     return bands_NB, bytes_NK
@@ -177,9 +178,8 @@ class HashedTexts:
     def signatures(self, chosen: Ints, num_hashes: int = NUM_MINIMA) -> tuple[Ints, Bytes]:
         """[M, 16], hashes of the bands of M chosen texts, and [M, num_hashes], a byte of each minimum: of 256 bytes of
         two texts about as many agree as the Jaccard similarity says, with a standard deviation of 0.025 at 0.8."""
-        begins, ends = self.begins[chosen], self.ends[chosen]
         factors, terms = _FACTORS[:num_hashes], _TERMS[:num_hashes]
-        return _hash_minima(self.shingles, begins, ends, factors, terms, NUM_BANDS, NUM_HASHES // NUM_BANDS)
+        return _hash_minima(self.shingles, self.begins[chosen], self.ends[chosen], factors, terms)
 
     def sketch(self, text: int) -> Ints:
         """The 1,024 smallest hashes of a text's shingles, in their order: all, where it has fewer."""
@@ -495,7 +495,6 @@ class NearDuplicates:
 
 
 def near_duplicates(held: HeldTexts, leaks: Leaks, *, left_out: int = 0) -> NearDuplicates:
-    """The figures, and a pair to show, of held-out texts and those of them that stand in the training text."""
     numbers: Counter[SameAs] = Counter()
     examples: dict[SameAs, DuplicateExample] = {}
     for key, text in sorted(held.texts.items()):

@@ -52,16 +52,7 @@ class RowEncoder(Protocol):
     @property
     def device(self) -> torch.device: ...  # of its weights
 
-    def __call__(
-        self,
-        input_ids_BS: Tensor,
-        *,
-        segment_ids_BS: Tensor | None = None,
-        position_ids_BS: Tensor | None = None,
-        token_type_ids_BS: Tensor | None = None,
-        sequences: Sequences | None = None,
-        dropout_seed: int | None = None,
-    ) -> Tensor:
+    def __call__(self, input_ids_BS: Tensor, **rows: Any) -> Tensor:
         """[B, S, D]; see `Encoder.forward`."""
 
 
@@ -280,20 +271,19 @@ class MaskedLM(nn.Module):
 #
 # Compiling happens in the first steps, backward passes included, and may fail there: `unmask.train.step`.
 
-_TUNED = "max-autotune-no-cudagraphs"
 _VARIANTS = 64  # of a block: first, local and global layers, times the shapes of rows and of parts of a step
 
 
-def compile_model(model: MaskedLM, *, backend: str = "inductor", tuned: bool = False) -> None:
-    """Lets a model, on its device and with its compute type, train with compiled parts; its weights keep their names.
-    `tuned` chooses the kernels of matrix products by trying them, which takes minutes."""
+def compile_model(model: MaskedLM) -> None:
+    """Lets a model, on its device and with its compute type, train with compiled parts; its weights keep their
+    names."""
     from torch._dynamo import config, maybe_mark_dynamic  # takes longer to import than torch itself
 
     config.recompile_limit = max(config.recompile_limit, _VARIANTS)
 
     def compiled(function: Callable[..., Any], of_any_length: Callable[..., Sequence[Tensor]]) -> Callable[..., Any]:
         """`of_any_length` names those of its arguments' tensors whose length may change without compiling again."""
-        run = torch.compile(function, dynamic=False, backend=backend, mode=_TUNED if tuned else None)
+        run = torch.compile(function, dynamic=False)
 
         def marked(*arguments: Any) -> Any:
             for tensor in of_any_length(*arguments):
@@ -389,13 +379,11 @@ def extended(
 
     The embedding is the decoder too, so a new word's logit is the mean of its pieces' logits; the decoder's bias is
     their mean as well. Rows beyond the old vocabulary that only fill the table up are used before it grows. Learned
-    positions are copied periodically; rotary ones need no table. A copy keeps what neighbours mean to each other,
-    everywhere but at the seams, and is trained from there.
+    positions are copied periodically, which keeps what neighbours mean to each other but at the seams.
 
     Args:
         model: Without a head for pairs.
-        words: Of each new word the ids that spelled it before.
-        first_id: Of the new words.
+        words: Of each new word the ids that spelled it before; they are numbered from `first_id` on.
         num_positions: With special tokens, more than the model's; None: they stay.
 
     Source: Gee et al. 2022 (Fast vocabulary transfer for language model compression; FVT): the mean of the pieces.

@@ -83,15 +83,17 @@ def write_object(path: Path, content: Mapping[str, Any]) -> None:
     write_atomically(path, json.dumps(sealed(plain), indent=1) + "\n")
 
 
-def read_object(path: Path, way_out: str, *, is_sealed: bool = False) -> dict[str, Any]:
-    """The object in a JSON file of a run, `is_sealed` by its checksum. Raises a RunError with the way out where it is
-    damaged or not there."""
+def read_object(
+    path: Path, way_out: str, *, is_sealed: bool = False, raising: type[UnmaskError] = RunError
+) -> dict[str, Any]:
+    """The object in a JSON file, `is_sealed` by its checksum; where it is damaged or not there, an error of the class
+    `raising` with the way out."""
     try:
         content = unsealed(parse_json(path)) if is_sealed else parse_json(path)
         if not isinstance(content, dict):
             raise ValueError("it is no JSON object")
     except (OSError, ValueError) as error:
-        raise RunError(f"{path}: damaged ({error}); {way_out}") from error
+        raise raising(f"{path}: damaged ({error}); {way_out}") from error
     return content
 
 
@@ -152,7 +154,6 @@ class ClaimedFolder:
 
     @property
     def is_claimed(self) -> bool:
-        """Whether it was begun here."""
         return bool(self._names()) if self.marker is None else (self.root / self.marker).is_file()
 
     def _names(self) -> list[str]:

@@ -26,7 +26,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from unmask.core.errors import ModelError, listed, parse_json, shown
-from unmask.core.files import absence, file_sha256, write_atomically, writing
+from unmask.core.files import absence, file_sha256, read_object, write_atomically, writing
 from unmask.core.hashing import mix_ints
 from unmask.core.hub import CONFIG, INDEX, WEIGHTS, local_path
 from unmask.model.config import EncoderConfig, Layout
@@ -83,12 +83,7 @@ def read_content(folder: Path) -> dict[str, Any]:
     file = folder / CONFIG
     if not file.is_file():
         raise ModelError(f"{folder}: there is no {CONFIG}; {_WAY_OUT}")
-    try:
-        content = parse_json(file)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file}: not JSON ({error})") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{file}: not JSON ({shown(content)} is no table)")
+    content = read_object(file, _WAY_OUT, raising=ModelError)
     if not isinstance(kind := content.get("model_type"), str):
         raise ModelError(f"{file}: model_type {shown(kind)} is no type of model; supported are {', '.join(LAYOUTS)}")
     return content
@@ -143,14 +138,11 @@ _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 class StoredTensor(NamedTuple):
-    """A tensor's entry in the beginning of a file."""
-
     shape: tuple[int, ...]
     kind: str  # of its numbers, such as `F32`
 
 
 def has_weights(folder: Path) -> bool:
-    """Whether a folder holds weights in files that are read here."""
     return (folder / WEIGHTS).is_file() or (folder / INDEX).is_file()
 
 
@@ -199,7 +191,6 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
 
 
 def check_kinds(stored: Mapping[str, StoredTensor], where: str) -> None:
-    """Makes sure that tensors hold what a network calculates with."""
     for name, tensor in stored.items():
         if tensor.kind not in _FLOATS:
             raise ModelError(
@@ -463,13 +454,10 @@ def write_checksums(folder: Path) -> None:
 
 def read_checksums(folder: Path) -> dict[str, str] | None:
     """File to SHA-256, or None where there are none (transformers writes none)."""
-    file = folder / CHECKSUMS
-    if not file.is_file():
+    if not (file := folder / CHECKSUMS).is_file():
         return None
-    try:
-        return {str(name): str(value) for name, value in parse_json(file).items()}
-    except (OSError, ValueError, AttributeError) as error:
-        raise ModelError(f"{file}: damaged ({error}); remove it to go without checksums") from error
+    content = read_object(file, "remove it to go without checksums", raising=ModelError)
+    return {name: str(value) for name, value in content.items()}
 
 
 def weights_fingerprint(folder: Path) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.core.errors import ModelError, parse_json, shown
-from unmask.core.files import writing
+from unmask.core.files import read_object, writing
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pooling:
-    """One way to make a vector of a text."""
-
     # From hidden states [E, S, D] and a mask [E, S], 1 at tokens and 0 at the padding behind them, to vectors [E, D].
     # It is exported to ONNX as well, so it must not branch on values.
     vectors: Callable[[Tensor, Tensor], Tensor]
@@ -134,13 +132,7 @@ def read_side_file(file: Path, *, optional: bool = False) -> dict[str, Any]:
     """The content of a small JSON file beside a model; empty where it is `optional` and not there."""
     if optional and not file.is_file():
         return {}
-    try:
-        content = parse_json(file)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{file}: not readable as JSON ({error}); mend it or take it away") from error
-    if not isinstance(content, dict):
-        raise ModelError(f"{file}: damaged (no table); mend it or take it away")
-    return content
+    return read_object(file, "mend it or take it away", raising=ModelError)
 
 
 def module_file(folder: Path, module: Literal["Pooling", "SpladePooling", "Normalize"]) -> Path | None:
@@ -203,12 +195,9 @@ def copy_sentence_files(folder: Path, out: Path) -> None:
 
 
 def write_sentence_files(folder: Path, *, max_length: int, width: int, pooling: str = "mean") -> None:
-    """Makes a model's folder one of sentence-transformers.
-
-    With a pooling of `POOLINGS` it is one of `SentenceTransformer` 3 to 6, with vectors divided by their length; with
-    `SPLADE`, a masked language model's is one of `SparseEncoder` 5 and 6. Texts longer than `max_length` tokens,
-    special tokens included, are cut off there; `width` is the numbers of a vector.
-    """
+    """Makes a model's folder one of `SentenceTransformer` 3 to 6, with vectors of `width` numbers divided by their
+    length; with `SPLADE`, of `SparseEncoder` 5 and 6. Texts longer than `max_length` tokens, special tokens included,
+    are cut off there."""
     kinds: Mapping[str, str]
     content: dict[str, Any] = {"word_embedding_dimension": width}
     if pooling == SPLADE:

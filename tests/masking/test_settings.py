@@ -12,8 +12,7 @@ from unmask.core.settings import validated
 from unmask.masking.settings import (
     STRATEGIES,
     BetaRate,
-    CosineRate,
-    LinearRate,
+    LineRate,
     MaskingSettings,
     StepRate,
     Strategy,
@@ -26,8 +25,8 @@ from unmask.masking.weights import FirstWeights, PosWeights
 
 
 def test_rates_over_progress() -> None:
-    linear = LinearRate(kind="linear", start=0.3, end=0.15)
-    cosine = CosineRate(kind="cosine", start=0.3, end=0.1)
+    linear = LineRate(kind="linear", start=0.3, end=0.15)
+    cosine = LineRate(kind="cosine", start=0.3, end=0.1)
     steps = StepRate(kind="steps", places=(0.0, 0.5), rates=(0.3, 0.15))
     assert [rate_at(linear, p) for p in (0, 0.5, 1)] == pytest.approx([0.3, 0.225, 0.15])
     assert [rate_at(cosine, p) for p in (0, 0.5, 1)] == pytest.approx([0.3, 0.2, 0.1])

@@ -126,9 +126,8 @@ def boundaries(units: FlatUnits, shape: tuple[int, int], in_span_T: Tensor | Non
 
     A unit never leaves its segment, and a segment begins and ends with a special token, so both are in the segment.
     """
-    length = shape[1]
     begin_T = units.begin_T
-    row_begin_T = torch.arange(len(begin_T)) // length * length
+    row_begin_T = torch.arange(len(begin_T)) // shape[1] * shape[1]
     before_T = begin_T - row_begin_T - 1
     behind_T = before_T + units.size_T[begin_T] + 1
     if in_span_T is not None:
@@ -154,11 +153,9 @@ def fixed_log2(values: Tensor) -> Tensor:
 
 @functools.cache
 def powers() -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """2**-n for whole n; for n from 0 to 1 in 512 steps; and from there to the first of these in 512 steps.
-
-    The product of one of each is a power with an exponent in 2**-18. The fractions are rounded to 36 bits, so that the
-    last bit of a machine's own powers does not matter.
-    """
+    """2**-n for whole n; for n from 0 to 1 in 512 steps; and from there to the first of these in 512 steps: the product
+    of one of each is a power with an exponent in 2**-18. Fractions are rounded to 36 bits, so that the last bit of a
+    machine's own powers does not matter."""
     half = 1 << POINT // 2
     steps = np.arange(half) / half
     coarse, fine = (np.round(np.exp2(-exponents) * 2.0**36) / 2.0**36 for exponents in (steps, steps / half))
@@ -215,10 +212,8 @@ def replace_tokens(
     mask_id: int,
     tokens: RandomTokens,
 ) -> Tensor:
-    """The ids that the model sees, [T]: masks and random tokens at the chosen places.
-
-    `bits_T` is a number for each token, by whose hash it is drawn; `shares` are those of mask, random and unchanged;
-    `per_unit` says whether (or where) one draw serves a whole unit.
+    """The ids that the model sees, [T]: masks and random tokens at the chosen places. Tokens are drawn by the hashes of
+    `bits_T`; `shares` are those of mask, random and unchanged; `per_unit`: whether (or where) one draw serves a unit.
     """
     own_T = torch.arange(len(bits_T))
     if isinstance(per_unit, Tensor):

@@ -164,10 +164,8 @@ def largest(begin_T: Ints, values_T: Ints) -> Ints:
 
 @compiled
 def span_starts(word_T: Bools, segment_begin_T: Ints, bits_T: Ints, ends: Ints) -> Bools:
-    """Where spans begin that tile the words of each segment: the k-th is as long as the k-th word draws.
-
-    `ends` are the upper ends of the lengths 1, 2, ... on a scale of 2**32.
-    """
+    """Where spans begin that tile the words of each segment: the k-th is as long as the k-th word draws. `ends` are the
+    upper ends of the lengths 1, 2, ... on a scale of 2**32."""
     starts_T = np.zeros(len(word_T), dtype=np.bool_)
     word, tile_begins, own = 0, 0, 0
     for place in range(len(word_T)):
@@ -191,10 +189,8 @@ def span_starts(word_T: Bools, segment_begin_T: Ints, bits_T: Ints, ends: Ints) 
 
 @compiled
 def hash_set(hashes: Ints) -> Ints:
-    """A set of hashes for many looks: each stands at its lower bits, or at the next place that is free, which holds 0.
-
-    [P]: a power of two of them, of which a quarter are in use at most.
-    """
+    """[P], a power of two: a set of hashes for many looks, each at its lower bits, or at the next place that is free,
+    which holds 0; a quarter of the places are in use at most."""
     size = 4
     while size < 4 * len(hashes):
         size *= 2
@@ -211,10 +207,8 @@ def hash_set(hashes: Ints) -> Ints:
 def collocation_starts(
     most_words: int, set_P: Ints, ids_T: Ints, maskable_T: Bools, word_starts_T: Bools, segment_begin_T: Ints
 ) -> Bools:
-    """Where units begin: the longest collocation at each place from left to right, or a word.
-
-    `set_P` is the hash set of collocations, which have at most `most_words` words.
-    """
+    """Where units begin: the longest collocation at each place from left to right, or a word. `set_P` is the hash set
+    of collocations, which have at most `most_words` words."""
     total, last = len(ids_T), len(set_P) - 1
     starts_T = np.zeros(total, dtype=np.bool_)
     word_begins = np.empty(total + 1, dtype=np.int64)
@@ -271,10 +265,8 @@ def counts_in_segment(vocab_size: int, ids_T: Ints, segment_begin_T: Ints) -> In
 def cosines(
     table_VD: Ints, ids_T: Ints, maskable_T: Bools, segment_begin_T: Ints, unit_begin_T: Ints
 ) -> NDArray[np.float64]:
-    """Cosine between the embedding of each unit, at its first place, and that of its segment: [T].
-
-    Both are sums over their tokens, in fixed point; 0 where either is zero.
-    """
+    """Cosine between the embedding of each unit, at its first place, and that of its segment, both sums over their
+    tokens, in fixed point: [T]; 0 where either is zero."""
     total, width = len(ids_T), table_VD.shape[1]
     cosine_T = np.zeros(total, dtype=np.float64)
     whole = np.empty(width, dtype=np.int64)
@@ -395,10 +387,7 @@ def _take_first(room: int, least_one: bool, count: int, words: Ints, other: Ints
 
     Units are parted by a pivot until those are known that fill it, so hardly any of them is sorted. The unit that
     crosses is taken with the probability of the fraction that is left, by its random bits. `words` (key and place of
-    each unit) are put into another order.
-
-    Returns:
-        How many units at the beginning of `words` hold all that a smaller room could take.
+    each unit) are put into another order; returned is how many at their beginning hold all that a smaller room takes.
     """
     low, high = _around(room >> RATE_BITS, count, words, other)
     for u in range(low):

@@ -41,18 +41,11 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 QUANTILES = 1 << RATE_STEP.size  # of a distribution of rates, between which it is interpolated
 
 
-class LinearRate(Settings):
-    """From `start` to `end` in a straight line. Source: Ankner et al. 2023 (.30 to .15)."""
+class LineRate(Settings):
+    """From `start` to `end`, in a straight line (Ankner et al. 2023, .30 to .15) or along half a cosine: slow, fast,
+    slow (Yang et al. 2023, section 3.1)."""
 
-    kind: Literal["linear"]
-    start: Rate
-    end: Rate
-
-
-class CosineRate(Settings):
-    """From `start` to `end` along half a cosine: slow, fast, slow. Source: Yang et al. 2023, section 3.1."""
-
-    kind: Literal["cosine"]
+    kind: Literal["linear", "cosine"]
     start: Rate
     end: Rate
 
@@ -114,7 +107,7 @@ class BetaRate(Settings):
     loss_weight: Literal["inverse", "none"] = "none"
 
 
-ScheduledRate = LinearRate | CosineRate | StepRate
+ScheduledRate = LineRate | StepRate
 SampledRate = UniformRate | BetaRate
 RateSchedule = Annotated[ScheduledRate | SampledRate, Field(discriminator="kind")]
 
@@ -122,9 +115,9 @@ RateSchedule = Annotated[ScheduledRate | SampledRate, Field(discriminator="kind"
 def rate_at(rate: float | ScheduledRate | SampledRate, progress: float) -> float:
     """The expected rate of a number, a schedule or a distribution at a progress in [0, 1]."""
     match rate:
-        case LinearRate():
+        case LineRate(kind="linear"):
             return (1.0 - progress) * rate.start + progress * rate.end
-        case CosineRate():
+        case LineRate():
             return rate.end + (rate.start - rate.end) * 0.5 * (1.0 + math.cos(math.pi * progress))
         case StepRate():
             return [r for place, r in zip(rate.places, rate.rates, strict=True) if place <= progress][-1]
@@ -346,7 +339,6 @@ class MaskingSettings(Settings):
 
 
 def all_weights(settings: MaskingSettings) -> list[Settings]:
-    """The weights of a strategy, or of all parts of a mixture."""
     if isinstance(settings.units, MixtureUnits):
         return [part.weights for part in settings.units.parts]
     return [settings.weights]

@@ -86,7 +86,6 @@ class Tables:
         return self.scores.tables[name]
 
     def labels_of(self, column: str, needed_by: str) -> Sequence[str]:
-        """The names of a column's labels."""
         if column not in self.labels:
             raise SettingsError(
                 f"{needed_by} needs the labels of the annotation {column!r}, which stand in the manifest of prepared "
@@ -109,7 +108,6 @@ def lexicon_tables(lexicon: str | Path, tokenizer: Any) -> Tables:
 
 
 def with_lexicon(tables: Tables, lexicon: Lexicon) -> Tables:
-    """Adds what a lexicon says to the tables of a masker, whose vocabulary is the same."""
     return replace(
         tables,
         collocations_P=torch.from_numpy(hash_set(lexicon.hashes())),

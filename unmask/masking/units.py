@@ -26,8 +26,6 @@ LONGEST_SPAN = 100
 
 
 class Units(Protocol):
-    """A way to partition rows."""
-
     # Whether replacement draws for each token or once for each unit, unless a recipe says so.
     replaced_per: ClassVar[Literal["token", "unit"]]
 

@@ -47,8 +47,6 @@ _FUNCTION = {
 
 
 class Weights(Protocol):
-    """A way to weigh units."""
-
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor | None:
         """Logarithms of weights to base 2, in 2**-18: [T], int64; None: all units are equal.
 
@@ -59,8 +57,6 @@ class Weights(Protocol):
 
 
 class UniformWeights(Settings):
-    """Every unit is equally likely."""
-
     kind: Literal["uniform"] = "uniform"
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> None:

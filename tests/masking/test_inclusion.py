@@ -168,25 +168,3 @@ def asked_of(masker: Masker, rows: Rows, epoch: int) -> np.ndarray:
     asked = np.zeros(len(begin))
     asked[places] = asked_for(logs[places], sizes[places], segments, rates[places])
     return asked[begin].reshape(rows.shape)
-
-
-@pytest.mark.parametrize("rate", [0.0, 0.003, 0.15, 0.5, 0.97, 1.0])
-def test_equal_units_are_taken_by_their_random_bits(tokenizer: Tokenizer, rate: float) -> None:
-    rows = flatten(make_rows(tokenizer, 20, [150, 1, 17, 16, 60]), 1)
-    units = partition(rows, rows.word_starts_T)
-    chosen_T, predicted_T = draw_units(rows, units, None, rate, prediction_rate=rate / 3)
-    assert torch.equal(chosen_T, by_sorting(rows, units, rate))
-    assert torch.equal(predicted_T, by_sorting(rows, units, rate / 3))
-
-
-def by_sorting(rows: FlatRows, units: FlatUnits, rate: float) -> torch.Tensor:
-    """The plain way: all units of a segment sorted, then one after the other."""
-    chosen_T = torch.zeros_like(rows.maskable_T)
-    share = round(rate * 2**24)
-    for begin in rows.segment_begin_T.unique().tolist():
-        places = ((rows.segment_begin_T == begin) & (units.size_T > 0)).nonzero().flatten().tolist()
-        room = len(places) * share
-        for place in sorted(places, key=lambda place: (int(rows.bits_T[place]) >> 33 & (2**31 - 1), place)):
-            chosen_T[place] = room > (int(rows.bits_T[place]) & (2**24 - 1))
-            room -= 1 << 24
-    return chosen_T[units.begin_T] & rows.maskable_T

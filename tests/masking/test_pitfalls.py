@@ -4,46 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import pytest
 import torch
 
-from tests.masking.helpers import make_rows, masker_of
+from tests.masking.helpers import make_rows
 from unmask.data.store import TokenStore
 from unmask.masking.masker import Masker
-from unmask.masking.settings import STRATEGIES
 from unmask.measure.held_out import HeldOutSet
 from unmask.model.encoder import MaskedLM
 from unmask.model.fused import losses_of, predicted_positions
 from unmask.tokenizer.tokenizer import Tokenizer
-
-ALL = sorted(STRATEGIES)
-
-
-@pytest.mark.parametrize("strategy", ALL)
-def test_shares_do_not_overlap(tokenizer: Tokenizer, strategy: str) -> None:
-    """1. Independent draws for random and keep give 81.0 / 10.0 / 9.1 instead of 80 / 10 / 10."""
-    rows = make_rows(tokenizer, 6000, [120])
-    masked = masker_of(tokenizer, strategy=strategy, rate=0.3)(rows)
-    target = masked.labels != -100
-    seen, true = masked.input_ids[target], masked.labels[target]
-    mask = (seen == tokenizer.special.mask).double().mean()
-    # A span is one draw for about six tokens, so its shares scatter by the square root of that more.
-    deviation = (0.8 * 0.2 / len(seen)) ** 0.5 * (3.5 if strategy == "span" else 1.0)
-    assert abs(mask - 0.8) < 4 * deviation
-    assert abs((seen == true).double().mean() - 0.1) < 4 * deviation
-
-
-@pytest.mark.parametrize("strategy", ALL)
-def test_special_tokens_are_neither_chosen_nor_drawn(tokenizer: Tokenizer, strategy: str) -> None:
-    """2 and 3. `[PAD]`, `[MASK]` or `[CLS]` as random tokens; `[CLS]` as a target."""
-    rows = make_rows(tokenizer, 1000, [20, 5, 1])
-    masked = masker_of(tokenizer, strategy=strategy, rate=0.9, replacement=(0.0, 1.0, 0.0))(rows)
-    target = masked.labels != -100
-    ordinary = torch.from_numpy(tokenizer.ordinary)
-    assert target.sum() > 20_000
-    assert ordinary[masked.labels[target]].all()
-    assert ordinary[masked.input_ids[target]].all()
-    assert torch.equal(masked.input_ids[~rows.maskable], rows.input_ids[~rows.maskable])
 
 
 def test_rows_without_a_target_make_no_nan(tokenizer: Tokenizer) -> None:
@@ -67,14 +36,6 @@ def test_evaluation_has_its_own_fixed_masks(tokenizer: Tokenizer, validation_sto
     assert torch.equal(before, torch.random.get_rng_state())
     share = len(one.targets()) / one.num_tokens
     assert abs(share - 0.15) < 0.01
-
-
-def test_losses_of_unequal_batches_are_summed_before_they_are_divided() -> None:
-    """10. A mean of means is not the loss per predicted token."""
-    logits, targets = torch.randn(12, 7, generator=torch.Generator().manual_seed(0)), torch.arange(12) % 7
-    parts = [slice(0, 2), slice(2, 12)]
-    total = sum(losses_of(logits[p], targets[p]).total for p in parts) / 12
-    assert float(total) == pytest.approx(float(torch.nn.functional.cross_entropy(logits, targets)), rel=1e-6)
 
 
 def test_id_0_can_be_predicted() -> None:

@@ -188,14 +188,6 @@ def test_an_evaluation_without_fixed_masks_moves_no_schedule(tmp_path: Path, opt
         assert all(torch.equal(a, b) for a, b in zip(alone, evaluated, strict=True))
 
 
-def test_a_resumed_training_goes_on_with_its_epoch(tmp_path: Path) -> None:
-    whole, model = train(tmp_path, "bpe", save_strategy="steps", save_steps=4)
-    assert whole.state.global_step == 6
-    _, resumed = train(tmp_path, "bpe", save_strategy="no", resume=str(tmp_path / "checkpoint-4"))
-    for one, two in zip(model.seen[4:], resumed.seen, strict=True):
-        assert torch.equal(one[1]["input_ids"], two[1]["input_ids"])
-
-
 class Stream(torch.utils.data.IterableDataset[dict[str, Any]]):
     """Rows one by one, which come twice."""
 

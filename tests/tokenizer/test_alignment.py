@@ -22,29 +22,6 @@ def aligned(tokenizer: Tokenizer, texts: list[str], column: str, spans: list[lis
     return encoded, places, columns[column]
 
 
-@pytest.mark.parametrize(
-    ("family", "spelled"),
-    [
-        ("wordpiece", "kingseesthequeen"),
-        ("bpe", " king sees the queen"),
-        ("bpe_prefix", " king sees the queen"),
-        ("unigram", " king sees the queen"),
-        ("char", "king sees the queen"),
-    ],
-)
-def test_a_span_takes_its_tokens_and_no_others(family: str, spelled: str) -> None:
-    """Also the space before it where tokens carry theirs, and spaces within; never the space behind."""
-    tokenizer = trained(family)
-    encoded, _, column = aligned(
-        tokenizer, ["the king sees the queen in the garden"], "entities", [[Span(4, 23, "X")]], ["X"]
-    )
-    inside = column.values > 0
-    tokens = "".join(tokenizer.token(int(i)) for i in encoded.input_ids[inside])
-    assert tokens.replace("##", "").replace("Ġ", " ").replace("▁", " ") == spelled
-    assert column.spans == 1
-    assert column.values[inside].tolist() == [3] + [2] * (inside.sum() - 1), "the first begins it"
-
-
 @pytest.mark.parametrize("family", FAMILIES)
 @settings(max_examples=40, deadline=None)
 @given(st.lists(st.text(alphabet=SENTENCE + " \n中é", max_size=30), min_size=1, max_size=4), st.integers(0, 10**6))

@@ -34,8 +34,6 @@ _OF_FILES = (
 
 @dataclass(frozen=True)
 class HubName:
-    """A model of the hub."""
-
     name: str  # `owner/name`, or `name`
     revision: str | None = None  # branch, tag or commit; None is the main branch
 

@@ -91,7 +91,6 @@ def _kinds(annotation: object) -> list[str]:
 
 
 def _check(name: str, value: object, kinds: list[str]) -> None:
-    """Raises a SettingsError where a value is of none of these types."""
     if (type(value).__module__, type(value).__name__) in (("numpy", "bool"), ("numpy", "bool_")):
         value = bool(value)
     is_switch = isinstance(value, bool)

@@ -112,7 +112,6 @@ def connect(address: str) -> tuple[Any, str]:
 
 
 def _fetch(system: Any, address: str, path: str) -> Path:
-    """The file or folder at one place, in the cache."""
     sizes = tried(address, lambda: _listed(system, path))
     if not sizes:
         raise CorpusError(f"{address}: there is no file")

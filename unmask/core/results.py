@@ -41,8 +41,6 @@ class Styled:
 
 @dataclass(frozen=True)
 class Sheet:
-    """A table."""
-
     columns: tuple[str, ...]  # heads; one that begins with `>` is that of a column to the right. All empty: no head
     rows: Sequence[Sequence[str | Styled]]  # as many cells each
     title: str = ""  # what stands above it
@@ -181,13 +179,13 @@ def as_html(shown: Shown) -> str:
 NORMAL = NormalDist().inv_cdf(0.975)  # standard errors, for samples of thousands
 
 
-def margin(interval: Sequence[float] | None, shown: str = ".3f", *, of: float | None = None) -> str:
+def margin(interval: Sequence[float] | None, *, of: float | None = None) -> str:
     """The ± behind a figure; empty where it has no interval. `of` is a share near 0 or 1, whose interval is longer on
     one side, which is shown."""
     if interval is None:
         return ""
     half = (interval[1] - interval[0]) / 2 if of is None else max(of - interval[0], interval[1] - of)
-    return f" ± {half:{shown}}"
+    return f" ± {half:.3f}"
 
 
 def over(unit: str) -> str:
@@ -211,8 +209,6 @@ Unit = Literal["tokens", "bytes", "characters", "texts"]
 
 @dataclass(frozen=True)
 class Progress:
-    """How far some work has come."""
-
     what: str  # is done now, in words
     done: int = 0
     total: int | None = None  # of how much, about; None where that is not known

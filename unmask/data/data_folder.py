@@ -71,8 +71,6 @@ SLOW_BATCH_BYTES = 1 << 15  # where a pipeline annotates, which takes seconds fo
 
 @dataclass(frozen=True)
 class TextChunk:
-    """Consecutive pieces of the corpus."""
-
     task: int  # number of the task that the text is read in
     number: int  # of the chunk in its task, counted from 0
     texts: list[str]
@@ -157,8 +155,6 @@ def utf8_bytes(text: str) -> int:
 
 @dataclass
 class Split:
-    """The training or the validation part of some text."""
-
     documents: int = 0  # documents with tokens in it; one that is held out in parts counts in both
     pieces: int = 0  # rows of the shards
     bytes: int = 0  # UTF-8 bytes of the text
@@ -378,7 +374,6 @@ class Manifest:
         return hashlib.sha256(json.dumps([VERSION, self.tokenizer_sha256, files, *labels]).encode()).hexdigest()
 
     def save(self, root: Path) -> None:
-        """Writes `manifest.json`, last of all files: a folder with a manifest is complete."""
         content = {"version": VERSION, "fingerprint": self.fingerprint, **asdict(self)}
         content["near_duplicates"] = self.near_duplicates and self.near_duplicates.plain()
         for split in (TRAIN, VALIDATION):

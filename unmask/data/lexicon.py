@@ -39,8 +39,6 @@ RUN_KEYS = 1 << 21
 
 
 class Counted(NamedTuple):
-    """Keys in increasing order, and how often each was seen."""
-
     keys: Ints
     counts: Ints
 
@@ -156,8 +154,6 @@ class TokenWords:
 
 
 class WordReader:
-    """Finds the words in arrays of a tokenizer's tokens."""
-
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.roles: NDArray[np.int8] = np.full(tokenizer.vocab_size, Role.BARRIER, dtype=np.int8)
         for id_ in np.flatnonzero(tokenizer.ordinary):
@@ -269,7 +265,6 @@ class Lexicon:
         write_atomically(path, self.to_bytes())
 
     def check_tokenizer(self, tokenizer: Tokenizer, *, name: str) -> None:
-        """Raises a DataError where it was made with another tokenizer."""
         if self.facts["tokenizer_sha256"] != tokenizer.fingerprint:
             raise DataError(
                 f"{name}: the lexicon was made with another tokenizer than the one in use; make it anew with "
@@ -374,7 +369,6 @@ def _frequent_grams(words: Words, settings: LexiconSettings, scratch: Path) -> F
 
 
 def gather(values: NDArray[np.integer[Any]], begins: Ints, lengths: Ints) -> NDArray[np.int32]:
-    """Some slices of an array, one behind another."""
     before = np.cumsum(lengths) - lengths
     return values[np.repeat(begins - before, lengths) + np.arange(lengths.sum())].astype(np.int32)
 

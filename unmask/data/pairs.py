@@ -36,8 +36,6 @@ Ints = NDArray[np.int64]
 
 
 class Fragments(NamedTuple):
-    """Fragments, and where they may be cut."""
-
     source: Ints  # [F]: places of their first tokens
     length: Ints  # [F]
     document: Ints  # [F]

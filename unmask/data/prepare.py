@@ -138,23 +138,17 @@ def prepare(  # noqa: PLR0912, PLR0913  (what goes in, how it is done, and what 
     Args:
         paths: Files, folders or patterns; `-` is standard input. Texts in memory are written into the folder.
         out: The data folder; made where missing. Data that is complete is replaced, unless `resume` is given.
-        corpus: What a document is, what is cleaned, and how much is held out.
-        tokenizer: Which tokenizer is used or trained.
-        annotation: What is said of the text beside its tokens; None is nothing.
         workers: Processes that read and tokenize; None takes as many as there are cores. 1 works in this process, with
             the threads of the tokenizers library. The data is the same for any number.
         ray: Address of a Ray cluster whose nodes do the work instead, and see text and folder.
         part: Which of several parts of the work is done, counted from 1, and of how many; each as far as it can be done
-            by now, in a folder that all see. None does all of it.
+            by now, in a folder that all see.
         join: Joins what the parts came to, in turns with them:
 
                 parts 1 to n ──▶ join: the tokenizer ──▶ parts 1 to n ──▶ join: the manifest
 
             Where documents are left out, or groups or the end of the text held out, they come once more before that.
-        size_bytes: Text of a shard; None fits it to the sources.
-        task_bytes: What is read at once; None fits it to the sources.
-        resume: Data that is complete, and was made with the same settings, is returned as it is.
-        overwrite: Everything is done anew.
+        size_bytes, task_bytes: Text of a shard, and what is read at once; None fits them to the sources.
         notify: Called with the progress, in bytes of text.
         note: Called with remarks, a line each.
 
@@ -338,7 +332,6 @@ class Preparation:
         return key_of([self._key, tokenizers.__version__, tokenizer.fingerprint, annotated])
 
     def _settle(self) -> None:
-        """Joins the results of the survey, trains the tokenizer, and makes the folder ready for shards."""
         held, labels = HeldTexts(), set[str]()
         for _, arrays in self._results("survey"):
             held.join(arrays)
@@ -371,7 +364,6 @@ class Preparation:
         save_arrays(self.work.file(SETTLED), {**held.arrays(), "facts": facts}, self._key)
 
     def _finish(self) -> Manifest:
-        """Adds up what the tasks came to, and writes the manifest."""
         # 1. The counts of all tasks
         tokenizer = load_tokenizer(self._root / TOKENIZER)
         text = TextCounts(np.zeros(tokenizer.vocab_size, dtype=np.int64))
@@ -385,10 +377,8 @@ class Preparation:
         # 2. What is odd about them
         if text.texts > 0 and text.single_words >= ALMOST_ALL * text.texts:
             log.warning(
-                "%s of %s texts are a single word each, so masking by words would hide whole texts: use the strategy "
-                "random",
-                f"{text.single_words:,}",
-                f"{text.texts:,}",
+                f"{text.single_words:,} of {text.texts:,} texts are a single word each, so masking by words would hide "
+                "whole texts: use the strategy random"
             )
         train, validation = text.train, text.validation
         tokens, most = train.tokens + validation.tokens, self.corpus.settings.max_unknown

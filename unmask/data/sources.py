@@ -91,8 +91,6 @@ TextColumn = str | tuple[str, ...]  # a column, or several
 
 @dataclass(frozen=True)
 class Source:
-    """A file and how it is read."""
-
     path: Path  # the file
     kind: str  # of its content: a value of `SUFFIXES`, or `arrow`
     column: TextColumn | None = None  # of a table, where its text stands; several together are it
@@ -110,7 +108,6 @@ class Source:
 
     @property
     def is_table(self) -> bool:
-        """Whether it has columns."""
         return self.kind in TABLES
 
     @property
@@ -120,8 +117,6 @@ class Source:
 
 
 class SourceSplit(NamedTuple):
-    """The files of a corpus: those to train on, and those that are held out by their names."""
-
     train: list[Source]
     validation: list[Source]
 
@@ -172,7 +167,6 @@ def find_split(names: Sequence[str | Path], *, by_name: bool = True, announce: b
 
 
 def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
-    """The files of a folder, and what each is for."""
     if is_saved_dataset(folder):
         return SourceSplit(_saved_files(folder), [])
     if (folder / "dataset_dict.json").is_file():  # its parts are folders

@@ -120,7 +120,6 @@ class MappedShard:
     """A shard that is open: where its numbers lie, which takes some kilobytes.
 
     Attributes:
-        file: Its path.
         annotations: Names of its columns of annotation.
         types: By column of lists, the type of their values.
         is_labelled, is_grouped: Whether there are columns of classes and of groups.

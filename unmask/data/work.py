@@ -110,7 +110,6 @@ class Work:
     classes: tuple[str, ...] | None = None  # of the documents; None where none are read
 
     def key(self, kind: Kind, task: ReadTask) -> str:
-        """What the file of a task says it was made of."""
         corpus = self.corpus
         plan = dataclasses.asdict(corpus.plan)
         settings = corpus.settings.model_dump(mode="json")
@@ -126,7 +125,6 @@ class Work:
         return self.root / PARTS / (name if task is None else name.format(f"{task.number:05d}"))
 
     def result(self, kind: Kind, task: ReadTask) -> Mapping[str, Any] | None:
-        """What a task came to; None where it was not done, or of other text."""
         arrays = load_arrays(self.file(f"{kind}-{{}}.npz", task), self.key(kind, task))
         if arrays is not None and kind == "survey":
             sample = self.file(SAMPLE, task)
@@ -135,13 +133,11 @@ class Work:
         return arrays
 
     def decisions(self, task: ReadTask | None = None) -> Decisions:
-        """What was decided about all of the text, or about a task's documents."""
         if not self.corpus.needs:
             return Decisions()
         return Decisions(self._needed(DECISIONS, of_task=None if task is None else task.number))
 
     def held(self) -> HeldTexts:
-        """What is held out."""
         held = HeldTexts()
         held.join(self._needed(SETTLED))
         return held
@@ -452,7 +448,6 @@ _worker: dict[str, Any] = {}
 
 
 def _begin(ending: Connection, done_bytes: Any) -> None:
-    """Makes a worker of this process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError):  # stderr may be closed
         os.dup2(2, 1)  # what a library prints is no result of the command

@@ -198,7 +198,6 @@ class EncoderConfig(Settings):
 
     @property
     def parts(self) -> Parts:
-        """What the layout is made of."""
         return PARTS[self.layout]
 
     @property
@@ -212,10 +211,8 @@ class EncoderConfig(Settings):
         return self.type_vocab_size or 1
 
     def is_global(self, layer: int) -> bool:
-        """Whether a layer attends to the whole segment."""
         return self.rotary is None or layer % self.rotary.global_every == 0
 
 
 def default_intermediate_size(hidden_size: int, ratio: float) -> int:
-    """A ratio of the hidden size, in multiples of 64."""
     return max(64, round(hidden_size * ratio / 64) * 64)

@@ -41,7 +41,6 @@ def by_loops(x: Tensor) -> bool:
 
 
 def loops() -> Any:
-    """The compiled loops, with their threads."""
     from unmask.model import loops as module  # loads numba
 
     use_threads_of_torch()
@@ -150,7 +149,7 @@ class Tile:
     alike: bool  # whether all these queries attend to all these keys
 
     def of(self, heads_3BHSK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Its queries, keys and values, without a copy: each [b, H, q or k, K]."""
+        """Its queries, keys and values: each [b, H, q or k, K]."""
         query, key, value = heads_3BHSK
         return query[self.rows, :, self.queries], key[self.rows, :, self.keys], value[self.rows, :, self.keys]
 
@@ -213,7 +212,6 @@ class AttentionPlan:
 
     @functools.cached_property
     def tiles(self) -> tuple[Tile, ...]:
-        """Parts of the batch, on CPUs."""
         num_rows, length = self.segment_ids_BS.shape
         window = None if self.window is None or length <= self.window + 1 else self.window
         local = window is not None and length > 2 * _QUERIES
@@ -292,7 +290,7 @@ def attention(qkv_BS3HK: Tensor, plan: AttentionPlan) -> Tensor:
 
     PyTorch's fused attention is slow on CPUs in its backward pass; there, it is explicit products, tile by tile. Where
     rows are long, probabilities are computed again in the backward pass, so memory grows with the length and not with
-    its square; the kernel of GPUs over sequences (bf16 or float16 only) does the same.
+    its square, as in the kernel of GPUs over sequences.
 
     Source: Dao 2023 (FlashAttention-2), in `torch.nn.attention.varlen`.
     """
@@ -429,8 +427,6 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Losses:
-    """The losses of some predictions."""
-
     total: Tensor  # the sum of the losses in nats, each times its weight; this is what is differentiated
     each_N: Tensor  # float32: of each prediction, without weights and without a gradient
     wrong_N: Tensor  # bool: whether something else was more likely than the right answer
@@ -462,12 +458,10 @@ def losses_of_decoder(
     """Cross-entropies of a decoder over the vocabulary, without ever holding its logits in float32.
 
     A gradient of logits is softmax less one, so it is written over the logits while these are read for the loss, some
-    rows at a time; a vocabulary's worth of float32 numbers for each target, several times over, would cost more time
-    than the products do.
+    rows at a time.
 
     Args:
-        x_ND: What the decoder compares with the embeddings.
-        tokens_VD: The embeddings, in the type of `x_ND`.
+        x_ND: What the decoder compares with the embeddings, `tokens_VD`, which are of the same type.
         bias_V: float32.
         targets_N: int64; -100: the row is there to keep the shape, has a loss of 0 and passes no gradient on.
         weights_N: float32: of each loss; None: all weigh the same.

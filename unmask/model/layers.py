@@ -38,8 +38,6 @@ class Linear(nn.Module):
 
 
 class Norm(nn.Module):
-    """Layer normalisation, with a bias or without."""
-
     def __init__(self, size: int, *, eps: float, bias: bool = False) -> None:
         super().__init__()
         self.eps = eps
@@ -97,8 +95,6 @@ class MLP(nn.Module):
 
 
 class Attention(nn.Module):
-    """Self-attention, with rotary positions or without."""
-
     def __init__(self, hidden_size: int, num_heads: int, *, bias: bool = False) -> None:
         super().__init__()
         self.num_heads = num_heads
@@ -352,8 +348,6 @@ _PAIRS, _GPU_PAIRS = 1 << 20, 1 << 25  # of a tile: a hash takes 8 and 256 MB fo
 
 @dataclass(frozen=True)
 class DecodedRows:
-    """What the decoder knows of packed rows."""
-
     input_ids_BS: Tensor  # int64: the tokens, none of them hidden
     text_BS: Tensor  # int64: which text each is of, counted from 0 over all rows; at padding the number of texts
     place_BS: Tensor  # int64: where in its text each stands, from 0; 0 at padding

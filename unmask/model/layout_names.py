@@ -31,8 +31,6 @@ _ACTIVATIONS = {"gelu_new": "gelu_pytorch_tanh", "swish": "silu"}  # other names
 
 @dataclass(frozen=True)
 class FolderLayout:
-    """What a model folder needs to know of a layout."""
-
     layout: Layout  # its name, which is transformers' `model_type`
     architecture: str  # transformers' class of its masked language models
     prefix: str  # of the encoder's weights in a masked language model; folders of a bare encoder lack it
@@ -177,7 +175,6 @@ class FolderLayout:
             raise ModelError(f"config.json: {error}") from error
 
     def pooling_content(self, pooling: ClassifierPooling) -> dict[str, Any]:
-        """What config.json says of a classifier's pooling."""
         if self.pooling_key is not None:
             return {self.pooling_key: _POOLING_NAMES[pooling]}
         if pooling != "first":

@@ -15,13 +15,11 @@ from unmask.core.compiled import compiled, inlined, parallel
 
 @intrinsic
 def float_of_bits(context: Any, bits: Any) -> Any:
-    """The float32 that these 32 bits are."""
     return types.float32(types.uint32), lambda _, builder, __, values: builder.bitcast(values[0], ir.FloatType())
 
 
 @intrinsic
 def bits_of_float(context: Any, number: Any) -> Any:
-    """The 32 bits of a float32."""
     return types.uint32(types.float32), lambda _, builder, __, values: builder.bitcast(values[0], ir.IntType(32))
 
 

@@ -234,8 +234,6 @@ def _import_transformers(folder: Path) -> Any:
 
 @dataclass(frozen=True)
 class TransformersPretrained:
-    """A pretrained encoder that transformers runs."""
-
     folder: Path  # where it was loaded from
     config: TransformersConfig  # what its inputs look like
     theirs: Any  # its configuration in transformers; it stays as it is
@@ -355,7 +353,6 @@ def _check_missing(folder: Path, model: Any, missing: list[str]) -> None:
 
 
 def _reason(error: BaseException) -> str:
-    """What a library said, on one line."""
     lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
     line = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
     says_enough = isinstance(error, OSError | ValueError) and line  # others say nothing without their type

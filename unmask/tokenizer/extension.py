@@ -64,8 +64,6 @@ _OF_WORDS = {Kind.LETTER, Kind.DIGIT, Kind.MARK}
 
 @dataclass(frozen=True)
 class NewWord:
-    """A word that gets an entry."""
-
     entry: str  # as the vocabulary spells it: `allocator`, `Ġallocator`, `▁allocator`
     pieces: tuple[int, ...]  # ids that spelled it before
     count: int  # how often it stands in the text
@@ -119,10 +117,9 @@ def unigram_scores(words: Iterable[NewWord], scores: Mapping[int, float]) -> lis
     """Scores of new Unigram entries: a hair above that of their pieces together, but none below the least old one.
 
     With the hair an entry stands for just these pieces wherever they stood one behind another, and no other text
-    changes. It grows with the number of pieces, so that a word is not spelled with the entry of a shorter new one. From
-    the least score that of unknown letters follows, so with a lower one other text with such letters would be cut in
-    other places. A word whose pieces are rare or many gets the least score itself, which is more than theirs together,
-    and a longer word is spelled with its entry where that is likelier than the old spelling.
+    changes. It grows with the number of pieces, so that a word is not spelled with the entry of a shorter new one. With
+    a lower score than the least, other text with unknown letters would be cut in other places. A word whose pieces are
+    rare or many gets the least score, and then longer words may be spelled with its entry, too.
 
     Example: the least is -13. `▁alloc` + `ator`, -9 each, become `▁allocator` with -13 instead of -18. `▁allocators`
     was `▁alloc` + `ators`, -9 and -8; with `s` of -3 it is `▁allocator` + `s` now: -16 instead of -17.
@@ -133,8 +130,6 @@ def unigram_scores(words: Iterable[NewWord], scores: Mapping[int, float]) -> lis
 
 @dataclass(frozen=True)
 class Extension:
-    """New words and the tokenizer that has them."""
-
     tokenizer: Tokenizer  # with the new entries
     words: tuple[NewWord, ...]  # the new words, by falling number of tokens saved; their ids follow each other
     first_id: int  # id of the first
@@ -143,7 +138,7 @@ class Extension:
 
 
 def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> Extension:
-    """Finds the words that the tokenizer splits most to the cost of a text, and gives them entries.
+    """Finds the words that cost a text most tokens, `most` of them, and gives them entries.
 
     - WordPiece: a word is an entry. Longer words that begin with it are spelled with it too, since WordPiece takes
       the longest entry first.
@@ -151,8 +146,7 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
     - Unigram: a word is an entry that is a hair likelier than its pieces together, and no less likely than the least
       likely old entry (`unigram_scores`); where that is more than a hair, some longer words are spelled with it too.
 
-    New entries are pieces like others, not added tokens: these would be cut out of the middle of words, and would go
-    on where whole-word masking begins a word. There are at most `most`.
+    New entries are pieces like others, not added tokens, which would be cut out of the middle of words.
     """
     _check_extensible(tokenizer)
     backend, (counts, within) = tokenizer.backend, _count_words(tokenizer.backend, texts)
@@ -197,7 +191,6 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
 
 
 def _with_entries(tokenizer: Tokenizer, words: Sequence[NewWord]) -> Tokenizer:
-    """The tokenizer with these entries behind its last id."""
     content = json.loads(tokenizer.backend.to_str())
     model, first = content["model"], tokenizer.vocab_size
     if model["type"] == "Unigram":

@@ -129,7 +129,6 @@ def as_tokenizer(source: Any) -> Tokenizer:
 
 
 def read_tokenizer_json(file: Path) -> tokenizers.Tokenizer:
-    """Reads a file of the `tokenizers` library."""
     with _understood(f"{file}: not a tokenizer of the `tokenizers` library"):
         return tokenizers.Tokenizer.from_file(str(file))
 
@@ -275,8 +274,7 @@ def _read_esm_vocab(file: Path, roles: Mapping[str, str | None]) -> tokenizers.T
 def _convert(folder: Path) -> Any:
     """The folder's tokenizer as a fast one of transformers, made without running code from the folder.
 
-    Ids are those of transformers, whose own models run with its conversions. Tokenizers that it has in Python only
-    (BertJapanese's, PhoBERT's) cannot be converted: nothing else would give their ids.
+    Tokenizers that it has in Python only (BertJapanese's, PhoBERT's) cannot be converted.
     """
     try:
         import transformers

@@ -44,8 +44,6 @@ _ALSO = {
 
 
 class Span(NamedTuple):
-    """A labelled stretch of a text."""
-
     begin: int  # first character
     end: int  # character behind the last
     label: str
@@ -190,9 +188,8 @@ def entities_of(tags: tuple[str | None, ...], *, in_scheme: bool = True) -> tupl
     """The entities of a sentence, [begin, end) in words: (label, begin, end).
 
     All schemes are read at once: an entity begins at `B-`, `S-`, `U-`, where the label changes, and behind `O`, `E-`,
-    `L-`, `S-` and `U-`; bare `B`, `I` ... are those of the label `entity`. Tags without a prefix, and all tags that are
-    not `in_scheme` (parts of speech), are labels, whose neighbours are one entity, as in transformers' pipeline. Words
-    without a tag interrupt nothing.
+    `L-`, `S-` and `U-`; bare `B`, `I` ... have the label `entity`. Tags without a prefix, and those not `in_scheme`
+    (parts of speech), are labels, whose neighbours are one entity. Words without a tag interrupt nothing.
 
     Source: seqeval's default mode, which is that of conlleval (Tjong Kim Sang and De Meulder 2003).
     """
@@ -281,8 +278,6 @@ class TokenPlaces:
 
 @dataclass(frozen=True)
 class Aligned:
-    """A column of annotation."""
-
     values: Ints  # [num_tokens], int64, written as above
     spans: int  # how many spans there were
     lost: int  # those of them to which no token belongs

@@ -85,9 +85,8 @@ def find_special_ids(backend: tokenizers.Tokenizer, names: Mapping[str, str | No
 def with_special_tokens(tokenizer: tokenizers.Tokenizer, *, mask_takes_space: bool) -> tokenizers.Tokenizer:
     """Makes the special tokens special, in place, and puts `[CLS]` and `[SEP]` around texts where there are such.
 
-    Args:
-        mask_takes_space: Whether the space before `[MASK]` in a prompt belongs to it. It must where words carry the
-            space before them: training hides `Ġking`, so a prompt must not offer a space and then a mask.
+    `mask_takes_space`: in a prompt the space before `[MASK]` belongs to it, as it must where words carry the space
+    before them: training hides `Ġking`, so a prompt must not offer a space and then a mask.
     """
     known = [token for token in SPECIAL_TOKENS if tokenizer.token_to_id(token) is not None]
     if "[CLS]" in known:
@@ -121,15 +120,11 @@ ENOUGH_WORDS = 10_000
 
 
 class WordMemory:
-    """Tokenizes texts by their words, of which it remembers a bounded number. Any number of threads may use it.
-
-    Attributes:
-        useful: False once a batch of text has shown that its words hardly ever come again.
-    """
+    """Tokenizes texts by their words, of which it remembers a bounded number. Any number of threads may use it."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self.backend = backend
-        self.useful = True
+        self.useful = True  # until a batch of text has shown that its words hardly ever come again
         self._lock = Lock()  # around all that changes the tables: the library lets other threads in
         self._forget()
 
@@ -198,11 +193,10 @@ class UnknownText:
         return UnknownText(self.letters + later.letters, self.unknown + later.unknown, examples)
 
     def describe(self) -> str:
-        """In words, for a warning or an error."""
+        examples = ", ".join(map(repr, self.examples))
         return (
-            f"{self.share:.1%} of the letters are unknown to the tokenizer (such as "
-            f"{', '.join(map(repr, self.examples))}); a byte-level BPE tokenizer spells every text (--tokenizer-kind "
-            "bpe, or a model that has one, as RoBERTa does)"
+            f"{self.share:.1%} of the letters are unknown to the tokenizer (such as {examples}); a byte-level BPE "
+            "tokenizer spells every text (--tokenizer-kind bpe, or a model that has one, as RoBERTa does)"
         )
 
 
@@ -256,10 +250,12 @@ class Tokenizer:
                 for a role without one.
             class_name: Of transformers' class, where the folder that it came from named one.
         """
-        if (highest := max(backend.get_vocab(with_added_tokens=True).values(), default=0)) >= MOST_IDS:
+        vocab = backend.get_vocab(with_added_tokens=True)
+        self.vocab_size = max(vocab.values(), default=0) + 1
+        if self.vocab_size > MOST_IDS:
             raise TokenizerError(  # before the library writes it, which ends the process where ids are that far apart
-                f"the vocabulary has the id {highest:,}, but ids up to {MOST_IDS - 1:,} are read; give a tokenizer "
-                "whose ids count its entries"
+                f"the vocabulary has the id {self.vocab_size - 1:,}, but ids up to {MOST_IDS - 1:,} are read; give a "
+                "tokenizer whose ids count its entries"
             )
         # A copy: other holders of the tokenizer keep their settings, and stored truncation or padding, which many
         # released tokenizers have, would silently cut the corpus.
@@ -277,8 +273,6 @@ class Tokenizer:
         self._known_letters: set[str] | None = set() if leaves_out else None
         self._unknown_in: dict[str, tuple[str, int]] = {}  # words, or letters: what of them is, and how many letters
         self._watched: UnknownText | None = UnknownText()  # None once it was said
-        vocab = backend.get_vocab(with_added_tokens=True)
-        self.vocab_size = max(vocab.values(), default=0) + 1
         self.ordinary: NDArray[np.bool_] = np.zeros(self.vocab_size, dtype=bool)
         self.token_bytes: NDArray[np.int32] = np.zeros(self.vocab_size, dtype=np.int32)
         specials = {id_ for id_, token in backend.get_added_tokens_decoder().items() if token.special}
@@ -309,11 +303,8 @@ class Tokenizer:
 
     @cached_property
     def _of_corpus(self) -> tokenizers.Tokenizer:
-        """A copy for which the tokens of the five roles are letters, made when text of a corpus is first met.
-
-        The setting holds for every thread at once, and a prompt of another thread needs its masks. Other added tokens,
-        special (`<url>`) or not, are what they are in a prompt.
-        """
+        """A copy for which the tokens of the five roles are letters: the setting holds for every thread at once, and a
+        prompt of another thread needs its masks. Other added tokens, special or not, are what they are in a prompt."""
         text, roles = self.backend.to_str(), self.special_names.values()
         if any(token.special != (token.content in roles) for token in self.backend.get_added_tokens_decoder().values()):
             content = json.loads(text)
@@ -365,11 +356,8 @@ class Tokenizer:
     def unknown_in(
         self, texts: Sequence[str], input_ids: NDArray[np.integer[Any]], lengths: NDArray[np.int64]
     ) -> UnknownText:
-        """What of some texts is unknown; their tokens, one behind another, say in which of them something is.
-
-        Each word is looked at once, or each letter where letters are unknown by themselves: to ask where the tokens of
-        a text stand would take as long as all else.
-        """
+        """What of some texts is unknown; their tokens, one behind another, say in which of them something is. Each word
+        is looked at once, or each letter where letters are unknown by themselves, which saves half of the time."""
         letters, unk = _count_letters(texts), self.special.unk
         some = np.unique(np.repeat(np.arange(len(texts)), lengths)[input_ids == unk]).tolist()
         if not some:
@@ -416,7 +404,6 @@ class Tokenizer:
         return encoded, TokenPlaces(begin, end, lengths, encoded.word_starts)
 
     def encode_prompt(self, text: str) -> NDArray[np.int32]:
-        """A text whose `[MASK]` are masks, with the special tokens around it."""
         return self.encode_prompts([text])[0]
 
     def encode_prompts(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:

@@ -85,11 +85,8 @@ def count_letters(
 
 
 def default_vocab_size(num_bytes: int) -> int:
-    """A vocabulary that fits the corpus: 8,192 entries at 10 MB, growing with the power 0.45, a multiple of 64.
-
-    A rare entry is seen too seldom to be learned: with this rule the average entry stands some hundred times in a
-    megabyte of text and some thousand times in 100 MB. At least 512 and at most 32,768 entries.
-    """
+    """A vocabulary that fits the corpus: 8,192 entries at 10 MB, growing with the power 0.45, a multiple of 64 between
+    512 and 32,768. So the average entry stands some hundred times in a megabyte of text, some thousand in 100 MB."""
     size = 8192 * (num_bytes / 10e6) ** 0.45
     return min(max(round(size / 64) * 64, 512), 32_768)
 
@@ -159,9 +156,8 @@ def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: b
 def train_bpe(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False) -> tokenizers.Tokenizer:
     """Trains a byte-level BPE tokenizer with GPT-2's pre-tokenizer: GPT-2's and RoBERTa's kind.
 
-    Every text can be spelled, there is no unknown, and decoding gives exactly the text. Ids 5 to 260 are the bytes. The
-    library's trainer is deterministic here: its letters are the bytes in a fixed order, and ties between equally
-    frequent pairs are broken by the numbers of the pairs' parts.
+    Every text can be spelled, and decoding gives exactly the text. Ids 5 to 260 are the bytes, in a fixed order, which
+    makes the library's trainer deterministic.
 
     Source: Sennrich et al. 2016 (BPE); Radford et al. 2019, section 2.2 (bytes).
     """
@@ -265,7 +261,6 @@ def train_chars(
 
 
 def train_tokenizer(texts: Texts, settings: TokenizerSettings) -> Tokenizer:
-    """Trains the tokenizer of the settings."""
     size, lowercase = settings.vocab_size, settings.lowercase
     if settings.kind == "char":
         return Tokenizer(train_chars(texts, vocab_size=size, lowercase=lowercase, bare=bool(settings.bare)))

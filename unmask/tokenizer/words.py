@@ -48,8 +48,6 @@ _DROP_SPACES = {"Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimi
 
 @dataclass(frozen=True)
 class Spelling:
-    """How a vocabulary spells text."""
-
     # `wordpiece` marks continuations (or ends of words), `byte_level` and `metaspace` mark spaces, `plain` spells white
     # space out, and entries of `whole` are words by themselves.
     family: Family
@@ -64,7 +62,6 @@ class Spelling:
 
 
 def spelling_of(backend: tokenizers.Tokenizer) -> Spelling:
-    """Reads off a tokenizer's parts how it spells text."""
     content = json.loads(backend.to_str())
     model = content["model"]
     parts, nodes = [], [content["normalizer"], content["pre_tokenizer"], content["decoder"]]

@@ -111,6 +111,18 @@ class Clusters:
         self._batch: list[tuple[str, int, int]] = []  # of `add_piece`, until there are enough for compiled loops
         self._num_chars = 0
 
+    def add(self, texts: Sequence[str], document: Sequence[int], num_chars: Sequence[int]) -> None:
+        """Adds texts, the places of their documents, and how much text each stands for."""
+        hashed = hash_texts(texts)
+        entries = np.empty(len(texts), dtype=_TEXT)
+        entries["form"], entries["document"], entries["size"] = hashed.normal, document, num_chars
+        normal, firsts = np.unique(hashed.normal, return_index=True)
+        rows = np.empty(len(normal), dtype=_ROW)
+        bands, rows["minima"] = hashed.signatures(firsts)
+        rows["bands"] = bands & 0xFFFFFFFF
+        rows["form"] = normal
+        self.join({"cluster_rows": rows, "cluster_texts": entries})
+
     def add_piece(self, piece: Document, *, parts: bool) -> None:
         """Adds the next piece of a corpus. The first piece of a document is compared, or, with `parts`, each piece."""
         if parts or piece.offset == 0:
@@ -123,19 +135,10 @@ class Clusters:
             self._batch[-1] = text, document, size + len(piece.text)
 
     def _flush(self) -> None:
-        if not self._batch:
-            return
-        batch, self._batch, self._num_chars = self._batch, [], 0
-        texts, documents, sizes = zip(*batch, strict=True)
-        hashed = hash_texts(texts)
-        entries = np.empty(len(texts), dtype=_TEXT)
-        entries["form"], entries["document"], entries["size"] = hashed.normal, documents, sizes
-        normal, firsts = np.unique(hashed.normal, return_index=True)
-        rows = np.empty(len(normal), dtype=_ROW)
-        bands, rows["minima"] = hashed.signatures(firsts)
-        rows["bands"] = bands & 0xFFFFFFFF
-        rows["form"] = normal
-        self.join({"cluster_rows": rows, "cluster_texts": entries})
+        if self._batch:
+            batch, self._batch, self._num_chars = self._batch, [], 0
+            texts, documents, sizes = zip(*batch, strict=True)
+            self.add(texts, documents, sizes)
 
     def _compact(self) -> NDArray[np.void]:
         """A row for each normal form, in their order."""

@@ -19,7 +19,7 @@ import csv
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -185,10 +185,8 @@ def read_sentences(path: Path, form: WordForm, bad: BadInput) -> Iterator[list[T
         lines.append(TaggedLine(number, cells))
         num_chars += len(text)
         if len(lines) > MOST_WORDS or num_chars > _MOST_CHARS:
-            raise CorpusError(
-                f"{path}: the sentence that begins in line {lines[0].number} has more than {MOST_WORDS:,} words, or "
-                f"{_MOST_CHARS:,} characters; put an empty line behind each sentence"
-            )
+            what = f"the sentence that begins in line {lines[0].number} has more than {MOST_WORDS:,} words"
+            raise CorpusError(f"{path}: {what} or {_MOST_CHARS:,} characters; put an empty line behind each sentence")
         if form.stops and cells[form.word] in _STOPS:
             yield lines
             lines, num_chars = [], 0
@@ -225,11 +223,16 @@ def word_number(line: TaggedLine) -> int | None:
     return None if sign else numbers[0]
 
 
+def places_of(words: Sequence[str]) -> list[tuple[int, int]]:
+    """The characters [begin, end) of words with a space between them."""
+    begins = accumulate((len(word) + 1 for word in words), initial=0)
+    return [(begin, begin + len(word)) for begin, word in zip(begins, words, strict=False)]
+
+
 def conll_sentence(lines: list[TaggedLine], form: WordForm, columns: Mapping[str, int]) -> tuple[str, Spans]:
     """The text of a sentence, and its annotations from their `columns`; a ValueError begins with the line at fault."""
     words = [line.cells[form.word] if form.word < len(line.cells) else "" for line in lines]
-    begins = accumulate((len(word) + 1 for word in words), initial=0)
-    places = [(begin, begin + len(word)) for begin, word in zip(begins, words, strict=False)]
+    places = places_of(words)
     spans: dict[str, tuple[Span, ...]] = {}
     for name, column in columns.items():
         tags = [line.cell(column) for line in lines]

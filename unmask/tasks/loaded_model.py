@@ -54,14 +54,14 @@ log = logging.getLogger("unmask")
 
 def does_task(content: Mapping[str, Any]) -> bool:
     """Whether a config.json is that of a fine-tuned model."""
+    if isinstance(content.get(KEY), dict):
+        return True
     architecture = architecture_of(content)
-    if not isinstance(content.get(KEY), dict) and ("For" not in architecture or architecture.endswith("ForMaskedLM")):
+    if "For" not in architecture or architecture.endswith("ForMaskedLM"):
         return False
     from unmask.tasks.kinds import TASKS
 
-    return isinstance(content.get(KEY), dict) or any(
-        f"For{task.architecture}" in architecture for task in TASKS.values()
-    )
+    return any(f"For{task.architecture}" in architecture for task in TASKS.values())
 
 
 Precision = Literal["float32", "bf16", "auto"]
@@ -260,15 +260,11 @@ class Model(Readable):
     def check_head(self) -> None:
         """Raises a ModelError where the model has no head for masked tokens."""
         if self.task is not None:
-            raise ModelError(
-                f"{self.folder}: fine-tuned ({self.task.kind}), so it predicts no tokens any more; give the model that "
-                "it was made from"
-            )
+            what = f"fine-tuned ({self.task.kind}), so it predicts no tokens any more"
+            raise ModelError(f"{self.folder}: {what}; give the model that it was made from")
         if not self.has_head:
-            raise ModelError(
-                f"{self.folder}: no masked language model, but a discriminator or a bare encoder, which predicts no "
-                "tokens; pretrain it first (--from), or give another model"
-            )
+            what = "no masked language model, but a discriminator or a bare encoder"
+            raise ModelError(f"{self.folder}: {what}; pretrain it first (--from), or give another model")
 
     @public
     def score(self, sentences: Sequence[str], *, form: str = "plain") -> NDArray[np.float64]:

@@ -10,7 +10,6 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar, Self
@@ -20,6 +19,7 @@ import torch
 
 from unmask.core.errors import CorpusError, listed, shown
 from unmask.data.columns import Role, in_order, value_at
+from unmask.data.treebanks import places_of
 from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.classify import class_metrics
 from unmask.tasks.files import Form, Labelled, LabelledRow, parsed_list
@@ -209,11 +209,8 @@ class Tag(Task):
                 shares[example.record][word] = share
         predictions = []
         for record, likeliest, probabilities in zip(records, tags, shares, strict=True):
-            text, spans = record.text, record.spans
-            if text is None:
-                text, ends = " ".join(record.words), list(accumulate(len(word) + 1 for word in record.words))
-                spans = tuple((end - 1 - len(word), end - 1) for word, end in zip(record.words, ends, strict=True))
-            entities = []
+            text = " ".join(record.words) if record.text is None else record.text
+            spans, entities = record.spans or places_of(record.words), []
             for label, first, last in entities_of(tuple(likeliest), in_scheme=self.has_entities):
                 begin, end = spans[first][0], spans[last - 1][1]
                 score = fmean(share for share in probabilities[first:last] if share is not None)

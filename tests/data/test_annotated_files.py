@@ -157,6 +157,7 @@ def test_treebanks_without_their_words(tmp_path: Path) -> None:
         ("a.conllu", "1\tAnna\n", {}, "line 1: 2 columns"),
         ("a.conllu", UD, {"chunks": "chunks", "entities": "x"}, "chunks and no entities"),
         ("a.conllu", UD, {"pos": "x"}, "annotation.fields.pos"),
+        ("a.conllu", UD, {"dependencies": "x"}, "annotation.fields.dependencies"),
         ("a.conllu", UD.replace("\t0\troot", "\t9\troot", 1), {"dependencies": "dependencies"}, "line 9: .*'9'"),
         ("a.conllu", UD.replace("\t0\troot", "\t1\troot", 1), {"dependencies": "dependencies"}, "circle"),
         ("a.conllu", UD.replace("\n5\t", "\nV\t", 1), {}, "line 9: 'V'"),

@@ -30,6 +30,8 @@ def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) 
     readable = {"pos", "dependencies"} if is_conllu else {"entities", "chunks", "pos"}
     if missing := [name for name in fields or () if name not in readable]:
         raise CorpusError(f"{source.path}: a .{source.kind} file holds no {' and no '.join(missing)}")
+    if (fields or {}).get("dependencies", "dependencies") != "dependencies":
+        raise CorpusError(f"{source.path}: annotation.fields.dependencies is no single column; leave it out")
     form = form_of(source.path, source.by_suffix)
     is_empty, num_blank = True, 0
     assert form is not None, "its kind says that there is one"

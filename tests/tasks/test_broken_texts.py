@@ -35,7 +35,6 @@ def test_from_python(run: unmask.Run, call: Callable[[Model], object], name: str
 @pytest.mark.parametrize(
     ("kind", "row"),
     [
-        ("classify", {"text": BROKEN, "label": "sea"}),
         ("pairs", {"sentence1": "the king", "sentence2": BROKEN, "label": "yes"}),
         ("tag", {"tokens": ["the", "\udcff"], "tags": ["O", "O"]}),
         ("answer", {"question": BROKEN, "context": "the king", "answers": {"text": ["king"], "answer_start": [4]}}),

@@ -262,8 +262,8 @@ def _table_rows(
     """The rows of all sources, which are one table; its columns; and names of the classes by number, if it has any."""
     known = [name for columns in (named, usual, task.fixed or usual) for name in vars(columns).values() if name]
     sources = [replace(source, layout=find_layout(source, bad, known)) for source in files.sources]
-    if said := described(sources[0], bad, named=True, section="finetune" if with_labels else None):
-        log.warning("%s: %s", files.path, said)
+    if line := described(sources[0], bad, named=True, section="finetune" if with_labels else None):
+        log.warning("%s: %s", files.path, line)
 
     def read(only: Iterable[str]) -> Rows:
         begin = number = 0

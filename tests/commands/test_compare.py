@@ -95,27 +95,6 @@ def test_what_was_edited_meanwhile_is_named(tmp_path: Path, monkeypatch: pytest.
         compare(tmp_path / "texts", tmp_path / "folder")
 
 
-def test_what_cannot_be_trained_or_measured_is_found_before_anything_is_begun(
-    data_folder: Path, corpus_file: Path, tmp_path: Path
-) -> None:
-    moods, pairs = tmp_path / "moods.tsv", tmp_path / "long.jsonl"
-    moods.write_text(MOODS)
-    pairs.write_text(PAIR.replace("cat", "cat " * 80))
-    task = {"task": "classify", "train": str(moods), "validation": str(moods)}
-    cases: list[tuple[Path, dict[str, Any], str]] = [
-        (data_folder, {"recipes": ("random", "entity")}, "entities"),
-        (corpus_file, {"recipes": ("tiny", "shakespeare-chars")}, "corpus"),
-        (data_folder, {"pairs": str(pairs)}, "long.jsonl: line 1"),
-        (data_folder, {"task": {**task, "train": "none.tsv"}}, "none.tsv"),
-        (data_folder, {"task": task, "settings": (*TINY, "finetune.metric=bleu")}, "accuracy"),
-        (data_folder, {"rates": (0.15, 1.5)}, "1.5"),
-    ]
-    for data, changes, message in cases:
-        with pytest.raises(UnmaskError, match=message):
-            compare(data, tmp_path / "out", **changes)
-        assert not (tmp_path / "out").exists(), message
-
-
 def test_a_run_that_fails_is_written_down_and_the_others_are_judged(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -276,29 +255,37 @@ def test_text_gets_the_tokenizer_of_the_checkpoint(checkpoint: Path, corpus_file
     assert load_manifest(tmp_path / "out" / "data").tokenizer_sha256 == load_tokenizer(checkpoint).fingerprint
 
 
-def test_what_cannot_be_compared_is_found_before_anything_is_begun(
+def test_what_cannot_be_trained_measured_or_compared_is_found_before_anything_is_begun(
     make_model: Callable[..., MaskedLM], checkpoint: Path, corpus_file: Path, data_folder: Path, tmp_path: Path
 ) -> None:
     words = load_tokenizer(data_folder / "tokenizer")
     words.backend.add_tokens(["<x>"])
     other = released(make_model(num_layers=1, vocab_size=256), Tokenizer(words.backend), tmp_path / "other")
 
-    def recipe(name: str, start: Path, more: str = "") -> str:
-        file = tmp_path / f"{name}.toml"
-        file.write_text(f"[start]\ncheckpoint = '{start}'\n{more}\n[training]\nlearning_rate = 0.001\n")
-        return str(file)
+    def begun(name: str, start: Path, more: str = "") -> dict[str, Any]:
+        for file, content in (("own", f"checkpoint = '{checkpoint}'"), (name, f"checkpoint = '{start}'\n{more}")):
+            (tmp_path / f"{file}.toml").write_text(f"[start]\n{content}\n\n[training]\nlearning_rate = 0.001\n")
+        return {"recipes": (str(tmp_path / "own.toml"), str(tmp_path / f"{name}.toml")), "settings": QUICK}
 
-    own, others, longer = (
-        recipe("own", checkpoint), recipe("others", other), recipe("longer", checkpoint, "extend_vocab = 4"),
-    )  # fmt: skip
-    for data, against, error, field in (
-        (corpus_file, others, SettingsError, "tokenizer"),
-        (data_folder, longer, SettingsError, "start.extend_vocab"),
-        (data_folder, others, DataError, "other"),
-    ):
-        with pytest.raises(error, match=field):
-            compare(data, tmp_path / "out", recipes=(own, against), steps=1, seeds=1, settings=QUICK)
-        assert not (tmp_path / "out").exists(), field
+    moods, pairs = tmp_path / "moods.tsv", tmp_path / "long.jsonl"
+    moods.write_text(MOODS)
+    pairs.write_text(PAIR.replace("cat", "cat " * 80))
+    task = {"task": "classify", "train": str(moods), "validation": str(moods)}
+    cases: list[tuple[Path, dict[str, Any], type[UnmaskError], str]] = [
+        (data_folder, {"recipes": ("random", "entity")}, UnmaskError, "entities"),
+        (corpus_file, {"recipes": ("tiny", "shakespeare-chars")}, UnmaskError, "corpus"),
+        (data_folder, {"pairs": str(pairs)}, UnmaskError, "long.jsonl: line 1"),
+        (data_folder, {"task": {**task, "train": "none.tsv"}}, UnmaskError, "none.tsv"),
+        (data_folder, {"task": task, "settings": (*TINY, "finetune.metric=bleu")}, UnmaskError, "accuracy"),
+        (data_folder, {"rates": (0.15, 1.5)}, UnmaskError, "1.5"),
+        (corpus_file, begun("others", other), SettingsError, "tokenizer"),
+        (data_folder, begun("longer", checkpoint, "extend_vocab = 4"), SettingsError, "start.extend_vocab"),
+        (data_folder, begun("others", other), DataError, "other"),
+    ]
+    for data, changes, error, message in cases:
+        with pytest.raises(error, match=message):
+            compare(data, tmp_path / "out", **changes)
+        assert not (tmp_path / "out").exists(), message
 
 
 RATES = "training.learning_rate=0.001..0.02"

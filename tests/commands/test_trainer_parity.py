@@ -17,6 +17,7 @@ from torch import Tensor
 from torch.utils.data import SequentialSampler
 
 from tests.commands.finetune_helpers import LAYOUTS, MakeModel
+from tests.model.test_task_parity import auto_class
 from unmask.commands.finetune_run import _ORDER, begin_training
 from unmask.core.hashing import permutation
 from unmask.masking.masker import MaskedRows
@@ -33,13 +34,6 @@ from unmask.train.settings import LinearDecay
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
 pytest.importorskip("seqeval")
-AUTO = {
-    "classify": "AutoModelForSequenceClassification",
-    "multi_label": "AutoModelForSequenceClassification",
-    "pairs": "AutoModelForSequenceClassification",
-    "tag": "AutoModelForTokenClassification",
-    "answer": "AutoModelForQuestionAnswering",
-}
 NO_LABEL = -100
 INFOS = [
     Classify(("bored", "glad", "sad")),
@@ -58,7 +52,7 @@ def their_model(folder: Path, info: Task) -> Any:
     labels: dict[str, Any] = {"num_labels": len(info.names)} if info.names else {}
     if info.problem_type is not None:
         labels["problem_type"] = info.problem_type
-    return getattr(transformers, AUTO[info.kind]).from_pretrained(folder, **labels)
+    return auto_class(info).from_pretrained(folder, **labels)
 
 
 def features(example: Example, info: Task) -> dict[str, Any]:

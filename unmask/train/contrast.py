@@ -299,9 +299,8 @@ def pair_objective(
 ) -> Objective:
     """Vectors of pairs as an objective: their losses are known by the vectors of all parts of a step together.
 
-    Args:
-        sparse_weights: Of the regulariser (FLOPS): of first texts, and of what they are to find. None: there is none.
-        progress: Asked at each step for the share of the training that is done, by which the regulariser rises.
+    `sparse_weights` are those of the regulariser (FLOPS): of first texts, and of what they are to find. It rises by the
+    share of the training that is done, of which `progress` is asked at each step.
 
     Source: Paria et al. 2020 (Minimizing FLOPs to Learn Efficient Sparse Representations), section 4; Formal et al.
     2021 (SPLADE v2), section 2; the growth: Formal et al. 2021 (SPLADE), section 4.

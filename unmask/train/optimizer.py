@@ -228,16 +228,8 @@ def orthogonalise(matrices_NRC: Tensor, iterations: int) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """The optimizer of matrices. An update is scaled by 0.2 x sqrt(longer side): its root mean square is AdamW's.
 
-    Args:
-        stacked: Weights [n x rows, columns], and how many matrices (n) are stacked in each.
-        momentum: Decay of the running gradient (Nesterov's form is used).
-        iterations: Of the orthogonalising.
-        weight_decay: Decoupled; multiplied by the learning rate.
-        dtype: Of the products.
-
-    Attributes:
-        found_inf: 1 where the gradient is not finite and nothing is to change, else 0, where the weights are: the host
-            does not wait for it. None: the gradient is known to be finite.
+    `stacked` are weights [n x rows, columns], and how many matrices (n) are stacked in each; `iterations` those of the
+    orthogonalising, `dtype` the type of its products. Momentum is Nesterov's; the decay is times the learning rate.
     """
 
     _step_supports_amp_scaling = True
@@ -254,6 +246,8 @@ class Muon(torch.optim.Optimizer):
     ) -> None:
         super().__init__(list(stacked), {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
         self.iterations, self.dtype = iterations, dtype
+        # 1 where the gradient is not finite and nothing is to change, else 0, where the weights are: the host does not
+        # wait for it. None: the gradient is known to be finite.
         self.found_inf: Tensor | None = None
         self._stacked = dict(stacked)
 

@@ -63,13 +63,8 @@ class MovingMeans:
 
 
 class ScoreBoard:
-    """Gathers what the steps predict, and makes scores of it.
-
-    Args:
-        names: Which scores are made: `loss`, `accuracy`, `attention`, `embedding`, `anchors`, `pos_loss`.
-        anchors_A: Ids of the anchors; only for `anchors`.
-        num_pos: Labels of parts of speech that the data has; only for `pos_loss`.
-    """
+    """Gathers what the steps predict, and makes scores of it: `loss`, `accuracy`, `attention`, `embedding`, `anchors`,
+    of which it is given the ids, and `pos_loss`, for so many parts of speech as the data has."""
 
     def __init__(
         self,

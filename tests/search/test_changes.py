@@ -288,3 +288,34 @@ def test_the_command_line(main: Main, model_folder: Path, tmp_path: Path) -> Non
         assert main("search", "query", out, "whale", *wrong)[0] == 2
     code, _, err = main("search", "remove", out, "d1")
     assert (code, "'d1'" in err) == (2, True)
+
+
+def test_what_is_added_is_read_as_the_index_was(model_folder: Path, tmp_path: Path) -> None:
+    """A longer column beside the text, or a title, is no text; texts in memory may have other columns."""
+    long = "the king sees the ship in winter and the dog sees the garden"
+
+    def file(name: str, *rows: Row) -> list[Path]:
+        (tmp_path / name).write_text("".join(json.dumps(row) + "\n" for row in rows))
+        return [tmp_path / name]
+
+    old = [{"doc_id": f"a{n}", "headline": f"On {n}", "body_text": f"{long} {n}"} for n in range(3)]
+    index = build(model_folder, tmp_path / "index", file("old.jsonl", *old))
+    new = {"doc_id": "a1", "headline": "A much longer headline than its text", "body_text": "queen", "changes": long}
+    assert index.add(file("new.jsonl", new)).to_dict().items() >= {"added": 1, "removed": 1, "documents": 3}.items()
+    hit = index.query("queen", rank="words").queries[0]["hits"][0]
+    assert (hit["id"], hit["title"], hit["passage"]) == ("a1", new["headline"], "queen")
+    index.add(["a bridge"])
+    assert index.query("bridge", rank="words").queries[0]["hits"][0]["passage"] == "a bridge"
+    with pytest.raises(CorpusError, match="doc_id"):
+        index.add(file("other.jsonl", {"key": "a2", "body_text": "the ship"}))
+    with pytest.raises(SettingsError, match="'a7'"):
+        index.remove(["a7"])
+
+
+def test_ids_of_chunks_are_of_their_own(model_folder: Path, tmp_path: Path) -> None:
+    """`doc_id` is an id where no value stands twice; else it names what a chunk belongs to."""
+    for name, second, ids in (("own", "b", {"a", "b"}), ("chunks", "a", {1, 2})):
+        file = tmp_path / f"{name}.jsonl"
+        file.write_text("".join(json.dumps({"doc_id": id_, "text": "the king sees"}) + "\n" for id_ in ("a", second)))
+        index = build(model_folder, tmp_path / name, [file])
+        assert {hit["id"] for hit in index.query("king", rank="words").queries[0]["hits"]} == ids

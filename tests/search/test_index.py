@@ -312,7 +312,7 @@ def test_an_index_knows_its_model(
 
 def test_what_cannot_be_asked_or_indexed(model_folder: Path, table: Path, tmp_path: Path) -> None:
     index = unmask.Index.build(model_folder, [table], out=tmp_path / "index")
-    for wrong in ("", " \n", [], [""], ["the king", None], ["the king", " "]):
+    for wrong in ("", " \n", [], [""], None, ["the king", None], ["the king", " "]):
         with pytest.raises(SettingsError, match="query"):
             index.query(wrong)  # type: ignore[arg-type]
     with pytest.raises(SettingsError, match="top_k"):

@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 from tests.command_line import PATIENCE
 from tests.processes import ended, in_processes, start
 from unmask.train.checkpoints import list_checkpoints
-from unmask.train.distributed import GroupError, join_group
+from unmask.train.distributed import TIMEOUT, Group, GroupError, join_group
 
 PRETRAINED = "tests.train.group_runs:pretrained"
 Told = dict[str, dict[str, Any]]
@@ -189,6 +189,31 @@ def test_a_signal_ends_a_process_that_waits_for_a_stopped_one(data_folder: Path,
         processes[1].kill()
     assert code == 128 + signal.SIGTERM
     assert "ended by SIGTERM while other processes did not answer" in errors
+
+
+def test_an_answer_at_the_end_of_a_slice_is_one() -> None:
+    """torch says that the slice is over; when that is looked at, the answer has come, or an error of the other one."""
+
+    class Work:
+        def __init__(self, error: RuntimeError | None) -> None:
+            self.error, self.waits = error, 0
+
+        def is_completed(self) -> bool:
+            return self.waits > 0
+
+        def wait(self, timeout: Any = None) -> None:
+            self.waits += 1
+            if timeout is not None:
+                raise RuntimeError("Operation timed out!")
+            if self.error is not None:
+                raise self.error
+
+    group, work = Group(), Work(None)
+    group.world_size = 2
+    group._wait(lambda: work, TIMEOUT)
+    assert work.waits == 2
+    with pytest.raises(GroupError, match="closed by peer"):
+        group._wait(lambda: Work(RuntimeError("Connection closed by peer")), TIMEOUT)
 
 
 def test_tasks_of_slurm_do_not_train_alone_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -44,7 +44,7 @@ USUAL: Mapping[Role, tuple[str, ...]] = {
         "comment", "message", "post", "description", "utterance", "paragraph", "story", "smiles",
     ),
     "chat": ("messages", "conversations", "conversation"),
-    "id": ("id", "_id"),
+    "id": ("id", "_id", "doc_id", "docid", "document_id", "uid", "uuid"),
     "title": ("title", "headline", "heading", "subject"),
     "label": ("label", "labels", "gold_label", "class", "category", "target", "y"),
     "score": ("score", "label", "similarity_score", "value", "rating", "target", "y"),
@@ -90,7 +90,11 @@ def find_column(
         hint = f" (did you mean {close[0]!r}?)" if close else ""
         raise CorpusError(f"{where}: there is no column {named!r}; columns are {listed(names_in(rows))}{hint}")
     by_name = {name.strip().lower(): name for row in reversed(rows) for name in reversed(row) if name not in taken}
-    return next((by_name[name] for name in USUAL[role] if name in by_name), None)
+    usual = [by_name[name] for name in USUAL[role] if name in by_name]
+    if role == "id":  # of other tables' rows, such as a chunk's document, if a value stands twice
+        own = [name for name in usual if len({str(row.get(name)) for row in rows}) == len(rows)]
+        usual = [name for name in usual if name in own or name.strip().lower() in ("id", "_id")]
+    return usual[0] if usual else None
 
 
 def named_column(rows: Sequence[Row], named: str) -> str | None:

@@ -33,7 +33,7 @@ from unmask.data.sources import (
     keep_as_files,
     paths_or_texts,
 )
-from unmask.data.tables import in_words, read_table, with_columns
+from unmask.data.tables import TableColumns, in_words, read_table, with_columns
 from unmask.data.treebanks import DOCUMENT_BEGIN, form_of
 from unmask.tokenizer.spans import Spans, cut_spans, join_spans
 
@@ -278,6 +278,7 @@ class Documents:
         unit: What a document is in text files; `auto` looks at the text.
         piece_chars: Longest piece, in characters.
         reading: How files are read, where the user says so.
+        usual: Columns of tables that were read before, which serve where a table has them and no text is named.
 
     Attributes:
         sources: The files with their columns.
@@ -296,6 +297,7 @@ class Documents:
         unit: DocumentUnit | Literal["auto"] = "auto",
         piece_chars: int = PIECE_CHARS,
         reading: Reading = AS_FOUND,
+        usual: Sequence[TableColumns] = (),
     ) -> None:
         names = paths_or_texts(texts) or []
         if any(isinstance(name, InMemory) or is_stream(name) for name in names):
@@ -311,7 +313,7 @@ class Documents:
         if named is not None and not any(source.is_table for source in sources):
             raise CorpusError(f"{sources[0].path}: no column of {named} can be named: there are none in this file")
         title = True if title_column is None else title_column
-        self.sources = with_columns(sources, column, self._bad, id=id_column or True, title=title)
+        self.sources = with_columns(sources, column, self._bad, id=id_column or True, title=title, usual=usual)
         self.unit, reason = choose_unit(self.sources, unit, self._bad)
         self.unit_in_words = f"a document is {reason}"
         self.num_bytes = text_bytes(self.sources)

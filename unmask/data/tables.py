@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +26,7 @@ from unmask.data.columns import (
     Fact,
     fact_of,
     find_column,
+    has_column,
     joined,
     named_column,
     names_in,
@@ -49,6 +50,17 @@ WITHOUT = "rows without text"
 _NAME_COLUMN = "corpus.column or the option column"
 
 
+class TableColumns(NamedTuple):
+    """Where a table's documents have their text, ids and titles."""
+
+    text: tuple[str, ...]
+    id: str | None = None
+    title: str | None = None
+
+    def are_in(self, rows: Sequence[Row]) -> bool:
+        return all(has_column(rows, name) for name in (*self.text, self.id, self.title) if name is not None)
+
+
 def with_columns(
     sources: Sequence[Source],
     text: ColumnNames,
@@ -58,9 +70,12 @@ def with_columns(
     title: str | bool = False,
     label: str | None = None,
     group: str | None = None,
+    usual: Sequence[TableColumns] = (),
 ) -> list[Source]:
     """The sources, tables with their columns, found in the first rows of each file. An unusual layout of CSV and TSV is
     announced.
+
+    Tables with the same columns are read alike: as the first of them.
 
     Args:
         sources: Files.
@@ -69,6 +84,7 @@ def with_columns(
         id, title: The column of ids or titles; True: one with a usual name, if there is any; False: none.
         label: The column of classes, which at least one file must have.
         group: The column of groups, which all files must have.
+        usual: Columns of tables that were read before, which serve where a table has them and no text is named.
     """
     if text is not None:  # a word a row is a table where a column is named
         sources = [replace(each, kind=each.by_suffix) if each.by_suffix in TABLES else each for each in sources]
@@ -83,6 +99,7 @@ def with_columns(
     ready: list[Source] = []
     section = "corpus" if isinstance(bad.reading, CorpusSettings) else None
     announced: dict[str, list[str]] = {}  # the files by what is announced of them
+    alike: dict[frozenset[str], TableColumns] = {}  # by the columns that a table has
     no_label = ""  # the error for the first file without a column of classes
     for each in sources:
         if not each.is_table:
@@ -99,21 +116,23 @@ def with_columns(
         label_at = label_at or (label if source.is_json else None)  # in JSON, it may come later
         if label is not None and label_at is None and not no_label:
             no_label = f"{path}: there is no column {label!r} for corpus.label; {columns}"
-        names = text_columns(rows, text, where=path, taken=taken)
+        known = None
+        if text is None:
+            known = alike.get(frozenset(names_in(rows))) or next((each for each in usual if each.are_in(rows)), None)
+        names = known.text if known else tuple(text_columns(rows, text, where=path, taken=taken))
         if not names:
             raise CorpusError(no_label or f"{path}: no column holds text; {columns}; name one with {_NAME_COLUMN}")
         id_named, title_named = (name if isinstance(name, str) else None for name in (id, title))
-        title_at = find_column(rows, "title", title_named, where=path, taken=names) if title else None
-        ready.append(
-            replace(
-                source,
-                column=names[0] if len(names) == 1 else tuple(names),
-                label=label_at,
-                group=group_at,
-                id=find_column(rows, "id", id_named, where=path, taken=names) if id else None,
-                title=title_at,
-            )
+        if known:
+            id_named, title_named = id_named or known.id, title_named or known.title
+        at = TableColumns(
+            names,
+            find_column(rows, "id", id_named, where=path, taken=names) if id else None,
+            find_column(rows, "title", title_named, where=path, taken=names) if title else None,
         )
+        alike.setdefault(frozenset(names_in(rows)), at)
+        column = names[0] if len(names) == 1 else names
+        ready.append(replace(source, column=column, label=label_at, group=group_at, id=at.id, title=at.title))
         if line := described(ready[-1], bad, named=text is not None, section=section):
             announced.setdefault(line, []).append(path.name)
     for line, files in announced.items():

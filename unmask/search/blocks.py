@@ -44,6 +44,7 @@ from unmask.core.errors import DataError, SettingsError, parse_json, unsealed
 from unmask.core.files import ClaimedFolder, absence, file_sha256, write_atomically, write_object, writing
 from unmask.core.settings import Settings, validated
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE
+from unmask.data.tables import TableColumns
 from unmask.model.pooling import SPLADE
 from unmask.search.encoder import EncodingSettings
 from unmask.search.exact import Ranking, VectorBlock, Vectors, joined, search_exactly
@@ -75,7 +76,8 @@ class IndexSettings(Settings):
     fingerprint: str
     dimension: PositiveInt
     files: list[str]
-    reading: dict[str, Any]
+    reading: dict[str, Any]  # as the user named it
+    tables: list[TableColumns]  # the columns that this came to, which serve what is added, too
     encoding: EncodingSettings
     precision: str
 

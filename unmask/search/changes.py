@@ -71,8 +71,9 @@ class Names:
         paths = set(map(os.path.abspath, self._table["file"].filter(pa.array(in_file)).unique().to_pylist()))
         if unknown := [name for name in names if name not in places and os.path.abspath(name) not in paths]:
             what = f"{len(unknown):,} of {len(names):,} ids are of no document, as {unknown[0]!r}"
+            value = "a value of the column of ids, " if not all(self._is_counted) else ""
             raise SettingsError(
-                f"{what}; nothing was removed. An id is a value of the column of ids, the number of a document in its "
+                f"{what}; nothing was removed. An id of this index is {value}the number of a document in its "
                 "file, or a file's name, for all of its documents",
                 options=("ids",),
             )

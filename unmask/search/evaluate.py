@@ -432,7 +432,8 @@ _LEXICAL = ("bm25", "tfidf")
 
 
 def check_lexical(names: Sequence[str]) -> tuple[str, ...]:
-    """The baselines of these names, each once."""
+    """The baselines of these names, each once; of `none`, no one."""
+    names = [name for name in ([names] if isinstance(names, str) else names) if name != "none"]
     for name in names:
         if name not in _LEXICAL:
             raise SettingsError(f"baselines {name}: there are {', '.join(_LEXICAL)}, and none", options=("baselines",))

@@ -13,7 +13,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count, islice
 from pathlib import Path
@@ -22,8 +22,9 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import vstack
 
-from unmask.core.errors import DataError, ModelError, RunError, SettingsError, shown
+from unmask.core.errors import CorpusError, DataError, ModelError, RunError, SettingsError, listed, shown
 from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import Notify, Progress, Readable, Result, Shown, Styled, usual_reporter
@@ -46,11 +47,12 @@ from unmask.search.blocks import (
 from unmask.search.changes import Names, changed_state, own_ids
 from unmask.search.encoder import SearchEncoder, Similarity, open_encoder
 from unmask.search.exact import Ranking, search_exactly
-from unmask.search.passages import DocumentFiles, DocumentPart, find_snippet
+from unmask.search.passages import DocumentFiles, DocumentPart, TextPassage, find_snippet
 from unmask.search.words import FUSED, WORDS_WEIGHT, fused
 from unmask.tasks.loaded_model import Model, Precision
 
 APPROXIMATE_FROM = 1_000_000  # passages
+_PASSAGES_AT_ONCE = 512  # are embedded between two reports of the progress
 _STATES_TRIED = 5  # by a query, of an index that is made anew again and again
 Rank = Literal["vectors", "words", "both"]
 log = logging.getLogger("unmask")
@@ -236,6 +238,7 @@ class Index(Readable):
                 dimension=encoder.width,
                 files=[files.name_of(source) for source in files.sources],
                 reading=reading,
+                tables=files.tables,
                 encoding=encoder.settings,
                 precision=loaded.precision,
             )
@@ -325,7 +328,10 @@ class Index(Readable):
 
         Args:
             texts: As for `build`: files, folders, patterns, - for standard input.
-            column, id_column, title_column, documents: As for `build`. By default as the index was made with.
+            column: Of the text in tables. By default that of the index, where a table has it; else it is found.
+            id_column: Of the ids in tables. By default likewise.
+            title_column: Of the titles in tables. By default likewise.
+            documents: A document of text files: line, block, file, or auto. By default as the index was made with.
             encoding: Of text that is not Unicode, such as cp1252.
             note: Called with each decision, a line.
             notify: Called with the progress.
@@ -338,13 +344,27 @@ class Index(Readable):
         with self._changing() as old:
             settings, folder = old.state.settings, old.folder
             encoder = self._encoder(old, settings.precision)
-            ways = {"column": column, "id_column": id_column, "title_column": title_column, "documents": documents}
-            reading = settings.reading | {name: way for name, way in ways.items() if way is not None}
             paths = list(keep_as_files(named, folder.root, notify=notify))
-            files = DocumentFiles(paths, **reading, encoding=encoding, within=folder.root)
+            files = DocumentFiles(
+                paths,
+                column=column,
+                id_column=id_column,
+                title_column=title_column,
+                documents=documents or settings.reading["documents"],
+                encoding=encoding,
+                within=folder.root,
+                usual=settings.tables,
+            )
             note(files.describe())
             # What came through memory is in no file of the user's.
             in_memory = [files.name_of(each) for each in files.sources if each.path.is_relative_to(folder.root)]
+            without = next((each for each in files.sources if each.is_table and each.id is None), None)
+            if without is not None and any(each.id for each in settings.tables) and not in_memory:
+                names_of_ids = listed(sorted({each.id for each in settings.tables if each.id}), 3)
+                what = (
+                    f"{without.path}: there is no column {names_of_ids}, where documents of this index have their ids"
+                )
+                raise CorpusError(f"{what}; name the one that has them here", options=("id_column",))
             ids, names = own_ids(files), Names(old)
             read_again = {files.name_of(each) for each in files.sources}.difference(in_memory)
             gone_P = names.replaced(ids, sorted(read_again))
@@ -443,7 +463,7 @@ class Index(Readable):
             ModelError: The model is not that of the index.
             DataError: A file of the index is damaged.
         """
-        queries = [texts] if isinstance(texts, str) else list(texts)
+        queries = [texts] if isinstance(texts, str) or not isinstance(texts, Iterable) else list(texts)
         for text in queries:
             if not isinstance(text, str):
                 raise SettingsError(f"a query is a text, and not {shown(text)}")
@@ -569,13 +589,16 @@ def _write_blocks(
     done, total = 0, files.num_bytes
 
     def parts() -> Iterator[DocumentPart]:
-        nonlocal done
         for part in files.read():
-            done += len(part.text)
             before = counted.get(part.file, 0) if part.is_counted else 0
             yield part._replace(id=int(part.id) + before) if before else part
 
-    notify(Progress("embedding", 0, total, "characters"))
+    def show(passages: Sequence[TextPassage]) -> None:
+        nonlocal done
+        done += sum(passage.end - passage.new for passage in passages)
+        notify(Progress("embedding", done, total if total is not None and total > done else None, "characters"))
+
+    show([])
     written, numbers = written.copy(), [np.zeros(0, dtype=np.int64)]
     cut = encoder.passages(parts())
     for number in count():
@@ -584,13 +607,19 @@ def _write_blocks(
             break
         if number < len(written) and written[number].hash != hash_of(passages):
             raise folder.claimed.changed(f"begun on other text: block {number} of it holds other passages")
-        if number >= len(written) or not folder.has(*written[number].names):
-            names = [f"{passage.part.file}: document {passage.part.id!r}" for passage in passages]
-            vectors = encoder.embed_documents([passage.embedded for passage in passages], names)
-            written[number : number + 1] = [folder.write_block(passages, vectors)]
+        if number < len(written) and folder.has(*written[number].names):
+            show(passages)
+        else:
+            vectors = []
+            for begin in range(0, len(passages), _PASSAGES_AT_ONCE):
+                some = passages[begin : begin + _PASSAGES_AT_ONCE]
+                names = [f"{passage.part.file}: document {passage.part.id!r}" for passage in some]
+                vectors.append(encoder.embed_documents([passage.embedded for passage in some], names))
+                show(some)
+            block = folder.write_block(passages, vstack(vectors) if encoder.is_sparse else np.concatenate(vectors))
+            written[number : number + 1] = [block]
             save(written)
         numbers.append(np.array([passage.part.document for passage in passages], dtype=np.int64))
-        notify(Progress("embedding", done, total if total is not None and total > done else None, "characters"))
     if number < len(written):
         raise folder.claimed.changed("begun on more text")
     return written, np.concatenate(numbers)

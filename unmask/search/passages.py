@@ -31,6 +31,7 @@ from unmask.data.columns import ColumnNames
 from unmask.data.documents import Documents, in_groups, names_of
 from unmask.data.settings import CorpusSettings, DocumentUnit, Reading
 from unmask.data.sources import Source
+from unmask.data.tables import TableColumns
 from unmask.tokenizer.tokenizer import Tokenizer
 
 LONGEST_TITLE = 120  # letters
@@ -70,15 +71,26 @@ class DocumentFiles:
         documents: DocumentUnit | str = "auto",
         encoding: str | None = None,
         within: Path | None = None,
+        usual: Sequence[TableColumns] = (),
     ) -> None:
         self._within = within
         unit = validated(CorpusSettings, {"documents": documents}, where="search").documents
         how = validated(Reading, {"encoding": encoding}, where="search")
         self._documents = Documents(
-            paths, column, id_column=id_column, title_column=title_column, unit=unit, reading=how
+            paths, column, id_column=id_column, title_column=title_column, unit=unit, reading=how, usual=usual
         )
         self.sources, self.num_bytes = self._documents.sources, self._documents.num_bytes
         self.skipped = self._documents.skipped
+
+    @property
+    def tables(self) -> list[TableColumns]:
+        """The columns of its tables, each once."""
+        columns = [
+            TableColumns((each.column,) if isinstance(each.column, str) else each.column, each.id, each.title)
+            for each in self.sources
+            if each.column is not None
+        ]
+        return list(dict.fromkeys(columns))
 
     def describe(self) -> str:
         facts = [self._documents.unit_in_words]

@@ -24,7 +24,7 @@ import time
 import uuid
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import timedelta
 from typing import Any, TypeVar
 
@@ -106,11 +106,8 @@ class Group:
             work = start()
             deadline = time.monotonic() + timeout.total_seconds()
             while on_host and not work.is_completed() and time.monotonic() < deadline:
-                try:
+                with suppress(RuntimeError):  # of the slice, in which it may end after all; its own error comes below
                     work.wait(_SLICE)
-                except RuntimeError:  # also "timed out", of the slice
-                    if work.is_completed():
-                        raise
             if on_host and not work.is_completed():
                 raise RuntimeError(f"no answer within {timeout.total_seconds():.0f} seconds")
             work.wait()

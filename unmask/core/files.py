@@ -166,10 +166,7 @@ class ClaimedFolder:
             raise self.error("resume and overwrite exclude each other", options=("resume", "overwrite"))
         for path in inputs if overwrite else ():
             if path.resolve().is_relative_to(self.root.resolve()):
-                raise self.error(
-                    f"{path} lies in {self.root}, which would be removed; give another folder",
-                    options=("overwrite", "out"),
-                )
+                raise self.error(f"{path} lies in {self.root}, which would be removed", options=("overwrite", "out"))
         if self.root.exists() and not self.root.is_dir():
             raise self.error(f"{self.root} is a file; give a folder", options=("out",))
         if not (self.is_shared and self.is_claimed):

@@ -216,9 +216,7 @@ def source_named(name: str) -> str:
 def refused(out: str | Path, what: str) -> None:
     """Raises a RunError where `out` is an address: a command does not write there."""
     if path_at(out) is None:
-        raise RunError(
-            f"{address_of(out)}: {what} is not written to an address; give a folder or a file", options=("out",)
-        )
+        raise RunError(f"{address_of(out)}: {what} is not written to an address; give a path", options=("out",))
 
 
 @dataclass

@@ -266,10 +266,7 @@ class Lexicon:
 
     def check_tokenizer(self, tokenizer: Tokenizer, *, name: str) -> None:
         if self.facts["tokenizer_sha256"] != tokenizer.fingerprint:
-            raise DataError(
-                f"{name}: the lexicon was made with another tokenizer than the one in use; make it anew with "
-                "`unmask lexicon DATA --out F`, of data that this tokenizer has prepared"
-            )
+            raise DataError(f"{name}: made with another tokenizer; make it anew: unmask lexicon DATA --out F")
 
 
 _ARRAYS = ("input_ids", "word_starts", "lengths", "pmi", "counts", "informativeness")

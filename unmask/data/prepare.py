@@ -348,10 +348,7 @@ class Preparation:
 
         column, settings = self.corpus.settings.label, self._tokenizer_settings
         if column is not None and not labels:
-            raise CorpusError(
-                f"corpus.label = {str(column)!r}: no row of the corpus has a value in this column; name another, or "
-                "leave corpus.label out"
-            )
+            raise CorpusError(f"corpus.label = {str(column)!r}: no row has a value in this column; name another")
         classes = None if column is None else in_order(labels)
         tokenizer = load_tokenizer(settings.path) if settings.path is not None else train_tokenizer(samples, settings)
         with writing(self._root):  # only from here on is complete data touched that stood there before

@@ -154,15 +154,9 @@ class CorpusSettings(Reading):
     def _check(self) -> Self:
         if self.holdout_groups is not None and (self.validation or self.holdout_from == "end"):
             other = "validation" if self.validation else "holdout_from"
-            raise ValueError(
-                f"holdout_groups is for text that is held out by its hash, but {other} says what is held out; leave "
-                "one of them out"
-            )
+            raise ValueError(f"holdout_groups and {other} both say what is held out; leave one of them out")
         if self.cleaning.duplicates == "drop_near" and isinstance(self.holdout_groups, NearDuplicateGroups):
-            raise ValueError(
-                "cleaning.duplicates = drop_near leaves out what holdout_groups = near_duplicates would keep together; "
-                "leave one of them out"
-            )
+            raise ValueError("drop_near leaves out what holdout_groups = near_duplicates keeps together; choose one")
         return self
 
 

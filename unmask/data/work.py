@@ -532,9 +532,7 @@ class OnRay:
             os.environ.update(ONE_THREAD)
             for path in (work.root, task.sources[0].path):
                 if not path.exists():
-                    raise DataError(
-                        f"{path}: a node of the cluster does not see it; data and text must be on a disk that all share"
-                    )
+                    raise DataError(f"{path}: a node does not see it; data and text must be on a disk that all share")
             _do(work, kind, task)
 
         shared = ray.put(work)
@@ -550,10 +548,8 @@ class OnRay:
                             raise error.cause from error
                         raise RuntimeError(f"on a node of the cluster:\n{error}") from error
                     except ray.exceptions.RayError as error:
-                        raise DataError(
-                            f"Ray could not carry a task out ({type(error).__name__}); what is done is kept: run the "
-                            "same command again"
-                        ) from error
+                        name = type(error).__name__
+                        raise DataError(f"Ray could not do a task ({name}); run the same command again") from error
                     count(task.num_bytes)
         finally:  # nothing is written into the folder afterwards
             for reference in waiting:

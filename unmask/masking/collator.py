@@ -202,8 +202,7 @@ class MaskingCollator(Readable):
             raise SettingsError("pad_to_length says the length of every batch; leave pad_to_multiple_of out")
         if getattr(masker.settings.rate, "loss_weight", "none") == "inverse":
             raise SettingsError(
-                "masking.rate.loss_weight = 'inverse' gives each target a weight, which the loss of transformers' "
-                "models does not take; leave it at 'none', or train with unmask.pretrain"
+                "losses of transformers' models have no weights; leave masking.rate.loss_weight at 'none'"
             )
         for name in sorted(followed_scores(masker.settings)):
             masker.tables.score(name, "the strategy")

@@ -137,7 +137,7 @@ def rows_from_features(
             if (own != lengths).any():
                 number = int(np.flatnonzero(own != lengths)[0])
                 raise DataError(
-                    f"feature {number} has {lengths[number]} input_ids but {own[number]} {name}; it needs one a token"
+                    f"feature {number} has {lengths[number]} input_ids but {own[number]} {name}; give one a token"
                 )
             wrong = np.flatnonzero((values != 0) & (values != 1)) if name == "attention_mask" else values[:0]
             if len(wrong):

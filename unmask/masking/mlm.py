@@ -65,10 +65,7 @@ class MLM:
                 raise SettingsError(f"{name} is a share from 0 to 1, not {share}")
         masked = 1.0 - randomize_prob - no_change_prob
         if masked < -1e-9:
-            raise SettingsError(
-                f"randomize_prob and no_change_prob are shares of the chosen tokens and add up to at most 1, not "
-                f"{randomize_prob + no_change_prob:g}"
-            )
+            raise SettingsError(f"randomize_prob and no_change_prob add up to at most 1, not {1.0 - masked:g}")
         specials = [padding_token, mask_token, *no_mask_tokens]
         if min(specials) < 0:
             raise SettingsError(f"ids of tokens begin with 0; {min(specials)} is none")
@@ -77,9 +74,7 @@ class MLM:
         ordinary = np.arange(max(n_tokens, *specials) + 1) < n_tokens
         ordinary[specials] = False
         if ordinary.sum() < 2:
-            raise SettingsError(
-                f"of the ids below n_tokens={n_tokens}, {ordinary.sum()} are ordinary; masking needs at least two"
-            )
+            raise SettingsError(f"of {n_tokens} ids {ordinary.sum()} are ordinary; masking needs at least two")
         self._shares = (max(masked, 0.0), randomize_prob, no_change_prob)
         self._random_tokens = random_tokens(ordinary.astype(np.int64))
         known = ordinary.copy()

@@ -315,16 +315,10 @@ class MaskingSettings(Settings):
             raise ValueError("static masks cannot have a strategy for each step; set units.per to 'row'")
         weighted = getattr(self.rate, "loss_weight", "none") != "none"
         if self.least_one and weighted:
-            raise ValueError(
-                "loss_weight = 'inverse' is for targets that are hidden at their rate, and least_one hides some "
-                "whatever the rate is; leave it or least_one out"
-            )
+            raise ValueError("loss_weight = 'inverse' weighs targets by their rate, which least_one bends; choose one")
         if self.prediction_rate is not None:
             if weighted:
-                raise ValueError(
-                    "loss_weight = 'inverse' is for rates at which all that is hidden is predicted; leave it or "
-                    "prediction_rate out"
-                )
+                raise ValueError("loss_weight = 'inverse' is for all that is hidden; leave it or prediction_rate out")
             if isinstance(self.rate, UniformRate | BetaRate):
                 least = float(quantiles(self.rate)[0])
             else:

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from unmask.core.compiled import arrays
-from unmask.core.errors import SettingsError
+from unmask.core.errors import SettingsError, listed
 from unmask.core.settings import Settings
 from unmask.masking.draw import LARGEST_LOG2, FlatRows, FlatUnits, fixed_log2, pick
 from unmask.masking.draw_loops import POINT, cosines, counts_in_segment
@@ -224,14 +224,11 @@ class PosWeights(Settings):
             unknown = sorted(set(self.weights) - set(labels) - UNIVERSAL_TAGS)
             if unknown:
                 raise SettingsError(
-                    f"masking.weights.weights names the part of speech {unknown[0]!r}, which the data does not have; "
-                    f"it has {', '.join(labels)}"
+                    f"masking.weights.weights names {unknown[0]!r}, which the data lacks; it has {', '.join(labels)}"
                 )
             if labels and self.weights and not set(labels) & set(self.weights):
                 raise SettingsError(
-                    "masking.weights.weights has no part of speech of the data, so all words would weigh the same: the "
-                    f"data has {_some(labels)}, the weights are of {', '.join(sorted(self.weights))}; name tags of the "
-                    "data there"
+                    f"masking.weights.weights fits no part of speech: the data has {listed(labels, 20)}; name some"
                 )
             weights = [self.weights.get(label, self.default) for label in labels]
             tables.derived[key] = _of_labels(weights, self.default)
@@ -265,8 +262,7 @@ class RoleWeights(Settings):
             if labels and not set(roles) & (_ARGUMENTS | _FUNCTION):
                 raise SettingsError(
                     "weights of kind role know the roles of Universal Dependencies and of spaCy's English pipelines, "
-                    f"but the data has none of them: it has {_some(labels)}; annotate it with a pipeline that gives "
-                    "such roles, or take other weights, such as masking.weights.kind = 'uniform'"
+                    f"and the data has none: it has {listed(labels, 20)}; take other weights, or annotate it anew"
                 )
             weights = [self.others]  # by 2 x role + (1 where something hangs on the word), from 2 on
             for role in roles:
@@ -274,11 +270,6 @@ class RoleWeights(Settings):
                 weights += [self.others, self.heads] if known is None else [known, known]
             tables.derived[self] = _of_labels(weights, self.others)
         return _heaviest(units, tables.derived[self], role_T)
-
-
-def _some(labels: Sequence[str]) -> str:
-    more = f" and {len(labels) - 20} more" if len(labels) > 20 else ""
-    return ", ".join(labels[:20]) + more
 
 
 # Weights by scores of the model being trained: tables over the vocabulary, or over parts of speech, that the training
@@ -320,10 +311,7 @@ class PosLossWeights(Settings):
             return None
         labels = tables.labels_of("pos", own)
         if len(loss_L) != len(labels) + 1:
-            raise SettingsError(
-                f"{own}: the score 'pos_loss' is of {len(loss_L) - 1} parts of speech, but the data has "
-                f"{len(labels)}; scores and rows are to come from the same data"
-            )
+            raise SettingsError(f"{own}: scores of {len(loss_L) - 1} parts of speech, but the data has {len(labels)}")
         if self not in tables.derived:
             other, *weights = self.weights_of(loss_L.double()).tolist()
             tables.derived[self] = _of_labels(weights, other)

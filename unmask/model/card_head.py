@@ -81,10 +81,7 @@ class CardSettings(Settings):
     def _check(self) -> Self:
         for name in ("license_name", "license_link"):
             if getattr(self, name) is not None and self.license != "other":
-                raise ValueError(
-                    f"{name} is for a licence that the hub does not list; set card.license to 'other', or leave "
-                    f"card.{name} away"
-                )
+                raise ValueError(f"{name} is for card.license = 'other'; leave card.{name} away")
         return self
 
 

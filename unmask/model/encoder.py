@@ -137,8 +137,7 @@ class Encoder(nn.Module):
         seed = dropout_seed if self.training and config.dropout else None
         if self.training and config.dropout and seed is None:
             raise ModelError(
-                f"the model drops {config.dropout:.0%} in training mode and needs a dropout_seed; give one, or "
-                "call eval()"
+                f"dropout of {config.dropout:.0%} in training needs a dropout_seed; give one, or call eval()"
             )
         if self.token_types is None and token_type_ids_BS is not None:
             raise ModelError(f"the layout {config.layout!r} has no token types; leave token_type_ids_BS out")

@@ -282,9 +282,7 @@ def _modernbert_fields(content: Mapping[str, Any]) -> dict[str, Any]:
         every = content["global_attn_every_n_layers"]
     else:
         if not isinstance(types, list) or (isinstance(layers, int) and len(types) != layers):
-            raise ModelError(
-                f"config.json: layer_types = {shown(types)} does not name a kind for each of {layers} layers"
-            )
+            raise ModelError(f"config.json: layer_types {shown(types)} do not name each of {layers} layers")
         full = [kind == "full_attention" for kind in types]
         every = next((layer for layer, is_global in enumerate(full) if is_global and layer), max(1, len(types)))
         if full != [layer % every == 0 for layer in range(len(types))]:

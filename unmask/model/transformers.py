@@ -378,10 +378,7 @@ def _inputs_of(model: Any, folder: Path, *, pad_id: int, max_length: int | None)
     length; without that of a task, what its tokenizer says, or 512."""
     arguments, config = inspect.signature(model.forward).parameters, model.config
     if "attention_mask" not in arguments:
-        raise ModelError(
-            f"{folder}: a model of type {config.model_type!r} takes no attention mask, so that padding would "
-            "change what it says; take another model"
-        )
+        raise ModelError(f"{folder}: models of type {config.model_type!r} take no attention mask; take another model")
     types = getattr(config, "type_vocab_size", None) if "token_type_ids" in arguments else 1
     width, longest = _size_of(model)
     if getattr(config, "relative_attention", False) and not getattr(config, "position_biased_input", True):

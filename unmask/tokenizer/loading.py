@@ -188,10 +188,8 @@ def _read_vocab_txt(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokeniz
     vocab = _read_entries(file, "BERT's")
     missing = [token for token in SPECIAL_TOKENS if token not in vocab]
     if missing:
-        raise TokenizerError(
-            f"{file}: {len(vocab):,} entries, but none is {' or '.join(missing)}; give BERT's vocabulary, an entry a "
-            "line, or a tokenizer.json"
-        )
+        lack = f"{len(vocab):,} entries, but none is {' or '.join(missing)}"
+        raise TokenizerError(f"{file}: {lack}; give BERT's vocabulary, an entry a line")
     if lowercase is None:  # a vocabulary without capital letters was made of lowercased text
         lowercase = all(entry == entry.lower() for entry in vocab if entry not in SPECIAL_TOKENS and entry[:1] != "[")
         case = "is folded" if lowercase else "counts"
@@ -219,9 +217,7 @@ def _add_tokens(backend: tokenizers.Tokenizer, folder: Path, config: Mapping[str
             if (ours := backend.token_to_id(token.content)) != id_:
                 raise ValueError(f"{token.content!r} has the id {id_}, but comes as {ours}")
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-        raise TokenizerError(
-            f"{folder}: its added tokens are of no use ({error}); mend {_ADDED} or {CONFIG}"
-        ) from error
+        raise TokenizerError(f"{folder}: added tokens of no use ({error}); mend {_ADDED} or {CONFIG}") from error
 
 
 # The tokenizer of ESM and its like, which transformers has in Python only: a `vocab.txt`, an entry a line.
@@ -245,10 +241,8 @@ def _read_esm_vocab(file: Path, roles: Mapping[str, str | None]) -> tokenizers.T
     entries = _read_entries(file, "ESM's")
     named = {role: token for role, token in roles.items() if token is not None}
     if missing := [token for token in named.values() if token not in entries]:
-        raise TokenizerError(
-            f"{file}: {len(entries):,} entries, but none is {' or '.join(missing)}; give ESM's vocabulary, an entry a "
-            "line, with the special tokens that tokenizer_config.json names"
-        )
+        lack = f"{len(entries):,} entries, but none is {' or '.join(missing)}"
+        raise TokenizerError(f"{file}: {lack}; give ESM's vocabulary, an entry a line")
     special = [entry for entry in entries if entry in named.values() or _BRACKETS.fullmatch(entry)]
     letters = sorted((entry for entry in entries if entry and entry not in special), key=len, reverse=True)
     any_special, any_letters = (f"(?:{'|'.join(map(re.escape, choices))})" for choices in (special, letters))
@@ -304,8 +298,7 @@ def _convert(folder: Path) -> Any:
     backend = getattr(theirs, "backend_tokenizer", None)
     if not isinstance(backend, tokenizers.Tokenizer):
         raise TokenizerError(
-            f"{folder}: transformers runs {type(theirs).__name__} in Python only and has no fast form of it, which is "
-            "what is read here; give a folder with a tokenizer.json"
+            f"{folder}: {type(theirs).__name__} in Python only has no fast form; give a tokenizer.json"
         )
     if not set(backend.get_vocab()) - set(theirs.all_special_tokens):  # it makes an empty one where it finds nothing
         raise TokenizerError(f"{folder}: no tokenizer that transformers reads (it has no vocabulary){hint}")

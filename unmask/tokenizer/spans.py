@@ -107,9 +107,7 @@ def read_fields(row: Mapping[str, Any], text: str, fields: Mapping[str, str]) ->
             continue
         if column == "dependencies":
             if (outside := next((s.head for s in spans if not 0 <= s.head < len(spans)), None)) is not None:
-                raise ValueError(
-                    f"names the head {shown(outside)} in {field!r}, which has {len(spans)} words, counted from 0"
-                )
+                raise ValueError(f"names the head {shown(outside)} in {field!r}, but has {len(spans)} words, from 0 on")
             if closed_loop([span.head for span in spans]):
                 raise ValueError(f"has heads in {field!r} that run in a circle")
             spans = [span._replace(head=span.head - number) for number, span in enumerate(spans)]
@@ -312,7 +310,7 @@ def align(
             numbers = np.fromiter((number_of[span.label] for span in flat), dtype=np.int64, count=len(flat))
         except KeyError as error:
             raise DataError(
-                f"the label {error} of {column} was not announced; known are {', '.join(names)}; prepare the text again"
+                f"the label {error} of {column} is none of {', '.join(names)}; prepare the text again"
             ) from error
 
         # 1. For each token the number of its span, counted from 1 through all texts; 0 where it covers none.

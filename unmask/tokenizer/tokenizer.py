@@ -285,8 +285,7 @@ class Tokenizer:
             around = backend.encode("", add_special_tokens=True).ids
         if outside := [id_ for id_ in around if id_ >= self.vocab_size]:
             raise TokenizerError(
-                f"the tokenizer puts {outside[0]} around texts, which is none of its {self.vocab_size} ids; mend its "
-                "post_processor"
+                f"the post_processor puts the id {outside[0]} around texts, but there are {self.vocab_size}"
             )
 
     def __reduce__(self) -> tuple[Any, ...]:

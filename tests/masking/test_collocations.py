@@ -125,8 +125,3 @@ def test_a_set_holds_what_it_was_made_of(size: int) -> None:
     set_P = hash_set(np.random.default_rng(0).permutation(np.concatenate([hashes, hashes[:2]])))
     assert len(set_P) <= max(8, 8 * (size + 2))
     assert set(set_P.tolist()) - {0} == set(hashes.tolist())
-
-
-def test_hashes_that_share_a_place_are_all_in_the_set() -> None:
-    hashes = np.array([1, 1 << 40 | 1, 1 << 50 | 1, 2])
-    assert hash_set(hashes).tolist()[1:5] == hashes.tolist()

@@ -13,13 +13,6 @@ from unmask.masking.units import EntityUnits, PhraseUnits, PlainUnits, SpanUnits
 from unmask.tokenizer.tokenizer import Tokenizer
 
 
-def test_spans_start_at_words_and_stay_within_their_segment(tokenizer: Tokenizer) -> None:
-    rows = make_rows(tokenizer, 50, [30, 7, 1], mean_word=2.0)
-    starts = SpanUnits().starts(flatten(rows, 1), Tables(0)).view(rows.shape)
-    assert not (starts & ~rows.word_starts).any()
-    assert starts[rows.maskable & (rows.position_ids == 1)].all()
-
-
 def test_a_longest_span_of_one_word_is_whole_word_masking(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 20, [30, 7])
     flat = flatten(rows, 0)

@@ -78,7 +78,7 @@ class KeyCounter:
             yield self._table
             return
         runs = [Counted(*np.load(path, mmap_mode="r")) for path in self._runs]
-        # Keys between which about `run_keys` keys of all runs lie, from samples of each run.
+        # Keys between which about `RUN_KEYS` keys of all runs lie, from samples of each run.
         stride = max(1, RUN_KEYS // (4 * len(runs)))
         sample = np.sort(np.concatenate([run.keys[::stride] for run in runs]))
         inner = np.unique(sample[:: max(1, RUN_KEYS // stride)][1:])

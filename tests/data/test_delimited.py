@@ -126,13 +126,13 @@ def test_quotes_in_tsv(tmp_path: Path) -> None:
     assert texts_of(path) == ["One", "Two"]
 
 
-def test_the_first_row_with_too_many_cells(tmp_path: Path) -> None:
+def test_the_first_fault_and_how_many_there_are(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("nr;text\n" + rows("{n};{text}; so it is"))
-    with pytest.raises(CorpusError, match=r"line 2 .*';'"):
+    with pytest.raises(CorpusError, match=r"line 2 .*';'.*8 rows with too many cells"):
         texts_of(path, column="text")
     path.write_text("text,n\na,1\nb,c,1\nd,1\ne,f,1\ng,h,1\n")
-    with pytest.raises(CorpusError, match="line 3"):
+    with pytest.raises(CorpusError, match=r"line 3 .*3 rows with too many cells"):
         texts_of(path, column="text")
 
 

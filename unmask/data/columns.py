@@ -13,6 +13,7 @@ A column that is itself called `content.text` has precedence, and one called `ti
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ ColumnNames = str | int | Sequence[str | int] | None  # as a user names it: a co
 LINE, PARAGRAPH = "\n", "\n\n"
 NOTHING: Any = object()  # where there is no value, which may be null
 _SPEAKERS = (("role", "content"), ("from", "value"))  # of a message: who speaks, and what
+_MOST_NAMES = 40
 _FEW = 10  # rows, in which a class may seem to be a text
 # Addresses, numbers of hexadecimal digits, and words with a number, such as `user_17`
 _CODE = re.compile(
@@ -245,9 +247,8 @@ def text_in(value: Any) -> str | None:
             if what and isinstance(part, dict) and isinstance(part.get("type"), str):
                 text = part.get("text") if isinstance(part.get("text"), str) else None  # a picture, a call of a tool
             if text is not None and not isinstance(text, str):
-                fields = ""
-                if isinstance(part, dict) and part:
-                    fields = f"; its fields are {listed(part)}: name the one with the text behind a dot"
+                names = ", ".join(itertools.islice(part, _MOST_NAMES)) if isinstance(part, dict) else ""
+                fields = f"; its fields are {names}: name the one with the text behind a dot" if names else ""
                 kind = f"{what} {type(part).__name__}, not of texts" if what else f"{type(part).__name__}, not a text"
                 raise ValueError(kind + fields)
             lines.append(text)

@@ -88,8 +88,9 @@ def _cut(text: str, delimiter: str, *, is_quoted: bool) -> list[list[str]]:
 
 
 def _score(rows: Sequence[Sequence[str]]) -> tuple[float, float, bool]:
-    """How well a delimiter cuts: the rough share of rows as wide as the first one, and that of cells with no other
-    delimiter in them and no space before them; zeros where it hardly does. Then, whether the first row may be names."""
+    """How well a delimiter cuts: the share of the rows that are as wide as the first one, roughly, and of the cells in
+    which no other delimiter, and before which no space seems to stand. Zeros where it hardly does; then, whether the
+    first row may be names."""
     width, cells = len(rows[0]) if rows else 0, [cell for row in rows for cell in row]
     share = sum(len(row) == width for row in rows) / max(len(rows), 1)
     clean = sum(not (cell.startswith(" ") or (len(cell) < 40 and _INNER.search(cell))) for cell in cells)
@@ -99,8 +100,8 @@ def _score(rows: Sequence[Sequence[str]]) -> tuple[float, float, bool]:
 
 
 def _has_quotes(text: str, *, is_cut: bool) -> bool:
-    """Whether quotes in a TSV surround cells: all of it can be read so, and a cell needs them for a tab, a line end or
-    a quote written twice; or all cells of a column have them."""
+    """Whether quotes in a TSV are around cells: all of it can be read so, and a cell needs them, as it holds a tab, a
+    line end or a quote written twice; or all texts of a column have them."""
     if '"' not in text:
         return False
     quoted: list[list[str]] = []
@@ -137,7 +138,7 @@ def _is_number(cell: str) -> bool:
 
 
 def _is_header(first: Sequence[str], rest: Sequence[Sequence[str]], named: Collection[str], text: str) -> bool:
-    """Whether the first row holds names: by how much its cells differ from the others of their columns."""
+    """Whether a first row holds names: by how far its cells are from the others of their columns."""
     lower = [cell.lower() for cell in first]
     if any(name.lower() in lower for name in named if not name.isdigit()):
         return True
@@ -152,7 +153,7 @@ def _is_header(first: Sequence[str], rest: Sequence[Sequence[str]], named: Colle
 
 
 def _header_score(cell: str, column: Sequence[str], place: int) -> float:
-    """Above 0 where a cell looks like the name of its column, below where it looks like one of its values."""
+    """How much a cell looks like the name of its column, and not like one of its values: above 0, or below."""
     values = [value for value in column if value]
     most = 0.9 * len(values)
     words, lengths = (sorted(map(size, values)) or [0] for size in (_num_words, len))
@@ -194,8 +195,8 @@ def _header_score(cell: str, column: Sequence[str], place: int) -> float:
 def delimited_rows(
     path: Path, layout: Layout, bad: BadInput, used: Collection[str] | None
 ) -> Iterator[tuple[int, Row]]:
-    """The rows of a file by its layout, with the numbers of their lines, without rows that repeat the header. Names in
-    `used` must be of one column each."""
+    """The rows of a file by its layout, with the numbers of their lines; rows that repeat the header are passed over.
+    Names in `used` must be of one column each; None: nothing is looked at."""
     csv.field_size_limit(LONGEST_ROW)
     lines = (line + "\n" for line in whole_lines(path, bad))
     if layout.is_quoted:
@@ -210,9 +211,11 @@ def delimited_rows(
             cells = next(reader, None)
         except csv.Error as error:
             end, problem = reader.line_num, str(error)
-            if begin < end:  # mostly a quote was never closed
-                what = f"the row that begins here goes on to line {end}, where {problem}"
-                problem = f'{what}; close the quotes, and write those within a text twice ("")'
+            if begin < end:  # mostly a quote within it was never closed
+                is_open = "unexpected end" in problem or "field larger" in problem
+                end_of_row = f"goes on to line {end}, where {problem}; a quote may be left open"
+                what = f"has a quote that is not closed by line {end}" if is_open else end_of_row
+                problem = f'the row that begins here {what}; close it, and write quotes within a text twice ("")'
             bad.report(NOT_CSV, f"{path}: line {begin}: {problem}")
             bad.counts[NOT_CSV] += end - begin  # all lines that a quote took in
             continue

@@ -150,12 +150,40 @@ def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iter
         CorpusError: With the byte of the (unpacked) file.
     """
     begin, end = stretch or (0, None)
-    chunks = _chunks(path, bad, begin, end)
+
+    def chunks() -> Iterator[bytes]:  # of equal size, then what is left where the file ends, or is cut off
+        num_bytes, chunk, failure = 0, bytearray(), None
+        try:
+            with open_bytes(path) as file:
+                if begin:
+                    file.seek(begin)
+                while True:
+                    most = min(PIECE_BYTES, CHUNK_BYTES - len(chunk))
+                    most = most if end is None else min(most, end - begin - num_bytes)
+                    if not (piece := cast(io.BufferedIOBase, file).read1(most)):
+                        break
+                    num_bytes += len(piece)
+                    chunk += piece
+                    if len(chunk) == CHUNK_BYTES:
+                        yield bytes(chunk)
+                        chunk.clear()
+        except CorpusError as error:
+            failure = error
+        if chunk:
+            yield bytes(chunk)
+        if failure is not None:
+            bad.report(CUT_OFF, f"{failure} (readable up to byte {num_bytes} of its content)")
+
+    return decoded(chunks(), path, bad, begin=begin)
+
+
+def decoded(chunks: Iterator[bytes], name: str | Path, bad: BadInput, *, begin: int = 0) -> Iterator[str]:
+    """As `read_text`, of pieces of bytes, none empty, which errors call `name`; `begin` bytes stand before them."""
     first = next(chunks, b"")
     wide = None if begin or bad.encoding else wide_encoding(first)
     encoding = codecs.lookup(wide or bad.encoding or "utf-8").name
     if wide is not None and not wide.endswith(("16", "32")):
-        say_once(f"{path}: has no byte-order mark, and looks like {wide} (overrule with corpus.encoding)")
+        say_once(f"{name}: has no byte-order mark, and looks like {wide} (overrule with corpus.encoding)")
     skipping = "surrogatepass" if encoding.startswith(("utf-16", "utf-32")) else "surrogateescape"
     with_mark = "utf-8-sig" if encoding == "utf-8" and not begin else encoding
     decoder = codecs.getincrementaldecoder(with_mark)(skipping if bad.skip else "strict")
@@ -168,40 +196,15 @@ def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iter
         except UnicodeDecodeError as error:
             place = num_bytes - pending + error.start
             called = encoding.upper() if bad.encoding is None else bad.encoding
-            what = f"{path}: byte {place} (0x{error.object[error.start]:02x}) is not {called}"
+            what = f"{name}: byte {place} (0x{error.object[error.start]:02x}) is not {called}"
             bad.report(BROKEN_LINES, what + ("" if bad.encoding else likely_encoding(error.object, error.start)))
             text = ""  # a character that is cut off where the file ends
         if not bad.skip and (nul := text.find("\0")) >= 0:
             place = num_bytes - pending + len(text[:nul].encode(encoding, "surrogatepass"))
-            bad.report("", f"{path}: byte {place} is NUL: this is not a text file")
+            bad.report("", f"{name}: byte {place} is NUL: this is not a text file")
         if text := newlines.decode(text, final=not chunk):
             yield text
         num_bytes += len(chunk)
-
-
-def _chunks(path: Path, bad: BadInput, begin: int, end: int | None) -> Iterator[bytes]:
-    """The bytes of a file in chunks of one size; then what is left where the file ends, or is cut off."""
-    num_bytes, chunk, failure = 0, bytearray(), None
-    try:
-        with open_bytes(path) as file:
-            if begin:
-                file.seek(begin)
-            while True:
-                most = min(PIECE_BYTES, CHUNK_BYTES - len(chunk))
-                most = most if end is None else min(most, end - begin - num_bytes)
-                if not (piece := cast(io.BufferedIOBase, file).read1(most)):
-                    break
-                num_bytes += len(piece)
-                chunk += piece
-                if len(chunk) == CHUNK_BYTES:
-                    yield bytes(chunk)
-                    chunk.clear()
-    except CorpusError as error:
-        failure = error
-    if chunk:
-        yield bytes(chunk)
-    if failure is not None:
-        bad.report(CUT_OFF, f"{failure} (readable up to byte {num_bytes} of its content)")
 
 
 @functools.cache

@@ -9,10 +9,11 @@ from __future__ import annotations
 import itertools
 import logging
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -32,6 +33,7 @@ from unmask.data.columns import (
     names_in,
     text_columns,
     text_in,
+    text_weights,
     value_at,
 )
 from unmask.data.delimited import USUAL_DELIMITER, delimited_rows, find_layout
@@ -119,19 +121,11 @@ def with_columns(
         known = None
         if text is None:
             known = alike.get(frozenset(names_in(rows))) or next((each for each in usual if each.are_in(rows)), None)
-        names = known.text if known else tuple(text_columns(rows, text, where=path, taken=taken))
-        if not names:
+        at = _table_columns(source, rows, text, id, title, taken=taken, known=known)
+        if not at.text:
             raise CorpusError(no_label or f"{path}: no column holds text; {columns}; name one with {_NAME_COLUMN}")
-        id_named, title_named = (name if isinstance(name, str) else None for name in (id, title))
-        if known:
-            id_named, title_named = id_named or known.id, title_named or known.title
-        at = TableColumns(
-            names,
-            find_column(rows, "id", id_named, where=path, taken=names) if id else None,
-            find_column(rows, "title", title_named, where=path, taken=names) if title else None,
-        )
         alike.setdefault(frozenset(names_in(rows)), at)
-        column = names[0] if len(names) == 1 else names
+        column = at.text[0] if len(at.text) == 1 else at.text
         ready.append(replace(source, column=column, label=label_at, group=group_at, id=at.id, title=at.title))
         if line := described(ready[-1], bad, named=text is not None, section=section):
             announced.setdefault(line, []).append(path.name)
@@ -140,6 +134,38 @@ def with_columns(
     if no_label and not any(source.label for source in ready):
         raise CorpusError(no_label)
     return ready
+
+
+def _table_columns(
+    source: Source,
+    rows: Sequence[Row],
+    text: ColumnNames,
+    id: str | bool,  # noqa: A002
+    title: str | bool,
+    *,
+    taken: Sequence[str],
+    known: TableColumns | None,
+) -> TableColumns:
+    """As `with_columns`; `known` columns go before those that would be found, but not before named ones."""
+    where = source.path
+    names = known.text if known else tuple(text_columns(rows, text, where=where, taken=taken))
+    id_named, title_named = (name if isinstance(name, str) else None for name in (id, title))
+    if known:
+        id_named, title_named = id_named or known.id, title_named or known.title
+    id_at = find_column(rows, "id", id_named, where=where, taken=names) if id else None
+    title_at = find_column(rows, "title", title_named, where=where, taken=names) if title else None
+    if names and title is True and title_at is None and source.layout is not None and not source.layout.has_header:
+        title_at = _short_column(rows, names[0], taken)
+    return TableColumns(names, id_at, title_at)
+
+
+def _short_column(rows: Sequence[Row], text: str, taken: Collection[str]) -> str | None:
+    """The column of titles beside that of the text, where names do not say it: the only other one of several words,
+    which are a third of the text's at most."""
+    weights = text_weights(rows, taken)
+    spaced = {name: sum(" " in (row.get(name) or "") for row in rows) for name in weights if name != text}
+    others = [name for name, count in spaced.items() if 2 * count > len(rows)]
+    return others[0] if len(others) == 1 and 1 <= weights[others[0]] <= weights[text] / 3 else None
 
 
 def described(source: Source, bad: BadInput, *, named: bool, section: str | None) -> str | None:
@@ -177,6 +203,30 @@ def rows_of(source: Source, bad: BadInput, *, only: Iterable[str] | None = None)
         only: The columns, and fields within them, that are used. Parquet and Arrow files may hold anything in others,
             which are not read. None: all are read, and values that cannot be read are null.
     """
+    return _counted(lambda each: _rows(source, each, only), bad)
+
+
+Read = TypeVar("Read")
+
+
+def _counted(read: Callable[[BadInput], Iterator[Read]], bad: BadInput) -> Iterator[Read]:
+    """Reads; an error says how many rows have the same fault, which costs another reading."""
+    try:
+        yield from read(bad)
+    except CorpusError as error:
+        if bad.skip:
+            raise
+        again = BadInput(skip=True, reading=bad.reading)
+        with suppress(CorpusError):
+            for _ in read(again):
+                pass
+        fault, number = next(iter(again.counts.items()), ("", 0))
+        if number < 2:
+            raise
+        raise CorpusError(f"{error}; in all there are {number:,} {fault}") from error
+
+
+def _rows(source: Source, bad: BadInput, only: Iterable[str] | None) -> Iterator[tuple[int, Row]]:
     # The columns in which fields may be: `a.b.c` is in `a`, in `a.b`, or a column itself.
     used = None
     if only is not None:
@@ -280,16 +330,22 @@ def in_words(column: TextColumn) -> str:
 def read_table(source: Source, bad: BadInput, fields: Mapping[str, str] | None = None) -> Iterator[LinePart]:
     """Yields the texts of a table, each with its label, group, id and title, where the source has columns of these, and
     with the annotations of `fields`: column to the name of the field that holds it."""
+    return _counted(lambda each: _texts(source, each, fields), bad)
+
+
+def _texts(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> Iterator[LinePart]:
     column = source.column
     assert column is not None, "the column of a table is found before it is read"
-    roles: tuple[Fact, ...] = ("label", "group", "id", "title")
-    column_of = {role: name for role in roles if (name := getattr(source, role)) is not None}
+    facts: tuple[tuple[Fact, str | None], ...] = (
+        ("label", source.label), ("group", source.group), ("id", source.id), ("title", source.title)
+    )  # fmt: skip
+    column_of = {role: name for role, name in facts if name is not None}
     classes = class_names(source, source.label)
     names = [*columns_of(column), *column_of.values(), *(fields or {}).values()]
     # Rows of a stretch of lines are counted from where it begins.
     begin = source.stretch.begin if source.is_json and source.stretch is not None else 0
     behind = f" behind byte {begin:,}" if begin else ""
-    for number, row in rows_of(source, bad, only=names):
+    for number, row in _rows(source, bad, names):
         value = row.get(column) if isinstance(column, str) else None
         # nearly always a text, and worth being quick at
         is_text = isinstance(value, str) and broken_character(value) is None

@@ -43,6 +43,8 @@ log = logging.getLogger(__name__)
 Value = TypeVar("Value")
 TIMEOUT = timedelta(minutes=10)  # that a process may take between two messages of a step; it may compile meanwhile
 PATIENCE = timedelta(days=7)  # while rank 0 prepares data, evaluates or writes
+_LOGGED_EVERY = 900.0  # seconds of waiting
+ROLL_CALL = timedelta(seconds=10)  # in which processes answer, or are said not to
 _SLICE = timedelta(seconds=0.2)  # in which signals are looked at while waiting
 
 
@@ -58,6 +60,7 @@ class Group:
         self.share = Share(rank, world_size)  # the same, as what a process takes of a batch
         self.is_main = rank == 0  # which writes and shows what all have done
         self._hosts = None if world_size == 1 else dist.new_group(backend="gloo", timeout=PATIENCE)
+        self._roll_call = None if world_size == 1 else dist.new_group(backend="gloo", timeout=ROLL_CALL)
 
     def all_gather(self, values: Sequence[float]) -> list[list[float]]:
         """The numbers of every process, by rank; as many of each."""
@@ -104,8 +107,12 @@ class Group:
         """Waits in slices, since Python handles no SIGTERM while it waits within torch. A GPU waits by itself."""
         with self.answered():
             work = start()
-            deadline = time.monotonic() + timeout.total_seconds()
-            while on_host and not work.is_completed() and time.monotonic() < deadline:
+            begin = logged = time.monotonic()
+            deadline = begin + timeout.total_seconds()
+            while on_host and not work.is_completed() and (now := time.monotonic()) < deadline:
+                if now - logged > _LOGGED_EVERY:
+                    logged = now
+                    log.warning("process %d has waited %.0f minutes for process 0", self.rank, (now - begin) / 60)
                 with suppress(RuntimeError):  # of the slice, in which it may end after all; its own error comes below
                     work.wait(_SLICE)
             if on_host and not work.is_completed():
@@ -123,9 +130,19 @@ class Group:
             if self.world_size == 1 or not of_backend or says_out_of_memory(error):
                 raise
             raise GroupError(
-                f"process {self.rank} of {self.world_size} (counted from 0) ends, since another has ended or does not "
-                f"answer ({_first_sentence(error)}); its own message says why. Go on with --resume"
+                f"process {self.rank} of {self.world_size} (counted from 0) ends, since {self._who()} has ended or "
+                f"does not answer ({_first_sentence(error)}); its own message says why. Go on with --resume"
             ) from error
+
+    def _who(self) -> str:
+        """The processes that do not answer a roll call, as far as this one can see."""
+        try:
+            dist.monitored_barrier(self._roll_call, ROLL_CALL, wait_all_ranks=True)
+        except RuntimeError as error:
+            if match := re.search(r"[Rr]anks?:? ([\d, ]*\d) failed to pass", str(error)):
+                return f"process {match[1]}"
+            return "another" if self.is_main else "process 0, or another,"
+        return "another"
 
 
 ALONE = Group()
@@ -156,6 +173,8 @@ def join_group() -> Group:
         if int(environment.get("WORLD_SIZE", "1")) == 1 or "RANK" not in environment:
             if int(environment.get("SLURM_NTASKS", "1")) > 1:  # a batch script, or `srun` of a single task
                 log.warning("one of %s tasks of SLURM trains alone; `srun` starts all", environment["SLURM_NTASKS"])
+            elif "ACCELERATE_MIXED_PRECISION" in environment:
+                log.warning("accelerate has started one process, which trains alone, by the settings of the recipe")
             return ALONE
         if torch.cuda.is_available():
             torch.cuda.set_device(int(environment.get("LOCAL_RANK", "0")))

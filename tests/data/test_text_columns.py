@@ -76,11 +76,11 @@ def test_several_columns(tmp_path: Path) -> None:
         {"body": "No title."}, {"title": "", "body": ""}, {"title": None, "body": None}, {},
     ]  # fmt: skip
     path = written(tmp_path, rows)
-    with pytest.raises(CorpusError, match="row 6 has no text in columns 'title' and 'body'"):
+    with pytest.raises(CorpusError, match="row 7 has no columns 'title' and 'body'"):
         texts_of(path, column=["title", "body"])
     corpus = opened(path, column="title,body", bad_input="skip")
     assert [piece.text for piece, _ in corpus.pieces()] == ["One\n\nTwo.", "Alone.", "No title."]
-    assert corpus.skipped == {"rows without text": 2}
+    assert corpus.skipped == {"rows without text": 4}
     path.write_text('{"title": "a", "body": "b"}\n{"text": "c"}\n')
     with pytest.raises(CorpusError, match="row 2 has no columns 'title' and 'body'"):
         texts_of(path, column=["title", "body"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
 
@@ -187,3 +188,41 @@ def test_the_cut_is_kept_in_the_folder(tuned: Any) -> None:
     model = tuned(Tag(("O", "B-x"), word_signs=signs_of([["don't", "go"], ["won't", "go"]])))
     [row] = rows_of(model, [{"text": "The king don't see."}])
     assert list(row["words"]) == ["The", "king", "don't", "see", "."]
+
+
+@pytest.mark.parametrize("task", [Classify(("ham", "spam")), MultiLabel(("a", "b")), Regress(("stars",))])
+def test_a_row_without_text_keeps_its_place_and_has_no_prediction(tuned: Any, tmp_path: Path, task: Task) -> None:
+    """None, not-a-number, an empty and a blank text, in tables and files alike."""
+    pandas = pytest.importorskip("pandas")
+    model, notes = tuned(task), list[str]()
+    (tmp_path / "a.csv").write_text(f'id,text\n1,\n2,{TEXTS[0]}\n3,"  "\n4,{TEXTS[1]}\n')
+    gaps = [None, TEXTS[0], float("nan"), TEXTS[1]]
+    table = [{"id": n, "text": text} for n, text in enumerate(gaps, 1)]
+    for file in (tmp_path / "a.csv", table, pandas.DataFrame(table)):
+        rows = unmask.predict(model, file, note=notes.append).predictions
+        assert notes[-1].startswith("2 of 4 rows have no text")
+        assert [row["id"] for row in rows] == [1, 2, 3, 4]
+        for row, bare in zip(rows[1::2], model.predict(TEXTS[:2]), strict=True):
+            assert all(row[name] == pytest.approx(value) for name, value in asdict(bare).items())
+        for row in rows[::2]:
+            assert row.keys() == rows[1].keys()
+            said = [row[field.name] for field in fields(bare)]
+            assert all(each is None or set(each.values()) == {None} for each in said)
+        cells = list(csv.DictReader(io.StringIO(str(FORMATS["csv"](rows)))))
+        assert [bool(cell["id"]) for cell in cells] == [True] * 4
+
+
+def test_a_sentence_without_text_has_no_words(tuned: Any) -> None:
+    rows = rows_of(tuned(Tag(("O", "B-x"))), [{"text": TEXTS[0]}, {"text": None}, {"text": ""}])
+    assert [(row["index"], bool(row["words"]), row["text"]) for row in rows] == [
+        (0, True, TEXTS[0]), (1, False, ""), (2, False, "")
+    ]  # fmt: skip
+
+
+def test_a_row_without_text_teaches_nothing(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text(
+        '{"text": "One.", "label": 1}\n{"text": null, "label": 1}\n{"text": " ", "label": 0}\n'
+    )
+    read = read_labelled(tmp_path / "a.jsonl", Classify, Columns())
+    assert [record.first for record in read.records] == ["One."]
+    assert any("2 rows without text" in note for note in read.notes)

@@ -237,6 +237,8 @@ def text_in(value: Any) -> str | None:
     """
     if value is None or isinstance(value, str):
         return value
+    if isinstance(value, float) and math.isnan(value):  # of pandas, where nothing is
+        return None
     contents = contents_of(value)
     what = "a message with" if contents is not None else "a list of" if isinstance(value, list) else ""
     paragraphs: list[str | None] = []

@@ -41,7 +41,7 @@ from unmask.data.survey import (
     plan_corpus,
     plan_reading,
 )
-from unmask.data.tables import in_words, with_columns
+from unmask.data.tables import WITHOUT, in_words, with_columns
 
 log = logging.getLogger(__name__)
 
@@ -407,14 +407,15 @@ class Corpus:
     ) -> Generator[Document]:
         plan, cleaning = self.plan, self.settings.cleaning
         bad = BadInput(skip=self.settings.bad_input == "skip", reading=self.settings)
+        blank = Counter[str]() if any(source.is_table for source in task.sources) else None  # empty lines are no texts
+        options: dict[str, Any] = {"unit": plan.unit, "fields": self.fields, "first": first, "skipped": blank}
         if cleaning == CleaningSettings():
-            yield from read_documents(
-                task.sources, bad, unit=plan.unit, piece_chars=plan.piece_chars, fields=self.fields, first=first
-            )
+            yield from read_documents(task.sources, bad, piece_chars=plan.piece_chars, **options)
         else:
-            documents = read_documents(task.sources, bad, unit=plan.unit, fields=self.fields, first=first)
+            documents = read_documents(task.sources, bad, **options)
             cleaned = clean(documents, cleaning, skipped, first=first, left_out=left_out)
             yield from cut_pieces(cleaned if through is None else through(cleaned), plan.piece_chars)
+        bad.counts[WITHOUT] += (blank or Counter()).total()
         skipped.update(+bad.counts)  # leaves out what was not met
 
 

@@ -112,6 +112,10 @@ class Labelled:
         return self.records[0].second is not None
 
 
+def has_text(record: Record) -> bool:
+    return any(text and not text.isspace() for text in record.texts)
+
+
 def check_size(path: Path, num_examples: int, num_chars: int) -> None:
     """Raises a CorpusError where a file is too large to be held in memory."""
     if num_examples > MOST_EXAMPLES or num_chars > MOST_CHARS:
@@ -224,6 +228,9 @@ def read_labelled(
             row.check_characters(record)
         except CorpusError as error:
             faults.append(error)
+            continue
+        if with_labels and task.of_texts and not has_text(record):
+            counts["rows without text: left out"] += 1
             continue
         id_ = without_gaps(cells.get(_ID))
         records.append(record)
@@ -492,9 +499,9 @@ class LabelledRow:
             text = text_in(value)
         except ValueError:
             text = None
-        if text is None:
+        if text is None and without_gaps(value) is not None:
             raise CorpusError(f"{place} has {type(value).__name__}, not a text")
-        return text
+        return text or ""
 
     def check_characters(self, record: Any) -> None:
         """Refuses a record of this row whose texts, labels or id no tokenizer takes."""

@@ -22,7 +22,7 @@ from unmask.core.results import Notify, Result, Shown, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.settings import Reading
 from unmask.data.sources import InMemory, readable
-from unmask.tasks.files import Columns, Labelled, example_files, read_labelled
+from unmask.tasks.files import Columns, Labelled, example_files, has_text, read_labelled
 from unmask.tasks.loaded_model import Model, load
 from unmask.tasks.task import Task
 from unmask.train.hardware import choose_device
@@ -101,6 +101,8 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
     for line in encoded.notes(len(data.records), task.max_length or positions, positions):
         note(line)
     rows = _rows(task, data, predictions)
+    if blank := sum(not has_text(record) for record in data.records):
+        note(f"{blank:,} of {len(rows):,} rows have no text, so nothing is predicted of them (null)")
     counts = {"examples": len(rows), "truncated": encoded.truncated, "split": encoded.split}
     figures = {"model": str(loaded.folder), "task": task.kind, **counts}
     if target is None:
@@ -152,6 +154,8 @@ def _rows(task: Task, data: Labelled, predictions: Sequence[Any]) -> list[dict[s
     for record, key, prediction in zip(data.records, data.keys, predictions, strict=True):
         row = {"row": record.row, key[0]: key[1], **dict(zip(names, record.texts, strict=False))}
         own = asdict(prediction)
+        if task.of_texts and not has_text(record):
+            own = {name: dict.fromkeys(each) if isinstance(each, dict) else None for name, each in own.items()}
         row |= {name: own[name] for name in ("text", "entities") if name in own}  # words have theirs, which come first
         rows.append(row | own)
     return rows

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 
 from unmask.core.errors import CorpusError, listed, shown
-from unmask.data.columns import Role, in_order, value_at
+from unmask.data.columns import Role, in_order, value_at, without_gaps
 from unmask.data.treebanks import places_of
 from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.classify import class_metrics
@@ -93,6 +93,7 @@ class Tag(Task):
         """A list of words and one of tags; or a text, or words with their characters, and spans of characters. Without
         tags also a text, which is cut later (`ready`)."""
         words, place = row.cell("text")
+        words = "" if without_gaps(words) is None else words
         column, words, spans = row.columns.label, parsed_list(words), None
         tags = None if column is None else parsed_list(value_at(row.cells, column))
         if isinstance(words, str) and column is None:

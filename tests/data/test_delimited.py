@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from unmask.core.errors import CorpusError, SettingsError
 from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
 from unmask.data.documents import Documents
-from unmask.data.reading import likely_encoding, wide_encoding
+from unmask.data.reading import LineDecoder, likely_encoding, wide_encoding
 from unmask.data.settings import CorpusSettings
 
 SEA = [f"The sea is wide on day {n}, and nobody has seen its end." for n in range(8)]
@@ -179,7 +180,49 @@ def test_other_encodings_are_named_with_a_sample_and_read_where_they_are_set(
     assert f"--encoding {named}" in str(error.value)
     assert word in str(error.value)
     assert texts_of(path, encoding=named) == ["plain", *text.splitlines()]
-    assert "not a text file" in likely_encoding(bytes(range(1, 256)) * 9, 127)
+    path.write_bytes(bytes(range(1, 256)) * 9)
+    assert "not a text file" in likely_encoding(path)
+
+
+MIXED = b"plain\n" + "kunde=Müller\n".encode() + "kunde=Jäger\n".encode("cp1252") + "kunde=Weiß\r\nMacht Spaß".encode()
+MIXED_TEXTS = ["plain", "kunde=Müller", "kunde=Jäger", "kunde=Weiß", "Macht Spaß"]
+
+
+def test_lines_of_utf8_and_of_another_encoding(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Three lines are UTF-8, one is cp1252; in text, a quoted cell and JSON."""
+    (tmp_path / "a.log").write_bytes(MIXED)
+    cells = (b'%d,"%s"\n' % (number, line) for number, line in enumerate(MIXED.splitlines()))
+    (tmp_path / "a.csv").write_bytes(b"id,text\n" + b"".join(cells))
+    (tmp_path / "a.jsonl").write_bytes(b"".join(b'{"text": "%s"}\n' % line for line in MIXED.splitlines()))
+    for name in ("a.log", "a.csv", "a.jsonl"):
+        path = tmp_path / name
+        with pytest.raises(CorpusError) as error:
+            texts_of(path)
+        assert re.search(r"1 lines that are not .* cp1252 .*kunde=Jäger.* 3 with .*--encoding cp1252", str(error.value))
+        caplog.clear()
+        assert texts_of(path, encoding="cp1252") == MIXED_TEXTS
+        assert sum("3 lines are UTF-8" in record.getMessage() for record in caplog.records) == 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
+def test_lines_of_any_encoding_in_chunks_of_any_size(size: int) -> None:
+    def decoded(content: bytes, encoding: str, errors: str = "strict") -> str:
+        decoder = LineDecoder(encoding, errors)
+        chunks = [content[n : n + size] for n in range(0, len(content), size)]
+        return "".join([*map(decoder.decode, chunks), decoder.decode(b"", final=True)])
+
+    assert decoded(MIXED, "cp1252").splitlines() == MIXED_TEXTS
+    for text, encoding in [
+        ("Её\n", "cp1251"), ("แดง\n", "tis_620"), ("一些\n", "gb18030"), ("Spaß…\n", "cp1252"), ("CAFÉ…\n", "cp1252"),
+        ("Úžas!\n", "cp1250"), ("日本語\n", "shift_jis"), ("日本\n", "iso2022_jp"), ("", "cp1252"),
+    ]:  # fmt: skip
+        assert decoded(text.encode(encoding), encoding) == text, "some of these bytes would be UTF-8, too"
+    both = "Привет, мир\n".encode() + "Привет, мир\n".encode("cp1251")
+    assert decoded(both, "cp1251") == "Привет, мир\n" * 2
+    assert decoded(b"\xef\xbb\xbfone\ntwo", "cp1252") == "one\ntwo"
+    assert decoded(b"one\n\x81 two", "cp1252", "surrogateescape") == "one\n\udc81 two"
+    with pytest.raises(UnicodeDecodeError):
+        decoded("一些".encode("gb18030")[:-1], "gb18030")
 
 
 def test_broken_bytes_in_an_encoding_that_is_set(tmp_path: Path) -> None:

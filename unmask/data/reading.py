@@ -19,7 +19,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -174,37 +174,130 @@ def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iter
         if failure is not None:
             bad.report(CUT_OFF, f"{failure} (readable up to byte {num_bytes} of its content)")
 
+    if bad.encoding is not None and of_lines(bad.encoding):
+        with suppress(OSError):  # which opening the file reports
+            status = path.stat()
+            say_mixed(path, bad.encoding, (status.st_size, status.st_mtime_ns))
     return decoded(chunks(), path, bad, begin=begin)
 
 
-def decoded(chunks: Iterator[bytes], name: str | Path, bad: BadInput, *, begin: int = 0) -> Iterator[str]:
-    """As `read_text`, of pieces of bytes, none empty, which errors call `name`; `begin` bytes stand before them."""
+def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 0) -> Iterator[str]:
+    """As `read_text`, of pieces of bytes, none empty; `begin` bytes stand before them."""
     first = next(chunks, b"")
     wide = None if begin or bad.encoding else wide_encoding(first)
     encoding = codecs.lookup(wide or bad.encoding or "utf-8").name
     if wide is not None and not wide.endswith(("16", "32")):
-        say_once(f"{name}: has no byte-order mark, and looks like {wide} (overrule with corpus.encoding)")
-    skipping = "surrogatepass" if encoding.startswith(("utf-16", "utf-32")) else "surrogateescape"
+        say_once(f"{path}: has no byte-order mark, and looks like {wide} (overrule with corpus.encoding)")
+    errors = "strict"
+    if bad.skip:
+        errors = "surrogatepass" if encoding.startswith(("utf-16", "utf-32")) else "surrogateescape"
     with_mark = "utf-8-sig" if encoding == "utf-8" and not begin else encoding
-    decoder = codecs.getincrementaldecoder(with_mark)(skipping if bad.skip else "strict")
+    decoder = LineDecoder(encoding, errors) if of_lines(encoding) else codecs.getincrementaldecoder(with_mark)(errors)
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
     num_bytes = begin
     for chunk in itertools.chain([first] if first else (), chunks, [b""]):
-        pending = len(decoder.getstate()[0])
+        pending = decoder.getstate()[0]
         try:
             text = decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
-            place = num_bytes - pending + error.start
+            place = num_bytes - len(pending) + error.start
             called = encoding.upper() if bad.encoding is None else bad.encoding
-            what = f"{name}: byte {place} (0x{error.object[error.start]:02x}) is not {called}"
-            bad.report(BROKEN_LINES, what + ("" if bad.encoding else likely_encoding(error.object, error.start)))
+            what = f"{path}: byte {place} (0x{error.object[error.start]:02x}) is not {called}"
+            bad.report(BROKEN_LINES, what + ("" if bad.encoding or wide else likely_encoding(path)))
             text = ""  # a character that is cut off where the file ends
         if not bad.skip and (nul := text.find("\0")) >= 0:
-            place = num_bytes - pending + len(text[:nul].encode(encoding, "surrogatepass"))
-            bad.report("", f"{name}: byte {place} is NUL: this is not a text file")
+            is_wide = "\0".encode(encoding) != b"\0"
+            behind = len(text[:nul].encode(encoding, "surrogatepass")) if is_wide else (pending + chunk).index(0)
+            bad.report("", f"{path}: byte {num_bytes - len(pending) + behind} is NUL: this is not a text file")
         if text := newlines.decode(text, final=not chunk):
             yield text
         num_bytes += len(chunk)
+
+
+# ----------------------------------------
+# Files in which several programs wrote, each in its encoding: lines that are UTF-8 are read so, whatever is set.
+
+_LEAST_BYTES = 12  # that make UTF-8 of a line, where a few may do so by chance
+
+
+def of_lines(encoding: str) -> bool:
+    """Whether lines of an encoding, which end with byte 10 in it, may stand beside lines of UTF-8."""
+    return codecs.lookup(encoding).name != "utf-8" and "\n".encode(encoding) == b"\n"
+
+
+class LineDecoder(codecs.IncrementalDecoder):
+    """Decodes lines in an encoding, those that are UTF-8 as such; a line longer than a chunk is in the encoding."""
+
+    def __init__(self, encoding: str, errors: str) -> None:
+        super().__init__(errors)
+        self._encoding, self._decoder = encoding, codecs.getincrementaldecoder(encoding)(errors)
+        self._rest, self._is_open = b"", False  # of a line; whether its beginning was decoded
+
+    def getstate(self) -> tuple[bytes, int]:
+        return self._rest, 0
+
+    def decode(self, content: bytes, final: bool = False) -> str:  # type: ignore[override]
+        content = self._rest + content
+        end = content.rfind(b"\n") + 1
+        if final or (not end and len(content) >= CHUNK_BYTES):
+            end = len(content)
+        content, self._rest = content[:end], content[end:]
+        texts, begin, was_open = list[str](), 0, self._is_open
+        self._is_open = bool(content) and not content.endswith(b"\n")
+        lines = [content] if content.isascii() else content.splitlines(keepends=True)
+        for line in [*lines, b""]:
+            before = begin - len(self._decoder.getstate()[0])
+            try:
+                if is_utf8(line, self._encoding) and not (was_open and begin == 0):
+                    texts.append(line.decode("utf-8-sig"))
+                else:
+                    texts.append(self._decoder.decode(line, final and not line))
+            except UnicodeDecodeError as error:
+                place = before + error.start
+                raise UnicodeDecodeError(
+                    error.encoding, content or error.object, place, place + 1, error.reason
+                ) from None
+            begin += len(line)
+        return "".join(texts)
+
+
+def is_utf8(line: bytes, encoding: str | None = None) -> bool:
+    """Whether a line has signs beyond ASCII that are UTF-8; more of them than by chance, in a text of an `encoding`."""
+    try:
+        signs = [] if line.isascii() else [sign for sign in line.decode() if sign >= "\x80"]
+    except UnicodeDecodeError:
+        return False
+    if encoding is None or sum(len(sign.encode()) for sign in signs) >= _LEAST_BYTES:
+        return bool(signs)
+    return _is_latin(encoding) and any(not "\u0180" <= sign < "\u0800" for sign in signs)
+
+
+@functools.cache
+def _is_latin(encoding: str) -> bool:
+    """Whether bytes that make a sign of UTF-8 (`Ã¼`) make no word in an encoding, as those of Cyrillic or Thai do."""
+    return sum(sign.isalpha() and sign > "\u024f" for sign in bytes(range(192, 256)).decode(encoding, "ignore")) <= 16
+
+
+def count_lines(path: Path, encoding: str | None = None) -> tuple[int, int, bytes]:
+    """The number of lines with signs beyond ASCII that are not UTF-8; of those that are; and some of the former."""
+    num_others = num_utf8 = 0
+    others = b""
+    with open_bytes(path) as file:
+        for line in iter(lambda: file.readline(CHUNK_BYTES), b""):
+            if is_utf8(line, encoding):
+                num_utf8 += 1
+            elif not line.isascii():
+                num_others += 1
+                others += line if len(others) < PIECE_BYTES else b""
+    return num_others, num_utf8, others
+
+
+@functools.cache
+def say_mixed(path: Path, encoding: str, _stamp: object) -> None:
+    """Warns of a file that is set to be in an encoding and has lines that are UTF-8."""
+    with suppress(CorpusError):  # which reading the file reports
+        if number := count_lines(path, encoding)[1]:
+            say_once(f"{path}: {number:,} lines are UTF-8 and are read so, the others as {encoding}")
 
 
 @functools.cache
@@ -233,22 +326,27 @@ def wide_encoding(content: bytes) -> str | None:
     return None
 
 
-def likely_encoding(content: bytes, place: int) -> str:
-    """The advice for a text with a byte that is not UTF-8: its likeliest encoding, with a sample."""
+def likely_encoding(path: Path) -> str:
+    """The advice for a text that is not UTF-8: its likeliest encoding, with a sample, and how many lines need it."""
     from charset_normalizer import from_bytes  # takes a moment, and is needed for errors only
 
-    line = content.rfind(b"\n", 0, place) + 1
-    begin = content.find(b"\n", max(0, place - (1 << 14)), line) + 1 or line
-    matches = from_bytes(content[begin : place + (1 << 14)], cp_isolation=_ENCODINGS, threshold=0.4)
+    num_others, num_utf8, content = count_lines(path)
+    matches = from_bytes(content, cp_isolation=_ENCODINGS, threshold=0.4)
     if (best := matches.best()) is None:
         return "; this is not a text file"
     # Of those about as likely, the commonest.
     near = [m for m in matches if m.chaos <= best.chaos and m.coherence >= best.coherence - 0.05]
     likely = {name for each in near for name in each.could_be_from_charset}
     name = "cp1252" if "cp1252" in likely else best.encoding
-    words = content[line:].partition(b"\n")[0].decode(name, "replace").split()
+    words = content.partition(b"\n")[0].decode(name, "replace").split()
     sample = " ".join(word for word in words if not word.isascii())[:60] or " ".join(words)[:60]
-    return f"; it looks like {name} ({sample!r}): read it with --encoding {name} (corpus.encoding)"
+    way = f"--encoding {name} (corpus.encoding)"
+    if not num_utf8:
+        return f"; it looks like {name} ({sample!r}): read it with {way}; there are {num_others:,} {BROKEN_LINES}"
+    return (
+        f"; there are {num_others:,} {BROKEN_LINES} but look like {name} ({sample!r}), and {num_utf8:,} with signs "
+        f"beyond ASCII that are: {way} reads each as what it is"
+    )
 
 
 def read_lines(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[LinePart]:

@@ -221,7 +221,7 @@ def _counted(read: Callable[[BadInput], Iterator[Read]], bad: BadInput) -> Itera
             for _ in read(again):
                 pass
         fault, number = next(iter(again.counts.items()), ("", 0))
-        if number < 2:
+        if number < 2 or fault in str(error):  # which says it
             raise
         raise CorpusError(f"{error}; in all there are {number:,} {fault}") from error
 
@@ -364,7 +364,7 @@ def _texts(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> I
                 except ValueError as error:
                     what = role
                     raise ValueError(f"has {error} in column {name!r}") from error
-            if fields is not None:
+            if fields is not None and text:
                 if not isinstance(column, str) or not isinstance(value_at(row, column), str):
                     raise ValueError(f"has annotations, but a text in parts, in {in_words(column)}; give it as one")
                 spans = read_fields(row, text, fields)
@@ -377,7 +377,8 @@ def _texts(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> I
 
 
 def _text_of(path: Path, where: str, row: Row, column: TextColumn, bad: BadInput) -> str | None:
-    """The text of a row, of several columns a paragraph each; None where it has none, which is reported."""
+    """The text of a row, of several columns a paragraph each, empty where there is nothing in them; None where they
+    cannot be read, which is reported."""
     texts: list[str | None] = []
     for name in columns_of(column):
         if (value := value_at(row, name, NOTHING)) is NOTHING:
@@ -392,13 +393,11 @@ def _text_of(path: Path, where: str, row: Row, column: TextColumn, bad: BadInput
             bad.report(BROKEN_LINES, what)
             return None
         texts.append(text)
-    whole = (texts[0] if isinstance(column, str) else joined(texts, PARAGRAPH)) if texts else None
-    if whole is None:
-        what = f"no text in {in_words(column)}"
-        if not texts:
-            what = f"no {in_words(column)}, only {listed(row)}; name the text's column with {_NAME_COLUMN}"
+    if not texts:
+        what = f"no {in_words(column)}, only {listed(row)}; name the text's column with {_NAME_COLUMN}"
         bad.report(WITHOUT, f"{path}: {where} has {what}")
-    return whole
+        return None
+    return (texts[0] if isinstance(column, str) else joined(texts, PARAGRAPH)) or ""
 
 
 def class_names(source: Source, column: str | None) -> tuple[str, ...] | None:

@@ -362,6 +362,7 @@ def write_int8(file: Path) -> Path:
 
     Source: Jacob et al. 2018, section 2.1, with ranges found at run time.
     """
+    import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
@@ -371,5 +372,9 @@ def write_int8(file: Path) -> Path:
         quant_pre_process(
             str(file), shaped, skip_optimization=True, skip_symbolic_shape=True, save_as_external_data=beside
         )
+        # onnxruntime transposes the weights of heads of whole texts (Gemm), but not the shapes that are noted of them.
+        model = onnx.load(shaped, load_external_data=False)
+        del model.graph.value_info[:]
+        onnx.save(model, shaped)
         quantize_dynamic(shaped, str(small), weight_type=QuantType.QInt8, per_channel=True)
     return small

@@ -179,13 +179,9 @@ def _write(subject: CheckedModel, folder: Path, kinds: Sequence[GraphKind], *, i
             name, difference = file.relative_to(folder), checks[file].largest_difference
             raise ModelError(f"{name} differs from the model by {difference}; nothing was written")
         if int8:
-            small = graphs.write_int8(file)
-            checks[small] = int8_follows_ours(subject, small, kind)
-            if not checks[small].passed:
-                log.warning("%s; use the graph in float32 instead", checks[small].detail)
+            checks |= _int8(subject, file, kind)
         for written, check in checks.items():
-            if check.largest_difference is None:
-                raise ModelError(f"{check.detail}; nothing was written")
+            assert check.largest_difference is not None
             parts = (written, written.with_name(f"{written.name}_data"))
             files[written.relative_to(folder).as_posix()] = GraphFile(
                 sum(part.stat().st_size for part in parts if part.is_file()),
@@ -210,6 +206,23 @@ def _write(subject: CheckedModel, folder: Path, kinds: Sequence[GraphKind], *, i
         )  # fmt: skip
         (place / "README.md").write_text(text, encoding="utf-8")
     return files
+
+
+def _int8(subject: CheckedModel, file: Path, kind: GraphKind) -> dict[Path, Check]:
+    """The graph with 8-bit weights beside a float32 one, and its check; where it cannot be made, the latter stays."""
+    small = file.with_name(graphs.INT8_FILE)
+    try:
+        check = int8_follows_ours(subject, graphs.write_int8(file), kind)
+        if check.largest_difference is None:
+            raise ModelError(check.detail)
+    except Exception as error:  # of onnx, onnxruntime or protobuf, which share no base
+        small.unlink(missing_ok=True)
+        reason = str(error).partition("\n")[0] or type(error).__name__
+        log.warning("%s: not written, only the graph in float32 (%s)", small.name, reason)
+        return {}
+    if not check.passed:
+        log.warning("%s; use the graph in float32 instead", check.detail)
+    return {small: check}
 
 
 # ----------------------------------------

@@ -105,6 +105,9 @@ FORMS = [
     Form("classify", "a text and a column of few values, whatever they are called", "a.jsonl",
          "".join(f'{{"uid": "u{n}", "opinion": "It rains on day {n}.", "mood": {n % 2}}}\n' for n in range(6)),
          [(f"It rains on day {n}.", str(n % 2)) for n in range(6)]),
+    Form("classify", "the only column of few values that is no id and no date", "a.csv",
+         "CompoundID,SMILES,active,assay_date\n007,CCO,1,2025-02-18\n008,CCCCO,,2025-02-18\n009,OCCO,0,2025-02-18\n",
+         [("CCO", "1"), ("OCCO", "0")]),
     Form("classify", "CSV with semicolons", "a.csv", "text;label\nA fine day, really.;good\nRain, again.;bad\n",
          [("A fine day, really.", "good"), ("Rain, again.", "bad")]),
     Form("classify", "CSV of spam", "a.csv",
@@ -125,6 +128,9 @@ FORMS = [
          "text,labels\nSea.,wet; blue\nFire.,\n", [("Sea.", ("wet", "blue")), ("Fire.", ())]),
     # Numbers
     Form("regress", "TSV", "a.tsv", "text\tscore\nA fine day.\t4.5\n", [("A fine day.", 4.5)]),
+    Form("regress", "CSV of a spreadsheet, with decimal commas; the only column of numbers", "a.csv",
+         "Nr;Struktur;logP (gemessen);Notiz\nM1;CCO;-0,31;\nM2;CCCCCCCC;1.005,18;k.A.\n",
+         [("CCO", -0.31), ("CCCCCCCC", 1005.18)]),
     # Pairs of texts with a class
     Form("pairs", "premise and hypothesis", "a.jsonl",
          '{"premise": "It rains.", "hypothesis": "It is wet.", "label": "entailment"}\n',

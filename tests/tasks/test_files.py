@@ -49,8 +49,9 @@ def test_tables_of_every_kind(tmp_path: Path) -> None:
 
 def test_columns_are_named_or_found(tmp_path: Path) -> None:
     cola = written(tmp_path / "c.tsv", "gj04\t1\t\tThe sailors rode the breeze.\nbc01\t0\t*\tThe weights rode.\n")
+    assert read(cola).columns == {"text": "3", "label": "1"}
     with pytest.raises(CorpusError, match="label .*0, 1, 2, 3"):
-        read(cola)
+        read(written(tmp_path / "d.tsv", "gj04\t\t*\tThe sailors rode.\nbc01\t\t*\tThe weights rode.\n"))
     named = read(cola, label="1")
     assert named.columns == {"text": "3", "label": "1"}
     assert named.records[1] == TextRecord(2, "The weights rode.", None, "0")
@@ -62,6 +63,64 @@ def test_columns_are_named_or_found(tmp_path: Path) -> None:
         read(write_jsonl(tmp_path / "j.jsonl", [{"text": "a", "label": "b"}]), text="zzz")
     with pytest.raises(CorpusError, match="text .*a, b"):
         read(write_jsonl(tmp_path / "k.jsonl", [{"a": "some text", "b": "other text"}]), with_labels=False)
+
+
+@pytest.mark.parametrize(
+    ("header", "row", "kind", "column"),
+    [
+        ("CompoundID,smiles,active,assay_date", "00{n},CCO{n},{flag},2025-02-{day}", "classify", "active"),
+        ("doc_id,date,excerpt,page_kind", "x{n},2024-05-{day},Some long text {n}.,{kind}", "classify", "page_kind"),
+        ("nr,text,user_id,when,mood", "{n},Some long text {n}.,{kind},1{flag}:30,{kind}", "classify", "mood"),
+        ("text,price,mood", "Some long text {n}.,{kind}9.95,{kind}", "classify", "mood"),
+        ("text,product,stars", "Some long text {n}.,Cup {flag},{kind}", "classify", ("product", "stars")),
+        ("text,product,topics", "Some long text {n}.,Cup {n},wet; {flag}", "multi_label", "topics"),
+        ("Nr;text;logP;note", "{n};Some long text {n}.;-{n},5;n/a", "regress", "logP"),
+        ("code;text;logP;year", "00{n};Some long text {n}.;{n}.5;20{day}", "regress", ("logP", "year")),
+    ],
+)  # fmt: skip
+def test_the_column_of_labels(tmp_path: Path, header: str, row: str, kind: str, column: str | tuple[str, str]) -> None:
+    """The only one that may be; of several the error names all. Ids, dates and prices are no classes."""
+    rows = [row.format(n=n, day=f"{10 + n % 3}", kind=n % 3, flag=n % 2 if n % 4 else "") for n in range(1, 13)]
+    path = written(tmp_path / "a.csv", "\n".join([header, *rows, ""]))
+    if isinstance(column, str):
+        assert read(path, kind).columns["label"] == column
+        return
+    with pytest.raises(CorpusError, match=f"'{column[0]}' .*'{column[1]}' .*finetune.columns.label=") as caught:
+        read(path, kind)
+    assert caught.value.options == ("label",)
+
+
+@pytest.mark.parametrize(
+    ("cells", "numbers"),
+    [
+        ("2,92 -3,5 4", [2.92, -3.5, 4.0]),
+        ("1.234,5 2.500 7,25", [1234.5, 2500.0, 7.25]),
+        ("1,234 2,500", [1.234, 2.5]),
+        ("1,234 2,500.5", [1234.0, 2500.5]),
+        ("1,234,567 1,000", [1234567.0, 1000.0]),
+        ("1,5e-3 \u22122", [0.0015, -2.0]),
+        ("2.92 1.234", [2.92, 1.234]),
+        ("1'234.5 2", [1234.5, 2.0]),
+        ("1,5 2.5", None),
+        ("1,234 1.234", None),
+        ("1,5kg 2", None),
+    ],
+)
+def test_decimal_commas(tmp_path: Path, cells: str, numbers: list[float] | None) -> None:
+    for delimiter in (";", ","):
+        lines = [f'A text.{delimiter}"{cell}"' for cell in cells.split()]
+        path = written(tmp_path / "a.csv", "\n".join([f"text{delimiter}score", *lines, ""]))
+        if numbers is None:
+            with pytest.raises(CorpusError, match="write"):
+                read(path, "regress")
+            continue
+        table = read(path, "regress")
+        assert [record.label for record in table.records] == numbers
+        assert any("numbers have" in note for note in table.notes) == ("," in cells)
+    ambiguous = written(tmp_path / "b.csv", "text;score\nOne.;1,234\n")
+    if numbers is not None and "," in cells:
+        again = read_labelled(ambiguous, task_named("regress"), Columns(), like=table)
+        assert again.records[0].label == (1234.0 if cells in ("1,234 2,500.5", "1,234,567 1,000") else 1.234)
 
 
 def test_pairs_and_numbers(tmp_path: Path) -> None:

@@ -348,9 +348,9 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
         result = _call(function, options, goes_on=command.goes_on, quiet=flags["quiet"])
         if is_main_process():
             show(result, as_json=flags["json"])
-    except OSError as error:
-        if isinstance(error, UnmaskError):  # those that this command has
-            error.options = [name for name in error.options if name in parameters]
+    except UnmaskError as error:
+        known = {*parameters, *OPTION_NAMES.values()}  # those that this command has
+        error.options = [name for name in error.options if name in known]
         raise
     finally:
         log.removeHandler(handler)

@@ -217,7 +217,8 @@ def read_files(
     for line in train.notes:
         note(line)
     if train.columns:
-        note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in train.columns.items()))
+        ways = "" if train.columns.items() <= dict(settings.columns).items() else " (overrule with finetune.columns)"
+        note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in train.columns.items()) + ways)
     task = kind.learned_from(train, settings, pooling)
     if remark := task.check(train, train.path):
         note(remark)

@@ -16,7 +16,9 @@ import difflib
 import itertools
 import math
 import re
+from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from datetime import date, datetime, time
 from pathlib import Path
 from typing import Any, Literal
 
@@ -33,6 +35,17 @@ _FEW = 10  # rows, in which a class may seem to be a text
 _CODE = re.compile(
     r"(https?://|www\.)\S+|[\da-fA-F-]{8,}|[^\W\d]{0,12}(?:[-_:#./]|[:#] )?\d[\d.,:/ -]*|\d[\d.,:/T+ -]*[A-Za-z%]{0,3}"
 )
+_NAME_OF_IDS = re.compile(r"|unnamed: \d+|(.*[\W_])?(id|ids|uid|uuid|nr|no|idx|index|key)|.*[a-z](?-i:ID|Id)", re.I)
+_DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}([T ].*)?|(19|20)\d\d[01]\d[0-3]\d|\d{1,2}:\d\d(:\d\d.*)?")
+# Numbers by their decimal sign; thousands may be set off
+NUMBERS = {
+    sign: re.compile(
+        rf"[-+]?(\d+([{sign}]\d*)?|[{sign}]\d+|\d{{1,3}}([{other}\s'])\d{{3}}(\3\d{{3}})*([{sign}]\d*)?)(e[-+]?\d+)?"
+    )
+    for sign, other in (".,", ",.")
+}
+NO_LABEL = {"", "nan", "null", "<na>"}
+_MOST_CLASSES, _LONGEST_CLASS = 20, 60  # numbers that may be classes; letters of a name
 
 # ----------------------------------------
 # Names of columns by what they hold, the likeliest first. Every command finds columns by this table.
@@ -65,6 +78,9 @@ USUAL_NAMES = {name for names in USUAL.values() for name in names} | {
     "idx", "index", "source", "url", "date", "lang", "split", "question1", "question2", "context", "name", "word",
     "term", "author", "summary", "sentiment", "line", "type",
 }  # fmt: skip
+
+
+Label = Literal["classes", "lists", "numbers"]
 
 
 def find_column(
@@ -158,6 +174,36 @@ def text_weights(rows: Sequence[Row], taken: Collection[str | None]) -> dict[str
         elif 2 * len(chats) >= len(values):
             weights[name] = float(sum(len(str(content)) for contents in chats for content in contents))
     return dict(sorted(weights.items(), key=lambda each: -each[1]))
+
+
+def likely_labels(rows: Sequence[Row], taken: Collection[str | None], *, of: Label) -> dict[str, list[str]]:
+    """The columns that may hold labels, with their values, the commonest first: `classes` or `lists` of them, few short
+    ones in several rows each; or `numbers`. Ids, dates and texts are none."""
+    likely: dict[str, list[str]] = {}
+    for name in columns_in(rows):
+        cells = [row.get(name) for row in rows]
+        every = [part for cell in cells for part in (cell if isinstance(cell, list) and of == "lists" else [cell])]
+        values = [str(without_gaps(value)).strip() for value in every if value is not None]
+        if of == "lists":
+            values = [part.strip() for value in values for part in re.split("[;,|]", value)]
+        counts = Counter(value for value in values if value.lower() not in NO_LABEL)
+        is_date = any(isinstance(each, date | datetime | time) for each in every) or all(map(_DATE.fullmatch, counts))
+        if name in taken or len(counts) < 2 or is_date or _NAME_OF_IDS.fullmatch(name.strip()):
+            continue
+        numbers = [value for value in counts if any(each.fullmatch(value.lower()) for each in NUMBERS.values())]
+        whole = sorted(int(value) for value in numbers if whole_number(value) is not None)
+        if of == "numbers":
+            is_id = len(whole) == counts.total() > _FEW and whole[-1] - whole[0] < len(whole)  # rows, numbered
+            is_label = len(numbers) == len(counts) and not is_id and not any(re.match("0[0-9]", n) for n in numbers)
+        else:
+            few = counts.keys() <= {"0", "1", "-1", "0.0", "1.0"} or 3 * len(counts) <= counts.total()
+            are_whole = len(numbers) <= _MOST_CLASSES and all(
+                re.fullmatch(r"-?\d+(\.0)?", number) for number in numbers
+            )
+            is_label = few and are_whole and max(map(len, counts)) <= _LONGEST_CLASS
+        if is_label:
+            likely[name] = [value for value, _ in counts.most_common()]
+    return likely
 
 
 # ----------------------------------------

@@ -6,6 +6,7 @@ Shape suffixes: N = texts, C = classes, W = columns of bits.
 from __future__ import annotations
 
 import math
+import re
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,14 +22,14 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.core.errors import CorpusError, ModelError, listed, shown, whole_number
-from unmask.data.columns import Role, class_name, in_order
+from unmask.data.columns import NO_LABEL, NUMBERS, Label, Role, class_name, in_order
 from unmask.data.rows import Rows
 from unmask.model.encoder import MaskedLM
 from unmask.model.fused import Losses, predicted_positions
 from unmask.model.layers import LabelHead
 from unmask.model.layout_names import ClassifierPooling
 from unmask.model.transformers import TaskNetwork
-from unmask.tasks.files import NO_LABEL, Form, Labelled, LabelledRow, Pairing, flag_of, list_in
+from unmask.tasks.files import Form, Labelled, LabelledRow, Pairing, flag_of, list_in
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
 from unmask.tasks.task import TARGET, FinetuneSettings, Metrics, Outputs, Task
 from unmask.train.objectives import Targets as BatchTargets
@@ -299,6 +300,7 @@ class MultiLabel(TextTask):
     metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "subset_accuracy", "ranking_precision")
     pairing: ClassVar[Pairing] = "named"
     of_flags: ClassVar[bool] = True
+    labels: ClassVar[Label] = "lists"
 
     @classmethod
     def label_of(cls, row: LabelledRow) -> list[Any] | str | None:
@@ -441,6 +443,7 @@ class Regress(TextTask):
     problem_type: ClassVar[str | None] = "regression"
     metrics: ClassVar[tuple[str, ...]] = ("pearson", "spearman", "rmse")
     label_role: ClassVar[Role] = "score"
+    labels: ClassVar[Label] = "numbers"
     pairing: ClassVar[Pairing] = "usual"
 
     names: tuple[str, ...] = ("value",)
@@ -448,15 +451,23 @@ class Regress(TextTask):
     deviation: float = 1.0
 
     @classmethod
-    def label_of(cls, row: LabelledRow) -> float | None:
+    def label_of(cls, row: LabelledRow) -> float | str | None:
+        """A number, or the text of one, which is read as its column is."""
         value, place = row.cell("label")
-        text = value.strip().lower() if isinstance(value, str) else value
+        text = value.strip().lower().replace("\u2212", "-") if isinstance(value, str) else value
         if text is None or text in {*NO_LABEL, "-", "none", "n/a", "na"}:
             return None
+        if isinstance(text, str) and any(numbers.fullmatch(text) for numbers in NUMBERS.values()):
+            return text
+        return cls._number(text, place)
+
+    @staticmethod
+    def _number(value: Any, place: str) -> float | None:
         try:
-            number = float(text)
+            number = float(value)
         except (TypeError, ValueError, OverflowError):
-            raise CorpusError(f"{place} has {shown(value)}, which is no number") from None
+            way_out = "write it as 2.5 or 2,5, without a unit, or leave the cell empty"
+            raise CorpusError(f"{place} has {shown(value)}, which is no number; {way_out}") from None
         if math.isnan(number):
             return None
         if math.isinf(number):
@@ -464,6 +475,34 @@ class Regress(TextTask):
         if abs(number) > _LARGEST:
             raise CorpusError(f"{place} has {number:g}; numbers up to {_LARGEST:g} are learned: scale them")
         return number
+
+    @classmethod
+    def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
+        """Numbers have a decimal comma, or point, where all can be read so and not all in the other way; where both can
+        be, as in the training file, and there the sign that they have is decimal (`1,234` is 1.234)."""
+        texts = [record.label for record in read.records if isinstance(record.label, str)]
+        samples = {sign: next((text for text in texts if sign in text), "") for sign in ".,"}
+        signs = [sign for sign, numbers in NUMBERS.items() if all(map(numbers.fullmatch, texts))]
+        if not signs or (len(signs) == 2 and all(samples.values())):
+            what = f"some numbers have a decimal comma ({samples[',']}), others a point ({samples['.']})"
+            raise CorpusError(f"{read.path}: {what}; write all in one way, thousands without a sign between them")
+        decimal = signs[0] if len(signs) == 1 else (like and like.decimal) or next(filter(samples.get, signs), ".")
+        records, number_of = [], dict[str, float | None]()
+        for record in read.records:
+            if isinstance(text := record.label, str):
+                place = f"{read.path}: row {record.row}, column {read.columns.get('label')!r}:"
+                plain = re.sub(rf"[{'.,'.replace(decimal, '')}\s']", "", text).replace(decimal, ".")
+                number_of[text] = cls._number(plain, place)
+            records.append(replace(record, label=number_of.get(text, text)))
+        notes = list(read.notes)
+        if samples[","]:
+            meanings = " and ".join(
+                f"{text} is {number_of[text]:g}" for text in dict.fromkeys(samples.values()) if text
+            )
+            what = "a decimal comma" if decimal == "," else "commas between thousands"
+            notes.append(f"{read.path}: numbers have {what}: {meanings} (if not, write them with a decimal point)")
+        read = replace(read, records=records, notes=notes, decimal=decimal if any(samples.values()) else None)
+        return super().settled(read, like, separator)
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:

@@ -23,6 +23,7 @@ from unmask.core.errors import CorpusError, listed, parse_json, whole_number
 from unmask.core.files import file_sha256
 from unmask.core.settings import Settings
 from unmask.data.columns import (
+    NO_LABEL,
     NOTHING,
     USUAL,
     class_name,
@@ -30,6 +31,7 @@ from unmask.data.columns import (
     find_column,
     has_column,
     likeliest_text,
+    likely_labels,
     text_in,
     text_weights,
     value_at,
@@ -103,6 +105,7 @@ class Labelled:
     notes: Sequence[str] = ()  # what was decided by looking, and what was left out
     names: Sequence[str] | None = None  # of classes by number, where the file has them
     places: tuple[str, ...] = ()  # names of labels that are 0 or 1 by their place; empty where labels are names
+    decimal: str | None = None  # the sign of numbers that are texts
     # What joins each record with its row: `id`, where the file has ids, else `index`, the row counted from 0.
     keys: Sequence[tuple[str, Any]] = ()
 
@@ -339,19 +342,29 @@ def _find_columns(
         if text is None and (task.text_role == "text" or not with_label):  # a raw text has words, too
             text = likeliest_text(rows, taken, clear=True) or find_column(rows, "text", where=path, taken=taken)
     if label is None and with_label:
-        rest = [name for name in names if name not in {text, second}]
-        flags = [name for name in rest if task.of_flags and name.lower() not in USUAL["id"] and are_flags(rows, name)]
-        if task.label_role == "label" and len(rest) > 1:  # or the one of few values
-            values = {name: ["" if row.get(name) is None else str(row[name]) for row in rows] for name in rest}
-            few = [name for name, each in values.items() if all(each) and 1 < len(set(each)) <= len(each) / 3]
-            flags = flags or few[: len(few) == 1]
-        label = ",".join(flags if len(rest) > 1 else rest) or None
+        label = _find_label(rows, task, {text, second}, path)
     columns = {"text": text, "second": second, "label": label if with_label else None}
     for role in ("text", *["second"] * (pairing == "always"), *["label"] * with_label):
         if columns[role] is None:
-            what = f"the column for --{role} is not found among {listed(names)}"
-            raise CorpusError(f"{path}: {what}; name it with --{role} COLUMN")
+            way_out = f" with finetune.columns.{role}=COLUMN" if with_label else ""
+            what = f"the column of the {role} is not found among {listed(names)}; name it{way_out}"
+            raise CorpusError(f"{path}: {what}", options=(role,))
     return Columns(**columns)
+
+
+def _find_label(rows: Sequence[dict[str, Any]], task: Any, texts: set[str | None], path: Path) -> str | None:
+    """The column of the labels by what it holds, beside those of the texts: the only one that may be, or several of 0
+    and 1; the only other one at all. None where none may be; a CorpusError where several may."""
+    rest = [name for name in columns_in(rows) if name not in texts and any(row.get(name) for row in rows)]
+    flags = [name for name in rest if task.of_flags and name.lower() not in USUAL["id"] and are_flags(rows, name)]
+    if flags or task.label_role == "tags" or len(rest) == 1:
+        return ",".join(flags or rest[: len(rest) == 1]) or None
+    likely = likely_labels(rows, texts, of=task.labels)
+    if len(likely) > 1:
+        samples = [f"{name!r} ({listed(values, 3)})" for name, values in likely.items()]
+        ways = "name the one with finetune.columns.label=COLUMN"
+        raise CorpusError(f"{path}: several columns may be the label: {listed(samples, 8)}; {ways}", options=("label",))
+    return next(iter(likely), None)
 
 
 def _pair(rows: Sequence[dict[str, Any]], named: set[str | None], label: str | None) -> Sequence[str]:
@@ -427,7 +440,6 @@ def _squad_rows(path: Path, bad: BadInput, *, with_labels: bool) -> Rows:
 # How 0 and 1 are written, and -1 for what says neither.
 _FLAGS = dict.fromkeys(("0", "0.0", "false"), 0) | dict.fromkeys(("1", "1.0", "true"), 1)
 _FLAGS |= dict.fromkeys(("", "-", "-1", "-1.0", "nan", "none"), -1)
-NO_LABEL = {"", "nan", "null", "<na>"}
 _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
 _ITEM = re.compile(rf"{_QUOTED.pattern}|[^\s\[\]]+")
 _ARRAY = re.compile(r"array\((\[.*?\])(?:, dtype=\w+)?\)")

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
 from unmask.core.results import Notify, counted, ignore
-from unmask.data.columns import Role
+from unmask.data.columns import Label, Role
 from unmask.data.rows import Rows
 from unmask.data.settings import Reading
 from unmask.masking.masker import MaskedRows
@@ -123,6 +123,7 @@ class Task(ABC):
     # Roles of its columns in `unmask.data.columns.USUAL`, and whether there is one of second texts.
     text_role: ClassVar[Role] = "text"
     label_role: ClassVar[Role] = "label"
+    labels: ClassVar[Label] = "classes"  # what its column is found by, where no name is usual
     pairing: ClassVar[Pairing] = "no"
     of_flags: ClassVar[bool] = False  # whether its labels may be 0 or 1 each, in a list or in columns of their own
     fixed: ClassVar[Columns | None] = None  # its columns, where they are always the same

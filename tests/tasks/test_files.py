@@ -21,7 +21,7 @@ from unmask.tasks.answer import AnswerSpan, QuestionRecord
 from unmask.tasks.classify import Classify, TextRecord
 from unmask.tasks.files import Columns, Labelled, read_labelled
 from unmask.tasks.kinds import task_named
-from unmask.tasks.tag import Tag, WordsRecord, scheme_of
+from unmask.tasks.tag import Tag, TagsPrediction, WordsRecord, scheme_of
 from unmask.tokenizer.spans import entities_of
 
 
@@ -256,8 +256,8 @@ def test_treebanks(tmp_path: Path) -> None:
     assert list(read(conllu, "tag", label="xpos").records) == [WordsRecord(3, ("do", "n't"), ("VBP", "RB"))]
     for path, label, message in (
         (conll, "ner", "'ner'"),
-        (conll, "7", "line 1: .*column 7"),
-        (conllu, "2", "line 3: .*column 2"),
+        (conll, "7", "line 1: .*column 8"),
+        (conllu, "feats", "none of the 1 sentences has a tag"),
         (conllu, "pos", "'pos'"),
         (written(tmp_path / "b.conll", "Anna\n"), None, "line 1"),
     ):
@@ -265,6 +265,39 @@ def test_treebanks(tmp_path: Path) -> None:
             read_labelled(path, Tag, Columns(label=label))
     with pytest.raises(CorpusError, match="classify"):
         read(conll)
+
+
+@pytest.mark.parametrize(
+    ("sentences", "expected"),
+    [
+        ("Mira/PROPN sings/_|We/_ go/_|No/X", [("PROPN", None), ("X",)]),
+        ("Mira/PROPN sings/-|-/X", [("PROPN", None), ("X",)]),
+        ("Mira/PROPN -/-|No/X", [("PROPN", "-"), ("X",)]),
+        ("Mira/3 sings/-100|No/4 no/-1", [("3", None), ("4", None)]),
+        ("Mira/B-PER sings/_|No/O", [("B-PER", None), ("O",)]),
+        ("Mira/B-PER sings/_|No/_", [("B-PER", "O"), ("O",)]),  # no other tag is outside
+        ("Mira/_ sings/_|No/_", None),
+    ],
+)
+def test_words_without_a_tag(tmp_path: Path, sentences: str, expected: list[tuple[str | None, ...]] | None) -> None:
+    """The same in files with a word a line and in lists, where null is none too."""
+    cut = [[word.split("/") for word in sentence.split()] for sentence in sentences.split("|")]
+    lines = "\n\n".join("\n".join("\t".join(pair) for pair in pairs) for pairs in cut)
+    rows = [{"tokens": [word for word, _ in pairs], "tags": [tag for _, tag in pairs]} for pairs in cut]
+    nulls = [row | {"tags": [None if tag == "_" else tag for tag in row["tags"]]} for row in rows]
+    files = [write_jsonl(tmp_path / "b.jsonl", rows), write_jsonl(tmp_path / "c.jsonl", nulls)]
+    for path in (written(tmp_path / "a.conll", lines + "\n"), *files):
+        if expected is None:
+            with pytest.raises(CorpusError, match="none of the 2 sentences"):
+                read(path, "tag")
+            continue
+        table = read(path, "tag")
+        assert [record.tags for record in table.records] == expected
+        left_out, missing = len(cut) - len(expected), sum(tag in "_-1-100" for pairs in cut for _, tag in pairs)
+        notes = " ".join(table.notes)
+        assert (f"{left_out} of {len(cut)} sentences have no tags" in notes) == (left_out > 0)
+        missing -= 2 * left_out + ("-" in expected[0])
+        assert (f"{missing} of " in notes) == (missing > 0)
 
 
 def test_words_that_begin_with_a_number_sign_are_no_comments(tmp_path: Path) -> None:
@@ -290,13 +323,14 @@ def test_lists_that_do_not_fit(tmp_path: Path, row: dict[str, Any], place: str) 
 
 
 def test_spans_that_do_not_fit_words(tmp_path: Path) -> None:
-    """One ends within a word, one lies within another, one holds a space alone; what was done is counted."""
-    entities = [[0, 3, "PER"], [5, 13, "WORK"], [9, 13, "X"], [4, 5, "X"]]
-    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "Mira Blue Days.", "entities": entities}])
+    """Two end within a word, one begins in another, one holds a space alone, one ends in a blank; all are counted."""
+    entities = [[0, 3, "PER"], [5, 13, "WORK"], [9, 16, "X"], [4, 5, "X"], [16, 20, "X"]]
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": "Mira Blue Days. Sun shines.", "entities": entities}])
     found = read(path, "tag")
-    assert found.records[0].tags == ("B-PER", "B-WORK", "I-WORK", "O")
+    assert found.records[0].tags == ("B-PER", "B-WORK", "I-WORK", "O", "B-X", "O", "O")
     notes = " ".join(found.notes)
-    for note in ("2 of the entities begin or end", "1 of the entities lie within", "1 of the entities have no word"):
+    widths = ("2 of the entities begin or end within", "1 of the entities begin or end in blanks")
+    for note in (*widths, "1 of the entities overlap", "1 of the entities have no word"):
         assert note in notes
     other = write_jsonl(tmp_path / "c.jsonl", [{"data": "Mira.", "label": [[0, 4, "PER"]]}])
     assert read(other, "tag").columns == {"text": "data", "label": "label"}
@@ -304,7 +338,7 @@ def test_spans_that_do_not_fit_words(tmp_path: Path) -> None:
     assert read(short, "tag").records[0] == WordsRecord(1, ("Mira", "sings"), ("B-PER", "O"))
     with pytest.raises(CorpusError, match=r"row 1 .*'entities'.*0 to 5"):
         read(write_jsonl(tmp_path / "b.jsonl", [{"text": "Mira.", "entities": [[0, 9, "PER"]]}]), "tag")
-    assert read(path, "tag", with_labels=False).records[0].texts == ("Mira Blue Days.",)
+    assert read(path, "tag", with_labels=False).records[0].texts == ("Mira Blue Days. Sun shines.",)
 
 
 @pytest.mark.parametrize(
@@ -467,3 +501,16 @@ def test_folders_of_datasets(tmp_path: Path) -> None:
     ):
         with pytest.raises(CorpusError, match=message), examples_given(train, validation, None):
             pass
+
+
+def test_words_without_a_right_tag_are_not_measured() -> None:
+    """Whatever is predicted for the word between: both known ones are right, or one is, and its entity too long."""
+    task, words = Tag(("B-a", "I-a", "O")), ("u", "v", "w")
+    record = WordsRecord(1, words, ("B-a", None, "O"))
+    figures = [
+        task.measure([record], [TagsPrediction(words, tags, (1.0,) * 3)])
+        for tags in (("B-a", "B-a", "O"), ("B-a", "O", "I-a"))
+    ]
+    assert [each["accuracy"] for each in figures] == [1.0, 0.5]
+    assert [each["entity_f1"] for each in figures] == [1.0, 0.0]
+    assert (task.items([record], "accuracy"), task.items([record], "entity_f1")) == (2, 1)

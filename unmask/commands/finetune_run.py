@@ -30,7 +30,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from unmask.core.errors import SettingsError, listed, sealed
+from unmask.core.errors import SettingsError, listed, sealed, shown
 from unmask.core.files import whole_folder, write_atomically, writing
 from unmask.core.hashing import permutation
 from unmask.core.interruption import Interruption
@@ -231,7 +231,19 @@ def read_files(
                 note(line)
             if remark := task.check(files[name], train.path):
                 note(remark)
+            if remark := _seen(files[name], train):
+                note(remark)
     return files, task
+
+
+def _seen(file: Labelled, train: Labelled) -> str | None:
+    """A line about the texts that stand in the training file too; None: none does."""
+    known, texts = ([" ".join(" ".join(record.texts).split()) for record in each.records] for each in (train, file))
+    learned = set(known)
+    if not (again := [text for text in texts if text in learned]):
+        return None
+    share = f"{len(again):,} of {len(texts):,} texts ({len(again) / len(texts):.1%})"
+    return f"{file.path}: {share} stand word for word in {train.path}, such as {shown(again[0])}; they are no test"
 
 
 def class_weights(train: Labelled, task: Task, weights: str | Mapping[str, float] | None) -> list[float] | None:

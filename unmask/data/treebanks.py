@@ -151,7 +151,7 @@ class TaggedLine(NamedTuple):
     def cell(self, column: int) -> str:
         """A cell; -1 is the last one, of tags. A ValueError, which begins with the line, where there is none."""
         if column >= len(self.cells) or (column < 0 and len(self.cells) < 2):
-            which = f"column {column}" if column >= 0 else "column of tags"
+            which = f"column {column + 1} (number {column} from 0)" if column >= 0 else "column of tags"
             raise ValueError(f"{self.number}: there is no {which}, only {len(self.cells)} columns")
         return self.cells[column].strip(_BLANKS)
 

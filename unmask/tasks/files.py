@@ -403,8 +403,6 @@ def _treebank_rows(path: Path, form: WordForm, columns: Columns, bad: BadInput, 
             cells = {"text": [line.cell(word) for line in words]}
             if with_labels:
                 cells["label"] = [line.cell(tag) for line in words]
-                if bare := next((line for line in words if line.cell(tag) in ("", "_")), None):
-                    raise ValueError(f"{bare.number}: there is no tag in column {tag}")
         except ValueError as error:
             raise CorpusError(f"{path}: line {error}") from error
         if words:

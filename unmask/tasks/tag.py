@@ -30,17 +30,18 @@ from unmask.tokenizer.spans import TAG, entities_of, holds_spans, is_mark, read_
 _ENTITIES = ("entity_f1", "entity_precision", "entity_recall")
 _PLAIN = ("accuracy", "macro_f1")
 _MOSTLY = 0.9  # of the words
+_NO_TAG = {"_", "-", "-1", "-100"}
 # Letters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, ideographs.
 _WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
 
 
 @dataclass(frozen=True)
 class WordsRecord:
-    """The words of a sentence, none of them empty; and as many tags, None where they are not known."""
+    """The words of a sentence, none of them empty; and as many tags, None where one is missing, or none is known."""
 
     row: int  # of its first word
     words: tuple[str, ...]
-    tags: tuple[str, ...] | None = None
+    tags: tuple[str | None, ...] | None = None
     text: str | None = None  # a raw text, which the task has to cut into words
     spans: tuple[tuple[int, int], ...] = ()  # of its words, [begin, end) in characters
 
@@ -120,20 +121,36 @@ class Tag(Task):
             raise CorpusError(f"{place} has {type(tags).__name__}, not a list")
         if len(tags) != len(words):
             raise CorpusError(f"{place} has {len(tags)} tags for {len(words)} words")
-        names = [row.class_name(tag, place) for tag in tags]
-        if None in names:
-            raise CorpusError(f"{place} has no tag for the word {shown(words[names.index(None)])}")
-        return WordsRecord(row.number, tuple(words), tuple(filter(None, names)))
+        return WordsRecord(row.number, tuple(words), tuple(row.class_name(tag, place) for tag in tags))
 
     @classmethod
     def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
-        """Texts that are empty, or that the annotator refused, are left out; the tags' scheme is announced."""
-        records = [record for record in read.records if record.tags is not None]
-        tags, notes, left_out = {tag for record in records for tag in record.tags}, [], len(read.records) - len(records)
+        """Words without a tag are neither learned nor measured; among those of entities without an `O` it is that. What
+        has no tag at all, is empty or refused by the annotator is left out; the tags' scheme is announced."""
+        names = {tag for each in read.records for tag in cls.classes_of(each)} - _NO_TAG
+        outside = "O" if scheme_of(names) is None and scheme_of({*names, "O"}) else None
+        pairs = (pair for each in read.records for pair in zip(each.words, each.tags or (), strict=False))
+        of_signs = not any(tag == "-" and any(map(str.isalnum, word)) for word, tag in pairs)
+        missing = {None, *_NO_TAG} - {*["-"] * of_signs}  # a class, if signs alone have it
+        records, num_missing, num_words = list[WordsRecord](), 0, 0
+        for record in read.records:
+            tags = tuple(outside if tag in missing else tag for tag in record.tags or ())
+            if any(tag is not None for tag in tags):
+                records.append(replace(record, tags=tags))
+                num_missing += sum(tag in missing for tag in record.tags or ())
+                num_words += len(tags)
+        if not records:
+            raise CorpusError(f"{read.path}: none of the {len(read.records):,} sentences has a tag")
+        notes, left_out = [], len(read.records) - len(records)
         if left_out:
-            notes.append(f"{read.path}: {left_out:,} of {len(read.records):,} texts are empty or refused: left out")
-        if like is None and (scheme := scheme_of(tags)) is not None:
-            kinds = "with labels" if any("-" in tag for tag in tags) else "of one kind of entity"
+            what = "have no tags, are empty or refused: left out"
+            notes.append(f"{read.path}: {left_out:,} of {len(read.records):,} sentences {what}")
+        if num_missing:
+            what = "which is O, as no other tag is" if outside else "so they are neither learned nor measured"
+            notes.append(f"{read.path}: {num_missing:,} of {num_words:,} words have no tag, {what}")
+        names |= {"O"} if outside and num_missing else set()
+        if like is None and (scheme := scheme_of(names)) is not None:
+            kinds = "with labels" if any("-" in tag for tag in names) else "of one kind of entity"
             notes.append(f"{read.path}: tags are {scheme} {kinds}, so F1 of entities is measured")
         return replace(read, records=records, notes=[*read.notes, *notes])
 
@@ -151,7 +168,7 @@ class Tag(Task):
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
-        names = {tag for record in train.records for tag in record.tags or ()}
+        names = {tag for record in train.records for tag in cls.classes_of(record)}
         if len(names) < 2:
             raise CorpusError(f"{train.path}: every word has the tag {next(iter(names))!r}; at least two are needed")
         signs = signs_of([record.words for record in train.records])
@@ -163,7 +180,7 @@ class Tag(Task):
                 f"{train}: the tags are numbers without names ({listed(self.names, 8)}), so F1 of entities is not "
                 "measured; write entities as O, B-NAME and I-NAME, or save the table with datasets' ClassLabel"
             )
-        unseen = Counter(tag for record in file.records for tag in record.tags or () if tag not in self.names)
+        unseen = Counter(tag for record in file.records for tag in self.classes_of(record) if tag not in self.names)
         if not unseen:
             return None
         return (
@@ -173,11 +190,11 @@ class Tag(Task):
 
     @classmethod
     def classes_of(cls, record: WordsRecord) -> Sequence[str]:
-        return record.tags or ()
+        return tuple(filter(None, record.tags or ()))
 
     def items(self, records: Sequence[WordsRecord], metric: str) -> int | None:
         of_entities = metric.startswith("entity_")
-        return sum(tag != "O" or not of_entities for record in records for tag in record.tags or ())
+        return sum(tag != "O" or not of_entities for record in records for tag in self.classes_of(record))
 
     def encode(self, records: Sequence[WordsRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
         numbers = {name: number for number, name in enumerate(self.names)}
@@ -191,7 +208,7 @@ class Tag(Task):
             for (first, encoding), end in zip(parts, ends, strict=True):
                 places, words = first_pieces(record.words[first:end], encoding)
                 tags = record.tags if with_targets else None
-                right = [] if tags is None else [numbers.get(tags[first + word], -1) for word in words.tolist()]
+                right = [] if tags is None else [numbers.get(tags[first + word] or "", -1) for word in words.tolist()]
                 targets = {} if tags is None else {TARGET: np.array(right, dtype=np.int64)}
                 examples.append(encoder.example(number, encoding, places, words + first, targets))
         return EncodedInput(examples, split=split)
@@ -230,14 +247,13 @@ class Tag(Task):
         return _PLAIN if scheme_of(self.names) is None else (*_ENTITIES, *_PLAIN)
 
     def measure(self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]) -> Metrics:
-        """As seqeval: an entity is right where its label, begin and end are."""
+        """As seqeval: an entity is right where its label, begin and end are. Words without a right tag are left out."""
         of_words = class_metrics(*self.right_and_predicted(records, predictions))
         plain: Metrics = {name: of_words[name] for name in _PLAIN}
         if not self.has_entities:
             return plain
         right, predicted = (
-            [set(entities_of(tags)) for tags in each]
-            for each in ([record.tags or () for record in records], [each.tags for each in predictions])
+            [set(entities_of(tags)) for tags in each] for each in zip(*map(_known, records, predictions), strict=True)
         )
         hits = sum(len(a & b) for a, b in zip(right, predicted, strict=True))
         num_right, num_predicted = sum(map(len, right)), sum(map(len, predicted))
@@ -247,8 +263,16 @@ class Tag(Task):
     def right_and_predicted(
         self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]
     ) -> tuple[list[str], list[str]]:
-        right = [tag for record in records for tag in record.tags or ()]
-        return right, [tag or "" for each in predictions for tag in each.tags]
+        known = list(map(_known, records, predictions))
+        right = [tag or "" for tags, _ in known for tag in tags]
+        return right, [tag or "" for _, tags in known for tag in tags]
+
+
+def _known(record: WordsRecord, prediction: TagsPrediction) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
+    """The right and the predicted tags of the words whose right one is known."""
+    right, predicted = record.tags or (), prediction.tags
+    known = [number for number, tag in enumerate(right) if tag is not None]
+    return tuple(right[number] for number in known), tuple(predicted[number] for number in known)
 
 
 def scheme_of(names: Iterable[str]) -> str | None:
@@ -275,12 +299,14 @@ def _tags_at(places: Sequence[tuple[int, int]], entries: Any, row: LabelledRow, 
     except ValueError as error:
         raise CorpusError(f"{row.where} {error}") from error
     tags, (begins, ends) = ["O"] * len(places), zip(*places, strict=True) if places else ((), ())
-    row.counts["of the entities lie within others: left out"] += len(entries) - len(entities)
+    row.counts["of the entities overlap others: left out"] += len(entries) - len(entities)
     for entity in entities:
         first, last = bisect_right(ends, entity.begin), bisect_left(begins, entity.end)
         if first >= last or tags[first] != "O":
             row.counts["of the entities have no word of their own: left out"] += 1
             continue
+        is_cut = begins[first] > entity.begin or ends[last - 1] < entity.end
+        row.counts["of the entities begin or end in blanks: cut to words"] += is_cut
         is_wider = begins[first] < entity.begin or ends[last - 1] > entity.end
         row.counts["of the entities begin or end within a word: widened to whole words"] += is_wider
         tags[first:last] = [f"B-{entity.label}", *[f"I-{entity.label}"] * (last - first - 1)]

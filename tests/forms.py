@@ -71,6 +71,7 @@ FORMS = [
     Form(TEXT, "molecules", "a.csv", "smiles\nCCO\nc1ccccc1\nCC(=O)O\n", ["CCO", "c1ccccc1", "CC(=O)O"]),
     Form(TEXT, "molecules, without a header", "a.csv", "CCO\nc1ccccc1\nCC(=O)O\n", ["CCO", "c1ccccc1", "CC(=O)O"]),
     Form(TEXT, "molecules, a line each", "a.smi", "CCO\nc1ccccc1\n", ["CCO", "c1ccccc1"]),
+    Form(TEXT, "molecules with ids", "a.smi", "CCO\tZINC1\nc1ccccc1 benzene\n", ["CCO", "c1ccccc1"]),
     Form(
         TEXT, "headlines and stories: the longer is the text", "a.csv",
         'headline,story\nA sea,"The sea is wide, and nobody has seen its end."\nA boat,It is small but goes on.\n',

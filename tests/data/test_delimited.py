@@ -237,6 +237,21 @@ def test_broken_bytes_in_an_encoding_that_is_set(tmp_path: Path) -> None:
     assert [piece.text for piece, _ in corpus.pieces()] == ["One sea.", "Two seas."]
 
 
+def test_molecules_with_ids(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The id is what follows the first blank, up to a tab; lines that are no SMILES, such as subtitles, are whole."""
+    content = "CCO\tZINC1\t34.5\n\nc1cc(Br)ccc1 para bromo\n[Na+].[Cl-]\nC/C=C\\C%12N#C zinc_9 \n"
+    texts = [("CCO", "ZINC1"), ("c1cc(Br)ccc1", "para bromo"), ("[Na+].[Cl-]", 4), ("C/C=C\\C%12N#C", "zinc_9")]
+    (tmp_path / "a.smi").write_text(content)
+    assert [(each.text, each.id) for each in Documents(tmp_path / "a.smi")] == texts
+    (tmp_path / "a.smi.gz").write_bytes(gzip.compress(f"smiles zinc_id\n{content}".encode()))
+    assert [each.text for each in Documents(tmp_path / "a.smi.gz")] == [text for text, _ in texts]
+    assert sum("its id what follows" in record.getMessage() for record in caplog.records) == 2
+    caplog.clear()
+    (tmp_path / "b.smi").write_text("<SAMI> one\n<P> CCO said she\n")
+    assert [each.text for each in Documents(tmp_path / "b.smi")] == ["<SAMI> one", "<P> CCO said she"]
+    assert not any("its id" in record.getMessage() for record in caplog.records)
+
+
 def test_plain_text_of_other_kinds(tmp_path: Path) -> None:
     for name in ("a.py", "b.smi", "c.notes", "README"):
         (tmp_path / name).write_text("One sea.\nTwo seas.\n")

@@ -63,6 +63,23 @@ def test_fields_within_columns(tmp_path: Path, kind: str) -> None:
     assert [(piece.label, piece.group) for piece, _ in labelled.pieces()][1] == ("Text 1.", "Text 1.")
 
 
+@pytest.mark.parametrize(
+    ("name", "values", "is_id"),
+    [
+        *[(name, ["a", "b"], True) for name in ("CompoundID", "tweet_id", "Review ID", "Ärzte-ID", "pageId", "x.id")],
+        *[(name, ["a", "b"], False) for name in ("paid", "valid", "PMID", "ids", "id_type", "Madrid", "GRID")],
+        ("tweet_id", [7, 8], True), ("tweet_id", [7, 7], False), ("tweet_id", [7, None], False),
+        ("tweet_id", ["7", ""], False), ("tweet_id", [7.0, 8.0], False), ("tweet_id", ["7.0", "8.5"], False),
+        ("tweet_id", [True, False], False), ("tweet_id", [["a"], ["b"]], False),
+    ],
+)  # fmt: skip
+def test_other_names_of_ids(name: str, values: list[Any], is_id: bool) -> None:
+    rows = [{name: value, "text": f"Text {n}."} for n, value in enumerate(values)]
+    assert find_column(rows, "id", where="t") == (name if is_id else None)
+    assert find_column(rows, "id", where="t", taken=[name]) is None
+    assert find_column([row | {"doc_id": n} for n, row in enumerate(rows)], "id", where="t") == "doc_id"
+
+
 def test_values_by_hand() -> None:
     row = {"a.b": 1, "a": {"b": 2, "c": {"d": 3}, "c.d": 4}, "l": [{"x": [5, 6]}, {"y": 7}, {"x": None}, 8], "n": None}
     assert [value_at(row, name) for name in ("a.b", "a.c.d", "l.x", "n.b")] == [1, 4, [5, 6, None], None]
@@ -225,7 +242,7 @@ def test_classes_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     held_out = write_jsonl(tmp_path / "a.jsonl", [{"text": f"one {n}", "y": n, "z": ""} for n in range(4)])
     corpus = CorpusSettings(label="y" if text else "z", validation=(str(held_out),), splits="ignore")
     train = write_jsonl(tmp_path / "b.jsonl", [{"text": "two", "y": 1, "z": ""}])
-    with pytest.raises(CorpusError, match=text or "no row of the corpus has a value"):
+    with pytest.raises(CorpusError, match=text or "no row has a value"):
         prepare([train], tmp_path / "out", corpus=corpus, tokenizer=SMALL, workers=1)
 
 

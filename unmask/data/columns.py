@@ -46,6 +46,8 @@ NUMBERS = {
 }
 NO_LABEL = {"", "nan", "null", "<na>"}
 _MOST_CLASSES, _LONGEST_CLASS = 20, 60  # numbers that may be classes; letters of a name
+_ID_NAME = re.compile(r"([\W_][iI][dD]|(?<=[^\WA-Z_])I[dD])\s*$")
+_FRACTION = re.compile(r"[+-]?\d*\.\d*")
 
 # ----------------------------------------
 # Names of columns by what they hold, the likeliest first. Every command finds columns by this table.
@@ -92,7 +94,7 @@ def find_column(
     taken: Collection[str | None] = (),
 ) -> str | None:
     """The column of a table with a role: the `named` one, of which a CorpusError says that there is none; else the
-    first that has a usual name, in any case; None where none has.
+    first that has a usual name, in any case, of ids also one that ends in `ID` (`CompoundID`); None where none has.
 
     Args:
         rows: First rows of the table.
@@ -112,7 +114,14 @@ def find_column(
     if role == "id":  # of other tables' rows, such as a chunk's document, if a value stands twice
         own = [name for name in usual if len({str(row.get(name)) for row in rows}) == len(rows)]
         usual = [name for name in usual if name in own or name.strip().lower() in ("id", "_id")]
+        usual += [name for name in by_name.values() if _ID_NAME.search(name) and _are_ids([r.get(name) for r in rows])]
     return usual[0] if usual else None
+
+
+def _are_ids(values: Sequence[Any]) -> bool:
+    """Whether values are texts or whole numbers, and all different."""
+    texts = [str(value).strip() for value in values if isinstance(value, str | int) and not isinstance(value, bool)]
+    return all(text and not _FRACTION.fullmatch(text) for text in texts) and len({*texts}) == len(values) > 0
 
 
 def named_column(rows: Sequence[Row], named: str) -> str | None:

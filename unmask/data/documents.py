@@ -21,7 +21,7 @@ from typing import Any, Literal, TypeVar, cast
 from unmask.core.errors import CorpusError, listed
 from unmask.data.annotations import read_conll
 from unmask.data.columns import ColumnNames
-from unmask.data.reading import BadInput, LinePart, read_fasta, read_lines
+from unmask.data.reading import BadInput, LinePart, read_fasta, read_lines, read_smiles
 from unmask.data.settings import AS_FOUND, DocumentUnit, Reading
 from unmask.data.sources import (
     TABLES,
@@ -75,6 +75,7 @@ Reader = Callable[[Source, BadInput, Fields | None], Iterator[LinePart]]
 READERS: dict[str, Reader] = {
     "text": lambda source, bad, _: read_lines(source.path, bad, source.stretch),
     "fasta": lambda source, bad, _: read_fasta(source.path, bad, source.stretch),
+    "smiles": lambda source, bad, _: read_smiles(source.path, bad, source.stretch),
     "conll": read_conll,
     "conllu": read_conll,
     **dict.fromkeys(TABLES, read_table),
@@ -219,9 +220,9 @@ def choose_unit(
         reasons.append(f"{named[unit]} (corpus.documents = {unit}){f': {form.title}{rows}' if form else ''}")
     if columns := {in_words(source.column) for source in sources if source.column is not None}:
         reasons.append(f"a row, its text in {' or '.join(sorted(columns))}")
-    if "fasta" in kinds:
-        reasons.append("a sequence")
-    if others := sorted(kinds - TABLES - {"text", "conll", "conllu", "fasta"}):
+    named_kinds = {"fasta": "a sequence", "smiles": "a molecule"}
+    reasons += [name for kind, name in named_kinds.items() if kind in kinds]
+    if others := sorted(kinds - TABLES - {"text", "conll", "conllu", *named_kinds}):
         reasons.append(f"a record of {' or '.join(others)}")
     return unit, ", ".join(reasons)
 

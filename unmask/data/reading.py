@@ -395,6 +395,15 @@ def whole_lines(path: Path, bad: BadInput, stretch: Stretch | None = None) -> It
             parts, size = [], 0
 
 
+def read_smiles(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[LinePart]:
+    """Yields the molecules of a file with an id behind each, and maybe a header."""
+    for number, line in enumerate(read_lines(path, bad, stretch)):
+        is_whole = line.starts and line.ends and not line.text.isspace()
+        text, *rest = (line.text.split(None, 1) if is_whole else None) or [line.text]
+        if number or (stretch is not None and stretch.begin) or not text.lower().endswith("smiles"):
+            yield line._replace(text=text, id=rest[0].split("\t")[0].strip() if rest else None)
+
+
 def read_fasta(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[LinePart]:
     """Yields the sequences of a FASTA file, each a document without its description line.
 

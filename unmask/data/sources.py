@@ -75,6 +75,7 @@ _PART_OF_WORD = {
     **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
 }
 _LETTERS = re.compile(r"[^\W\d_]+")
+_SMILES = re.compile(r"(Br|Cl|[BCNOFPSIbcnops*]|\[[^]]+\]|%\d\d|[\d().=#$:/\\~>-])+")  # of a molecule
 
 
 class Layout(NamedTuple):
@@ -272,6 +273,15 @@ def _source(path: Path) -> Source:
         return Source(path, "text")
     if suffix == ".parquet" and path.suffix != ".parquet":
         raise CorpusError(f"{path}: unpack it first; a Parquet file is compressed within")
+    if suffix == ".smi":
+        with open_bytes(path) as file:
+            lines = [line.split() for line in next(pieces_of(file), b"").decode(errors="replace").split("\n")[:100]]
+        if "".join(lines[0][:1]).lower().endswith("smiles"):
+            lines = lines[1:]
+        fields = [line for line in lines if line]
+        if any(len(line) > 1 for line in fields) and all(_SMILES.fullmatch(line[0]) for line in fields[:-1] or fields):
+            say_once(f"{path}: a text is a line up to the first blank, its id what follows (.txt: lines are whole)")
+            return Source(path, "smiles")
     form = form_of(path, SUFFIXES[suffix])
     return Source(path, SUFFIXES[suffix] if form is None else form.kind)
 

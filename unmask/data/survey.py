@@ -156,7 +156,7 @@ def _stretches(source: Source, unit: DocumentUnit, size_bytes: int) -> list[tupl
     num_bytes = source.path.stat().st_size
     if num_bytes < 2 * size_bytes:
         return [(source, num_bytes)]
-    marks: dict[str, re.Pattern[bytes] | None] = {"fasta": _SEQUENCE}  # behind what a document begins
+    marks: dict[str, re.Pattern[bytes] | None] = {"fasta": _SEQUENCE, "smiles": _LINE}  # behind what a document begins
     if source.kind == "text":
         marks["text"] = {"line": _LINE, "block": _BLOCK, "file": None}[unit]
     if source.kind == "jsonl" and json_form(source.path) == "lines":

@@ -152,7 +152,7 @@ def _table_columns(
     id_named, title_named = (name if isinstance(name, str) else None for name in (id, title))
     if known:
         id_named, title_named = id_named or known.id, title_named or known.title
-    id_at = find_column(rows, "id", id_named, where=where, taken=names) if id else None
+    id_at = find_column(rows, "id", id_named, where=where, taken=(*names, *taken)) if id else None
     title_at = find_column(rows, "title", title_named, where=where, taken=names) if title else None
     if names and title is True and title_at is None and source.layout is not None and not source.layout.has_header:
         title_at = _short_column(rows, names[0], taken)

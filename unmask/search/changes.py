@@ -100,7 +100,7 @@ class Names:
 
 def own_ids(files: DocumentFiles) -> list[str]:
     """The ids of documents that have one of their own; a `CorpusError` where two have the same."""
-    if all(source.id is None for source in files.sources):
+    if all(source.id is None and source.kind != "smiles" for source in files.sources):
         return []
     ids = Counter(str(part.id) for part in files.read() if part.begin == 0 and not part.is_counted)
     if twice := [id_ for id_, count in ids.items() if count > 1]:

@@ -110,8 +110,9 @@ class DocumentFiles:
                     number, begin = number + 1, 0
                     has_line = self._documents.unit != "line" and not source.is_table
                     title = first_line_title(piece.text) if has_line else piece.title
+                is_counted = source.id is None and isinstance(piece.id, int)
                 yield DocumentPart(
-                    number, file, piece.id, title, begin, piece.text, source.is_table, is_counted=source.id is None
+                    number, file, piece.id, title, begin, piece.text, source.is_table, is_counted=is_counted
                 )
                 begin += len(piece.text)
         if number < 0:

@@ -39,7 +39,7 @@ from unmask.data.columns import (
 )
 from unmask.data.delimited import find_layout
 from unmask.data.json_rows import json_form, json_rows
-from unmask.data.reading import BadInput, bare_suffix, broken_character, read_lines
+from unmask.data.reading import BadInput, bare_suffix, broken_character, read_lines, read_smiles
 from unmask.data.settings import AS_FOUND, Reading
 from unmask.data.sources import TABLES, Source, find_sources, find_split
 from unmask.data.tables import class_names, described, first_rows, rows_of
@@ -171,7 +171,7 @@ def _opened(files: ExampleFiles, task: Any, with_labels: bool) -> tuple[ExampleF
     form: Form = "table"
     if source.kind in ("conll", "conllu") or (source.kind == "text" and with_labels and "treebank" in task.forms):
         word_form, form = form_of(path, "conll" if source.kind == "text" else source.by_suffix), "treebank"
-    elif source.kind in ("text", "fasta"):
+    elif source.kind in ("text", "fasta", "smiles"):
         form = "lines"
     elif "squad" in task.forms and bare_suffix(path) == ".json" and json_form(path) == "object":
         form = "squad"  # one object; an array of objects, or an object a line, are rows
@@ -218,7 +218,7 @@ def read_labelled(
     elif word_form is not None:
         rows = _treebank_rows(source.path, word_form, columns, bad, with_labels=with_labels)
     else:
-        rows = _squad_rows(source.path, bad, with_labels=with_labels) if form == "squad" else _lines(source.path, bad)
+        rows = _squad_rows(source.path, bad, with_labels=with_labels) if form == "squad" else _lines(source, bad)
     if not with_labels:
         roles = roles.model_copy(update={"label": None})
     what, counts = "question" if form == "squad" else "row", Counter[str]()
@@ -300,7 +300,9 @@ def _table_rows(
     used = [*filter(None, (columns.text, columns.second)), *labels]
     if task.fixed is not None:
         used = [name for name in (*used, *ANSWER_COLUMNS) if name in look[0]]
-    id_column = find_column(look, "id", where=files.path, taken=used)
+    id_column = find_column(look, "id", where=files.path, taken=[*used, usual.label])
+    if id_column is not None and not with_labels and id_column.lower() not in USUAL["id"]:
+        log.warning("%s: its ids are those of column %r", files.path, id_column)
     rows = read([*used, *filter(None, [id_column])])
     if id_column is not None:
         rows = ((number, row | {_ID: row.get(id_column)}) for number, row in rows)
@@ -385,12 +387,13 @@ def _pair(rows: Sequence[dict[str, Any]], named: set[str | None], label: str | N
 # Other forms.
 
 
-def _lines(path: Path, bad: BadInput) -> Rows:
-    for number, part in enumerate(read_lines(path, bad), 1):
+def _lines(source: Source, bad: BadInput) -> Rows:
+    read = read_smiles if source.kind == "smiles" else read_lines
+    for number, part in enumerate(read(source.path, bad), 1):
         if not (part.starts and part.ends):
-            raise CorpusError(f"{path}: line {number} is longer than a million characters; cut it")
+            raise CorpusError(f"{source.path}: line {number} is longer than a million characters; cut it")
         if part.text.strip():
-            yield number, {"text": part.text}
+            yield number, {"text": part.text, _ID: part.id}
 
 
 def _treebank_rows(path: Path, form: WordForm, columns: Columns, bad: BadInput, *, with_labels: bool) -> Rows:

@@ -96,7 +96,8 @@ def test_rows_have_the_texts_and_ids_of_their_input(tuned: Any, tmp_path: Path) 
          {"premise": TEXTS[0], "claim": TEXTS[1]}, {"label", "probability", "probabilities"}),
         (AnswerTask(), [("Who?", TEXTS[0])], {"question": "Who?", "context": TEXTS[0]},
          {"id", "answer", "begin", "probability"}),
-        (Tag(("O", "B-x")), TEXTS[:1], {"text": TEXTS[0]}, {"words", "tags", "probabilities", "entities"}),
+        (Tag(("O", "B-x")), TEXTS[:1], {"text": TEXTS[0]},
+         {"words", "tags", "probabilities", "entities", "starts", "ends"}),
     ],
 )  # fmt: skip
 def test_rows_of_every_task(tuned: Any, task: Task, inputs: list[Any], texts: dict[str, str], says: set[str]) -> None:
@@ -133,7 +134,8 @@ def test_tags_are_written_as_others_read_them(tuned: Any, tmp_path: Path) -> Non
     sentences = [["The", "king", "sees"], ["The", "dog", "."]]
     rows = rows_of(model, sentences)
     assert [row["text"] for row in rows] == ["The king sees", "The dog ."]
-    unmask.predict(model, sentences, out=tmp_path / "a.conll")
+    done = unmask.predict(model, [*sentences, ""], out=tmp_path / "a.conll")
+    assert f"3 predictions ({sum(len(row['entities']) for row in rows)} entities) in" in str(done)
     back = read_labelled(tmp_path / "a.conll", Tag, Columns()).records
     assert [list(record.words) for record in back] == sentences
     assert [list(record.tags) for record in back] == [list(row["tags"]) for row in rows]
@@ -141,7 +143,10 @@ def test_tags_are_written_as_others_read_them(tuned: Any, tmp_path: Path) -> Non
     cells = list(csv.DictReader(io.StringIO((tmp_path / "a.txt").read_text())))
     assert [json.loads(row["words"]) for row in cells] == sentences
     assert json.loads(cells[0]["entities"]) == list(rows[0]["entities"])
-    assert "\tO\n" in FORMATS["conll"]([{"words": ["\ufeff"], "tags": [None]}]), "a word without a token"
+    lines = (tmp_path / "a.conll").read_text().splitlines()
+    assert [line for line in lines if line.startswith("#")] == ["# index = 0", "# index = 1", "# index = 2"]
+    bare = {"index": 0, "words": ["\ufeff"], "tags": [None]}
+    assert "\tO\n" in FORMATS["conll"]([bare]), "a word without a token"
     with pytest.raises(RunError, match="DocBin"):
         unmask.predict(model, sentences, format="spacy")
     with pytest.raises(RunError, match=r"a\.xlsx"):
@@ -150,13 +155,35 @@ def test_tags_are_written_as_others_read_them(tuned: Any, tmp_path: Path) -> Non
         unmask.predict(tuned(Classify(("a", "b"))), TEXTS, format="conll")
 
 
+@pytest.mark.parametrize("names", [("NOUN", "VERB", "X"), ("NN", "VB")], ids=["upos", "xpos"])
+def test_tags_as_a_treebank(tuned: Any, tmp_path: Path, names: tuple[str, ...]) -> None:
+    """Each sentence has its key; what the text joins is SpaceAfter=No; a word stands where its characters do."""
+    model, text = tuned(Tag(names, word_signs=signs_of([["Anna", "'s"], ["Ben", "'s", "."]]))), "Anna's\u00a0cat.\n"
+    table = [{"id": "a\t1", "text": text}, {"id": "b", "text": ""}]
+    rows = rows_of(model, table)
+    assert [text[a:b] for a, b in zip(rows[0]["starts"], rows[0]["ends"], strict=True)] == ["Anna", "'s", "cat", "."]
+    assert "(4 words)" in str(unmask.predict(model, table, out=tmp_path / "a.conllu"))
+    tags = [f"{tag}\t_" if "X" in names else f"_\t{tag}" for tag in rows[0]["tags"]]
+    joined = ["SpaceAfter=No", "_", "SpaceAfter=No", "_"]
+    assert (tmp_path / "a.conllu").read_text() == (
+        "# sent_id = a 1\n# text = Anna's\u00a0cat. \n"
+        + "".join(
+            f"{n}\t{word}\t_\t{tag}\t_\t_\t_\t_\t{space}\n"
+            for n, (word, tag, space) in enumerate(zip(rows[0]["words"], tags, joined, strict=True), 1)
+        )
+        + "\n# sent_id = b\n\n"
+    )
+    [back] = read_labelled(tmp_path / "a.conllu", Tag, Columns(label=None if "X" in names else "xpos")).records
+    assert (back.words, list(back.tags)) == (rows[0]["words"], list(rows[0]["tags"]))
+
+
 def test_tags_as_spacy_keeps_them(tuned: Any, tmp_path: Path) -> None:
     spacy = pytest.importorskip("spacy")
     model, text = tuned(Tag(("O", "B-x", "I-x"))), "The king  sees\nthe ship."
-    [row] = rows_of(model, [text])
-    unmask.predict(model, [text], out=tmp_path / "a.spacy")
+    [row] = rows_of(model, [{"id": "a7", "text": text}])
+    unmask.predict(model, [{"id": "a7", "text": text}], out=tmp_path / "a.spacy")
     [doc] = spacy.tokens.DocBin().from_disk(tmp_path / "a.spacy").get_docs(spacy.blank("xx").vocab)
-    assert doc.text == text
+    assert (doc.text, doc.user_data) == (text, {"id": "a7"})
     entities = [(each["start"], each["end"], each["label"]) for each in row["entities"]]
     assert [(each.start_char, each.end_char, each.label_) for each in doc.ents] == entities
     assert [token.tag_ for token in doc if not token.is_space] == list(row["tags"])

@@ -1,4 +1,4 @@
-"""Predictions of a fine-tuned model as rows that join with its input: JSON lines, CSV, CoNLL, or spaCy's DocBin."""
+"""Predictions of a fine-tuned model as rows that join with its input: JSON lines, CSV, CoNLL(-U), spaCy's DocBin."""
 
 from __future__ import annotations
 
@@ -24,19 +24,24 @@ from unmask.data.settings import Reading
 from unmask.data.sources import InMemory, readable
 from unmask.tasks.files import Columns, Labelled, example_files, has_text, read_labelled
 from unmask.tasks.loaded_model import Model, load
+from unmask.tasks.tag import scheme_of
 from unmask.tasks.task import Task
 from unmask.train.hardware import choose_device
 
 log = logging.getLogger("unmask")
-Format = Literal["jsonl", "csv", "conll", "spacy"]
+Format = Literal["jsonl", "csv", "conll", "conllu", "spacy"]
+UPOS = {
+    "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM",
+    "VERB", "X",
+}  # fmt: skip
 _BEYOND_JSON = re.compile(r"[\x7f-\x9f]")  # control characters that JSON leaves as they are
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class Predictions(Result):
     """Predictions of a fine-tuned model: in the file `out`, else in `predictions`, a dictionary a text, with the `row`
-    of the file, the text's `id` or else its `index`, counted from 0; the text, or both of a pair by the names of their
-    columns; and what `Model.predict` gives."""
+    of the file (its last line, where it has several); the text's `id` or else its `index`, counted from 0; the text, or
+    both of a pair by the names of their columns; and what `Model.predict` gives."""
 
     model: str  # its folder
     task: str
@@ -46,9 +51,9 @@ class Predictions(Result):
 
     def shown(self) -> Iterator[Shown]:
         if "out" in self:
-            yield f"{self.examples:,} predictions in {self.out}"
+            yield f"{self.examples:,} predictions{self._of} in {self.out}"
         else:
-            yield str(FORMATS[self._format](self.predictions)).rstrip("\n")
+            yield str(FORMATS[self._format](self.predictions, self._names)).rstrip("\n")
 
 
 @public
@@ -72,8 +77,8 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
         file: As for training, without labels; or lines of text. Also - or a pipe, of lines; in Python also a list of
             texts, of rows (dicts) or of what `Model.predict` takes, a table of pandas, or a dataset.
         out: A file. By default the result holds the predictions.
-        format: By default the ending of `out`, else jsonl; csv is made for spreadsheets, conll and spacy (a DocBin) are
-            for words with tags.
+        format: By default the ending of `out`, else jsonl; csv is made for spreadsheets, conll, conllu and spacy (a
+            DocBin) are for words with tags.
         text: Column of the text; a number, counted from 0, where columns have no names. By default it is found.
         second: Column of the other text of a pair.
         encoding: Of text that is not Unicode, such as cp1252.
@@ -91,7 +96,7 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
     if loaded is not model:
         loaded.to(choose_device())
     network, task = loaded.fine_tuned
-    if form in ("conll", "spacy") and task.kind != "tag":
+    if form in ("conll", "conllu", "spacy") and task.kind != "tag":
         raise RunError(f"--format {form} is for words with tags, but this model does {task.kind}; take jsonl or csv")
     data = _read(loaded, file, Columns(text=text, second=second), encoding)
     if data.columns:
@@ -106,12 +111,14 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
     counts = {"examples": len(rows), "truncated": encoded.truncated, "split": encoded.split}
     figures = {"model": str(loaded.folder), "task": task.kind, **counts}
     if target is None:
-        return Predictions({**figures, "predictions": rows, "_format": form})
+        return Predictions({**figures, "predictions": rows, "_format": form, "_names": task.names})
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
         with locked(target):
-            write_atomically(target, FORMATS[form](rows))
-    return Predictions({**figures, "out": str(target)})
+            write_atomically(target, FORMATS[form](rows, task.names))
+    unit = "" if task.kind != "tag" else "words" if scheme_of(task.names) is None else "entities"
+    of = f" ({sum(len(row[unit]) for row in rows):,} {unit})" if unit else ""
+    return Predictions({**figures, "out": str(target), "_of": of})
 
 
 def _form(out: str | Path | None, format: Format | None) -> str:  # noqa: A002
@@ -172,11 +179,11 @@ def _as_text(cell: str) -> str:
     return f"'{text}" if begins_so and not _NUMBER.fullmatch(cell) else text
 
 
-def _jsonl(rows: Sequence[dict[str, Any]]) -> str:
+def _jsonl(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
     return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
 
 
-def as_csv(rows: Sequence[dict[str, Any]]) -> str:
+def as_csv(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
     """Probabilities of classes have a column each; lists of words and tags are JSON."""
     flat = []
     for row in rows:
@@ -197,28 +204,61 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
     return buffer.getvalue()
 
 
-def _conll(rows: Sequence[dict[str, Any]]) -> str:
-    """A line a word with its tag, an empty one behind each sentence."""
-    sentences = (zip(row["words"], row["tags"], strict=True) for row in rows)
-    return "".join("".join(f"{word}\t{tag or 'O'}\n" for word, tag in words) + "\n" for words in sentences)
+def _conll(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
+    """A comment with the key of the row, a line a word with its tag, and an empty one behind each sentence."""
+    text = ""
+    for row in rows:
+        name, key = _key(row)
+        words = (f"{_cell(word)}\t{tag or 'O'}\n" for word, tag in zip(row["words"], row["tags"], strict=True))
+        text += f"# {name} = {_cell(key)}\n{''.join(words)}\n"
+    return text
 
 
-def _docbin(rows: Sequence[dict[str, Any]]) -> bytes:
-    """Entities, and every word's tag as spaCy's `tag_`."""
+def _conllu(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
+    """Tags are UPOS where the model has no others, else XPOS. `SpaceAfter=No` is what the text says."""
+    upos, text = {*names} <= UPOS, ""
+    for row in rows:
+        text += f"# sent_id = {_cell(_key(row)[1])}\n" + (f"# text = {_cell(row['text'])}\n" if row["words"] else "")
+        begins = [*row["starts"][1:], None]
+        for number, (word, tag) in enumerate(zip(row["words"], row["tags"], strict=True)):
+            tags = [tag or "_", "_"] if upos else ["_", tag or "_"]
+            space = "SpaceAfter=No" if row["ends"][number] == begins[number] else "_"
+            text += "\t".join([str(number + 1), _cell(word), "_", *tags, *"____", space]) + "\n"
+        text += "\n"
+    return text
+
+
+def _key(row: Mapping[str, Any]) -> tuple[str, Any]:
+    name = "id" if "id" in row else "index"
+    return name, row[name]
+
+
+def _cell(value: Any) -> str:
+    """A value on one line, without a tab, never empty."""
+    return re.sub(r"[\t-\r\x1c-\x1e\x85\u2028\u2029]", " ", "" if value is None else str(value)) or "_"
+
+
+def _docbin(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> bytes:
+    """Every word's tag as spaCy's `tag_` (and `pos_`, where it is UPOS), or entities; the key in `user_data`."""
     import spacy
     from spacy.tokens import Doc, DocBin
 
-    vocab, docs = spacy.blank("xx").vocab, DocBin()
+    vocab, docs = spacy.blank("xx").vocab, DocBin(store_user_data=True)
+    upos, has_entities = {*names} <= UPOS, scheme_of(names) is not None
     for row in rows:
         words, spaces = spacy.util.get_words_and_spaces(row["words"], row["text"])
-        doc = Doc(vocab, words=words, spaces=spaces)
+        doc = Doc(vocab, words=words, spaces=spaces, user_data=dict([_key(row)]))
         for token, tag in zip((token for token in doc if not token.is_space), row["tags"], strict=True):
             token.tag_ = tag or ""
-        doc.ents = [doc.char_span(each["start"], each["end"], label=each["label"]) for each in row["entities"]]
+            if upos:
+                token.pos_ = tag or ""
+        entities = row["entities"] if has_entities else ()
+        doc.ents = [doc.char_span(each["start"], each["end"], label=each["label"]) for each in entities]
         docs.add(doc)
     return bytes(docs.to_bytes())
 
 
-FORMATS: Mapping[str, Callable[[Sequence[dict[str, Any]]], str | bytes]] = {
-    "jsonl": _jsonl, "csv": as_csv, "conll": _conll, "spacy": _docbin
+# Of rows, and the names of the model's tags or classes.
+FORMATS: Mapping[str, Callable[..., str | bytes]] = {
+    "jsonl": _jsonl, "csv": as_csv, "conll": _conll, "conllu": _conllu, "spacy": _docbin
 }  # fmt: skip

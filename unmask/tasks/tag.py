@@ -63,13 +63,15 @@ class Entity:
 
 @dataclass(frozen=True)
 class TagsPrediction:
-    """The words of a sentence with their likeliest tags, and its entities."""
+    """The words of a sentence with their likeliest tags, and its entities. Lists have an item for each word."""
 
     words: tuple[str, ...]
     tags: tuple[str | None, ...]  # None for words without any token
     probabilities: tuple[float | None, ...]
     text: str = ""  # of words that came as a list, with a space between them
     entities: tuple[Entity, ...] = ()
+    starts: tuple[int, ...] = ()  # the characters [start, end) of each word in the text
+    ends: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -233,9 +235,9 @@ class Tag(Task):
                 begin, end = spans[first][0], spans[last - 1][1]
                 score = fmean(share for share in probabilities[first:last] if share is not None)
                 entities.append(Entity(begin, end, label, score, text[begin:end]))
-            predictions.append(
-                TagsPrediction(record.words, tuple(likeliest), tuple(probabilities), text, tuple(entities))
-            )
+            lists = map(tuple, (likeliest, probabilities))
+            starts, ends = zip(*spans, strict=True) if spans else ((), ())
+            predictions.append(TagsPrediction(record.words, *lists, text, tuple(entities), starts, ends))
         return predictions
 
     @property

@@ -71,7 +71,7 @@ def measure_steps(trainer: Trainer, num_steps: int = NUM_STEPS) -> dict[str, Any
         now = time.monotonic()
         durations.append(now - last)
         last, total_tokens = now, total_tokens + report.tokens
-        if report.seconds > STEPS_SECONDS:
+        if len(durations) > 1 and report.seconds > STEPS_SECONDS:  # the first may have compiled loops
             break
     seconds, tokens = statistics.median(durations[1:] or durations), total_tokens / len(durations)
     if settings.steps is not None:

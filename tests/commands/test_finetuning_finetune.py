@@ -7,6 +7,7 @@ import csv
 import io
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -27,11 +28,13 @@ from tests.commands.finetune_helpers import (
     write_jsonl,
     write_squad,
 )
-from unmask.core.errors import SettingsError
+from unmask.commands.finetune_run import hold_out
+from unmask.core.errors import CorpusError, RunError, SettingsError
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_task_model
-from unmask.tasks.answer import AnswerPrediction, AnswerTask
-from unmask.tasks.classify import Classify, ClassPrediction, NumberPrediction
+from unmask.tasks.answer import AnswerPrediction, AnswerTask, QuestionRecord
+from unmask.tasks.classify import Classify, ClassPrediction, NumberPrediction, TextRecord
+from unmask.tasks.files import Labelled
 from unmask.tasks.tag import TagsPrediction
 from unmask.tasks.task import Task
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -43,6 +46,48 @@ pytest.importorskip("seqeval")
 @pytest.fixture
 def encoder(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Path:
     return save_encoder(make_model, tokenizer, tmp_path / "encoder")
+
+
+def test_a_tenth_is_held_out() -> None:
+    """By texts, whatever their order; the two rows of a rare class are learned from; questions by their context."""
+
+    def held(records: list[Any], kind: type[Task] = Classify) -> tuple[list[Any], list[Any]]:
+        parts = hold_out(Labelled(Path("a.csv"), records, {}), kind, 2)
+        assert sorted((record for part in parts for record in part.records), key=records.index) == records
+        return list(parts[0].records), list(parts[1].records)
+
+    records = [TextRecord(n, f"text {n // 2}", None, "abc"[n % 2 if n < 398 else 2]) for n in range(400)]
+    learned, rest = held(records)
+    assert len(rest) == 40
+    assert not {record.first for record in learned} & {record.first for record in rest}
+    assert {record.row for record in rest} == {record.row for record in held(records[::-1])[1]}
+    assert [record.label for record in learned].count("c") == 2
+    questions = [QuestionRecord(n, str(n), f"q{n}?", f"context {n // 10}") for n in range(300)]
+    assert len({record.context for record in held(questions, AnswerTask)[1]}) == 3
+    for few in (records[:199], [TextRecord(n, "one text", None, "ab"[n % 2]) for n in range(400)]):
+        with pytest.raises(CorpusError, match="validation") as caught:
+            held(few)
+        assert caught.value.options == ("validation",)
+
+
+def test_one_file_is_enough(encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """What is held out is written down; the texts of a test that are learned are counted."""
+    rows = [{"text": f"The king sees the ship {n}.", "label": "ab"[n % 2]} for n in range(200)]
+    train, out = write_jsonl(tmp_path / "train.jsonl", rows), tmp_path / "out"
+    options: dict[str, Any] = {"task": "classify", "train": train, "out": out, "settings": (*FAST, "finetune.epochs=1")}
+    with caplog.at_level("INFO"):
+        result = unmask.finetune(encoder, test=write_jsonl(tmp_path / "test.jsonl", rows[:50]), **options)
+    sizes = {name: each["records"] for name, each in result.summary["examples"].items()}
+    assert sizes == {"train": 180, "validation": 20, "test": 50}
+    assert "a tenth of train.jsonl, 20 rows" in caplog.text
+    assert re.search(r"(4\d|50) of 50 texts .* word for word", caplog.text)
+    settings = json.loads((out / "settings.json").read_text())
+    assert (settings["validation"], settings["held_out"]["rows"]) == ("a tenth of train.jsonl", 20)
+    assert "a tenth of train.jsonl" in (out / "report.html").read_text()
+    test = tmp_path / "test.jsonl"
+    unmask.finetune(encoder, test=test, resume=True, **options)
+    with pytest.raises(RunError):
+        unmask.finetune(encoder, test=test, validation=test, resume=True, **options)
 
 
 @pytest.mark.usefixtures("drawn")

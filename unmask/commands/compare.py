@@ -28,7 +28,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unmask.commands.evaluate import check_rates, evaluate, score
-from unmask.commands.finetune import finetune, settings_of
+from unmask.commands.finetune import examples_given, finetune, settings_of
 from unmask.commands.finetune_run import class_weights, read_files, selecting_metric
 from unmask.commands.masking_tables import named_lexicon
 from unmask.commands.pretrain import pretrain
@@ -57,7 +57,6 @@ from unmask.measure.questions import check_lengths, read_pairs
 from unmask.measure.uncertainty import compare_figures, error_of_look, percent
 from unmask.report.pages import as_markup, write_shown
 from unmask.report.plots import comparison_curves, comparison_plot
-from unmask.tasks.files import example_files
 from unmask.tasks.kinds import task_named
 from unmask.tasks.loaded_model import load
 from unmask.tasks.task import LOWER_IS_BETTER
@@ -157,7 +156,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
         pairs: Minimal pairs in BLiMP's format.
         task: Fine-tune each model for it; see unmask finetune.
         train: File that the task is learned from.
-        validation: File that chooses the best epoch.
+        validation: File that chooses the best epoch. By default as for finetune.
         test: File that the task is measured on. By default the validation file.
         settings: `section.key=value` overrides of the recipe, or a dict of them. Those of finetune are for the task.
         reporter: Called with the progress; by default the log.
@@ -373,9 +372,8 @@ def run_plan(
         **options,
     )
     task = plan.task
-    if (plan.files or task is not None) and not (task is not None and {"train", "validation"} <= plan.files.keys()):
-        needed = ["task", "train", "validation"]
-        raise SettingsError("a task takes its kind, a training and a validation file", options=needed)
+    if (plan.files or task is not None) and (task is None or "train" not in plan.files):
+        raise SettingsError("a task takes its kind and a training file", options=["task", "train"])
     if (plan.minutes is None) == (plan.steps is None):
         raise SettingsError("give either minutes or steps for each run", options=["minutes", "steps"])
     check_rates(plan.rates)
@@ -502,10 +500,10 @@ def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str
         items["pairs_error"] = len(pairs)
     if plan.task is not None:
         kind, settings = task_named(plan.task), settings_of(plan.of_finetuning)
-        paths = {name: example_files(Path(path)) for name, path in plan.files.items()}
-        files, task = read_files(kind, paths, settings, lambda remark: None)  # every run reports it
+        with examples_given(plan.files["train"], plan.files.get("validation"), plan.files.get("test")) as paths:
+            files, task = read_files(kind, paths, settings, lambda remark: None)  # every run reports it
+            hashes |= {path: paths[name].sha256 for name, path in plan.files.items()}
         class_weights(files["train"], task, settings.class_weights)
-        hashes |= {path: paths[name].sha256 for name, path in plan.files.items()}
         number = task.items(files.get("test", files["validation"]).records, selecting_metric(task, settings.metric))
         if number is not None:
             items["task_error"] = max(1, number) * settings.seeds

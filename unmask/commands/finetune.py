@@ -24,7 +24,7 @@ from unmask.core.public import public
 from unmask.core.remote import output_at
 from unmask.core.results import Finished, Reporter, Sheet, Shown, SilentReporter, duration, sentence, usual_reporter
 from unmask.core.settings import validated
-from unmask.data.sources import InMemory, Texts, paths_or_texts, readable
+from unmask.data.sources import InMemory, Texts, find_split, paths_or_texts, readable
 from unmask.model.card_head import CardSettings, Origin, base_models
 from unmask.model.folder import find_model
 from unmask.tasks.files import Columns, ExampleFiles, example_files
@@ -112,7 +112,8 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         task: classify, multi_label, regress, pairs (classes of pairs of texts), tag (also called ner) or answer.
         train: CSV, TSV, JSON, Parquet, CoNLL, CoNLL-U, SQuAD's JSON, or a folder of a dataset; in Python also rows in
             memory (see `unmask.data.sources`).
-        validation: File that chooses the best model. By default the validation part of a folder in `train`.
+        validation: File that chooses the best model. By default the validation part of a folder in `train`, or a tenth
+            of its rows.
         out: Folder of the result, or an address (s3://bucket/runs/a).
         test: File that the best model is measured on besides.
         text: Column of the text; a number, counted from 0, where columns have no names. By default a usual name.
@@ -172,7 +173,8 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
             content = {
                 "model": name,
                 "task": runs.task.kind,
-                **{name: str(each.path) for name, each in paths.items()},
+                **{name: str(file.path) for name, file in runs.files.items()},
+                **runs.held_out,
                 "sha256": sha256 | {"model": model_sha256},
                 "finetune": chosen.model_dump(),
             }
@@ -293,7 +295,7 @@ def settings_of(overrides: Overrides = (), **short: Any) -> FinetuneSettings:
 def examples_given(train: Texts, validation: Texts | None, test: Texts | None) -> Iterator[dict[str, ExampleFiles]]:
     """The files of what a user gives; as long as it is entered, those of rows in memory are there as well.
 
-    Where there is nothing for validation, it is the part for that of the folder or dataset that is trained on.
+    Where there is nothing for validation, it is the part for that of the folder or dataset that is trained on, if any.
     """
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch, ExitStack() as opened:
 
@@ -307,10 +309,10 @@ def examples_given(train: Texts, validation: Texts | None, test: Texts | None) -
 
         source = place("train", train)
         files = {"train": example_files(*source, part="train")}
-        if validation is None:
-            files["validation"] = example_files(*source, part="validation")
-        else:
+        if validation is not None:
             files["validation"] = example_files(*place("validation", validation))
+        elif source[0].is_dir() and find_split(source[:1], announce=False).validation:
+            files["validation"] = example_files(*source, part="validation")
         if test is not None:
             files["test"] = example_files(*place("test", test))
         yield files

@@ -14,6 +14,7 @@ A run begins with an encoder, of ours or of transformers, and a new head that is
 
 from __future__ import annotations
 
+import hashlib
 import importlib.util
 import json
 import math
@@ -21,6 +22,7 @@ import shutil
 import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors import SafetensorError
 
-from unmask.core.errors import SettingsError, listed, sealed, shown
+from unmask.core.errors import CorpusError, SettingsError, listed, sealed, shown
 from unmask.core.files import whole_folder, write_atomically, writing
 from unmask.core.hashing import permutation
 from unmask.core.interruption import Interruption
@@ -67,6 +69,7 @@ from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import AdamWSettings, CheckpointSettings, LinearDecay, TrainingSettings
 from unmask.train.trainer import Trainer
 
+_LEAST_HELD_OUT = 20  # rows
 _ORDER = 11  # sets this order apart from those of pretraining
 
 
@@ -219,10 +222,13 @@ def read_files(
     if train.columns:
         ways = "" if train.columns.items() <= dict(settings.columns).items() else " (overrule with finetune.columns)"
         note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in train.columns.items()) + ways)
+    files = {"train": train}
+    if "validation" not in paths:
+        files["train"], files["validation"] = train, held = hold_out(train, kind, settings.least_examples)
+        note(f"validation: {held.path.name}, {len(held.records):,} rows by a hash of their text (or --validation FILE)")
     task = kind.learned_from(train, settings, pooling)
     if remark := task.check(train, train.path):
         note(remark)
-    files = {"train": train}
     columns = Columns(**train.columns) if train.columns else settings.columns
     for name in ("validation", "test"):
         if name in paths:
@@ -231,19 +237,34 @@ def read_files(
                 note(line)
             if remark := task.check(files[name], train.path):
                 note(remark)
-            if remark := _seen(files[name], train):
-                note(remark)
+            learned, texts = set(map(task.text_of, train.records)), list(map(task.text_of, files[name].records))
+            if again := [text for text in texts if text in learned]:
+                share = f"{len(again):,} of {len(texts):,} texts ({len(again) / len(texts):.1%})"
+                where = f"stand word for word in {train.path}, such as {shown(again[0])}; they are no test"
+                note(f"{paths[name].path}: {share} {where}")
     return files, task
 
 
-def _seen(file: Labelled, train: Labelled) -> str | None:
-    """A line about the texts that stand in the training file too; None: none does."""
-    known, texts = ([" ".join(" ".join(record.texts).split()) for record in each.records] for each in (train, file))
-    learned = set(known)
-    if not (again := [text for text in texts if text in learned]):
-        return None
-    share = f"{len(again):,} of {len(texts):,} texts ({len(again) / len(texts):.1%})"
-    return f"{file.path}: {share} stand word for word in {train.path}, such as {shown(again[0])}; they are no test"
+def hold_out(train: Labelled, kind: type[Task], least: int) -> tuple[Labelled, Labelled]:
+    """The training file without a tenth of its records, and these: by a hash of their text, so equal ones stay together
+    and every seed has the same. At least so many records of each class are learned from."""
+    numbers_of: dict[str, list[int]] = {}
+    for number, record in enumerate(train.records):
+        key = hashlib.sha256(kind.text_of(record).encode()).hexdigest()
+        numbers_of.setdefault(key, []).append(number)
+    size, held = len(train.records) // 10, set[int]()
+    left = Counter(name for record in train.records for name in kind.classes_of(record))
+    for _, numbers in sorted(numbers_of.items()):
+        own = Counter(name for number in numbers for name in kind.classes_of(train.records[number]))
+        stays = any(left[name] - count < least for name, count in own.items())
+        if len(held) < size and len(held) + len(numbers) <= 2 * size and not stays:
+            held.update(numbers)
+            left.subtract(own)
+    if len(held) < _LEAST_HELD_OUT:
+        what = f"a tenth of its {len(train.records):,} rows is less than the {_LEAST_HELD_OUT} that validation needs"
+        raise CorpusError(f"{train.path}: {what}; give another file for it", options=("validation",))
+    learned, rest = ([r for n, r in enumerate(train.records) if (n in held) is is_held] for is_held in (False, True))
+    return replace(train, records=learned), replace(train, records=rest, path=Path(f"a tenth of {train.path.name}"))
 
 
 def class_weights(train: Labelled, task: Task, weights: str | Mapping[str, float] | None) -> list[float] | None:
@@ -320,6 +341,10 @@ class Runs(Callback):
                 reporter.note(f"{name}: {names} ({len(each.sources)}) of {each.path}")
         # `train`, `validation` and, where there is one, `test`; `examples` and `counts` are of each.
         self.files, self.task = read_files(task_class, paths, settings, reporter.note, pooling=pooling)
+        self.held_out: dict[str, Any] = {}  # the rows of the training file that are not learned, by their number
+        if "validation" not in paths:
+            rows = [record.row for record in self.files["validation"].records]
+            self.held_out["held_out"] = {"rows": len(rows), "sha256": hashlib.sha256(str(rows).encode()).hexdigest()}
         self.metric = selecting_metric(self.task, settings.metric)  # by which the best model is chosen
         self.weights = class_weights(self.files["train"], self.task, settings.class_weights)  # of the losses
         encoder = InputEncoder(self.tokenizer, self.pretrained.config, max_length=settings.max_length)

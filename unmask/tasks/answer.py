@@ -266,6 +266,10 @@ class AnswerTask(Task):
     def document_of(cls, record: QuestionRecord) -> Hashable:
         return record.context
 
+    @classmethod
+    def text_of(cls, record: QuestionRecord) -> str:
+        return record.context
+
     def measure(self, records: Sequence[QuestionRecord], predictions: Sequence[AnswerPrediction]) -> Metrics:
         """By the right answer that is nearest. F1 is that of shared words, each counted as often as both answers have
         it; of two empty answers it is 1.

@@ -147,14 +147,10 @@ def example_files(path: Path, called: Path | None = None, *, part: Part | None =
     """
     called = called or path
     if not os.path.isdir(path):  # which raises nothing, whatever the name is
-        if part == "validation":
-            raise CorpusError(f"{called}: this is one file; give another for validation")
         return ExampleFiles(called, tuple(find_sources((path,))))
     split = find_split([path], announce=False)
     if part is None and split.validation:
         raise CorpusError(f"{called}: this folder has several parts (train and validation); name one of them")
-    if part == "validation" and not split.validation:
-        raise CorpusError(f"{called}: there is no part for validation in it; give one")
     sources = split.validation if part == "validation" else split.train
     if len(sources) > 1 and not all(source.is_table and source.kind == sources[0].kind for source in sources):
         raise CorpusError(f"{called}: give a single file, not a folder of {len(sources)}")

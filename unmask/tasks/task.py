@@ -261,6 +261,11 @@ class Task(ABC):
         """What a record is resampled with in intervals: records of one document are alike."""
         return id(record)
 
+    @classmethod
+    def text_of(cls, record: Any) -> str:
+        """The text that training and validation must not share, with single blanks."""
+        return " ".join(" ".join(record.texts).split())
+
     def right_and_predicted(self, records: Sequence[Any], predictions: Sequence[Any]) -> tuple[list[str], list[str]]:
         """The right and the predicted classes; empty where it has none."""
         return [], []

@@ -91,6 +91,17 @@ def test_figures_in_steps_that_are_equal_by_accident_show_nothing() -> None:
     assert same["differences"][0]["interval"] == pytest.approx([-half, half], abs=1e-4), "shares of 10"
 
 
+def test_intervals_of_shares_hold_what_a_share_can_be() -> None:
+    """Two seeds: half the width is 12.706 times half their distance, so 1.2706 about 0.6, and 0.127 about 0.5."""
+    figures = {"far": [0.5, 0.7], "near": [0.49, 0.51]}
+    compared = compare_figures(figures, items=1000)
+    assert compared["recipes"]["far"]["interval"] == [0.0, 1.0]
+    assert compared["recipes"]["near"]["interval"] == pytest.approx([0.373, 0.627], abs=1e-3)
+    assert compared["differences"][0]["interval"] == [-1.0, 1.0]
+    low, high = compare_figures(figures)["recipes"]["far"]["interval"]
+    assert (low, high) == pytest.approx((0.6 - 1.2706, 0.6 + 1.2706), abs=1e-4), "a loss may be anything"
+
+
 def test_runs_that_failed_are_left_out_by_pairs() -> None:
     compared = compare_figures({"a": [1.0, 1.1, 1.3], "b": [2.0, None, 2.3], "c": [None, None, 1.0]})
     by_pair = {(each["first"], each["second"]): each for each in compared["differences"]}

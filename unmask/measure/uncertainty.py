@@ -364,8 +364,10 @@ def compare_figures(
                     f"; runs of {varying} vary more than {UNLIKE:g} times as much as those of {steady}, so that the "
                     f"interval of {len(both)} seeds may be too narrow"
                 )
-        differences.append({"first": first, "second": second, **_estimate(values, interval), "better": better})
-    recipes = {name: _estimate(values, mean_interval(values)) for name, values in known.items() if values}
+        estimate = _estimate(values, interval, None if items is None else (-1.0, 1.0))
+        differences.append({"first": first, "second": second, **estimate, "better": better})
+    bounds = None if items is None else (0.0, 1.0)
+    recipes = {name: _estimate(values, mean_interval(values), bounds) for name, values in known.items() if values}
     at = "interval at " if len(pairs) == 1 else "intervals at "
     of = "" if len(pairs) == 1 else f": {len(pairs)} pairs"
     wider = "" if look == 1 else f", wider since this is verdict {look} of the comparison"
@@ -386,7 +388,12 @@ def compare_figures(
     }
 
 
-def _estimate(values: Sequence[float], interval: tuple[float, float] | None) -> dict[str, Any]:
+def _estimate(
+    values: Sequence[float], interval: tuple[float, float] | None, bounds: tuple[float, float] | None
+) -> dict[str, Any]:
+    """The interval is cut to what the mean can be: Student's t of few values knows no bounds."""
+    if interval is not None and bounds is not None:
+        interval = max(interval[0], bounds[0]), min(interval[1], bounds[1])
     return {"mean": fmean(values), "interval": plain_interval(interval), "values": list(values)}
 
 

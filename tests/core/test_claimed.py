@@ -42,6 +42,19 @@ def test_a_folder_that_is_claimed_is_written_only_when_asked(tmp_path: Path) -> 
         folder(tmp_path / "out", what="data", options=("overwrite",), error=DataError).check()
 
 
+def test_work_that_was_begun_and_not_finished_is_said_to_be(tmp_path: Path) -> None:
+    run = folder(tmp_path, last="summary.json")
+    run.claim("{}")
+    with pytest.raises(
+        RunError, match="a run, which was begun and not finished: resume it, overwrite it, or"
+    ) as caught:
+        run.check()
+    assert caught.value.options == ("resume", "overwrite", "out")
+    (tmp_path / "summary.json").touch()
+    with pytest.raises(RunError, match="a run: resume it"):
+        run.check()
+
+
 def test_files_of_others(tmp_path: Path) -> None:
     (tmp_path / "mine.txt").write_text("x")
     for name in (LOCK, "model.partial", "left.json"):

@@ -55,7 +55,7 @@ _OURS = {
 
 def claimed_by(root: Path) -> ClaimedFolder:
     """The folder of an embedder; its files are listed in `embedder_run`."""
-    return ClaimedFolder(root=root, marker="settings.json", what="an embedder", ours=_OURS)
+    return ClaimedFolder(root=root, marker="settings.json", what="an embedder", last="summary.json", ours=_OURS)
 
 
 @dataclass(frozen=True, repr=False)

@@ -139,7 +139,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     with Interruption() as interruption, ExitStack() as held:
 
         def claim(folder: Path) -> ClaimedFolder:
-            return ClaimedFolder(root=folder, marker="settings.json", what="a result", ours=_OURS)
+            return ClaimedFolder(root=folder, marker="settings.json", what="a result", last="summary.json", ours=_OURS)
 
         def enter() -> str:
             """The folder of the result; that of one at an address is sent there until `held` is left."""

@@ -102,7 +102,9 @@ class RunFolder:
         self.summary = root / "summary.json"
         self.report = root / "report.html"
         names = {path.name for path in vars(self).values() if path != root} | {STDIN_FILE, PIPES, GIVEN}
-        self.claimed = ClaimedFolder(root=root, marker=self.recipe.name, what="a run", ours=names)
+        self.claimed = ClaimedFolder(
+            root=root, marker=self.recipe.name, what="a run", last=self.summary.name, ours=names
+        )
 
     def read_sources(self, way_out: str = START_ANEW) -> list[str]:
         """The sources that the run was begun on, as `unmask.core.remote.lasting_source` names them."""

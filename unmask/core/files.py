@@ -134,7 +134,7 @@ def file_sha256(path: Path) -> str:
 #                 └────▶ check_same, where it goes on ──────────▶
 
 LOCK = ".lock"
-_WAYS = {"resume": "go on with it", "overwrite": "replace it"}
+_WAYS = {"resume": "resume it", "overwrite": "overwrite it"}
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,6 +144,7 @@ class ClaimedFolder:
     root: Path
     marker: str | None  # name of the file that claims it; None: whatever stands in it does
     what: str  # what it holds then, with its article
+    last: str | None = None  # name of the file that is written last: without it, the work was begun and not finished
     # Names that may stand in it before it is claimed: what a command that was stopped has left. Partial files
     # (`*.partial`) may in any.
     ours: Collection[str] = ()
@@ -176,8 +177,10 @@ class ClaimedFolder:
                 raise self.error(f"{self.named or self.root} holds other files ({names}); give a new or empty folder")
         if self.is_claimed and not resume and not overwrite:
             ways = ", ".join([_WAYS[option] for option in self.options] + ["or give another folder"])
+            is_whole = self.last is None or (self.root / self.last).is_file()
+            state = "" if is_whole else ", which was begun and not finished"
             raise self.error(
-                f"{self.named or self.root} already holds {self.what}: {ways}", options=(*self.options, "out")
+                f"{self.named or self.root} already holds {self.what}{state}: {ways}", options=(*self.options, "out")
             )
 
     def check_same(

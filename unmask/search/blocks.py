@@ -182,7 +182,9 @@ class IndexFolder:
         self.begun, self.whole, self.blocks = root / "search.json", root / "index.json", root / "blocks"
         self.inputs = {STDIN_FILE, PIPES, GIVEN}
         ours = {self.begun.name, self.whole.name, self.blocks.name, *self.inputs}
-        self.claimed = ClaimedFolder(root=root, marker=self.begun.name, what="an index", ours=ours)
+        self.claimed = ClaimedFolder(
+            root=root, marker=self.begun.name, what="an index", last=self.whole.name, ours=ours
+        )
 
     def write_state(self, file: Path, state: IndexState) -> None:
         write_object(file, state.model_dump(mode="json"))

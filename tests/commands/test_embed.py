@@ -46,23 +46,27 @@ def test_tables_to_parquet_in_parts(run: unmask.Run, tmp_path: Path, monkeypatch
     assert pq.read_table(out).column("id").to_pylist() == [1, 2, 3, 4], "without ids, the numbers of rows"
 
 
-@pytest.mark.parametrize(
-    ("name", "content", "where", "ids"),
-    [
-        ("a.txt", "the dog\n\n \nthe cat\n", "line 2", [1, 4]),
-        ("a.csv", "id,text\n7,the dog\n8,the king\n9,\n10,the cat\n", "row 3", ["7", "8", "10"]),
-    ],
-)
-def test_a_text_after_an_empty_one_needs_ids(
-    run: unmask.Run, tmp_path: Path, name: str, content: str, where: str, ids: list[str | int]
-) -> None:
+def test_a_line_after_an_empty_one_needs_ids(run: unmask.Run, tmp_path: Path) -> None:
     """Rows of .npy would be those of other lines; Parquet says which they are."""
-    (tmp_path / name).write_text(content)
-    with pytest.raises(UnmaskError, match=rf"{name}: {where} .*\.parquet"):
-        unmask.embed(run.folder, tmp_path / name, out=tmp_path / "vectors.npy")
-    assert [path.name for path in tmp_path.iterdir()] == [name]
-    unmask.embed(run.folder, tmp_path / name, out=tmp_path / "vectors.parquet")
-    assert pq.read_table(tmp_path / "vectors.parquet").column("id").to_pylist() == ids
+    (tmp_path / "a.txt").write_text("the dog\n\n \nthe cat\n")
+    with pytest.raises(UnmaskError, match=r"a.txt: line 2 .*\.parquet"):
+        unmask.embed(run.folder, tmp_path / "a.txt", out=tmp_path / "vectors.npy")
+    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    unmask.embed(run.folder, tmp_path / "a.txt", out=tmp_path / "vectors.parquet")
+    assert pq.read_table(tmp_path / "vectors.parquet").column("id").to_pylist() == [1, 4]
+
+
+def test_a_row_without_text_keeps_its_place(run: unmask.Run, tmp_path: Path) -> None:
+    """Its vector is that of an empty text."""
+    (tmp_path / "a.csv").write_text("id,text\n7,the dog\n8,the king\n9,\n10,the cat\n")
+    notes: list[str] = []
+    for name in ("vectors.npy", "vectors.parquet"):
+        result = unmask.embed(run.folder, tmp_path / "a.csv", out=tmp_path / name, note=notes.append)
+        assert (result.texts, result.skipped) == (4, {})
+        assert notes[-1].startswith("1 of 4 texts are empty")
+    vectors = np.load(tmp_path / "vectors.npy")
+    np.testing.assert_allclose(vectors, run.model.embed(["the dog", "the king", "", "the cat"]), atol=1e-5)
+    assert pq.read_table(tmp_path / "vectors.parquet").column("id").to_pylist() == ["7", "8", "9", "10"]
 
 
 @pytest.mark.parametrize(

@@ -167,8 +167,12 @@ def test_texts_are_taken_as_they_come(run: unmask.Run, tmp_path: Path, caplog: p
     column = table["body"][table["number"] > 0]
     for form in (table, column, rows, rows["body"], rows.to_list(), iter(texts), tmp_path / "t.txt"):
         np.testing.assert_array_equal(run.model.embed(form), expected)
-    with pytest.raises(CorpusError, match="row 2"):
-        run.model.embed(pandas.DataFrame({"body": ["a king", None, "a dog"]}))
+    gaps = ["a king", None, float("nan"), "", "a dog"]
+    expected = run.model.embed(["a king", "", "", "", "a dog"])
+    for form in (gaps, pandas.Series(gaps), pandas.DataFrame({"body": gaps})):
+        caplog.clear()
+        np.testing.assert_array_equal(run.model.embed(form), expected)
+        assert "3 of 5 texts are empty" in caplog.text
     with pytest.raises(CorpusError, match="dict"):
         run.model.embed({"body": texts})
     out = tmp_path / "v.parquet"

@@ -28,7 +28,7 @@ from unmask.data.settings import Reading
 from unmask.data.sources import TextColumn, is_saved_dataset, readable
 from unmask.data.tables import in_words
 from unmask.model.pooling import POOLINGS, SPLADE
-from unmask.tasks.embed import Embedded, LongTexts, embed_texts, long_line, sparse_texts
+from unmask.tasks.embed import Embedded, LongTexts, blank_line, embed_texts, long_line, sparse_texts
 from unmask.tasks.loaded_model import Model, Precision, load
 from unmask.train.hardware import choose_device, keep_freed_memory
 
@@ -154,9 +154,11 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             notify = notify or usual_reporter().notify
             with vector_file(target, dimension) as add:
                 counts = _embed_texts(texts, vectors_of, add, target, notify, shift=int(not is_file))
-                num_texts, num_tokens, num_long = counts
+                num_texts, num_tokens, num_long, num_blank = counts
     for reason, number in texts.skipped.items():
         note(f"passed over: {number:,} {reason}")
+    if num_blank:
+        note(blank_line(num_blank, num_texts))
     if num_long:
         note(long_line(num_long, num_texts, config.max_position_embeddings, long_texts))
     return EmbeddedFile(
@@ -178,12 +180,12 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
 
 def _embed_texts(
     file: Documents, vectors_of: Callable[..., Embedded], add: Add, out: Path, notify: Notify, *, shift: int
-) -> tuple[int, int, int]:
-    """Embeds the texts of a file, some thousands at a time: how many there are, their tokens, and the long ones. Rows
-    without ids have their numbers, less a shift."""
+) -> tuple[int, int, int, int]:
+    """Embeds the texts of a file, some thousands at a time: how many there are, their tokens, the long and the empty
+    ones. Rows without ids have their numbers, less a shift."""
     source = file.sources[0]
     num_bytes = source.path.stat().st_size if source.kind == "text" else None
-    num_texts = num_tokens = num_long = num_chars = 0
+    num_texts = num_tokens = num_long = num_blank = num_chars = 0
     texts = _whole_texts(file, gaps=out.suffix == ".parquet")
     for part in in_groups(texts, most=PART_TEXTS, most_chars=PART_CHARS):
         embedded = vectors_of([text.text for text in part], names=[f"{source.path}: text {text.id!r}" for text in part])
@@ -195,10 +197,11 @@ def _embed_texts(
         num_texts += len(part)
         num_tokens += embedded.num_tokens
         num_long += embedded.num_long
+        num_blank += sum(not text.text.strip() for text in part)
         num_chars += sum(len(text.text) for text in part)
         total = num_bytes if num_bytes is not None and num_bytes > num_chars else None
         notify(Progress("embedding", num_chars, total, "characters"))
-    return num_texts, num_tokens, num_long
+    return num_texts, num_tokens, num_long, num_blank
 
 
 def _whole_texts(file: Documents, *, gaps: bool) -> Iterator[Document]:

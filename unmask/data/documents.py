@@ -91,7 +91,7 @@ def read_documents(
     fields: Fields | None = None,
     first: int = 0,
     skipped: Counter[str] | None = None,
-    titles_as_text: bool = False,
+    blank: Literal["drop", "keep", "title"] = "drop",
 ) -> Iterator[Document]:
     """Reads files as documents, in their order.
 
@@ -103,19 +103,19 @@ def read_documents(
         fields: Annotations that are read with the text: column to the name of its field.
         first: Number of the first document.
         skipped: Counts empty lines and rows.
-        titles_as_text: Whether a row without text has its title as text.
+        blank: Whether a row without text is left out, a document, or one whose text is its title.
     """
 
     def lines(source: Source) -> Iterator[LinePart]:
         parts = READERS[source.kind](source, bad, fields)
-        if not titles_as_text:
+        if blank != "title":
             return parts
         return (part._replace(text=part.title) if part.title and not part.text.strip() else part for part in parts)
 
     # The files of a saved dataset are one table, whose rows are numbered on.
     tables = groupby(sources, key=lambda source: (source.kind == "arrow" or source.path, source.kind in _LINES))
     files = ((chain.from_iterable(map(lines, each)), unit if has_lines else "line") for (_, has_lines), each in tables)
-    return split_lines(files, piece_chars=piece_chars, first=first, skipped=skipped)
+    return split_lines(files, piece_chars=piece_chars, first=first, skipped=skipped, keeps_blank=blank == "keep")
 
 
 def split_lines(
@@ -124,8 +124,9 @@ def split_lines(
     piece_chars: int = PIECE_CHARS,
     first: int = 0,
     skipped: Counter[str] | None = None,
+    keeps_blank: bool = False,
 ) -> Iterator[Document]:
-    """Groups lines into documents, none of them blank; the end of a file ends one.
+    """Groups lines into documents, none of them blank unless it `keeps_blank` ones; the end of a file ends one.
 
     Example: with unit `block`, the lines `a`, `b`, ``, `c` are the documents `a\\nb` and `c`.
     """
@@ -141,7 +142,7 @@ def split_lines(
             if unit == "line" and is_whole and len(line.text) < piece_chars and line is not _END:
                 number += line is not DOCUMENT_BEGIN
                 text = line.text.rstrip("\n")
-                if text and not text.isspace():
+                if keeps_blank or (text and not text.isspace()):
                     id_ = number if line.id is None else line.id
                     yield Document(document, 0, text, True, line.spans, line.label, line.group, id_, line.title)
                     document += 1
@@ -275,7 +276,7 @@ class Documents:
         texts: As the user names them. All files of a folder are read, whatever their names say.
         column: Of the text in tables: a column, a path into one (`content.text`), or several, which are joined. Columns
             that are not named are found by their usual names (`columns.USUAL`).
-        title_column: None finds it, False reads none. A row without text has its title as text.
+        title_column: None finds it. A row without text has its title as text; False reads none, and its text is empty.
         unit: What a document is in text files; `auto` looks at the text.
         piece_chars: Longest piece, in characters.
         reading: How files are read, where the user says so.
@@ -307,7 +308,7 @@ class Documents:
             names = list(keep_as_files(names, Path(scratch)))
         self.skipped: Counter[str] = Counter()
         self._bad = BadInput(skip=False, way_out=None, reading=reading)
-        self._piece_chars = piece_chars
+        self._piece_chars, self._keeps_blank = piece_chars, title_column is False
         sources = find_split(cast(Sequence[str | Path], names), by_name=False).train
         columns = {"text": column, "ids": id_column, "titles": title_column or None}
         named = next((role for role, name in columns.items() if name is not None), None)
@@ -328,8 +329,9 @@ class Documents:
             raise CorpusError(f"{names_of(self.sources)}: there is no text in it")
 
     def read(self, *sources: Source) -> Iterator[Document]:
-        options: dict[str, Any] = {"piece_chars": self._piece_chars, "skipped": self.skipped, "titles_as_text": True}
-        return read_documents(sources, self._bad, unit=self.unit, **options)
+        options: dict[str, Any] = {"piece_chars": self._piece_chars, "skipped": self.skipped}
+        blank: Literal["keep", "title"] = "keep" if self._keeps_blank and sources[0].is_table else "title"
+        return read_documents(sources, self._bad, unit=self.unit, blank=blank, **options)
 
 
 Item = TypeVar("Item", bound=Any)

@@ -174,10 +174,10 @@ def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iter
         if failure is not None:
             bad.report(CUT_OFF, f"{failure} (readable up to byte {num_bytes} of its content)")
 
-    if bad.encoding is not None and of_lines(bad.encoding):
-        with suppress(OSError):  # which opening the file reports
-            status = path.stat()
-            say_mixed(path, bad.encoding, (status.st_size, status.st_mtime_ns))
+    if bad.encoding is not None and of_lines(bad.encoding) and multiprocessing.parent_process() is None:
+        with suppress(OSError, CorpusError):  # which reading the file reports
+            if number := count_lines(path, bad.encoding, path.stat().st_mtime_ns)[1]:
+                say_once(f"{path}: {number:,} lines are UTF-8 and are read so, the others as {bad.encoding}")
     return decoded(chunks(), path, bad, begin=begin)
 
 
@@ -278,10 +278,10 @@ def _is_latin(encoding: str) -> bool:
     return sum(sign.isalpha() and sign > "\u024f" for sign in bytes(range(192, 256)).decode(encoding, "ignore")) <= 16
 
 
-def count_lines(path: Path, encoding: str | None = None) -> tuple[int, int, bytes]:
+@functools.cache
+def count_lines(path: Path, encoding: str | None, _changed: int) -> tuple[int, int, bytes]:
     """The number of lines with signs beyond ASCII that are not UTF-8; of those that are; and some of the former."""
-    num_others = num_utf8 = 0
-    others = b""
+    num_others, num_utf8, others = 0, 0, b""
     with open_bytes(path) as file:
         for line in iter(lambda: file.readline(CHUNK_BYTES), b""):
             if is_utf8(line, encoding):
@@ -290,14 +290,6 @@ def count_lines(path: Path, encoding: str | None = None) -> tuple[int, int, byte
                 num_others += 1
                 others += line if len(others) < PIECE_BYTES else b""
     return num_others, num_utf8, others
-
-
-@functools.cache
-def say_mixed(path: Path, encoding: str, _stamp: object) -> None:
-    """Warns of a file that is set to be in an encoding and has lines that are UTF-8."""
-    with suppress(CorpusError):  # which reading the file reports
-        if number := count_lines(path, encoding)[1]:
-            say_once(f"{path}: {number:,} lines are UTF-8 and are read so, the others as {encoding}")
 
 
 @functools.cache
@@ -330,7 +322,7 @@ def likely_encoding(path: Path) -> str:
     """The advice for a text that is not UTF-8: its likeliest encoding, with a sample, and how many lines need it."""
     from charset_normalizer import from_bytes  # takes a moment, and is needed for errors only
 
-    num_others, num_utf8, content = count_lines(path)
+    num_others, num_utf8, content = count_lines(path, None, path.stat().st_mtime_ns)
     matches = from_bytes(content, cp_isolation=_ENCODINGS, threshold=0.4)
     if (best := matches.best()) is None:
         return "; this is not a text file"

@@ -17,7 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.core.errors import CorpusError, SettingsError
+from unmask.core.errors import SettingsError
+from unmask.data.columns import without_gaps
 from unmask.data.documents import Documents
 from unmask.data.reading import LONGEST_ROW, check_characters
 from unmask.data.sources import readable
@@ -107,6 +108,11 @@ def _in_windows(
         yield _Windows(slice(begin, begin + len(part)), sequences, numbers, num_tokens, num_long)
 
 
+def blank_line(num_blank: int, num_texts: int) -> str:
+    """The note about texts that are empty."""
+    return f"{num_blank:,} of {num_texts:,} texts are empty: the vector of each is that of special tokens alone"
+
+
 def long_line(num_long: int, num_texts: int, longest: int, long_texts: LongTexts) -> str:
     """The note about texts longer than the model."""
     what = "their parts make one vector" if long_texts == "split" else "cut off"
@@ -115,18 +121,16 @@ def long_line(num_long: int, num_texts: int, longest: int, long_texts: LongTexts
 
 def texts_in_memory(texts: Any) -> list[Any]:
     """The texts of a list, an array or a column; of a table, a dataset or rows, whose column is found and logged; or of
-    a path. A CorpusError where a row has no text."""
+    a path. They are empty where there is none."""
     if isinstance(texts, str) and not os.path.isfile(texts[:1000]):
         raise SettingsError("embed takes a list of texts; put brackets around a single one")
     first = texts[0] if isinstance(texts, list) and texts else None
     is_table = any(hasattr(texts, name) for name in ("columns", "column_names"))
     if not is_table and not isinstance(texts, str | Path | Mapping) and not isinstance(first, Mapping):
-        return list(texts)
+        return ["" if without_gaps(text) is None else text for text in texts]
     with readable(texts) as here:
         rows = Documents(here, title_column=False, unit="line", piece_chars=LONGEST_ROW)
         listed = [row.text for row in rows]
-    if rows.skipped:
-        raise CorpusError(f"{rows.skipped.total():,} texts are empty, so they have no vectors; take them out")
     if (column := rows.sources[0].column) is not None:
         log.info("texts are those of %s", in_words(column))
     return listed

@@ -38,7 +38,7 @@ from unmask.model.transformers import (
     load_transformers_task,
     why_in_transformers,
 )
-from unmask.tasks.embed import EmbedSettings, LongTexts, embed_texts, long_line, texts_in_memory
+from unmask.tasks.embed import EmbedSettings, LongTexts, blank_line, embed_texts, long_line, texts_in_memory
 from unmask.tasks.fill import Filled, fill_texts
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -214,8 +214,9 @@ class Model(Readable):
         """Embeddings [texts, hidden_size], by default what sentence-transformers makes of the same folder.
 
         Texts are a list, a column of pandas or of `datasets`, a whole table or dataset, whose column of text is found,
-        or a `Path`. Those longer than the model are embedded in parts, and the log says how many;
-        `long_texts="truncate"` cuts them off, as sentence-transformers does.
+        or a `Path`. None and not-a-number are empty texts, which the log counts. Those longer than the model are
+        embedded in parts, and the log says how many; `long_texts="truncate"` cuts them off, as sentence-transformers
+        does.
 
         Its limits and prompts are ignored: `max_seq_length` is often less than the model takes, and a default prompt
         would stand before every text. Arguments and errors as for `embed_settings` and `embed_texts`.
@@ -223,6 +224,8 @@ class Model(Readable):
         settings = self.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
         listed = texts_in_memory(texts)
         done = embed_texts(self.embedder, self.tokenizer, listed, settings)
+        if num_blank := sum(not text.strip() for text in listed):
+            log.warning("%s", blank_line(num_blank, len(listed)))
         if done.num_long:
             longest = self.embedder.config.max_position_embeddings
             log.warning("%s", long_line(done.num_long, len(listed), longest, settings.long_texts))

@@ -150,17 +150,20 @@ def test_going_on_is_never_having_stopped(run: unmask.Run, new_file: Path, tmp_p
 
 
 def test_an_encoder_without_a_head_gets_a_new_one(
-    make_model: MakeModel, tokenizer: Tokenizer, new_file: Path, tmp_path: Path
+    make_model: MakeModel, tokenizer: Tokenizer, new_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A BERT as `BertModel` stores it: no prefix, a pooler, no head for masked tokens."""
+    """A BERT as `BertModel` stores it: no prefix, a pooler, no head for masked tokens; and a sentence encoder."""
+    caplog.set_level("INFO")
     model = make_model(layout="bert")
     folder = released(model, tokenizer, tmp_path / "encoder")
     weights = load_file(folder / "model.safetensors")
     bare = {name.removeprefix("bert."): weight for name, weight in weights.items() if name.startswith("bert.")}
     bare |= {"pooler.dense.weight": torch.eye(32), "pooler.dense.bias": torch.full((32,), 0.5)}
     save_file(bare, folder / "model.safetensors", metadata={"format": "pt"})
+    (folder / "modules.json").write_text("[]")
     result = further(new_file, tmp_path / "run", folder, steps=2, old_data=str(new_file))
     assert result.summary["start"]["new_head"]
+    assert "unmask embedder RUN/model" in caplog.text
     before = result.summary["domains"]["new"]["before"]["loss"]
     assert before == pytest.approx(result.summary["unigram_entropy"], abs=0.5), "it begins with word frequencies"
     assert torch.equal(load_model(result.folder / "start", mask_id=4).encoder.tokens, model.encoder.tokens)

@@ -14,7 +14,7 @@ from unmask.core.errors import CorpusError, SettingsError
 from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
 from unmask.data.documents import Documents
-from unmask.data.reading import LineDecoder, likely_encoding, wide_encoding
+from unmask.data.reading import BadInput, LineDecoder, likely_encoding, wide_encoding
 from unmask.data.settings import CorpusSettings
 
 SEA = [f"The sea is wide on day {n}, and nobody has seen its end." for n in range(8)]
@@ -181,7 +181,10 @@ def test_other_encodings_are_named_with_a_sample_and_read_where_they_are_set(
     assert word in str(error.value)
     assert texts_of(path, encoding=named) == ["plain", *text.splitlines()]
     path.write_bytes(bytes(range(1, 256)) * 9)
-    assert "not a text file" in likely_encoding(path)
+    assert "not a text file" in likely_encoding(path, BadInput(skip=False))
+    path.write_bytes("Jäger und Müller, schön".encode("cp1252"))
+    ways = [likely_encoding(path, bad) for bad in (BadInput(skip=False), BadInput(skip=False, way_out=None))]
+    assert ["corpus.encoding" in way for way in ways] == [True, False], "a command that has no such setting"
 
 
 MIXED = b"plain\n" + "kunde=Müller\n".encode() + "kunde=Jäger\n".encode("cp1252") + "kunde=Weiß\r\nMacht Spaß".encode()

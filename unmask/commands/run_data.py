@@ -71,6 +71,7 @@ from unmask.model.encoder import MaskedLM, extended, initialise
 from unmask.model.folder import files_checked, has_prediction_head, load_model, save_model
 from unmask.model.layers import BoundaryHead, LabelHead, PairHead, RetroMAEHead
 from unmask.model.layout_names import LAYOUTS
+from unmask.model.pooling import MODULES
 from unmask.tokenizer.extension import extend_vocabulary
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -314,6 +315,11 @@ def begin_from_checkpoint(
     notes = [f"beginning with the model in {facts['checkpoint']}"]
     if facts["new_head"]:
         notes.append("the checkpoint has no head for masked tokens: a new one begins with word frequencies")
+    if facts.get("sentence_encoder"):
+        notes.append(
+            "it is a sentence encoder: the result is a masked language model without its pooling and prompts, of which "
+            "`unmask embedder RUN/model` makes an embedding model"
+        )
     if facts["positions"] is not None:
         notes.append("the model was made longer, from {:,} positions to {:,}".format(*facts["positions"]))
     if (most := settings.extend_vocab) is not None:
@@ -358,6 +364,7 @@ def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Itera
         "checkpoint": name,
         "sha256": settings.sha256,
         "new_head": not has_prediction_head(folder, config.layout),
+        "sentence_encoder": (folder / MODULES).is_file(),
         "base_models": base_models(name, folder),
         "positions": None,
         "new_words": 0,

@@ -80,13 +80,13 @@ class BadInput:
     is added to errors; None where there is no such setting."""
 
     def __init__(self, *, skip: bool, way_out: str | None = _WAY_OUT, reading: Reading = AS_FOUND) -> None:
-        self.skip, self._way_out, self.reading, self.encoding = skip, way_out, reading, reading.encoding
+        self.skip, self.way_out, self.reading, self.encoding = skip, way_out, reading, reading.encoding
         self.counts: Counter[str] = Counter()
 
     def report(self, reason: str, message: str) -> None:
         """Counts bad input, or raises a CorpusError with this message."""
         if not self.skip:
-            raise CorpusError(message if self._way_out is None else f"{message}; {self._way_out}")
+            raise CorpusError(message if self.way_out is None else f"{message}; {self.way_out}")
         self.counts[reason] += 1
 
     def is_broken(self, text: str) -> bool:
@@ -203,7 +203,7 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
             place = num_bytes - len(pending) + error.start
             called = encoding.upper() if bad.encoding is None else bad.encoding
             what = f"{path}: byte {place} (0x{error.object[error.start]:02x}) is not {called}"
-            bad.report(BROKEN_LINES, what + ("" if bad.encoding or wide else likely_encoding(path)))
+            bad.report(BROKEN_LINES, what + ("" if bad.encoding or wide else likely_encoding(path, bad)))
             text = ""  # a character that is cut off where the file ends
         if not bad.skip and (nul := text.find("\0")) >= 0:
             is_wide = "\0".encode(encoding) != b"\0"
@@ -318,7 +318,7 @@ def wide_encoding(content: bytes) -> str | None:
     return None
 
 
-def likely_encoding(path: Path) -> str:
+def likely_encoding(path: Path, bad: BadInput) -> str:
     """The advice for a text that is not UTF-8: its likeliest encoding, with a sample, and how many lines need it."""
     from charset_normalizer import from_bytes  # takes a moment, and is needed for errors only
 
@@ -332,7 +332,7 @@ def likely_encoding(path: Path) -> str:
     name = "cp1252" if "cp1252" in likely else best.encoding
     words = content.partition(b"\n")[0].decode(name, "replace").split()
     sample = " ".join(word for word in words if not word.isascii())[:60] or " ".join(words)[:60]
-    way = f"--encoding {name} (corpus.encoding)"
+    way = f"--encoding {name}{'' if bad.way_out is None else ' (corpus.encoding)'}"
     if not num_utf8:
         return f"; it looks like {name} ({sample!r}): read it with {way}; there are {num_others:,} {BROKEN_LINES}"
     return (

@@ -168,13 +168,12 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
                     )
                     chosen = chosen.model_copy(update={"card": card})
                 runs = Runs(source, task, paths, chosen, reporter, group)
-                sha256 = {name: each.sha256 for name, each in paths.items()}
+                sha256 = {"validation": runs.held_out} | {name: each.sha256 for name, each in paths.items()}
             name, model_sha256 = lasting_name(model, source), checkpoint_sha256(source)
             content = {
                 "model": name,
                 "task": runs.task.kind,
                 **{name: str(file.path) for name, file in runs.files.items()},
-                **runs.held_out,
                 "sha256": sha256 | {"model": model_sha256},
                 "finetune": chosen.model_dump(),
             }

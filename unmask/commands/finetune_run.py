@@ -230,18 +230,14 @@ def read_files(
     if remark := task.check(train, train.path):
         note(remark)
     columns = Columns(**train.columns) if train.columns else settings.columns
-    for name in ("validation", "test"):
-        if name in paths:
-            files[name] = read_labelled(paths[name], kind, columns, like=train, **how)
-            for line in files[name].notes:
-                note(line)
-            if remark := task.check(files[name], train.path):
-                note(remark)
-            learned, texts = set(map(task.text_of, train.records)), list(map(task.text_of, files[name].records))
-            if again := [text for text in texts if text in learned]:
-                share = f"{len(again):,} of {len(texts):,} texts ({len(again) / len(texts):.1%})"
-                where = f"stand word for word in {train.path}, such as {shown(again[0])}; they are no test"
-                note(f"{paths[name].path}: {share} {where}")
+    learned = set(map(task.text_of, train.records))
+    for name in sorted({"validation", "test"} & paths.keys(), reverse=True):
+        file = files[name] = read_labelled(paths[name], kind, columns, like=train, **how)
+        again = [text for text in map(task.text_of, file.records) if text in learned]
+        share = f"{len(again):,} of {len(file.records):,} texts ({len(again) / len(file.records):.1%})"
+        seen = f"{file.path}: {share} stand word for word in {train.path}, such as {shown(again[0])}" if again else ""
+        for line in filter(None, (*file.notes, task.check(file, train.path), seen)):
+            note(line)
     return files, task
 
 
@@ -261,8 +257,8 @@ def hold_out(train: Labelled, kind: type[Task], least: int) -> tuple[Labelled, L
             held.update(numbers)
             left.subtract(own)
     if len(held) < _LEAST_HELD_OUT:
-        what = f"a tenth of its {len(train.records):,} rows is less than the {_LEAST_HELD_OUT} that validation needs"
-        raise CorpusError(f"{train.path}: {what}; give another file for it", options=("validation",))
+        what = f"a tenth of {len(train.records):,} rows is too few for validation; give another file for it"
+        raise CorpusError(f"{train.path}: {what}", options=("validation",))
     learned, rest = ([r for n, r in enumerate(train.records) if (n in held) is is_held] for is_held in (False, True))
     return replace(train, records=learned), replace(train, records=rest, path=Path(f"a tenth of {train.path.name}"))
 
@@ -341,10 +337,8 @@ class Runs(Callback):
                 reporter.note(f"{name}: {names} ({len(each.sources)}) of {each.path}")
         # `train`, `validation` and, where there is one, `test`; `examples` and `counts` are of each.
         self.files, self.task = read_files(task_class, paths, settings, reporter.note, pooling=pooling)
-        self.held_out: dict[str, Any] = {}  # the rows of the training file that are not learned, by their number
-        if "validation" not in paths:
-            rows = [record.row for record in self.files["validation"].records]
-            self.held_out["held_out"] = {"rows": len(rows), "sha256": hashlib.sha256(str(rows).encode()).hexdigest()}
+        rows = [record.row for record in self.files["validation"].records]
+        self.held_out = hashlib.sha256(str(rows).encode()).hexdigest()  # says which, where they have no file
         self.metric = selecting_metric(self.task, settings.metric)  # by which the best model is chosen
         self.weights = class_weights(self.files["train"], self.task, settings.class_weights)  # of the losses
         encoder = InputEncoder(self.tokenizer, self.pretrained.config, max_length=settings.max_length)

@@ -35,7 +35,7 @@ _FEW = 10  # rows, in which a class may seem to be a text
 _CODE = re.compile(
     r"(https?://|www\.)\S+|[\da-fA-F-]{8,}|[^\W\d]{0,12}(?:[-_:#./]|[:#] )?\d[\d.,:/ -]*|\d[\d.,:/T+ -]*[A-Za-z%]{0,3}"
 )
-_NAME_OF_IDS = re.compile(r"|unnamed: \d+|(.*[\W_])?(id|ids|uid|uuid|nr|no|idx|index|key)|.*[a-z](?-i:ID|Id)", re.I)
+_ROW_NAME = re.compile(r"|unnamed: \d+|(.*[\W_])?(ids?|uid|uuid|nr|no|idx|index|key)", re.I)
 _DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}([T ].*)?|(19|20)\d\d[01]\d[0-3]\d|\d{1,2}:\d\d(:\d\d.*)?")
 # Numbers by their decimal sign; thousands may be set off
 NUMBERS = {
@@ -197,7 +197,7 @@ def likely_labels(rows: Sequence[Row], taken: Collection[str | None], *, of: Lab
             values = [part.strip() for value in values for part in re.split("[;,|]", value)]
         counts = Counter(value for value in values if value.lower() not in NO_LABEL)
         is_date = any(isinstance(each, date | datetime | time) for each in every) or all(map(_DATE.fullmatch, counts))
-        if name in taken or len(counts) < 2 or is_date or _NAME_OF_IDS.fullmatch(name.strip()):
+        if name in taken or len(counts) < 2 or is_date or _ROW_NAME.fullmatch(name.strip()) or _ID_NAME.search(name):
             continue
         numbers = [value for value in counts if any(each.fullmatch(value.lower()) for each in NUMBERS.values())]
         whole = sorted(int(value) for value in numbers if whole_number(value) is not None)

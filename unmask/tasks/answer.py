@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import string
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -263,12 +263,10 @@ class AnswerTask(Task):
         return Losses(of_both.total / 2, (begin_N + end_N) / 2, wrong_begin_N | wrong_end_N)
 
     @classmethod
-    def document_of(cls, record: QuestionRecord) -> Hashable:
+    def document_of(cls, record: QuestionRecord) -> str:
         return record.context
 
-    @classmethod
-    def text_of(cls, record: QuestionRecord) -> str:
-        return record.context
+    text_of = document_of
 
     def measure(self, records: Sequence[QuestionRecord], predictions: Sequence[AnswerPrediction]) -> Metrics:
         """By the right answer that is nearest. F1 is that of shared words, each counted as often as both answers have

@@ -481,7 +481,7 @@ class Regress(TextTask):
         """Numbers have a decimal comma, or point, where all can be read so and not all in the other way; where both can
         be, as in the training file, and there the sign that they have is decimal (`1,234` is 1.234)."""
         texts = [record.label for record in read.records if isinstance(record.label, str)]
-        samples = {sign: next((text for text in texts if sign in text), "") for sign in ".,"}
+        samples = {sign: next((text for text in texts if sign in text), "") for sign in ",."}
         signs = [sign for sign, numbers in NUMBERS.items() if all(map(numbers.fullmatch, texts))]
         if not signs or (len(signs) == 2 and all(samples.values())):
             what = f"some numbers have a decimal comma ({samples[',']}), others a point ({samples['.']})"
@@ -496,11 +496,9 @@ class Regress(TextTask):
             records.append(replace(record, label=number_of.get(text, text)))
         notes = list(read.notes)
         if samples[","]:
-            meanings = " and ".join(
-                f"{text} is {number_of[text]:g}" for text in dict.fromkeys(samples.values()) if text
-            )
+            means = " and ".join(f"{text} is {number_of[text]:g}" for text in dict.fromkeys(samples.values()) if text)
             what = "a decimal comma" if decimal == "," else "commas between thousands"
-            notes.append(f"{read.path}: numbers have {what}: {meanings} (if not, write them with a decimal point)")
+            notes.append(f"{read.path}: numbers have {what}: {means} (if not, write them with a decimal point)")
         read = replace(read, records=records, notes=notes, decimal=decimal if any(samples.values()) else None)
         return super().settled(read, like, separator)
 

@@ -235,9 +235,9 @@ class Tag(Task):
                 begin, end = spans[first][0], spans[last - 1][1]
                 score = fmean(share for share in probabilities[first:last] if share is not None)
                 entities.append(Entity(begin, end, label, score, text[begin:end]))
-            lists = map(tuple, (likeliest, probabilities))
             starts, ends = zip(*spans, strict=True) if spans else ((), ())
-            predictions.append(TagsPrediction(record.words, *lists, text, tuple(entities), starts, ends))
+            lists = (tuple(likeliest), tuple(probabilities), text, tuple(entities), starts, ends)
+            predictions.append(TagsPrediction(record.words, *lists))
         return predictions
 
     @property

@@ -201,7 +201,9 @@ def test_lines_of_utf8_and_of_another_encoding(tmp_path: Path, caplog: pytest.Lo
         path = tmp_path / name
         with pytest.raises(CorpusError) as error:
             texts_of(path)
-        assert re.search(r"1 lines that are not .* cp1252 .*kunde=Jäger.* 3 with .*--encoding cp1252", str(error.value))
+        assert re.search(
+            r"1 lines that are not .* cp1252 .*kunde=Jäger.* 3 lines with .*--encoding cp1252", str(error.value)
+        )
         caplog.clear()
         assert texts_of(path, encoding="cp1252") == MIXED_TEXTS
         assert sum("3 lines are UTF-8" in record.getMessage() for record in caplog.records) == 1
@@ -222,6 +224,9 @@ def test_lines_of_any_encoding_in_chunks_of_any_size(size: int) -> None:
         assert decoded(text.encode(encoding), encoding) == text, "some of these bytes would be UTF-8, too"
     both = "Привет, мир\n".encode() + "Привет, мир\n".encode("cp1251")
     assert decoded(both, "cp1251") == "Привет, мир\n" * 2
+    if size == 1000:  # a line longer than a chunk is read in one way
+        line = "ü".encode() * (1 << 20)
+        assert decoded(line + b"\nM\xc3\xbcller", "cp1252") == "Ã¼" * (1 << 20) + "\nMüller"
     assert decoded(b"\xef\xbb\xbfone\ntwo", "cp1252") == "one\ntwo"
     assert decoded(b"one\n\x81 two", "cp1252", "surrogateescape") == "one\n\udc81 two"
     with pytest.raises(UnicodeDecodeError):

@@ -188,9 +188,8 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
     encoding = codecs.lookup(wide or bad.encoding or "utf-8").name
     if wide is not None and not wide.endswith(("16", "32")):
         say_once(f"{path}: has no byte-order mark, and looks like {wide} (overrule with corpus.encoding)")
-    errors = "strict"
-    if bad.skip:
-        errors = "surrogatepass" if encoding.startswith(("utf-16", "utf-32")) else "surrogateescape"
+    skipping = "surrogatepass" if encoding.startswith(("utf-16", "utf-32")) else "surrogateescape"
+    errors = skipping if bad.skip else "strict"
     with_mark = "utf-8-sig" if encoding == "utf-8" and not begin else encoding
     decoder = LineDecoder(encoding, errors) if of_lines(encoding) else codecs.getincrementaldecoder(with_mark)(errors)
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
@@ -243,20 +242,19 @@ class LineDecoder(codecs.IncrementalDecoder):
             end = len(content)
         content, self._rest = content[:end], content[end:]
         texts, begin, was_open = list[str](), 0, self._is_open
-        self._is_open = bool(content) and not content.endswith(b"\n")
+        self._is_open = not final and (not content.endswith(b"\n") if content else was_open)
         lines = [content] if content.isascii() else content.splitlines(keepends=True)
         for line in [*lines, b""]:
             before = begin - len(self._decoder.getstate()[0])
+            is_part = (was_open and begin == 0) or (self._is_open and begin + len(line) == len(content))
             try:
-                if is_utf8(line, self._encoding) and not (was_open and begin == 0):
+                if not is_part and is_utf8(line, self._encoding):
                     texts.append(line.decode("utf-8-sig"))
                 else:
                     texts.append(self._decoder.decode(line, final and not line))
             except UnicodeDecodeError as error:
-                place = before + error.start
-                raise UnicodeDecodeError(
-                    error.encoding, content or error.object, place, place + 1, error.reason
-                ) from None
+                error.object, error.start = content or error.object, before + error.start
+                raise
             begin += len(line)
         return "".join(texts)
 
@@ -336,8 +334,8 @@ def likely_encoding(path: Path, bad: BadInput) -> str:
     if not num_utf8:
         return f"; it looks like {name} ({sample!r}): read it with {way}; there are {num_others:,} {BROKEN_LINES}"
     return (
-        f"; there are {num_others:,} {BROKEN_LINES} but look like {name} ({sample!r}), and {num_utf8:,} with signs "
-        f"beyond ASCII that are: {way} reads each as what it is"
+        f"; {num_others:,} {BROKEN_LINES} look like {name} ({sample!r}), {num_utf8:,} lines with signs beyond ASCII "
+        f"are UTF-8: {way} reads both"
     )
 
 

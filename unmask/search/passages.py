@@ -110,10 +110,8 @@ class DocumentFiles:
                     number, begin = number + 1, 0
                     has_line = self._documents.unit != "line" and not source.is_table
                     title = first_line_title(piece.text) if has_line else piece.title
-                is_counted = source.id is None and isinstance(piece.id, int)
-                yield DocumentPart(
-                    number, file, piece.id, title, begin, piece.text, source.is_table, is_counted=is_counted
-                )
+                is_own, text = source.id is not None or isinstance(piece.id, str), piece.text
+                yield DocumentPart(number, file, piece.id, title, begin, text, source.is_table, is_counted=not is_own)
                 begin += len(piece.text)
         if number < 0:
             raise CorpusError(f"{names_of(self.sources)}: there is no text in it")

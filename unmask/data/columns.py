@@ -206,9 +206,7 @@ def likely_labels(rows: Sequence[Row], taken: Collection[str | None], *, of: Lab
             is_label = len(numbers) == len(counts) and not is_id and not any(re.match("0[0-9]", n) for n in numbers)
         else:
             few = counts.keys() <= {"0", "1", "-1", "0.0", "1.0"} or 3 * len(counts) <= counts.total()
-            are_whole = len(numbers) <= _MOST_CLASSES and all(
-                re.fullmatch(r"-?\d+(\.0)?", number) for number in numbers
-            )
+            are_whole = len(numbers) <= _MOST_CLASSES and all(re.fullmatch(r"-?\d+(\.0)?", n) for n in numbers)
             is_label = few and are_whole and max(map(len, counts)) <= _LONGEST_CLASS
         if is_label:
             likely[name] = [value for value, _ in counts.most_common()]

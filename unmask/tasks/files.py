@@ -359,9 +359,9 @@ def _find_label(rows: Sequence[dict[str, Any]], task: Any, texts: set[str | None
         return ",".join(flags or rest[: len(rest) == 1]) or None
     likely = likely_labels(rows, texts, of=task.labels)
     if len(likely) > 1:
-        samples = [f"{name!r} ({listed(values, 3)})" for name, values in likely.items()]
-        ways = "name the one with finetune.columns.label=COLUMN"
-        raise CorpusError(f"{path}: several columns may be the label: {listed(samples, 8)}; {ways}", options=("label",))
+        samples = listed((f"{name!r} ({listed(values, 3)})" for name, values in likely.items()), 8)
+        what = f"several columns may be the label: {samples}; name the one with finetune.columns.label=COLUMN"
+        raise CorpusError(f"{path}: {what}", options=("label",))
     return next(iter(likely), None)
 
 

@@ -143,13 +143,12 @@ class Tag(Task):
                 num_words += len(tags)
         if not records:
             raise CorpusError(f"{read.path}: none of the {len(read.records):,} sentences has a tag")
-        notes, left_out = [], len(read.records) - len(records)
-        if left_out:
-            what = "have no tags, are empty or refused: left out"
-            notes.append(f"{read.path}: {left_out:,} of {len(read.records):,} sentences {what}")
-        if num_missing:
-            what = "which is O, as no other tag is" if outside else "so they are neither learned nor measured"
-            notes.append(f"{read.path}: {num_missing:,} of {num_words:,} words have no tag, {what}")
+        left_out = (
+            f"{read.path}: {len(read.records) - len(records):,} of {len(read.records):,} sentences have no tags, or"
+        )
+        notes = [f"{left_out} were refused: left out"] * (len(records) < len(read.records))
+        so = "which is O, as no other tag is" if outside else "so they are neither learned nor measured"
+        notes += [f"{read.path}: {num_missing:,} of {num_words:,} words have no tag, {so}"] * (num_missing > 0)
         names |= {"O"} if outside and num_missing else set()
         if like is None and (scheme := scheme_of(names)) is not None:
             kinds = "with labels" if any("-" in tag for tag in names) else "of one kind of entity"

@@ -143,6 +143,9 @@ FORMS = [
     # Tags
     Form("tag", "CoNLL-2003", "a.conll", "Mira B-PER\nsings O\n\nOslo B-LOC\n",
          [(("Mira", "sings"), ("B-PER", "O")), (("Oslo",), ("B-LOC",))]),
+    Form("tag", "comments, as `predict` writes them, also where there are no words", "a.conll",
+         "# id = a 1\nMira\tB-PER\nsings\tO\n\n# id = b\n\n# id = c\nOslo\tB-LOC\n\n",
+         [(("Mira", "sings"), ("B-PER", "O")), (("Oslo",), ("B-LOC",))]),
     Form("tag", "a no-break or ideographic space is a letter of its word", "a.conll",
          "10\u00a0000 O\n\u3000 O\nOslo B-LOC\n", [(("10\u00a0000", "\u3000", "Oslo"), ("O", "O", "B-LOC"))]),
     Form("tag", "CoNLL-2003 as .txt", "a.txt",

@@ -143,10 +143,8 @@ class Tag(Task):
                 num_words += len(tags)
         if not records:
             raise CorpusError(f"{read.path}: none of the {len(read.records):,} sentences has a tag")
-        left_out = (
-            f"{read.path}: {len(read.records) - len(records):,} of {len(read.records):,} sentences have no tags, or"
-        )
-        notes = [f"{left_out} were refused: left out"] * (len(records) < len(read.records))
+        left_out, what = len(read.records) - len(records), "sentences have no tags, or were refused: left out"
+        notes = [f"{read.path}: {left_out:,} of {len(read.records):,} {what}"] * (left_out > 0)
         so = "which is O, as no other tag is" if outside else "so they are neither learned nor measured"
         notes += [f"{read.path}: {num_missing:,} of {num_words:,} words have no tag, {so}"] * (num_missing > 0)
         names |= {"O"} if outside and num_missing else set()

@@ -314,8 +314,11 @@ def test_what_is_added_is_read_as_the_index_was(model_folder: Path, tmp_path: Pa
 
 def test_ids_of_chunks_are_of_their_own(model_folder: Path, tmp_path: Path) -> None:
     """`doc_id` is an id where no value stands twice; else it names what a chunk belongs to."""
-    for name, second, ids in (("own", "b", {"a", "b"}), ("chunks", "a", {1, 2})):
+    for name, second, column, ids in (
+        ("own", "b", None, {"a", "b"}), ("chunks", "a", None, {1, 2}), ("numbered", "b", "", {1, 2}),
+    ):  # fmt: skip
         file = tmp_path / f"{name}.jsonl"
         file.write_text("".join(json.dumps({"doc_id": id_, "text": "the king sees"}) + "\n" for id_ in ("a", second)))
-        index = build(model_folder, tmp_path / name, [file])
+        index = build(model_folder, tmp_path / name, [file], id_column=column)
+        assert index.add([file]).to_dict().items() >= {"added": 2, "removed": 2}.items()
         assert {hit["id"] for hit in index.query("king", rank="words").queries[0]["hits"]} == ids

@@ -90,7 +90,8 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         long_texts: Texts longer than the model: split into parts that are taken together, truncated, or an error.
         column: Of the text in tables: a name, a path within a column (doc.text), or several (a,b). By default it is
             found.
-        id_column: Of the ids in tables. By default id, else the number of the row.
+        id_column: Of the ids in tables. By default id, or one like doc_id whose values differ; else, and for '', rows
+            are numbered.
         encoding: Of text that is not Unicode, such as cp1252.
         precision: Of the activations; bf16 is several times faster on hardware made for it, and auto takes it there.
         strict: Refuse a model whose files differ from its checksums.json.

@@ -362,7 +362,7 @@ def fact_of(role: Fact, value: Any, classes: Sequence[str] | None = None) -> str
             raise ValueError(f"{type(value).__name__}, which names no group (a text, a number or a date does)")
         return None if value is None else str(value).strip() or None
     if role == "id" and (isinstance(value, bool) or not isinstance(value, str | int)):
-        raise ValueError(f"{shown(value)}, which is no id (a text or a whole number)")
+        raise ValueError(f"{shown(value)}, which is no id (a text or a whole number): --id-column '' numbers the rows")
     if role == "title" and not (isinstance(value, str) and value.strip()):
         return None
     if isinstance(value, str) and (broken := broken_character(value)):

@@ -310,12 +310,12 @@ class Documents:
         self._bad = BadInput(skip=False, way_out=None, reading=reading)
         self._piece_chars, self._keeps_blank = piece_chars, title_column is False
         sources = find_split(cast(Sequence[str | Path], names), by_name=False).train
-        columns = {"text": column, "ids": id_column, "titles": title_column or None}
+        columns = {"text": column, "ids": id_column or None, "titles": title_column or None}
         named = next((role for role, name in columns.items() if name is not None), None)
         if named is not None and not any(source.is_table for source in sources):
             raise CorpusError(f"{sources[0].path}: no column of {named} can be named: there are none in this file")
-        title = True if title_column is None else title_column
-        self.sources = with_columns(sources, column, self._bad, id=id_column or True, title=title, usual=usual)
+        id_, title = (True if name is None else name or False for name in (id_column, title_column))
+        self.sources = with_columns(sources, column, self._bad, id=id_, title=title, usual=usual)
         self.unit, reason = choose_unit(self.sources, unit, self._bad)
         self.unit_in_words = f"a document is {reason}"
         self.num_bytes = text_bytes(self.sources)

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, Literal, NamedTuple, TypeVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -149,12 +149,16 @@ def _table_columns(
     """As `with_columns`; `known` columns go before those that would be found, but not before named ones."""
     where = source.path
     names = known.text if known else tuple(text_columns(rows, text, where=where, taken=taken))
-    id_named, title_named = (name if isinstance(name, str) else None for name in (id, title))
-    if known:
-        id_named, title_named = id_named or known.id, title_named or known.title
-    id_at = find_column(rows, "id", id_named, where=where, taken=(*names, *taken)) if id else None
-    title_at = find_column(rows, "title", title_named, where=where, taken=names) if title else None
-    if names and title is True and title_at is None and source.layout is not None and not source.layout.has_header:
+
+    def column_of(role: Literal["id", "title"], choice: str | bool) -> str | None:
+        if known and choice is True:
+            return known.id if role == "id" else known.title
+        named = choice if isinstance(choice, str) else None
+        return find_column(rows, role, named, where=where, taken=names) if choice else None
+
+    id_at, title_at = column_of("id", id), column_of("title", title)
+    is_bare = source.layout is not None and not source.layout.has_header
+    if names and title is True and title_at is None and not known and is_bare:
         title_at = _short_column(rows, names[0], taken)
     return TableColumns(names, id_at, title_at)
 

@@ -106,7 +106,9 @@ def own_ids(files: DocumentFiles) -> list[str]:
     if twice := [id_ for id_, count in ids.items() if count > 1]:
         several = f" ({len(twice):,} ids are of several documents)" if len(twice) > 1 else ""
         reason = f"{ids[twice[0]]:,} documents have the id {twice[0]!r}{several}"
-        raise CorpusError(f"{reason}; give each its own, or name another column of ids", options=("id_column",))
+        raise CorpusError(
+            f"{reason}; give each its own, or name another column of ids, or none ('')", options=("id_column",)
+        )
     return list(ids)
 
 

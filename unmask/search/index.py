@@ -178,7 +178,8 @@ class Index(Readable):
             out: The index's folder.
             column: Of the text in tables: a name, a path within a column (doc.text), or several (a,b). By default it is
                 found.
-            id_column: Of the ids in tables. By default id or _id, else the number of the row.
+            id_column: Of the ids in tables. By default id, or one like doc_id whose values differ; else, and for
+                '', rows are numbered.
             title_column: Of the titles in tables. By default title, if it is there.
             documents: A document of text files: line, block, file, or auto, which looks at them.
             encoding: Of text that is not Unicode, such as cp1252.

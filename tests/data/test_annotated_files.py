@@ -152,7 +152,7 @@ def test_treebanks_without_their_words(tmp_path: Path) -> None:
     [
         ("a.conll", "Anna\tPER\n", {"entities": "entities"}, "line 1: 'PER'"),
         ("a.conll", "Anna\n", {"entities": "entities"}, "line 1: .* 1 columns"),
-        ("a.conll", "Anna\tO\n", {"pos": "4"}, "line 1: .*column 4"),
+        ("a.conll", "Anna\tO\n", {"pos": "4"}, "line 1: .*column 5"),
         ("a.conll", "Anna\tO\n", {"dependencies": "dependencies"}, "dependencies"),
         ("a.conllu", "1\tAnna\n", {}, "line 1: 2 columns"),
         ("a.conllu", UD, {"chunks": "chunks", "entities": "x"}, "chunks and no entities"),

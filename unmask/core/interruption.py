@@ -25,7 +25,10 @@ class Interrupted(Exception):
 
     def __init__(self, signum: int, text: str) -> None:
         super().__init__(text)
-        self.signum = signum
+        self.signum, self.text = signum, text
+
+    def __str__(self) -> str:
+        return self.text  # torch.fx writes the node that it was at into `args`
 
 
 @contextmanager

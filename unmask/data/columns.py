@@ -111,10 +111,10 @@ def find_column(
         raise CorpusError(f"{where}: there is no column {named!r}; columns are {listed(names_in(rows))}{hint}")
     by_name = {name.strip().lower(): name for row in reversed(rows) for name in reversed(row) if name not in taken}
     usual = [by_name[name] for name in USUAL[role] if name in by_name]
-    if role == "id":  # of other tables' rows, such as a chunk's document, if a value stands twice
-        own = [name for name in usual if len({str(row.get(name)) for row in rows}) == len(rows)]
-        usual = [name for name in usual if name in own or name.strip().lower() in ("id", "_id")]
-        usual += [name for name in by_name.values() if _ID_NAME.search(name) and _are_ids([r.get(name) for r in rows])]
+    if role == "id":  # under other names, values that stand twice are of other rows, such as a chunk's document
+        sure = [name for name in usual if name.strip().lower() in ("id", "_id")]
+        named_so = [*usual, *filter(_ID_NAME.search, by_name.values())]
+        usual = sure or [name for name in named_so if _are_ids([row.get(name) for row in rows])]
     return usual[0] if usual else None
 
 

@@ -110,7 +110,8 @@ def with_columns(
         path, layout = each.path, find_layout(each, bad, [*named_in(text), *named_others])
         source = replace(each, layout=layout)
         rows = first_rows(source, bad)
-        columns = f"columns are {listed(names_in(rows) or (layout.names if layout else ()))}"
+        names = names_in(rows)
+        columns = f"columns are {listed(names or (layout.names if layout else ()))}"
         taken = [named_column(rows, name) or name for name in named_others]
         label_at, group_at = (None if name is None else named_column(rows, name) for name in (label, group))
         if group is not None and group_at is None:
@@ -120,11 +121,11 @@ def with_columns(
             no_label = f"{path}: there is no column {label!r} for corpus.label; {columns}"
         known = None
         if text is None:
-            known = alike.get(frozenset(names_in(rows))) or next((each for each in usual if each.are_in(rows)), None)
+            known = alike.get(frozenset(names)) or next((each for each in usual if each.are_in(rows)), None)
         at = _table_columns(source, rows, text, id, title, taken=taken, known=known)
         if not at.text:
             raise CorpusError(no_label or f"{path}: no column holds text; {columns}; name one with {_NAME_COLUMN}")
-        alike.setdefault(frozenset(names_in(rows)), at)
+        alike.setdefault(frozenset(names), at)
         column = at.text[0] if len(at.text) == 1 else at.text
         ready.append(replace(source, column=column, label=label_at, group=group_at, id=at.id, title=at.title))
         if line := described(ready[-1], bad, named=text is not None, section=section):

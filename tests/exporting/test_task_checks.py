@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from safetensors.torch import load_file, save_file
 import unmask
 from tests.model.helpers import LAYOUTS, MakeModel
 from tests.model.test_task_parity import INFOS, model_for
+from unmask.core.interruption import Interrupted, interruption_in
 from unmask.exporting import graphs
 from unmask.model.folder import save_task_model
 from unmask.tasks.classify import Classify
@@ -87,6 +89,15 @@ def test_eight_bits_of_two_classes_and_none_where_they_fail(
     monkeypatch.setattr(graphs, "write_int8", fail)
     assert [*unmask.export(folder, tmp_path / "out", int8=True, overwrite=True).graphs] == ["onnx/model.onnx"]
     assert [file.name for file in (tmp_path / "out" / "onnx").iterdir()] == ["model.onnx"]
+
+    def stop(file: Path) -> Path:
+        raise RuntimeError("no shape") from Interrupted(signal.SIGTERM, "stopped")
+
+    monkeypatch.setattr(graphs, "write_int8", stop)
+    with pytest.raises(RuntimeError) as raised:
+        unmask.export(folder, tmp_path / "other", int8=True)
+    assert interruption_in(raised.value) is not None
+    assert not (tmp_path / "other").exists()
 
 
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)

@@ -31,6 +31,13 @@ class Interrupted(Exception):
         return self.text  # torch.fx writes the node that it was at into `args`
 
 
+def interruption_in(error: BaseException | None) -> Interrupted | None:
+    """The signal behind an error, if there is one: libraries make an error of their own of what it raises in them."""
+    while error is not None and not isinstance(error, Interrupted):
+        error = error.__cause__
+    return error
+
+
 @contextmanager
 def waiting() -> Iterator[None]:
     """Says that this process waits for others."""
@@ -88,12 +95,8 @@ class Interruption:
         if self._before:
             signal.set_wakeup_fd(self._wakeup)
             self._sender.close()
-        # Libraries make an error of their own of what a signal raises within them.
-        cause = error.__cause__ if error is not None else None
-        while cause is not None:
-            if isinstance(cause, Interrupted):
-                raise cause
-            cause = cause.__cause__
+        if not isinstance(error, Interrupted) and (stop := interruption_in(error)) is not None:
+            raise stop
 
     def _watch(self) -> None:
         """Looks at signals as they come; ends the process where it still waits for others long after one."""

@@ -54,6 +54,24 @@ def test_files_folders_and_archives_hold_the_same_pairs(tmp_path: Path) -> None:
         assert members[0].where == f"{archive}:data/b.jsonl: line 1"
 
 
+HELPS = {"Context1": "It rains.", "Target1": "It is wet.", "Context2": "It shines.", "Target2": "It is dry."}
+SWAPPED = {"Context1": "It shines.", "Target1": "It is dry.", "Context2": "It rains.", "Target2": "It is wet."}
+
+
+def test_world_knowledge_is_two_pairs_each_in_its_context(tmp_path: Path) -> None:
+    path = tmp_path / "weather.jsonl"
+    path.write_text(json.dumps({**HELPS, "Domain": "material"}) + "\n" + json.dumps(HELPS) + "\n" + json.dumps(SWAPPED))
+    wet, dry = ("It is wet.", "It is dry."), ("It is dry.", "It is wet.")
+    assert [(pair.good, pair.bad, pair.paradigm, pair.context) for pair in read_pairs(path)] == [
+        (*wet, "material", "It rains."),
+        (*dry, "material", "It shines."),
+        (*wet, "weather", "It rains."),  # and not again from the last line
+        (*dry, "weather", "It shines."),
+    ]
+    assert [pair.where[-6:] for pair in read_pairs(path)] == ["line 1", "line 1", "line 2", "line 2"]
+    assert read_pairs(path)[1].texts == ("It shines. It is dry.", "It shines. It is wet.")
+
+
 @pytest.mark.parametrize(
     ("content", "place"),
     [
@@ -64,6 +82,8 @@ def test_files_folders_and_archives_hold_the_same_pairs(tmp_path: Path) -> None:
         ("[" * 5000, "line 1 .* too deep"),
         (line("a", " "), "line 1"),
         ("\n", "no minimal pairs"),
+        (json.dumps({**HELPS, "Context2": None}), "line 1"),
+        (json.dumps({**HELPS, "Target2": 3}), "line 1"),
     ],
 )
 def test_files_that_are_no_pairs(tmp_path: Path, content: str, place: str) -> None:
@@ -130,6 +150,9 @@ def test_a_trained_model_knows_the_order_of_words(run: unmask.Run, tmp_path: Pat
         assert result["phenomena"]["order"] > 0.9
         assert result["accuracy"] == pytest.approx((16 * result["phenomena"]["order"] + 1.5) / 19)
         assert result["interval"][0] < result["accuracy"] < result["interval"][1]
+    (tmp_path / "w.jsonl").write_text(json.dumps({**HELPS, "Target2": HELPS["Target1"]}))
+    equal = score(run.model, tmp_path / "w.jsonl")
+    assert (equal["pairs"], equal["ties"], equal["accuracy"]) == (2, 2, 0.5), "equal scores of both count one half"
     few = score(run.model, tmp_path / "p.jsonl", pairs_per_paradigm=2)
     assert {name: figures["pairs"] for name, figures in few["paradigms"].items()} == {"order": 2, "same": 2}
 

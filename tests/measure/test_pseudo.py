@@ -52,6 +52,25 @@ def test_the_naive_loop_gives_the_same(make_model: MakeModel, tokenizer: Tokeniz
 
 
 @pytest.mark.parametrize("form", ["plain", "word_l2r"])
+def test_a_context_is_seen_and_not_scored(make_model: MakeModel, tokenizer: Tokenizer, form: str) -> None:
+    model, context, sentence = make_model(), "The philosopher sees", "the embroidery."
+    alone, behind = pseudo_log_likelihoods(
+        model,
+        tokenizer,
+        [sentence] * 2,
+        form=form,
+        contexts=["", context],  # type: ignore[arg-type]
+    )
+    losses = list(naive_losses(model, tokenizer, f"{context} {sentence}", l2r=form == "word_l2r"))
+    [before, after] = tokenizer.encode_corpus([context, sentence])
+    assert len(losses) == len(before.input_ids) + len(after.input_ids)
+    assert behind == pytest.approx(-sum(losses[len(before.input_ids) :]), rel=1e-4)
+    assert alone == pseudo_log_likelihoods(model, tokenizer, [sentence], form=form)[0]  # type: ignore[arg-type]
+    with pytest.raises(SettingsError, match="sentence 1"):
+        pseudo_log_likelihoods(model, tokenizer, [" "], contexts=[context])
+
+
+@pytest.mark.parametrize("form", ["plain", "word_l2r"])
 def test_sentences_of_the_same_tokens_are_scored_once(make_model: MakeModel, tokenizer: Tokenizer, form: str) -> None:
     notes: list[tuple[int, int | None]] = []
     same = ["The cat sees the dog.", "The  cat sees the dog. ", "The cat sees the dog"]

@@ -495,7 +495,7 @@ def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str
     lexicons = {path for recipe in recipes.values() if (path := named_lexicon(recipe.masking)) is not None}
     hashes |= {str(path): load_lexicon(path).fingerprint for path in lexicons}
     if plan.pairs is not None:
-        pairs = [[pair.good, pair.bad, pair.paradigm, pair.phenomenon] for pair in read_pairs(Path(plan.pairs))]
+        pairs = [[*pair.texts, pair.paradigm, pair.phenomenon] for pair in read_pairs(Path(plan.pairs))]
         hashes[plan.pairs] = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
         items["pairs_error"] = len(pairs)
     if plan.task is not None:

@@ -307,11 +307,12 @@ def score(
     strict: bool = False,
     notify: Notify | None = None,
 ) -> Scored:
-    """Tests a model's grammar on minimal pairs in BLiMP's format: accuracy by phenomenon.
+    """Tests a model on minimal pairs in BLiMP's or EWoK's format: accuracy by phenomenon, ties one half.
 
     Args:
         model: Folder of a model, such as RUN/model, or its name on the hub.
-        pairs: A file of JSON lines, a folder or a tar of such; or a pipe, or -.
+        pairs: A file of JSON lines, a folder or a tar of such; or a pipe, or -. Of EWoK's, targets are compared in each
+            context.
         form: Pseudo-log-likelihood: plain, or word_l2r (later pieces of the word are hidden too).
         pairs_per_paradigm: Take the first so many of each paradigm. By default all.
         strict: Refuse a model whose files differ from its checksums.json.
@@ -334,6 +335,9 @@ def score(
     loaded = as_predictor(model, strict=strict)
     check_lengths(read, loaded.tokenizer, longest=loaded.predictor.config.max_position_embeddings)
     sentences = [sentence for pair in read for sentence in (pair.good, pair.bad)]
-    notify = notify or usual_reporter().notify
-    scores = pseudo_log_likelihoods(loaded.predictor, loaded.tokenizer, sentences, form=known, notify=notify)
+    contexts = [pair.context for pair in read for _ in range(2)]
+    scores = pseudo_log_likelihoods(
+        loaded.predictor, loaded.tokenizer, sentences, form=known,
+        contexts=contexts if any(contexts) else None, notify=notify or usual_reporter().notify,
+    )  # fmt: skip
     return Scored({**tally(read, scores[0::2] - scores[1::2]), "form": known})

@@ -17,7 +17,7 @@ import shutil
 import tarfile
 import tempfile
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, get_args
@@ -156,13 +156,15 @@ def pseudo_log_likelihoods(
     sentences: Sequence[str],
     *,
     form: Form = "plain",
+    contexts: Sequence[str] | None = None,
     notify: Notify = ignore,
 ) -> NDArray[np.float64]:
     """Scores sentences, each by itself: in nats the sums over their tokens, never above 0.
 
     Every token of the text is predicted once, an unknown token too; special tokens are not. Sentences of the same
     tokens are scored once, so that what a model cannot tell apart (white space, letters that the tokenizer lowers,
-    unknown words) has equal scores, to the last bit. A `[MASK]` in a sentence is text like any other.
+    unknown words) has equal scores, to the last bit. A `[MASK]` in a sentence is text like any other. `contexts`, one a
+    sentence, stand in front of them, a space between; the model sees them, and none of their tokens count.
 
     Raises:
         ModelError: A loss is no finite number.
@@ -173,26 +175,39 @@ def pseudo_log_likelihoods(
         raise SettingsError(f"give a list of sentences: [{sentences[:40]!r}]")
     for number, sentence in enumerate(sentences, 1):
         check_characters(sentence, f"sentence {number} ({sentence[:60]!r})")
+    if contexts is not None:
+        sentences = [in_context(*each) for each in zip(contexts, sentences, strict=True)]
     encoded = tokenizer.encode_corpus(sentences)
     lengths = np.array([len(tokens.input_ids) for tokens in encoded], dtype=np.int64)
+    skipped = np.zeros_like(lengths) if contexts is None else _context_lengths(tokenizer, sentences, contexts)
     longest = network.config.max_position_embeddings - len(tokenizer.special.around)
-    wrong = np.flatnonzero((lengths == 0) | (lengths > longest))
+    wrong = np.flatnonzero((lengths == skipped) | (lengths > longest))
     if len(wrong):
         number, sentence = int(wrong[0]) + 1, sentences[wrong[0]]
-        if lengths[wrong[0]] == 0:
+        if lengths[wrong[0]] == skipped[wrong[0]]:
             raise SettingsError(f"sentence {number} ({sentence!r}) is empty; leave it out")
         raise SettingsError(
             f"sentence {number} has {lengths[wrong[0]]} tokens, but the model takes {longest} beside the special "
             f"tokens; split it: {sentence[:60]!r}..."
         )
-    numbers: dict[tuple[bytes, bytes], int] = {}
+    numbers: dict[tuple[bytes, bytes, int], int] = {}
     # All that the questions of a sentence depend on; where words begin says what `word_l2r` hides.
-    keys = ((t.input_ids.tobytes(), b"" if form == "plain" else t.word_starts.tobytes()) for t in encoded)
+    keys = (
+        (tokens.input_ids.tobytes(), b"" if form == "plain" else tokens.word_starts.tobytes(), begin)
+        for tokens, begin in zip(encoded, skipped.tolist(), strict=True)
+    )
     which = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
     first = np.unique(which, return_index=True)[1]  # of those with the same questions
-    total = int(lengths[first].sum())
+    scored = (lengths - skipped)[first]
+    total = int(scored.sum())
     questions = chain.from_iterable(
-        one_by_one(encoded[number].input_ids, encoded[number].word_starts, tokenizer, form=form)
+        one_by_one(
+            encoded[number].input_ids,
+            encoded[number].word_starts,
+            tokenizer,
+            form=form,
+            places=np.arange(skipped[number], lengths[number]),
+        )
         for number in first.tolist()
     )
     losses = np.zeros(total)
@@ -200,9 +215,23 @@ def pseudo_log_likelihoods(
         losses[number] = answer.losses[0]
         if (number + 1) % _REPORT_EVERY == 0 or number + 1 == total:
             notify(Progress("each token hidden in turn", number + 1, total))
-    owner = np.repeat(np.arange(len(first)), lengths[first])
+    owner = np.repeat(np.arange(len(first)), scored)
     totals = -np.bincount(owner, weights=losses, minlength=len(first)).astype(np.float64)
     return totals[which]
+
+
+def in_context(context: str, sentence: str) -> str:
+    return f"{context} {sentence}" if context else sentence
+
+
+def _context_lengths(tokenizer: Tokenizer, texts: Sequence[str], contexts: Sequence[str]) -> NDArray[np.int64]:
+    """How many tokens of each text end in the context that it begins with."""
+    _, places = tokenizer.encode_placed(texts)
+    owner = np.repeat(np.arange(len(texts)), places.lengths)
+    size = np.array([len(context) for context in contexts])[owner]
+    end = places.end - np.cumsum([0, *map(len, texts)])[owner]
+    inside = (end <= size) & (size > 0)  # a token may stand on no character at all, in front of the text
+    return np.bincount(owner[inside], minlength=len(texts))
 
 
 def one_by_one(
@@ -235,7 +264,7 @@ def with_special(input_ids: NDArray[np.int32] | NDArray[np.int64], tokenizer: To
     return np.concatenate([before, input_ids, behind]).astype(np.int64)
 
 
-# Minimal pairs in BLiMP's format, and in how many of them a model prefers the sentence that is right.
+# Minimal pairs in BLiMP's or EWoK's format, and in how many of them a model prefers the sentence that is right.
 #
 # Files are of JSON lines, each with a sentence that is right and one that is wrong:
 #
@@ -245,7 +274,16 @@ def with_special(input_ids: NDArray[np.int32] | NDArray[np.int64], tokenizer: To
 # `UID` names the paradigm, `linguistics_term` the phenomenon that it belongs to. Where they are absent, the file's name
 # is the paradigm, and the paradigm is the phenomenon.
 #
-# Source: Warstadt et al. 2020 (BLiMP: the benchmark of linguistic minimal pairs for English).
+# EWoK's have two contexts, each of which fits one of two sentences, and so are two pairs, of the paradigm `Domain`:
+#
+#     {"Context1": "Ann helps Bo.", "Target1": "Bo is glad.", "Context2": "Ann cheats Bo.", "Target2": "Bo is sad."}
+#
+# Only the sentence is scored, not its context. Pairs that stand there twice count once: BabyLM's files hold each line
+# again with its halves exchanged.
+#
+# Source: Warstadt et al. 2020 (BLiMP: the benchmark of linguistic minimal pairs for English); Ivanova et al. 2024
+# (Elements of world knowledge), whose LogProbs compare two contexts of a sentence: here, as in BabyLM's evaluation of
+# 2025, two sentences of a context are compared.
 
 _LINES = (".jsonl", ".ndjson", ".json")
 _TARS = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
@@ -259,6 +297,12 @@ class Pair(NamedTuple):
     paradigm: str  # what pairs of a kind are called
     phenomenon: str  # what several paradigms show
     where: str  # file and line, for errors
+    context: str = ""  # what both continue, and is not scored
+
+    @property
+    def texts(self) -> tuple[str, str]:
+        """All that the model sees."""
+        return in_context(self.context, self.good), in_context(self.context, self.bad)
 
 
 def read_pairs(path: Path) -> list[Pair]:
@@ -266,7 +310,7 @@ def read_pairs(path: Path) -> list[Pair]:
     name: those of a folder or a tar archive. What is wrong is a CorpusError with file and row."""
     if not (os.path.isdir(path) or os.path.isfile(path)):
         raise CorpusError(f"{path}: {absence(path)}; give a file, a folder or a tar archive of minimal pairs")
-    pairs = []
+    pairs: list[Pair] = []
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         files = {str(path): path}  # by what errors call them
         if path.is_dir():
@@ -278,20 +322,21 @@ def read_pairs(path: Path) -> list[Pair]:
             row = "line" if json_form(file) == "lines" else "row"
             try:
                 for number, entry in json_rows(file, BadInput(skip=False, way_out=None)):
-                    good, bad = entry.get("sentence_good"), entry.get("sentence_bad")
-                    if not (isinstance(good, str) and isinstance(bad, str) and good.strip() and bad.strip()):
-                        raise CorpusError(
-                            f"{file}: {row} {number}: not in BLiMP's format; a pair is a JSON object with the texts "
-                            "sentence_good and sentence_bad"
-                        )
-                    paradigm = str(entry.get("UID") or file.name.split(".")[0])
+                    paradigm = str(entry.get("UID") or entry.get("Domain") or file.name.split(".")[0])
                     phenomenon = str(entry.get("linguistics_term") or paradigm)
-                    if broken := broken_character(good + bad + paradigm + phenomenon):
-                        raise CorpusError(
-                            f"{file}: {row} {number}: a sentence or a name holds {broken}, which is no character; take "
-                            "the pair out"
-                        )
-                    pairs.append(Pair(good, bad, paradigm, phenomenon, f"{name}: {row} {number}"))
+                    for context, good, bad in _sentences(entry):
+                        texts = (context, good, bad)
+                        if not (all(isinstance(text, str) for text in texts) and good.strip() and bad.strip()):
+                            raise CorpusError(
+                                f"{file}: {row} {number}: not in BLiMP's format; a pair is a JSON object with the "
+                                "texts sentence_good and sentence_bad, or EWoK's Context1, Target1, Context2, Target2"
+                            )
+                        if broken := broken_character("".join(texts) + paradigm + phenomenon):
+                            raise CorpusError(
+                                f"{file}: {row} {number}: a sentence or a name holds {broken}, which is no character; "
+                                "take the pair out"
+                            )
+                        pairs.append(Pair(good, bad, paradigm, phenomenon, f"{name}: {row} {number}", context))
             except CorpusError as error:
                 raise CorpusError(str(error).replace(str(file), name)) from error
     if not pairs:
@@ -299,7 +344,21 @@ def read_pairs(path: Path) -> list[Pair]:
             f"{path}: there are no minimal pairs in it; expected lines like "
             '{"sentence_good": "Cats sleep.", "sentence_bad": "Cats sleeps."} in files that end with .jsonl'
         )
+    if any(pair.context for pair in pairs):
+        first: dict[Pair, Pair] = {}
+        for pair in pairs:
+            first.setdefault(pair._replace(where=""), pair)
+        return list(first.values())
     return pairs
+
+
+def _sentences(entry: Mapping[str, Any]) -> Iterator[tuple[Any, Any, Any]]:
+    """The context, the right sentence and the wrong one of each pair in a line; what is absent is None."""
+    if "Context1" not in entry:
+        yield "", entry.get("sentence_good"), entry.get("sentence_bad")
+        return
+    names = ("Context1", "Target1", "Target2"), ("Context2", "Target2", "Target1")
+    yield from (tuple(entry.get(name) for name in each) for each in names)  # type: ignore[misc]
 
 
 def _unpacked(path: Path, folder: Path) -> dict[str, Path]:
@@ -327,7 +386,7 @@ TIE = 1e-4  # nats: what the order in which numbers are added up may change
 def check_lengths(pairs: Sequence[Pair], tokenizer: Tokenizer, *, longest: int) -> None:
     """Makes sure that a model of so many positions, special tokens included, takes all sentences."""
     room = longest - len(tokenizer.special.around)
-    for number, encoded in enumerate(tokenizer.encode_corpus([text for pair in pairs for text in pair[:2]])):
+    for number, encoded in enumerate(tokenizer.encode_corpus([text for pair in pairs for text in pair.texts])):
         if not 0 < len(encoded.input_ids) <= room:
             raise SettingsError(
                 f"{pairs[number // 2].where}: a sentence of {len(encoded.input_ids)} tokens, but the model takes 1 to "

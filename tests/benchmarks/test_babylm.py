@@ -1,0 +1,51 @@
+"""What babylm.py trains on, and its table."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+
+import babylm as script
+import pytest
+
+import unmask
+
+
+def test_a_folder_of_babylm_is_its_train_files(tmp_path: Path) -> None:
+    (tmp_path / "deep").mkdir()
+    for name, text in (("b.train", "one two\nthree"), ("deep/a.train", " four\n"), ("notes.txt", "none of these")):
+        (tmp_path / name).write_text(text)
+    files = script.files_of([tmp_path])
+    assert files == [tmp_path / "b.train", tmp_path / "deep/a.train"]
+    assert script.count_words(files) == 4
+    assert script.files_of([tmp_path / "notes.txt"]) == [tmp_path / "notes.txt"]
+    assert script.files_of([tmp_path.parent / "none"]) == [tmp_path.parent / "none"], "training says what is wrong"
+
+
+def test_every_subset_and_the_mean_over_them() -> None:
+    def entry(a: float, ties: int) -> script.Entry:
+        subsets = {"a": {"accuracy": a, "pairs": 1000, "ties": ties}, "b": {"accuracy": 0.3, "pairs": 10, "ties": 0}}
+        return {"scores": {"BLiMP": {"mean": (a + 0.3) / 2, "ties": ties, "subsets": subsets}}}
+
+    # Of two values, 12.706 times half of their difference: Student's t with one degree of freedom.
+    assert script.table([entry(0.5, 3), entry(0.7, 4)])[2:] == [
+        "| BLiMP | **mean of 2** | 1,010 | 45.0 ± 63.5 | 3.5 |",
+        "| BLiMP | a | 1,000 | 60.0 ± 127.1 | 3.5 |",
+        "| BLiMP | b | 10 | 30.0 | 0 |",
+    ]
+
+
+def test_a_finished_run_is_scored(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    lines = [("The cat sees.", "Cat sees the."), ("The cat.", "The cat.")]
+    pairs, results, page = tmp_path / "hypernym.jsonl", tmp_path / "results.jsonl", tmp_path / "page.md"
+    pairs.write_text("".join(json.dumps({"sentence_good": good, "sentence_bad": bad}) + "\n" for good, bad in lines))
+    page.write_text("<!-- babylm -->\n<!-- end babylm -->\n")
+    command = ["babylm.py", "--model", str(run.folder), "--supplement", str(pairs)]
+    monkeypatch.setattr(sys, "argv", [*command, "--results", str(results), "--table", str(page)])
+    script.main()
+    [entry] = map(json.loads, results.read_text().splitlines())
+    figures = entry["scores"]["BLiMP supplement"]
+    assert figures["ties"] == 1
+    assert figures["mean"] == figures["subsets"]["hypernym"]["accuracy"] in (0.25, 0.75)
+    assert f"| hypernym | 2 | {100 * figures['mean']:.1f} | 1 |" in page.read_text()

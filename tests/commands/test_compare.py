@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from safetensors.torch import load_file, save_file
 
 from tests.commands.checkpoints import SHORT, released
 from tests.conftest import SMALL, make_text
 from unmask.commands import compare as comparing
 from unmask.commands import tune as module
+from unmask.commands.finetune import finetune
 from unmask.commands.recipe import load_recipe
 from unmask.commands.tune import Dimension, read_dimension, usual_dimensions
 from unmask.core.errors import DataError, DivergedError, MemoryFullError, RunError, SettingsError, UnmaskError
@@ -286,6 +288,116 @@ def test_what_cannot_be_trained_measured_or_compared_is_found_before_anything_is
         with pytest.raises(error, match=message):
             compare(data, tmp_path / "out", **changes)
         assert not (tmp_path / "out").exists(), message
+
+
+@pytest.fixture
+def starts(corpus_file: Path, tmp_path: Path) -> Callable[..., dict[str, Any]]:
+    """A comparison of the starts of a model, with steps enough to change it, in `tmp_path / "out"`."""
+    (tmp_path / "moods.tsv").write_text(MOODS)
+    (tmp_path / "small.toml").write_text(load_recipe("tiny", overrides=TINY).to_toml())
+    moods = str(tmp_path / "moods.tsv")
+
+    def made(checkpoint: Path, **changes: Any) -> dict[str, Any]:
+        usual: dict[str, Any] = {
+            "recipes": (), "base": str(tmp_path / "small.toml"), "from_": str(checkpoint), "extend_vocab": 5,
+            "settings": (*QUICK, "finetune.epochs=1"),
+            "task": {"task": "classify", "train": moods, "validation": moods},
+        }  # fmt: skip
+        return compare(changes.pop("data", corpus_file), tmp_path / "out", **{**usual, **changes})
+
+    return made
+
+
+def test_starts_of_a_model_differ_in_what_they_begin_with(
+    starts: Callable[..., dict[str, Any]], checkpoint: Path, tmp_path: Path
+) -> None:
+    result, runs = starts(checkpoint, seeds=1), tmp_path / "out" / "runs"
+    assert list(result["runs"]) == list(result["recipes"]) == ["scratch", "continued", "new-words", "as-is"]
+    assert (result["figure"], list(result["by_figure"])) == ("task_error", ["task_error"]), "no loss is judged"
+    assert len(result["differences"]) == 6
+    own = load_tokenizer(checkpoint)
+    tokenizers = {name: load_tokenizer(runs / f"{name}-0" / "model") for name in ("scratch", "continued", "new-words")}
+    assert tokenizers["continued"].fingerprint == own.fingerprint != tokenizers["scratch"].fingerprint
+    assert tokenizers["new-words"].vocab_size == own.vocab_size + 5
+    assert [result["runs"][name][0].get("steps") for name in result["runs"]] == [3, 3, 3, None]
+    assert not (runs / "as-is-0" / "model").exists()
+    task = {"task": "classify", "train": tmp_path / "moods.tsv", "validation": tmp_path / "moods.tsv"}
+    alone = finetune(checkpoint, **task, out=tmp_path / "alone", settings=("finetune.epochs=1", "finetune.seed=0"))
+    assert result["runs"]["as-is"][0]["task_error"] == pytest.approx(1.0 - alone.summary["mean"]["accuracy"])
+
+    costs = result["costs"]
+    assert costs["new-words"]["num_parameters"] - costs["continued"]["num_parameters"] == 5 * 32, "a row a word"
+    assert costs["as-is"]["num_parameters"] == costs["continued"]["num_parameters"] == alone.summary["num_parameters"]
+    assert costs["as-is"]["pretraining_minutes"] is None
+    summary = json.loads((runs / "continued-0" / "summary.json").read_text())
+    assert costs["continued"]["pretraining_minutes"] == pytest.approx(summary["seconds"] / 60.0)
+    assert costs["as-is"]["finetuning_minutes"] > 0.0
+    lines = repr(comparing.Comparison(result)).splitlines()
+    cells = {name: next(line for line in lines if line.startswith(name)).split() for name in ("scratch", "as-is")}
+    assert [cells["scratch"].count("-"), cells["as-is"].count("-")] == [1, 2], "loss; and no pretraining"
+    assert (tmp_path / "out" / "report.html").read_text().count("<svg") == 1, "no curves of losses"
+
+
+def test_starts_of_a_sentence_encoder_go_on(
+    starts: Callable[..., dict[str, Any]], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has no head: each that goes on with it gets one that begins with word frequencies, new words or not."""
+    weights = load_file(checkpoint / "model.safetensors")
+    bare = {name: weight for name, weight in weights.items() if name.startswith("model.")}
+    assert 0 < len(bare) < len(weights)
+    save_file(bare, checkpoint / "model.safetensors", metadata={"format": "pt"})
+    real, tuned = comparing.finetune, []
+
+    def stops(model: str, **options: Any) -> Any:
+        tuned.append(options["out"].parent.name)
+        if len(tuned) == 4:
+            raise KeyboardInterrupt
+        return real(model, **options)
+
+    monkeypatch.setattr(comparing, "finetune", stops)
+    with pytest.raises(KeyboardInterrupt):
+        starts(checkpoint)
+    result = starts(checkpoint)
+    first = [f"{name}-0" for name in ("scratch", "continued", "new-words", "as-is")]
+    assert tuned == [*first, "as-is-0", "continued-1", "new-words-1", "as-is-1", "scratch-1"], "in turn, none twice"
+    assert all(len(of["values"]) == 2 for of in result["recipes"].values())
+    for name in ("continued-0", "new-words-0", "new-words-1"):
+        summary = json.loads((tmp_path / "out" / "runs" / name / "summary.json").read_text())
+        assert summary["start"]["new_head"]
+        before = summary["domains"]["new"]["before"]["loss"]
+        assert before == pytest.approx(summary["unigram_entropy"], abs=0.5)
+    with pytest.raises(RunError, match="extend_vocab"):
+        starts(checkpoint, extend_vocab=6)
+    bare["model.final_norm.weight"] += 1.0
+    save_file(bare, checkpoint / "model.safetensors", metadata={"format": "pt"})
+    with pytest.raises(RunError, match="sha256"):
+        starts(checkpoint)
+
+
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"recipes": ("tiny",)}, "base"),
+        ({"task": {}}, "task"),
+        ({"primary": "loss"}, "primary"),
+        ({"pairs": "pairs.jsonl"}, "pairs"),
+        ({"rates": (0.15, 0.3)}, "rates"),
+        ({"data": "prepared"}, "prepared"),
+        ({"from_": None, "recipes": ("random", "span"), "base": None}, "from_"),
+        ({"extend_vocab": 0}, "extend_vocab"),
+        ({"from_": "nowhere"}, "nowhere"),
+    ],
+)
+def test_starts_that_cannot_be(
+    changes: dict[str, Any], named: str,
+    starts: Callable[..., dict[str, Any]], checkpoint: Path, data_folder: Path, tmp_path: Path,
+) -> None:  # fmt: skip
+    if "data" in changes:
+        changes = {"data": data_folder}
+    with pytest.raises(UnmaskError) as caught:
+        starts(checkpoint, **changes)
+    assert named in f"{caught.value} {caught.value.options}"
+    assert not (tmp_path / "out").exists()
 
 
 RATES = "training.learning_rate=0.001..0.02"

@@ -328,10 +328,12 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
         [mine, *_], [theirs, *_] = read_parameters(function), read_parameters(command.function)
         options = {mine if name == theirs else name: value for name, value in options.items()}
         for name in options.keys() - read_parameters(function).keys():
-            raise SettingsError(f"--{name} means nothing {'with' if flags[flag] else 'without'} --{flag}; leave it out")
+            spelled = OPTION_NAMES.get(name, name).replace("_", "-")
+            way = "with" if flags[flag] else "without"
+            raise SettingsError(f"--{spelled} means nothing {way} --{flag}; leave it out")
         if flags[flag]:
-            if len(options[mine]) != 1:
-                raise SettingsError(f"--{flag} takes one {mine}, not {len(options[mine])}")
+            if len(names := options.get(mine, [])) != 1:
+                raise SettingsError(f"--{flag} takes one {mine}, not {len(names)}")
             options[mine] = options[mine][0]
     if flags["dry_run"]:
         function = str(command.dry_run)

@@ -2,6 +2,8 @@
 
     OUT/compare.json     what was compared, and the verdicts so far; a folder with it holds a comparison
         data/            the text, prepared once for all, unless the data is prepared
+        start/           of `--from`: the model with new words, which are looked for once
+        data-NAME/       of `--from`: the text by the vocabulary of another start
         runs/NAME-SEED/  the runs; evaluation.json in each holds its figures or why it failed, and is written last
         report.html      all of it for the eye, with the curves of the runs
         result.json      figures, differences and the verdict
@@ -14,6 +16,11 @@ changed.
 One figure decides, and is named before the first run, as the number of seeds is. A verdict on figures that were not
 judged before is another look, and each look widens the intervals (`unmask.measure.uncertainty`). Runs that are no
 better than word frequencies are not judged.
+
+`--from MODEL` compares four ways to begin a task ("Should I pretrain at all?"). They are recipes as well: `scratch`,
+then `continued` and `new-words`, which have a checkpoint ([start]), each with a vocabulary of its own; and `as-is`,
+which trains for no step: the model itself is fine-tuned. Held-out losses of different vocabularies do not compare, so
+the task decides, and nothing else is measured.
 """
 
 from __future__ import annotations
@@ -22,9 +29,10 @@ import hashlib
 import json
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Literal
 
 from unmask.commands.evaluate import check_rates, evaluate, score
@@ -32,9 +40,9 @@ from unmask.commands.finetune import examples_given, finetune, settings_of
 from unmask.commands.finetune_run import class_weights, read_files, selecting_metric
 from unmask.commands.masking_tables import named_lexicon
 from unmask.commands.pretrain import pretrain
-from unmask.commands.recipe import Recipe, requested_recipe
+from unmask.commands.recipe import Recipe, find_checkpoint, requested_recipe
 from unmask.commands.recipe_files import Overrides, as_overrides
-from unmask.commands.run_data import check_data, check_tokenizer, is_prepared, prepare_by
+from unmask.commands.run_data import begin_from_checkpoint, check_data, check_tokenizer, is_prepared, prepare_by
 from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError
 from unmask.core.files import (
     ClaimedFolder,
@@ -45,6 +53,7 @@ from unmask.core.files import (
     write_atomically,
     write_object,
 )
+from unmask.core.hub import lasting_name
 from unmask.core.interruption import GOES_ON, Interrupted
 from unmask.core.public import public
 from unmask.core.remote import refused
@@ -75,6 +84,9 @@ FIGURES: dict[str, str] = {
     "task_error": "error on the task",
 }
 EVALUATION = "evaluation.json"
+RATES = (0.15,)
+SCRATCH, CONTINUED, NEW_WORDS, AS_IS = STARTS = ("scratch", "continued", "new-words", "as-is")
+NUM_NEW_WORDS = 1_000
 
 
 class Comparison(Result):
@@ -92,6 +104,9 @@ class Comparison(Result):
     # By recipe; with `failed`, the reason, in place of figures; `on_plateau` where the loss on held-out text is no
     # lower than that of word frequencies alone. Two recipes that only have such runs are not judged.
     runs: dict[str, list[dict[str, Any]]]
+    # By recipe means over its runs, where there is a task: `pretraining_minutes` (None: it trains for no step) and
+    # `finetuning_minutes`, both of training alone, and `num_parameters` of the encoder without a head.
+    costs: dict[str, dict[str, float | None]]
 
     def shown(self) -> Iterator[Shown]:
         def cell(estimate: dict[str, Any] | None) -> str:
@@ -100,11 +115,21 @@ class Comparison(Result):
             interval = "" if estimate["interval"] is None else " ({:.3f} to {:.3f})".format(*estimate["interval"])
             return f"{estimate['mean']:.3f}{interval}"
 
-        # Recipes' own intervals do not distinguish them: the verdict is on paired differences over seeds.
+        def cost(of_recipe: Mapping[str, float | None], name: str, form: str) -> str:
+            return "-" if (value := of_recipe[name]) is None else f"{value:{form}}"
+
+        # Recipes' own intervals do not distinguish them: the verdict is on paired differences over seeds. The loss has
+        # its column where it is not measured, too.
         by_figure = self.by_figure
-        heads = (f">{figure.replace('_', ' ')} (95 %, over seeds)" for figure in by_figure)
-        names = dict.fromkeys(name for judged in by_figure.values() for name in judged["recipes"])
-        rows = [(name, *(cell(judged["recipes"].get(name)) for judged in by_figure.values())) for name in names]
+        estimates = {figure: judged["recipes"] for figure, judged in by_figure.items()}
+        estimates.setdefault("loss", {})
+        heads = [f">{figure.replace('_', ' ')} (95 %, over seeds)" for figure in estimates]
+        names = dict.fromkeys(name for of_figure in estimates.values() for name in of_figure)
+        rows = [(name, *(cell(of_figure.get(name)) for of_figure in estimates.values())) for name in names]
+        forms = {"pretraining_minutes": ".1f", "finetuning_minutes": ".1f", "num_parameters": ",.0f"}
+        if self.costs:
+            heads += [">pretraining, minutes", ">fine-tuning, minutes", ">parameters"]
+            rows = [(*row, *(cost(self.costs[row[0]], *form) for form in forms.items())) for row in rows]
         yield Sheet(("recipe", *heads), rows)
         rows = []
         for figure, judged in by_figure.items():
@@ -123,7 +148,7 @@ class Comparison(Result):
 
 @public
 def compare(  # noqa: PLR0913  (the options of the command line, each a name that users know)
-    recipes: Sequence[str],
+    recipes: Sequence[str] = (),
     *,
     data: str | Path | Sequence[str | Path],
     out: str | Path = "runs/compared",
@@ -131,7 +156,9 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     steps: int | None = None,
     seeds: int = SEEDS,
     base: str | None = None,
-    rates: Sequence[float] = (0.15,),
+    from_: str | Path | None = None,
+    extend_vocab: int | None = None,
+    rates: Sequence[float] = RATES,
     primary: Figure | None = None,
     pairs: str | Path | None = None,
     task: str | None = None,
@@ -144,13 +171,16 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     """Finds out which recipe or strategy is better on a text, at equal budgets, with intervals over seeds.
 
     Args:
-        recipes: Names of recipes, .toml files, or masking strategies, each on top of `base`.
+        recipes: Names of recipes, .toml files, or masking strategies, each on top of `base`. None with `from_`.
         data: Files, folders or patterns of text, or one prepared folder.
         out: Folder of the comparison; the same call goes on in it.
         minutes: Minutes of training of each run.
         steps: Steps of each run, instead of minutes.
         seeds: Runs of each recipe.
-        base: Recipe under strategies. By default tiny.
+        base: Recipe under strategies, and of the start from scratch. By default tiny.
+        from_: Should I pretrain at all? Compare, by a task, models trained from scratch, this model continued on the
+            text, continued with new words, and as it is.
+        extend_vocab: With a model to begin with: how many new words. By default 1,000.
         rates: Shares of hidden tokens at which all are measured; the loss is that of the first.
         primary: The figure that decides. By default the task's error where there is a task, else the loss.
         pairs: Minimal pairs in BLiMP's format.
@@ -169,8 +199,11 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     files = {"train": train, "validation": validation, "test": test}
     files = {name: str(file) for name, file in files.items() if file is not None}
     measured = {"pairs": None if pairs is None else str(pairs), "task": task, "files": files}
-    plan = run_plan(data, rates, settings, minutes=minutes, steps=steps, base=base, **measured)
+    start = {"from_": from_, "extend_vocab": extend_vocab}
+    plan = run_plan(data, rates, settings, minutes=minutes, steps=steps, base=base, **start, **measured)
     deciding = primary or ("loss" if task is None else "task_error")
+    if plan.from_ is not None:
+        recipes, plan = STARTS, _plan_of_starts(recipes, plan, deciding)
     labels = {name: Path(name).stem if name.endswith(".toml") else name for name in recipes}
     _check(labels, plan, deciding, number=len(recipes), seeds=seeds)
     refused(out, "a comparison")
@@ -183,6 +216,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
         state = read_state(folder)
         most_seeds = max(state.get("most_seeds", 0), seeds)
         write_object(root / STATE, {**state, "most_seeds": most_seeds})
+        ways = dict.fromkeys(recipes, (plan, prepared)) | _prepare_starts(root, plan, loaded, reporter)
 
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in recipes}
     for seed in range(seeds):
@@ -191,7 +225,8 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
             reporter.note(f"{name}, seed {seed}")
             run = root / "runs" / f"{labels[name]}-{seed}"
             try:
-                figures = measured_run(name, plan, seed=seed, data=prepared, folder=run, reporter=reporter)
+                own_plan, own_data = ways[name]
+                figures = measured_run(name, own_plan, seed=seed, data=own_data, folder=run, reporter=reporter)
             except (DivergedError, MemoryFullError) as error:  # written down, so that it is not made again
                 reporter.note(f"{name}, seed {seed} failed: {error} (remove {run} to try it again)")
                 figures = {"name": name, "seed": seed, "failed": str(error)}
@@ -215,24 +250,10 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
         )
     by_figure = _judged(deciding, values, look, items, runs)
     result = {"figure": deciding, "look": look, **by_figure[deciding], "by_figure": by_figure, "runs": runs}
-    comparison = Comparison(result)
-    metrics = {
-        name: [read_metrics(root / "runs" / f"{labels[name]}-{seed}" / "metrics.jsonl") for seed in range(seeds)]
-        for name in recipes
-    }
-    entropy = next((run["unigram_entropy"] for of in runs.values() for run in of if "unigram_entropy" in run), None)
-    plots = {figure: comparison_plot(of["recipes"], what=FIGURES[figure]) for figure, of in by_figure.items()}
-    write_shown(
-        root / "report.html",
-        f"unmask compare: {', '.join(recipes)}",
-        f"{', '.join(plan.data)}; seeds: {seeds}, each of {f'{steps:,} steps' if steps else f'{minutes:g} minutes'}",
-        [each for each in comparison.shown() if isinstance(each, Sheet)],
-        [("Curves", as_markup(comparison_curves(metrics, entropy), *plots.values()), None)],
-        remark=sentence(comparison.verdict),
-    )
-    write_atomically(root / "result.svg", plots[deciding])
-    write_atomically(root / "result.json", json.dumps(result, indent=1) + "\n")
-    return comparison
+    result["costs"] = {} if task is None else {name: _cost(of_recipe) for name, of_recipe in runs.items()}
+    budget = f"{steps:,} steps" if steps else f"{minutes:g} minutes"
+    folders = {name: [root / "runs" / f"{labels[name]}-{seed}" for seed in range(seeds)] for name in recipes}
+    return _written(root, result, folders, f"{', '.join(plan.data)}; seeds: {seeds}, each of {budget}")
 
 
 # ----------------------------------------
@@ -244,7 +265,7 @@ def _check(labels: Mapping[str, str], plan: RunPlan, deciding: str, *, number: i
         raise SettingsError("give two or more different recipes or strategies to compare")
     if len(set(labels.values())) < number:
         raise SettingsError("recipes are named by their files; rename one of those that are alike")
-    if plan.base is not None and not set(labels) & set(STRATEGIES):
+    if plan.base is not None and plan.from_ is None and not set(labels) & set(STRATEGIES):
         raise SettingsError("there is no masking strategy among what is compared; leave the base out", options=["base"])
     if seeds < 1:
         raise SettingsError(f"seeds: a number from 1 on, not {seeds}")
@@ -253,6 +274,89 @@ def _check(labels: Mapping[str, str], plan: RunPlan, deciding: str, *, number: i
     for figure, option in (("pairs_error", "pairs"), ("task_error", "task")):
         if deciding == figure and getattr(plan, option) is None:
             raise SettingsError(f"primary {figure}: there is no {option} option", options=[option])
+    if plan.extend_vocab is not None and plan.from_ is None:
+        raise SettingsError("new words are given to a model to begin with; name one", options=["from_"])
+
+
+def _written(root: Path, result: dict[str, Any], folders: Mapping[str, Sequence[Path]], about: str) -> Comparison:
+    """The result, with its page, plot and file; `folders` are of the runs by recipe."""
+    comparison = Comparison(result)
+    plots = {
+        figure: comparison_plot(of["recipes"], what=FIGURES[figure]) for figure, of in comparison.by_figure.items()
+    }
+    curves = []
+    if "loss" in plots:  # those of several vocabularies have no axis in common
+        metrics = {name: [read_metrics(run / "metrics.jsonl") for run in of] for name, of in folders.items()}
+        runs = [run for of_recipe in comparison.runs.values() for run in of_recipe]
+        entropy = next((run["unigram_entropy"] for run in runs if "unigram_entropy" in run), None)
+        curves.append(comparison_curves(metrics, entropy))
+    write_shown(
+        root / "report.html",
+        f"unmask compare: {', '.join(comparison.runs)}",
+        about,
+        [each for each in comparison.shown() if isinstance(each, Sheet)],
+        [("Curves", as_markup(*curves, *plots.values()), None)],
+        remark=sentence(comparison.verdict),
+    )
+    write_atomically(root / "result.svg", plots[comparison.figure])
+    write_atomically(root / "result.json", json.dumps(result, indent=1) + "\n")
+    return comparison
+
+
+def _plan_of_starts(recipes: Sequence[str], plan: RunPlan, deciding: str) -> RunPlan:
+    """The plan of `STARTS`, with a name of the model that always means the same."""
+    if recipes:
+        raise SettingsError(
+            f"a model to begin with is compared in {len(STARTS)} ways, and not with recipes; leave them out, or name "
+            f"{recipes[0]} as the recipe of the start from scratch",
+            options=["base"],
+        )
+    if plan.task is None:
+        raise SettingsError("ways to begin are judged by a task; give one", options=["task", "train"])
+    extra = {"primary": deciding != "task_error", "pairs": plan.pairs is not None, "rates": plan.rates != RATES}
+    if unused := [name for name, is_extra in extra.items() if is_extra]:
+        what = "starts have vocabularies of their own, and one is not pretrained: the task alone is measured"
+        raise SettingsError(f"{what}; leave this out", options=unused)
+    if is_prepared(plan.data) or any(map(is_stream, plan.data)):
+        raise SettingsError(f"{plan.data[0]}: each start has a vocabulary of its own; give files of text")
+    name = lasting_name(str(plan.from_), find_checkpoint(str(plan.from_)))
+    return replace(plan, from_=name, extend_vocab=NUM_NEW_WORDS if plan.extend_vocab is None else plan.extend_vocab)
+
+
+def _prepare_starts(
+    root: Path, plan: RunPlan, recipes: Mapping[str, Recipe], reporter: Reporter
+) -> dict[str, tuple[RunPlan, tuple[str, ...]]]:
+    """Of the starts that go on with a model, if any: what their runs do, and the text by their vocabulary.
+
+    New words are looked for once, in the folder's `start`, with which the runs then begin.
+    """
+    ways: dict[str, tuple[RunPlan, tuple[str, ...]]] = {}
+    for name in (CONTINUED, NEW_WORDS) if plan.from_ is not None else ():
+        data, recipe = root / f"data-{name}", recipes[name]
+        if name == NEW_WORDS:
+            recipe, notes = begin_from_checkpoint(plan.data, root / "start", data, recipe)
+            for line in notes:
+                reporter.note(line)
+            plan = replace(plan, from_=str(root / "start"), extend_vocab=None)
+        else:
+            recipe = recipe.model_copy(update={"tokenizer": _tokenizer_of(recipe)})
+        prepare_by(recipe, plan.data, data, reporter)
+        ways[name] = plan, (str(data),)
+    return ways
+
+
+def _cost(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """What a recipe's runs took on the average; what no run has is None."""
+
+    def mean(name: str, unit: float = 1.0) -> float | None:
+        values = [run[name] / unit for run in runs if run.get(name) is not None]
+        return fmean(values) if values else None
+
+    return {
+        "pretraining_minutes": mean("pretraining_seconds", 60.0),
+        "finetuning_minutes": mean("finetuning_seconds", 60.0),
+        "num_parameters": mean("num_parameters"),
+    }
 
 
 def _look(
@@ -340,16 +444,27 @@ class RunPlan:
     pairs: str | None = None
     task: str | None = None
     files: dict[str, Any] = field(default_factory=dict)
+    from_: str | None = None  # the checkpoint of `STARTS`
+    extend_vocab: int | None = None
 
     @property
     def of_finetuning(self) -> tuple[str, ...]:
         return tuple(setting for setting in self.settings if setting.startswith("finetune."))
 
     def options(self, name: str, *, seed: int, overrides: Sequence[str] = ()) -> dict[str, Any]:
-        """Options of `pretrain` for a run of a recipe or a masking strategy, with overrides of this run alone."""
-        is_strategy = name in STRATEGIES
+        """Options of `pretrain` for a run of a recipe, a masking strategy or a start, with overrides of this run alone.
+
+        Those of `as-is` make the recipe by which the checkpoint is checked, and no run.
+        """
+        is_strategy, start = name in STRATEGIES, {}
+        recipe = self.base if is_strategy else name
+        if self.from_ is not None:
+            recipe = self.base if name == SCRATCH else None
+        if self.from_ is not None and name != SCRATCH:
+            start = {"from_": self.from_, "extend_vocab": self.extend_vocab if name == NEW_WORDS else None}
         return {
-            "recipe": self.base if is_strategy else name,
+            **start,
+            "recipe": recipe,
             "strategy": name if is_strategy else None,
             "minutes": self.minutes,
             "steps": self.steps,
@@ -445,26 +560,31 @@ def measured_run(
     They are written into its folder last: those of `evaluate`, with `name`, `seed`, the summary's `steps`,
     `unigram_entropy` and `on_plateau`, and, where they are measured, `pairs_error` and `task_error` (1 - the task's
     metric on the test file, else on the validation file; or the metric itself where less of it is better) with
-    `task_metric` and `task_measured_on`.
+    `task_metric`, `task_measured_on`, `pretraining_seconds`, `finetuning_seconds` and `num_parameters`. A start is not
+    evaluated, and `as-is` not pretrained.
     """
     file = folder / EVALUATION
     if not file.is_file():
-        options = plan.options(name, seed=seed, overrides=overrides)
-        try:
-            run = pretrain(data, out=folder, resume=True, reporter=reporter, **options)
-        except Interrupted as error:  # the run's own text says how it goes on by itself
-            raise Interrupted(error.signum, f"stopped; {GOES_ON}") from error
-        model = load(run.folder / "model")
-        model.to(choose_device())
-        figures = evaluate(model, data, rates=plan.rates, pseudo_tokens=0, notify=reporter.notify)
-        content = {"name": name, "seed": seed, **figures.to_dict()}
-        content |= {key: run.summary[key] for key in ("steps", "unigram_entropy", "on_plateau")}
-        if plan.pairs is not None:
-            content["pairs_error"] = 1.0 - score(model, plan.pairs, notify=reporter.notify)["accuracy"]
-        if plan.task is not None:
-            tuned = run.folder / "finetuned"
+        content: dict[str, Any] = {"name": name, "seed": seed}
+        source, seconds = plan.from_, None
+        if plan.from_ is None or name != AS_IS:
+            options = plan.options(name, seed=seed, overrides=overrides)
+            try:
+                run = pretrain(data, out=folder, resume=True, reporter=reporter, **options)
+            except Interrupted as error:  # the run's own text says how it goes on by itself
+                raise Interrupted(error.signum, f"stopped; {GOES_ON}") from error
+            source, seconds = str(run.folder / "model"), run.summary["seconds"]
+            if plan.from_ is None:
+                model = load(source)
+                model.to(choose_device())
+                content |= evaluate(model, data, rates=plan.rates, pseudo_tokens=0, notify=reporter.notify).to_dict()
+            content |= {key: run.summary[key] for key in ("steps", "unigram_entropy", "on_plateau")}
+            if plan.pairs is not None:
+                content["pairs_error"] = 1.0 - score(model, plan.pairs, notify=reporter.notify)["accuracy"]
+        if plan.task is not None and source is not None:
+            tuned = folder / "finetuned"
             summary = finetune(
-                run.folder / "model",
+                source,
                 task=plan.task,
                 **plan.files,
                 out=tuned,
@@ -477,7 +597,9 @@ def measured_run(
             metric, measured_on = summary["metric"], "test" if "test" in plan.files else "validation"
             value = summary["test_mean" if measured_on == "test" else "mean"][metric]
             content["task_error"] = value if value is None or metric in LOWER_IS_BETTER else 1.0 - value
-            content |= {"task_metric": metric, "task_measured_on": measured_on}
+            content |= {"task_metric": metric, "task_measured_on": measured_on, "pretraining_seconds": seconds}
+            content["finetuning_seconds"] = sum(each["seconds"] for each in summary["seeds"])
+            content["num_parameters"] = summary["num_parameters"]
         write_object(file, content)
     return read_object(file, "take it away, and the same command measures the run again", is_sealed=True)
 
@@ -491,7 +613,7 @@ def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str
     And of how many items figures are shares, by the figure: of tags an item is a word, of entities a word that is in
     one, and with several seeds of fine-tuning each counts as often as it is judged.
     """
-    hashes, items = _hash_text(recipes, plan.data), dict[str, int]()
+    hashes, items = _hash_text(recipes, plan), dict[str, int]()
     lexicons = {path for recipe in recipes.values() if (path := named_lexicon(recipe.masking)) is not None}
     hashes |= {str(path): load_lexicon(path).fingerprint for path in lexicons}
     if plan.pairs is not None:
@@ -525,11 +647,12 @@ def _check_pairs_fit(recipes: Mapping[str, Recipe], plan: RunPlan, data: Sequenc
     check_lengths(read_pairs(Path(plan.pairs)), load_tokenizer(Path(data[0]) / "tokenizer"), longest=min(lengths))
 
 
-def _hash_text(recipes: Mapping[str, Recipe], data: Sequence[str]) -> dict[str, str]:
+def _hash_text(recipes: Mapping[str, Recipe], plan: RunPlan) -> dict[str, str]:
     """A hash of each file of text, or of the prepared data, which must fit all recipes."""
+    data, are_starts = plan.data, plan.from_ is not None  # starts have tokenizers of their own
     manifest = load_manifest(Path(data[0])) if is_prepared(data) else None
     for name, recipe in recipes.items():
-        if recipe.start is not None and recipe.start.extend_vocab is not None:
+        if recipe.start is not None and recipe.start.extend_vocab is not None and not are_starts:
             raise SettingsError(
                 f"{name}: start.extend_vocab gives each run a tokenizer of its own, but compared runs share one; add "
                 f"the words before (unmask pretrain TEXT --from {typed(recipe.start.checkpoint)} --extend-vocab "
@@ -544,7 +667,7 @@ def _hash_text(recipes: Mapping[str, Recipe], data: Sequence[str]) -> dict[str, 
     (first_name, first), *others = recipes.items()
     for name, recipe in others:  # text is prepared once for all
         one, other = _tokenizer_of(first), _tokenizer_of(recipe)
-        same_tokenizer = one == other
+        same_tokenizer = are_starts or one == other
         if not same_tokenizer and one.path is not None and other.path is not None:
             same_tokenizer = load_tokenizer(one.path).fingerprint == load_tokenizer(other.path).fingerprint
         is_same = {

@@ -363,7 +363,9 @@ def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Itera
     facts: dict[str, Any] = {
         "checkpoint": name,
         "sha256": settings.sha256,
-        "new_head": not has_prediction_head(folder, config.layout),
+        # The head of a start that was made before is as new as it was there.
+        "new_head": not has_prediction_head(folder, config.layout)
+        or ((folder / FACTS).is_file() and start_facts(folder)["new_head"]),
         "sentence_encoder": (folder / MODULES).is_file(),
         "base_models": base_models(name, folder),
         "positions": None,

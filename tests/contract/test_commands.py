@@ -65,7 +65,13 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "score": ("score {model} {samples}/minimal.jsonl", "accuracy pairs phenomena"),
     "compare": (
         "compare random span --data {data} --steps 2 --seeds 2 --out {out}/compared {small}",
-        "figure recipes differences confidence verdict by_figure runs",
+        "figure recipes differences confidence verdict by_figure runs costs",
+    ),
+    "compare, from": (
+        "compare --from {model} --extend-vocab 2 --task classify --train {samples}/classify.jsonl "
+        "--validation {samples}/classify.jsonl --data {samples}/corpus.txt --steps 1 --seeds 1 --out {out}/starts "
+        "--set training.batch_tokens=512 --set finetune.epochs=1",
+        "figure recipes differences confidence verdict by_figure runs costs",
     ),
     "compare, tune": (
         "compare tiny --tune --trials 2 --search training.learning_rate=0.001..0.01 --data {data} --steps 2 "
@@ -121,7 +127,8 @@ OPTIONS = {  # that scripts rely on
     "evaluate": "--rates --masks --max-tokens --pseudo-tokens --column --strict",
     "finetune": "--task --train --validation --test --out --text --second --label --seeds --seed --max-length --resume",
     "embedder": "--out --minutes --steps --pairs --sparse --seed --resume --overwrite",
-    "compare": "--data --out --minutes --steps --seeds --base --rates --pairs --task --tune --trials --search",
+    "compare": "--data --out --minutes --steps --seeds --base --rates --pairs --task --tune --trials --search --from "
+    "--extend-vocab",
 }
 
 

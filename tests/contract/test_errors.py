@@ -221,6 +221,7 @@ TRAINING: dict[str, Case] = {
     "no model": ("ModelError", "nowhere", lambda p: pretrain(p, from_=p.broken / "nowhere")),
     "a damaged model": ("ModelError", "model.safetensors", lambda p: pretrain(p, from_=p.broken / "cut_weights")),
     "one recipe": ("SettingsError", "", lambda p: unmask.compare(["random"], data=p.data, out=p.out, steps=1)),
+    "no recipe": ("SettingsError", "", lambda p: unmask.compare(data=p.data, out=p.out, steps=1)),
     "a recipe to compare": (
         "SettingsError", "nonsense", lambda p: unmask.compare(["random", "nonsense"], data=p.data, out=p.out, steps=1)
     ),

@@ -171,7 +171,8 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     """Finds out which recipe or strategy is better on a text, at equal budgets, with intervals over seeds.
 
     Args:
-        recipes: Names of recipes, .toml files, or masking strategies, each on top of `base`. None with `from_`.
+        recipes: Names of recipes, .toml files, or masking strategies, each on top of `base`. None with a model
+            to begin with.
         data: Files, folders or patterns of text, or one prepared folder.
         out: Folder of the comparison; the same call goes on in it.
         minutes: Minutes of training of each run.

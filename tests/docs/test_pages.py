@@ -107,7 +107,7 @@ def test_every_command_runs(
         elif command[0] == "pretrain":
             arguments += ["--steps", "2"]
         if command[0] == "compare":
-            arguments[arguments.index("--trials") + 1] = "1"
+            arguments += ["--trials", "1"] if "--tune" in arguments else ["--seeds", "1", "--set", "finetune.epochs=1"]
         arguments += SMALLER.get(command[0], [])
         if command[0] == "export":  # takes long, and pages show it more than once: then only the folder is another
             out = arguments.pop(arguments.index("--out") + 1)

@@ -1,0 +1,110 @@
+r"""Should I pretrain at all? A task of technical prose, and the table of comparisons of a model's starts.
+
+    python benchmarks/starts.py kinds cpp_docs_prose.txt.gz --out kinds
+    python benchmarks/starts.py table docs=runs/starts-docs sentiment=runs/starts-sentiment --table docs/results.md
+
+`kinds` makes a task of Microsoft's documentation of C++, which has no labels of its own: is a page that of a class, of
+an error or of a warning, or one that shows how to do something? Its title says it, and a line of the page is to tell it
+without the title: the longest one of 40 to 300 letters. Pages are shared out by a hash of their title. `text.txt` is
+what to pretrain on: the documentation without the pages that are measured, whose titles would tell.
+
+`table` writes what `unmask compare --from` left in folders (docs/results.md has the commands): a row a start, with the
+task's error over seeds and what the start cost. It is made where the comparisons were, on the day that they ended.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from tables import with_half, write_table
+
+from unmask.data.reading import open_bytes
+
+KINDS = {
+    "class": r" Class$",
+    "error": r"^(Compiler|Fatal|Linker Tools|ML Nonfatal|NMAKE Fatal) Error",
+    "warning": r"^(Compiler|Linker Tools) Warning",
+    "how to": r"^How to:",
+}
+LETTERS = range(40, 301)
+
+
+def examples(pages: Iterable[str]) -> Iterator[tuple[str, str, str]]:
+    """Pages with their kind and line, where they have both; a line of several pages is the first's."""
+    seen = set()
+    for page in pages:
+        title, *lines = page.split("\n")
+        kind = next((kind for kind, pattern in KINDS.items() if re.search(pattern, title)), None)
+        line = max((line for line in lines if len(line) in LETTERS and "\t" not in line), key=len, default=None)
+        if kind is not None and line is not None and line not in seen:
+            seen.add(line)
+            yield page, kind, line
+
+
+def part_of(page: str) -> str:
+    """By its title: seven of ten pages are learned from, one chooses the epoch, two are measured."""
+    share = int.from_bytes(hashlib.sha256(page.partition("\n")[0].encode()).digest()[:4]) / 2**32
+    return "train" if share < 0.7 else "dev" if share < 0.8 else "test"
+
+
+def write_kinds(text: Path, out: Path) -> None:
+    with open_bytes(text) as file:
+        pages = [page.strip() for page in re.split(r"\n\s*\n", file.read().decode())]
+    rows: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
+    measured = set()
+    for page, kind, line in examples(pages):
+        rows[part_of(page)].append(f"{line}\t{kind}\n")
+        if part_of(page) != "train":
+            measured.add(page)
+    out.mkdir(parents=True, exist_ok=True)
+    for part, lines in rows.items():
+        (out / f"{part}.tsv").write_text("text\tlabel\n" + "".join(lines), encoding="utf-8")
+        print(f"{out / part}.tsv: {len(lines):,} lines")
+    (out / "text.txt").write_text("\n\n".join(page for page in pages if page not in measured) + "\n", encoding="utf-8")
+
+
+def table(results: dict[str, dict[str, Any]]) -> list[str]:
+    """The table, and the verdict on each task."""
+    lines = [
+        "| task | start | error, % (± 95 %, over seeds) | pretraining, minutes | fine-tuning, minutes | parameters |",
+        "| --- | --- | ---: | ---: | ---: | ---: |",
+    ]
+    for task, result in results.items():
+        for start, estimate in result["recipes"].items():
+            cost = result["costs"][start]
+            before = "-" if cost["pretraining_minutes"] is None else f"{cost['pretraining_minutes']:.1f}"
+            error = with_half([100.0 * value for value in estimate["values"]], ".1f")
+            minutes = f"{before} | {cost['finetuning_minutes']:.1f}"
+            lines.append(f"| {task} | {start} | {error} | {minutes} | {cost['num_parameters']:,.0f} |")
+    return [*lines, "", *(f"- {task}: {result['verdict']}." for task, result in results.items())]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    ways = parser.add_subparsers(required=True)
+    kinds = ways.add_parser("kinds")
+    kinds.add_argument("text", type=Path)
+    kinds.add_argument("--out", type=Path, required=True)
+    kinds.set_defaults(run=lambda o: write_kinds(o.text, o.out))
+    made = ways.add_parser("table")
+    made.add_argument("comparisons", nargs="+", metavar="NAME=FOLDER")
+    made.add_argument("--table", type=Path, required=True, help="the page with the marks <!-- starts -->")
+
+    def write(options: argparse.Namespace) -> None:
+        folders = dict(each.split("=", 1) for each in options.comparisons)
+        read = {name: json.loads((Path(folder) / "result.json").read_text()) for name, folder in folders.items()}
+        write_table(options.table, "starts", table(read))
+
+    made.set_defaults(run=write)
+    options = parser.parse_args()
+    options.run(options)
+
+
+if __name__ == "__main__":
+    main()

@@ -315,6 +315,7 @@ def test_starts_of_a_model_differ_in_what_they_begin_with(
     assert list(result["runs"]) == list(result["recipes"]) == ["scratch", "continued", "new-words", "as-is"]
     assert (result["figure"], list(result["by_figure"])) == ("task_error", ["task_error"]), "no loss is judged"
     assert len(result["differences"]) == 6
+    assert result["verdict"].endswith("; 3 of 3 runs are no better than word frequencies"), "one is not pretrained"
     own = load_tokenizer(checkpoint)
     tokenizers = {name: load_tokenizer(runs / f"{name}-0" / "model") for name in ("scratch", "continued", "new-words")}
     assert tokenizers["continued"].fingerprint == own.fingerprint != tokenizers["scratch"].fingerprint

@@ -407,7 +407,7 @@ def _judged(
     """
     stuck = {name: [run.get("on_plateau", False) for run in of if "failed" not in run] for name, of in runs.items()}
     unlearned = {name for name, of_recipe in stuck.items() if all(of_recipe)}
-    every = [each for of_recipe in stuck.values() for each in of_recipe]
+    every = [run["on_plateau"] for of_recipe in runs.values() for run in of_recipe if "on_plateau" in run]
     verdict = f"no difference shown: no run has a value of {FIGURES[deciding]}"
     none = {"recipes": {}, "differences": [], "confidence": 1.0 - error_of_look(look), "verdict": verdict}
     judged: dict[str, dict[str, Any]] = {} if deciding in values else {deciding: {**none, "exploratory": False}}

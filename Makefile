@@ -5,6 +5,7 @@
 # make bench TEXT=FILE   throughput of training and masking against transformers; half an hour, alone on the machine
 # make bench-rest TEXT=FILE   preparation, inference, search, training at 12x768; alone on the machine
 # make bench-long TEXT=FILE   how good a model is after the same time as others; an hour, alone on the machine
+# make record BOOKS=FOLDER PAIRS=BLIMP   the speed record of docs/record.md; seven hours, alone on the machine
 # make release-check TEXT=FILE   every strategy: audited with every kind of tokenizer, and trained; about an hour
 # make gpu   on a machine with a GPU: proves, profiles, measures and trains; 25 minutes, goes on when stopped
 # make gpu-wheels   what make gpu may lack there, into .wheels
@@ -21,7 +22,7 @@ BIN := $(VENV)/bin
 endif
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all lint types check bench bench-rest bench-long release-check strategies fuzz torture gpu gpu-wheels clean
+.PHONY: demo test test-all lint types check bench bench-rest bench-long record release-check strategies fuzz torture gpu gpu-wheels clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -75,6 +76,10 @@ bench-long: $(VENV)/.dev
 	$(BIN)/python benchmarks/time_to_loss.py "$(TEXT)" --results runs/time_to_loss.jsonl --minutes 2 \
 		--table docs/benchmarks.md --picture docs/pictures/time_to_loss.svg
 	$(BIN)/python benchmarks/characters.py --table docs/benchmarks.md --picture docs/pictures/characters.svg
+
+record: $(VENV)/.dev
+	@test -n "$(BOOKS)" -a -n "$(PAIRS)" || { echo "make record BOOKS=FOLDER PAIRS=BLIMP: see docs/record.md"; exit 2; }
+	$(BIN)/python benchmarks/record.py "$(BOOKS)" --pairs "$(PAIRS)" --table docs/record.md $(OPTIONS)
 
 release-check: $(VENV)/.dev
 	@test -n "$(TEXT)" || { echo "make release-check TEXT=FILE: name some megabytes of text"; exit 2; }

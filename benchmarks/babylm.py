@@ -47,20 +47,13 @@ def count_words(texts: Sequence[Path]) -> int:
 
 
 def train(options: argparse.Namespace, seed: int) -> tuple[Path, dict[str, Any]]:
-    """Folder of the model of a seed, and what its training was."""
+    """Folder of the run of a seed, and what its training was."""
     out, files = options.out / f"seed-{seed}", files_of(options.texts)
-    run = unmask.pretrain(
-        [str(file) for file in files],
-        out=out,
-        recipe=options.recipe,
-        minutes=options.minutes,
-        seed=seed,
-        settings=options.set,
-        resume=(out / "recipe.toml").is_file(),
-    )
-    names = ("num_parameters", "vocab_size", "steps", "tokens_seen", "seconds", "validation_loss")
     facts = {"recipe": options.recipe, "minutes": options.minutes, "settings": options.set, "seed": seed}
-    return out / "model", {**facts, "words": count_words(files), **{name: run.summary[name] for name in names}}
+    resume = (out / "recipe.toml").is_file()
+    run = unmask.pretrain([str(file) for file in files], out=out, resume=resume, **facts)
+    names = ("num_parameters", "vocab_size", "steps", "tokens_seen", "seconds", "validation_loss")
+    return out, {**facts, "words": count_words(files), **{name: run.summary[name] for name in names}}
 
 
 def scores(model: Path, tests: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
@@ -93,15 +86,12 @@ def table(entries: Sequence[Entry]) -> list[str]:
     return lines
 
 
-def trained(entries: Sequence[Entry]) -> list[str]:
-    """A line a training; none of a model that came from elsewhere."""
-    return [
+def trained(entry: Entry) -> str:
+    return (
         f"Seed {entry['seed']}: {entry['num_parameters']:,} parameters, vocabulary {entry['vocab_size']:,}; "
         f"{entry['words']:,} words of text; {entry['tokens_seen']:,} tokens seen in {entry['steps']:,} steps, "
         f"{entry['seconds'] / 60:.1f} minutes; held-out loss {entry['validation_loss']:.3f}."
-        for entry in entries
-        if "seed" in entry
-    ]
+    )
 
 
 def main() -> None:
@@ -128,7 +118,7 @@ def main() -> None:
         entries.append({**circumstances(), **facts, "scores": scores(model, tests)})
         if options.results:
             append_line(options.results, entries[-1])
-    lines = [*trained(entries), "", *table(entries)]
+    lines = [*(trained(entry) for entry in entries if "seed" in entry), "", *table(entries)]
     print(*lines, sep="\n")
     if options.table:
         write_table(options.table, "babylm", lines)

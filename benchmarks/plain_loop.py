@@ -1,28 +1,32 @@
-"""transformers' ModernBERT in the plain loop that a careful user writes, for time_to_loss.py.
+"""transformers' ModernBERT in the plain loop that a careful user writes, and in `Trainer`: peers of time_to_loss.py.
 
-It gets what is known to be good: bf16 by autocast, torch.compile, the faster way to compute attention, logits at hidden
-tokens alone, fused AdamW, clipped gradients, a learning rate that rises for a twentieth of the budget and then falls in
-a line to 0, and in training the masks that it is evaluated with: 15 % of the tokens, all shown as `[MASK]`. Its rows
-are those that ours trains on, whose documents see each other; no mask is made for the two of a hundred positions that
-are padding, neither in training nor in evaluation, since that would cost a seventh of the time.
+The loop gets what is known to be good: bf16 by autocast, torch.compile, the faster way to compute attention, logits at
+hidden tokens alone, fused AdamW, clipped gradients, a learning rate that rises for a twentieth of the budget and then
+falls in a line to 0, and in training the masks that it is evaluated with: 15 % of the tokens, all shown as `[MASK]`.
+Its rows are those that ours trains on, whose documents see each other; no mask is made for the two of a hundred
+positions that are padding, neither in training nor in evaluation, since that would cost a seventh of the time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, TextIO
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from trained import fast_tokenizer, modernbert
+from trained import LOADING, fast_tokenizer, modernbert, synchronize
 from turns import Turn
 
-from unmask.commands.run_data import open_prepared
+from unmask.commands.run_data import PreparedData, open_prepared
 from unmask.data.rows import Cursor, RowStream
+from unmask.measure.held_out import HeldOutSet
 
 PEERS = ("modernbert-adamw", "modernbert-muon")
+TRAINER = "trainer"
 # Of a step of 4,096 positions on one thread, median of 15 in alternation: eager 387 ms, compiled 244; sdpa 472 and 392.
 ATTENTION = "eager"
 RATE = 0.15
@@ -32,14 +36,17 @@ CLIP = 1.0
 WEIGHT_DECAY = {"modernbert-adamw": 0.01, "modernbert-muon": 0.1}  # torch's defaults
 WARM_STEPS = 2  # of a model that is thrown away: they compile
 
+Look = Callable[[Any], Sequence[float]]  # at a model: figures
+LookOf = Callable[[PreparedData], Look]
+
 
 def scale_at(progress: float) -> float:
     return min(progress / WARM_UP, (1.0 - progress) / (1.0 - WARM_UP))
 
 
-def new_model(tokenizer: Any, length: int, *, compiled: bool) -> Any:
+def new_model(tokenizer: Any, length: int, *, compiled: bool, size: Sequence[int] = (4, 256)) -> Any:
     """A model of 4 layers of 256; all layers attend globally, which is faster on CPUs than masks of local ones."""
-    model = modernbert(tokenizer, (4, 256), length, ATTENTION)
+    model = modernbert(tokenizer, (size[0], size[1]), length, ATTENTION)
     if compiled:
         model.model.compile()
     return model
@@ -74,37 +81,44 @@ def batches(input_ids_NS: Tensor, rows: int, seed: int) -> Iterator[Tensor]:
         yield from order[: len(order) // rows * rows].split(rows)
 
 
-def train_peer(work: Any, out: TextIO, marks: list[float], held_out: Callable[[Any], Any]) -> None:
-    """A peer's process: evaluated at `marks` (seconds) on what `held_out` makes of prepared data."""
+def read_text(work: Any) -> tuple[PreparedData, Any, Tensor, Tensor, Tensor]:
+    """The prepared data, its tokenizer, and of all rows of the training text ids, special tokens and lengths."""
     import transformers
 
     transformers.logging.set_verbosity_error()
     data = open_prepared(Path(work.data))
     tokenizer = fast_tokenizer(Path(work.data))
-    collator = transformers.DataCollatorForLanguageModeling(
-        tokenizer, mlm_probability=RATE, mask_replace_prob=1.0, random_replace_prob=0.0
-    )
-    rows: list[Tensor] = []  # all of the training text
+    rows: list[Tensor] = []
     for batch in RowStream(data.train, data.tokenizer, length=work.length, seed=work.seed).batches(Cursor(), 512):
         if batch.epoch:
             break
         rows.append(batch.rows.input_ids)
     input_ids_NS = torch.cat(rows)
     special_NS = torch.isin(input_ids_NS, torch.tensor(tokenizer.all_special_ids))
-    tokens_N = (~special_NS).sum(1)
+    return data, tokenizer, input_ids_NS, special_NS, (~special_NS).sum(1)
+
+
+def train_peer(work: Any, out: TextIO, marks: list[float], look_of: LookOf) -> None:
+    """A peer's process, which is looked at at `marks` (seconds)."""
+    import transformers
+
+    data, tokenizer, input_ids_NS, special_NS, tokens_N = read_text(work)
+    collator = transformers.DataCollatorForLanguageModeling(
+        tokenizer, mlm_probability=RATE, mask_replace_prob=1.0, random_replace_prob=0.0
+    )
 
     def begin() -> tuple[Any, Callable[[float], int]]:
         """A new model, and a function that makes a step of it at a progress and returns the tokens that it read."""
         transformers.set_seed(work.seed)
-        model = new_model(tokenizer, work.length, compiled=work.compiled)
+        model = new_model(tokenizer, work.length, compiled=work.compiled, size=work.size).to(work.device)
         optimizers = new_optimizers(work.system, model, work.learning_rate)
         chosen = batches(input_ids_NS, max(1, work.batch_tokens // work.length), work.seed)
 
         def step(progress: float) -> int:
             at = next(chosen)
             ids, labels = collator.torch_mask_tokens(input_ids_NS[at], special_tokens_mask=special_NS[at])
-            with torch.autocast("cpu", dtype=torch.bfloat16):
-                loss = model(input_ids=ids, labels=labels).loss
+            with torch.autocast(work.device, dtype=torch.bfloat16):
+                loss = model(input_ids=ids.to(work.device), labels=labels.to(work.device)).loss
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), CLIP, foreach=True)
             for optimizer in optimizers:
@@ -120,27 +134,63 @@ def train_peer(work: Any, out: TextIO, marks: list[float], held_out: Callable[[A
     for _ in range(WARM_STEPS):
         step(0.5)
     model, step = begin()
-    evaluated = held_out(data)
-
-    @torch.no_grad()
-    def evaluate() -> tuple[float, float]:
-        """Loss and accuracy in the training's precision, rows attended to as in the training."""
-        model.eval()
-        losses, right = [], 0
-        # What is compiled is compiled for the rows of a step.
-        with torch.compiler.set_stance("force_eager"), torch.autocast("cpu", dtype=torch.bfloat16):
-            for _, masked in evaluated.batches:
-                labels = masked.labels.where(masked.labels >= 0, -100)
-                logits = model(input_ids=masked.input_ids, labels=labels).logits.float()  # at hidden tokens
-                targets = masked.labels[masked.labels >= 0]
-                losses.append(functional.cross_entropy(logits, targets, reduction="none").double())
-                right += int((logits.argmax(-1) == targets).sum())
-        model.train()
-        joined = torch.cat(losses)
-        return float(joined.mean()), right / len(joined)
-
-    turn = Turn(out, evaluate, marks)
+    turn = Turn(out, partial(look_of(data), model), marks, settle=partial(synchronize, work.device))
     turn.begin(parameters=model.num_parameters(), compiled=work.compiled, attention=ATTENTION)
     while (progress := turn.now() / (work.minutes * 60.0)) < 1.0:
         turn.step(step(max(progress, BEGINNING)))
     turn.end()
+
+
+@torch.no_grad()
+def held_out_figures(evaluated: HeldOutSet, model: Any) -> tuple[float, float]:
+    """Loss and accuracy of a peer in the training's precision, rows attended to as in the training."""
+    model.eval()
+    losses, right = [], 0
+    # What is compiled is compiled for the rows of a step.
+    with torch.compiler.set_stance("force_eager"), torch.autocast("cpu", dtype=torch.bfloat16):
+        for _, masked in evaluated.batches:
+            labels = masked.labels.where(masked.labels >= 0, -100)
+            logits = model(input_ids=masked.input_ids, labels=labels).logits.float()  # at hidden tokens
+            targets = masked.labels[masked.labels >= 0]
+            losses.append(functional.cross_entropy(logits, targets, reduction="none").double())
+            right += int((logits.argmax(-1) == targets).sum())
+    model.train()
+    joined = torch.cat(losses)
+    return float(joined.mean()), right / len(joined)
+
+
+def train_by_trainer(work: Any, out: TextIO, marks: list[float], look_of: LookOf) -> None:
+    """`Trainer` with its own collator and optimizer, in bf16; its rate follows the budget as in the plain loop."""
+    import transformers
+
+    data, tokenizer, input_ids_NS, special_NS, tokens_N = read_text(work)
+    transformers.set_seed(work.seed)
+    model = new_model(tokenizer, work.length, compiled=False, size=work.size)
+    rows, budget = max(1, work.batch_tokens // work.length), work.minutes * 60.0
+    tokens = round(float(tokens_N.float().mean()) * rows)
+    turn = Turn(out, partial(look_of(data), model), marks, settle=partial(synchronize, work.device))
+
+    class Timed(transformers.TrainerCallback):
+        def on_train_begin(self, *_: Any, **__: Any) -> None:
+            turn.begin(parameters=model.num_parameters())
+
+        def on_step_begin(self, *_: Any, optimizer: Any, **__: Any) -> None:
+            for group in optimizer.param_groups:
+                group["lr"] = work.learning_rate * scale_at(min(max(turn.now() / budget, BEGINNING), 1.0))
+
+        def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+            turn.step(tokens)
+            control.should_training_stop = turn.now() >= budget
+
+        def on_train_end(self, *_: Any, **__: Any) -> None:
+            turn.end()
+
+    options = transformers.TrainingArguments(
+        output_dir=tempfile.gettempdir(), per_device_train_batch_size=rows, max_steps=1_000_000, seed=work.seed,
+        bf16=True, lr_scheduler_type="constant", remove_unused_columns=False, save_strategy="no",
+        logging_strategy="no", report_to=[], disable_tqdm=True, use_cpu=work.device == "cpu", **LOADING[work.device],
+    )  # fmt: skip
+    columns = zip(input_ids_NS.long(), special_NS.long(), strict=True)
+    dataset = [{"input_ids": ids, "special_tokens_mask": special} for ids, special in columns]
+    collator = transformers.DataCollatorForLanguageModeling(tokenizer, mlm_probability=RATE)
+    transformers.Trainer(model, options, train_dataset=dataset, data_collator=collator, callbacks=[Timed()]).train()

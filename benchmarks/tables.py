@@ -35,10 +35,12 @@ def write_table(
         here = circumstances()
         machine = here["processor"] if gpu is None else f"{gpu}, {here['processor']}"
         made = [f"{here['date']}, {describe({**here, 'processor': machine})}."]
-    # Without the folders that only this machine has.
-    words = [Path(word).name if Path(word).is_absolute() else word for word in [sys.executable, *sys.argv]]
-    command = " ".join(words)
-    replace_table(page, name, "\n".join(["```", command, "```", "", *made, "", *lines]))
+    replace_table(page, name, "\n".join(["```", command_line(), "```", "", *made, "", *lines]))
+
+
+def command_line() -> str:
+    """Of this process, without the folders that only this machine has."""
+    return " ".join(Path(word).name if Path(word).is_absolute() else word for word in [sys.executable, *sys.argv])
 
 
 def replace_table(page: Path, name: str, content: str) -> None:

@@ -25,22 +25,26 @@ import json
 import os
 import sys
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
 
 import torch
 from ours import assemble, prepare
-from plain_loop import PEERS, train_peer
+from plain_loop import PEERS, TRAINER, Look, LookOf, held_out_figures, train_by_trainer, train_peer
 from tables import append_line, circumstances, shown, with_half, write_table
+from trained import synchronize
 from turns import Ended, System, Turn, alternate, own_output
 
 from unmask.commands.recipe import load_recipe
-from unmask.commands.run_data import open_prepared
+from unmask.commands.run_data import PreparedData, open_prepared
 from unmask.core.errors import DivergedError
 from unmask.measure.held_out import HeldOutSet
+from unmask.model.encoder import MaskedLM
 
 OURS = "ours"
 SETTINGS = {"modernbert-adamw": (1024, 5e-4), "modernbert-muon": (2048, 7e-3), OURS: (4096, 7e-3)}
@@ -63,40 +67,51 @@ class Work(NamedTuple):
     threads: int = 2
     compiled: bool = True  # the peer's model
     length: int = 128
-    overrides: Sequence[str] = ()  # settings of ours, for tests
+    overrides: Sequence[str] = ()  # settings of ours
+    recipe: str = "tiny"  # of ours
+    size: Sequence[int] = (4, 256)  # of the peers: layers and width
+    device: str = "cpu"
+    held_out: Sequence[str] = ()  # paths of text and of minimal pairs that record.py measures
+    pairs: str = ""
 
+
+PATHS = ("data", "held_out", "pairs")  # that results leave out
 
 Entry = Mapping[str, Any]  # of a run: `work`, `steps`, `tokens`, `points` of (seconds, loss, accuracy)
 Runs = Mapping[str, Sequence[Entry]]  # of each system, by seed
 
 
-def serve(work: Work) -> None:
+def serve(work: Work, look_of: LookOf | None = None) -> None:
+    """A system's process, which is looked at at regular times: by its held-out loss, unless `look_of` says how."""
     os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes that are left waiting
     torch.set_num_threads(work.threads)
     out = own_output()
     marks = [work.minutes * 60.0 * number / LOOKS for number in range(1, LOOKS)]
 
-    def held_out(data: Any) -> HeldOutSet:
-        return HeldOutSet(data.validation, data.tokenizer, length=work.length, max_tokens=HELD_OUT_TOKENS)
+    def held_out(data: PreparedData) -> Look:
+        evaluated = HeldOutSet(data.validation, data.tokenizer, length=work.length, max_tokens=HELD_OUT_TOKENS)
+        return partial(own_figures if work.system == OURS else held_out_figures, evaluated)
 
+    train = {**dict.fromkeys(PEERS, train_peer), TRAINER: train_by_trainer, OURS: train_ours}[work.system]
     with suppress(Ended):
-        (train_peer if work.system in PEERS else train_ours)(work, out, marks, held_out)
+        train(work, out, marks, look_of or held_out)
 
 
-def train_ours(work: Work, out: Any, marks: list[float], held_out: Any) -> None:
+def own_figures(evaluated: HeldOutSet, model: MaskedLM) -> tuple[float, float]:
+    reached = evaluated.evaluate(model)
+    return reached.loss, reached.accuracy
+
+
+def train_ours(work: Work, out: Any, marks: list[float], look_of: LookOf) -> None:
     options = {f"training.{name}": getattr(work, name) for name in ("minutes", "seed", "batch_tokens", "learning_rate")}
-    recipe = load_recipe("tiny", options=options, overrides=tuple(work.overrides))
-    data = open_prepared(Path(work.data))
-    evaluated = held_out(data)
-    next(assemble(recipe, data, torch.device("cpu")).reports())  # has the loops compiled, once on a machine
-    training = assemble(recipe, data, torch.device("cpu"))
-    model = training.state.model
-
-    def evaluate() -> tuple[float, float]:
-        reached = evaluated.evaluate(model)
-        return reached.loss, reached.accuracy
-
-    turn = Turn(out, evaluate, marks)
+    recipe = load_recipe(work.recipe, options=options, overrides=tuple(work.overrides))
+    data, device = open_prepared(Path(work.data)), torch.device(work.device)
+    next(assemble(recipe, data, device).reports())  # has the loops compiled, once on a machine
+    began = time.perf_counter()
+    training = assemble(recipe, data, device)
+    model, spent = training.state.model, time.perf_counter() - began  # weights may begin from counts of the text
+    settle = partial(synchronize, work.device)
+    turn = Turn(out, partial(look_of(data), model), marks, settle=settle, seconds=spent)
     turn.begin(parameters=model.num_parameters, batch_tokens=training.settings.batch_tokens)
     with suppress(DivergedError):  # then the model is that of the step before, which its last look tells
         for report in training.reports(turn.now):
@@ -178,23 +193,24 @@ def draw(runs: Runs, path: Path) -> None:
     path.write_text(to_svg(figure), encoding="utf-8")
 
 
-def run(works: Sequence[Work], results: Path | None) -> dict[str, list[Entry]]:
-    """All runs of a seed side by side, in turn, one seed after the other."""
+def run(works: Sequence[Work], results: Path | None, script: str = __file__, **facts: Any) -> dict[str, list[Entry]]:
+    """All runs of a seed side by side, in turn, one seed after the other; each a process of a script. `facts` are added
+    to their results."""
     runs: dict[str, list[Entry]] = {}
     for seed in dict.fromkeys(work.seed for work in works):
         some = {work.system: work for work in works if work.seed == seed}
-        commands = [[sys.executable, __file__, "--serve", json.dumps(work._asdict())] for work in some.values()]
+        commands = [[sys.executable, script, "--serve", json.dumps(work._asdict())] for work in some.values()]
         systems = dict(zip(some, map(System, commands), strict=True))
         for name in alternate(systems, TURN):
             system = systems[name]
-            work = {key: value for key, value in some[name]._asdict().items() if key != "data"}
-            entry = {"work": work, **circumstances(), "facts": system.facts}
+            work = {key: value for key, value in some[name]._asdict().items() if key not in PATHS}
+            entry = {"work": work, **facts, **circumstances(), "facts": system.facts}
             entry |= {key: getattr(system, key) for key in ("seconds", "steps", "tokens", "points")}
             runs.setdefault(name, []).append(entry)
             if results is not None:
                 append_line(results, entry)
             system.close()
-    return {name: runs[name] for name in SETTINGS if name in runs}
+    return runs
 
 
 def main() -> None:

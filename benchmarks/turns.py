@@ -32,13 +32,24 @@ class Turn:
         out: Where the parent reads, from `own_output`.
         evaluate: Gives figures, such as (loss, accuracy); its time does not count.
         marks: Seconds at which it is called.
+        settle: Waits until the device has done what it was given; called before the clock is read.
+        seconds: Of training before the first step.
     """
 
-    def __init__(self, out: TextIO, evaluate: Callable[[], Sequence[float]], marks: Sequence[float]) -> None:
+    def __init__(
+        self,
+        out: TextIO,
+        evaluate: Callable[[], Sequence[float]],
+        marks: Sequence[float],
+        *,
+        settle: Callable[[], None] = lambda: None,
+        seconds: float = 0.0,
+    ) -> None:
         self._out, self._evaluate, self._marks = out, evaluate, deque(sorted(marks))
+        self._settle = settle
         self._recent: deque[float] = deque(maxlen=51)
         self._points: list[tuple[float, ...]] = []
-        self.seconds, self.steps, self.tokens = 0.0, 0, 0
+        self.seconds, self.steps, self.tokens = seconds, 0, 0
         self._until = 0.0
 
     def begin(self, **facts: Any) -> None:
@@ -52,6 +63,7 @@ class Turn:
 
     def step(self, tokens: int = 0) -> None:
         """A step has ended, which read so many tokens of text. Raises `Ended` where no further turn will come."""
+        self._settle()
         taken = time.perf_counter() - self._last
         self._recent.append(taken)
         self.seconds += min(taken, STALL * statistics.median(self._recent))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +40,7 @@ class FewSteps:
 
     latest: FewSteps
 
-    def __init__(self, out: object, evaluate: Any, marks: object) -> None:
+    def __init__(self, out: object, evaluate: Any, marks: object, **_: Any) -> None:
         self.evaluate, self.facts, self.tokens = evaluate, {}, []
         FewSteps.latest = self
 
@@ -57,13 +58,18 @@ class FewSteps:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["modernbert-adamw", "modernbert-muon", "ours"])
+@pytest.mark.parametrize("name", ["modernbert-adamw", "modernbert-muon", "trainer", "ours"])
 def test_a_system_learns(data_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     for module in (plain_loop, script):
         monkeypatch.setattr(module, "Turn", FewSteps)
     work = script.Work(str(data_folder), name, 0.1, 512, 5e-3, compiled=False, length=32, overrides=SMALL)
-    (script.train_ours if name == "ours" else plain_loop.train_peer)(
-        work, io.StringIO(), [], lambda data: HeldOutSet(data.validation, data.tokenizer, length=32, max_tokens=2000)
+    train = {"ours": script.train_ours, "trainer": plain_loop.train_by_trainer}.get(name, plain_loop.train_peer)
+    figures = script.own_figures if name == "ours" else plain_loop.held_out_figures
+    train(
+        work,
+        io.StringIO(),
+        [],
+        lambda data: partial(figures, HeldOutSet(data.validation, data.tokenizer, length=32, max_tokens=2000)),
     )
     turn = FewSteps.latest
     assert len(turn.tokens) >= 40

@@ -5,7 +5,7 @@
 # make bench TEXT=FILE   throughput of training and masking against transformers; half an hour, alone on the machine
 # make bench-rest TEXT=FILE   preparation, inference, search, training at 12x768; alone on the machine
 # make bench-long TEXT=FILE   how good a model is after the same time as others; an hour, alone on the machine
-# make record BOOKS=FOLDER PAIRS=BLIMP   the speed record of docs/record.md; seven hours, alone on the machine
+# make record BOOKS=FOLDER PAIRS=BLIMP   the speed record of docs/record.md; eight hours, alone on the machine
 # make release-check TEXT=FILE   every strategy: audited with every kind of tokenizer, and trained; about an hour
 # make gpu   on a machine with a GPU: proves, profiles, measures and trains; 25 minutes, goes on when stopped
 # make gpu-wheels   what make gpu may lack there, into .wheels

@@ -174,8 +174,8 @@ def train_by_trainer(work: Any, out: TextIO, marks: list[float], look_of: LookOf
         def on_train_begin(self, *_: Any, **__: Any) -> None:
             turn.begin(parameters=model.num_parameters())
 
-        def on_step_begin(self, *_: Any, optimizer: Any, **__: Any) -> None:
-            for group in optimizer.param_groups:
+        def on_step_begin(self, *_: Any, **of_trainer: Any) -> None:
+            for group in of_trainer["optimizer"].param_groups:
                 group["lr"] = work.learning_rate * scale_at(min(max(turn.now() / budget, BEGINNING), 1.0))
 
         def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:

@@ -4,13 +4,8 @@ r"""BabyLM: what a masked language model of ten million words knows of English, 
         [--seeds 0,1,2] [--recipe R] [--set section.key=value] [--out FOLDER] [--results FILE] [--table docs/babylm.md]
     python benchmarks/babylm.py --model RUN --pairs BLIMP ...
 
-TEXT is BabyLM's folder of .train files, or any text. A model is trained for each seed, by `unmask.pretrain`, in
-FOLDER/seed-SEED; a finished run is taken as it is, one that was stopped goes on. With `--model`, finished runs or
-folders of any masked language models are scored instead.
-
-A sentence's score is its pseudo-log-likelihood (Salazar et al. 2020), a sum over tokens; EWoK's targets are scored in
-their contexts, which are not. The figure of a test is the mean over its subsets, as in BabyLM's evaluation of 2025.
-Equal scores count one half here; there, the sentence that stands first wins, and that is the right one.
+TEXT is BabyLM's folder of .train files, or any text. A model is trained for each seed, in FOLDER/seed-SEED; a finished
+run is taken as it is, one that was stopped goes on. How tests are scored: docs/babylm.md.
 """
 
 from __future__ import annotations
@@ -28,6 +23,8 @@ from unmask.data.reading import open_bytes
 from unmask.data.sources import find_sources
 
 TESTS = {"pairs": "BLiMP", "supplement": "BLiMP supplement", "ewok": "EWoK"}  # by option
+
+FACTS = ("num_parameters", "vocab_size", "steps", "tokens_seen", "seconds", "validation_loss")  # of a training
 
 Entry = Mapping[str, Any]  # of a model: `scores` by test, each with `mean`, `ties` and `subsets`
 
@@ -52,8 +49,7 @@ def train(options: argparse.Namespace, seed: int) -> tuple[Path, dict[str, Any]]
     facts = {"recipe": options.recipe, "minutes": options.minutes, "settings": options.set, "seed": seed}
     resume = (out / "recipe.toml").is_file()
     run = unmask.pretrain([str(file) for file in files], out=out, resume=resume, **facts)
-    names = ("num_parameters", "vocab_size", "steps", "tokens_seen", "seconds", "validation_loss")
-    return out, {**facts, "words": count_words(files), **{name: run.summary[name] for name in names}}
+    return out, {**facts, "words": count_words(files), **{name: run.summary[name] for name in FACTS}}
 
 
 def scores(model: Path, tests: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
@@ -86,14 +82,6 @@ def table(entries: Sequence[Entry]) -> list[str]:
     return lines
 
 
-def trained(entry: Entry) -> str:
-    return (
-        f"Seed {entry['seed']}: {entry['num_parameters']:,} parameters, vocabulary {entry['vocab_size']:,}; "
-        f"{entry['words']:,} words of text; {entry['tokens_seen']:,} tokens seen in {entry['steps']:,} steps, "
-        f"{entry['seconds'] / 60:.1f} minutes; held-out loss {entry['validation_loss']:.3f}."
-    )
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", type=Path, nargs="*", help="BabyLM's folder, or any text")
@@ -118,7 +106,10 @@ def main() -> None:
         entries.append({**circumstances(), **facts, "scores": scores(model, tests)})
         if options.results:
             append_line(options.results, entries[-1])
-    lines = [*(trained(entry) for entry in entries if "seed" in entry), "", *table(entries)]
+    facts_of = [
+        [f"{name} {entry[name]:,}" for name in ("seed", "words", *FACTS)] for entry in entries if "seed" in entry
+    ]
+    lines = [*(f"- {', '.join(each).replace('_', ' ')}" for each in facts_of), "", *table(entries)]
     print(*lines, sep="\n")
     if options.table:
         write_table(options.table, "babylm", lines)

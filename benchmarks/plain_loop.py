@@ -18,7 +18,7 @@ from typing import Any, TextIO
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from trained import LOADING, fast_tokenizer, modernbert, synchronize
+from trained import LOADING, fast_tokenizer, modernbert
 from turns import Turn
 
 from unmask.commands.run_data import PreparedData, open_prepared
@@ -134,7 +134,7 @@ def train_peer(work: Any, out: TextIO, marks: list[float], look_of: LookOf) -> N
     for _ in range(WARM_STEPS):
         step(0.5)
     model, step = begin()
-    turn = Turn(out, partial(look_of(data), model), marks, settle=partial(synchronize, work.device))
+    turn = Turn(out, partial(look_of(data), model), marks, work.device)
     turn.begin(parameters=model.num_parameters(), compiled=work.compiled, attention=ATTENTION)
     while (progress := turn.now() / (work.minutes * 60.0)) < 1.0:
         turn.step(step(max(progress, BEGINNING)))
@@ -168,7 +168,7 @@ def train_by_trainer(work: Any, out: TextIO, marks: list[float], look_of: LookOf
     model = new_model(tokenizer, work.length, compiled=False, size=work.size)
     rows, budget = max(1, work.batch_tokens // work.length), work.minutes * 60.0
     tokens = round(float(tokens_N.float().mean()) * rows)
-    turn = Turn(out, partial(look_of(data), model), marks, settle=partial(synchronize, work.device))
+    turn = Turn(out, partial(look_of(data), model), marks, work.device)
 
     class Timed(transformers.TrainerCallback):
         def on_train_begin(self, *_: Any, **__: Any) -> None:

@@ -37,7 +37,6 @@ import torch
 from ours import assemble, prepare
 from plain_loop import PEERS, TRAINER, Look, LookOf, held_out_figures, train_by_trainer, train_peer
 from tables import append_line, circumstances, shown, with_half, write_table
-from trained import synchronize
 from turns import Ended, System, Turn, alternate, own_output
 
 from unmask.commands.recipe import load_recipe
@@ -109,9 +108,9 @@ def train_ours(work: Work, out: Any, marks: list[float], look_of: LookOf) -> Non
     next(assemble(recipe, data, device).reports())  # has the loops compiled, once on a machine
     began = time.perf_counter()
     training = assemble(recipe, data, device)
-    model, spent = training.state.model, time.perf_counter() - began  # weights may begin from counts of the text
-    settle = partial(synchronize, work.device)
-    turn = Turn(out, partial(look_of(data), model), marks, settle=settle, seconds=spent)
+    spent, model = time.perf_counter() - began, training.state.model
+    turn = Turn(out, partial(look_of(data), model), marks, work.device)
+    turn.seconds = spent  # weights may begin from counts of the text
     turn.begin(parameters=model.num_parameters, batch_tokens=training.settings.batch_tokens)
     with suppress(DivergedError):  # then the model is that of the step before, which its last look tells
         for report in training.reports(turn.now):

@@ -18,6 +18,8 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TextIO
 
+import torch
+
 STALL = 3.0  # a step counts at most so many times the median of the latest ones: a stall of the machine is no training
 
 
@@ -32,24 +34,16 @@ class Turn:
         out: Where the parent reads, from `own_output`.
         evaluate: Gives figures, such as (loss, accuracy); its time does not count.
         marks: Seconds at which it is called.
-        settle: Waits until the device has done what it was given; called before the clock is read.
-        seconds: Of training before the first step.
+        device: That trains; a step has ended when it has done all that it was given.
     """
 
     def __init__(
-        self,
-        out: TextIO,
-        evaluate: Callable[[], Sequence[float]],
-        marks: Sequence[float],
-        *,
-        settle: Callable[[], None] = lambda: None,
-        seconds: float = 0.0,
+        self, out: TextIO, evaluate: Callable[[], Sequence[float]], marks: Sequence[float], device: str = "cpu"
     ) -> None:
-        self._out, self._evaluate, self._marks = out, evaluate, deque(sorted(marks))
-        self._settle = settle
+        self._out, self._evaluate, self._marks, self._device = out, evaluate, deque(sorted(marks)), device
         self._recent: deque[float] = deque(maxlen=51)
         self._points: list[tuple[float, ...]] = []
-        self.seconds, self.steps, self.tokens = seconds, 0, 0
+        self.seconds, self.steps, self.tokens = 0.0, 0, 0
         self._until = 0.0
 
     def begin(self, **facts: Any) -> None:
@@ -63,7 +57,8 @@ class Turn:
 
     def step(self, tokens: int = 0) -> None:
         """A step has ended, which read so many tokens of text. Raises `Ended` where no further turn will come."""
-        self._settle()
+        if self._device == "cuda":
+            torch.cuda.synchronize()
         taken = time.perf_counter() - self._last
         self._recent.append(taken)
         self.seconds += min(taken, STALL * statistics.median(self._recent))

@@ -40,7 +40,7 @@ class FewSteps:
 
     latest: FewSteps
 
-    def __init__(self, out: object, evaluate: Any, marks: object, **_: Any) -> None:
+    def __init__(self, out: object, evaluate: Any, marks: object, device: str) -> None:
         self.evaluate, self.facts, self.tokens = evaluate, {}, []
         FewSteps.latest = self
 

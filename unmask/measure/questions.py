@@ -201,14 +201,8 @@ def pseudo_log_likelihoods(
     scored = (lengths - skipped)[first]
     total = int(scored.sum())
     questions = chain.from_iterable(
-        one_by_one(
-            encoded[number].input_ids,
-            encoded[number].word_starts,
-            tokenizer,
-            form=form,
-            places=np.arange(skipped[number], lengths[number]),
-        )
-        for number in first.tolist()
+        one_by_one(tokens.input_ids, tokens.word_starts, tokenizer, form=form, places=np.arange(begin, length))
+        for tokens, begin, length in ((encoded[n], skipped[n], lengths[n]) for n in first.tolist())
     )
     losses = np.zeros(total)
     for number, answer in enumerate(ask(network, questions)):
@@ -282,8 +276,7 @@ def with_special(input_ids: NDArray[np.int32] | NDArray[np.int64], tokenizer: To
 # again with its halves exchanged.
 #
 # Source: Warstadt et al. 2020 (BLiMP: the benchmark of linguistic minimal pairs for English); Ivanova et al. 2024
-# (Elements of world knowledge), whose LogProbs compare two contexts of a sentence: here, as in BabyLM's evaluation of
-# 2025, two sentences of a context are compared.
+# (Elements of world knowledge), who compare contexts of a sentence: here, as in BabyLM's evaluation of 2025, sentences.
 
 _LINES = (".jsonl", ".ndjson", ".json")
 _TARS = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")

@@ -143,8 +143,8 @@ def main() -> None:
         work = Work(**json.loads(options.serve))
         serve(work, lambda _: partial(measure, work))
         return
-    if options.books is None or options.pairs is None:
-        parser.error("name the folder of the books, and --pairs")
+    if options.books is None or options.pairs is None or not set(options.systems.split(",")) <= {TRAINER, *SETTINGS}:
+        parser.error(f"name the folder of the books, and --pairs; systems are {TRAINER}, {', '.join(SETTINGS)}")
     track, (books, held_out) = TRACKS[options.track], check(options.books, options.pairs)
     data = options.out / "data"
     if not (data / "manifest.json").is_file():

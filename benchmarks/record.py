@@ -59,8 +59,8 @@ class Track(NamedTuple):
 
 
 TRACKS = {
-    "cpu": Track("cpu", 2, 30.0, "tiny", (4, 256), bits=1.8, share=0.57),
-    "gpu": Track("cuda", 8, 10.0, "small", (12, 512), bits=1.4, share=0.65),
+    "cpu": Track("cpu", 2, 30.0, "tiny", (4, 256), bits=2.2, share=0.57),
+    "gpu": Track("cuda", 8, 10.0, "small", (12, 512), bits=1.8, share=0.65),
 }
 
 

@@ -20,6 +20,7 @@ from unmask.masking.masker import Masker
 from unmask.model.encoder import compile_model, initialise
 from unmask.train.callbacks import StepReport
 from unmask.train.hardware import choose_dtype, why_not_compiled, works_on_its_own
+from unmask.train.initialisation import begin_from_corpus
 from unmask.train.settings import TrainingSettings
 from unmask.train.step import TrainState
 from unmask.train.trainer import Trainer
@@ -43,6 +44,8 @@ def assemble(recipe: Recipe, data: PreparedData, device: torch.device) -> Traini
     settings = recipe.training
     model = new_model(recipe, data.tokenizer)
     initialise(model, seed=settings.seed, method=recipe.model.initialisation)
+    if recipe.model.initialisation == "corpus":
+        begin_from_corpus(model, data.train, data.frequencies, seed=settings.seed)
     model.to(device)
     model.encoder.compute_dtype = choose_dtype(settings.precision, device)
     choice, minutes, steps = settings.compile_blocks, settings.minutes, settings.known_steps

@@ -26,6 +26,7 @@ from unmask.commands.masking_tables import word_embeddings
 from unmask.commands.recipe import StartSettings, load_recipe
 from unmask.commands.run_data import proposed_length
 from unmask.core.errors import DataError, DivergedError, RunError, TokenizerError
+from unmask.data.data_folder import load_manifest
 from unmask.data.lexicon import load_lexicon
 from unmask.measure.held_out import HeldOutSet
 from unmask.model.fused import Losses
@@ -33,6 +34,7 @@ from unmask.model.layers import MLMHead
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import read_metrics
 from unmask.train.checkpoints import list_checkpoints
+from unmask.train.initialisation import STD
 
 
 def test_metrics_tell_the_story(run: unmask.Run) -> None:
@@ -101,6 +103,23 @@ def test_a_length_is_proposed_from_the_documents(lengths: list[int], longest: in
     model: Any = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=longest))
     line = proposed_length(data, recipe, model)
     assert line is None if proposed is None else line is not None and re.search(proposed, line)
+
+
+def test_embeddings_begin_from_the_corpus(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen = np.flatnonzero(load_manifest(data_folder).token_frequencies)
+
+    def spread(out: str, **options: Any) -> float:
+        settings = [*SMALL, "training.learning_rate=1e-12", *options.pop("settings", [])]
+        run = unmask.pretrain(data_folder, out=tmp_path / out, steps=1, settings=settings, **options)
+        return float(run.model.network.encoder.tokens.detach()[seen].square().mean().sqrt())
+
+    assert spread("corpus") == pytest.approx(STD, rel=0.1)
+    assert spread("drawn", settings=["model.initialisation=depth_scaled"]) == pytest.approx(0.02 * 0.88, rel=0.05)
+
+    # A run that goes on has its weights already.
+    (tmp_path / "corpus" / "summary.json").unlink()
+    monkeypatch.setattr("unmask.commands.pretrain.begin_from_corpus", pytest.fail)
+    unmask.pretrain(out=tmp_path / "corpus", resume=True)
 
 
 def test_the_best_checkpoint_is_kept(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

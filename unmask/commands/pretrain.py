@@ -86,7 +86,7 @@ from unmask.tasks.loaded_model import Model, load
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import Callback, EvaluationTimes, StepReport, Tracker, read_metrics, service, tensorboard
-from unmask.train.checkpoints import fit, place_model
+from unmask.train.checkpoints import fit, list_checkpoints, place_model
 from unmask.train.distributed import (
     ALONE,
     OF_RUN,
@@ -97,6 +97,7 @@ from unmask.train.distributed import (
     rank_zero_first,
 )
 from unmask.train.hardware import works_on_its_own
+from unmask.train.initialisation import begin_from_corpus
 from unmask.train.objectives import extra_objectives
 from unmask.train.runner import evaluating, hidden_states, logits_at
 from unmask.train.step import Best
@@ -381,6 +382,8 @@ class TrainingRun(Callback):
         if recipe.start is None:
             model = new_model(recipe, tokenizer, labels)
             initialise(model, seed=training.seed, method=recipe.model.initialisation)
+            if recipe.model.initialisation == "corpus" and not list_checkpoints(folder.checkpoints):
+                begin_from_corpus(model, data.train, data.frequencies, seed=training.seed)
         else:
             model, notes = start_model(recipe, folder.start, tokenizer, labels, data.frequencies)
             for note in notes:

@@ -75,7 +75,7 @@ _END = 2**31  # larger numbers of rows or ids are mistakes
 Size = Annotated[int, Field(ge=1, lt=_END)]
 Id = Annotated[int, Field(ge=0, lt=_END)]
 Activation = Literal["gelu", "gelu_pytorch_tanh", "silu", "relu2"]
-Initialisation = Literal["truncated_normal", "depth_scaled"]
+Initialisation = Literal["truncated_normal", "depth_scaled", "corpus"]
 
 
 def _check_heads(hidden_size: int, num_heads: int, parts: Parts) -> None:
@@ -123,7 +123,8 @@ class ModelSettings(Settings):
             rotary.
         dropout: Share of the numbers that are set to 0 while training, in the embeddings and in what each attention
             and MLP adds. Attention probabilities are left whole, which departs from BERT.
-        initialisation: See `unmask.model.encoder`.
+        initialisation: See `unmask.model.encoder.initialise`; with `corpus` the embeddings of tokens begin from the
+            training text (`unmask.train.initialisation`).
         initializer_range: Standard deviation of the initial weights.
     """
 
@@ -141,7 +142,7 @@ class ModelSettings(Settings):
     global_rope_theta: float | None = Field(default=None, gt=0.0)
     local_rope_theta: float | None = Field(default=None, gt=0.0)
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    initialisation: Initialisation = "depth_scaled"
+    initialisation: Initialisation = "corpus"
     initializer_range: float = Field(default=0.02, gt=0.0)
 
     @model_validator(mode="after")

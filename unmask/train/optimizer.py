@@ -49,7 +49,11 @@ def _muon(model: nn.Module, settings: TrainingSettings, factor_of: FactorOf) -> 
         dtype=getattr(getattr(model, "encoder", None), "compute_dtype", torch.float32),
     )
     rest = {name: parameter for name, parameter in model.named_parameters() if parameter not in stacked}
-    return Together(muon, adamw_for(rest, settings, factor_of))
+
+    def factor_in_all(name: str) -> float:
+        return factor_of(name) * (choice.embedding_rate if name.endswith("encoder.tokens") else 1.0)
+
+    return Together(muon, adamw_for(rest, settings, factor_in_all))
 
 
 OPTIMIZERS: dict[str, Callable[[nn.Module, TrainingSettings, FactorOf], torch.optim.Optimizer]] = {

@@ -1,0 +1,89 @@
+"""Embeddings from the corpus: what is counted, factorised and replaced."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from unmask.data.store import TokenChunk
+from unmask.train import initialisation
+from unmask.train.initialisation import STD, corpus_embeddings, count_neighbours
+
+# Tokens 0 and 1 stand between 4 and 5, 2 and 3 between 6 and 7; 8 stands alone, and 9 nowhere.
+TEXT = [[4, 0, 5], [4, 0, 5], [4, 1, 5], [6, 2, 7], [6, 3, 7], [6, 3, 7], [8]]
+VOCAB = 10
+
+
+def chunk_of(pieces: list[list[int]]) -> TokenChunk:
+    ids = np.concatenate([np.array(piece, dtype=np.uint16) for piece in pieces])
+    return TokenChunk(ids, np.ones(len(ids), dtype=np.uint8), np.array([len(piece) for piece in pieces]))
+
+
+def embeddings(pieces: list[list[int]], size: int = 8, seed: int = 0) -> tuple[list[int], torch.Tensor]:
+    chunk = chunk_of(pieces)
+    frequencies = np.bincount(chunk.input_ids, minlength=VOCAB)
+    token_ids, rows = corpus_embeddings([chunk], frequencies, size=size, seed=seed)
+    return token_ids.tolist(), rows
+
+
+def test_neighbours_count_by_their_distance_within_a_piece() -> None:
+    counts = np.zeros((3, 2), dtype=np.float32)
+    chunk = chunk_of([[0, 1, 2, 0], [1]])
+    column = np.array([0, -1, 1], dtype=np.int32)  # 1 is no context
+    count_neighbours(chunk.input_ids, chunk.lengths, column, counts)
+    third = 1 / 3
+    # 0 meets itself three places away, from either end, and 2 at distances of two and one; 1 meets 0 at one and two.
+    assert counts == pytest.approx(np.array([[2 * third, 1.5], [1.5, 1.0], [1.5, 0.0]]))
+    far = chunk_of([[0, 1, 1, 1, 1, 1, 2]])
+    counts[:] = 0
+    count_neighbours(far.input_ids, far.lengths, column, counts)
+    assert counts[0, 1] == 0.0, "six places are beyond the window"
+
+
+def test_tokens_of_equal_neighbours_begin_alike() -> None:
+    token_ids, rows = embeddings(TEXT)
+    assert token_ids == [0, 1, 2, 3, 4, 5, 6, 7], "without neighbours there is nothing to begin with"
+    assert float(rows.square().mean()) == pytest.approx(STD**2)
+    torch.testing.assert_close(rows[0], rows[1])  # however often each of them stands there
+    torch.testing.assert_close(rows[2], rows[3])
+    assert float(torch.cosine_similarity(rows[0], rows[2], dim=0)) == pytest.approx(0.0, abs=1e-4)
+
+
+def test_rows_are_the_factors_of_positive_pmi(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(initialisation, "_LONGEST", 100.0)  # none is cut
+    text = [[0, 1, 2], [1, 2, 3], [0, 3], [2, 2, 0]]
+    token_ids, rows = embeddings(text)
+    chunk, counts = chunk_of(text), np.zeros((4, 4), dtype=np.float32)
+    count_neighbours(chunk.input_ids, chunk.lengths, np.arange(4, dtype=np.int32), counts)
+    chance = counts.sum(0) ** 0.75
+    ppmi = np.log(np.maximum(counts / counts.sum(1, keepdims=True) / (chance / chance.sum()), 1.0))
+    # With P = U S V', rows are U S^1/2 R c, whose Gram matrix is c^2 (P P')^1/2.
+    gram = (rows @ rows.T).numpy().astype(float)
+    expected = ppmi @ ppmi.T
+    assert token_ids == [0, 1, 2, 3]
+    assert gram @ gram / np.trace(gram @ gram) == pytest.approx(expected / np.trace(expected), abs=1e-5)
+
+
+def test_a_seed_rotates_and_long_rows_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, rows = embeddings(TEXT)
+    _, again = embeddings(TEXT)
+    _, other = embeddings(TEXT, seed=1)
+    torch.testing.assert_close(rows, again, rtol=0, atol=0)
+    assert not torch.allclose(rows, other)
+    torch.testing.assert_close(rows @ rows.T, other @ other.T, rtol=1e-3, atol=1e-4)
+    # Token 9 stands beside a rare one only, which makes their rows the longest.
+    text = [*TEXT * 50, [9, 8]]
+    for longest, expected in ((100.0, 1.9309), (1.5, 1.5)):
+        monkeypatch.setattr(initialisation, "_LONGEST", longest)
+        lengths = embeddings(text)[1].norm(dim=1)
+        assert float(lengths.max() / lengths.median()) == pytest.approx(expected, rel=1e-3)
+
+
+def test_of_a_large_corpus_every_nth_chunk_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(initialisation, "MOST_TOKENS", 6)
+    chunks = [chunk_of([[0, 1]]), chunk_of([[2, 3]]), chunk_of([[4, 5]]), chunk_of([[6, 7]])]
+    frequencies = np.array([1] * 8 + [0, 0])  # eight tokens: every second chunk
+    token_ids, rows = corpus_embeddings(chunks, frequencies, size=16, seed=0)
+    assert token_ids.tolist() == [0, 1, 4, 5]
+    assert rows.shape == (4, 16)

@@ -1,0 +1,120 @@
+"""Token embeddings that begin from the corpus instead of noise: which tokens stand near which, factorised.
+
+    counts [V, C]     1 / distance, summed over the neighbours within a window; C are the most frequent tokens
+    PPMI [V, C]       log of how much more often two tokens meet than by chance; 0 where less often, or never
+    directions [V, K] the leading singular vectors, each times the root of its singular value
+    rows [V, D]       long ones cut, rotated at random, scaled to one standard deviation
+
+A model that begins so knows from its first step which words are alike, and leaves the plateau of word frequencies in
+half the steps.
+
+Source: Levy et al. 2015 (Improving distributional similarity with lessons learned from word embeddings): the window's
+weights, positive PMI with smoothed contexts, the roots of singular values. Halko et al. 2011 (Finding structure with
+randomness), algorithm 4.4: how they are computed. That pretrained vectors help a masked language model where their
+spread is right: Kim et al. 2024 (arXiv 2407.12514).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from unmask.core.compiled import compiled
+from unmask.data.store import TokenChunk, TokenStore
+from unmask.model.encoder import MaskedLM
+
+WINDOW = 5  # tokens to either side
+MOST_TOKENS = 1 << 24  # that are counted: of a larger corpus, chunks spread over it
+_CHUNK_TOKENS = 1 << 19
+CONTEXTS = 2048  # most frequent tokens that are contexts
+SMOOTHING = 0.75  # power of the contexts' frequencies
+STD = 0.05  # of all numbers together: the root of their mean square
+_LONGEST = 2.0  # row, in medians
+_ROUNDING = 1e-5  # of the first singular value
+_MORE, _ROUNDS = 16, 2  # directions beyond those that are used, and passes over the table
+
+
+@compiled
+def count_neighbours(
+    ids: NDArray[np.generic], lengths: NDArray[np.int64], column: NDArray[np.int32], counts: NDArray[np.float32]
+) -> None:
+    """Adds 1 / distance for each two tokens of a piece within the window.
+
+    ids and lengths are a `TokenChunk`'s; column [V] is the number of each token as a context, -1 for none. counts
+    [V, C] change.
+    """
+    begin = 0
+    for length in lengths:
+        end = begin + length
+        for i in range(begin, end):
+            row = counts[ids[i]]
+            for j in range(max(begin, i - WINDOW), min(end, i + WINDOW + 1)):
+                c = column[ids[j]]
+                if j != i and c >= 0:
+                    row[c] += np.float32(1.0) / np.float32(abs(i - j))
+        begin = end
+
+
+def corpus_embeddings(
+    chunks: Iterable[TokenChunk], frequencies: NDArray[np.int64], *, size: int, seed: int
+) -> tuple[Tensor, Tensor]:
+    """Embeddings of tokens by their neighbours in a corpus.
+
+    Args:
+        chunks: Tokens of the corpus, without special ones.
+        frequencies: [V], of each token in the corpus.
+        size: Numbers of an embedding, D.
+        seed: Of the rotation.
+
+    Returns:
+        The ids of the tokens that have neighbours, [N], and their embeddings, float32 [N, D].
+    """
+    contexts = np.argsort(-frequencies, kind="stable")[: min(CONTEXTS, np.count_nonzero(frequencies))]
+    column = np.full(len(frequencies), -1, dtype=np.int32)
+    column[contexts] = np.arange(len(contexts), dtype=np.int32)
+    counts: NDArray[np.float32] = np.zeros((len(frequencies), len(contexts)), dtype=np.float32)
+    every = -(-int(frequencies.sum()) // MOST_TOKENS)  # n-th chunk is counted
+    for number, chunk in enumerate(chunks):
+        if number % every == 0:
+            count_neighbours(chunk.input_ids, chunk.lengths, column, counts)
+
+    table = torch.from_numpy(counts)
+    by_row, by_context = table.sum(1, keepdim=True), table.sum(0)
+    chance = by_context.pow(SMOOTHING)
+    chance /= chance.sum()
+    # In place: the table is the largest thing here.
+    table.div_(by_row.clamp(min=1e-9)).div_(chance.clamp(min=1e-9)).clamp_(min=1.0).log_()
+    token_ids = torch.nonzero(table.amax(1))[:, 0]
+    directions = _leading_directions(table, min(size, len(contexts)), seed)
+
+    rows = directions[token_ids]
+    lengths = rows.norm(dim=1, keepdim=True)
+    rows *= (_LONGEST * lengths.median() / lengths).clamp(max=1.0)
+    # A rotation spreads the first directions, which are large, over all numbers.
+    generator = torch.Generator().manual_seed(seed)
+    rows = rows @ torch.linalg.qr(torch.randn(size, size, generator=generator)).Q[: rows.shape[1]]
+    return token_ids, rows * (STD / rows.square().mean().sqrt())
+
+
+def _leading_directions(table: Tensor, num_directions: int, seed: int) -> Tensor:
+    """The leading left singular vectors of a table [V, C], each times the root of its singular value: [V, K]."""
+    generator = torch.Generator().manual_seed(seed)
+    basis = torch.randn(table.shape[1], min(num_directions + _MORE, table.shape[1]), generator=generator)
+    for _ in range(_ROUNDS):
+        basis = torch.linalg.qr(table @ basis).Q
+        basis = torch.linalg.qr(table.T @ basis).Q
+    left, values, _ = torch.linalg.svd(table @ basis, full_matrices=False)
+    values[values < _ROUNDING * values[0]] = 0.0  # whose roots would be noise that is seen
+    return left[:, :num_directions] * values[:num_directions].sqrt()
+
+
+@torch.no_grad()
+def begin_from_corpus(model: MaskedLM, store: TokenStore, frequencies: NDArray[np.int64], *, seed: int) -> None:
+    """Replaces the embeddings of a model's tokens by those of a corpus; tokens without neighbours keep theirs."""
+    chunks, size = store.chunks(_CHUNK_TOKENS), model.config.hidden_size
+    token_ids, rows = corpus_embeddings(chunks, frequencies, size=size, seed=seed)
+    model.encoder.tokens[token_ids] = rows

@@ -30,7 +30,7 @@ from unmask.model.encoder import MaskedLM
 WINDOW = 5  # tokens to either side
 MOST_TOKENS = 1 << 24  # that are counted: of a larger corpus, chunks spread over it
 _CHUNK_TOKENS = 1 << 19
-CONTEXTS = 2048  # most frequent tokens that are contexts
+CONTEXTS = 2048  # the most frequent tokens
 SMOOTHING = 0.75  # power of the contexts' frequencies
 STD = 0.05  # of all numbers together: the root of their mean square
 _LONGEST = 2.0  # row, in medians

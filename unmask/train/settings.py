@@ -94,7 +94,7 @@ class MuonSettings(Settings):
     """
 
     kind: Literal["muon"]
-    embedding_rate: float = Field(default=0.2, gt=0.0)  # of the token embedding, as a share of the learning rate
+    embedding_rate: float = Field(default=0.15, gt=0.0)  # of the token embedding, as a share of the learning rate
     momentum: float = Field(default=0.95, ge=0.0, lt=1.0)  # decay of the running gradient
     iterations: Literal[3, 4, 5] = 3  # of the orthogonalising: more bring singular values nearer to 1
     betas: tuple[Beta, Beta] = (0.9, 0.95)  # AdamW's, as is eps

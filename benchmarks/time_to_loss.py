@@ -14,8 +14,9 @@ minute each, so that whatever the machine does beside falls on all of them, and 
     modernbert-muon   the same with torch's Muon for the matrices and AdamW for the rest
     ours              the recipe `tiny` with this budget
 
-Learning rate and positions a step (`SETTINGS`) are those of a sweep for two minutes (docs/benchmarks.md);
-ours takes those of its recipe. A budget of another size may want others. What each run reached is appended to FILE.
+Learning rate and positions a step (`SETTINGS`) are those of `--sweep` for two minutes (docs/benchmarks.md), in which
+every pair of `GRID` trains for the whole budget with the first seed; ours takes those of its recipe. A budget of
+another size may want others. What each run reached is appended to FILE.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -46,7 +48,11 @@ from unmask.measure.held_out import HeldOutSet
 from unmask.model.encoder import MaskedLM
 
 OURS = "ours"
-SETTINGS = {"modernbert-adamw": (1024, 5e-4), "modernbert-muon": (2048, 7e-3), OURS: (4096, 7e-3)}
+SETTINGS = {"modernbert-adamw": (1024, 5e-4), "modernbert-muon": (2048, 7e-3), OURS: (4096, 0.01)}
+GRID = {  # positions a step, learning rates: the best pair lies within
+    "modernbert-adamw": ((512, 1024, 2048), (2.5e-4, 5e-4, 1e-3)),
+    "modernbert-muon": ((1024, 2048, 4096), (3.5e-3, 7e-3, 0.014)),
+}
 COLOURS = {"modernbert-adamw": "#8a94a0", "modernbert-muon": "#1d2733", OURS: "#c2410c"}
 VOCAB_SIZE = 8192
 HELD_OUT_TOKENS = 100_000
@@ -212,6 +218,18 @@ def run(works: Sequence[Work], results: Path | None, script: str = __file__, **f
     return runs
 
 
+def sweep(works: Sequence[Work], results: Path | None) -> list[str]:
+    """A line for each pair of positions a step and rate, one trained after the other; the best of a system last."""
+    ends = []
+    for work in works:
+        (entry,) = run([work], results)[work.system]
+        ends.append((work.system, -last_loss(entry), work.batch_tokens, work.learning_rate, entry["steps"]))
+    lines = ["| system | positions a step | learning rate | steps | held-out loss |", "| --- | --- | --- | --- | --- |"]
+    for system, negative_loss, batch_tokens, rate, steps in sorted(ends):
+        lines.append(f"| {system} | {batch_tokens:,} | {rate:g} | {steps:,} | {-negative_loss:.3f} |")
+    return lines
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", type=Path, nargs="*", help="text, or one prepared folder")
@@ -219,6 +237,7 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--threads", type=int, default=2, help="of a system")
     parser.add_argument("--systems", default=",".join(SETTINGS))
+    parser.add_argument("--sweep", action="store_true", help="of the peers' settings, with the first seed, instead")
     parser.add_argument("--results", type=Path, help="file that runs are appended to")
     parser.add_argument("--table", type=Path, help="page whose table `time-to-loss` is rewritten")
     parser.add_argument("--picture", type=Path, help="SVG of the curves")
@@ -239,6 +258,13 @@ def main() -> None:
             Work(str(data), system, options.minutes, *SETTINGS[system], int(seed), options.threads)
             for seed in options.seeds.split(",") for system in systems
         ]  # fmt: skip
+        if options.sweep:
+            pairs = [
+                work._replace(batch_tokens=batch_tokens, learning_rate=rate)
+                for work in works[: len(systems)] for batch_tokens, rate in product(*GRID.get(work.system, ((), ())))
+            ]  # fmt: skip
+            print(*sweep(pairs, options.results), sep="\n")
+            return
         runs = run(works, options.results)
     lines = table(runs)
     print(*lines, sep="\n")

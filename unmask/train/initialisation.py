@@ -108,6 +108,8 @@ def _leading_directions(table: Tensor, num_directions: int, seed: int) -> Tensor
         basis = torch.linalg.qr(table @ basis).Q
         basis = torch.linalg.qr(table.T @ basis).Q
     left, values, _ = torch.linalg.svd(table @ basis, full_matrices=False)
+    # Either sign would do: the larger side is positive, so that rounding decides nothing.
+    left *= torch.where(left.amax(0) < -left.amin(0), -1.0, 1.0)
     values[values < _ROUNDING * values[0]] = 0.0  # whose roots would be noise that is seen
     return left[:, :num_directions] * values[:num_directions].sqrt()
 

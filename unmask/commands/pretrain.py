@@ -382,7 +382,8 @@ class TrainingRun(Callback):
         if recipe.start is None:
             model = new_model(recipe, tokenizer, labels)
             initialise(model, seed=training.seed, method=recipe.model.initialisation)
-            if recipe.model.initialisation == "corpus" and not list_checkpoints(folder.checkpoints):
+            is_new = group.is_main and not list_checkpoints(folder.checkpoints)  # which sends the others its weights
+            if recipe.model.initialisation == "corpus" and is_new:
                 begin_from_corpus(model, data.train, data.frequencies, seed=training.seed)
         else:
             model, notes = start_model(recipe, folder.start, tokenizer, labels, data.frequencies)

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
 
 from unmask.data.store import TokenChunk
 from unmask.train import initialisation
-from unmask.train.initialisation import STD, corpus_embeddings, count_neighbours
+from unmask.train.initialisation import STD, corpus_embeddings, count_neighbours, words_from_corpus
 
 # Tokens 0 and 1 stand between 4 and 5, 2 and 3 between 6 and 7; 8 stands alone, and 9 nowhere.
 TEXT = [[4, 0, 5], [4, 0, 5], [4, 1, 5], [6, 2, 7], [6, 3, 7], [6, 3, 7], [8]]
@@ -87,3 +90,25 @@ def test_of_a_large_corpus_every_nth_chunk_is_counted(monkeypatch: pytest.Monkey
     token_ids, rows = corpus_embeddings(chunks, frequencies, size=16, seed=0)
     assert token_ids.tolist() == [0, 1, 4, 5]
     assert rows.shape == (4, 16)
+
+
+def test_a_new_word_begins_as_what_stands_near_the_same() -> None:
+    # 8 is new and stands where 0 and 1 do; 9 is new as well, and stands nowhere.
+    chunk = chunk_of([*TEXT[:-1], [4, 8, 5]] * 60)
+    store: Any = SimpleNamespace(chunks=lambda num_tokens: [chunk])
+    tokens, bias = torch.randn(VOCAB, 8, generator=torch.Generator().manual_seed(0)), torch.arange(float(VOCAB))
+    old, old_bias = tokens.clone(), bias.clone()
+    model: Any = SimpleNamespace(
+        encoder=SimpleNamespace(tokens=tokens), head=SimpleNamespace(bias=bias), config=SimpleNamespace(hidden_size=8)
+    )
+    frequencies = np.bincount(chunk.input_ids, minlength=VOCAB)
+    words_from_corpus(model, store, frequencies, range(8, 10), seed=0)
+    torch.testing.assert_close(tokens[8], (old[0] + old[1]) / 2, rtol=0.0, atol=0.01)
+    assert float(bias[8]) == pytest.approx(0.5, abs=0.01)
+    others = [0, 1, 2, 3, 4, 5, 6, 7, 9]
+    assert torch.equal(tokens[others], old[others])
+    assert torch.equal(bias[others], old_bias[others])
+
+    tokens.copy_(old)
+    words_from_corpus(model, store, frequencies // 60, range(8, 10), seed=0)
+    assert torch.equal(tokens, old), "what was seen a few times says little"

@@ -379,14 +379,16 @@ class TrainingRun(Callback):
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
 
         labels = tuple(data.manifest.labels)
+        is_new = group.is_main and not list_checkpoints(folder.checkpoints)  # and sends the others its weights
         if recipe.start is None:
             model = new_model(recipe, tokenizer, labels)
             initialise(model, seed=training.seed, method=recipe.model.initialisation)
-            is_new = group.is_main and not list_checkpoints(folder.checkpoints)  # which sends the others its weights
             if recipe.model.initialisation == "corpus" and is_new:
                 begin_from_corpus(model, data.train, data.frequencies, seed=training.seed)
         else:
-            model, notes = start_model(recipe, folder.start, tokenizer, labels, data.frequencies)
+            model, notes = start_model(
+                recipe, folder.start, tokenizer, labels, data.frequencies, data.train if is_new else None
+            )
             for note in notes:
                 reporter.note(note)
         self.model, self._uncompiled = model, place_model(model, training, folder.checkpoints)

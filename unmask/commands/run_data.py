@@ -49,6 +49,7 @@ from unmask.core.files import ClaimedFolder, read_object, typed, whole_folder, w
 from unmask.core.hub import lasting_name
 from unmask.core.remote import source_named
 from unmask.core.results import Reporter
+from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import (
     MANIFEST,
@@ -76,6 +77,7 @@ from unmask.tokenizer.extension import extend_vocabulary
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
+from unmask.train.initialisation import words_from_corpus
 
 FACTS = "start.json"
 OLD_FACTS = "old.json"
@@ -360,16 +362,15 @@ def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Itera
     tokenizer = load_tokenizer(folder)
     config = read_fitting_config(folder, tokenizer)
     name = lasting_name(settings.checkpoint, folder)
+    before = start_facts(folder) if (folder / FACTS).is_file() else {}  # of a start that was made, but not trained
     facts: dict[str, Any] = {
         "checkpoint": name,
         "sha256": settings.sha256,
-        # The head of a start that was made before is as new as it was there.
-        "new_head": not has_prediction_head(folder, config.layout)
-        or ((folder / FACTS).is_file() and start_facts(folder)["new_head"]),
+        "new_head": not has_prediction_head(folder, config.layout) or before.get("new_head", False),
         "sentence_encoder": (folder / MODULES).is_file(),
         "base_models": base_models(name, folder),
         "positions": None,
-        "new_words": 0,
+        "new_words": before.get("new_words", 0),
         "examples": [],
         "tokens_before": None,
         "tokens_after": None,
@@ -417,9 +418,11 @@ def start_model(
     tokenizer: Tokenizer,
     label_names: Sequence[str] = (),
     frequencies: NDArray[np.int64] | None = None,
+    store: TokenStore | None = None,
 ) -> tuple[MaskedLM, list[str]]:
     """The model as the training begins, and a line on each head that is taken from the checkpoint or new.
 
+    New words begin as what they are like in the training text (`store`; None leaves them the mean of their pieces).
     A new head for masked tokens begins with the `frequencies` [vocab_size] of the training text: a short training would
     spend itself on these, where now the encoder learns from the first step on.
     """
@@ -446,6 +449,9 @@ def start_model(
         for name, parameter in model.named_parameters():
             if (weight := pairs.get(name, weights.get(name))) is not None:
                 parameter.copy_(weight)
+        if frequencies is not None and store is not None and (num_words := start_facts(folder)["new_words"]):
+            new_ids = range(tokenizer.vocab_size - num_words, tokenizer.vocab_size)
+            words_from_corpus(model, store, frequencies, new_ids, seed=recipe.training.seed)
         if frequencies is not None and start_facts(folder)["new_head"]:
             counts = np.ones(len(model.head.bias))  # there may be more rows than tokens
             counts[: len(frequencies)] += np.where(tokenizer.ordinary, frequencies, 0)
@@ -527,9 +533,9 @@ def _find_old_text(  # noqa: PLR0911  (a case a line)
     manifest = load_manifest(root)
     if manifest.tokenizer_sha256 == tokenizer.fingerprint:
         return f"old text: the validation split of {root}", root
-    with suppress(CorpusError):  # a file may be gone, and a folder hold more by now
+    with suppress(CorpusError, SettingsError):  # a file may be gone, a folder hold more by now, a setting be unknown
         sources = [kept_source(root, source) for source in manifest.settings["sources"]]
-        corpus = Corpus(sources, CorpusSettings.model_validate(manifest.settings["corpus"]))
+        corpus = Corpus(sources, validated(CorpusSettings, manifest.settings["corpus"], where=f"{root}: corpus"))
         sizes = {source.path.resolve(): source.path.stat().st_size for source in corpus.all_sources()}
         if sizes == {Path(source["path"]).resolve(): source["bytes"] for source in manifest.sources}:
             return f"old text: what {root} holds out, read again", corpus

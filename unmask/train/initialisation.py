@@ -1,4 +1,4 @@
-"""Token embeddings that begin from the corpus instead of noise: which tokens stand near which, factorised.
+"""Token embeddings that begin from the corpus: which tokens stand near which, factorised.
 
     counts [V, C]     1 / distance, summed over the neighbours within a window; C are the most frequent tokens
     PPMI [V, C]       log of how much more often two tokens meet than by chance; 0 where less often, or never
@@ -6,7 +6,7 @@
     rows [V, D]       long ones cut, rotated at random, scaled to one standard deviation
 
 A model that begins so knows from its first step which words are alike, and leaves the plateau of word frequencies in
-half the steps.
+half the steps. Words that a model is given later begin as what they are like.
 
 Source: Levy et al. 2015 (Improving distributional similarity with lessons learned from word embeddings): the window's
 weights, positive PMI with smoothed contexts, the roots of singular values. Halko et al. 2011 (Finding structure with
@@ -22,6 +22,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+from torch.nn import functional
 
 from unmask.core.compiled import compiled
 from unmask.data.store import TokenChunk, TokenStore
@@ -35,6 +36,8 @@ SMOOTHING = 0.75  # power of the contexts' frequencies
 STD = 0.05  # of all numbers together: the root of their mean square
 _LONGEST = 2.0  # row, in medians
 _ROUNDING = 1e-5  # of the first singular value
+_FREQUENT = 50  # times that an old token stands in the corpus at least, for new words to be like it
+_NEAREST, _TEMPERATURE = 10, 0.1
 _MORE, _ROUNDS = 16, 2  # directions beyond those that are used, and passes over the table
 
 
@@ -112,6 +115,34 @@ def _leading_directions(table: Tensor, num_directions: int, seed: int) -> Tensor
     left *= torch.where(left.amax(0) < -left.amin(0), -1.0, 1.0)
     values[values < _ROUNDING * values[0]] = 0.0  # whose roots would be noise that is seen
     return left[:, :num_directions] * values[:num_directions].sqrt()
+
+
+@torch.no_grad()
+def words_from_corpus(
+    model: MaskedLM, store: TokenStore, frequencies: NDArray[np.int64], new_ids: range, *, seed: int
+) -> None:
+    """Gives new words the mean of the embeddings and biases of what stands near the same others in a corpus.
+
+    A new word takes the ten nearest of the old tokens that are frequent in the corpus, by the cosine of their
+    `corpus_embeddings`, weighted by its softmax. One without neighbours, or in a corpus without frequent tokens, stays
+    as it is.
+
+    Source: Dobler and de Melo 2023 (FOCUS: effective embedding initialization for monolingual specialization of
+    multilingual models), section 3, whose similarities are fastText's and whose weights are a sparsemax over all.
+    """
+    chunks, size = store.chunks(_CHUNK_TOKENS), model.config.hidden_size
+    token_ids, rows = corpus_embeddings(chunks, frequencies, size=size, seed=seed)
+    is_new = (token_ids >= new_ids.start) & (token_ids < new_ids.stop)
+    is_old = ~is_new & (torch.from_numpy(frequencies)[token_ids] >= _FREQUENT)
+    if not is_old.any():
+        return
+    units = functional.normalize(rows - rows.mean(0), dim=1)  # what all have in common tells none apart
+    similarity = units[is_new] @ units[is_old].T
+    nearest = similarity.topk(min(_NEAREST, similarity.shape[1]), dim=1)
+    weights, near_ids = torch.softmax(nearest.values / _TEMPERATURE, dim=1), token_ids[is_old][nearest.indices]
+    tokens, bias = model.encoder.tokens, model.head.bias
+    tokens[token_ids[is_new]] = (weights[:, :, None] * tokens[near_ids]).sum(1)
+    bias[token_ids[is_new]] = (weights * bias[near_ids]).sum(1)
 
 
 @torch.no_grad()

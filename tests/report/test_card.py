@@ -54,7 +54,7 @@ def test_figures_are_those_of_the_run(run: unmask.Run) -> None:
         f"| {summary['validation_loss']:.3f} ± {(high - low) / 2:.3f} |",
         f"| {manifest.train.documents:,} | {manifest.train.bytes:,} | {manifest.train.tokens:,} |",
         manifest.fingerprint,
-        "start = 0.3\nend = 0.15",
+        "start = 0.5\nend = 0.2",
     ):
         assert text in card, text
     assert "nan" not in card.lower().replace("nano", "")

@@ -92,6 +92,15 @@ def test_of_a_large_corpus_every_nth_chunk_is_counted(monkeypatch: pytest.Monkey
     assert rows.shape == (4, 16)
 
 
+def test_a_large_vocabulary_has_fewer_contexts(monkeypatch: pytest.MonkeyPatch) -> None:
+    _, rows = embeddings(TEXT)
+    assert int(torch.linalg.matrix_rank(rows)) > 2
+    monkeypatch.setattr(initialisation, "MOST_COUNTS", 2 * VOCAB + 3)
+    token_ids, rows = embeddings([[0, 1, 2], [1, 2, 3], [0, 3], [2, 2, 0]])
+    assert int(torch.linalg.matrix_rank(rows)) == 2, "2 and 0 are the most frequent"
+    assert token_ids == [0, 1, 2, 3]
+
+
 def test_a_new_word_begins_as_what_stands_near_the_same() -> None:
     # 8 is new and stands where 0 and 1 do; 9 is new as well, and stands nowhere.
     chunk = chunk_of([*TEXT[:-1], [4, 8, 5]] * 60)

@@ -31,6 +31,7 @@ from unmask.model.encoder import MaskedLM
 WINDOW = 5  # tokens to either side
 MOST_TOKENS = 1 << 24  # that are counted: of a larger corpus, chunks spread over it
 _CHUNK_TOKENS = 1 << 19
+MOST_COUNTS = 1 << 27  # numbers of the table, of 4 bytes
 CONTEXTS = 2048  # the most frequent tokens
 SMOOTHING = 0.75  # power of the contexts' frequencies
 STD = 0.05  # of all numbers together: the root of their mean square
@@ -76,7 +77,8 @@ def corpus_embeddings(
     Returns:
         The ids of the tokens that have neighbours, [N], and their embeddings, float32 [N, D].
     """
-    contexts = np.argsort(-frequencies, kind="stable")[: min(CONTEXTS, np.count_nonzero(frequencies))]
+    num_contexts = min(CONTEXTS, max(1, MOST_COUNTS // len(frequencies)), np.count_nonzero(frequencies))
+    contexts = np.argsort(-frequencies, kind="stable")[:num_contexts]
     column = np.full(len(frequencies), -1, dtype=np.int32)
     column[contexts] = np.arange(len(contexts), dtype=np.int32)
     counts: NDArray[np.float32] = np.zeros((len(frequencies), len(contexts)), dtype=np.float32)

@@ -53,6 +53,13 @@ def test_tokens_of_equal_neighbours_begin_alike() -> None:
     assert float(torch.cosine_similarity(rows[0], rows[2], dim=0)) == pytest.approx(0.0, abs=1e-4)
 
 
+@pytest.mark.parametrize("text", [[[0], [1], [2]], [[3, 3, 3, 3]]])
+def test_text_without_neighbours_says_nothing(text: list[list[int]]) -> None:
+    token_ids, rows = embeddings(text)
+    assert token_ids == []
+    assert rows.shape == (0, 8)
+
+
 def test_rows_are_the_factors_of_positive_pmi(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(initialisation, "_LONGEST", 100.0)  # none is cut
     text = [[0, 1, 2], [1, 2, 3], [0, 3], [2, 2, 0]]

@@ -90,15 +90,17 @@ def corpus_embeddings(
     table = torch.from_numpy(counts)
     by_row, by_context = table.sum(1, keepdim=True), table.sum(0)
     chance = by_context.pow(SMOOTHING)
-    chance /= chance.sum()
+    chance /= chance.sum().clamp(min=1e-9)
     # In place: the table is the largest thing here.
     table.div_(by_row.clamp(min=1e-9)).div_(chance.clamp(min=1e-9)).clamp_(min=1.0).log_()
     token_ids = torch.nonzero(table.amax(1))[:, 0]
+    if not len(token_ids):  # one token a piece, or the same one all over
+        return token_ids, torch.zeros(0, size)
     directions = _leading_directions(table, min(size, len(contexts)), seed)
 
     rows = directions[token_ids]
     lengths = rows.norm(dim=1, keepdim=True)
-    rows *= (_LONGEST * lengths.median() / lengths).clamp(max=1.0)
+    rows *= (_LONGEST * lengths.median() / lengths.clamp(min=1e-9)).clamp(max=1.0)
     # A rotation spreads the first directions, which are large, over all numbers.
     generator = torch.Generator().manual_seed(seed)
     rows = rows @ torch.linalg.qr(torch.randn(size, size, generator=generator)).Q[: rows.shape[1]]

@@ -11,7 +11,7 @@ import torch
 
 from unmask.data.store import TokenChunk
 from unmask.train import initialisation
-from unmask.train.initialisation import STD, corpus_embeddings, count_neighbours, words_from_corpus
+from unmask.train.initialisation import STD, begin_from_corpus, corpus_embeddings, count_neighbours, words_from_corpus
 
 # Tokens 0 and 1 stand between 4 and 5, 2 and 3 between 6 and 7; 8 stands alone, and 9 nowhere.
 TEXT = [[4, 0, 5], [4, 0, 5], [4, 1, 5], [6, 2, 7], [6, 3, 7], [6, 3, 7], [8]]
@@ -97,6 +97,23 @@ def test_of_a_large_corpus_every_nth_chunk_is_counted(monkeypatch: pytest.Monkey
     token_ids, rows = corpus_embeddings(chunks, frequencies, size=16, seed=0)
     assert token_ids.tolist() == [0, 1, 4, 5]
     assert rows.shape == (4, 16)
+
+
+def test_in_directions_that_the_corpus_leaves_empty_what_was_drawn_stays() -> None:
+    chunk = chunk_of(TEXT)
+    store: Any = SimpleNamespace(chunks=lambda num_tokens: [chunk])
+    drawn = 0.02 * torch.randn(VOCAB, 8, generator=torch.Generator().manual_seed(0))
+    tokens = drawn.clone()
+    model: Any = SimpleNamespace(encoder=SimpleNamespace(tokens=tokens), config=SimpleNamespace(hidden_size=8))
+    frequencies = np.bincount(chunk.input_ids, minlength=VOCAB)
+    begin_from_corpus(model, store, frequencies, seed=0)
+    _, rows = corpus_embeddings([chunk], frequencies, size=8, seed=0)
+    of_rows = torch.linalg.svd(rows).Vh[: int(torch.linalg.matrix_rank(rows, rtol=1e-3))]
+    assert len(of_rows) == 6, "of eight tokens 0 and 1 have the same neighbours, and so have 2 and 3"
+    torch.testing.assert_close(tokens[:8] @ of_rows.T, rows @ of_rows.T, rtol=0, atol=1e-5)
+    rest = torch.eye(8) - of_rows.T @ of_rows
+    torch.testing.assert_close(tokens[:8] @ rest, drawn[:8] @ rest, rtol=0, atol=1e-5)
+    assert torch.equal(tokens[8:], drawn[8:]), "without neighbours"
 
 
 def test_a_large_vocabulary_has_fewer_contexts(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -379,7 +379,7 @@ class TrainingRun(Callback):
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
 
         labels = tuple(data.manifest.labels)
-        is_new = group.is_main and not list_checkpoints(folder.checkpoints)  # and sends the others its weights
+        is_new = not list_checkpoints(folder.checkpoints)
         if recipe.start is None:
             model = new_model(recipe, tokenizer, labels)
             initialise(model, seed=training.seed, method=recipe.model.initialisation)

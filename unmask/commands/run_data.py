@@ -371,9 +371,9 @@ def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Itera
         "base_models": base_models(name, folder),
         "positions": None,
         "new_words": before.get("new_words", 0),
-        "examples": [],
-        "tokens_before": None,
-        "tokens_after": None,
+        "examples": before.get("examples", []),
+        "tokens_before": before.get("tokens_before"),
+        "tokens_after": before.get("tokens_after"),
     }
     with files_checked(folder):
         model = load_model(folder, mask_id=tokenizer.special.mask)

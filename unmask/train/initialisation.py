@@ -31,12 +31,12 @@ from unmask.model.encoder import MaskedLM
 WINDOW = 5  # tokens to either side
 MOST_TOKENS = 1 << 24  # that are counted: of a larger corpus, chunks spread over it
 _CHUNK_TOKENS = 1 << 19
-MOST_COUNTS = 1 << 27  # numbers of the table, of 4 bytes
+MOST_COUNTS = 1 << 26  # numbers of the table
 CONTEXTS = 2048  # the most frequent tokens
 SMOOTHING = 0.75  # power of the contexts' frequencies
 STD = 0.05  # of all numbers together: the root of their mean square
 _LONGEST = 2.0  # row, in medians
-_ROUNDING = 1e-5  # of the first singular value
+_ROUNDING = 1e-5  # of the first singular value, or of the largest square
 _FREQUENT = 50  # times that an old token stands in the corpus at least, for new words to be like it
 _NEAREST, _TEMPERATURE = 10, 0.1
 _MORE, _ROUNDS = 16, 2  # directions beyond those that are used, and passes over the table
@@ -87,11 +87,12 @@ def corpus_embeddings(
         if number % every == 0:
             count_neighbours(chunk.input_ids, chunk.lengths, column, counts)
 
-    table = torch.from_numpy(counts)
+    # In float64, so that neither the number of threads nor the processor is seen in what is made of it.
+    table = torch.from_numpy(counts).double()
+    del counts
     by_row, by_context = table.sum(1, keepdim=True), table.sum(0)
     chance = by_context.pow(SMOOTHING)
     chance /= chance.sum().clamp(min=1e-9)
-    # In place: the table is the largest thing here.
     table.div_(by_row.clamp(min=1e-9)).div_(chance.clamp(min=1e-9)).clamp_(min=1.0).log_()
     token_ids = torch.nonzero(table.amax(1))[:, 0]
     if not len(token_ids):  # one token a piece, or the same one all over
@@ -103,14 +104,16 @@ def corpus_embeddings(
     rows *= (_LONGEST * lengths.median() / lengths.clamp(min=1e-9)).clamp(max=1.0)
     # A rotation spreads the first directions, which are large, over all numbers.
     generator = torch.Generator().manual_seed(seed)
-    rows = rows @ torch.linalg.qr(torch.randn(size, size, generator=generator)).Q[: rows.shape[1]]
-    return token_ids, rows * (STD / rows.square().mean().sqrt())
+    rotation = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=table.dtype)).Q
+    rows = rows @ rotation[: rows.shape[1]]
+    return token_ids, (rows * (STD / rows.square().mean().sqrt())).float()
 
 
 def _leading_directions(table: Tensor, num_directions: int, seed: int) -> Tensor:
     """The leading left singular vectors of a table [V, C], each times the root of its singular value: [V, K]."""
     generator = torch.Generator().manual_seed(seed)
-    basis = torch.randn(table.shape[1], min(num_directions + _MORE, table.shape[1]), generator=generator)
+    size = min(num_directions + _MORE, table.shape[1])
+    basis = torch.randn(table.shape[1], size, generator=generator, dtype=table.dtype)
     for _ in range(_ROUNDS):
         basis = torch.linalg.qr(table @ basis).Q
         basis = torch.linalg.qr(table.T @ basis).Q
@@ -151,7 +154,13 @@ def words_from_corpus(
 
 @torch.no_grad()
 def begin_from_corpus(model: MaskedLM, store: TokenStore, frequencies: NDArray[np.int64], *, seed: int) -> None:
-    """Replaces the embeddings of a model's tokens by those of a corpus; tokens without neighbours keep theirs."""
+    """Replaces the embeddings of a model's tokens by those of a corpus; tokens without neighbours keep theirs.
+
+    A small vocabulary, or a text of few patterns, does not fill all directions: in the others what was drawn stays, and
+    tells tokens apart whose neighbours are the same.
+    """
     chunks, size = store.chunks(_CHUNK_TOKENS), model.config.hidden_size
     token_ids, rows = corpus_embeddings(chunks, frequencies, size=size, seed=seed)
-    model.encoder.tokens[token_ids] = rows
+    squares, directions = torch.linalg.eigh(rows.T @ rows)
+    empty = directions[:, squares <= _ROUNDING * squares.max()]
+    model.encoder.tokens[token_ids] = rows + model.encoder.tokens[token_ids] @ empty @ empty.T

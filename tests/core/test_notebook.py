@@ -62,6 +62,23 @@ def test_verbs_draw_without_being_asked(
     for what in ("reading: 60 texts", "tokenizing: ", "training: step 3, loss "):
         assert what in words
     assert re.search(r"step +3: held-out loss \d", capsys.readouterr().out)
+    (curve,) = (bar for bar in drawn if "<polyline" in bar[-1])
+    assert len(curve) > 2, "each evaluation in the place of the one before"
     drawn.clear()
     unmask.evaluate(run.model, texts, pseudo_tokens=0)
     assert "words at 15%" in drawn[-1][-1]
+
+
+def test_a_run_is_a_table_with_its_curve(run: unmask.Run) -> None:
+    page = run._repr_html_()
+    assert page.count("<table>") == page.count("<polyline") == 1
+    assert "<td style='text-align: left'>held-out loss</td>" in page
+    assert "unmask.load(" in page
+    assert "--" not in page, "nothing of the command line"
+
+
+def test_a_mistake_is_a_line(drawn: Drawn) -> None:
+    with pytest.raises(unmask.UnmaskError) as caught:
+        unmask.load("nowhere/model")
+    (line,) = caught.value._render_traceback_()
+    assert line == f"{type(caught.value).__name__}: {caught.value}"

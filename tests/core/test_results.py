@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import pickle
+import re
 from collections.abc import Iterator
 
 import pytest
 
-from unmask.core.results import Result, Sheet, Shown, Styled
+from unmask.core.results import Facts, Hint, Result, Sheet, Shown, Styled, as_html, as_text, curve_html
 
 
 class Weather(Result):
@@ -42,3 +43,28 @@ def test_it_reads_as_a_table_in_a_terminal_and_in_a_notebook() -> None:
     assert "<td style='text-align: right'>12.5</td>" in page
     assert "&lt;b&gt;" in page
     assert page.endswith("<p>mean 9.8</p>")
+
+
+def test_facts_are_lines_or_rows() -> None:
+    facts = Facts([("loss", "3.2"), ("", "± 95 %"), ("accuracy", "<40 %>")])
+    assert as_text(facts) == str(facts) == "loss      3.2\n          ± 95 %\naccuracy  <40 %>"
+    assert as_html(facts).count("<tr>") == 3
+    assert "&lt;40 %&gt;" in as_html(facts)
+
+
+def test_a_hint_is_a_command_in_a_terminal_and_a_call_in_python() -> None:
+    hint = Hint("unmask fill m", 'unmask.load("m").fill()')
+    assert str(hint).endswith("unmask fill m")
+    assert as_text(hint).endswith('unmask.load("m").fill()')
+    assert "<code>unmask.load(&quot;m&quot;).fill()</code>" in as_html(hint)
+
+
+def test_a_curve_goes_from_the_first_point_to_the_last_within_its_picture() -> None:
+    picture = curve_html([(0, 6.5), (10, 5.0), (40, 4.0)], "<loss>")
+    places = re.search(r"points='([^']*)'", picture)
+    assert places is not None
+    points = [tuple(map(float, place.split(","))) for place in places.group(1).split()]
+    assert points == [(6.0, 6.0), (83.0, 58.8), (314.0, 94.0)]
+    assert "&lt;loss&gt;" in picture
+    assert curve_html([(0, 6.5)], "loss") == ""
+    assert "nan" not in curve_html([(1, 2.0), (1, 2.0)], "a point twice")

@@ -32,9 +32,10 @@ from unmask.commands.run_data import (
     packaged_corpus,
     proposed_length,
 )
+from unmask.commands.sizing import fit_to_budget, with_sizes
 from unmask.core.errors import RunError
 from unmask.core.remote import local_copies
-from unmask.core.results import Reporter, Result, Shown, Styled, duration
+from unmask.core.results import Facts, Reporter, Result, Shown, Styled, duration
 from unmask.data.prepare import open_annotated, prepare
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import find_sources, is_stream
@@ -101,7 +102,7 @@ class Forecast(Result):
         super().__init__({**figures, "_facts": facts})
 
     def shown(self) -> Iterator[Shown]:
-        yield from (f"{name:<12} {value}" for name, value in self["_facts"])
+        yield Facts(self["_facts"])
         yield Styled("nothing was written (--dry-run)", "dim")
 
 
@@ -227,6 +228,12 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
         scratch, text = Path(sample["scratch"]), sample["text"]
         root = Path(sources[0]) if is_prepared(sources) else scratch / "data"
         data = on_every_rank(group, lambda: open_prepared(root))
+        outlook: list[str] = []
+        if recipe.sizing is not None:
+            tokens = round(text["tokens"] * (1.0 - recipe.corpus.holdout))
+            fitting = partial(fit_to_budget, recipe, data, train_tokens=tokens, processes=group.world_size)
+            sizes, outlook = on_rank_zero(group, fitting)
+            recipe = with_sizes(recipe, sizes)
 
         # All make some steps. The longest rows take the most memory.
         training = recipe.training.model_copy(update={"length_schedule": None})
@@ -246,6 +253,7 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
         *_text_facts(text),
         *([("", advice)] if advice is not None else []),
         ("preparation", f"about {duration(text['seconds'])}"),
+        *(("size" if number == 0 else "", line) for number, line in enumerate(outlook)),
         ("model", f"{parameters:,} parameters, vocabulary {text['vocab_size']:,}"),
         training_fact(measured),
         ("", f"{seen:,} tokens seen, {epochs:.1f} times the text"),

@@ -22,7 +22,7 @@ from unmask.core.files import ClaimedFolder, typed
 from unmask.core.hub import lasting_name
 from unmask.core.interruption import Interruption
 from unmask.core.public import public
-from unmask.core.results import Finished, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
+from unmask.core.results import Facts, Finished, Hint, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import (
@@ -75,23 +75,28 @@ class Embedder(Finished):
         if s["after"] is not None:
             first, *numbers = RECALL_HEADS
             yield Sheet((first, *(f">{head}" for head in numbers)), recall_rows(s))
-            if s["after"]["mlm_loss"] is not None:
-                yield (
-                    f"\nmasked tokens  loss {s['before']['mlm_loss']:.3f} before, {s['after']['mlm_loss']:.3f} after"
-                )
+        facts = []
+        if s["after"] is not None and s["after"]["mlm_loss"] is not None:
+            before, after = s["before"]["mlm_loss"], s["after"]["mlm_loss"]
+            facts.append(("masked tokens", f"loss {before:.3f} before, {after:.3f} after"))
         if s["nonzero"] is not None:
-            yield (
-                f"\nsparse vectors {s['nonzero']['after']:,.0f} of {s['dimension']:,} numbers are not 0, "
-                f"{s['nonzero']['before']:,.0f} before"
-            )
-        yield f"trained        {s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"
-        yield f"speed          {s['tokens_per_second']:,.0f} tokens a second"
-        yield f"model          {s['model']}"
-        yield f"report         {self.folder / 'report.html'}"
-        model = typed(s["model"])
-        use = f"search index {model} FILES --out INDEX" if s["sparse"] else f"embed {model} FILE --out vectors.npy"
-        yield f"\nTry it: unmask {use}"
-        yield f"Measure it beside the words alone: unmask evaluate-search {model} CORPUS"
+            of = f"{s['nonzero']['after']:,.0f} of {s['dimension']:,} numbers are not 0"
+            facts.append(("sparse vectors", f"{of}, {s['nonzero']['before']:,.0f} before"))
+        yield Facts(
+            [
+                *facts,
+                ("trained", f"{s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"),
+                ("speed", f"{s['tokens_per_second']:,.0f} tokens a second"),
+                ("model", s["model"]),
+                ("report", str(self.folder / "report.html")),
+            ]
+        )
+        model = s["model"]
+        use = "search index {} FILES --out INDEX" if s["sparse"] else "embed {} FILE --out vectors.npy"
+        yield Hint(
+            f"unmask {use.format(typed(model))}\nMeasure it beside BM25: unmask evaluate-search {typed(model)} CORPUS",
+            f'unmask.evaluate_search({model!r}, "CORPUS")',
+        )
 
 
 @public

@@ -22,7 +22,18 @@ from unmask.core.hub import lasting_name
 from unmask.core.interruption import Interruption
 from unmask.core.public import public
 from unmask.core.remote import output_at
-from unmask.core.results import Finished, Reporter, Sheet, Shown, SilentReporter, duration, sentence, usual_reporter
+from unmask.core.results import (
+    Facts,
+    Finished,
+    Hint,
+    Reporter,
+    Sheet,
+    Shown,
+    SilentReporter,
+    duration,
+    sentence,
+    usual_reporter,
+)
 from unmask.core.settings import validated
 from unmask.data.sources import InMemory, Texts, find_split, paths_or_texts, readable
 from unmask.model.card_head import CardSettings, Origin, base_models
@@ -77,9 +88,10 @@ class FineTuned(Finished):
         yield Sheet(tuple(heads), rows)
         if summary["warning"]:
             yield f"\n{sentence(summary['warning'].partition(';')[0])}"
-        yield f"\nmodel   {summary['model']}"
-        yield f"report  {self.folder / 'report.html'}"
-        yield f"\nTry it: unmask predict {typed(summary['model'])} FILE"
+        yield ""
+        yield Facts([("model", summary["model"]), ("report", str(self.folder / "report.html"))])
+        model = summary["model"]
+        yield Hint(f"unmask predict {typed(model)} FILE", f'unmask.predict({model!r}, "FILE")')
 
 
 @public

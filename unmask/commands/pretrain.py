@@ -35,6 +35,7 @@ from unmask.commands.run_data import (
     start_facts,
     start_model,
 )
+from unmask.commands.sizing import compile_loops, fit_to_budget, sizes_of, with_sizes
 from unmask.core.compiled import is_compiled
 from unmask.core.errors import DataError, DivergedError, RunError, TokenizerError, UnmaskError, without_secrets
 from unmask.core.files import read_object, typed, whole_folder, write_atomically, write_object, writing
@@ -43,11 +44,15 @@ from unmask.core.interruption import Interruption
 from unmask.core.public import public
 from unmask.core.remote import Output, address_of, lasting_source, output_at, path_at, source_named
 from unmask.core.results import (
+    Facts,
     Finished,
+    Hint,
+    Progress,
     Reporter,
     Shown,
     SilentReporter,
     Styled,
+    curve_html,
     documents,
     duration,
     legible,
@@ -96,7 +101,7 @@ from unmask.train.distributed import (
     on_rank_zero,
     rank_zero_first,
 )
-from unmask.train.hardware import works_on_its_own
+from unmask.train.hardware import choose_device, works_on_its_own
 from unmask.train.initialisation import begin_from_corpus
 from unmask.train.objectives import extra_objectives
 from unmask.train.runner import evaluating, hidden_states, logits_at
@@ -156,14 +161,19 @@ class Run(Finished):
         if s["steps"] >= 10 and s["seconds"] >= 1.0:
             lines.append(("speed", f"{s['tokens_per_second']:,.0f} tokens a second"))
         lines += [("model", s["model"]), ("report", str(self.folder / "report.html"))]
-        yield from (f"{name:<14} {value}" for name, value in lines)
+        yield Facts(lines)
         if (warning := s.get("validation_warning")) is not None:
             yield Styled(f"\n{warning}", "yellow")
         if s["on_plateau"]:
             longer, more = "train longer (--minutes, --steps)", f"give more text; this was seen {s['epochs']:.0f} times"
             yield Styled(f"\nno better than word frequencies: {longer if s['epochs'] < _MANY else more}", "yellow")
         else:
-            yield f'\nTry it: unmask fill {typed(s["model"])} "... [MASK] ..."'
+            command = f'unmask fill {typed(s["model"])} "... [MASK] ..."'
+            yield Hint(command, f'unmask.load({s["model"]!r}).fill("... [MASK] ...")')
+
+    def _repr_html_(self) -> str:
+        curve = curve_html(held_out_curve(self.folder / "metrics.jsonl"), LOSS_CURVE)
+        return super()._repr_html_() + curve
 
 
 @public
@@ -196,7 +206,8 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         paths: Files, folders or patterns of text, - for standard input, or a prepared folder; in Python also texts in
             memory (see `unmask.data.sources`). By default Tiny Shakespeare.
         out: Folder of the run, or an address (s3://bucket/runs/a).
-        recipe: Name of a recipe (see unmask recipes) or a .toml file. By default tiny; continue for a checkpoint.
+        recipe: Name of a recipe (see unmask recipes) or a .toml file. By default auto, which fits the
+            size to the minutes; tiny where a size, steps or tokens are set; continue for a checkpoint.
         minutes: Minutes of training.
         steps: Optimizer steps, instead of minutes.
         tokens: Tokens of text to train on, instead of minutes.
@@ -241,14 +252,24 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         folder = RunFolder(Path(begun["root"]))
         if begun["is_finished"]:
             return Run.reopened(folder.root, "remove it, and the run is evaluated again")
-        resolved = load_recipe(str(folder.recipe), complete=False)
 
         def opened() -> TrainingRun:
             sources = list(map(source_named, begun["sources"]))  # each machine has its own copies of what is remote
+            resolved = load_recipe(str(folder.recipe), complete=False)
             if resolved.start is None:
                 data = obtain_data(sources, folder.data, resolved, reporter)
             else:
                 data = data_from_checkpoint(sources, folder, resolved, reporter)
+            if choose_device().type == "cpu" and not is_compiled(losses):
+                reporter.note("compiling loops for this machine, once; some 20 seconds")
+                compile_loops(resolved, data)
+            if resolved.sizing is not None:
+                reporter.notify(Progress("measuring this machine", facts=""))
+                sizes, outlook = fit_to_budget(resolved, data, processes=group.world_size)
+                for line in outlook:
+                    reporter.note(line)
+                resolved = with_sizes(resolved, sizes)
+                folder.claimed.claim(resolved.to_toml())  # for the other ranks, and for when the run is resumed
             return TrainingRun(folder, resolved, data, reporter, group)
 
         try:
@@ -330,7 +351,9 @@ def _begin(
         reporter.note("the run goes on with the texts that it began with; those in memory now are not read")
     old = load_recipe(str(folder.recipe), complete=False)
     if recipe is not None:
-        folder.claimed.check_same(old.model_dump(), recipe.model_dump(), but_for={"card"})
+        if recipe.sizing is not None and old.sizing is None:
+            recipe = with_sizes(recipe, sizes_of(old))
+        folder.claimed.check_same(old.model_dump(), recipe.model_dump(), but_for={"card", "description"})
     # What is named now replaces what was named before; None removes it.
     card_values = old.card.model_dump() | card.model_dump(exclude_unset=True)
     new_card = validated(CardSettings, card_values, where=f"{folder.recipe}: card")
@@ -449,8 +472,6 @@ class TrainingRun(Callback):
             reporter.note("blocks are compiled in the first steps, which takes up to a minute")
         elif device.type != "cpu":
             reporter.note(f"blocks are not compiled: {self._uncompiled}")
-        elif not is_compiled(losses):
-            reporter.note("loops are compiled for this machine, once: some 20 seconds more")
         trackers: list[Tracker] = []
 
         def look_before() -> None:
@@ -497,6 +518,7 @@ class TrainingRun(Callback):
             raise DivergedError(f"the held-out loss behind step {state.step} is {result.loss}")
         self.trainer.evaluated(metrics_of(result))
         self._say(result)
+        self.reporter.plot(held_out_curve(self.folder.metrics), LOSS_CURVE)
         for line in predict_lines(self.model, self.data.tokenizer, *self.lines) if self.lines else ():
             # What is predicted stands in brackets, green where it is right and red where it is wrong.
             shown: list[str | Styled] = ["         "]
@@ -597,6 +619,14 @@ class TrainingRun(Callback):
 
 # ----------------------------------------
 # Figures on held-out text.
+
+LOSS_CURVE = "held-out loss"
+
+
+def held_out_curve(metrics: Path) -> list[tuple[float, float]]:
+    """Held-out losses of a run by step, as far as it is."""
+    lines = (line for line in read_metrics(metrics) if line.get("validation_loss") is not None)
+    return [(line["step"], line["validation_loss"]) for line in lines]
 
 
 def figures_of(result: HeldOut) -> dict[str, Any]:

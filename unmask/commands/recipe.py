@@ -11,7 +11,15 @@ from typing import Any
 import tomli_w
 from pydantic import Field, model_validator
 
-from unmask.commands.recipe_files import CONTINUING, DEFAULT, OPTIONS, LightRecipe, Overrides, as_overrides, read_recipe
+from unmask.commands.recipe_files import (
+    DEFAULT,
+    OPTIONS,
+    LightRecipe,
+    Overrides,
+    as_overrides,
+    read_recipe,
+    usual_recipe,
+)
 from unmask.core.errors import ModelError, RunError, SettingsError
 from unmask.core.files import file_sha256
 from unmask.core.hub import OF_MODELS, hub_name, lasting_name
@@ -52,6 +60,11 @@ class Recipe(LightRecipe):
 
     @model_validator(mode="after")
     def _check(self) -> Recipe:
+        if self.sizing is not None and (self.training.minutes is None or self.start is not None):
+            raise ValueError(
+                "sizing = 'budget' chooses the size of a new model by minutes of training; with steps, tokens or a "
+                "checkpoint, take a recipe with a size of its own, such as tiny or continue"
+            )
         longest, rows = self.model.max_position_embeddings, self.training.sequence_length
         if longest is not None and longest < rows:
             raise ValueError(f"model.max_position_embeddings {longest} is less than training.sequence_length {rows}")
@@ -125,8 +138,9 @@ def requested_recipe(recipe: str | None = None, *, settings: Overrides = (), **o
     if old_data is not None:
         old_texts = [old_data] if isinstance(old_data, str | Path) else old_data
         values["start.old_data"] = [str(Path(path).absolute()) for path in old_texts]
-    usual = DEFAULT if checkpoint is None else CONTINUING
-    return load_recipe(recipe or usual, options=values, overrides=as_overrides(settings))
+    overrides = as_overrides(settings)
+    usual = usual_recipe([*values, *(override.partition("=")[0].strip() for override in overrides)])
+    return load_recipe(recipe or usual, options=values, overrides=overrides)
 
 
 # ----------------------------------------

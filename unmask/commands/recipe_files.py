@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import difflib
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Any, Literal
 
 import tomli_w
 
@@ -26,8 +26,9 @@ from unmask.tokenizer.trainers import TokenizerSettings
 from unmask.train.settings import CheckpointSettings, EvaluationSettings, ObjectivesSettings, TrainingSettings
 
 DEFAULT = "tiny"
+AUTO = "auto"  # the usual recipe of a training by the clock: `unmask.commands.sizing` chooses its size
 CONTINUING = "continue"  # the usual recipe of a training from a checkpoint
-_OURS = ("tiny", "mini", "small", "base", CONTINUING)
+_OURS = (AUTO, "tiny", "mini", "small", "base", CONTINUING)
 
 # ----------------------------------------
 # Files.
@@ -108,6 +109,10 @@ OPTIONS = {  # of `unmask.pretrain` and `unmask.prepare`: the settings that they
     "old_data": "start.old_data",
 }
 
+# Who sets one of these fits the others to it: then `tiny` is what the rest of a training begins with, not `auto`.
+_SIZED_BY_HAND = ("model.", "training.steps", "training.tokens", "training.batch_tokens", "training.learning_rate",
+    "training.length_schedule", "training.optimizer", "training.schedule")  # fmt: skip
+
 # Setting one of these replaces what excludes it.
 _REPLACES = {
     "training.steps": ("training.minutes", "training.tokens"),
@@ -116,6 +121,14 @@ _REPLACES = {
     "tokenizer.path": tuple(f"tokenizer.{name}" for name in TokenizerSettings.model_fields if name != "path"),
     "masking.strategy": ("masking.units", "masking.weights"),
 }
+
+
+def usual_recipe(keys: Iterable[str]) -> str:
+    """The recipe of a training that names none, by the keys of what it sets."""
+    keys = set(keys)
+    if "start.checkpoint" in keys:
+        return CONTINUING
+    return DEFAULT if any(key.startswith(_SIZED_BY_HAND) for key in keys) else AUTO
 
 
 def as_overrides(settings: Overrides) -> tuple[str, ...]:
@@ -230,6 +243,8 @@ class LightRecipe(Settings):
     """
 
     description: str | None = None
+    # What `unmask.commands.sizing` is to choose when the data is there: size, positions a step and learning rate
+    sizing: Literal["budget"] | None = None
     start: Any = None
     corpus: CorpusSettings = CorpusSettings()
     tokenizer: TokenizerSettings = TokenizerSettings()

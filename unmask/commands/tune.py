@@ -34,7 +34,7 @@ from unmask.core.files import ClaimedFolder, typed, write_atomically
 from unmask.core.interruption import Interrupted
 from unmask.core.public import public
 from unmask.core.remote import refused
-from unmask.core.results import Reporter, Result, Sheet, Shown, usual_reporter
+from unmask.core.results import Hint, Reporter, Result, Sheet, Shown, usual_reporter
 from unmask.report.plots import search_plot
 
 if TYPE_CHECKING:
@@ -67,7 +67,10 @@ class Tuning(Result):
         yield Sheet(heads, rows)
         recipe = self.best["recipe"]
         yield f"\n{self.verdict}\nrecipe  {recipe}"
-        yield f"Try it: unmask pretrain FILE --recipe {typed(recipe)} --out DIR"
+        yield Hint(
+            f"unmask pretrain FILE --recipe {typed(recipe)} --out DIR",
+            f'unmask.pretrain("FILE", recipe={recipe!r}, out="DIR")',
+        )
 
 
 @public

@@ -104,6 +104,10 @@ class UnmaskError(ValueError):
             text = f"{text.partition(': ')[0]}: not enough memory, or damaged ({cause or 'no memory left'})"
         return _one_line(text)
 
+    def _render_traceback_(self) -> list[str]:
+        """What a notebook shows instead of a traceback: the frames within the package help no user."""
+        return [f"{type(self).__name__}: {self}"]
+
 
 class CorpusError(UnmaskError):
     """A source of text cannot be read, or holds too little."""

@@ -46,9 +46,31 @@ class Sheet:
     title: str = ""  # what stands above it
 
 
+@dataclass(frozen=True)
+class Facts:
+    """Names and values, a line each in a terminal and a row each in a notebook. Without a name it goes on."""
+
+    rows: Sequence[tuple[str, str]]
+
+    def __str__(self) -> str:
+        width = max(len(name) for name, _ in self.rows)
+        return "\n".join(f"{name:<{width}}  {value}" for name, value in self.rows)
+
+
+@dataclass(frozen=True)
+class Hint:
+    """What to do next, for who typed a command and for who called the function."""
+
+    command: str
+    python: str
+
+    def __str__(self) -> str:  # in a terminal
+        return f"\nTry it: {self.command}"
+
+
 Line = tuple[Styled | str, ...]
 """A line of several styles, its parts without anything between them."""
-Shown = Sheet | Line | Styled | str
+Shown = Sheet | Facts | Hint | Line | Styled | str
 
 
 class Readable(Protocol):
@@ -137,9 +159,11 @@ def legible(text: str) -> str:
 
 
 def as_text(shown: Shown) -> str:
-    """A sheet in columns, or a line."""
+    """A sheet in columns, or a line, as Python shows it."""
     if isinstance(shown, tuple):
         return "".join(map(str, shown))
+    if isinstance(shown, Hint):
+        return f"\nTry it: {shown.python}"
     if not isinstance(shown, Sheet):
         return str(shown)
     lines = [[head.removeprefix(">") for head in shown.columns]] if any(shown.columns) else []
@@ -160,6 +184,10 @@ def as_html(shown: Shown) -> str:
     if isinstance(shown, tuple):
         parts = (f"<b>{escape(str(part))}</b>" if getattr(part, "style", "") else escape(str(part)) for part in shown)
         return f"<p>{''.join(parts)}</p>"
+    if isinstance(shown, Hint):
+        return f"<p>Try it: <code>{escape(shown.python)}</code></p>"
+    if isinstance(shown, Facts):
+        shown = Sheet(("", ""), shown.rows)
     if not isinstance(shown, Sheet):
         return f"<p>{escape(str(shown))}</p>"
 
@@ -287,6 +315,9 @@ class Reporter:
     def notify(self, progress: Progress) -> None:
         """How far the work has come."""
 
+    def plot(self, points: Sequence[tuple[float, float]], what: str) -> None:
+        """A curve so far."""
+
 
 class SilentReporter(Reporter):
     """Of several processes the first one alone takes notes."""
@@ -304,6 +335,7 @@ class NotebookReporter(Reporter):
 
     def __init__(self) -> None:
         self._handle: Any = None
+        self._curve: Any = None
         self._pace, self._last, self._what = Pace(), 0.0, ""
 
     def note(self, text: Shown) -> None:
@@ -324,6 +356,32 @@ class NotebookReporter(Reporter):
         else:
             self._handle = display.display(line, display_id=True)
         self._last, self._what = now, progress.what
+
+    def plot(self, points: Sequence[tuple[float, float]], what: str) -> None:
+        from IPython import display
+
+        picture = display.HTML(curve_html(points, what))
+        if self._curve is None:
+            self._curve = display.display(picture, display_id=True)
+        else:
+            self._curve.update(picture)
+
+
+def curve_html(points: Sequence[tuple[float, float]], what: str) -> str:
+    """A curve as SVG, in the colours of the page around it; nothing of fewer than two points."""
+    if len(points) < 2:
+        return ""
+    (left, right), (low, high) = ((min(axis), max(axis)) for axis in zip(*points, strict=True))
+    places = " ".join(
+        f"{6 + 308 * (x - left) / ((right - left) or 1):.1f},{6 + 88 * (high - y) / ((high - low) or 1):.1f}"
+        for x, y in points
+    )
+    return (
+        "<svg viewBox='0 0 400 100' width='400' role='img' fill='none' stroke='currentColor' stroke-width='2' "
+        f"style='max-width: 100%'><title>{escape(what)}</title><polyline points='{places}'/>"
+        f"<g fill='currentColor' stroke='none' font-size='12'><text x='320' y='14'>{high:.3f}</text>"
+        f"<text x='320' y='98'>{points[-1][1]:.3f}</text><text x='320' y='56'>{escape(what)}</text></g></svg>"
+    )
 
 
 def usual_reporter() -> Reporter:

@@ -199,7 +199,7 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
 # What all trainings share.
 
 
-def place_model(model: Any, settings: TrainingSettings, checkpoints: Path) -> str | None:
+def place_model(model: Any, settings: TrainingSettings, checkpoints: Path | None = None) -> str | None:
     """Puts a model on its device, as the settings say; returns why its blocks are not compiled, None where they are.
 
     A run that goes on keeps the type that it began with, also on another machine.
@@ -209,7 +209,7 @@ def place_model(model: Any, settings: TrainingSettings, checkpoints: Path) -> st
     model.encoder.compute_dtype = choose_dtype(settings.precision, device)
     with contextlib.suppress(OSError, IndexError, KeyError, TypeError, AttributeError, ValueError):
         # None is there yet, or it cannot be read: `load_checkpoint` says why.
-        content = parse_json(list_checkpoints(checkpoints)[-1] / _STATE)
+        content = parse_json((list_checkpoints(checkpoints) if checkpoints else [])[-1] / _STATE)
         if isinstance(dtype := getattr(torch, content["compute_dtype"]), torch.dtype):
             model.encoder.compute_dtype = dtype
     model.encoder.gradient_checkpointing = settings.gradient_checkpointing

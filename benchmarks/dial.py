@@ -1,0 +1,190 @@
+r"""Which size learns most in how long: what `unmask pretrain --minutes M` chooses by, and how well it chooses.
+
+    python benchmarks/dial.py measure DATA NAME --cells "2x128:400,1600 4x256:300@2048/0.007" [--jobs 2]
+    python benchmarks/dial.py fit [--table docs/benchmarks.md]
+
+`measure` trains a model for each cell on the prepared folder DATA, with the recipe `tiny` but for its size:
+LAYERSxWIDTH:STEPS,... and, where they are not as usual, @POSITIONS a step and /RATE. Each is a process with one thread.
+Its held-out loss is appended to the results under the text's NAME; cells that are there already are skipped.
+
+`fit` fits the law of `unmask.commands.sizing` to the runs on `novels`, prints its numbers, and compares it with all
+runs: of each text, size and number of tokens the one with the lowest loss.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import os
+import re
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from ours import assemble
+from scipy.optimize import least_squares
+from tables import append_line, circumstances, made, read_lines, write_table
+
+from unmask.commands.recipe import load_recipe
+from unmask.commands.run_data import open_prepared
+from unmask.commands.sizing import LAW, Law, sizes
+from unmask.measure.held_out import HeldOutSet
+
+HELD_OUT_TOKENS = 200_000
+POSITIONS = 4096
+FITTED = "novels"  # the text that the law is fitted to
+KEYS = ("text", "block_parameters", "tokens")
+
+Entry = Mapping[str, Any]  # of a run
+
+
+class Cell(NamedTuple):
+    """A training."""
+
+    text: str
+    layers: int
+    width: int
+    steps: int
+    batch_tokens: int
+    learning_rate: float
+    seed: int = 0
+
+
+def cells(text: str, written: str, seed: int) -> Iterator[Cell]:
+    for word in written.split():
+        match = re.fullmatch(r"(\d+)x(\d+):([\d,]+)(?:@(\d+))?(?:/([\d.]+))?", word)
+        if match is None:
+            sys.exit(f"{word}: expected LAYERSxWIDTH:STEPS,...[@POSITIONS][/RATE]")
+        layers, width, steps, positions, rate = match.groups()
+        batch = int(positions or POSITIONS)
+        for each in steps.split(","):
+            learning_rate = rate or sizes(int(layers), int(width), batch)["training.learning_rate"]
+            yield Cell(text, int(layers), int(width), int(each), batch, float(learning_rate), seed)
+
+
+def train(cell: Cell, data_folder: str) -> dict[str, Any]:
+    torch.set_num_threads(1)
+    options = sizes(cell.layers, cell.width, cell.batch_tokens)
+    options |= {f"training.{name}": getattr(cell, name) for name in ("steps", "seed", "learning_rate")}
+    recipe, data = load_recipe("tiny", options=options), open_prepared(Path(data_folder))
+    training = assemble(recipe, data, torch.device("cpu"))
+    model, tokens = training.state.model, 0
+    began, seconds = time.process_time(), [0.0]
+    for report in training.reports():
+        tokens += report.tokens
+        seconds.append(time.process_time() - began)
+    held_out = HeldOutSet(
+        data.validation, data.tokenizer, length=128, max_tokens=HELD_OUT_TOKENS, frequencies=data.frequencies
+    )
+    figures = held_out.evaluate(model)
+    assert held_out.unigram_N is not None
+    steps = sorted(after - before for before, after in pairwise(seconds))
+    return {
+        **cell._asdict(),
+        "tokens": tokens,
+        "train_tokens": data.manifest.train.tokens,
+        "train_bytes": data.manifest.train.bytes,
+        "vocab_size": model.config.vocab_size,
+        "parameters": model.num_parameters,
+        "block_parameters": sum(p.numel() for block in model.encoder.blocks for p in block.parameters()),
+        "processor_seconds_a_step": steps[len(steps) // 2],
+        "loss": figures.loss,
+        "accuracy": figures.accuracy,
+        "bits_per_token_byte": figures.bits_per_token_byte,
+        "unigram_entropy": float(held_out.unigram_N.mean()),
+        **circumstances(),
+    }
+
+
+def measure(options: argparse.Namespace) -> None:
+    keys = Cell._fields
+    finished = {tuple(entry[key] for key in keys) for entry in read_lines(options.results)}
+    works = [cell for cell in cells(options.name, options.cells, options.seed) if tuple(cell) not in finished]
+
+    def one(cell: Cell) -> None:
+        command = [sys.executable, __file__, "train", options.data, json.dumps(cell)]
+        env = {**os.environ, "OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "1"}
+        entry = json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, env=env).stdout)
+        append_line(options.results, entry)
+        print(f"{tuple(cell)}: {entry['loss']:.3f}, {entry['processor_seconds_a_step']:.3f} s", flush=True)
+
+    with ThreadPoolExecutor(options.jobs) as pool:
+        list(pool.map(one, works))
+
+
+def best_of(entries: Sequence[Entry]) -> list[Entry]:
+    """Of each text, size and number of tokens (to a tenth) the run with the lowest loss, smaller ones first."""
+    best: dict[tuple[str, int, int], Entry] = {}
+    for entry in sorted(entries, key=lambda entry: -entry["loss"]):
+        best[entry["text"], entry["width"], round(10 * math.log(entry["tokens"]))] = entry
+    return sorted(best.values(), key=lambda entry: (entry["text"] != FITTED, *(entry[key] for key in KEYS)))
+
+
+def fit(entries: Sequence[Entry]) -> Law:
+    """The law with the smallest squared error of log losses."""
+    parameters, tokens, losses = (
+        np.array([entry[key] for entry in entries]) for key in ("block_parameters", "tokens", "loss")
+    )
+    shares = losses / np.array([entry["unigram_entropy"] for entry in entries])
+
+    def errors(logarithms: Any) -> Any:  # all of them are positive
+        law = Law(*np.exp(logarithms))
+        return [math.log(law.share(n, d) / share) for n, d, share in zip(parameters, tokens, shares, strict=True)]
+
+    return Law(*map(float, np.exp(least_squares(errors, np.log(LAW)).x)))
+
+
+def table(entries: Sequence[Entry]) -> list[str]:
+    lines = [
+        "| text | size | steps | positions a step | M tokens | held-out loss | bits per byte | expected loss | error |",
+        "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
+    ]
+    for entry in entries:
+        expected = LAW.share(entry["block_parameters"], entry["tokens"]) * entry["unigram_entropy"]
+        lines.append(
+            f"| {entry['text']} | {entry['layers']}x{entry['width']} | {entry['steps']:,} | {entry['batch_tokens']:,} "
+            f"| {entry['tokens'] / 1e6:.2f} | {entry['loss']:.3f} | {entry['bits_per_token_byte']:.3f} "
+            f"| {expected:.3f} | {entry['loss'] / expected - 1.0:+.1%} |"
+        )
+    return lines
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True, dest="command")
+    measuring = commands.add_parser("measure")
+    measuring.add_argument("data")
+    measuring.add_argument("name")
+    measuring.add_argument("--cells", required=True)
+    measuring.add_argument("--seed", type=int, default=0)
+    measuring.add_argument("--jobs", type=int, default=2)
+    measuring.add_argument("--results", type=Path, default=Path("docs/measured/dial.jsonl"))
+    fitting = commands.add_parser("fit")
+    fitting.add_argument("--results", type=Path, default=Path("docs/measured/dial.jsonl"))
+    fitting.add_argument("--table", type=Path, help="page whose table `dial` is rewritten")
+    training = commands.add_parser("train")
+    training.add_argument("data")
+    training.add_argument("cell")
+    options = parser.parse_args()
+    if options.command == "train":
+        print(json.dumps(train(Cell(*json.loads(options.cell)), options.data)))
+    elif options.command == "measure":
+        measure(options)
+    else:
+        entries = best_of(read_lines(options.results))
+        print(fit([entry for entry in entries if entry["text"] == FITTED]), LAW, sep="\n")
+        print(*(lines := table(entries)), sep="\n")
+        if options.table:
+            write_table(options.table, "dial", lines, made=made(entries))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,65 @@
+"""benchmarks/dial.py: what is measured, and the law that is fitted to it."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import dial
+import pytest
+
+import unmask
+from tests.benchmarks.conftest import BENCHMARKS
+from unmask.commands.sizing import LAW, Law
+
+RESULTS = Path(__file__).parents[2] / "docs/measured/dial.jsonl"
+
+
+def entry(layers: int, width: int, parameters: int, tokens: int, loss: float, **more: object) -> dict[str, object]:
+    named = {"text": "novels", "layers": layers, "width": width, "steps": 1, "batch_tokens": 4096}
+    counted = {"block_parameters": parameters, "tokens": tokens, "loss": loss, "unigram_entropy": 6.5}
+    return {**named, **counted, "bits_per_token_byte": loss / 2, **more}
+
+
+def test_cells_are_written_short() -> None:
+    usual, *others = dial.cells("novels", "2x128:400,800 4x256:300@1024/0.007", seed=3)
+    assert (usual.steps, usual.batch_tokens, usual.learning_rate, usual.seed) == (400, 4096, 0.0141, 3)
+    assert [(cell.layers, cell.width, cell.steps) for cell in others] == [(2, 128, 800), (4, 256, 300)]
+    assert (others[1].batch_tokens, others[1].learning_rate) == (1024, 0.007)
+    with pytest.raises(SystemExit, match="2x128"):
+        list(dial.cells("novels", "2x128", seed=0))
+
+
+def test_a_law_is_found_again() -> None:
+    law = Law(floor=0.2, size=0.05, size_power=0.3, tokens=0.3, tokens_power=0.2)
+    entries = [
+        entry(4, 256, parameters, tokens, 6.5 * law.share(parameters, tokens))
+        for parameters in (300_000, 2_000_000, 8_000_000)
+        for tokens in (400_000, 1_600_000, 6_400_000)
+    ]
+    assert dial.fit(entries) == pytest.approx(law, rel=1e-3)
+
+
+def test_of_several_rates_and_batches_the_best_counts() -> None:
+    runs = [entry(2, 128, 279_000, tokens, loss) for tokens, loss in ((400_000, 5.0), (403_000, 4.8), (900_000, 4.6))]
+    assert [best["loss"] for best in dial.best_of(runs)] == [4.8, 4.6]
+
+
+def test_the_law_in_use_is_that_of_the_measurements() -> None:
+    measured = [run for run in dial.best_of(dial.read_lines(RESULTS)) if run["text"] == dial.FITTED]
+    assert len(measured) > 8
+    assert dial.fit(measured) == pytest.approx(LAW, rel=0.01)
+
+
+def test_a_cell_is_trained(run: unmask.Run, tmp_path: Path) -> None:
+    results = tmp_path / "dial.jsonl"
+    command = [sys.executable, str(BENCHMARKS / "dial.py"), "measure", str(run.folder / "data"), "text"]
+    command += ["--cells", "2x128:3@256", "--results", str(results)]
+    for _ in range(2):
+        subprocess.run(command, check=True)
+    (reached,) = map(json.loads, results.read_text().splitlines())  # the second time it is there
+    assert (reached["text"], reached["steps"], reached["width"]) == ("text", 3, 128)
+    assert 0 < reached["loss"] < 2 * reached["unigram_entropy"]
+    assert reached["tokens"] > 3 * 200

@@ -1,0 +1,121 @@
+"""Which size a budget of minutes gets: what is left open, what a step costs, and what is chosen."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+import unmask
+from tests.command_line import Main
+from unmask.commands import pretrain, sizing
+from unmask.commands.recipe import encoder_config, load_recipe, new_model, requested_recipe
+from unmask.commands.recipe_files import AUTO, CONTINUING, DEFAULT, usual_recipe
+from unmask.commands.run_data import PreparedData, open_prepared
+from unmask.commands.sizing import Cost, Speed, TextFigures
+from unmask.core.errors import RunError, SettingsError
+
+TEXT = TextFigures(entropy=6.5, token_bytes=3.3, tokens=2_000_000)
+
+
+@pytest.fixture(scope="module")
+def data(run: unmask.Run) -> PreparedData:
+    return open_prepared(run.folder / "data")
+
+
+@pytest.mark.parametrize(
+    ("keys", "name"),
+    [
+        ([], AUTO),
+        (["training.minutes", "masking.strategy", "training.sequence_length"], AUTO),
+        (["training.steps"], DEFAULT),
+        (["training.tokens", "corpus.encoding"], DEFAULT),
+        (["training.minutes", "model.layout"], DEFAULT),
+        (["training.minutes", "training.learning_rate"], DEFAULT),
+        (["training.minutes", "start.checkpoint"], CONTINUING),
+    ],
+)
+def test_who_names_no_size_has_it_chosen(keys: list[str], name: str) -> None:
+    assert usual_recipe(keys) == name
+
+
+def test_only_minutes_are_a_budget_for_it() -> None:
+    assert requested_recipe(minutes=3.0).sizing == "budget"
+    assert requested_recipe(steps=3).sizing is None
+    with pytest.raises(SettingsError, match="sizing"):
+        requested_recipe("auto", steps=3)
+
+
+def test_what_is_not_chosen_is_as_in_tiny() -> None:
+    """So that a training with steps differs from one with minutes in nothing else."""
+    auto, tiny = requested_recipe(minutes=3.0), requested_recipe("tiny", minutes=3.0)
+    same = sizing.with_sizes(auto, sizing.sizes_of(tiny))
+    assert same == tiny.model_copy(update={"description": same.description})
+
+
+@pytest.mark.parametrize(("layers", "width"), sizing.SIZES[:4])
+def test_parameters_are_counted_as_they_are(data: PreparedData, layers: int, width: int) -> None:
+    recipe = sizing.with_sizes(requested_recipe(minutes=1.0), sizing.sizes(layers, width, 4096))
+    model = new_model(recipe, data.tokenizer)
+    matrices = sum(p.numel() for block in model.encoder.blocks for p in block.parameters() if p.ndim == 2)
+    assert sizing.block_parameters(layers, width) == matrices
+    cost = sizing.cost_of(encoder_config(recipe, data.tokenizer), length=128, rate=0.35)
+    assert cost.parameters == pytest.approx(model.num_parameters, rel=0.02)
+    assert cost.operations > 6 * matrices
+
+
+def test_two_steps_tell_the_speed() -> None:
+    cost, speed = Cost(operations=2e7, parameters=4_000_000), Speed(2e-11, 1e-8)
+    seconds = [speed.step_seconds(cost, positions) for positions in (1024, 4096)]
+    assert seconds[1] == pytest.approx(2e7 * 4096 * 2e-11 + 0.04)
+    assert Speed.through(cost, (1024, 4096), seconds) == pytest.approx(speed)
+    noisy = Speed.through(cost, (1024, 4096), (0.2, 0.1))
+    assert noisy.step_seconds(cost, 4096) == pytest.approx(0.1), "and no step is free"
+    assert noisy.of_operation > 0.0
+
+
+def test_more_time_or_a_faster_machine_never_means_less(data: PreparedData) -> None:
+    recipe, slow = requested_recipe(minutes=1.0), Speed(1e-11, 1e-8)
+    best = [
+        min(
+            sizing.choices(recipe, data, Speed(slow[0] / factor, slow[1] / factor), TEXT, minutes), key=lambda c: c.loss
+        )
+        for factor, minutes in ((1, 0.05), (1, 1), (1, 10), (20, 10), (20, 100), (1000, 100))
+    ]
+    for before, after in itertools.pairwise(best):
+        assert before.loss > after.loss
+        assert before.hidden_size <= after.hidden_size
+        assert before.batch_tokens <= after.batch_tokens
+    assert best[0][:2] == sizing.SIZES[0]
+    assert best[-1].hidden_size >= 512
+    assert {choice.batch_tokens % recipe.training.sequence_length for choice in best} == {0}
+
+
+def test_a_run_has_what_was_chosen_and_is_resumed_with_it(
+    corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = sizing.sizes(2, 64, 512)
+    monkeypatch.setattr(pretrain, "fit_to_budget", lambda *_, **__: (chosen, ["as a test says"]))
+    out = tmp_path / "run"
+    run = unmask.pretrain(corpus_file, out=out, minutes=0.02, vocab_size=200)
+    recipe = load_recipe(str(out / "recipe.toml"))
+    assert sizing.sizes_of(recipe) == chosen
+    assert recipe.sizing is None
+    monkeypatch.setattr(pretrain, "fit_to_budget", lambda *_, **__: pytest.fail("it was chosen before"))
+    again = unmask.pretrain(corpus_file, out=out, minutes=0.02, vocab_size=200, resume=True)
+    assert again.summary == run.summary
+    with pytest.raises(RunError, match=r"model\.hidden_size"):
+        unmask.pretrain(corpus_file, out=out, recipe="tiny", minutes=0.02, vocab_size=200, resume=True)
+
+
+def test_this_machine_is_measured_and_said(corpus_file: Path, main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a dry run, which does the same and trains less."""
+    monkeypatch.setattr(sizing, "_TIMED_STEPS", 1)
+    monkeypatch.setattr(sizing, "_TIMED_POSITIONS", (128, 256))
+    code, out, _ = main(
+        "pretrain", corpus_file, "--out", "nowhere", "--minutes", 0.05, "--dry-run", "--vocab-size", 200
+    )
+    assert code == 0
+    assert "bits per byte of hidden tokens" in out
+    assert "for 9 s" in out, "and what three times as long would bring"

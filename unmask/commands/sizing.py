@@ -1,0 +1,269 @@
+"""How large a model, in how large steps, for so many minutes: chosen by this machine's speed and by the text.
+
+    a few timed steps  ->  seconds of a step of each size and batch  ->  steps in the minutes
+                       ->  the loss that each is expected to end at  ->  the lowest one
+
+A larger model learns more from a token and sees fewer of them. What each comes to is a scaling law, whose numbers
+`benchmarks/dial.py` fits to trainings with the recipe `tiny` at other sizes; docs/benchmarks.md says how far off it is.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice, pairwise
+from statistics import median
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from unmask.commands.recipe import Recipe, encoder_config, new_model
+from unmask.commands.run_data import PreparedData
+from unmask.core.results import duration
+from unmask.data.rows import RowStream
+from unmask.masking.masker import Masker
+from unmask.masking.settings import MaskingSettings, rate_at
+from unmask.model.config import PARTS, EncoderConfig, default_intermediate_size
+from unmask.model.encoder import initialise
+from unmask.train.checkpoints import place_model
+from unmask.train.hardware import choose_device, works_on_its_own
+from unmask.train.settings import ObjectivesSettings
+from unmask.train.trainer import Trainer
+
+# What is chosen: keys of a recipe.
+SETTINGS = (
+    "model.num_layers",
+    "model.hidden_size",
+    "model.num_heads",
+    "training.batch_tokens",
+    "training.learning_rate",
+)
+SIZES = ((2, 128), (3, 192), (4, 256), (6, 384), (8, 512), (12, 768))  # layers and width
+HEAD_SIZE = 64
+_TRAINED = 0.9  # of the minutes; evaluations take the rest
+
+
+class Choice(NamedTuple):
+    """A size, and what the minutes are expected to make of it."""
+
+    num_layers: int
+    hidden_size: int
+    batch_tokens: int
+    steps: int
+    loss: float  # held out, nats a hidden token
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Values by the keys of `SETTINGS`."""
+        return sizes(self.num_layers, self.hidden_size, self.batch_tokens)
+
+
+def sizes(num_layers: int, hidden_size: int, batch_tokens: int) -> dict[str, Any]:
+    """Values by the keys of `SETTINGS`. The learning rate is Muon's, for steps of 1,024 to 4,096 positions."""
+    learning_rate = round(0.01 * (256 / hidden_size) ** 0.5, 4)
+    values = num_layers, hidden_size, max(1, hidden_size // HEAD_SIZE), batch_tokens, learning_rate
+    return dict(zip(SETTINGS, values, strict=True))
+
+
+def batch_tokens_for(tokens: float, length: int) -> int:
+    """Positions of a step where so many tokens are trained on: a power of two, and four rows at least."""
+    best = 3000.0 * math.sqrt(tokens / 1.6e6)
+    return max(1 << round(math.log2(min(max(best, 1024.0), 2.0**18))), 4 * length)
+
+
+def fit_to_budget(
+    recipe: Recipe, data: PreparedData, *, train_tokens: int | None = None, processes: int = 1
+) -> tuple[dict[str, Any], list[str]]:
+    """Chooses what a recipe with `sizing = "budget"` leaves open.
+
+    Args:
+        recipe: Its budget is in minutes.
+        data: The text, or a sample of it.
+        train_tokens: Of the training text; None: the data is all of it.
+        processes: That train together, each as fast as this one.
+
+    Returns:
+        Values by the keys of `SETTINGS`, and lines that say what was chosen and what it is expected to reach.
+    """
+    minutes, tokens = recipe.training.minutes, train_tokens or data.manifest.train.tokens
+    assert minutes is not None, "a recipe that is sized by its budget has minutes"
+    speed, text = measure_speed(recipe, data), TextFigures.of(data, tokens)
+    now, longer = (
+        min(choices(recipe, data, speed, text, factor * minutes * processes), key=lambda choice: choice.loss)
+        for factor in (1, 3)
+    )
+    lines = [
+        f"this text on this machine for {duration(60 * minutes)}: {now.num_layers} x {now.hidden_size}, about "
+        f"{now.steps:,} steps of {now.batch_tokens:,} positions, {text.bits(now.loss)} bits per byte of hidden tokens",
+        f"for {duration(180 * minutes)}: {longer.num_layers} x {longer.hidden_size}, {text.bits(longer.loss)}",
+    ]
+    return now.settings, lines
+
+
+def with_sizes(recipe: Recipe, sizes: Mapping[str, Any]) -> Recipe:
+    """The recipe with these values by the keys of `SETTINGS`; nothing is left open."""
+    values = recipe.model_dump() | {"sizing": None}
+    for key, value in sizes.items():
+        section, _, name = key.partition(".")
+        values[section][name] = value
+    return Recipe.model_validate(values)
+
+
+def sizes_of(recipe: Recipe) -> dict[str, Any]:
+    values = recipe.model_dump()
+    return {key: values[section][name] for key in SETTINGS for section, _, name in [key.partition(".")]}
+
+
+def choices(recipe: Recipe, data: PreparedData, speed: Speed, text: TextFigures, minutes: float) -> Iterator[Choice]:
+    """All sizes, with what they come to in so many minutes."""
+    length, rate = recipe.training.sequence_length, mean_rate(recipe)
+    for layers, width in SIZES:
+        config = encoder_config(with_sizes(recipe, sizes(layers, width, 4 * length)), data.tokenizer)
+        cost, batch_tokens = cost_of(config, length=length, rate=rate), 4096
+        for _ in range(3):  # larger steps see more tokens, and more tokens want larger steps
+            steps = max(1, int(_TRAINED * 60.0 * minutes / speed.step_seconds(cost, batch_tokens)))
+            batch_tokens = batch_tokens_for(steps * batch_tokens, length)
+        steps = max(1, int(_TRAINED * 60.0 * minutes / speed.step_seconds(cost, batch_tokens)))
+        loss = text.loss(block_parameters(layers, width), steps * batch_tokens)
+        yield Choice(layers, width, batch_tokens, steps, loss)
+
+
+# ----------------------------------------
+# What a training ends at.
+
+
+class Law(NamedTuple):
+    """The held-out loss as a share of the entropy of token frequencies: a floor, what a small model lacks, and what
+    few tokens do.
+
+    Source: Hoffmann et al. 2022 (Training compute-optimal large language models), equation 2; theirs is of causal
+    models, and in nats.
+    """
+
+    floor: float
+    size: float  # of a model whose blocks have a million parameters
+    size_power: float
+    tokens: float  # of a million tokens
+    tokens_power: float
+
+    def share(self, parameters: int, tokens: float) -> float:
+        of_size = self.size * (parameters / 1e6) ** -self.size_power
+        return self.floor + of_size + self.tokens * (tokens / 1e6) ** -self.tokens_power
+
+
+# Fitted by `benchmarks/dial.py` to runs of 0.3 to 7 million tokens with up to 7.5 million parameters in blocks.
+LAW = Law(floor=0.2841, size=0.0151, size_power=0.6831, tokens=0.3593, tokens_power=0.1768)
+_REPEATS = 15.4  # of a text, behind which it teaches nothing more: Muennighoff et al. 2023, section 6 (causal models)
+SPREAD = 0.10  # half of the interval in which four of five runs end, as a share of what is expected
+
+
+class TextFigures(NamedTuple):
+    """What is expected of a text depends on these."""
+
+    entropy: float  # of its token frequencies, nats
+    token_bytes: float
+    tokens: int
+
+    @classmethod
+    def of(cls, data: PreparedData, tokens: int) -> TextFigures:
+        shares = data.frequencies / data.frequencies.sum()
+        entropy = -float(np.sum(shares * np.log(shares, where=shares > 0.0, out=np.zeros_like(shares))))
+        return cls(entropy, float(data.tokenizer.token_bytes @ shares), tokens)
+
+    def loss(self, parameters: int, tokens: float) -> float:
+        """Held-out nats a hidden token after a training on so many tokens, repetitions included."""
+        repeats = max(tokens / self.tokens - 1.0, 0.0)
+        worth = min(tokens, self.tokens) + self.tokens * _REPEATS * (1.0 - math.exp(-repeats / _REPEATS))
+        return self.entropy * LAW.share(parameters, worth)
+
+    def bits(self, loss: float) -> str:
+        low, high = (factor * loss / math.log(2.0) / self.token_bytes for factor in (1.0 - SPREAD, 1.0 + SPREAD))
+        return f"{low:.2f} to {high:.2f}"
+
+
+# ----------------------------------------
+# What a step costs.
+
+_TIMED_SIZE, _TIMED_POSITIONS, _TIMED_STEPS = (4, 256), (1024, 4096), 3
+
+
+class Cost(NamedTuple):
+    """What a step of a model is made of."""
+
+    operations: float  # of a position, forward and backward
+    parameters: int  # that the optimizer changes
+
+
+class Speed(NamedTuple):
+    """Seconds for an operation and, whatever the number of positions, for a parameter."""
+
+    of_operation: float
+    of_parameter: float
+
+    @classmethod
+    def through(cls, cost: Cost, positions: Sequence[int], seconds: Sequence[float]) -> Speed:
+        """The speed at which two steps of a model take these times; noise does not make it infinite."""
+        each = max((seconds[1] - seconds[0]) / (positions[1] - positions[0]), 0.1 * seconds[1] / positions[1])
+        return cls(each / cost.operations, max(seconds[1] - each * positions[1], 0.0) / cost.parameters)
+
+    def step_seconds(self, cost: Cost, positions: int) -> float:
+        return self.of_operation * cost.operations * positions + self.of_parameter * cost.parameters
+
+
+def cost_of(config: EncoderConfig, *, length: int, rate: float) -> Cost:
+    """Of rows of so many positions, a share of which is predicted."""
+    hidden, layers = config.hidden_size, config.num_layers
+    blocks, head = block_parameters(layers, hidden), hidden * (config.vocab_size + hidden)
+    attention = 12.0 * layers * hidden * length
+    return Cost(6.0 * (blocks + rate * head) + attention, blocks + head)
+
+
+def block_parameters(num_layers: int, hidden_size: int) -> int:
+    """Of ModernBERT's blocks."""
+    inner = default_intermediate_size(hidden_size, PARTS["modernbert"].intermediate_ratio)
+    return num_layers * hidden_size * (4 * hidden_size + 3 * inner)
+
+
+def mean_rate(recipe: Recipe) -> float:
+    return (rate_at(recipe.masking.rate, 0.0) + rate_at(recipe.masking.rate, 1.0)) / 2
+
+
+def measure_speed(recipe: Recipe, data: PreparedData) -> Speed:
+    """Times steps of few positions and of many: what both take is the cost of the parameters."""
+    length, factor = recipe.training.sequence_length, 32 if works_on_its_own(choose_device()) else 1
+    seconds, positions = [], []
+    for number in _TIMED_POSITIONS:
+        positions.append(max(1, factor * number // length) * length)
+        trainer, cost = trial(recipe, data, *_TIMED_SIZE, batch_tokens=positions[-1])
+        seconds.append(median(step_seconds(trainer, _TIMED_STEPS)))
+    return Speed.through(cost, positions, seconds)
+
+
+def compile_loops(recipe: Recipe, data: PreparedData) -> None:
+    """Has numba compile the loops of a training, by a step of a small model, so that no budget by the clock pays."""
+    trainer, _ = trial(recipe, data, 1, HEAD_SIZE, batch_tokens=recipe.training.sequence_length)
+    step_seconds(trainer, 0)
+
+
+def trial(recipe: Recipe, data: PreparedData, *size: int, batch_tokens: int) -> tuple[Trainer, Cost]:
+    """A training that is thrown away. Tokens are hidden at random: which ones makes no difference to the time."""
+    recipe = with_sizes(recipe, sizes(*size, batch_tokens))
+    settings = recipe.training
+    model = new_model(recipe.model_copy(update={"objectives": ObjectivesSettings()}), data.tokenizer)
+    initialise(model, seed=0, method="depth_scaled")
+    place_model(model, settings)
+    rate = mean_rate(recipe)
+    masker = Masker(MaskingSettings.model_validate({"rate": rate}), data.tokenizer, seed=0)
+    stream = RowStream(data.train, data.tokenizer, length=settings.sequence_length, seed=0)
+    cost = cost_of(model.config, length=settings.sequence_length, rate=rate)
+    return Trainer(model, stream, settings, masker=masker), cost
+
+
+def step_seconds(trainer: Trainer, num_steps: int) -> list[float]:
+    """Of some steps, but for the first, in which loops may be compiled."""
+    times = [time.monotonic()]
+    for report in islice(trainer.steps(), num_steps + 1):
+        report.figures.read()  # waits for a GPU
+        times.append(time.monotonic())
+    return [after - before for before, after in pairwise(times[1:])]

@@ -80,6 +80,7 @@ if TYPE_CHECKING:
     from unmask.tasks.loaded_model import load as load
     from unmask.tasks.predict import Predictions as Predictions
     from unmask.tasks.predict import predict as predict
+    from unmask.tasks.text_encoder import TextEncoder as TextEncoder
     from unmask.train.callbacks import Callback as Callback
     from unmask.train.objectives import Objective as Objective
     from unmask.train.trainer import Trainer as Trainer

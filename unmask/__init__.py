@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from unmask.commands.prepare import prepare as prepare
     from unmask.commands.pretrain import Run as Run
     from unmask.commands.pretrain import pretrain as pretrain
+    from unmask.commands.push import Pushed as Pushed
+    from unmask.commands.push import push as push
     from unmask.commands.recipe_files import recipes as recipes
     from unmask.commands.tune import Tuning as Tuning
     from unmask.commands.tune import tune as tune

@@ -42,6 +42,8 @@ if TYPE_CHECKING:
     from unmask.commands.prepare import prepare as prepare
     from unmask.commands.pretrain import Run as Run
     from unmask.commands.pretrain import pretrain as pretrain
+    from unmask.commands.push import Pushed as Pushed
+    from unmask.commands.push import push as push
     from unmask.commands.recipe_files import recipes as recipes
     from unmask.commands.tune import Tuning as Tuning
     from unmask.commands.tune import tune as tune
@@ -80,6 +82,7 @@ if TYPE_CHECKING:
     from unmask.tasks.loaded_model import load as load
     from unmask.tasks.predict import Predictions as Predictions
     from unmask.tasks.predict import predict as predict
+    from unmask.tasks.text_encoder import TextEncoder as TextEncoder
     from unmask.train.callbacks import Callback as Callback
     from unmask.train.objectives import Objective as Objective
     from unmask.train.trainer import Trainer as Trainer

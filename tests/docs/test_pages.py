@@ -127,11 +127,14 @@ def test_every_command_runs(
 @pytest.mark.filterwarnings("ignore:'pin_memory' argument is set as true:UserWarning")
 def test_every_python_snippet_runs(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("transformers")
+    pytest.importorskip("sklearn")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
     snippets = re.findall(r"```python\n(.*?)```", guides(), re.DOTALL)
-    assert len(snippets) == 9
+    assert len(snippets) == 11
     for snippet in snippets:
+        if "import onnxruntime" in snippet:  # runs where there are graphs: tests/exporting/test_export.py
+            continue
         exec(compile(snippet.replace("minutes=10", "minutes=0.02"), "a page", "exec"), {})
 
 

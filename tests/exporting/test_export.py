@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -65,6 +66,25 @@ def test_the_readme_runs(
     exec(compile(snippet, "README.md", "exec"), scope)
     assert (len(scope[output]), scope[output].ndim) == (2, num_axes)
     assert "--maxShapes=input_ids:32x64,attention_mask:32x64" in readme
+
+
+def test_graphs_run_without_unmask_as_the_page_shows(
+    run: unmask.Run, onnx_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "using.md").read_text(encoding="utf-8")
+    [snippet] = [each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "import onnxruntime" in each]
+    assert not re.search("import (unmask|torch|transformers)", snippet)
+    (tmp_path / "runs" / "mine").mkdir(parents=True)
+    (tmp_path / "runs" / "mine" / "onnx").symlink_to(onnx_folder)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    exec(compile(snippet, "using.md", "exec"), names)
+    vectors = run.model.embed(["The king was here.", "The old man looked at her."])
+    np.testing.assert_allclose(names["vectors"], vectors, atol=1e-4)
+    [candidates] = run.model.fill("The old man looked at [MASK].", top_k=20).masks
+    theirs = names["probabilities"][0, [each.token_id for each in candidates]]
+    np.testing.assert_allclose(theirs, [each.probability for each in candidates], atol=1e-4)
+    assert theirs[0] == names["probabilities"].max()
 
 
 @pytest.mark.slow

@@ -106,6 +106,7 @@ COMMANDS = {  # in the order of --help
     "evaluate-search": Command("search.evaluate:evaluate_search", f"{MODEL} {CORPUS} --against other/model"),
     "export": Command("exporting.onnx:export", f"{MODEL} --format onnx --out runs/mine/onnx"),
     "verify": Command("exporting.verify:verify", f"{MODEL} --onnx runs/mine/onnx"),
+    "push": Command("commands.push:push", f"{MODEL} owner/name"),
     "recipes": Command("commands.recipe_files:recipes", ""),
     "search index": Command("search.index:Index.build", f"{MODEL} docs/ --out runs/docs", goes_on=WITH_RESUME),
     "search query": Command("search.index:query_index", 'runs/docs "how is memory allocated" --top-k 3'),
@@ -115,6 +116,7 @@ COMMANDS = {  # in the order of --help
 OPTION_NAMES = {"from_": "from", "settings": "set", "every": "all"}  # where they are not the parameters' names
 METAVARS = {
     "folder": "INDEX",
+    "name": "OWNER/NAME",
     "settings": "SECTION.KEY=VALUE",
     "search": "KEY=LOW..HIGH",
     "part": "I/N",

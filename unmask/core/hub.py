@@ -18,10 +18,11 @@ import logging
 import re
 from contextlib import suppress
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from functools import cache, partial
 from pathlib import Path
 
-from unmask.core.errors import ModelError, TokenizerError, UnmaskError, parse_json
+from unmask.core.errors import ModelError, RunError, SettingsError, TokenizerError, UnmaskError, parse_json, shown
 
 _NAME = re.compile(r"([A-Za-z0-9]([\w.-]*\w)?/)?[A-Za-z0-9]([\w.-]*\w)?", re.ASCII)
 _REVISION = re.compile(r"refs/[\w./-]{1,99}|[\w.-]{1,99}", re.ASCII)
@@ -170,6 +171,31 @@ def local_path(source: str | Path, *, weights: bool) -> Path:
         )
         raise kind(f"{model}: on the hub it has no {lack}{pickles if lack == WEIGHTS else ''}")
     return folder
+
+
+_UPLOADED = (*OF_MODELS, "README.md", "LICENSE*", "onnx/model*")
+
+
+def upload(folder: Path, name: str, *, private: bool | None) -> tuple[str, list[str]]:
+    """Uploads those files of a model's folder that belong to it; returns the repository's address, and the files."""
+    import huggingface_hub
+
+    if "/" not in name or "--" in name or ".." in name or not _NAME.fullmatch(name):
+        raise SettingsError(f"{shown(name)} is no name of a repository on the hub; give owner/name")
+    present = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
+    files = [file for file in present if any(fnmatchcase(file, pattern) for pattern in _UPLOADED)]
+    api = huggingface_hub.HfApi()
+    try:
+        url = str(api.create_repo(name, private=private, exist_ok=True))
+        api.upload_folder(
+            repo_id=name, folder_path=folder, allow_patterns=files, commit_message="Upload a model with unmask"
+        )
+    except _failures() as error:
+        raise RunError(
+            f"{name}: cannot be uploaded ({_cause(error)}); this takes a network and a token that may write to {name}: "
+            "set HF_TOKEN, or run `hf auth login`"
+        ) from error
+    return url, files
 
 
 # Where another library made the copy in the hub's cache, it holds what its maker asked for. transformers asks neither

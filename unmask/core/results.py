@@ -15,8 +15,9 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 from html import escape
 from pathlib import Path
 from statistics import NormalDist
@@ -102,7 +103,7 @@ class Result(Readable):
         self.__dict__.update(figures)
 
     def __getattr__(self, name: str) -> Any:
-        raise AttributeError(f"{type(self).__name__} has no {name!r}; it has {', '.join(self)}")
+        raise _no_figure(self, name, self.to_dict())
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is a result, which cannot be changed")
@@ -125,6 +126,13 @@ class Result(Readable):
         yield json.dumps(self.to_dict(), indent=1)
 
 
+def _no_figure(result: Readable, name: str, known: Iterable[str]) -> AttributeError:
+    public = [each for each in known if not each.startswith("_")]
+    near = get_close_matches(name, public, 1)
+    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(public)}"
+    return AttributeError(f"{type(result).__name__} has no {name!r}; {hint}")
+
+
 @dataclass(frozen=True, repr=False)
 class Finished(Readable):
     """A folder that a command has written. Figures of its `summary.json` are attributes, too: `run.validation_loss`."""
@@ -144,10 +152,13 @@ class Finished(Readable):
         return result
 
     def __getattr__(self, name: str) -> Any:
-        try:
-            return self.__dict__["summary"][name]
-        except KeyError:
-            raise AttributeError(f"{type(self).__name__} has no {name!r}") from None
+        summary = self.__dict__.get("summary", {})  # none yet where a pickle is read
+        if name in summary:
+            return summary[name]
+        raise _no_figure(self, name, [*summary, *super().__dir__()])
+
+    def __dir__(self) -> list[str]:
+        return [*super().__dir__(), *self.summary]
 
     def to_dict(self) -> dict[str, Any]:
         return self.summary

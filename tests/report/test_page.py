@@ -37,7 +37,8 @@ def page_of(
     metrics = (run.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     write_report(
         folder / "page.html",
-        recipe={"masking": {"strategy": None}},
+        recipe={"masking": {"strategy": None, "rate": 0.3}, "training": {"steps": 7, "seed": 0}},
+        usual={"masking": {"strategy": "random", "rate": 0.2}, "training": {"minutes": 10.0, "seed": 0}},
         manifest=manifest,
         summary=run.summary,
         metrics=[json.loads(line) for line in metrics],
@@ -68,3 +69,11 @@ def test_an_example_of_near_duplicates_is_escaped(run: unmask.Run, manifest: Man
     assert sentence in card
     assert "took" not in card, "a card is published: it quotes no text"
     assert "near-duplicate" not in page_of(run, tmp_path, replace(manifest, near_duplicates=None))
+
+
+def test_settings_that_differ_come_first(run: unmask.Run, manifest: Manifest, tmp_path: Path) -> None:
+    page = page_of(run, tmp_path, manifest)
+    others, every = page[page.index("<h2>Settings</h2>") :].split("<details>")
+    rows = re.findall(r"<tr><td><code>(.*?)</code></td><td><code>(.*?)</code></td><td><code>(.*?)</code>", others)
+    assert rows == [("masking.rate", "0.3", "0.2"), ("training.steps", "7", "")]
+    assert re.findall(r"<tr><td><code>(.*?)</code>", every) == ["masking.rate", "training.steps", "training.seed"]

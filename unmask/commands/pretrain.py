@@ -20,7 +20,7 @@ import torch
 
 from unmask.commands.masking_tables import masking_tables, named_lexicon, score_board
 from unmask.commands.recipe import Recipe, find_checkpoint, load_recipe, new_model, requested_recipe
-from unmask.commands.recipe_files import Overrides, apply_overrides, as_overrides
+from unmask.commands.recipe_files import DEFAULT, Overrides, apply_overrides, as_overrides
 from unmask.commands.run_data import (
     START_ANEW,
     PreparedData,
@@ -611,7 +611,8 @@ class TrainingRun(Callback):
         shared: dict[str, Any] = {
             "recipe": recipe.model_dump(), "manifest": manifest, "summary": summary, "remark": remark,
         }  # fmt: skip
-        write_report(folder.report, metrics=read_metrics(folder.metrics), **shared, **predictions)
+        usual = load_recipe(DEFAULT).model_dump()
+        write_report(folder.report, metrics=read_metrics(folder.metrics), usual=usual, **shared, **predictions)
         write_card(folder.model, mask_token=tokenizer.token(tokenizer.special.mask), **shared)
         write_atomically(folder.summary, json.dumps(summary, indent=1) + "\n")
         return summary

@@ -38,14 +38,19 @@ _COLUMNS = (
 
 
 def as_markup(*svg: str) -> list[Markup]:
-    """Plots as a template takes them: nothing in them is escaped."""
-    return [Markup(each) for each in svg]
+    """Plots as a template takes them: nothing in them is escaped, and those without a curve are left out."""
+    return [Markup(each) for each in svg if each]
 
 
-def write_report(
+def in_millions(number: int) -> str:
+    return f"{number / 1e6:.1f}M" if number >= 100_000 else f"{number:,}"
+
+
+def write_report(  # noqa: PLR0913  (what a page is made of)
     path: Path,
     *,
     recipe: Mapping[str, Any],
+    usual: Mapping[str, Any],
     manifest: Manifest,
     summary: Mapping[str, Any],
     metrics: Metrics,
@@ -56,6 +61,7 @@ def write_report(
     """Writes the page of a pretraining, of its recipe by section and its summary as in summary.json.
 
     Args:
+        usual: The recipe that this one is compared with.
         before, after: Held-out lines with the predictions of the untrained and of the trained model: tokens with
             `token`, `space_before`, `predicted` and `probability`.
         remark: What the reader must know of the result, if anything.
@@ -79,7 +85,7 @@ def write_report(
             (f"{figures['accuracy']:.1%}", f"{name.replace('_', ' ')}: right of {figures['count']:,}")
             for name, figures in summary.get("objectives", {}).items()
         ),
-        (f"{summary['tokens_seen'] / 1e6:.2f}M", f"tokens seen, {summary['epochs']:.1f} epochs"),
+        (in_millions(summary["tokens_seen"]), f"tokens seen, {summary['epochs']:.1f} epochs"),
         (f"{summary['tokens_per_second']:,.0f}", "tokens a second"),
         (f"{summary['steps']:,}", "steps"),
         (f"{summary['seconds'] / 60:.1f} min", f"of training on {summary['device']}"),
@@ -97,8 +103,9 @@ def write_report(
         for name, figures in summary.get("domains", {}).items()
         if figures is not None
     ]
+    now, before_it = flat(recipe), flat(usual)
     page = TEMPLATES.get_template("report.html").render(
-        title=f"{summary['num_parameters'] / 1e6:.1f}M parameters, {recipe['masking']['strategy'] or 'own'} masking",
+        title=f"{in_millions(summary['num_parameters'])} parameters, {recipe['masking']['strategy'] or 'own'} masking",
         sources=", ".join(Path(source["path"]).name for source in manifest.sources),
         headline=headline,
         remarks=[sentence(each) for each in (remark, summary["validation_warning"]) if each],
@@ -111,21 +118,21 @@ def write_report(
         manifest=manifest,
         skipped=", ".join(f"{number:,} {reason}" for reason, number in manifest.skipped.items()) or "nothing",
         near=manifest.near_duplicates,
-        settings=[
-            (section, ", ".join(_flat(values))) for section, values in recipe.items() if isinstance(values, Mapping)
-        ],
+        others=[(key, value, before_it.get(key, "")) for key, value in now.items() if value != before_it.get(key)],
+        settings=now.items(),
     )
     write_atomically(path, page)
 
 
-def _flat(values: Mapping[str, Any], prefix: str = "") -> list[str]:
-    flat: list[str] = []
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
+    """Settings by their dotted keys; those without a value are left out."""
+    inner: dict[str, str] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            flat += _flat(value, f"{prefix}{key}.")
+            inner |= flat(value, f"{prefix}{key}.")
         elif value is not None:
-            flat.append(f"{prefix}{key} = {value}")
-    return flat
+            inner[f"{prefix}{key}"] = str(value)
+    return inner
 
 
 def write_audit(
@@ -234,7 +241,7 @@ def write_finetune_report(
         headline.append((defined(value), label))
     for name, value in summary.get("test_metrics", {}).items():
         headline.append((defined(value), f"{name.replace('_', ' ')} on the test file"))
-    headline.append((f"{summary['num_parameters'] / 1e6:.3g}M", "parameters of the encoder"))
+    headline.append((in_millions(summary["num_parameters"]), "parameters of the encoder"))
     metric, scores, losses = summary["metric"], [], []
     marked = {"marker": "o", "ms": 3.5, "alpha": 0.75}
     for seed in dict.fromkeys(line["seed"] for line in history):
@@ -257,7 +264,7 @@ def write_finetune_report(
         ),
         confusion=as_markup(confusion_plot(right, predicted)) if right else None,
         classes=rows,
-        settings=", ".join(_flat(settings)),
+        settings=flat(settings).items(),
     )
     write_atomically(path, page)
 
@@ -314,7 +321,7 @@ def write_embedder_report(
         if after["mlm_loss"] is not None:
             headline.append((f"{after['mlm_loss']:.3f}", f"nats per hidden token (before: {before['mlm_loss']:.3f})"))
     headline += [
-        (f"{summary['tokens_seen'] / 1e6:.2f}M", "tokens seen"),
+        (in_millions(summary["tokens_seen"]), "tokens seen"),
         (f"{summary['steps']:,}", "steps"),
         (f"{summary['seconds'] / 60:.1f} min", f"of training on {summary['device']}"),
     ]
@@ -335,7 +342,7 @@ def write_embedder_report(
             plot_lines(recalls, "steps", "recall@10 of held-out pairs"),
             plot_lines([loss], "steps", "loss, nats per pair"),
         ),
-        settings=", ".join(f"{key} = {value}" for key, value in settings.items() if value is not None),
+        settings=flat(settings).items(),
     )
     write_atomically(path, page)
 

@@ -21,7 +21,9 @@ Curve = tuple[Sequence[float], Sequence[float], dict[str, Any]]
 
 
 def plot_lines(curves: Sequence[Curve], x_label: str, y_label: str, *, from_zero: bool = False) -> str:
-    """Lines of one figure, with a legend where they have labels."""
+    """Lines of one figure, with a legend where they have labels; nothing where none has two points."""
+    if all(len(places) < 2 for places, _, _ in curves):
+        return ""
     figure, axes = new_figure()
     for places, values, style in curves:
         axes.plot(places, values, **{"lw": 1.4, **style})

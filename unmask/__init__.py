@@ -43,6 +43,8 @@ if TYPE_CHECKING:
     from unmask.commands.pretrain import Run as Run
     from unmask.commands.pretrain import pretrain as pretrain
     from unmask.commands.recipe_files import recipes as recipes
+    from unmask.commands.settings import SettingsReference as SettingsReference
+    from unmask.commands.settings import settings as settings
     from unmask.commands.tune import Tuning as Tuning
     from unmask.commands.tune import tune as tune
     from unmask.core.errors import CorpusError as CorpusError

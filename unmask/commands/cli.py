@@ -34,20 +34,18 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
 import unmask
+from unmask.core.declarations import declared, source_of, statements_of, value_of
 from unmask.core.errors import EndedElsewhereError, SettingsError, UnmaskError, printable, says_out_of_memory
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from unmask.core.results import Progress, Readable, Shown
-
-PACKAGE = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -107,6 +105,7 @@ COMMANDS = {  # in the order of --help
     "export": Command("exporting.onnx:export", f"{MODEL} --format onnx --out runs/mine/onnx"),
     "verify": Command("exporting.verify:verify", f"{MODEL} --onnx runs/mine/onnx"),
     "recipes": Command("commands.recipe_files:recipes", ""),
+    "settings": Command("commands.settings:settings", "learning_rate"),
     "search index": Command("search.index:Index.build", f"{MODEL} docs/ --out runs/docs", goes_on=WITH_RESUME),
     "search query": Command("search.index:query_index", 'runs/docs "how is memory allocated" --top-k 3'),
     "search add": Command("search.index:Index.add", "runs/docs docs/new.txt"),
@@ -152,7 +151,7 @@ def read_parameters(function: str) -> dict[str, Parameter]:
     """The parameters of `module:name` or `module:Class.name`, below `unmask`, but for those that only Python gives; of
     a method behind those that its object is made with."""
     module, _, name = function.partition(":")
-    body: list[ast.stmt] = _statements(module)
+    body: list[ast.stmt] = statements_of(module)
     docstring: str | None = ""
     for part in name.split("."):
         node = next(each for each in body if isinstance(each, ast.FunctionDef | ast.ClassDef) and each.name == part)
@@ -180,11 +179,11 @@ def read_parameters(function: str) -> dict[str, Parameter]:
         is_positional = each in positional
         choices: tuple[str, ...] = ()
         if name in TABLES:
-            table = _assigned(*TABLES[name])
+            table = declared(*TABLES[name])[1]
             assert isinstance(table, ast.Dict), f"{name} is a name in a table"
             choices = tuple(ast.literal_eval(key) for key in table.keys if key is not None)
         for alias in sorted(names) if "str" not in names else ():
-            value = _assigned(module, alias)
+            value = declared(module, alias)[1]
             if isinstance(value, ast.Subscript) and ast.unparse(value.value) == "Literal":
                 values = value.slice.elts if isinstance(value.slice, ast.Tuple) else [value.slice]
                 choices = tuple(str(ast.literal_eval(value)) for value in values)
@@ -212,48 +211,23 @@ def _maker(function: str) -> str | None:
     """What makes the object of a method, whose first parameter is `self`; None: it is a function."""
     module, _, name = function.partition(":")
     owner, _, name = name.rpartition(".")
-    is_method = re.search(rf"^    def {name}\(\s*self\b", _source(module), re.MULTILINE) if owner else None
+    is_method = re.search(rf"^    def {name}\(\s*self\b", source_of(module), re.MULTILINE) if owner else None
     return f"{module}:{owner}.__init__" if is_method and name != "__init__" else None
-
-
-@cache
-def _source(module: str) -> str:
-    return (PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
-
-
-@cache
-def _statements(module: str) -> list[ast.stmt]:
-    return ast.parse(_source(module)).body
 
 
 def read_summary(function: str) -> str:
     """The first paragraph of a function's docstring, without parsing its file."""
     module, _, name = function.partition(":")
     begin = rf'^{"    " if "." in name else ""}def {name.rpartition(".")[2]}\(.*?"""(.*?)(?:\n\n|""")'
-    match = re.search(begin, _source(module), re.MULTILINE | re.DOTALL)
+    match = re.search(begin, source_of(module), re.MULTILINE | re.DOTALL)
     assert match is not None, f"{function} has a docstring"
     return " ".join(match[1].replace("`", "").split())
 
 
-def _assigned(module: str, name: str) -> ast.expr | None:
-    """What is assigned to a name in a module, or in the one that it imports it from."""
-    for node in _statements(module):
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if isinstance(node, ast.Assign | ast.AnnAssign) and any(getattr(each, "id", "") == name for each in targets):
-            return node.value
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("unmask."):
-            for alias in node.names:
-                if (alias.asname or alias.name) == name:
-                    return _assigned((node.module or "").removeprefix("unmask."), alias.name)
-    return None
-
-
 def _default(module: str, node: ast.expr) -> str:
-    if isinstance(node, ast.Name):
-        return _default(module, _assigned(module, node.id) or ast.Constant(None))
-    if isinstance(node, ast.Tuple):
-        return ",".join(_default(module, each) for each in node.elts)
-    value = ast.literal_eval(node)
+    value = value_of(module, node)
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     return "" if value in (None, False, "") else f"{value:,}" if isinstance(value, int) else str(value)
 
 

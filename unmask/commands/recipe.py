@@ -29,16 +29,19 @@ from unmask.tokenizer.trainers import TokenizerSettings
 class StartSettings(Settings):
     """From which checkpoint a training begins, and what is added to it first."""
 
-    # Folder of a BERT, RoBERTa or ModernBERT model that unmask or transformers wrote, or of a run; or the name of such
-    # a model on the hub, with the commit (`owner/name@commit`) when a run has begun.
     checkpoint: str
-    sha256: str | None = None  # of its content; filled in when a run begins, and must match where a recipe has it
-    extend_vocab: int | None = Field(default=None, ge=1, le=1_000_000)  # words of the training text that get an entry
-    extend_positions: bool = False  # make the model longer where `training.sequence_length` goes beyond it
-    # Text of the domain that the model comes from, whole, or one prepared folder (its validation split): the model is
-    # evaluated on it before the training and after it. Empty takes the validation split of the checkpoint's own run,
-    # where that is still there.
+    """Folder of a BERT, RoBERTa or ModernBERT model that unmask or transformers wrote, or of a run; or the name of such
+    a model on the hub, with the commit (`owner/name@commit`) when a run has begun."""
+    sha256: str | None = None
+    """Hash of the checkpoint's content; filled in when a run begins, and must match where a recipe has it."""
+    extend_vocab: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Words of the training text that are added to the vocabulary."""
+    extend_positions: bool = False
+    """Make the model longer where `training.sequence_length` goes beyond it."""
     old_data: tuple[str, ...] = ()
+    """Text of the domain that the model comes from, whole, or one prepared folder (its validation split): the model is
+    evaluated on it before the training and after it. Empty: the validation split of the checkpoint's own run, where
+    that is still there."""
 
 
 class Recipe(LightRecipe):
@@ -47,7 +50,7 @@ class Recipe(LightRecipe):
     The card changes nothing of the training, so a run may go on with another one.
     """
 
-    start: StartSettings | None = None  # the checkpoint that the training begins with; None draws new weights
+    start: StartSettings | None = None
     masking: MaskingSettings = MaskingSettings.model_validate({})
 
     @model_validator(mode="after")

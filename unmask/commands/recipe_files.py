@@ -10,9 +10,10 @@ import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path, PurePath
-from typing import Any
+from typing import Annotated, Any
 
 import tomli_w
+from pydantic import Field
 
 from unmask.core.errors import SettingsError, parse_json, shown
 from unmask.core.files import absence
@@ -230,17 +231,29 @@ class LightRecipe(Settings):
     """
 
     description: str | None = None
-    start: Any = None
+    """What the recipe is for, in a line."""
+    start: Annotated[Any, "commands.recipe:StartSettings"] = None
+    """The checkpoint that the training begins with. Unset: new weights are drawn."""
     corpus: CorpusSettings = CorpusSettings()
+    """How files become documents, and what is held out."""
     tokenizer: TokenizerSettings = TokenizerSettings()
+    """Which tokenizer is used or trained."""
     annotation: AnnotationSettings = AnnotationSettings()
-    masking: Any = None
+    """What is said of the text beside its words."""
+    masking: Annotated[Any, "masking.settings:MaskingSettings"] = Field(default_factory=dict)
+    """What is masked."""
     model: ModelSettings = ModelSettings()
+    """Size and parts of the encoder."""
     objectives: ObjectivesSettings = ObjectivesSettings()
+    """What is learned beside the masked tokens."""
     training: TrainingSettings
+    """How the model is trained."""
     checkpoint: CheckpointSettings = CheckpointSettings()
+    """When the training is saved."""
     evaluation: EvaluationSettings = EvaluationSettings()
+    """How often and on how much the model is evaluated."""
     card: CardSettings = CardSettings()
+    """What the user says of the model for its card."""
 
 
 def light_recipe(

@@ -1,0 +1,91 @@
+"""The reference of settings says what the classes of settings, as pydantic has them, take and have."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from typing import Any
+
+import pytest
+
+import unmask
+from tests.command_line import Main
+from tests.docs.test_pages import names_in
+from unmask.commands.embedder_pairs import EmbedderSettings
+from unmask.commands.recipe import Recipe
+from unmask.commands.recipe_files import toml_value
+from unmask.core.errors import SettingsError
+from unmask.tasks.task import FinetuneSettings
+
+CLASSES = {"": Recipe, "finetune.": FinetuneSettings, "embedder.": EmbedderSettings}
+REFERENCE = unmask.settings().settings
+
+
+def leaves(names: set[str]) -> set[str]:
+    return {name for name in names if not any(other.startswith(f"{name}.") for other in names)}
+
+
+def test_it_has_every_setting_that_pydantic_knows_and_no_other() -> None:
+    known: set[str] = set()
+    for prefix, settings in CLASSES.items():
+        schema = settings.model_json_schema()
+        known |= set(names_in(schema, prefix, schema["$defs"]))
+    listed = {each.name for each in REFERENCE if "[]" not in each.name}
+    assert leaves(listed) == leaves(known)
+    assert len(listed) > 200
+
+
+def test_every_setting_has_a_meaning() -> None:
+    assert [each.name for each in REFERENCE if not each.meaning.endswith(".") or each.meaning[0] == " "] == []
+
+
+def test_defaults_are_those_of_the_classes() -> None:
+    values: dict[str, Any] = Recipe.model_validate({"training": {"minutes": 1.0}}).model_dump(mode="json")
+    values |= {"finetune": FinetuneSettings().model_dump(mode="json")}
+    values |= {"embedder": EmbedderSettings().model_dump(mode="json")}
+    compared = 0
+    for each in REFERENCE:
+        *path, name = each.name.split(".")
+        table: Any = values
+        for part in path:
+            table = table.get(part) if isinstance(table, dict) else None
+        is_other = each.kinds and isinstance(table, dict) and table.get("kind") not in each.kinds
+        if not isinstance(table, dict) or is_other or each.name in ("training.minutes", "masking.strategy"):
+            continue
+        assert each.default is not None, each.name
+        assert (None if each.default == "none" else toml_value(each.default)) == table[name], each.name
+        compared += 1
+    assert compared > 150
+
+
+def test_values_are_those_that_the_classes_take() -> None:
+    values = {each.name: each.values for each in REFERENCE}
+    assert values["corpus.holdout"] == "number > 0 and <= 0.5"
+    assert values["training.schedule.kind"] == "warmup_stable_decay, linear or cosine"
+    assert values["masking.units.lengths"] == "geometric, uniform or list of numbers >= 0"
+    assert values["masking.replacement.shares"] == "list of 3 numbers >= 0 and <= 1"
+    assert values["finetune.seed"] == "whole number >= 0 and < 2147482648"
+    assert values["finetune.class_weights"] == "balanced or table of names to numbers > 0"
+
+
+def test_a_word_chooses_by_name_or_meaning(main: Main) -> None:
+    names = [each.name for each in unmask.settings("Learning_Rate").settings]
+    assert (
+        {"training.learning_rate", "finetune.learning_rate", "embedder.learning_rate"}
+        <= set(names)
+        < {each.name for each in REFERENCE}
+    )
+    assert "training.optimizer.embedding_rate" in names, "by its meaning"
+    code, out, _ = main("settings", "learning_rate", "--json")
+    assert code == 0
+    assert [each["name"] for each in json.loads(out)["settings"]] == names
+    with pytest.raises(SettingsError, match=r"training\.learning_rate"):
+        unmask.settings("learning-rat")
+
+
+def test_it_answers_without_torch() -> None:
+    code = "import sys, unmask; unmask.settings('seed'); print(*sys.modules)"
+    loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
+    assert "unmask.commands.settings" in loaded
+    assert not {"torch", "numpy", "pyarrow", "tokenizers"} & set(loaded)

@@ -186,14 +186,13 @@ def _settings_in(
         if isinstance(default, ast.Call) and ast.unparse(default.func) == "Field":
             given = _keywords(default)
             factory = given.get("default_factory")
-            made = factory.body if isinstance(factory, ast.Lambda) else ast.Dict([], []) if factory else None
+            made = factory.body if isinstance(factory, ast.Lambda) else factory and ast.Call(factory, [], [])
             default = given.get("default", made)
-        is_optional = isinstance(default, ast.Constant) and default.value is None
         tables = () if "[]" in prefix else accepted.tables  # in a list they are those that stand elsewhere, too
         is_union = len(tables) > 1
 
         words = accepted.words
-        if not tables or accepted.is_list or words or (is_optional and not is_union):
+        if not is_union or words:
             if accepted.tables and not words:
                 words = ("list of tables" if accepted.is_list else "table",)
             about = meaning or first_sentence(ast.get_docstring(node) or "")  # of a kind that leaves no choice

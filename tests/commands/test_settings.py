@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -97,3 +98,37 @@ def test_it_answers_without_torch() -> None:
     loaded = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split()
     assert "unmask.commands.settings" in loaded
     assert not {"torch", "numpy", "pyarrow", "tokenizers"} & set(loaded)
+
+
+@pytest.mark.parametrize(
+    ("key", "meant"),
+    [
+        ("training.learningrate", "training.learning_rate"),
+        ("trainig.learning_rate", "training.learning_rate"),
+        ("training.rate", "masking.rate"),
+        ("masking.units.pp", "masking.units.p"),
+        ("training.optimizer.momentm", "training.optimizer.momentum"),
+    ],
+)
+def test_an_unknown_setting_names_the_nearest_of_all_sections(key: str, meant: str, tmp_path: Path, main: Main) -> None:
+    with pytest.raises(SettingsError, match=key) as error:
+        unmask.pretrain(out=tmp_path / "run", settings={key: 1})
+    assert meant in str(error.value)
+    assert "settings={" in str(error.value)
+    code, _, err = main("pretrain", "--out", tmp_path / "run", "--set", f"{key}=1")
+    assert code == 2
+    assert "--set" in err
+    assert "settings={" not in err
+
+
+def test_an_unknown_setting_of_a_file_is_the_files(tmp_path: Path) -> None:
+    (tmp_path / "a.toml").write_text("[training]\nsteps = 2\nlearningrate = 1\n")
+    with pytest.raises(SettingsError, match=r"a\.toml.*training\.learning_rate") as error:
+        unmask.pretrain(out=tmp_path / "run", recipe=str(tmp_path / "a.toml"))
+    assert "settings={" not in str(error.value)
+
+
+def test_settings_of_other_commands_name_their_own(tmp_path: Path) -> None:
+    for key in ("finetune.epoch", "training.epochs"):
+        with pytest.raises(SettingsError, match=r"finetune\.epochs"):
+            unmask.finetune("model", task="classify", train="a.csv", out=tmp_path / "run", settings={key: 2})

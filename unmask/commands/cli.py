@@ -564,8 +564,11 @@ def main() -> None:  # noqa: PLR0912  (each way to end)
     except EndedElsewhereError:
         pass
     except UnmaskError as error:
+        setting, error.setting = error.setting, ""
         spelled = ", ".join(f"--{name.rstrip('_').replace('_', '-')}" for name in error.options)
-        message = f"{error} ({spelled})" if spelled else str(error)
+        message = (
+            f"{error}, as in --set {setting}=..." if setting else f"{error} ({spelled})" if spelled else str(error)
+        )
     except OSError as error:
         if says_out_of_memory(error):
             message = NO_MEMORY.format(error)

@@ -250,7 +250,8 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
         own["seed"] = seed
     if sparse and not own.get("sparse"):
         own["sparse"] = {}
-    chosen = validated(EmbedderSettings, own, where="embedder")
+    given = as_overrides(settings)
+    chosen = validated(EmbedderSettings, own, where="embedder", prefix="embedder.", overrides=given)
 
     # The text.
     if corpus is None and pairs is None:

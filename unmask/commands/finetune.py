@@ -15,7 +15,7 @@ from typing import Any
 from unmask.commands.dry_run import Forecast, measure_steps, memory_fact
 from unmask.commands.finetune_run import Runs
 from unmask.commands.recipe import checkpoint_sha256
-from unmask.commands.recipe_files import Overrides, section_values, set_value
+from unmask.commands.recipe_files import Overrides, as_overrides, section_values, set_value
 from unmask.core.errors import CorpusError, RunError, UnmaskError, parse_json, unsealed
 from unmask.core.files import ClaimedFolder, read_object, typed
 from unmask.core.hub import lasting_name
@@ -287,7 +287,8 @@ def settings_of(overrides: Overrides = (), **short: Any) -> FinetuneSettings:
             set_value(values, f"columns.{name}" if name in Columns.model_fields else name, value)
     if isinstance(columns := values.get("columns"), dict):  # one may be named by its number
         columns.update({name: str(value) for name, value in columns.items() if type(value) is int})
-    return validated(FinetuneSettings, values, where="finetune")
+    given = as_overrides(overrides)
+    return validated(FinetuneSettings, values, where="finetune", prefix="finetune.", overrides=given)
 
 
 @contextmanager

@@ -109,7 +109,7 @@ def load_recipe(
         if "checkpoint" not in start:
             raise SettingsError(f"{where}: {', '.join(start)} of [start] need a checkpoint", options=["from_"])
         _fill_from_checkpoint(values, where=where)
-    recipe = validated(Recipe, values, where=where)
+    recipe = validated(Recipe, values, where=where, overrides=overrides)
     return recipe.model_copy(update={"tokenizer": with_commit(recipe.tokenizer)}) if complete else recipe
 
 

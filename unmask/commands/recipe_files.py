@@ -15,6 +15,8 @@ from typing import Annotated, Any
 import tomli_w
 from pydantic import Field
 
+from unmask.commands.settings import CLASSES
+from unmask.core.declarations import nearest_settings, settings_of
 from unmask.core.errors import SettingsError, parse_json, shown
 from unmask.core.files import absence
 from unmask.core.public import public
@@ -181,9 +183,12 @@ def section_values(overrides: Overrides, section: str, *others: str) -> dict[str
     values: dict[str, Any] = {}
     apply_overrides(values, as_overrides(overrides))
     if unknown := sorted(set(values) - {section, "card", *others}):
+        key = next(each for each in as_overrides(overrides) if each.strip().startswith(unknown[0])).partition("=")[0]
+        near = nearest_settings(key, settings_of(*CLASSES[section]))
         raise SettingsError(
-            f"{unknown[0]}: there is no such section of settings here; there are {', '.join((section, *others))} and "
-            f"card, as in {section}.seed=1 and card.license=mit"
+            f"{key}: there is no such section of settings here; there are {', '.join((section, *others))} and card; "
+            f"the nearest settings are {', '.join(near)}",
+            setting=near[0],
         )
     for name, value in values.get("card", {}).items():
         set_value(values, f"{section}.card.{name}", value)
@@ -263,4 +268,4 @@ def light_recipe(
     values, where = read_recipe(source, options, overrides)
     if values.get("start"):
         values.setdefault("training", {})  # which the checkpoint fills in
-    return validated(LightRecipe, values, where=where)
+    return validated(LightRecipe, values, where=where, overrides=overrides)

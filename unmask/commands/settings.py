@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import difflib
 import textwrap
 from collections.abc import Iterator
 from dataclasses import asdict
 from typing import Any
 
-from unmask.core.declarations import Setting, settings_of
+from unmask.core.declarations import Setting, nearest_settings, settings_of
 from unmask.core.errors import SettingsError
 from unmask.core.public import public
 from unmask.core.results import Result, Shown, Styled
 
-RECIPE = ("commands.recipe_files", "LightRecipe", "")
-FINETUNE = ("tasks.task", "FinetuneSettings", "finetune.")
-EMBEDDER = ("commands.embedder_pairs", "EmbedderSettings", "embedder.")
+CLASSES = {  # by whose settings they are
+    "recipe": ("commands.recipe_files", "LightRecipe", ""),
+    "finetune": ("tasks.task", "FinetuneSettings", "finetune."),
+    "embedder": ("commands.embedder_pairs", "EmbedderSettings", "embedder."),
+}
 
 
 class SettingsReference(Result):
@@ -41,9 +42,9 @@ def settings(word: str | None = None) -> SettingsReference:
     Args:
         word: Only settings that have it in their name or meaning, such as `learning_rate`.
     """
-    every = [each for section in (RECIPE, FINETUNE, EMBEDDER) for each in settings_of(*section)]
+    every = [each for of in CLASSES.values() for each in settings_of(*of)]
     chosen = [each for each in every if (word or "").lower() in f"{each.name} {each.meaning}".lower()]
     if not chosen:
-        near = difflib.get_close_matches(str(word), [each.name for each in every], n=3, cutoff=0.0)
+        near = nearest_settings(str(word), every)
         raise SettingsError(f"no setting has {word!r} in its name or meaning; the nearest are {', '.join(near)}")
     return SettingsReference({"settings": tuple(chosen)})

@@ -7,10 +7,11 @@ torch. A setting is a field of a class of `Settings`; the string below it is its
 from __future__ import annotations
 
 import ast
+import difflib
 import json
 import operator
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, reduce
 from pathlib import Path
@@ -162,6 +163,17 @@ def _fields(module: str, node: ast.ClassDef) -> dict[str, tuple[str, ast.AnnAssi
 
 def first_sentence(text: str) -> str:
     return re.split(r"(?<=[.)]) (?=[A-Z`])", " ".join(text.partition("\n\n")[0].split()), maxsplit=1)[0]
+
+
+def nearest_settings(key: str, settings: Iterable[Setting]) -> list[str]:
+    """The three settings that a key was most likely meant to be: by the last parts of their names, and as wholes."""
+
+    def likeness(name: str) -> float:
+        pairs = ((key, name), (key.rpartition(".")[2], name.rpartition(".")[2]))
+        return sum(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
+
+    names = {each.name: None for each in settings if each.type != "table"}
+    return sorted(names, key=likeness, reverse=True)[:3]
 
 
 @cache

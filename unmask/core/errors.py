@@ -90,18 +90,21 @@ class UnmaskError(ValueError):
     Args:
         args: The text: what was found, where, and the way out.
         options: Parameters of the public function that help; options of the command, with `_` for `-`.
+        setting: The setting that was probably meant; shown as Python takes it, and by the command line as it does.
     """
 
     options: Sequence[str] = ()
+    setting: str = ""
 
-    def __init__(self, *args: object, options: Sequence[str] = ()) -> None:
+    def __init__(self, *args: object, options: Sequence[str] = (), setting: str = "") -> None:
         super().__init__(*(without_secrets(each) if isinstance(each, str) else each for each in args))
-        self.options = options
+        self.options, self.setting = options, setting
 
     def __str__(self) -> str:
         text, cause = super().__str__(), self.__cause__ or self.__context__
         if cause is not None and says_out_of_memory(cause) and not isinstance(self, MemoryFullError):
             text = f"{text.partition(': ')[0]}: not enough memory, or damaged ({cause or 'no memory left'})"
+        text += f', as in settings={{"{self.setting}": ...}}' if self.setting else ""
         return _one_line(text)
 
 

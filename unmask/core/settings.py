@@ -5,12 +5,12 @@ A settings class lives beside the part that it configures; `unmask.recipe` puts 
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from unmask.core.declarations import nearest_settings, settings_of
 from unmask.core.errors import SettingsError, shown
 
 
@@ -38,11 +38,18 @@ def settings_within(value: object) -> Iterator[Settings]:
             yield from settings_within(inner)
 
 
-def validated(kind: type[Kind], values: dict[str, Any], *, where: str) -> Kind:
-    """Makes settings of plain values, nested dictionaries as TOML gives them; `where`: of which file or section.
+def validated(
+    kind: type[Kind], values: dict[str, Any], *, where: str, prefix: str = "", overrides: Sequence[str] = ()
+) -> Kind:
+    """Makes settings of plain values, nested dictionaries as TOML gives them.
+
+    Args:
+        where: The file or section that they are of.
+        prefix: What stands before their names in overrides.
+        overrides: Those `section.key=value` that are among the values: no file is to blame for them.
 
     Raises:
-        SettingsError: The first thing that is wrong: key, value, what is allowed, the nearest known key.
+        SettingsError: The first thing that is wrong: key, value, what is allowed, the nearest settings.
     """
     try:
         return kind.model_validate(values)
@@ -62,21 +69,20 @@ def validated(kind: type[Kind], values: dict[str, Any], *, where: str) -> Kind:
             elif part != detail["loc"][-1] or not isinstance(table, dict):
                 continue
             place.append(str(part))
-        key = ".".join(place)
+        key, setting = ".".join(place), ""
 
-        if detail["type"] == "extra_forbidden":  # the keys that are known there, unless the place goes through a union
-            inner: Any = kind
-            for name in place[:-1]:
-                inner = getattr(inner and inner.model_fields.get(name), "annotation", None)
-                inner = inner if isinstance(inner, type) and issubclass(inner, Settings) else None
-            known = list(inner.model_fields) if inner else []
-            near = difflib.get_close_matches(place[-1], known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}" if known else ""
-            reason = f"unknown key {key!r}; {hint}".rstrip("; ")
+        if detail["type"] == "extra_forbidden":
+            while isinstance(table, dict) and table:  # whose own name is unknown
+                key, table = f"{key}.{next(iter(table))}", next(iter(table.values()))
+            key = prefix + key
+            near = nearest_settings(key, settings_of(kind.__module__.removeprefix("unmask."), kind.__name__, prefix))
+            reason = f"unknown setting {key!r}; the nearest are {', '.join(near)}"
+            if any(override.partition("=")[0].strip() == key for override in overrides):
+                where, setting = "settings", near[0]
         else:
             message = detail["msg"].removeprefix("Value error, ")
             message = message[:1].lower() + message[1:]
             is_table = isinstance(detail["input"], dict | Settings)
             name = key if is_table else f"{key} = {shown(detail['input'])}"
             reason = f"{name}: {message}" if name else message
-        raise SettingsError(f"{where}: {reason}") from error
+        raise SettingsError(f"{where}: {reason}", setting=setting) from error

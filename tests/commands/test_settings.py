@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from tests.command_line import Main
 from tests.docs.test_pages import names_in
 from tests.settings_page import PAGE, written
 from unmask.commands.embedder_pairs import EmbedderSettings
-from unmask.commands.recipe import Recipe
+from unmask.commands.recipe import Recipe, load_recipe
 from unmask.commands.recipe_files import toml_value
 from unmask.core.errors import SettingsError
 from unmask.tasks.task import FinetuneSettings
@@ -132,3 +134,17 @@ def test_settings_of_other_commands_name_their_own(tmp_path: Path) -> None:
     for key in ("finetune.epoch", "training.epochs"):
         with pytest.raises(SettingsError, match=r"finetune\.epochs"):
             unmask.finetune("model", task="classify", train="a.csv", out=tmp_path / "run", settings={key: 2})
+
+
+@pytest.mark.parametrize("strategy", ["mixture", "frequency"])
+def test_a_runs_recipe_says_what_each_setting_means(strategy: str, tmp_path: Path) -> None:
+    prompts = ["a = 1", "b\n\nc = 2"]
+    more = ["training.schedule.kind=cosine", "annotation.columns=['pos']", "annotation.fields={pos = 'tags'}"]
+    recipe = load_recipe(options={"masking.strategy": strategy, "evaluation.prompts": prompts}, overrides=more)
+    text = recipe.to_toml()
+    (tmp_path / "recipe.toml").write_text(text)
+    assert load_recipe(str(tmp_path / "recipe.toml")) == recipe
+    lines = text.splitlines()
+    without = [line for above, line in pairwise(lines) if re.match(r"[a-z_]+ = ", line) and not above.startswith("# ")]
+    assert without == ['pos = "tags"']
+    assert "# Positions of a row, special tokens included.\nsequence_length = 128\n" in text

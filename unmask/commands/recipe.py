@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,8 @@ import tomli_w
 from pydantic import Field, model_validator
 
 from unmask.commands.recipe_files import CONTINUING, DEFAULT, OPTIONS, LightRecipe, Overrides, as_overrides, read_recipe
+from unmask.commands.settings import CLASSES
+from unmask.core.declarations import first_sentence, settings_of
 from unmask.core.errors import ModelError, RunError, SettingsError
 from unmask.core.files import file_sha256
 from unmask.core.hub import OF_MODELS, hub_name, lasting_name
@@ -76,15 +80,36 @@ class Recipe(LightRecipe):
         return self
 
     def to_toml(self) -> str:
-        """The recipe as a file that `--recipe` reads; settings without a value are left out."""
+        """The recipe as a file that `--recipe` reads, with meanings; settings without a value are left out."""
         values = self.model_dump(exclude_none=True)
         if not values["card"]:
             del values["card"]
-        return tomli_w.dumps(values)
+        return with_meanings(tomli_w.dumps(values))
 
     def fingerprinted(self) -> str:
         """What a checkpoint belongs to: the recipe without what changes no weight."""
         return tomli_w.dumps(self.model_dump(exclude={"card": True, "evaluation": {"trackers"}}, exclude_none=True))
+
+
+def with_meanings(toml: str) -> str:
+    """A recipe as tomli_w writes it, empty lines between tables, with the meaning of each setting above it."""
+    meanings: dict[tuple[str, ...], str] = {}  # by the table's last name (of one in a list, too), its kind, the setting
+    for each in settings_of(*CLASSES["recipe"]):
+        *path, name = each.name.split(".")
+        for kind in (each.kinds if "[]" not in each.name else ()) or ("",):
+            meanings[(*path[-1:], kind, name)] = first_sentence(each.meaning)
+
+    def above(line: re.Match[str], path: list[str], kinds: Sequence[str]) -> str:
+        known = (meanings.get((*path, kind, line[1])) for kind in ("", *kinds))
+        return next((f"# {meaning}\n" for meaning in known if meaning), "") + line[0]
+
+    tables = ["# The settings of a run; `unmask settings WORD` says more of each."]
+    for table in toml.split("\n\n"):
+        header = re.match(r"(\[+)(?:.*\.)?(.+?)\]", table)
+        path = [header[2] + "[]" * (len(header[1]) - 1)] if header else []
+        kinds = re.findall(r'^kind = "(\w+)"$', table, re.MULTILINE)
+        tables.append(re.sub(r"^([\w-]+) = ", partial(above, path=path, kinds=kinds), table, flags=re.MULTILINE))
+    return "\n\n".join(tables)
 
 
 def load_recipe(

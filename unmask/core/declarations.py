@@ -217,7 +217,7 @@ def _settings_in(
             of_default = [of for of, (_, table) in zip(accepted.kinds, tables, strict=True) if _makes(called, table)]
             chosen = of_default[0][0] if of_default else UNSET
             choices = tuple(kind for of in accepted.kinds for kind in of)
-            yield Setting(f"{name}.kind", "", choices, "", chosen, kinds, " ".join([*[meaning] * (not words), *every]))
+            yield Setting(f"{name}.kind", "", choices, "", chosen, kinds, " ".join([meaning, *every]))
         for of, (where, table) in zip(accepted.kinds if tables else (), tables, strict=True):
             set_there = _keywords(called) if called is not None and _makes(called, table) else {}
             prefix_there = f"{name}[]." if accepted.is_list else f"{name}."

@@ -1,4 +1,5 @@
-"""The reference of settings says what the classes of settings, as pydantic has them, take and have."""
+"""The reference of settings says what the classes of settings, as pydantic has them, take and have; what errors say of
+settings and options."""
 
 from __future__ import annotations
 
@@ -148,3 +149,47 @@ def test_a_runs_recipe_says_what_each_setting_means(strategy: str, tmp_path: Pat
     without = [line for above, line in pairwise(lines) if re.match(r"[a-z_]+ = ", line) and not above.startswith("# ")]
     assert without == ['pos = "tags"']
     assert "# Positions of a row, special tokens included.\nsequence_length = 128\n" in text
+
+
+@pytest.mark.parametrize(
+    ("command", "option", "nearest"),
+    [
+        ("pretrain --out run --strategy spn", "--strategy", "'span'"),
+        ("pretrain --out run --tokenizer-kind bep", "--tokenizer-kind", "'bpe'"),
+        ("pretrain --out run --recipe tyni", "--recipe", "'tiny'"),
+        ("pretrain --out run --minutes -3", "--minutes", "training.minutes"),
+        ("pretrain --out run --set training.optimizer.kind=adam", "--set", "'adamw'"),
+        ("finetune model --train a.csv --out run --task clasify", "--task", "'classify'"),
+        ("finetune model --train a.csv --out run --task classify --seeds 0", "--seeds", "finetune.seeds"),
+        ("export model --out run --format onx", "--format", "'onnx'"),
+        ("score model pairs --form plan", "--form", "'plain'"),
+        ("compare randm span --data a.txt --minutes 1", "strategy", "'random'"),
+    ],
+)
+def test_a_wrong_value_names_its_option_and_the_nearest(
+    command: str, option: str, nearest: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Main
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = main(*command.split())
+    assert code == 2
+    assert err.count("\n") == 1
+    assert option in err
+    assert nearest in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_tracker_that_is_not_installed_is_missed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("unmask.train.callbacks.find_spec", lambda name: None)
+    with pytest.raises(SettingsError, match=r"evaluation\.trackers.*wandb"):
+        unmask.pretrain(out=tmp_path / "run", settings={"evaluation.trackers": ["wandb"]})
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_way_on_is_a_whole_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Main) -> None:
+    out = tmp_path / "a run"
+    out.mkdir()
+    (out / "recipe.toml").write_text("[training]\nsteps = 2\n")
+    _, _, err = main("pretrain", "--out", out, "--steps", 2)
+    assert err.endswith(f"resume with: unmask pretrain --out '{out}' --steps 2 --resume\n")
+    monkeypatch.setenv("RANK", "0")
+    assert "resume with" not in main("pretrain", "--out", out)[2], "torchrun started it"

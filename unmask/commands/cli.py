@@ -28,19 +28,19 @@ import logging
 import operator
 import os
 import re
+import shlex
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
 import unmask
-from unmask.core.declarations import declared, source_of, statements_of, value_of
-from unmask.core.errors import EndedElsewhereError, SettingsError, UnmaskError, printable, says_out_of_memory
+from unmask.core.declarations import PACKAGE, declared, source_of, statements_of, value_of
+from unmask.core.errors import EndedElsewhereError, SettingsError, UnmaskError, printable, says_out_of_memory, unknown
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -117,6 +117,7 @@ METAVARS = {
     "settings": "SECTION.KEY=VALUE",
     "search": "KEY=LOW..HIGH",
     "part": "I/N",
+    "recipe": "|".join(sorted(path.stem for path in (PACKAGE / "recipes").glob("*.toml"))) + "|FILE.toml",
     "ray": "[ADDRESS]",
 }
 TABLES = {"pooling": ("model.pooling", "POOLINGS")}  # whose names are shown, since own ones may be added
@@ -257,18 +258,17 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
         kind: Any = {"bool": bool, "int": int, "float": float, "str": str}[each.kind]
         if each.many:
             kind = list[str] if each.many == "list" else str
-        elif each.choices and each.name not in TABLES:
-            enum: Any = Enum  # whose members mypy wants to know
-            kind = enum("Choice", [(value, value) for value in each.choices])
         text = f"{each.help} [default: {each.default}]" if each.default else each.help
         spelled = OPTION_NAMES.get(each.name, each.name).replace("_", "-")
         metavar = METAVARS.get(each.name) or {"commas": "LIST", "list": spelled.upper(), "": None}[each.many]
-        metavar = "|".join(each.choices) if each.name in TABLES else metavar
+        metavar = f"<{'|'.join(each.choices)}>" if each.choices else metavar
         if each.positional:
             made = typer.Argument(help=text, show_default=False, metavar=METAVARS.get(each.name) or each.name.upper())
         else:
             declared = f"--{spelled}/--no-{spelled}" if kind is bool and each.can_be_none else f"--{spelled}"
-            made = typer.Option(declared, help=text, show_default=False, metavar=metavar)
+            made = typer.Option(
+                declared, help=text, show_default=False, metavar=metavar, autocompletion=_completion(each.choices)
+            )
         default = inspect.Parameter.empty if each.required else None
         taken: Any = kind if each.required else kind | None
         option = {"default": default, "annotation": Annotated[taken, made]}
@@ -286,6 +286,10 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
     run.__annotations__ = {each.name: each.annotation for each in options}
     example = f"Example: unmask {name} {command.example}"
     app.command(name.rsplit(maxsplit=1)[-1], help=read_summary(command.function), epilog=example)(run)
+
+
+def _completion(choices: Sequence[str]) -> Callable[[], list[str]] | None:
+    return (lambda: list(choices)) if choices else None
 
 
 def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str, Any]) -> None:
@@ -335,8 +339,9 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
 
 
 def _value(parameter: Parameter, value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value
+    if parameter.choices and value not in parameter.choices and parameter.name not in TABLES:
+        what = parameter.name.replace("_", " ")
+        raise SettingsError(unknown(what, value, parameter.choices), options=[parameter.name])
     if parameter.many == "commas":
         parts = [part.strip() for part in value.split(",") if part.strip()]
         try:
@@ -535,10 +540,19 @@ def make_app(names: Iterable[str] = COMMANDS, *, listed_only: bool = False) -> t
     return app
 
 
+def resume_with(arguments: Sequence[str]) -> str:
+    """The command that goes on with what this one has begun; empty where there is none, or a launcher starts it."""
+    command = COMMANDS.get(" ".join(arguments[:2])) or COMMANDS.get(arguments[0])
+    if command is None or command.goes_on != WITH_RESUME or {"RANK", "SLURM_PROCID"} & os.environ.keys():
+        return ""
+    same = [each for each in arguments if each not in ("--overwrite", "--resume")]
+    return f"resume with: {shlex.join(['unmask', *same, '--resume'])}"
+
+
 NO_MEMORY = "not enough memory ({}); free some, or begin with smaller batches or files"
 
 
-def main() -> None:  # noqa: PLR0912  (each way to end)
+def main() -> None:  # noqa: PLR0912, PLR0915  (each way to end)
     """Runs the command line and leaves.
 
     The exit code is 0; 1 where a check has failed, or the reader of the results has gone; 2 for a user's mistake;
@@ -566,9 +580,9 @@ def main() -> None:  # noqa: PLR0912  (each way to end)
     except UnmaskError as error:
         setting, error.setting = error.setting, ""
         spelled = ", ".join(f"--{name.rstrip('_').replace('_', '-')}" for name in error.options)
-        message = (
-            f"{error}, as in --set {setting}=..." if setting else f"{error} ({spelled})" if spelled else str(error)
-        )
+        ways = f", as in --set {setting}=..." if setting else f" ({spelled})" if spelled else ""
+        way_on = f"; {resume_with(arguments)}" if "resume" in error.options else ""
+        message = f"{error}{ways}{way_on}".rstrip("; ")
     except OSError as error:
         if says_out_of_memory(error):
             message = NO_MEMORY.format(error)
@@ -585,6 +599,8 @@ def main() -> None:  # noqa: PLR0912  (each way to end)
     except Exception as error:
         if (signum := getattr(error, "signum", None)) is not None:
             code, message = 128 + signum, str(error)
+            if way_on := resume_with(arguments):
+                message = f"{message.partition(';')[0]}; {way_on}"
         elif says_out_of_memory(error):
             message = NO_MEMORY.format(error)
         elif hasattr(error, "format_message"):  # of click's usage errors, which typer may bring with it

@@ -13,7 +13,16 @@ from typing import Any
 import tomli_w
 from pydantic import Field, model_validator
 
-from unmask.commands.recipe_files import CONTINUING, DEFAULT, OPTIONS, LightRecipe, Overrides, as_overrides, read_recipe
+from unmask.commands.recipe_files import (
+    CONTINUING,
+    DEFAULT,
+    OPTIONS,
+    LightRecipe,
+    Overrides,
+    as_overrides,
+    parameters_of,
+    read_recipe,
+)
 from unmask.commands.settings import CLASSES
 from unmask.core.declarations import first_sentence, settings_of
 from unmask.core.errors import ModelError, RunError, SettingsError
@@ -28,6 +37,7 @@ from unmask.model.layers import heads_for
 from unmask.tokenizer.loading import load_tokenizer, with_commit
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
+from unmask.train.callbacks import check_services
 
 
 class StartSettings(Settings):
@@ -134,7 +144,7 @@ def load_recipe(
         if "checkpoint" not in start:
             raise SettingsError(f"{where}: {', '.join(start)} of [start] need a checkpoint", options=["from_"])
         _fill_from_checkpoint(values, where=where)
-    recipe = validated(Recipe, values, where=where, overrides=overrides)
+    recipe = validated(Recipe, values, where=where, given=parameters_of(options, overrides))
     return recipe.model_copy(update={"tokenizer": with_commit(recipe.tokenizer)}) if complete else recipe
 
 
@@ -154,7 +164,9 @@ def requested_recipe(recipe: str | None = None, *, settings: Overrides = (), **o
         old_texts = [old_data] if isinstance(old_data, str | Path) else old_data
         values["start.old_data"] = [str(Path(path).absolute()) for path in old_texts]
     usual = DEFAULT if checkpoint is None else CONTINUING
-    return load_recipe(recipe or usual, options=values, overrides=as_overrides(settings))
+    complete = load_recipe(recipe or usual, options=values, overrides=as_overrides(settings))
+    check_services(complete.evaluation.trackers)
+    return complete
 
 
 # ----------------------------------------

@@ -5,7 +5,6 @@ Nothing here loads torch, so that a misspelt recipe or setting is reported at on
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import resources
@@ -17,7 +16,7 @@ from pydantic import Field
 
 from unmask.commands.settings import CLASSES
 from unmask.core.declarations import nearest_settings, settings_of
-from unmask.core.errors import SettingsError, parse_json, shown
+from unmask.core.errors import SettingsError, parse_json, shown, unknown
 from unmask.core.files import absence
 from unmask.core.public import public
 from unmask.core.results import Result, Sheet, Shown, Styled
@@ -75,9 +74,7 @@ def read_recipe(
     else:
         names = recipe_names()
         if source not in names:
-            near = difflib.get_close_matches(source, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}, or a .toml file"
-            raise SettingsError(f"unknown recipe {source!r}; {hint}")
+            raise SettingsError(f"{unknown('recipe', source, names)}, or a .toml file", options=["recipe"])
         text = (resources.files("unmask") / "recipes" / f"{source}.toml").read_text(encoding="utf-8")
         where = f"recipe {source}"
     try:
@@ -119,6 +116,12 @@ _REPLACES = {
     "tokenizer.path": tuple(f"tokenizer.{name}" for name in TokenizerSettings.model_fields if name != "path"),
     "masking.strategy": ("masking.units", "masking.weights"),
 }
+
+
+def parameters_of(options: Mapping[str, Any] | None, overrides: Sequence[str]) -> dict[str, str]:
+    """The parameters by the settings that they set, for errors."""
+    names = {key: name for name, key in OPTIONS.items() if (options or {}).get(key) is not None}
+    return names | {override.partition("=")[0].strip(): "settings" for override in overrides}
 
 
 def as_overrides(settings: Overrides) -> tuple[str, ...]:
@@ -268,4 +271,4 @@ def light_recipe(
     values, where = read_recipe(source, options, overrides)
     if values.get("start"):
         values.setdefault("training", {})  # which the checkpoint fills in
-    return validated(LightRecipe, values, where=where, overrides=overrides)
+    return validated(LightRecipe, values, where=where, given=parameters_of(options, overrides))

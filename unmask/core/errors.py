@@ -11,6 +11,7 @@ An error carries the options that help as data, and the command line spells them
 
 from __future__ import annotations
 
+import difflib
 import errno
 import hashlib
 import json
@@ -223,6 +224,14 @@ def listed(names: Iterable[str], most: int = 40) -> str:
     every = list(names)
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return (", ".join(shortened(name, 60) for name in every[:most]) or "none") + more
+
+
+def unknown(what: str, value: object, known: Iterable[str]) -> str:
+    """What an error says of a value that is none of the known ones, with the nearest of them."""
+    names = list(known)
+    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? Known" if near else "known"
+    return f"unknown {what} {shown(value)}; {hint} are {', '.join(names)}"
 
 
 def shown(value: object) -> str:

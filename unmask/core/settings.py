@@ -5,7 +5,9 @@ A settings class lives beside the part that it configures; `unmask.recipe` puts 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
@@ -39,14 +41,14 @@ def settings_within(value: object) -> Iterator[Settings]:
 
 
 def validated(
-    kind: type[Kind], values: dict[str, Any], *, where: str, prefix: str = "", overrides: Sequence[str] = ()
+    kind: type[Kind], values: dict[str, Any], *, where: str, prefix: str = "", given: Mapping[str, str] | None = None
 ) -> Kind:
     """Makes settings of plain values, nested dictionaries as TOML gives them.
 
     Args:
         where: The file or section that they are of.
         prefix: What stands before their names in overrides.
-        overrides: Those `section.key=value` that are among the values: no file is to blame for them.
+        given: Parameters by the settings that they have set, with the prefix: no file is to blame for these.
 
     Raises:
         SettingsError: The first thing that is wrong: key, value, what is allowed, the nearest settings.
@@ -69,20 +71,29 @@ def validated(
             elif part != detail["loc"][-1] or not isinstance(table, dict):
                 continue
             place.append(str(part))
-        key, setting = ".".join(place), ""
+        key, setting = prefix + ".".join(place), ""
 
         if detail["type"] == "extra_forbidden":
             while isinstance(table, dict) and table:  # whose own name is unknown
                 key, table = f"{key}.{next(iter(table))}", next(iter(table.values()))
-            key = prefix + key
             near = nearest_settings(key, settings_of(kind.__module__.removeprefix("unmask."), kind.__name__, prefix))
-            reason = f"unknown setting {key!r}; the nearest are {', '.join(near)}"
-            if any(override.partition("=")[0].strip() == key for override in overrides):
-                where, setting = "settings", near[0]
+            reason, setting = f"unknown setting {key!r}; the nearest are {', '.join(near)}", near[0]
         else:
             message = detail["msg"].removeprefix("Value error, ")
+            if detail["type"] == "union_tag_invalid":  # of the `kind` of a table
+                key, expected = f"{key}.kind", detail["ctx"]["expected_tags"]
+                detail |= {"type": "literal_error", "input": detail["ctx"]["tag"], "ctx": {"expected": expected}}
+                message = f"input should be one of {expected}"
+            allowed = re.findall(r"'([^']+)'", str({**detail.get("ctx", {})}.get("expected", "")))
+            if detail["type"] == "literal_error" and (near := get_close_matches(str(detail["input"]), allowed, n=1)):
+                message += f"; did you mean {near[0]!r}?"
             message = message[:1].lower() + message[1:]
             is_table = isinstance(detail["input"], dict | Settings)
+            key = "" if key == prefix else key
             name = key if is_table else f"{key} = {shown(detail['input'])}"
             reason = f"{name}: {message}" if name else message
-        raise SettingsError(f"{where}: {reason}", setting=setting) from error
+        parameter = next((each for name, each in (given or {}).items() if f"{key}.".startswith(f"{name}.")), None)
+        if parameter is None:
+            raise SettingsError(f"{where}: {reason}") from error
+        options = ["set" if parameter == "settings" else parameter]
+        raise SettingsError(f"{parameter}: {reason}", options=options, setting=setting) from error

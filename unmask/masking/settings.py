@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from unmask.core.errors import unknown
 from unmask.core.hashing import RATE_STEP, RATE_WITHIN
 from unmask.core.settings import Settings, settings_within
 from unmask.masking.units import (
@@ -176,7 +177,7 @@ def expand_strategy(values: Any) -> Any:
         return values
     name = values.get("strategy")
     if name is not None and (not isinstance(name, str) or name not in STRATEGIES):
-        raise ValueError(f"unknown strategy {name!r}; known are {', '.join(STRATEGIES)}")
+        raise ValueError(unknown("strategy", name, STRATEGIES))
     pair = STRATEGIES[name or "random"]
     if name is None and not pair.keys() & values.keys():
         name = "random"

@@ -112,12 +112,13 @@ COMMANDS = {  # in the order of --help
     "search remove": Command("search.index:Index.remove", "runs/docs docs/old.txt"),
 }
 OPTION_NAMES = {"from_": "from", "settings": "set", "every": "all"}  # where they are not the parameters' names
+RECIPES = "|".join([*sorted(path.stem for path in (PACKAGE / "recipes").glob("*.toml")), "FILE.toml"])
 METAVARS = {
     "folder": "INDEX",
     "settings": "SECTION.KEY=VALUE",
     "search": "KEY=LOW..HIGH",
     "part": "I/N",
-    "recipe": "|".join(sorted(path.stem for path in (PACKAGE / "recipes").glob("*.toml"))) + "|FILE.toml",
+    **dict.fromkeys(("recipe", "base"), RECIPES),
     "ray": "[ADDRESS]",
 }
 TABLES = {"pooling": ("model.pooling", "POOLINGS")}  # whose names are shown, since own ones may be added

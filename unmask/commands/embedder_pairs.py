@@ -77,8 +77,7 @@ class HardNegatives(Settings):
     after: float = Field(default=0.5, gt=0.0, lt=1.0)
     """Share of the training after which wrong answers are looked for, once, among all texts."""
     margin: float = Field(default=0.95, gt=0.0, le=1.0)
-    """A text counts as wrong only below this share of the right answer's similarity: what is more alike may well be
-    right."""
+    """A text counts as wrong only below this share of the right answer's similarity: others may be right."""
     each: int = Field(default=4, ge=1, le=100)
     """How many of the likeliest such texts each text has; one of them is drawn whenever the text comes."""
 
@@ -117,11 +116,10 @@ class EmbedderSettings(Settings):
     temperature: float | None = Field(default=None, ge=0.01)
     """What similarities are divided by. Unset: 0.05, and 5 for sparse vectors, whose products are large."""
     dimensions: tuple[Length, ...] | None = None
-    """Beginnings of the vectors that are to be good vectors by themselves; an empty list: none. Unset: halves of the
-    hidden size down to 64."""
+    """Beginnings of the vectors that are to be good vectors themselves; an empty list: none. Unset: halves down to
+    64."""
     mlm_weight: float = Field(default=0.1, ge=0.0)
-    """Weight of the loss per predicted token beside that per pair; 0 predicts none, as for a model without a head for
-    masked tokens."""
+    """Weight of the loss per predicted token beside that per pair; 0 for models without a head for masked tokens."""
     mask_rate: float = Field(default=0.15, gt=0.0, lt=1.0)
     """Share of the tokens that is hidden for the loss per predicted token."""
     masked: Literal["first", "second", "both"] = "second"
@@ -130,8 +128,7 @@ class EmbedderSettings(Settings):
     hard_negatives: HardNegatives | None = None
     """Look for wrong answers that the model takes for likely. Unset: they are not looked for."""
     learning_rate: float | None = Field(default=None, gt=0.0)
-    """Peak of the learning rate. Unset: 2e-3 with Muon; with AdamW by the width, 1e-4 x (768 / hidden size)^2, at most
-    1e-3."""
+    """Peak of the learning rate. Unset: 2e-3 with Muon; 1e-4 x (768 / hidden size)^2, at most 1e-3, with AdamW."""
     warmup: float = Field(default=0.1, ge=0.0, le=1.0)
     """Share of the training in which the learning rate rises; then it falls in a line to 0."""
     weight_decay: float = Field(default=0.01, ge=0.0)
@@ -148,8 +145,7 @@ class EmbedderSettings(Settings):
     evaluations: int = Field(default=4, ge=1)
     """How often the held-out pairs are measured; at the beginning and the end in any case."""
     patience: int | None = Field(default=None, ge=1)
-    """Evaluations without a lower held-out loss after which the training ends with the best model. Unset: it ends with
-    the budget."""
+    """Evaluations without a lower held-out loss that end the training, with the best model. Unset: the budget does."""
     micro_batch_tokens: int | None = Field(default=None, ge=8)
     """Positions that are computed at once at most; a step with more computes vectors twice (`unmask.train.step`).
     Unset: as many as take about 2 GB on a CPU, and what fits a GPU."""

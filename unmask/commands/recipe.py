@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-import re
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +21,7 @@ from unmask.commands.recipe_files import (
     parameters_of,
     read_recipe,
 )
-from unmask.commands.settings import CLASSES
-from unmask.core.declarations import first_sentence, settings_of
+from unmask.commands.settings import with_meanings
 from unmask.core.errors import ModelError, RunError, SettingsError
 from unmask.core.files import file_sha256
 from unmask.core.hub import OF_MODELS, hub_name, lasting_name
@@ -53,9 +50,9 @@ class StartSettings(Settings):
     extend_positions: bool = False
     """Make the model longer where `training.sequence_length` goes beyond it."""
     old_data: tuple[str, ...] = ()
-    """Text of the domain that the model comes from, whole, or one prepared folder (its validation split): the model is
-    evaluated on it before the training and after it. Empty: the validation split of the checkpoint's own run, where
-    that is still there."""
+    """Text of the domain that the model comes from, or a prepared folder (its validation split), on which the model is
+    evaluated before the training and after it. Empty: the validation split of the checkpoint's own run, if it is
+    there."""
 
 
 class Recipe(LightRecipe):
@@ -99,27 +96,6 @@ class Recipe(LightRecipe):
     def fingerprinted(self) -> str:
         """What a checkpoint belongs to: the recipe without what changes no weight."""
         return tomli_w.dumps(self.model_dump(exclude={"card": True, "evaluation": {"trackers"}}, exclude_none=True))
-
-
-def with_meanings(toml: str) -> str:
-    """A recipe as tomli_w writes it, empty lines between tables, with the meaning of each setting above it."""
-    meanings: dict[tuple[str, ...], str] = {}  # by the table's last name (of one in a list, too), its kind, the setting
-    for each in settings_of(*CLASSES["recipe"]):
-        *path, name = each.name.split(".")
-        for kind in (each.kinds if "[]" not in each.name else ()) or ("",):
-            meanings[(*path[-1:], kind, name)] = first_sentence(each.meaning)
-
-    def above(line: re.Match[str], path: list[str], kinds: Sequence[str]) -> str:
-        known = (meanings.get((*path, kind, line[1])) for kind in ("", *kinds))
-        return next((f"# {meaning}\n" for meaning in known if meaning), "") + line[0]
-
-    tables = ["# The settings of a run; `unmask settings WORD` says more of each."]
-    for table in toml.split("\n\n"):
-        header = re.match(r"(\[+)(?:.*\.)?(.+?)\]", table)
-        path = [header[2] + "[]" * (len(header[1]) - 1)] if header else []
-        kinds = re.findall(r'^kind = "(\w+)"$', table, re.MULTILINE)
-        tables.append(re.sub(r"^([\w-]+) = ", partial(above, path=path, kinds=kinds), table, flags=re.MULTILINE))
-    return "\n\n".join(tables)
 
 
 def load_recipe(

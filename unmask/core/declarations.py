@@ -21,7 +21,6 @@ PACKAGE = Path(__file__).resolve().parents[1]
 UNSET = "none"  # a value that is absent, as `--set` takes it
 _WORDS = {"int": "whole number", "float": "number", "str": "text", "bool": "true or false", "Path": "path"}
 _LIMITS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
-_OPERATORS = {ast.Add: operator.add, ast.Sub: operator.sub, ast.Pow: operator.pow, ast.LShift: operator.lshift}
 
 
 @cache
@@ -50,18 +49,11 @@ def declared(module: str, name: str) -> tuple[str, ast.expr | ast.ClassDef | Non
     return module, None
 
 
-def value_of(module: str, node: ast.expr | ast.ClassDef | None) -> Any:
-    """The value of an expression of constants, such as `2**31 - 1000`."""
-    match node:
-        case ast.Name():
-            return value_of(*declared(module, node.id))
-        case ast.Tuple():
-            return tuple(value_of(module, each) for each in node.elts)
-        case ast.BinOp():
-            return _OPERATORS[type(node.op)](value_of(module, node.left), value_of(module, node.right))
-        case ast.expr():
-            return ast.literal_eval(node)
-    raise AssertionError(f"{module}: not a value")
+def value_of(module: str, node: ast.AST | None) -> Any:
+    """The value of an expression of constants and their names, such as `2**31 - 1000`."""
+    assert isinstance(node, ast.expr), f"{module}: not a value"
+    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return eval(ast.unparse(node), {name: value_of(*declared(module, name)) for name in names})
 
 
 # ----------------------------------------
@@ -200,34 +192,28 @@ def _settings_in(
             factory = given.get("default_factory")
             made = factory.body if isinstance(factory, ast.Lambda) else factory and ast.Call(factory, [], [])
             default = given.get("default", made)
+        made_by = ast.unparse(default.func) if isinstance(default, ast.Call) else ""  # `MuonSettings(kind="muon")`
         tables = () if "[]" in prefix else accepted.tables  # in a list they are those that stand elsewhere, too
-        is_union = len(tables) > 1
+        pairs, is_union = list(zip(accepted.kinds, tables, strict=False)), len(tables) > 1
 
-        words = accepted.words
-        if not is_union or words:
-            if accepted.tables and not words:
-                words = ("list of tables" if accepted.is_list else "table",)
+        words = accepted.words or (("list of tables" if accepted.is_list else "table",) if accepted.tables else ())
+        if not is_union or accepted.words:
             about = meaning or first_sentence(ast.get_docstring(node) or "")  # of a kind that leaves no choice
             limits = " and ".join(accepted.limits)
             yield Setting(name, " or ".join(words), accepted.choices, limits, _spelled(at, default), kinds, about)
-        called = default if isinstance(default, ast.Call) else None  # `MuonSettings(kind="muon")`
         if is_union:
-            abouts = (first_sentence(ast.get_docstring(table) or "") for _, table in tables)
-            every = [f"`{'`, `'.join(of)}`: {about}" for of, about in zip(accepted.kinds, abouts, strict=True)]
-            of_default = [of for of, (_, table) in zip(accepted.kinds, tables, strict=True) if _makes(called, table)]
-            chosen = of_default[0][0] if of_default else UNSET
-            choices = tuple(kind for of in accepted.kinds for kind in of)
-            yield Setting(f"{name}.kind", "", choices, "", chosen, kinds, " ".join([meaning, *every]))
-        for of, (where, table) in zip(accepted.kinds if tables else (), tables, strict=True):
-            set_there = _keywords(called) if called is not None and _makes(called, table) else {}
+            of_kinds = [
+                f"`{'`, `'.join(of)}`: {first_sentence(ast.get_docstring(table) or '')}" for of, (_, table) in pairs
+            ]
+            chosen = next((of[0] for of, (_, table) in pairs if table.name == made_by), UNSET)
+            choices = tuple(kind for of, _ in pairs for kind in of)
+            yield Setting(f"{name}.kind", "", choices, "", chosen, kinds, " ".join([meaning, *of_kinds]))
+        for of, (where, table) in pairs:
+            inner = _keywords(default) if isinstance(default, ast.Call) and table.name == made_by else {}
             prefix_there = f"{name}[]." if accepted.is_list else f"{name}."
-            for each in _settings_in(where, table, prefix_there, of if is_union else kinds, set_there):
+            for each in _settings_in(where, table, prefix_there, of if is_union else kinds, inner):
                 if not is_union or each.name != f"{name}.kind":
                     yield each
-
-
-def _makes(call: ast.Call | None, table: ast.ClassDef) -> bool:
-    return call is not None and ast.unparse(call.func) == table.name
 
 
 def _spelled(module: str, default: ast.expr | None) -> str | None:

@@ -16,8 +16,7 @@ class Reading(Settings):
     """How files are read, as far as their content does not say it, or says it wrongly."""
 
     encoding: str | None = None
-    """Encoding of text files, by a name that Python knows (`cp1252`, `shift_jis`). Unset: UTF-8, or UTF-16 and UTF-32,
-    which are known by their bytes."""
+    """Encoding of text files, by a name that Python knows (`cp1252`, `shift_jis`). Unset: UTF-8, UTF-16 or UTF-32."""
     delimiter: str | None = None
     """The character between the cells of CSV and TSV; `tab` is one. Unset: it is found."""
     header: Literal["auto"] | bool = "auto"
@@ -90,8 +89,8 @@ class CorpusSettings(Reading):
     """Where the class of each document stands in tables: a name, or a number as for `column`. A row without a value
     there has no class. Unset: none is read."""
     bad_input: Literal["error", "skip"] = "error"
-    """What bytes that are not UTF-8, NULs, rows without text and cut-off files are: an `error`, or passed over (`skip`)
-    and counted."""
+    """Whether bytes that are not UTF-8, NULs, rows without text and cut-off files are an `error`, or counted and left
+    out (`skip`)."""
     holdout: float = Field(default=0.05, gt=0.0, le=0.5)
     """Expected share of the text that is held out."""
     holdout_from: Literal["hash", "end"] = "hash"

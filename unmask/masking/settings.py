@@ -86,8 +86,8 @@ class UniformRate(Settings):
     high: Rate = 0.98
     """Highest rate of a segment."""
     loss_weight: Literal["inverse", "none"] = "none"
-    """`inverse` weighs each loss by 1 / rate, which makes the objective a bound on the likelihood of the text (masked
-    diffusion); `none` does not."""
+    """`inverse` weighs each loss by 1 / rate, which bounds the likelihood of the text (masked diffusion); `none` does
+    not."""
 
     @model_validator(mode="after")
     def _check(self) -> UniformRate:
@@ -218,8 +218,8 @@ class MixturePart(Settings):
     weights: AnyWeights = UniformWeights()
     """How likely a unit is, as in `masking.weights`."""
     share: Share | LinearShare = 1.0
-    """Share of the segments (or steps) that falls to it, before shares are scaled to a sum of 1; a number, or a line
-    over the training."""
+    """Share of the segments (or steps) that falls to it, as a part of the sum of all shares; or a line over the
+    training."""
 
     _expand = model_validator(mode="before")(expand_strategy)
 
@@ -255,8 +255,8 @@ class Replacement(Settings):
     shares: tuple[Share, Share, Share] = (0.8, 0.1, 0.1)
     """Shares of the chosen tokens that are shown as `[MASK]`, as a random token, and unchanged; they add up to 1."""
     random_from: Literal["uniform", "unigram"] = "uniform"
-    """What random tokens are drawn from: `uniform` over the ordinary tokens, or `unigram`, by how often they stand in
-    the corpus."""
+    """What random tokens are drawn from: `uniform` over ordinary tokens, or `unigram`, by their counts in the
+    corpus."""
     per: Literal["token", "unit"] | None = None
     """Whether that is drawn for each `token` or once for each `unit`. Unset: what the paper of the units does, once for
     a span (SpanBERT), for each token elsewhere (BERT)."""
@@ -275,15 +275,14 @@ class MaskingSettings(Settings):
     """What is masked, how much of it, and what stands there instead."""
 
     strategy: Strategy | None = None
-    """Shorthand for units and weights (docs/masking.md). Unset: these are given directly, and what is missing of them
-    is that of `random`."""
+    """Shorthand for units and weights (docs/masking.md). Unset: these are given, or are those of `random`."""
     units: AnyUnits = TokenUnits()
     """How a row is partitioned into what is masked together."""
     weights: AnyWeights = UniformWeights()
     """How likely a unit is to be masked."""
     rate: Rate | RateSchedule = 0.15
-    """Expected share of the text's tokens that is chosen; a number, a schedule over progress, or a distribution from
-    which each segment draws."""
+    """Expected share of the text's tokens that is chosen; a number, a schedule over progress, or a distribution for
+    each segment to draw from."""
     prediction_rate: Rate | None = None
     """Expected share that is predicted, at most `rate`; the rest of the chosen tokens is replaced and not predicted
     (Wettig et al. 2023, section 5). Unset: all that are chosen."""

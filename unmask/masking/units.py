@@ -70,8 +70,7 @@ class SpanUnits(Settings):
     of: Literal["words", "tokens"] = "words"
     """What spans consist of: `words`, or `tokens`, whatever words these belong to."""
     lengths: Literal["geometric", "uniform"] | tuple[Annotated[float, Field(ge=0.0)], ...] = "geometric"
-    """How long spans are: `geometric`, `uniform` from 1 to `max_words`, or how likely the lengths 1, 2, ... are (in any
-    scale)."""
+    """Lengths of spans: `geometric`, `uniform` from 1 to `max_words`, or how likely 1, 2, ... are (in any scale)."""
     p: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
     """Parameter of the geometric distribution."""
     max_words: Annotated[int, Field(ge=1, le=LONGEST_SPAN)] = 10

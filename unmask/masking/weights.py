@@ -413,8 +413,8 @@ class CentralityWeights(Settings):
 
     kind: Literal["centrality"] = "centrality"
     encoder: str | None = None
-    """Folder of an encoder (of transformers or sentence-transformers) whose input embeddings are taken. Unset: those of
-    the model being trained."""
+    """Folder of an encoder whose input embeddings are taken (transformers or sentence-transformers). Unset: the model's
+    own."""
     strength: Annotated[float, Field(ge=-16.0, le=16.0)] = 3.0
     """Doublings of the weight from an unrelated word (cosine 0) to the document's mean itself (cosine 1); negative
     prefers words that stand apart."""

@@ -115,8 +115,8 @@ class ModelSettings(Settings):
     num_heads: int = Field(default=4, ge=1)
     """Attention heads."""
     intermediate_size: int | None = Field(default=None, ge=1)
-    """Width of the MLP's inner layer. Unset: 3/2 of the hidden size for ModernBERT (gated) and 4 times it for the
-    others, in multiples of 64."""
+    """Width of the MLP's inner layer. Unset: 3/2 of the hidden size for ModernBERT, else 4 times it, in multiples of
+    64."""
     activation: Activation = "gelu"
     """Activation of the MLP. The prediction head uses gelu, but BERT's uses this one too."""
     max_position_embeddings: int | None = Field(default=None, ge=8)

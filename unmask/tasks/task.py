@@ -86,11 +86,9 @@ class FinetuneSettings(Reading):
     patience: int | None = Field(default=3, ge=1)
     """Evaluations without a better metric after which training ends; `none`: it goes on to the end."""
     metric: str | None = None
-    """The metric that the best model is chosen by. Unset: accuracy, pearson, entity_f1 (of tags that are entities) or
-    f1."""
+    """The metric that chooses the best model. Unset: accuracy, pearson, entity_f1 (of entities) or f1."""
     class_weights: Literal["balanced"] | dict[str, Annotated[float, Field(gt=0.0)]] | None = None
-    """Weights of the losses by class: `balanced` (examples / classes / examples of the class), or a table. Unset: all
-    1."""
+    """Weights of the losses by class: `balanced` (examples / classes / examples of the class), or a table. Unset: 1."""
     least_examples: int = Field(default=2, ge=1)
     """A class of texts with fewer examples in the training file is an error."""
     max_length: int | None = Field(default=None, ge=8)

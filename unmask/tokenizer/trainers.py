@@ -46,8 +46,7 @@ class TokenizerSettings(Settings):
     """For `char` only: whether `[PAD]` and `[MASK]` are the only special tokens, so that rows are text and nothing
     else. Its characters are those of the whole corpus, held-out text included. Unset: no."""
     sample_bytes: int = Field(default=1 << 29, ge=1 << 16)
-    """About how much text the tokenizer is trained on: of a larger corpus, documents chosen by their hashes. For
-    characters it is always all."""
+    """About how much text the tokenizer is trained on: documents chosen by their hashes. For characters it is all."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

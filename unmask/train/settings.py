@@ -156,8 +156,8 @@ class TrainingSettings(Settings):
     batch_tokens: int = Field(default=4096, ge=8)
     """Positions of a step at most: as many whole rows of the sequence length as fit."""
     micro_batch_tokens: int | None = Field(default=None, ge=8)
-    """Positions that are computed at once at most; a step adds up the gradients of its parts. Unset: a whole step. It
-    is halved where memory runs out."""
+    """Positions that are computed at once at most; a step adds up the gradients. Unset: all. Halved where memory runs
+    out."""
     learning_rate: float = Field(default=5e-3, gt=0.0)
     """Peak of the learning rate (of the matrices, with Muon)."""
     schedule: Schedule = LinearDecay(kind="linear")
@@ -172,8 +172,7 @@ class TrainingSettings(Settings):
     precision: Literal["auto", "bf16", "float32"] = "auto"
     """Type of the activations; `auto` takes bf16 where the hardware multiplies it fast."""
     gradient_checkpointing: bool = False
-    """Compute each block again in the backward pass instead of keeping what it computed: less memory, about a third
-    more time, the same gradients."""
+    """Compute each block again in the backward pass: less memory, about a third more time, the same gradients."""
     compile_blocks: Literal["auto", "yes", "no"] = "auto"
     """Put the model's blocks through torch.compile: on GPUs their many small operations become few, at the price of
     compiling at the beginning and for each new length of rows. `auto` does it on CUDA where Triton and a C compiler are
@@ -245,8 +244,8 @@ class PairSettings(Settings):
     """
 
     kind: Literal["next_sentence", "sentence_order"]
-    """What makes a pair wrong: its second half is another document's (`next_sentence`), or its halves have changed
-    places (`sentence_order`)."""
+    """What a wrong pair is: its second half is another document's (`next_sentence`), or its halves are exchanged
+    (`sentence_order`)."""
     weight: float = Field(default=1.0, gt=0.0)
     """Weight of the loss per pair, beside that per predicted token."""
 

@@ -92,7 +92,10 @@ def validated(
             key = "" if key == prefix else key
             name = key if is_table else f"{key} = {shown(detail['input'])}"
             reason = f"{name}: {message}" if name else message
-        parameter = next((each for name, each in (given or {}).items() if f"{key}.".startswith(f"{name}.")), None)
+        named = (f"{key}.", f"{key.removeprefix(prefix)}.")  # `card.license` is short for `finetune.card.license`
+        parameter = next(
+            (by for name, by in (given or {}).items() if any(n.startswith(f"{name}.") for n in named)), None
+        )
         if parameter is None:
             raise SettingsError(f"{where}: {reason}") from error
         options = ["set" if parameter == "settings" else parameter]

@@ -8,7 +8,8 @@ LAYERSxWIDTH:STEPS,... and, where they are not as usual, @POSITIONS a step and /
 Its held-out loss is appended to the results under the text's NAME; cells that are there already are skipped.
 
 `fit` fits the law of `unmask.commands.sizing` to the runs on `novels`, prints its numbers, and compares it with all
-runs: of each text, size and number of tokens the one with the lowest loss.
+runs: of each text, size and number of tokens the one with the lowest loss. Lines of the results with a `note` are runs
+of docs/experiments.md and docs/benchmarks.md that go further than this script could in an hour.
 """
 
 from __future__ import annotations
@@ -41,6 +42,7 @@ from unmask.measure.held_out import HeldOutSet
 HELD_OUT_TOKENS = 200_000
 POSITIONS = 4096
 FITTED = "novels"  # the text that the law is fitted to
+SIZE_POWER = 0.34  # Hoffmann et al. 2022, section D.2
 KEYS = ("text", "block_parameters", "tokens")
 
 Entry = Mapping[str, Any]  # of a run
@@ -129,17 +131,23 @@ def best_of(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def fit(entries: Sequence[Entry]) -> Law:
-    """The law with the smallest squared error of log losses."""
+    """The law with the smallest squared error of log losses. The power of the size is fixed, since models that differ
+    in size were hardly trained on as many tokens."""
     parameters, tokens, losses = (
         np.array([entry[key] for entry in entries]) for key in ("block_parameters", "tokens", "loss")
     )
     shares = losses / np.array([entry["unigram_entropy"] for entry in entries])
 
     def errors(logarithms: Any) -> Any:  # all of them are positive
-        law = Law(*np.exp(logarithms))
+        law = law_of(logarithms)
         return [math.log(law.share(n, d) / share) for n, d, share in zip(parameters, tokens, shares, strict=True)]
 
-    return Law(*map(float, np.exp(least_squares(errors, np.log(LAW)).x)))
+    def law_of(logarithms: Any) -> Law:
+        floor, size, few_tokens, power = map(float, np.exp(logarithms))
+        return Law(floor, size, SIZE_POWER, few_tokens, power)
+
+    begin = np.log([LAW.floor, LAW.size, LAW.tokens, LAW.tokens_power])
+    return law_of(least_squares(errors, begin).x)
 
 
 def table(entries: Sequence[Entry]) -> list[str]:

@@ -45,6 +45,8 @@ if TYPE_CHECKING:
     from unmask.commands.push import Pushed as Pushed
     from unmask.commands.push import push as push
     from unmask.commands.recipe_files import recipes as recipes
+    from unmask.commands.settings import SettingsReference as SettingsReference
+    from unmask.commands.settings import settings as settings
     from unmask.commands.tune import Tuning as Tuning
     from unmask.commands.tune import tune as tune
     from unmask.core.errors import CorpusError as CorpusError

@@ -323,7 +323,7 @@ def test_units_and_weights_as_objects_or_tables() -> None:
     for one in (units, units.model_dump()):
         settings = collator_of(units=one, weights=weights, frequencies=counts).masker.settings
         assert (settings.units, settings.weights) == (units, weights)
-    assert collator_of().masker.settings.strategy == "span"
+    assert collator_of().masker.settings == MaskingSettings(), "as `run_mlm` and a recipe that says nothing"
     assert collator_of(weights={"kind": "uniform"}).masker.settings.units == TokenUnits()
 
 

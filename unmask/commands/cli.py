@@ -28,26 +28,24 @@ import logging
 import operator
 import os
 import re
+import shlex
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from enum import Enum
 from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
 
 import unmask
-from unmask.core.errors import EndedElsewhereError, SettingsError, UnmaskError, printable, says_out_of_memory
+from unmask.core.declarations import PACKAGE, declared, source_of, statements_of, value_of
+from unmask.core.errors import EndedElsewhereError, SettingsError, UnmaskError, printable, says_out_of_memory, unknown
 
 if TYPE_CHECKING:
     from rich.text import Text
 
     from unmask.core.results import Progress, Readable, Shown
-
-PACKAGE = Path(__file__).resolve().parents[1]
 
 
 @dataclass(frozen=True)
@@ -108,18 +106,21 @@ COMMANDS = {  # in the order of --help
     "verify": Command("exporting.verify:verify", f"{MODEL} --onnx runs/mine/onnx"),
     "push": Command("commands.push:push", f"{MODEL} owner/name"),
     "recipes": Command("commands.recipe_files:recipes", ""),
+    "settings": Command("commands.settings:settings", "learning_rate"),
     "search index": Command("search.index:Index.build", f"{MODEL} docs/ --out runs/docs", goes_on=WITH_RESUME),
     "search query": Command("search.index:query_index", 'runs/docs "how is memory allocated" --top-k 3'),
     "search add": Command("search.index:Index.add", "runs/docs docs/new.txt"),
     "search remove": Command("search.index:Index.remove", "runs/docs docs/old.txt"),
 }
 OPTION_NAMES = {"from_": "from", "settings": "set", "every": "all"}  # where they are not the parameters' names
+RECIPES = "|".join([*sorted(path.stem for path in (PACKAGE / "recipes").glob("*.toml")), "FILE.toml"])
 METAVARS = {
     "folder": "INDEX",
     "name": "OWNER/NAME",
     "settings": "SECTION.KEY=VALUE",
     "search": "KEY=LOW..HIGH",
     "part": "I/N",
+    **dict.fromkeys(("recipe", "base"), RECIPES),
     "ray": "[ADDRESS]",
 }
 TABLES = {"pooling": ("model.pooling", "POOLINGS")}  # whose names are shown, since own ones may be added
@@ -154,7 +155,7 @@ def read_parameters(function: str) -> dict[str, Parameter]:
     """The parameters of `module:name` or `module:Class.name`, below `unmask`, but for those that only Python gives; of
     a method behind those that its object is made with."""
     module, _, name = function.partition(":")
-    body: list[ast.stmt] = _statements(module)
+    body: list[ast.stmt] = statements_of(module)
     docstring: str | None = ""
     for part in name.split("."):
         node = next(each for each in body if isinstance(each, ast.FunctionDef | ast.ClassDef) and each.name == part)
@@ -182,11 +183,11 @@ def read_parameters(function: str) -> dict[str, Parameter]:
         is_positional = each in positional
         choices: tuple[str, ...] = ()
         if name in TABLES:
-            table = _assigned(*TABLES[name])
+            table = declared(*TABLES[name])[1]
             assert isinstance(table, ast.Dict), f"{name} is a name in a table"
             choices = tuple(ast.literal_eval(key) for key in table.keys if key is not None)
         for alias in sorted(names) if "str" not in names else ():
-            value = _assigned(module, alias)
+            value = declared(module, alias)[1]
             if isinstance(value, ast.Subscript) and ast.unparse(value.value) == "Literal":
                 values = value.slice.elts if isinstance(value.slice, ast.Tuple) else [value.slice]
                 choices = tuple(str(ast.literal_eval(value)) for value in values)
@@ -214,48 +215,23 @@ def _maker(function: str) -> str | None:
     """What makes the object of a method, whose first parameter is `self`; None: it is a function."""
     module, _, name = function.partition(":")
     owner, _, name = name.rpartition(".")
-    is_method = re.search(rf"^    def {name}\(\s*self\b", _source(module), re.MULTILINE) if owner else None
+    is_method = re.search(rf"^    def {name}\(\s*self\b", source_of(module), re.MULTILINE) if owner else None
     return f"{module}:{owner}.__init__" if is_method and name != "__init__" else None
-
-
-@cache
-def _source(module: str) -> str:
-    return (PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
-
-
-@cache
-def _statements(module: str) -> list[ast.stmt]:
-    return ast.parse(_source(module)).body
 
 
 def read_summary(function: str) -> str:
     """The first paragraph of a function's docstring, without parsing its file."""
     module, _, name = function.partition(":")
     begin = rf'^{"    " if "." in name else ""}def {name.rpartition(".")[2]}\(.*?"""(.*?)(?:\n\n|""")'
-    match = re.search(begin, _source(module), re.MULTILINE | re.DOTALL)
+    match = re.search(begin, source_of(module), re.MULTILINE | re.DOTALL)
     assert match is not None, f"{function} has a docstring"
     return " ".join(match[1].replace("`", "").split())
 
 
-def _assigned(module: str, name: str) -> ast.expr | None:
-    """What is assigned to a name in a module, or in the one that it imports it from."""
-    for node in _statements(module):
-        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
-        if isinstance(node, ast.Assign | ast.AnnAssign) and any(getattr(each, "id", "") == name for each in targets):
-            return node.value
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("unmask."):
-            for alias in node.names:
-                if (alias.asname or alias.name) == name:
-                    return _assigned((node.module or "").removeprefix("unmask."), alias.name)
-    return None
-
-
 def _default(module: str, node: ast.expr) -> str:
-    if isinstance(node, ast.Name):
-        return _default(module, _assigned(module, node.id) or ast.Constant(None))
-    if isinstance(node, ast.Tuple):
-        return ",".join(_default(module, each) for each in node.elts)
-    value = ast.literal_eval(node)
+    value = value_of(module, node)
+    if isinstance(value, tuple):
+        return ",".join(map(str, value))
     return "" if value in (None, False, "") else f"{value:,}" if isinstance(value, int) else str(value)
 
 
@@ -285,18 +261,17 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
         kind: Any = {"bool": bool, "int": int, "float": float, "str": str}[each.kind]
         if each.many:
             kind = list[str] if each.many == "list" else str
-        elif each.choices and each.name not in TABLES:
-            enum: Any = Enum  # whose members mypy wants to know
-            kind = enum("Choice", [(value, value) for value in each.choices])
         text = f"{each.help} [default: {each.default}]" if each.default else each.help
         spelled = OPTION_NAMES.get(each.name, each.name).replace("_", "-")
         metavar = METAVARS.get(each.name) or {"commas": "LIST", "list": spelled.upper(), "": None}[each.many]
-        metavar = "|".join(each.choices) if each.name in TABLES else metavar
+        metavar = f"<{'|'.join(each.choices)}>" if each.choices else metavar
         if each.positional:
             made = typer.Argument(help=text, show_default=False, metavar=METAVARS.get(each.name) or each.name.upper())
         else:
             declared = f"--{spelled}/--no-{spelled}" if kind is bool and each.can_be_none else f"--{spelled}"
-            made = typer.Option(declared, help=text, show_default=False, metavar=metavar)
+            made = typer.Option(
+                declared, help=text, show_default=False, metavar=metavar, autocompletion=_completion(each.choices)
+            )
         default = inspect.Parameter.empty if each.required else None
         taken: Any = kind if each.required else kind | None
         option = {"default": default, "annotation": Annotated[taken, made]}
@@ -314,6 +289,10 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
     run.__annotations__ = {each.name: each.annotation for each in options}
     example = f"Example: unmask {name} {command.example}"
     app.command(name.rsplit(maxsplit=1)[-1], help=read_summary(command.function), epilog=example)(run)
+
+
+def _completion(choices: Sequence[str]) -> Callable[[], list[str]] | None:
+    return (lambda: list(choices)) if choices else None
 
 
 def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str, Any]) -> None:
@@ -363,8 +342,9 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
 
 
 def _value(parameter: Parameter, value: Any) -> Any:
-    if isinstance(value, Enum):
-        return value.value
+    if parameter.choices and value not in parameter.choices and parameter.name not in TABLES:
+        what = parameter.name.replace("_", " ")
+        raise SettingsError(unknown(what, value, parameter.choices), options=[parameter.name])
     if parameter.many == "commas":
         parts = [part.strip() for part in value.split(",") if part.strip()]
         try:
@@ -563,10 +543,19 @@ def make_app(names: Iterable[str] = COMMANDS, *, listed_only: bool = False) -> t
     return app
 
 
+def resume_with(arguments: Sequence[str]) -> str:
+    """The command that goes on with what this one has begun; empty where there is none, or a launcher starts it."""
+    command = COMMANDS.get(" ".join(arguments[:2])) or COMMANDS.get(arguments[0])
+    if command is None or command.goes_on != WITH_RESUME or {"RANK", "SLURM_PROCID"} & os.environ.keys():
+        return ""
+    same = [each for each in arguments if each not in ("--overwrite", "--resume")]
+    return f"resume with: {shlex.join(['unmask', *same, '--resume'])}"
+
+
 NO_MEMORY = "not enough memory ({}); free some, or begin with smaller batches or files"
 
 
-def main() -> None:  # noqa: PLR0912  (each way to end)
+def main() -> None:  # noqa: PLR0912, PLR0915  (each way to end)
     """Runs the command line and leaves.
 
     The exit code is 0; 1 where a check has failed, or the reader of the results has gone; 2 for a user's mistake;
@@ -592,8 +581,11 @@ def main() -> None:  # noqa: PLR0912  (each way to end)
     except EndedElsewhereError:
         pass
     except UnmaskError as error:
+        setting, error.setting = error.setting, ""
         spelled = ", ".join(f"--{name.rstrip('_').replace('_', '-')}" for name in error.options)
-        message = f"{error} ({spelled})" if spelled else str(error)
+        ways = f", as in --set {setting}=..." if setting else f" ({spelled})" if spelled else ""
+        way_on = f"; {resume_with(arguments)}" if "resume" in error.options else ""
+        message = f"{error}{ways}{way_on}".rstrip("; ")
     except OSError as error:
         if says_out_of_memory(error):
             message = NO_MEMORY.format(error)
@@ -610,6 +602,8 @@ def main() -> None:  # noqa: PLR0912  (each way to end)
     except Exception as error:
         if (signum := getattr(error, "signum", None)) is not None:
             code, message = 128 + signum, str(error)
+            if way_on := resume_with(arguments):
+                message = f"{message.partition(';')[0]}; {way_on}"
         elif says_out_of_memory(error):
             message = NO_MEMORY.format(error)
         elif hasattr(error, "format_message"):  # of click's usage errors, which typer may bring with it

@@ -41,9 +41,9 @@ from unmask.commands.finetune_run import class_weights, read_files, selecting_me
 from unmask.commands.masking_tables import named_lexicon
 from unmask.commands.pretrain import pretrain
 from unmask.commands.recipe import Recipe, find_checkpoint, requested_recipe
-from unmask.commands.recipe_files import Overrides, as_overrides
+from unmask.commands.recipe_files import Overrides, as_overrides, recipe_names
 from unmask.commands.run_data import begin_from_checkpoint, check_data, check_tokenizer, is_prepared, prepare_by
-from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError
+from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError, unknown
 from unmask.core.files import (
     ClaimedFolder,
     differences,
@@ -457,7 +457,9 @@ class RunPlan:
 
         Those of `as-is` make the recipe by which the checkpoint is checked, and no run.
         """
-        is_strategy, start = name in STRATEGIES, {}
+        is_strategy, start, known = name in STRATEGIES, {}, (*recipe_names(), *STRATEGIES)
+        if self.from_ is None and name not in known and not name.endswith(".toml"):
+            raise SettingsError(unknown("recipe or strategy", name, known))
         recipe = self.base if is_strategy else name
         if self.from_ is not None:
             recipe = self.base if name == SCRATCH else None

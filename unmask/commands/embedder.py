@@ -15,7 +15,7 @@ from unmask.commands.dry_run import Forecast, measure_steps, memory_fact, traini
 from unmask.commands.embedder_pairs import KINDS, EmbedderSettings
 from unmask.commands.embedder_run import EmbedderPlan, EmbedderRun
 from unmask.commands.recipe import checkpoint_sha256, read_fitting_config
-from unmask.commands.recipe_files import Overrides, as_overrides, section_values
+from unmask.commands.recipe_files import Overrides, as_overrides, parameters_of, section_values
 from unmask.commands.run_data import is_prepared
 from unmask.core.errors import ModelError, RunError, SettingsError, UnmaskError
 from unmask.core.files import ClaimedFolder, typed
@@ -255,7 +255,8 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
         own["seed"] = seed
     if sparse and not own.get("sparse"):
         own["sparse"] = {}
-    chosen = validated(EmbedderSettings, own, where="embedder")
+    given = parameters_of(None, as_overrides(settings))
+    chosen = validated(EmbedderSettings, own, where="embedder", prefix="embedder.", given=given)
 
     # The text.
     if corpus is None and pairs is None:

@@ -56,121 +56,109 @@ Length = Annotated[int, Field(ge=1)]
 
 
 class PairColumns(Reading):
-    """Columns of a file of pairs, by name; None: looked for by usual names. And how it is read.
-
-    Attributes:
-        query: What is searched with.
-        text: What is searched for.
-        negative: What is not.
-        label: 1 where query and text belong together, 0 where they do not; or a score from 0 to 1.
-    """
+    """Columns of a file of pairs, by name; None: looked for by usual names. And how it is read."""
 
     query: str | None = None
+    """Column of what is searched with."""
     text: str | None = None
+    """Column of what is searched for."""
     negative: str | None = None
+    """Column of a wrong answer."""
     label: str | None = None
+    """Column that has 1 where query and text belong together, 0 where they do not; or a score from 0 to 1."""
 
 
 class HardNegatives(Settings):
     """Wrong answers that the model itself takes for likely, mined in the course of the training.
 
-    Attributes:
-        after: Share of the training after which they are looked for, once, among all texts.
-        margin: A text counts as wrong only below this share of the right answer's similarity: what is more alike may
-            well be right.
-        each: How many of the likeliest such texts each text has; one of them is drawn whenever the text comes.
-
     Source: Moreira et al. 2024 (NV-Retriever), section 3.2 (TopK-PercPos).
     """
 
     after: float = Field(default=0.5, gt=0.0, lt=1.0)
+    """Share of the training after which wrong answers are looked for, once, among all texts."""
     margin: float = Field(default=0.95, gt=0.0, le=1.0)
+    """A text counts as wrong only below this share of the right answer's similarity: others may be right."""
     each: int = Field(default=4, ge=1, le=100)
+    """How many of the likeliest such texts each text has; one of them is drawn whenever the text comes."""
 
 
 class SparseSettings(Settings):
-    """Sparse vectors (SPLADE) instead of dense ones; see `unmask.train.contrast`.
-
-    Attributes:
-        first_weight, second_weight: Of the regulariser that makes them sparse: for the first texts of pairs, which
-            search, and for what they are to find. They grow over the first third of the training. More weight means
-            fewer numbers that are not 0, and in the end worse vectors.
-    """
+    """Sparse vectors (SPLADE) instead of dense ones; see `unmask.train.contrast`."""
 
     first_weight: Weight = 5e-4
+    """Weight of the regulariser that makes the first texts of pairs, which search, sparse. It grows over the first
+    third of the training. More weight means fewer numbers that are not 0, and in the end worse vectors."""
     second_weight: Weight = 3e-4
+    """Weight of the same regulariser for the texts that are to be found."""
 
 
 class EmbedderSettings(Settings):
-    """How an embedding model is trained.
-
-    Attributes:
-        first_lengths, second_lengths: Tokens of the two crops of a pair, from the least to the most; in between all
-            orders of magnitude are equally likely. Queries are short and passages are long.
-        part_tokens: Documents are gone through in parts of about so many tokens, and crops of a pair are of one part.
-        overlap: Whether the crops of a pair may have words in common that stand at the same place.
-        batch_size: Pairs of a step. Each is contrasted with all others, so a large batch is a harder task, for which a
-            long training has the time; memory does not limit it (`micro_batch_tokens`).
-        sparse: Sparse vectors, as wide as the vocabulary; None: dense ones.
-        pooling: How dense vectors are made of a text's tokens: a name of `unmask.model.pooling.POOLINGS`.
-        temperature: That similarities are divided by; None: 0.05, and 5 for sparse vectors, whose products are large.
-        dimensions: Beginnings of the vectors that are to be good vectors by themselves; None: halves of the hidden
-            size down to 64; an empty list: none.
-        mlm_weight: Of the loss per predicted token beside that per pair; 0 predicts none, as for a model without a head
-            for masked tokens.
-        mask_rate: Share of the tokens that is hidden for that.
-        masked: In which texts of a pair tokens are hidden: the `first`, the `second` (with the wrong
-            answers) or `both`. Vectors are made of what is left, which of a short text may be too little.
-        hard_negatives: Whether they are looked for, and how; None: they are not.
-        learning_rate: Peak rate; None: by the optimizer, and for AdamW by the width, as `learning_rate_for` says.
-        warmup: Share of the training in which it rises; then it falls in a line to 0.
-        weight_decay: Decoupled, on matrices and the embedding.
-        clip_norm: Largest norm of the whole gradient.
-        optimizer: AdamW or Muon.
-        holdout: Share of the documents (or pairs) that are held out to measure on, at most 512 pairs of each kind. Of
-            text it is short for `corpus.holdout`; where the model's own run is known, its rule holds unless one is set.
-        evaluations: How often that is done; at the beginning and the end in any case.
-        patience: Evaluations without a lower held-out loss after which the training ends with the best model; None: it
-            ends with the budget.
-        micro_batch_tokens: Positions that are computed at once at most; a step with more computes vectors twice
-            (`unmask.train.step`). None: as many as take about 2 GB on a CPU, and what fits a GPU.
-        gradient_checkpointing, precision: As in `TrainingSettings`.
-        checkpoint: When the training is saved.
-        seed: Of order, crops, masks and dropout.
-        columns: Of a file of pairs.
-        card: What the user says of the model for its card.
-    """
+    """How an embedding model is trained."""
 
     columns: PairColumns = PairColumns()
+    """Columns of a file of pairs."""
     first_lengths: tuple[Length, Length] = (8, 64)
+    """Tokens of a pair's first crop, from the least to the most; in between all orders of magnitude are equally likely.
+    Queries are short and passages are long."""
     second_lengths: tuple[Length, Length] = (16, 128)
+    """Tokens of a pair's second crop, likewise."""
     part_tokens: int = Field(default=256, ge=16)
+    """Documents are gone through in parts of about so many tokens, and crops of a pair are of one part."""
     overlap: bool = True
+    """Whether the crops of a pair may have words in common that stand at the same place."""
     batch_size: int = Field(default=128, ge=2)
+    """Pairs of a step. Each is contrasted with all others, so a large batch is a harder task, for which a long training
+    has the time; memory does not limit it (`micro_batch_tokens`)."""
     sparse: SparseSettings | None = None
+    """Make sparse vectors, as wide as the vocabulary. Unset: dense ones."""
     pooling: str = "mean"
+    """How dense vectors are made of a text's tokens: a name of `unmask.model.pooling.POOLINGS`."""
     temperature: float | None = Field(default=None, ge=0.01)
+    """What similarities are divided by. Unset: 0.05, and 5 for sparse vectors, whose products are large."""
     dimensions: tuple[Length, ...] | None = None
+    """Beginnings of the vectors that are to be good vectors themselves; an empty list: none. Unset: halves down to
+    64."""
     mlm_weight: float = Field(default=0.1, ge=0.0)
+    """Weight of the loss per predicted token beside that per pair; 0 for models without a head for masked tokens."""
     mask_rate: float = Field(default=0.15, gt=0.0, lt=1.0)
+    """Share of the tokens that is hidden for the loss per predicted token."""
     masked: Literal["first", "second", "both"] = "second"
+    """In which texts of a pair tokens are hidden: the `first`, the `second` (with the wrong answers) or `both`. Vectors
+    are made of what is left, which of a short text may be too little."""
     hard_negatives: HardNegatives | None = None
+    """Look for wrong answers that the model takes for likely. Unset: they are not looked for."""
     learning_rate: float | None = Field(default=None, gt=0.0)
+    """Peak of the learning rate. Unset: 2e-3 with Muon; 1e-4 x (768 / hidden size)^2, at most 1e-3, with AdamW."""
     warmup: float = Field(default=0.1, ge=0.0, le=1.0)
+    """Share of the training in which the learning rate rises; then it falls in a line to 0."""
     weight_decay: float = Field(default=0.01, ge=0.0)
+    """Decoupled weight decay, on matrices and the embedding."""
     clip_norm: float = Field(default=1.0, gt=0.0)
+    """Largest norm of the whole gradient."""
     optimizer: Annotated[AdamWSettings | MuonSettings, Field(discriminator="kind")] = AdamWSettings(
         kind="adamw", betas=(0.9, 0.99)
     )
+    """What makes steps of gradients."""
     holdout: float = Field(default=0.05, gt=0.0, le=0.5)
+    """Share of the documents (or pairs) that are held out to measure on, at most 512 pairs of each kind. Of text it is
+    short for `corpus.holdout`; where the model's own run is known, its rule holds unless one is set."""
     evaluations: int = Field(default=4, ge=1)
+    """How often the held-out pairs are measured; at the beginning and the end in any case."""
     patience: int | None = Field(default=None, ge=1)
+    """Evaluations without a lower held-out loss that end the training, with the best model. Unset: the budget does."""
     micro_batch_tokens: int | None = Field(default=None, ge=8)
+    """Positions that are computed at once at most; a step with more computes vectors twice (`unmask.train.step`).
+    Unset: as many as take about 2 GB on a CPU, and what fits a GPU."""
     gradient_checkpointing: bool = False
+    """Compute each block again in the backward pass instead of keeping what it computed."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
+    """Type of the activations; `auto` takes bf16 where the hardware multiplies it fast."""
     checkpoint: CheckpointSettings = CheckpointSettings()
+    """When the training is saved."""
     seed: int = Field(default=0, ge=0, lt=2**31)
+    """Seed of order, crops, masks and dropout."""
     card: CardSettings = CardSettings()
+    """What the user says of the model for its card."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -15,7 +15,7 @@ from typing import Any
 from unmask.commands.dry_run import Forecast, measure_steps, memory_fact
 from unmask.commands.finetune_run import Runs
 from unmask.commands.recipe import checkpoint_sha256
-from unmask.commands.recipe_files import Overrides, section_values, set_value
+from unmask.commands.recipe_files import Overrides, as_overrides, parameters_of, section_values, set_value
 from unmask.core.errors import CorpusError, RunError, UnmaskError, parse_json, unsealed
 from unmask.core.files import ClaimedFolder, read_object, typed
 from unmask.core.hub import lasting_name
@@ -39,6 +39,7 @@ from unmask.data.sources import InMemory, Texts, find_split, paths_or_texts, rea
 from unmask.model.card_head import CardSettings, Origin, base_models
 from unmask.model.folder import find_model
 from unmask.tasks.files import Columns, ExampleFiles, example_files
+from unmask.tasks.kinds import task_named
 from unmask.tasks.loaded_model import Model, load
 from unmask.tasks.task import FinetuneSettings, outputs_of
 from unmask.train.callbacks import Callback
@@ -165,6 +166,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
                 settings, text=text, second=second, label=label, encoding=encoding, seeds=seeds, seed=seed,
                 max_length=max_length,
             )  # fmt: skip
+            task_named(task)
             source = find_model(model)
             with examples_given(train, validation, test) as paths:
                 inputs = [source, *(each.path for each in paths.values())]
@@ -294,12 +296,15 @@ def settings_of(overrides: Overrides = (), **short: Any) -> FinetuneSettings:
     """The settings of a fine-tuning; `short` are its options that are settings, too, and stand above the overrides;
     None: not set."""
     values = section_values(overrides, "finetune")["finetune"]
+    given = parameters_of(None, as_overrides(overrides))
     for name, value in short.items():
         if value is not None:
-            set_value(values, f"columns.{name}" if name in Columns.model_fields else name, value)
+            key = f"columns.{name}" if name in Columns.model_fields else name
+            set_value(values, key, value)
+            given[f"finetune.{key}"] = name
     if isinstance(columns := values.get("columns"), dict):  # one may be named by its number
         columns.update({name: str(value) for name, value in columns.items() if type(value) is int})
-    return validated(FinetuneSettings, values, where="finetune")
+    return validated(FinetuneSettings, values, where="finetune", prefix="finetune.", given=given)
 
 
 @contextmanager

@@ -90,6 +90,7 @@ from unmask.report.pages import write_report
 from unmask.tasks.loaded_model import Model, load
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.trainers import TokenizerKind
 from unmask.train.callbacks import Callback, EvaluationTimes, StepReport, Tracker, read_metrics, service, tensorboard
 from unmask.train.checkpoints import fit, list_checkpoints, place_model
 from unmask.train.distributed import (
@@ -187,7 +188,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     tokens: int | None = None,
     strategy: Strategy | None = None,
     tokenizer: str | Path | None = None,
-    tokenizer_kind: str | None = None,
+    tokenizer_kind: TokenizerKind | None = None,
     vocab_size: int | None = None,
     encoding: str | None = None,
     seed: int | None = None,

@@ -17,9 +17,11 @@ from unmask.commands.recipe_files import (
     LightRecipe,
     Overrides,
     as_overrides,
+    parameters_of,
     read_recipe,
     usual_recipe,
 )
+from unmask.commands.settings import with_meanings
 from unmask.core.errors import ModelError, RunError, SettingsError
 from unmask.core.files import file_sha256
 from unmask.core.hub import OF_MODELS, hub_name, lasting_name
@@ -32,21 +34,25 @@ from unmask.model.layers import heads_for
 from unmask.tokenizer.loading import load_tokenizer, with_commit
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
+from unmask.train.callbacks import check_services
 
 
 class StartSettings(Settings):
     """From which checkpoint a training begins, and what is added to it first."""
 
-    # Folder of a BERT, RoBERTa or ModernBERT model that unmask or transformers wrote, or of a run; or the name of such
-    # a model on the hub, with the commit (`owner/name@commit`) when a run has begun.
     checkpoint: str
-    sha256: str | None = None  # of its content; filled in when a run begins, and must match where a recipe has it
-    extend_vocab: int | None = Field(default=None, ge=1, le=1_000_000)  # words of the training text that get an entry
-    extend_positions: bool = False  # make the model longer where `training.sequence_length` goes beyond it
-    # Text of the domain that the model comes from, whole, or one prepared folder (its validation split): the model is
-    # evaluated on it before the training and after it. Empty takes the validation split of the checkpoint's own run,
-    # where that is still there.
+    """Folder of a BERT, RoBERTa or ModernBERT model that unmask or transformers wrote, or of a run; or the name of such
+    a model on the hub, with the commit (`owner/name@commit`) when a run has begun."""
+    sha256: str | None = None
+    """Hash of the checkpoint's content; filled in when a run begins, and must match where a recipe has it."""
+    extend_vocab: int | None = Field(default=None, ge=1, le=1_000_000)
+    """Words of the training text that are added to the vocabulary."""
+    extend_positions: bool = False
+    """Make the model longer where `training.sequence_length` goes beyond it."""
     old_data: tuple[str, ...] = ()
+    """Text of the domain that the model comes from, or a prepared folder (its validation split), on which the model is
+    evaluated before the training and after it. Empty: the validation split of the checkpoint's own run, if it is
+    there."""
 
 
 class Recipe(LightRecipe):
@@ -55,7 +61,7 @@ class Recipe(LightRecipe):
     The card changes nothing of the training, so a run may go on with another one.
     """
 
-    start: StartSettings | None = None  # the checkpoint that the training begins with; None draws new weights
+    start: StartSettings | None = None
     masking: MaskingSettings = MaskingSettings.model_validate({})
 
     @model_validator(mode="after")
@@ -86,11 +92,11 @@ class Recipe(LightRecipe):
         return self
 
     def to_toml(self) -> str:
-        """The recipe as a file that `--recipe` reads; settings without a value are left out."""
+        """The recipe as a file that `--recipe` reads, with meanings; settings without a value are left out."""
         values = self.model_dump(exclude_none=True)
         if not values["card"]:
             del values["card"]
-        return tomli_w.dumps(values)
+        return with_meanings(tomli_w.dumps(values))
 
     def fingerprinted(self) -> str:
         """What a checkpoint belongs to: the recipe without what changes no weight."""
@@ -119,7 +125,7 @@ def load_recipe(
         if "checkpoint" not in start:
             raise SettingsError(f"{where}: {', '.join(start)} of [start] need a checkpoint", options=["from_"])
         _fill_from_checkpoint(values, where=where)
-    recipe = validated(Recipe, values, where=where)
+    recipe = validated(Recipe, values, where=where, given=parameters_of(options, overrides))
     return recipe.model_copy(update={"tokenizer": with_commit(recipe.tokenizer)}) if complete else recipe
 
 
@@ -140,7 +146,9 @@ def requested_recipe(recipe: str | None = None, *, settings: Overrides = (), **o
         values["start.old_data"] = [str(Path(path).absolute()) for path in old_texts]
     overrides = as_overrides(settings)
     usual = usual_recipe([*values, *(override.partition("=")[0].strip() for override in overrides)])
-    return load_recipe(recipe or usual, options=values, overrides=overrides)
+    complete = load_recipe(recipe or usual, options=values, overrides=overrides)
+    check_services(complete.evaluation.trackers)
+    return complete
 
 
 # ----------------------------------------

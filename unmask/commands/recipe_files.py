@@ -5,16 +5,18 @@ Nothing here loads torch, so that a misspelt recipe or setting is reported at on
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
 from pathlib import Path, PurePath
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
+from pydantic import Field
 
-from unmask.core.errors import SettingsError, parse_json, shown
+from unmask.commands.settings import CLASSES
+from unmask.core.declarations import nearest_settings, settings_of
+from unmask.core.errors import SettingsError, parse_json, shown, unknown
 from unmask.core.files import absence
 from unmask.core.public import public
 from unmask.core.results import Result, Sheet, Shown, Styled
@@ -73,9 +75,7 @@ def read_recipe(
     else:
         names = recipe_names()
         if source not in names:
-            near = difflib.get_close_matches(source, names, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known are {', '.join(names)}, or a .toml file"
-            raise SettingsError(f"unknown recipe {source!r}; {hint}")
+            raise SettingsError(f"{unknown('recipe', source, names)}, or a .toml file", options=["recipe"])
         text = (resources.files("unmask") / "recipes" / f"{source}.toml").read_text(encoding="utf-8")
         where = f"recipe {source}"
     try:
@@ -129,6 +129,12 @@ def usual_recipe(keys: Iterable[str]) -> str:
     if "start.checkpoint" in keys:
         return CONTINUING
     return DEFAULT if any(key.startswith(_SIZED_BY_HAND) for key in keys) else AUTO
+
+
+def parameters_of(options: Mapping[str, Any] | None, overrides: Sequence[str]) -> dict[str, str]:
+    """The parameters by the settings that they set, for errors."""
+    names = {key: name for name, key in OPTIONS.items() if (options or {}).get(key) is not None}
+    return names | {override.partition("=")[0].strip(): "settings" for override in overrides}
 
 
 def as_overrides(settings: Overrides) -> tuple[str, ...]:
@@ -193,9 +199,12 @@ def section_values(overrides: Overrides, section: str, *others: str) -> dict[str
     values: dict[str, Any] = {}
     apply_overrides(values, as_overrides(overrides))
     if unknown := sorted(set(values) - {section, "card", *others}):
+        key = next(each for each in as_overrides(overrides) if each.strip().startswith(unknown[0])).partition("=")[0]
+        near = nearest_settings(key, settings_of(*CLASSES[section]))
         raise SettingsError(
-            f"{unknown[0]}: there is no such section of settings here; there are {', '.join((section, *others))} and "
-            f"card, as in {section}.seed=1 and card.license=mit"
+            f"{key}: there is no such section of settings here; there are {', '.join((section, *others))} and card; "
+            f"the nearest settings are {', '.join(near)}",
+            setting=near[0],
         )
     for name, value in values.get("card", {}).items():
         set_value(values, f"{section}.card.{name}", value)
@@ -243,19 +252,31 @@ class LightRecipe(Settings):
     """
 
     description: str | None = None
-    # What `unmask.commands.sizing` is to choose when the data is there: size, positions a step and learning rate
+    """What the recipe is for, in a line."""
     sizing: Literal["budget"] | None = None
-    start: Any = None
+    """Has the minutes, this machine and the text choose the size of the model, positions a step and learning rate."""
+    start: Annotated[Any, "commands.recipe:StartSettings"] = None
+    """The checkpoint that the training begins with. Unset: new weights are drawn."""
     corpus: CorpusSettings = CorpusSettings()
+    """How files become documents, and what is held out."""
     tokenizer: TokenizerSettings = TokenizerSettings()
+    """Which tokenizer is used or trained."""
     annotation: AnnotationSettings = AnnotationSettings()
-    masking: Any = None
+    """What is said of the text beside its words."""
+    masking: Annotated[Any, "masking.settings:MaskingSettings"] = Field(default_factory=dict)
+    """What is masked."""
     model: ModelSettings = ModelSettings()
+    """Size and parts of the encoder."""
     objectives: ObjectivesSettings = ObjectivesSettings()
+    """What is learned beside the masked tokens."""
     training: TrainingSettings
+    """How the model is trained."""
     checkpoint: CheckpointSettings = CheckpointSettings()
+    """When the training is saved."""
     evaluation: EvaluationSettings = EvaluationSettings()
+    """How often and on how much the model is evaluated."""
     card: CardSettings = CardSettings()
+    """What the user says of the model for its card."""
 
 
 def light_recipe(
@@ -265,4 +286,4 @@ def light_recipe(
     values, where = read_recipe(source, options, overrides)
     if values.get("start"):
         values.setdefault("training", {})  # which the checkpoint fills in
-    return validated(LightRecipe, values, where=where)
+    return validated(LightRecipe, values, where=where, given=parameters_of(options, overrides))

@@ -11,6 +11,7 @@ An error carries the options that help as data, and the command line spells them
 
 from __future__ import annotations
 
+import difflib
 import errno
 import hashlib
 import json
@@ -90,18 +91,21 @@ class UnmaskError(ValueError):
     Args:
         args: The text: what was found, where, and the way out.
         options: Parameters of the public function that help; options of the command, with `_` for `-`.
+        setting: The setting that was probably meant; shown as Python takes it, and by the command line as it does.
     """
 
     options: Sequence[str] = ()
+    setting: str = ""
 
-    def __init__(self, *args: object, options: Sequence[str] = ()) -> None:
+    def __init__(self, *args: object, options: Sequence[str] = (), setting: str = "") -> None:
         super().__init__(*(without_secrets(each) if isinstance(each, str) else each for each in args))
-        self.options = options
+        self.options, self.setting = options, setting
 
     def __str__(self) -> str:
         text, cause = super().__str__(), self.__cause__ or self.__context__
         if cause is not None and says_out_of_memory(cause) and not isinstance(self, MemoryFullError):
             text = f"{text.partition(': ')[0]}: not enough memory, or damaged ({cause or 'no memory left'})"
+        text += f', as in settings={{"{self.setting}": ...}}' if self.setting else ""
         return _one_line(text)
 
     def _render_traceback_(self) -> list[str]:
@@ -224,6 +228,14 @@ def listed(names: Iterable[str], most: int = 40) -> str:
     every = list(names)
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return (", ".join(shortened(name, 60) for name in every[:most]) or "none") + more
+
+
+def unknown(what: str, value: object, known: Iterable[str]) -> str:
+    """What an error says of a value that is none of the known ones, with the nearest of them."""
+    names = list(known)
+    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
+    hint = f"did you mean {near[0]!r}? Known" if near else "known"
+    return f"unknown {what} {shown(value)}; {hint} are {', '.join(names)}"
 
 
 def shown(value: object) -> str:

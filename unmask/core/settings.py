@@ -5,12 +5,14 @@ A settings class lives beside the part that it configures; `unmask.recipe` puts 
 
 from __future__ import annotations
 
-import difflib
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
+from difflib import get_close_matches
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from unmask.core.declarations import nearest_settings, settings_of
 from unmask.core.errors import SettingsError, shown
 
 
@@ -38,11 +40,18 @@ def settings_within(value: object) -> Iterator[Settings]:
             yield from settings_within(inner)
 
 
-def validated(kind: type[Kind], values: dict[str, Any], *, where: str) -> Kind:
-    """Makes settings of plain values, nested dictionaries as TOML gives them; `where`: of which file or section.
+def validated(
+    kind: type[Kind], values: dict[str, Any], *, where: str, prefix: str = "", given: Mapping[str, str] | None = None
+) -> Kind:
+    """Makes settings of plain values, nested dictionaries as TOML gives them.
+
+    Args:
+        where: The file or section that they are of.
+        prefix: What stands before their names in overrides.
+        given: Parameters by the settings that they have set, with the prefix: no file is to blame for these.
 
     Raises:
-        SettingsError: The first thing that is wrong: key, value, what is allowed, the nearest known key.
+        SettingsError: The first thing that is wrong: key, value, what is allowed, the nearest settings.
     """
     try:
         return kind.model_validate(values)
@@ -62,21 +71,32 @@ def validated(kind: type[Kind], values: dict[str, Any], *, where: str) -> Kind:
             elif part != detail["loc"][-1] or not isinstance(table, dict):
                 continue
             place.append(str(part))
-        key = ".".join(place)
+        key, setting = prefix + ".".join(place), ""
 
-        if detail["type"] == "extra_forbidden":  # the keys that are known there, unless the place goes through a union
-            inner: Any = kind
-            for name in place[:-1]:
-                inner = getattr(inner and inner.model_fields.get(name), "annotation", None)
-                inner = inner if isinstance(inner, type) and issubclass(inner, Settings) else None
-            known = list(inner.model_fields) if inner else []
-            near = difflib.get_close_matches(place[-1], known, n=1)
-            hint = f"did you mean {near[0]!r}?" if near else f"known keys: {', '.join(known)}" if known else ""
-            reason = f"unknown key {key!r}; {hint}".rstrip("; ")
+        if detail["type"] == "extra_forbidden":
+            while isinstance(table, dict) and table:  # whose own name is unknown
+                key, table = f"{key}.{next(iter(table))}", next(iter(table.values()))
+            near = nearest_settings(key, settings_of(kind.__module__.removeprefix("unmask."), kind.__name__, prefix))
+            reason, setting = f"unknown setting {key!r}; the nearest are {', '.join(near)}", near[0]
         else:
             message = detail["msg"].removeprefix("Value error, ")
+            if detail["type"] == "union_tag_invalid":  # of the `kind` of a table
+                key, expected = f"{key}.kind", detail["ctx"]["expected_tags"]
+                detail |= {"type": "literal_error", "input": detail["ctx"]["tag"], "ctx": {"expected": expected}}
+                message = f"input should be one of {expected}"
+            allowed = re.findall(r"'([^']+)'", str({**detail.get("ctx", {})}.get("expected", "")))
+            if detail["type"] == "literal_error" and (near := get_close_matches(str(detail["input"]), allowed, n=1)):
+                message += f"; did you mean {near[0]!r}?"
             message = message[:1].lower() + message[1:]
             is_table = isinstance(detail["input"], dict | Settings)
+            key = "" if key == prefix else key
             name = key if is_table else f"{key} = {shown(detail['input'])}"
             reason = f"{name}: {message}" if name else message
-        raise SettingsError(f"{where}: {reason}") from error
+        named = (f"{key}.", f"{key.removeprefix(prefix)}.")  # `card.license` is short for `finetune.card.license`
+        parameter = next(
+            (by for name, by in (given or {}).items() if any(n.startswith(f"{name}.") for n in named)), None
+        )
+        if parameter is None:
+            raise SettingsError(f"{where}: {reason}") from error
+        options = ["set" if parameter == "settings" else parameter]
+        raise SettingsError(f"{parameter}: {reason}", options=options, setting=setting) from error

@@ -15,7 +15,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,7 +23,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import Tensor
 from torch.nn.functional import cosine_similarity
 
-from unmask.core.errors import ModelError, RunError, SettingsError
+from unmask.core.errors import ModelError, RunError, SettingsError, unknown
 from unmask.core.files import ClaimedFolder, locked, typed, whole_folder
 from unmask.core.hub import CONFIG
 from unmask.core.interruption import interruption_in
@@ -51,6 +51,7 @@ from unmask.model.pooling import POOLING_FOLDERS, POOLINGS, SPARSE_FOLDER, copy_
 from unmask.tasks.embed import pooled
 from unmask.tokenizer.loading import load_tokenizer
 
+GraphFormat = Literal["onnx"]
 log = logging.getLogger("unmask")
 _README = Environment(
     loader=PackageLoader("unmask.exporting"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
@@ -107,7 +108,7 @@ def export(
     model: str | Path,
     out: str | Path,
     *,
-    format: str = "onnx",  # noqa: A002
+    format: GraphFormat = "onnx",  # noqa: A002
     task: str | None = None,
     int8: bool = False,
     overwrite: bool = False,
@@ -140,7 +141,7 @@ def export(
         RunError: The folder holds something.
     """
     if format != "onnx":
-        raise SettingsError(f"unknown format {format!r}; known is 'onnx'")
+        raise SettingsError(unknown("format", format, ["onnx"]), options=["format"])
     refused(out, "an export")
     subject, out = open_checked_model(model), Path(out)
     if (reason := graphs.missing_onnx()) is not None:

@@ -158,7 +158,7 @@ class MaskingCollator(Readable):
         """Makes a collator. Further arguments and errors are those of `Masker.from_tokenizer`.
 
         Args:
-            strategy: A name of `unmask.masking.settings.STRATEGIES`; None: `span`, or what units and weights say.
+            strategy: A name of `unmask.masking.settings.STRATEGIES`; None: `random`, or what units and weights say.
             rate: Expected share of the text's tokens that is predicted, or a schedule of it over the training, such as
                 `{"kind": "linear", "start": 0.3, "end": 0.15}`.
             frequencies: [vocab_size], where the strategy needs them; `unmask.count_tokens` counts them.
@@ -169,7 +169,7 @@ class MaskingCollator(Readable):
         """
         masker = Masker.from_tokenizer(
             tokenizer,
-            strategy=strategy or ("span" if units is None and weights is None else None),
+            strategy=strategy,
             units=units,
             weights=weights,
             rate=rate,

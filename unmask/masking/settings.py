@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from torch import Tensor
 
+from unmask.core.errors import unknown
 from unmask.core.hashing import RATE_STEP, RATE_WITHIN
 from unmask.core.settings import Settings, settings_within
 from unmask.masking.units import (
@@ -47,7 +48,9 @@ class LineRate(Settings):
 
     kind: Literal["linear", "cosine"]
     start: Rate
+    """Rate at the beginning of the training."""
     end: Rate
+    """Rate at its end."""
 
 
 class StepRate(Settings):
@@ -58,7 +61,9 @@ class StepRate(Settings):
 
     kind: Literal["steps"]
     places: tuple[Annotated[float, Field(ge=0.0, lt=1.0)], ...]
+    """Progress from which each rate holds; the first is 0."""
     rates: tuple[Rate, ...]
+    """Rates from each of the places on."""
 
     @model_validator(mode="after")
     def _check(self) -> StepRate:
@@ -72,18 +77,17 @@ class StepRate(Settings):
 class UniformRate(Settings):
     """A rate of its own for each segment, uniform between `low` and `high`.
 
-    Attributes:
-        low, high: Its range.
-        loss_weight: `inverse` weighs each loss by 1 / rate, which makes the objective a bound on the likelihood of the
-            text (masked diffusion); `none` does not.
-
     Source: Sahoo et al. 2024 (MDLM), section 3; Nie et al. 2025 (LLaDA), section 2.1.
     """
 
     kind: Literal["uniform"]
     low: Rate = 0.02
+    """Lowest rate of a segment."""
     high: Rate = 0.98
+    """Highest rate of a segment."""
     loss_weight: Literal["inverse", "none"] = "none"
+    """`inverse` weighs each loss by 1 / rate, which bounds the likelihood of the text (masked diffusion); `none` does
+    not."""
 
     @model_validator(mode="after")
     def _check(self) -> UniformRate:
@@ -93,18 +97,15 @@ class UniformRate(Settings):
 
 
 class BetaRate(Settings):
-    """A rate of its own for each segment, from a beta distribution.
-
-    Attributes:
-        mean: The expected rate.
-        concentration: a + b of the distribution; the larger, the closer rates are to the mean.
-        loss_weight: As for `uniform`.
-    """
+    """A rate of its own for each segment, from a beta distribution."""
 
     kind: Literal["beta"]
     mean: Rate = 0.3
+    """Expected rate of a segment."""
     concentration: float = Field(default=8.0, gt=0.0)
+    """Sum a + b of the distribution's parameters; the larger, the closer rates are to the mean."""
     loss_weight: Literal["inverse", "none"] = "none"
+    """`inverse` weighs each loss by 1 / rate; `none` does not."""
 
 
 ScheduledRate = LineRate | StepRate
@@ -176,7 +177,7 @@ def expand_strategy(values: Any) -> Any:
         return values
     name = values.get("strategy")
     if name is not None and (not isinstance(name, str) or name not in STRATEGIES):
-        raise ValueError(f"unknown strategy {name!r}; known are {', '.join(STRATEGIES)}")
+        raise ValueError(unknown("strategy", name, STRATEGIES))
     pair = STRATEGIES[name or "random"]
     if name is None and not pair.keys() & values.keys():
         name = "random"
@@ -202,40 +203,36 @@ class LinearShare(Settings):
 
     kind: Literal["linear"]
     start: Share
+    """Share at the beginning of the training."""
     end: Share
+    """Share at its end."""
 
 
 class MixturePart(Settings):
-    """One strategy of a mixture.
+    """One strategy of a mixture."""
 
-    Attributes:
-        strategy: A name of `STRATEGIES`, which fills in units and weights; None where these are given directly.
-        units, weights: As in `MaskingSettings`.
-        share: Of the segments (or steps) that it falls to, before shares are scaled to a sum of 1; a number,
-            or a line over the training.
-    """
-
-    strategy: str | None = None
-    units: PlainUnits
-    weights: AnyWeights
+    strategy: Strategy | None = None
+    """Shorthand for units and weights. Unset: these are given directly."""
+    units: PlainUnits = TokenUnits()
+    """How a row is partitioned, as in `masking.units`."""
+    weights: AnyWeights = UniformWeights()
+    """How likely a unit is, as in `masking.weights`."""
     share: Share | LinearShare = 1.0
+    """Share of the segments (or steps) that falls to it, as a part of the sum of all shares; or a line over the
+    training."""
 
     _expand = model_validator(mode="before")(expand_strategy)
 
 
 class MixtureUnits(Settings):
-    """One strategy for each segment or step.
-
-    Attributes:
-        parts: The strategies, with their shares.
-        per: Whether each segment (`row`) or each `step` gets one; a row holds several segments, and a mask does
-            not depend on what else a row holds. A step is known by its epoch and its progress, or its number where no
-            progress is set.
-    """
+    """One strategy for each segment or step."""
 
     kind: Literal["mixture"] = "mixture"
     parts: Annotated[tuple[MixturePart, ...], Field(min_length=2)]
+    """The strategies, with their shares."""
     per: Literal["row", "step"] = "row"
+    """Whether each segment (`row`) or each `step` gets one; a row holds several segments, and a mask does not depend on
+    what else a row holds. A step is known by its epoch and its progress, or its number where no progress is set."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -252,18 +249,17 @@ class MixtureUnits(Settings):
 class Replacement(Settings):
     """Shares of the chosen tokens and where random ones come from.
 
-    Attributes:
-        shares: Of tokens shown as `[MASK]`, as a random token, and unchanged; they add up to 1.
-        random_from: `uniform` over the ordinary tokens, or `unigram`: by how often they stand in the corpus.
-        per: Whether the draw is made for each `token` or once for each `unit`; None does what the paper of the
-            units does: once for a span (SpanBERT), for each token elsewhere (BERT).
-
     Source: Devlin et al. 2018, section 3.1 (80/10/10); Wettig et al. 2023 find that masks alone do as well.
     """
 
     shares: tuple[Share, Share, Share] = (0.8, 0.1, 0.1)
+    """Shares of the chosen tokens that are shown as `[MASK]`, as a random token, and unchanged; they add up to 1."""
     random_from: Literal["uniform", "unigram"] = "uniform"
+    """What random tokens are drawn from: `uniform` over ordinary tokens, or `unigram`, by their counts in the
+    corpus."""
     per: Literal["token", "unit"] | None = None
+    """Whether that is drawn for each `token` or once for each `unit`. Unset: what the paper of the units does, once for
+    a span (SpanBERT), for each token elsewhere (BERT)."""
 
     @model_validator(mode="after")
     def _check(self) -> Replacement:
@@ -276,34 +272,29 @@ AnyUnits = Annotated[PlainUnits | MixtureUnits, Field(discriminator="kind")]
 
 
 class MaskingSettings(Settings):
-    """What is masked, how much of it, and what stands there instead.
+    """What is masked, how much of it, and what stands there instead."""
 
-    Attributes:
-        strategy: A name of `STRATEGIES`, which fills in units and weights; None where these are given directly
-            (what is missing of them is that of `random`).
-        units: How a row is partitioned.
-        weights: How likely a unit is.
-        rate: Expected share of the text's tokens that is chosen; a number, a schedule over progress, or a distribution
-            from which each segment draws.
-        prediction_rate: Expected share that is predicted, at most `rate`; the rest of the chosen tokens is replaced and
-            not predicted. None predicts all that are chosen. Source: Wettig et al. 2023, section 5.
-        least_one: Whether each segment has at least one target; this bends the rate of very short ones, so
-            it cannot be had with losses that are weighted by the rate.
-        replacement: What stands at the chosen tokens.
-        static: Whether the masks are the same in every epoch; where the rate follows a schedule, as many of them as it
-            says.
-        refresh_steps: Steps after which scores that a model makes for the weights are made anew.
-    """
-
-    strategy: str | None = None
-    units: AnyUnits
-    weights: AnyWeights
+    strategy: Strategy | None = None
+    """Shorthand for units and weights (docs/masking.md). Unset: these are given, or are those of `random`."""
+    units: AnyUnits = TokenUnits()
+    """How a row is partitioned into what is masked together."""
+    weights: AnyWeights = UniformWeights()
+    """How likely a unit is to be masked."""
     rate: Rate | RateSchedule = 0.15
+    """Expected share of the text's tokens that is chosen; a number, a schedule over progress, or a distribution for
+    each segment to draw from."""
     prediction_rate: Rate | None = None
+    """Expected share that is predicted, at most `rate`; the rest of the chosen tokens is replaced and not predicted
+    (Wettig et al. 2023, section 5). Unset: all that are chosen."""
     least_one: bool = False
+    """Whether each segment has at least one target; this bends the rate of very short ones, so it cannot be had with
+    losses that are weighted by the rate."""
     replacement: Replacement = Replacement()
+    """What stands at the chosen tokens."""
     static: bool = False
+    """Whether the masks are the same in every epoch; where the rate follows a schedule, as many of them as it says."""
     refresh_steps: Annotated[int, Field(ge=1)] = 200
+    """Steps after which scores that a model makes for the weights are made anew."""
 
     _expand = model_validator(mode="before")(expand_strategy)
 

@@ -61,12 +61,6 @@ class SpanUnits(Settings):
     Tiles cannot overlap, so no token is masked twice, and drawing tiles uniformly keeps the lengths' distribution
     (the last tile of a segment may be cut short by its end).
 
-    Attributes:
-        of: What spans consist of: `words`, or `tokens`, whatever words these belong to.
-        lengths: `geometric`, `uniform` from 1 to `max_words`, or how likely the lengths 1, 2, ... are (in any scale).
-        p: Of the geometric distribution.
-        max_words: Longest span; the distribution is cut there and renormalised. Given probabilities say it themselves.
-
     Source: Joshi et al. 2020 (SpanBERT), section 3.1: p = 0.2, at most 10 words, mean 3.8. There, spans start
     anywhere and are drawn until the budget is full; here they tile the row.
     """
@@ -74,9 +68,13 @@ class SpanUnits(Settings):
     replaced_per: ClassVar[Literal["token", "unit"]] = "unit"
     kind: Literal["span"] = "span"
     of: Literal["words", "tokens"] = "words"
+    """What spans consist of: `words`, or `tokens`, whatever words these belong to."""
     lengths: Literal["geometric", "uniform"] | tuple[Annotated[float, Field(ge=0.0)], ...] = "geometric"
+    """Lengths of spans: `geometric`, `uniform` from 1 to `max_words`, or how likely 1, 2, ... are (in any scale)."""
     p: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
+    """Parameter of the geometric distribution."""
     max_words: Annotated[int, Field(ge=1, le=LONGEST_SPAN)] = 10
+    """Longest span; the distribution is cut there and renormalised. A list of `lengths` has its own end."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -114,10 +112,6 @@ class CollocationUnits(Settings):
     Going from left to right, each unit is the longest entry of a lexicon that begins where the last unit has ended. It
     never leaves its segment, and no token that cannot be masked stands within.
 
-    Attributes:
-        lexicon: File that `unmask lexicon` has made; None lets `pretrain` make one of the training text. Read by those
-            who make the masker: masking itself sees `Tables.collocations_P`.
-
     Source: Levine et al. 2021 (PMI-Masking), section 3. There and here, units are drawn uniformly. Here, a unit is
     replaced as a whole, so that no word of a collocation gives the others away.
     """
@@ -125,6 +119,8 @@ class CollocationUnits(Settings):
     replaced_per: ClassVar[Literal["token", "unit"]] = "unit"
     kind: Literal["collocations"] = "collocations"
     lexicon: str | None = None
+    """File that `unmask lexicon` has made. Unset: `pretrain` makes one of the training text. It is read when the masker
+    is made: masking itself sees `Tables.collocations_P`."""
 
     def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
         set_P = tables.need("collocations_P", "units of kind collocations")
@@ -176,9 +172,6 @@ class SubtreeUnits(Settings):
 
     A subtree that is not contiguous is none. At a segment's edge, what lies within counts.
 
-    Attributes:
-        max_words: Words of the largest subtree; with 1, every word is its own unit.
-
     Example: of `[The old king] [of Spain] slept`, where `king` is the head of the first five words, subtrees of at most
     two words are `of Spain`; the other words are their own. With five words, the first five are one unit.
 
@@ -189,6 +182,7 @@ class SubtreeUnits(Settings):
     needs: ClassVar[tuple[str, ...]] = ("dependencies",)
     kind: Literal["subtree"] = "subtree"
     max_words: Annotated[int, Field(ge=1, le=100)] = 4
+    """Words of the largest subtree; with 1, every word is its own unit."""
 
     def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
         """Words that no small subtree joins to the word before them: each small subtree adds one to all places behind

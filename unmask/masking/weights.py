@@ -33,7 +33,6 @@ UNIVERSAL_TAGS = {
     "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ",
     "SYM", "VERB", "X",
 }  # fmt: skip
-_CONTENT = ("ADJ", "ADV", "NOUN", "NUM", "PROPN", "VERB")
 
 # The class of words in each language's tables of Universal Dependencies, and in spaCy's for English (ClearNLP's).
 _ARGUMENTS = {
@@ -57,6 +56,8 @@ class Weights(Protocol):
 
 
 class UniformWeights(Settings):
+    """All units are equally likely."""
+
     kind: Literal["uniform"] = "uniform"
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> None:
@@ -66,16 +67,14 @@ class UniformWeights(Settings):
 class FrequencyWeights(Settings):
     """A unit's weight is a power of how often its rarest token stands in the corpus.
 
-    Attributes:
-        exponent: Negative prefers the rare, positive the common; 0 is uniform.
-        floor: Counts below this are taken for it, so that what stands once in the corpus is not drawn every time.
-
     Source: Zhang et al. 2023 (WSBERT), section 3.1, for exponent -0.5; here the share of masked tokens is exact.
     """
 
     kind: Literal["frequency", "rare"] = "frequency"
     exponent: Annotated[float, Field(ge=-4.0, le=4.0)] = -0.5
+    """Power of the count: negative prefers the rare, positive the common; 0 is uniform."""
     floor: Annotated[int, Field(ge=1)] = 10
+    """Lower counts are taken for it, so that what stands once in the corpus is not drawn every time."""
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         counts_V = tables.need("frequencies_V", "weights of kind frequency")
@@ -89,17 +88,16 @@ class FrequencyWeights(Settings):
 class BandWeights(Settings):
     """Tokens whose corpus frequency lies within a band come first; a unit counts by its rarest token.
 
-    Attributes:
-        low, high: Occurrences per million tokens of the corpus, from and up to which a token is in the band.
-        outside: Weight of the units outside, where those within have 1.
-
     Source: ours, for frequency thresholds as in stop-word lists (a `high`) and minimum counts (a `low`).
     """
 
     kind: Literal["band"] = "band"
     low: Annotated[float, Field(ge=0.0)] = 0.0
+    """Occurrences per million tokens of the corpus from which a token is in the band."""
     high: Annotated[float, Field(gt=0.0, le=1e6)] = 1000.0
+    """Occurrences per million tokens of the corpus up to which a token is in the band."""
     outside: Annotated[float, Field(gt=0.0, le=1.0)] = 0.01
+    """Weight of the units outside, where those within have 1."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -125,20 +123,18 @@ class BandWeights(Settings):
 class InformativeWeights(Settings):
     """A unit's weight is a power of how much its most informative token reveals of its neighbours in the whole corpus.
 
-    Attributes:
-        lexicon: File that `unmask lexicon` has made; None lets `pretrain` make one of the training text. It is read
-            when the masker is made: masking itself sees `Tables.informativeness_V`.
-        exponent: Larger ones prefer the informative more; 0 is uniform.
-        floor: Informativeness, in nats, below which tokens are alike.
-
     Source: Sadeq et al. 2022 (InforMask), section 3: tokens are drawn by their pointwise mutual information with
     the others. There, rates come from counting what would be masked in a sample; here they follow from the table.
     """
 
     kind: Literal["informative"] = "informative"
     lexicon: str | None = None
+    """File that `unmask lexicon` has made. Unset: `pretrain` makes one of the training text. It is read when the masker
+    is made: masking itself sees `Tables.informativeness_V`."""
     exponent: Annotated[float, Field(ge=0.0, le=8.0)] = 1.0
+    """Power of the informativeness: larger ones prefer the informative more; 0 is uniform."""
     floor: Annotated[float, Field(gt=0.0)] = 0.01
+    """Informativeness, in nats, below which tokens are alike."""
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         nats_V = tables.need("informativeness_V", "weights of kind informative")
@@ -154,17 +150,15 @@ class FirstWeights(Settings):
     """Units of a kind take a share of the budget, in each segment: their weight is share / (their tokens), that of all
     others (1 - share) / (theirs). Where one kind is taken whole and does not fill its share, the other gets the rest.
 
-    Attributes:
-        of: Whether the kind is units that hold an entity, or those that hold a chunk.
-        share: Of the budget that the kind takes. With 1 all of them come before all others.
-
     Source: Guu et al. 2020 (REALM), section 3.4, masks entities alone, which is a share of 1 (with others where a text
     has too few). The share is ours.
     """
 
     kind: Literal["first"] = "first"
     of: Literal["entities", "chunks"] = "entities"
+    """What the units of the kind hold."""
     share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
+    """Share of the budget that the kind takes. With 1 all of them come before all others."""
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -204,17 +198,17 @@ def _heaviest(units: FlatUnits, log2_L: Tensor, label_T: Tensor) -> Tensor:
 class PosWeights(Settings):
     """A unit's weight is that of its weightiest part of speech.
 
-    Attributes:
-        weights: Tag to weight.
-        default: Weight of other tags, and of units without any.
-
     Source: ours; content words before function words, as Yang et al. 2023 do with weights that follow the loss.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("pos",)
     kind: Literal["pos"] = "pos"
-    weights: dict[str, Weight] = Field(default_factory=lambda: dict.fromkeys(_CONTENT, 2.0))
+    weights: dict[str, Weight] = Field(
+        default_factory=lambda: {"ADJ": 2.0, "ADV": 2.0, "NOUN": 2.0, "NUM": 2.0, "PROPN": 2.0, "VERB": 2.0}
+    )
+    """Weights by tag."""
     default: Weight = 1.0
+    """Weight of other tags, and of units without any."""
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         tags_T = rows.annotation("pos", "weights of kind pos")
@@ -238,21 +232,19 @@ class PosWeights(Settings):
 class RoleWeights(Settings):
     """A unit's weight is that of its weightiest word, by its role in the dependency parse.
 
-    Attributes:
-        arguments: Subjects, objects, and clauses that stand for them.
-        function: Articles, prepositions, auxiliaries, conjunctions, punctuation.
-        heads: Other words on which something hangs.
-        others: The rest.
-
     Source: ours; the classes are those of Universal Dependencies (de Marneffe et al. 2021).
     """
 
     needs: ClassVar[tuple[str, ...]] = ("dependencies",)
     kind: Literal["role"] = "role"
     arguments: Weight = 2.0
+    """Weight of subjects, objects, and clauses that stand for them."""
     function: Weight = 0.5
+    """Weight of articles, prepositions, auxiliaries, conjunctions and punctuation."""
     heads: Weight = 1.0
+    """Weight of other words on which something hangs."""
     others: Weight = 1.0
+    """Weight of the rest."""
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         role_T = rows.annotation("dependencies", "weights of kind role") >> HEADS_SHIFT
@@ -286,11 +278,6 @@ class PosLossWeights(Settings):
     Tokens without a tag are a part of speech of their own, which counts in units that have no other. A part of speech
     that was never predicted has the mean loss.
 
-    Attributes:
-        temperature: Standard deviations of the loss that are a step of the logistic curve; the larger, the more
-            equal the weights.
-        floor: The least weight, where the largest is 1: how much of it is left to what the model finds easy.
-
     Source: Yang et al. 2023, section 4 (POS-tagging weighted masking) and the code that goes with it, whose logistic
     curve this is, with temperature 1/2 and no floor. There, the weight is the probability that a word is taken in one
     walk over the words in random order, and the loss a moving average over steps; here probabilities are in proportion
@@ -301,7 +288,9 @@ class PosLossWeights(Settings):
     needs: ClassVar[tuple[str, ...]] = ("pos",)
     kind: Literal["pos_loss"] = "pos_loss"
     temperature: Annotated[float, Field(gt=0.0, le=1000.0)] = 0.5
+    """Standard deviations of the loss that are a step of the logistic curve; the larger, the more equal the weights."""
     floor: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
+    """The least weight, where the largest is 1: what is left to parts of speech that the model finds easy."""
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor | None:
         own = "weights of kind pos_loss"
@@ -329,6 +318,7 @@ class _VocabularyScore(Settings):
     score: ClassVar[str]
 
     power: Power = 1.0
+    """Power of the score: 0 is uniform, negative prefers low scores."""
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor | None:
         score_V = tables.score(self.score, f"weights of kind {self.score}")
@@ -341,10 +331,7 @@ class _VocabularyScore(Settings):
 
 
 class LossWeights(_VocabularyScore):
-    """What the model found hard of late: the moving average of the loss on each vocabulary entry.
-
-    Attributes:
-        power: Of the average loss; 0 is uniform.
+    """What the model found hard of late: the score is the moving average of the loss on each vocabulary entry.
 
     Source: Zhang et al. 2023 (WSBERT), section 3.2 (dynamic weights follow the loss on the token).
     """
@@ -354,10 +341,8 @@ class LossWeights(_VocabularyScore):
 
 
 class AccuracyWeights(_VocabularyScore):
-    """What the model gets wrong: w = 0.2 w + 0.8 x rate x (1 - accuracy) for each vocabulary entry, at every refresh.
-
-    Attributes:
-        power: Of w.
+    """What the model gets wrong: the score of a vocabulary entry is w = 0.2 w + 0.8 x rate x (1 - accuracy), at every
+    refresh.
 
     Source: Edman and Fraser 2025 (adaptive masking, BabyLM). There, w is a token's probability; here that is in
     proportion to w.
@@ -368,10 +353,8 @@ class AccuracyWeights(_VocabularyScore):
 
 
 class AttentionWeights(_VocabularyScore):
-    """What others look at: the attention that a vocabulary entry receives on average in the model being trained.
-
-    Attributes:
-        power: Of the attention received, relative to an even share; negative prefers what hardly receives any.
+    """What others look at: the attention that a vocabulary entry receives on average in the model being trained,
+    relative to an even share.
 
     Source: saliency by attention, as in AttnMask; measured on a sample of rows at every refresh, not in every step.
     """
@@ -381,12 +364,8 @@ class AttentionWeights(_VocabularyScore):
 
 
 class AnchorWeights(_VocabularyScore):
-    """What is close to the words that set this text apart from a background corpus.
-
-    Attributes:
-        power: Of the similarity to the closest anchor, mapped to (0, 1].
-        background: A prepared folder with the same tokenizer, whose frequencies are compared.
-        num_anchors: How many entries with the largest TF-ICF are anchors.
+    """What is close to the words that set this text apart from a background corpus: the similarity to the closest of
+    these anchors, mapped to (0, 1].
 
     Source: Wilf et al. 2023 (Difference-Masking), section 3. There, similarity is that of a pretrained encoder; here
     that of the embeddings of the model being trained.
@@ -395,7 +374,9 @@ class AnchorWeights(_VocabularyScore):
     score: ClassVar[str] = "anchors"
     kind: Literal["anchors"] = "anchors"
     background: str
+    """A prepared folder with the same tokenizer, whose frequencies are compared."""
     num_anchors: Annotated[int, Field(ge=1)] = 200
+    """How many entries with the largest TF-ICF are anchors."""
 
 
 # Weights by the document itself.
@@ -404,14 +385,12 @@ class AnchorWeights(_VocabularyScore):
 class TfIdfWeights(Settings):
     """What is particular to its document: a word's count in the segment times the logarithm of its rarity.
 
-    Attributes:
-        power: Of the product; negative prefers what stands everywhere.
-
     Source: Sparck Jones 1972 (the rarity: -log2 of the share of documents that hold the token).
     """
 
     kind: Literal["tfidf"] = "tfidf"
     power: Power = 1.0
+    """Power of the product: 0 is uniform, negative prefers what stands everywhere."""
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         documents_V = tables.need("documents_V", "weights of kind tfidf")
@@ -429,18 +408,16 @@ class TfIdfWeights(Settings):
 class CentralityWeights(Settings):
     """How close a word's meaning is to that of its document: the cosine between their embeddings.
 
-    Attributes:
-        encoder: Folder of an encoder (of transformers or sentence-transformers) whose input embeddings are taken; None:
-            those of the model being trained.
-        strength: Doublings of the weight from an unrelated word (cosine 0) to the document's mean itself (cosine 1);
-            negative prefers words that stand apart.
-
     Source: ours, after the centrality of sentences in summarisation (Radev et al. 2004), with embeddings of words.
     """
 
     kind: Literal["centrality"] = "centrality"
     encoder: str | None = None
+    """Folder of an encoder whose input embeddings are taken (transformers or sentence-transformers). Unset: the model's
+    own."""
     strength: Annotated[float, Field(ge=-16.0, le=16.0)] = 3.0
+    """Doublings of the weight from an unrelated word (cosine 0) to the document's mean itself (cosine 1); negative
+    prefers words that stand apart."""
 
     @property
     def score(self) -> str | None:

@@ -39,23 +39,20 @@ log = logging.getLogger("unmask")
 class CardSettings(Settings):
     """What the user says of a model for its card. They change the card and nothing else.
 
-    Attributes:
-        license: As the hub calls the licence: `apache-2.0`, `mit`, `cc-by-4.0`, ...; `other` is one that it does not
-            list.
-        license_name: Of a licence that is `other`: a name such as `my-license-1.0`.
-        license_link: Of one that is `other`: where its text is, a URL, or `LICENSE` or `LICENSE.md` beside the card.
-        language: Of the text, one or several: codes of ISO 639 (`fi`, `fin`), `multilingual`, or `code`.
-
     Source of the names: https://huggingface.co/docs/hub/repositories-licenses. They are checked by their form alone,
     since the hub's list grows.
     """
 
     license: str | None = None
+    """The licence, as the hub calls it: `apache-2.0`, `mit`, `cc-by-4.0`, ...; `other` is one that it does not list."""
     license_name: str | None = None
+    """Name of a licence that is `other`, such as `my-license-1.0`."""
     license_link: str | None = None
+    """Where the text of a licence that is `other` stands: a URL, or `LICENSE` or `LICENSE.md` beside the card."""
     language: Annotated[
         tuple[str, ...] | None, BeforeValidator(lambda value: (value,) if isinstance(value, str) else value or None)
     ] = None
+    """Language of the text, or several: codes of ISO 639 (`fi`, `fin`), `multilingual`, or `code`."""
 
     @field_validator("*")
     @classmethod

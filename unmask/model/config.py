@@ -88,62 +88,60 @@ def _check_heads(hidden_size: int, num_heads: int, parts: Parts) -> None:
 class Rotary(Settings):
     """Rotary positions, and which layers attend how far.
 
-    Attributes:
-        global_every: Every n-th layer, beginning with the first, attends to the whole segment.
-        local_window: The others attend to this many tokens around each, half on either side.
-        global_rope_theta: Base of the rotary frequencies in global layers.
-        local_rope_theta: The same in local layers.
-
     Source: Warner et al. 2024 (ModernBERT), section 2 and table 4.
     """
 
     model_config = ConfigDict(strict=True)
 
     global_every: Size = 3
+    """Every n-th layer, beginning with the first, attends to the whole segment."""
     local_window: int = Field(default=128, ge=2, lt=_END)
+    """The others attend to this many tokens around each, half on either side."""
     global_rope_theta: float = Field(default=160_000.0, gt=0.0, allow_inf_nan=False)
+    """Base of the rotary frequencies in global layers."""
     local_rope_theta: float = Field(default=10_000.0, gt=0.0, allow_inf_nan=False)
+    """The same in local layers."""
 
 
 class ModelSettings(Settings):
-    """Size and parts of the encoder. What is None takes the layout's own value (`unmask.model.config`).
-
-    Attributes:
-        layout: The transformers layout it is built in and saved as.
-        num_layers: Transformer blocks.
-        hidden_size: Width of the residual stream; a multiple of `num_heads`, and of twice that with rotary positions.
-        num_heads: Attention heads.
-        intermediate_size: Width of the MLP's inner layer; None is 3/2 of the hidden size for ModernBERT (gated) and
-            4 times it for the others, in multiples of 64.
-        activation: Of the MLP. The prediction head uses gelu, but BERT's uses this one too.
-        max_position_embeddings: Longest sequence, special tokens included; None is the training's sequence length.
-        norm_eps: Added to the variance in layer norms.
-        type_vocab_size: Token types; ModernBERT has none. The text is of type 0.
-        global_every, local_window, global_rope_theta, local_rope_theta: As in `Rotary`; only where positions are
-            rotary.
-        dropout: Share of the numbers that are set to 0 while training, in the embeddings and in what each attention
-            and MLP adds. Attention probabilities are left whole, which departs from BERT.
-        initialisation: See `unmask.model.encoder.initialise`; with `corpus` the embeddings of tokens begin from the
-            training text (`unmask.train.initialisation`).
-        initializer_range: Standard deviation of the initial weights.
-    """
+    """Size and parts of the encoder. What is None takes the layout's own value (`unmask.model.config`)."""
 
     layout: Layout = "modernbert"
+    """The transformers layout that the model is built in and saved as."""
     num_layers: int = Field(default=4, ge=1)
+    """Transformer blocks."""
     hidden_size: int = Field(default=256, ge=8)
+    """Width of the residual stream; a multiple of `num_heads`, and of twice that with rotary positions."""
     num_heads: int = Field(default=4, ge=1)
+    """Attention heads."""
     intermediate_size: int | None = Field(default=None, ge=1)
+    """Width of the MLP's inner layer. Unset: 3/2 of the hidden size for ModernBERT, else 4 times it, in multiples of
+    64."""
     activation: Activation = "gelu"
+    """Activation of the MLP. The prediction head uses gelu, but BERT's uses this one too."""
     max_position_embeddings: int | None = Field(default=None, ge=8)
+    """Longest sequence, special tokens included. Unset: that of the training."""
     norm_eps: float | None = Field(default=None, gt=0.0)
+    """Added to the variance in layer norms. Unset: the layout's own."""
     type_vocab_size: int | None = Field(default=None, ge=1)
+    """Token types; ModernBERT has none. The text is of type 0. Unset: the layout's own."""
     global_every: int | None = Field(default=None, ge=1)
+    """Every n-th layer, beginning with the first, attends to the whole segment. Only with rotary positions, as are the
+    next three; unset, they are the layout's own."""
     local_window: int | None = Field(default=None, ge=2)
+    """The other layers attend to this many tokens around each, half on either side."""
     global_rope_theta: float | None = Field(default=None, gt=0.0)
+    """Base of the rotary frequencies in global layers."""
     local_rope_theta: float | None = Field(default=None, gt=0.0)
+    """Base of the rotary frequencies in the other layers."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
+    """Share of the numbers that are set to 0 while training, in the embeddings and in what each attention and MLP adds.
+    Attention probabilities are left whole, which departs from BERT."""
     initialisation: Initialisation = "corpus"
+    """How weights are drawn (see `unmask.model.encoder.initialise`); with `corpus` the embeddings of tokens begin from
+    the training text (`unmask.train.initialisation`)."""
     initializer_range: float = Field(default=0.02, gt=0.0)
+    """Standard deviation of the initial weights."""
 
     @model_validator(mode="after")
     def _check(self) -> ModelSettings:

@@ -87,12 +87,13 @@ class Columns(Settings):
     `doc.text` is the field `text` within the column `doc`.
     """
 
-    # The text; for tags the list of words; in CoNLL files the words stand in column 0, or 1 of CoNLL-U.
     text: str | None = None
-    second: str | None = None  # the other text of a pair
-    # Class, number, list of tags, or several columns of 0 and 1, with commas between them; in CoNLL files the last
-    # column, in CoNLL-U `upos` (or `xpos`).
+    """Column of the text; for tags the list of words; in CoNLL files the words stand in column 0, or 1 of CoNLL-U."""
+    second: str | None = None
+    """Column of the other text of a pair."""
     label: str | None = None
+    """Column of the class, number or list of tags; or several columns of 0 and 1, with commas between them. In CoNLL
+    files it is the last, in CoNLL-U `upos` (or `xpos`)."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 from pydantic import ConfigDict, Field
 
-from unmask.core.errors import ModelError, SettingsError, shown
+from unmask.core.errors import ModelError, SettingsError, shown, unknown
 from unmask.core.hub import CONFIG
 from unmask.core.settings import Settings, validated
 from unmask.model.folder import KEY, architecture_of, label_names_of
@@ -29,7 +29,7 @@ def task_named(name: str) -> type[Task]:
     """The task of a name, ours or the hub's."""
     name = _OTHER_NAMES.get(name, name)
     if name not in TASKS:
-        raise SettingsError(f"unknown task {name!r}; known are {', '.join(sorted(TASKS))}")
+        raise SettingsError(unknown("task", name, sorted(TASKS)), options=["task"])
     return TASKS[name]
 
 

@@ -57,49 +57,60 @@ class FinetuneSettings(Reading):
     2021 (why short fine-tuning from one seed says little).
     """
 
-    columns: Columns = Columns()  # where texts and labels stand
-    # Between several labels in a cell of a text file; empty: a cell is one label. None: `;`, and an error where another
-    # sign seems to stand between them.
+    columns: Columns = Columns()
+    """Where texts and labels stand."""
     label_separator: str | None = None
-    epochs: int = Field(default=5, ge=1)  # times that the training file is gone through at most
-    batch_size: int = Field(default=32, ge=1)  # examples of a step
-    # Peak rate; None: 5e-5 x (768 / hidden size)^2, at most 1e-3: BERT's largest at its size, less for larger models,
-    # and more for small ones.
+    """What stands between several labels in a cell of a text file; empty: a cell is one label. Unset: `;`, and an error
+    where another sign seems to stand there."""
+    epochs: int = Field(default=5, ge=1)
+    """Times that the training file is gone through at most."""
+    batch_size: int = Field(default=32, ge=1)
+    """Examples of a step."""
     learning_rate: float | None = Field(default=None, gt=0.0)
-    # Share of the steps in which it rises; then it falls in a line to 0.
+    """Peak of the learning rate. Unset: 5e-5 x (768 / hidden size)^2, at most 1e-3: BERT's largest at its size, less
+    for larger models, and more for small ones."""
     warmup: float = Field(default=0.1, ge=0.0, le=1.0)
-    # Factor from each layer to the one below it; the head has the peak rate, the embedding the least. Layers that share
-    # their weights (ALBERT) are one.
+    """Share of the steps in which the learning rate rises; then it falls in a line to 0."""
     layer_decay: float = Field(default=1.0, gt=0.0, le=1.0)
-    weight_decay: float = Field(default=0.01, ge=0.0)  # decoupled, on matrices and embeddings
-    clip_norm: float = Field(default=1.0, gt=0.0)  # largest norm of the whole gradient
-    # Of hidden states and before the classifier; None: the model's own rates. In models that transformers runs this is
-    # every rate that config.json names, that of attention too.
+    """Factor of the learning rate from each layer to the one below it; the head has the peak, the embedding the least.
+    Layers that share their weights (ALBERT) are one."""
+    weight_decay: float = Field(default=0.01, ge=0.0)
+    """Decoupled weight decay, on matrices and embeddings."""
+    clip_norm: float = Field(default=1.0, gt=0.0)
+    """Largest norm of the whole gradient."""
     dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
-    evaluations_per_epoch: int = Field(default=1, ge=1)  # how often the validation file is predicted
-    # Evaluations without a better metric after which training ends; None: never.
+    """Dropout of hidden states and before the classifier. Unset: the model's own. In models that transformers runs this
+    is every rate that config.json names, that of attention too."""
+    evaluations_per_epoch: int = Field(default=1, ge=1)
+    """How often in an epoch the validation file is predicted."""
     patience: int | None = Field(default=3, ge=1)
-    # What the best model is chosen by; None: accuracy, pearson, entity_f1 (of tags that are entities) or f1.
+    """Evaluations without a better metric after which training ends; `none`: it goes on to the end."""
     metric: str | None = None
-    # Weights of the losses by class: `balanced` (examples / classes / examples of the class), or a table; None: all 1.
+    """The metric that chooses the best model. Unset: accuracy, pearson, entity_f1 (of entities) or f1."""
     class_weights: Literal["balanced"] | dict[str, Annotated[float, Field(gt=0.0)]] | None = None
-    # A class with fewer examples in the training file is an error, of classes of texts.
+    """Weights of the losses by class: `balanced` (examples / classes / examples of the class), or a table. Unset: 1."""
     least_examples: int = Field(default=2, ge=1)
-    max_length: int | None = Field(default=None, ge=8)  # longest input in tokens; None: the model's
-    # What represents whole texts: the `first` token, or the `mean` of all, which needs less pretraining to be good.
-    # None: `mean` where the layout has it (ModernBERT's), `first` in those of BERT and RoBERTa. Models that
-    # transformers runs have their own way.
+    """A class of texts with fewer examples in the training file is an error."""
+    max_length: int | None = Field(default=None, ge=8)
+    """Longest input in tokens. Unset: the model's."""
     pooling: ClassifierPooling | None = None
-    stride: int = Field(default=64, ge=0)  # tokens that neighbouring windows of a text share, for answers
-    longest_answer: int = Field(default=30, ge=1)  # tokens of an answer at most
-    # `model` begins with the folder's; `random` draws all anew, to learn what pretraining brought.
+    """What represents whole texts: the `first` token, or the `mean` of all, which needs less pretraining to be good.
+    Unset: `mean` where the layout has it (ModernBERT's), `first` in those of BERT and RoBERTa. Models that transformers
+    runs have their own way."""
+    stride: int = Field(default=64, ge=0)
+    """Tokens that neighbouring windows of a long text share, for answers."""
+    longest_answer: int = Field(default=30, ge=1)
+    """Tokens of an answer at most."""
     initial_weights: Literal["model", "random"] = "model"
-    # Of the activations while training; what is reported is computed in float32.
+    """`model` begins with the folder's weights; `random` draws all anew, to learn what pretraining brought."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
-    seed: int = Field(default=0, ge=0, lt=2**31 - 1000)  # of the first run: its head, order and dropout
-    seeds: int = Field(default=1, ge=1, le=1000)  # runs, each with the next seed; the best one's model is saved
-    # What the user says of the model for its card; as in recipes, `card.license` is short for `finetune.card.license`.
+    """Type of the activations while training; what is reported is computed in float32."""
+    seed: int = Field(default=0, ge=0, lt=2**31 - 1000)
+    """Seed of the first run: its head, order and dropout."""
+    seeds: int = Field(default=1, ge=1, le=1000)
+    """Runs, each with the next seed; the best one's model is saved."""
     card: CardSettings = CardSettings()
+    """What the user says of the model for its card; `card.license` is short for `finetune.card.license`."""
 
     def learning_rate_for(self, hidden_size: int) -> float:
         """The peak rate of a model of this width."""

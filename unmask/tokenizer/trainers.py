@@ -30,27 +30,23 @@ TokenizerKind = Literal["wordpiece", "bpe", "unigram", "char"]
 
 
 class TokenizerSettings(Settings):
-    """Which tokenizer is used or trained.
-
-    Attributes:
-        path: A folder with a `tokenizer.json` or a `vocab.txt`, such a file, or the name of a model on the hub (a run
-            notes its commit); None trains one on the corpus.
-        kind: What is trained: WordPiece, byte-level BPE, Unigram, or a token for each character.
-        vocab_size: Entries of the trained vocabulary, special tokens included; None sizes it to the corpus. For
-            characters it is the most there may be, and None takes all characters of the corpus.
-        lowercase: Whether the trained tokenizer folds case.
-        bare: For `char` only: whether `[PAD]` and `[MASK]` are the only special tokens, so that rows are text and
-            nothing else. Its characters are those of the whole corpus, held-out text included. None is no.
-        sample_bytes: About how much text it is trained on: of a larger corpus, documents chosen by their hashes. For
-            characters it is always all.
-    """
+    """Which tokenizer is used or trained."""
 
     path: str | None = None
+    """The tokenizer: a folder with a `tokenizer.json` or a `vocab.txt`, such a file, or the name of a model on the hub
+    (a run notes its commit). Unset: one is trained on the corpus."""
     kind: TokenizerKind = "wordpiece"
+    """What is trained: WordPiece, byte-level BPE, Unigram, or a token for each character."""
     vocab_size: int | None = Field(default=None, ge=64, le=1_000_000)
+    """Entries of the trained vocabulary, special tokens included. Unset: sized to the corpus. For characters it is the
+    most there may be; unset, all characters of the corpus."""
     lowercase: bool = False
+    """Whether the trained tokenizer folds case."""
     bare: bool | None = None
+    """For `char` only: whether `[PAD]` and `[MASK]` are the only special tokens, so that rows are text and nothing
+    else. Its characters are those of the whole corpus, held-out text included. Unset: no."""
     sample_bytes: int = Field(default=1 << 29, ge=1 << 16)
+    """About how much text the tokenizer is trained on: documents chosen by their hashes. For characters it is all."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
@@ -288,10 +288,15 @@ def tensorboard(folder: Path, *, step: int) -> Tracker:
     return Tracker(log, writer.close)
 
 
+def check_services(names: Sequence[str]) -> None:
+    for name in names:
+        if find_spec(name) is None:
+            raise SettingsError(f"evaluation.trackers: {name} is not installed; install it with: pip install {name}")
+
+
 def service(name: str, *, run: str, config: dict[str, Any]) -> Tracker:
     """`trackio`, `wandb` (Weights & Biases) or `mlflow`, with the settings of a run to show."""
-    if find_spec(name) is None:
-        raise SettingsError(f"evaluation.trackers: {name} is not installed; install it with: pip install {name}")
+    check_services([name])
     module: Any = import_module(name)
     if name == "mlflow":
         module.set_experiment("unmask")

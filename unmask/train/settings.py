@@ -18,7 +18,8 @@ Share = Annotated[float, Field(ge=0.0, le=1.0)]
 class _Warmup(Settings):
     """Rises linearly from 0 to 1."""
 
-    warmup: Share = 0.05  # of the budget, in which it rises
+    warmup: Share = 0.05
+    """Share of the budget in which the learning rate rises from 0 to its peak."""
 
     def at(self, progress: float) -> float:
         if progress < self.warmup:
@@ -37,7 +38,8 @@ class WarmupStableDecay(_Warmup):
     """
 
     kind: Literal["warmup_stable_decay"]
-    decay: Share = 0.3  # at the end, in which it falls to 0
+    decay: Share = 0.3
+    """Share of the budget, at its end, in which the learning rate falls to 0."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -68,11 +70,16 @@ Schedule = Annotated[WarmupStableDecay | LinearDecay | Cosine, Field(discriminat
 class EvaluationSettings(Settings):
     """How often and on how much the model is evaluated."""
 
-    times: int = Field(default=10, ge=0)  # spread over the training, besides the ones before and after it
-    max_tokens: int = Field(default=32_768, ge=1)  # validation tokens of each of these
-    prompts: tuple[str, ...] = ()  # lines whose hidden tokens are predicted and shown at each of these
-    final_max_tokens: int = Field(default=1_000_000, ge=1)  # of the one after the training, which the summary gives
-    trackers: tuple[Literal["trackio", "wandb", "mlflow"], ...] = ()  # services that get the figures, if installed
+    times: int = Field(default=10, ge=0)
+    """Evaluations spread over the training, besides those before and after it."""
+    max_tokens: int = Field(default=32_768, ge=1)
+    """Held-out tokens of each of these evaluations."""
+    prompts: tuple[str, ...] = ()
+    """Lines with some tokens masked, whose predictions are shown at each evaluation."""
+    final_max_tokens: int = Field(default=1_000_000, ge=1)
+    """Held-out tokens of the evaluation after the training, whose figures the summary gives."""
+    trackers: tuple[Literal["trackio", "wandb", "mlflow"], ...] = ()
+    """Services that the figures are sent to."""
 
 
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]
@@ -82,8 +89,10 @@ class AdamWSettings(Settings):
     """AdamW for every parameter. Source: Loshchilov and Hutter 2019."""
 
     kind: Literal["adamw"]
-    betas: tuple[Beta, Beta] = (0.9, 0.98)  # decay of the running means of the gradient and of its square
-    eps: float = Field(default=1e-6, gt=0.0)  # added to the denominator
+    betas: tuple[Beta, Beta] = (0.9, 0.98)
+    """Decay of the running means of the gradient and of its square."""
+    eps: float = Field(default=1e-6, gt=0.0)
+    """Added to the denominator of AdamW's step."""
 
 
 class MuonSettings(Settings):
@@ -94,11 +103,16 @@ class MuonSettings(Settings):
     """
 
     kind: Literal["muon"]
-    embedding_rate: float = Field(default=0.15, gt=0.0)  # of the token embedding, as a share of the learning rate
-    momentum: float = Field(default=0.95, ge=0.0, lt=1.0)  # decay of the running gradient
-    iterations: Literal[3, 4, 5] = 3  # of the orthogonalising: more bring singular values nearer to 1
-    betas: tuple[Beta, Beta] = (0.9, 0.95)  # AdamW's, as is eps
+    embedding_rate: float = Field(default=0.15, gt=0.0)
+    """Learning rate of the token embedding, as a share of `learning_rate`."""
+    momentum: float = Field(default=0.95, ge=0.0, lt=1.0)
+    """Decay of the running gradient."""
+    iterations: Literal[3, 4, 5] = 3
+    """Iterations that orthogonalise a matrix; more bring its singular values nearer to 1."""
+    betas: tuple[Beta, Beta] = (0.9, 0.95)
+    """Decay of AdamW's running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0.0)
+    """Added to the denominator of AdamW's step."""
 
 
 class LengthSchedule(Settings):
@@ -113,7 +127,9 @@ class LengthSchedule(Settings):
     """
 
     places: tuple[Annotated[float, Field(ge=0.0, lt=1.0)], ...]
+    """Progress from which each length holds; the first is 0."""
     lengths: tuple[Annotated[int, Field(ge=8)], ...]
+    """Positions of a row from each of the places on."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -127,33 +143,43 @@ class LengthSchedule(Settings):
 class TrainingSettings(Settings):
     """How the model is trained. The budget is one of steps, tokens and minutes."""
 
-    steps: int | None = Field(default=None, ge=1)  # of the optimizer
-    tokens: int | None = Field(default=None, ge=1)  # of text, repetitions included
-    minutes: float | None = Field(default=None, gt=0.0)  # of training
-    sequence_length: int = Field(default=128, ge=8)  # positions of a row, special tokens included
-    length_schedule: LengthSchedule | None = None  # shorter rows at the beginning; None: `sequence_length` throughout
-    # Positions of a step at most: as many whole rows of the sequence length as fit.
+    steps: int | None = Field(default=None, ge=1)
+    """The budget in optimizer steps; one of steps, tokens and minutes is set."""
+    tokens: int | None = Field(default=None, ge=1)
+    """The budget in tokens of text, repetitions included."""
+    minutes: float | None = Field(default=None, gt=0.0)
+    """The budget in minutes of training."""
+    sequence_length: int = Field(default=128, ge=8)
+    """Positions of a row, special tokens included."""
+    length_schedule: LengthSchedule | None = None
+    """Shorter rows at the beginning. Unset: `sequence_length` throughout."""
     batch_tokens: int = Field(default=4096, ge=8)
-    # Positions that are computed at once at most; a step adds up the gradients of its parts. None: a step at once.
-    # Where memory runs out it is halved by itself.
+    """Positions of a step at most: as many whole rows of the sequence length as fit."""
     micro_batch_tokens: int | None = Field(default=None, ge=8)
-    learning_rate: float = Field(default=5e-3, gt=0.0)  # the peak (of the matrices, with Muon)
-    # Linear unless set, since a rate that stays long ends at a higher loss (docs/experiments.md; Bergsma et al. 2025).
+    """Positions that are computed at once at most; a step adds up the gradients. Unset: all. Halved where memory runs
+    out."""
+    learning_rate: float = Field(default=5e-3, gt=0.0)
+    """Peak of the learning rate (of the matrices, with Muon)."""
     schedule: Schedule = LinearDecay(kind="linear")
-    weight_decay: float = Field(default=0.1, ge=0.0)  # decoupled, on matrices and the embedding
-    clip_norm: float = Field(default=1.0, gt=0.0, allow_inf_nan=True)  # of the whole gradient; `inf` does not clip
+    """How the learning rate rises and falls. A rate that stays high for long ends at a higher loss
+    (docs/experiments.md; Bergsma et al. 2025)."""
+    weight_decay: float = Field(default=0.1, ge=0.0)
+    """Decoupled weight decay, on matrices and the embedding."""
+    clip_norm: float = Field(default=1.0, gt=0.0, allow_inf_nan=True)
+    """Largest norm of the whole gradient; `inf` does not clip."""
     optimizer: Annotated[MuonSettings | AdamWSettings, Field(discriminator="kind")] = MuonSettings(kind="muon")
-    # Type of the activations; `auto` takes bf16 where the hardware multiplies it fast.
+    """What makes steps of gradients."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
-    # Compute each block again in the backward pass instead of keeping what it computed: less memory, about a third more
-    # time, the same gradients.
+    """Type of the activations; `auto` takes bf16 where the hardware multiplies it fast."""
     gradient_checkpointing: bool = False
-    # Put the model's blocks through torch.compile: on GPUs their many small operations become few, at the price of
-    # compiling at the beginning and for each new length of rows. `auto` does it on CUDA where Triton and a C compiler
-    # are installed, unless the budget is less than five minutes or 100 steps, and goes on without where it fails, which
-    # is an error with `yes`. CPUs have compiled loops instead, so `yes` is an error there.
+    """Compute each block again in the backward pass: less memory, about a third more time, the same gradients."""
     compile_blocks: Literal["auto", "yes", "no"] = "auto"
-    seed: int = Field(default=0, ge=0, lt=2**31)  # of initial weights, order of the text, masks and dropout
+    """Put the model's blocks through torch.compile: on GPUs their many small operations become few, at the price of
+    compiling at the beginning and for each new length of rows. `auto` does it on CUDA where Triton and a C compiler are
+    installed, unless the budget is less than five minutes or 100 steps, and goes on without where it fails, which is an
+    error with `yes`. CPUs have compiled loops instead, so `yes` is an error there."""
+    seed: int = Field(default=0, ge=0, lt=2**31)
+    """Seed of initial weights, order of the text, masks and dropout."""
 
     @model_validator(mode="before")
     @classmethod
@@ -204,8 +230,10 @@ class TrainingSettings(Settings):
 class CheckpointSettings(Settings):
     """When the training is saved."""
 
-    every_steps: int | None = Field(default=None, ge=1)  # None: about every two minutes
-    keep: int = Field(default=2, ge=1)  # of the latest; the one with the lowest held-out loss is kept beside them
+    every_steps: int | None = Field(default=None, ge=1)
+    """Steps between checkpoints. Unset: about two minutes."""
+    keep: int = Field(default=2, ge=1)
+    """How many of the latest checkpoints are kept; the one with the lowest held-out loss is kept beside them."""
 
 
 class PairSettings(Settings):
@@ -216,7 +244,10 @@ class PairSettings(Settings):
     """
 
     kind: Literal["next_sentence", "sentence_order"]
-    weight: float = Field(default=1.0, gt=0.0)  # of the loss per pair, beside that per predicted token
+    """What a wrong pair is: its second half is another document's (`next_sentence`), or its halves are exchanged
+    (`sentence_order`)."""
+    weight: float = Field(default=1.0, gt=0.0)
+    """Weight of the loss per pair, beside that per predicted token."""
 
 
 class SpanBoundarySettings(Settings):
@@ -228,14 +259,17 @@ class SpanBoundarySettings(Settings):
     Source: Joshi et al. 2020 (SpanBERT), section 3.2.
     """
 
-    weight: float = Field(default=1.0, gt=0.0)  # of the loss per predicted token, beside that of masked tokens
-    max_length: int = Field(default=32, ge=1)  # places in a span that differ; tokens further on share the last
+    weight: float = Field(default=1.0, gt=0.0)
+    """Weight of the loss per predicted token, beside that of masked tokens."""
+    max_length: int = Field(default=32, ge=1)
+    """Places in a span that have embeddings of their own; tokens further on share the last."""
 
 
 class LabelSettings(Settings):
     """Telling the class of a document from its first token. The data is prepared with `corpus.label`."""
 
-    weight: float = Field(default=1.0, gt=0.0)  # of the loss per segment with a class, beside that per predicted token
+    weight: float = Field(default=1.0, gt=0.0)
+    """Weight of the loss per segment with a class, beside that per predicted token."""
 
 
 class RetroMAESettings(Settings):
@@ -247,23 +281,28 @@ class RetroMAESettings(Settings):
     is that of `[CLS]`.
     """
 
-    weight: float = Field(default=1.0, gt=0.0)  # of the loss per rebuilt token, beside that per predicted token
-    # Share of a text's tokens that is hidden from each place in the decoder, drawn for each place apart; 1: all of
-    # them, so that there is nothing but the vector.
+    weight: float = Field(default=1.0, gt=0.0)
+    """Weight of the loss per rebuilt token, beside that per predicted token."""
     rate: float = Field(default=0.5, ge=0.0, le=1.0)
-    # Share of the tokens that are rebuilt, drawn anew in each epoch. The prediction head costs as much for each as for
-    # a masked token, which in small models is most of a step (docs/pretraining.md). Tokens of a text say much the same
-    # of its vector, so time is better spent on more texts; that was not measured.
+    """Share of a text's tokens that is hidden from each place in the decoder, drawn for each place apart; 1: all of
+    them, so that there is nothing but the vector."""
     prediction_rate: float = Field(default=0.5, gt=0.0, le=1.0)
-    # What becomes of a text's last hidden states: their `mean`, which is what `unmask embedder` trains and `unmask
-    # embed` gives, or the `first`, which is `[CLS]` where the tokenizer has one.
+    """Share of the tokens that are rebuilt, drawn anew in each epoch. The prediction head costs as much for each as for
+    a masked token, which in small models is most of a step (docs/pretraining.md). Tokens of a text say much the same of
+    its vector, so time is better spent on more texts; that was not measured."""
     vector: Literal["mean", "first"] = "mean"
+    """What becomes of a text's last hidden states: their `mean`, which is what `unmask embedder` trains and `unmask
+    embed` gives, or the `first`, which is `[CLS]` where the tokenizer has one."""
 
 
 class ObjectivesSettings(Settings):
     """What is learned beside the masked tokens; None is not learned."""
 
-    pairs: PairSettings | None = None  # which sentence pairs are right
-    span_boundary: SpanBoundarySettings | None = None  # masked tokens from the boundaries of their spans
-    label: LabelSettings | None = None  # classes of documents, which come with the text
-    retromae: RetroMAESettings | None = None  # texts from their vectors
+    pairs: PairSettings | None = None
+    """Learn which sentence pairs are right. Only in the BERT layout."""
+    span_boundary: SpanBoundarySettings | None = None
+    """Predict masked tokens from the boundaries of their spans, too."""
+    label: LabelSettings | None = None
+    """Learn the classes of documents (`corpus.label`)."""
+    retromae: RetroMAESettings | None = None
+    """Rebuild texts from their vectors."""

@@ -1,0 +1,73 @@
+"""The reference of settings, which `--set` and Python's `settings=` reach; and their meanings in a recipe's file."""
+
+from __future__ import annotations
+
+import re
+import textwrap
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from typing import Any
+
+from unmask.core.declarations import Setting, first_sentence, nearest_settings, settings_of
+from unmask.core.errors import SettingsError
+from unmask.core.public import public
+from unmask.core.results import Result, Shown, Styled
+
+CLASSES = {  # by whose settings they are
+    "recipe": ("commands.recipe_files", "LightRecipe", ""),
+    "finetune": ("tasks.task", "FinetuneSettings", "finetune."),
+    "embedder": ("commands.embedder_pairs", "EmbedderSettings", "embedder."),
+}
+
+
+class SettingsReference(Result):
+    """Settings by their dotted names, in the order of their sections."""
+
+    settings: tuple[Setting, ...]
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"settings": [asdict(each) | {"choices": [*each.choices]} for each in self.settings]}
+
+    def shown(self) -> Iterator[Shown]:
+        for each in self.settings:
+            kinds = f" (kind {' or '.join(each.kinds)})" if each.kinds else ""
+            default = ", required" if each.default is None else f" [{each.default}]" if each.default else ""
+            yield Styled(each.name, "bold"), f"{kinds}: {each.values}", Styled(default, "dim")
+            yield textwrap.fill(each.meaning, 100, initial_indent="    ", subsequent_indent="    ")
+
+
+@public
+def settings(word: str | None = None) -> SettingsReference:
+    """Lists the settings of recipes, of fine-tuning and of embedders: values, default, meaning.
+
+    Args:
+        word: Only settings that have it in their name or meaning, such as `learning_rate`.
+    """
+    every = [each for of in CLASSES.values() for each in settings_of(*of)]
+    chosen = [each for each in every if (word or "").lower() in f"{each.name} {each.meaning}".lower()]
+    if not chosen:
+        near = nearest_settings(str(word), every)
+        raise SettingsError(f"no setting has {word!r} in its name or meaning; the nearest are {', '.join(near)}")
+    return SettingsReference({"settings": tuple(chosen)})
+
+
+def with_meanings(toml: str) -> str:
+    """A recipe as tomli_w writes it, empty lines between tables, with the meaning of each setting above it."""
+    meanings: dict[tuple[str, ...], str] = {}  # by the table's last name (of one in a list, too), its kind, the setting
+    for each in settings_of(*CLASSES["recipe"]):
+        *path, name = each.name.split(".")
+        for kind in (each.kinds if "[]" not in each.name else ()) or ("",):
+            meanings[(*path[-1:], kind, name)] = first_sentence(each.meaning)
+
+    def above(line: re.Match[str], path: list[str], kinds: Sequence[str]) -> str:
+        known = (meanings.get((*path, kind, line[1])) for kind in ("", *kinds))
+        return next((f"# {meaning}\n" for meaning in known if meaning), "") + line[0]
+
+    tables = ["# The settings of a run; `unmask settings WORD` says more of each."]
+    for table in toml.split("\n\n"):
+        header = re.match(r"(\[+)(?:.*\.)?(.+?)\]", table)
+        path = [header[2] + "[]" * (len(header[1]) - 1)] if header else []
+        kinds = re.findall(r'^kind = "(\w+)"$', table, re.MULTILINE)
+        tables.append(re.sub(r"^([\w-]+) = ", partial(above, path=path, kinds=kinds), table, flags=re.MULTILINE))
+    return "\n\n".join(tables)

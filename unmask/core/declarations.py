@@ -1,0 +1,224 @@
+"""Declarations as the sources have them: what a module assigns, and the settings with their types and meanings.
+
+They are parsed and not imported, so that help and errors come at once: some settings stand beside code that needs
+torch. A setting is a field of a class of `Settings`; the string below it is its meaning, and the only one.
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+import operator
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache, reduce
+from pathlib import Path
+from typing import Any
+
+PACKAGE = Path(__file__).resolve().parents[1]
+UNSET = "none"  # a value that is absent, as `--set` takes it
+_WORDS = {"int": "whole number", "float": "number", "str": "text", "bool": "true or false", "Path": "path"}
+_LIMITS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+
+
+@cache
+def source_of(module: str) -> str:
+    return (PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+
+
+@cache
+def statements_of(module: str) -> list[ast.stmt]:
+    return ast.parse(source_of(module)).body
+
+
+@cache
+def declared(module: str, name: str) -> tuple[str, ast.expr | ast.ClassDef | None]:
+    """The class, or what is assigned to a name, in a module or in the one that it imports it from, and which it is."""
+    for node in statements_of(module):
+        targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+        if isinstance(node, ast.Assign | ast.AnnAssign) and any(getattr(each, "id", "") == name for each in targets):
+            return module, node.value
+        if isinstance(node, ast.ClassDef) and node.name == name:
+            return module, node
+        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("unmask."):
+            for alias in node.names:
+                if (alias.asname or alias.name) == name:
+                    return declared((node.module or "").removeprefix("unmask."), alias.name)
+    return module, None
+
+
+def value_of(module: str, node: ast.AST | None) -> Any:
+    """The value of an expression of constants and their names, such as `2**31 - 1000`."""
+    assert isinstance(node, ast.expr), f"{module}: not a value"
+    names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
+    return eval(ast.unparse(node), {name: value_of(*declared(module, name)) for name in names})
+
+
+# ----------------------------------------
+# Settings.
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A setting of a recipe, of fine-tuning or of an embedder."""
+
+    name: str  # dotted; `[]` stands behind the name of a list of tables
+    type: str  # in words; empty: one of the choices
+    choices: tuple[str, ...]
+    range: str  # of its numbers
+    default: str | None  # as `--set` takes it; None: it must be set; empty: a table, whose settings have defaults
+    kinds: tuple[str, ...]  # that the table around it must be of; empty: whatever it is
+    meaning: str
+
+    @property
+    def values(self) -> str:
+        """What it takes, in words."""
+        typed = f"{self.type} {self.range}".strip()
+        *most, last = [*self.choices, *([typed] if typed else [])]
+        return f"{', '.join(most)} or {last}" if most else last
+
+
+@dataclass(frozen=True)
+class _Type:
+    """An annotation."""
+
+    words: tuple[str, ...] = ()  # plain types
+    choices: tuple[str, ...] = ()
+    limits: tuple[str, ...] = ()
+    tables: tuple[tuple[str, ast.ClassDef], ...] = ()  # classes of settings, each with its module
+    is_list: bool = False  # of these tables
+
+    def __or__(self, other: _Type) -> _Type:
+        words = dict.fromkeys((*self.words, *other.words))
+        sums = (self.choices + other.choices, self.limits + other.limits, self.tables + other.tables)
+        return _Type(tuple(words), *sums, self.is_list or other.is_list)
+
+    @property
+    def kinds(self) -> list[tuple[str, ...]]:
+        """The kinds that each of its tables may be of."""
+        fields = [_fields(*table).get("kind") for table in self.tables]
+        return [() if kind is None else _type_of(kind[0], kind[1].annotation).choices for kind in fields]
+
+
+def _type_of(module: str, node: ast.AST | None) -> _Type:  # noqa: PLR0911  (a case each)
+    match node:
+        case ast.ClassDef():
+            return _Type(tables=((module, node),))
+        case ast.Name(id=name):
+            return _Type((_WORDS[name],)) if name in _WORDS else _type_of(*declared(module, name))
+        case ast.Constant(value=str(place)):  # of a class that is not imported there
+            return _type_of(*declared(*place.split(":")))
+        case ast.BinOp(left=left, right=right):
+            return _type_of(module, left) | _type_of(module, right)
+        case ast.Call():
+            return _Type(limits=_limits(module, node))
+        case ast.Subscript(value=ast.Name(id=outer), slice=inner):
+            parts = inner.elts if isinstance(inner, ast.Tuple) else [inner]
+            if outer == "Literal":
+                return _Type(choices=tuple(str(ast.literal_eval(each)) for each in parts))
+            if outer == "Annotated":
+                return reduce(operator.or_, (_type_of(module, each) for each in parts))
+            each = _type_of(module, parts[1] if outer == "dict" else parts[0])
+            if each.tables:
+                return replace(each, is_list=True)
+            plural = " or ".join(f"{word}s" for word in each.words)
+            of = Setting("", plural, each.choices, " and ".join(each.limits), "", (), "").values
+            number = "" if ast.unparse(parts[-1]) == "..." else f"{len(parts)} "
+            return _Type((f"table of names to {of}" if outer == "dict" else f"list of {number}{of}",))
+    return _Type()  # None and Any
+
+
+def _limits(module: str, node: ast.AST | None) -> tuple[str, ...]:
+    """The range of numbers that a call of `Field` allows."""
+    given = _keywords(node) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Field" else {}
+    return tuple(f"{sign} {value_of(module, given[name]):.10g}" for name, sign in _LIMITS.items() if name in given)
+
+
+def _keywords(call: ast.Call) -> dict[str, ast.expr]:
+    return {str(each.arg): each.value for each in call.keywords}
+
+
+def _fields(module: str, node: ast.ClassDef) -> dict[str, tuple[str, ast.AnnAssign, str]]:
+    """The fields of a class, those of its bases first: the module of each, the field, and the string below it."""
+    fields: dict[str, tuple[str, ast.AnnAssign, str]] = {}
+    for base in node.bases:
+        at, parent = declared(module, ast.unparse(base))
+        fields |= _fields(at, parent) if isinstance(parent, ast.ClassDef) else {}
+    for each, below in zip(node.body, [*node.body[1:], None], strict=True):
+        if isinstance(each, ast.AnnAssign) and "ClassVar" not in ast.unparse(each.annotation):
+            text = below.value if isinstance(below, ast.Expr) else ast.Constant("")
+            fields[ast.unparse(each.target)] = module, each, " ".join(str(ast.literal_eval(text)).split())
+    return fields
+
+
+def first_sentence(text: str) -> str:
+    return re.split(r"(?<=[.)]) (?=[A-Z`])", " ".join(text.partition("\n\n")[0].split()), maxsplit=1)[0]
+
+
+def nearest_settings(key: str, settings: Iterable[Setting]) -> list[str]:
+    """The three settings that a key was most likely meant to be: by the last parts of their names, and as wholes."""
+
+    def likeness(name: str) -> float:
+        pairs = ((key, name), (key.rpartition(".")[2], name.rpartition(".")[2]))
+        return sum(difflib.SequenceMatcher(None, *pair).ratio() for pair in pairs)
+
+    names = {each.name: None for each in settings if each.type != "table"}
+    return sorted(names, key=likeness, reverse=True)[:3]
+
+
+@cache
+def settings_of(module: str, name: str, prefix: str = "") -> tuple[Setting, ...]:
+    """All settings in a class of them, in the order of its fields, those in tables within it included."""
+    at, node = declared(module, name)
+    assert isinstance(node, ast.ClassDef), f"{name} is a class"
+    same: dict[Setting, Setting] = {}  # kinds may share a setting
+    for each in _settings_in(at, node, prefix, (), {}):
+        key = replace(each, kinds=())
+        same[key] = replace(each, kinds=same[key].kinds + each.kinds if key in same else each.kinds)
+    return tuple(same.values())
+
+
+def _settings_in(
+    module: str, node: ast.ClassDef, prefix: str, kinds: tuple[str, ...], values: Mapping[str, ast.expr]
+) -> Iterator[Setting]:
+    """Settings of a class; `values` are those that the field around it sets there, in place of the defaults."""
+    for field, (at, declaration, meaning) in _fields(module, node).items():
+        name, default = f"{prefix}{field}", values.get(field, declaration.value)
+        accepted = _type_of(at, declaration.annotation) | _Type(limits=_limits(at, default))
+        if isinstance(default, ast.Call) and ast.unparse(default.func) == "Field":
+            given = _keywords(default)
+            factory = given.get("default_factory")
+            made = factory.body if isinstance(factory, ast.Lambda) else factory and ast.Call(factory, [], [])
+            default = given.get("default", made)
+        made_by = ast.unparse(default.func) if isinstance(default, ast.Call) else ""  # `MuonSettings(kind="muon")`
+        tables = () if "[]" in prefix else accepted.tables  # in a list they are those that stand elsewhere, too
+        pairs, is_union = list(zip(accepted.kinds, tables, strict=False)), len(tables) > 1
+
+        words = accepted.words or (("list of tables" if accepted.is_list else "table",) if accepted.tables else ())
+        if not is_union or accepted.words:
+            about = meaning or first_sentence(ast.get_docstring(node) or "")  # of a kind that leaves no choice
+            limits = " and ".join(accepted.limits)
+            yield Setting(name, " or ".join(words), accepted.choices, limits, _spelled(at, default), kinds, about)
+        if is_union:
+            of_kinds = [
+                f"`{'`, `'.join(of)}`: {first_sentence(ast.get_docstring(table) or '')}" for of, (_, table) in pairs
+            ]
+            chosen = next((of[0] for of, (_, table) in pairs if table.name == made_by), UNSET)
+            choices = tuple(kind for of, _ in pairs for kind in of)
+            yield Setting(f"{name}.kind", "", choices, "", chosen, kinds, " ".join([meaning, *of_kinds]))
+        for of, (where, table) in pairs:
+            inner = _keywords(default) if isinstance(default, ast.Call) and table.name == made_by else {}
+            prefix_there = f"{name}[]." if accepted.is_list else f"{name}."
+            for each in _settings_in(where, table, prefix_there, of if is_union else kinds, inner):
+                if not is_union or each.name != f"{name}.kind":
+                    yield each
+
+
+def _spelled(module: str, default: ast.expr | None) -> str | None:
+    """A default, as `--set` takes it."""
+    if default is None or isinstance(default, ast.Call):
+        return None if default is None else ""
+    value = value_of(module, default)
+    return UNSET if value is None else json.dumps(value).strip('"')

@@ -493,6 +493,9 @@ class ConsoleReporter:
     def __exit__(self, *error: object) -> None:
         self.bar.stop()
 
+    def plot(self, points: Sequence[tuple[float, float]], what: str) -> None:
+        """A terminal has the lines of the evaluations."""
+
     def note(self, text: Shown) -> None:
         self.console.print(_styled(text), soft_wrap=True)
 

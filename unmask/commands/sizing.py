@@ -236,20 +236,22 @@ def measure_speed(recipe: Recipe, data: PreparedData) -> Speed:
     seconds, positions = [], []
     for number in _TIMED_POSITIONS:
         positions.append(max(1, factor * number // length) * length)
-        trainer, cost = trial(recipe, data, *_TIMED_SIZE, batch_tokens=positions[-1])
+        trainer, cost = trial(recipe, data, *_TIMED_SIZE, positions[-1])
         seconds.append(median(step_seconds(trainer, _TIMED_STEPS)))
     return Speed.through(cost, positions, seconds)
 
 
 def compile_loops(recipe: Recipe, data: PreparedData) -> None:
     """Has numba compile the loops of a training, by a step of a small model, so that no budget by the clock pays."""
-    trainer, _ = trial(recipe, data, 1, HEAD_SIZE, batch_tokens=recipe.training.sequence_length)
+    trainer, _ = trial(recipe, data, 1, HEAD_SIZE, recipe.training.sequence_length)
     step_seconds(trainer, 0)
 
 
-def trial(recipe: Recipe, data: PreparedData, *size: int, batch_tokens: int) -> tuple[Trainer, Cost]:
+def trial(
+    recipe: Recipe, data: PreparedData, num_layers: int, hidden_size: int, batch_tokens: int
+) -> tuple[Trainer, Cost]:
     """A training that is thrown away. Tokens are hidden at random: which ones makes no difference to the time."""
-    recipe = with_sizes(recipe, sizes(*size, batch_tokens))
+    recipe = with_sizes(recipe, sizes(num_layers, hidden_size, batch_tokens))
     settings = recipe.training
     model = new_model(recipe.model_copy(update={"objectives": ObjectivesSettings()}), data.tokenizer)
     initialise(model, seed=0, method="depth_scaled")

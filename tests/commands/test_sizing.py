@@ -69,10 +69,21 @@ def test_two_steps_tell_the_speed() -> None:
     cost, speed = Cost(operations=2e7, parameters=4_000_000), Speed(2e-11, 1e-8)
     seconds = [speed.step_seconds(cost, positions) for positions in (1024, 4096)]
     assert seconds[1] == pytest.approx(2e7 * 4096 * 2e-11 + 0.04)
-    assert Speed.through(cost, (1024, 4096), seconds) == pytest.approx(speed)
+    assert tuple(Speed.through(cost, (1024, 4096), seconds)) == pytest.approx(tuple(speed))
     noisy = Speed.through(cost, (1024, 4096), (0.2, 0.1))
     assert noisy.step_seconds(cost, 4096) == pytest.approx(0.1), "and no step is free"
     assert noisy.of_operation > 0.0
+
+
+@pytest.mark.parametrize("length", [16, 512])
+def test_a_machine_is_measured_whatever_the_budget_and_the_rows(
+    data: PreparedData, monkeypatch: pytest.MonkeyPatch, length: int
+) -> None:
+    """Steps are longer than the minutes, and a row is longer than the positions that are timed."""
+    monkeypatch.setattr(sizing, "_TIMED_STEPS", 1)
+    monkeypatch.setattr(sizing, "_TIMED_POSITIONS", 64)
+    speed = sizing.measure_speed(requested_recipe(minutes=1e-6, settings={"training.sequence_length": length}), data)
+    assert speed.of_operation > 0.0
 
 
 def test_more_time_or_a_faster_machine_never_means_less(data: PreparedData) -> None:
@@ -112,7 +123,7 @@ def test_a_run_has_what_was_chosen_and_is_resumed_with_it(
 def test_this_machine_is_measured_and_said(corpus_file: Path, main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a dry run, which does the same and trains less."""
     monkeypatch.setattr(sizing, "_TIMED_STEPS", 1)
-    monkeypatch.setattr(sizing, "_TIMED_POSITIONS", (128, 256))
+    monkeypatch.setattr(sizing, "_TIMED_POSITIONS", 128)
     code, out, _ = main(
         "pretrain", corpus_file, "--out", "nowhere", "--minutes", 0.05, "--dry-run", "--vocab-size", 200
     )

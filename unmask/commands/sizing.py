@@ -186,7 +186,7 @@ class TextFigures(NamedTuple):
 # ----------------------------------------
 # What a step costs.
 
-_TIMED_SIZE, _TIMED_POSITIONS, _TIMED_STEPS = (4, 256), (1024, 4096), 3
+_TIMED_SIZE, _TIMED_POSITIONS, _TIMED_STEPS = (4, 256), 1024, 3
 
 
 class Cost(NamedTuple):
@@ -232,11 +232,11 @@ def mean_rate(recipe: Recipe) -> float:
 
 def measure_speed(recipe: Recipe, data: PreparedData) -> Speed:
     """Times steps of few positions and of many: what both take is the cost of the parameters."""
-    length, factor = recipe.training.sequence_length, 32 if works_on_its_own(choose_device()) else 1
-    seconds, positions = [], []
-    for number in _TIMED_POSITIONS:
-        positions.append(max(1, factor * number // length) * length)
-        trainer, cost = trial(recipe, data, *_TIMED_SIZE, positions[-1])
+    length, few = recipe.training.sequence_length, _TIMED_POSITIONS
+    few = max(1, few * (32 if works_on_its_own(choose_device()) else 1) // length) * length
+    positions, seconds = (few, 4 * few), []
+    for number in positions:
+        trainer, cost = trial(recipe, data, *_TIMED_SIZE, number)
         seconds.append(median(step_seconds(trainer, _TIMED_STEPS)))
     return Speed.through(cost, positions, seconds)
 
@@ -252,7 +252,7 @@ def trial(
 ) -> tuple[Trainer, Cost]:
     """A training that is thrown away. Tokens are hidden at random: which ones makes no difference to the time."""
     recipe = with_sizes(recipe, sizes(num_layers, hidden_size, batch_tokens))
-    settings = recipe.training
+    settings = recipe.training.model_copy(update={"minutes": None, "tokens": None, "steps": _TIMED_STEPS + 1})
     model = new_model(recipe.model_copy(update={"objectives": ObjectivesSettings()}), data.tokenizer)
     initialise(model, seed=0, method="depth_scaled")
     place_model(model, settings)

@@ -16,6 +16,7 @@ import unmask
 from tests.command_line import Main
 from tests.data.corpora import TAGS, tagged_jsonl
 from tests.masking.helpers import frequencies_of, make_rows, masker_of, tables_of
+from unmask.commands.masks import ShownMasks
 from unmask.core.settings import validated
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
@@ -219,3 +220,11 @@ def test_the_error_by_hand() -> None:
     assert ratio.rate == pytest.approx(0.2)
     assert ratio.stderr == pytest.approx((10**2 + 10**2) ** 0.5 / 200)
     assert ratio_of_sums(np.array([19, 0]), np.array([126, 0])).stderr == pytest.approx(0.5 / 126)
+
+
+def test_masks_are_told_apart_without_colours() -> None:
+    shown = {"name": "random", "tokens": list("abcd"), "targets": [1, 2, 3], "input_tokens": ["a", "[MASK]", "x", "d"]}
+    masks = ShownMasks({"strategies": [shown], "left_out": {}, "mask_token": "[MASK]"})
+    line, *_, legend = repr(masks).splitlines()
+    assert line.split() == ["random", "a", "[MASK]", "~x", "=d"]
+    assert legend.split() == ["[MASK]", "~random", "=unchanged"]

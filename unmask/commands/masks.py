@@ -49,6 +49,11 @@ log = logging.getLogger("unmask")
 SHOWN_VOCABULARY = 4096
 
 
+# What stands at a target in the place of a mask, with its mark and style: where there are no colours, marks tell.
+_RANDOM, _UNCHANGED = ("~", "bold yellow"), ("=", "bold green")
+_OTHERS = {"random": _RANDOM, "unchanged": _UNCHANGED}
+
+
 class ShownMasks(Result):
     """What strategies would mask."""
 
@@ -63,11 +68,15 @@ class ShownMasks(Result):
             line: list[Styled | str] = [Styled(f"{strategy['name']:>12}  ", "dim")]
             targets = set(strategy["targets"])
             for place, (true, seen) in enumerate(zip(strategy["tokens"], strategy["input_tokens"], strict=True)):
-                style = "bold red" if seen == self.mask_token else "bold green" if seen == true else "bold yellow"
-                line += [Styled(seen, style if place in targets else ""), " "]
+                mark, style = _UNCHANGED if seen == true else _RANDOM
+                if place not in targets:
+                    mark, style = "", ""
+                elif seen == self.mask_token:
+                    mark, style = "", "bold red"
+                line += [Styled(f"{mark}{seen}", style), " "]
             yield tuple(line)
-        unlike, same = Styled("random", "bold yellow"), Styled("unchanged", "bold green")
-        yield "\n", Styled(self.mask_token, "bold red"), "  ", unlike, "  ", same
+        others = (Styled(f"{mark}{name}", style) for name, (mark, style) in _OTHERS.items())
+        yield "\n", Styled(self.mask_token, "bold red"), *(part for other in others for part in ("  ", other))
         for name, why in self.left_out.items():
             yield Styled(f"{name:>12}  not shown: {why}", "dim")
 

@@ -118,7 +118,7 @@ def test_embeddings_begin_from_the_corpus(data_folder: Path, tmp_path: Path, mon
 
     # A run that goes on has its weights already.
     (tmp_path / "corpus" / "summary.json").unlink()
-    monkeypatch.setattr("unmask.commands.pretrain.begin_from_corpus", pytest.fail)
+    monkeypatch.setattr("unmask.commands.training_run.begin_from_corpus", pytest.fail)
     unmask.pretrain(out=tmp_path / "corpus", resume=True)
 
 

@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 import unmask
 from unmask.commands import pretrain as pretraining
-from unmask.commands.pretrain import TrainingRun
+from unmask.commands import training_run
+from unmask.commands.training_run import TrainingRun
 from unmask.core import interruption
 from unmask.core.errors import UnmaskError
 from unmask.core.interruption import Interrupted
@@ -97,7 +98,7 @@ def _run(
     met: list[int] = []
     ended = None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(pretraining, "Masker", Noting)
+        patch.setattr(training_run, "Masker", Noting)
         patch.setattr(pretraining, "TrainingRun", NotingRun)
         patch.setattr(trainer, "training_step", troubled)
         try:

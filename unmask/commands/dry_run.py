@@ -19,7 +19,6 @@ from pathlib import Path
 from typing import Any
 
 from unmask.commands.prepare import requested_preparation
-from unmask.commands.pretrain import TrainingRun
 from unmask.commands.recipe import Recipe, requested_recipe
 from unmask.commands.recipe_files import LightRecipe
 from unmask.commands.run_data import (
@@ -33,6 +32,7 @@ from unmask.commands.run_data import (
     proposed_length,
 )
 from unmask.commands.sizing import fit_to_budget, with_sizes
+from unmask.commands.training_run import TrainingRun
 from unmask.core.errors import RunError
 from unmask.core.remote import local_copies
 from unmask.core.results import Facts, Reporter, Result, Shown, Styled, duration

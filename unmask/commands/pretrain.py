@@ -1,44 +1,31 @@
-"""From raw text to a trained model: the assembly, in the order in which data flows, and what a finished run leaves.
-
-Shape suffixes: T = all positions of a batch in a line, D = hidden size.
-"""
+"""From raw text to a trained model: the request, the assembly in the order in which data flows, and the result."""
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from unmask.commands.masking_tables import masking_tables, named_lexicon, score_board
-from unmask.commands.recipe import Recipe, find_checkpoint, load_recipe, new_model, requested_recipe
-from unmask.commands.recipe_files import DEFAULT, Overrides, apply_overrides, as_overrides
+from unmask.commands.masking_tables import named_lexicon
+from unmask.commands.recipe import Recipe, find_checkpoint, load_recipe, requested_recipe
+from unmask.commands.recipe_files import Overrides, apply_overrides, as_overrides
 from unmask.commands.run_data import (
     START_ANEW,
-    PreparedData,
     RunFolder,
     data_from_checkpoint,
     is_prepared,
     obtain_data,
-    open_old_text,
     packaged_corpus,
-    proposed_length,
-    save_with_tokenizer,
-    start_facts,
-    start_model,
 )
 from unmask.commands.sizing import compile_loops, fit_to_budget, sizes_of, with_sizes
+from unmask.commands.training_run import LOSS_CURVE, TrainingRun, held_out_curve
 from unmask.core.compiled import is_compiled
-from unmask.core.errors import DataError, DivergedError, RunError, TokenizerError, UnmaskError, without_secrets
-from unmask.core.files import read_object, typed, whole_folder, write_atomically, write_object, writing
+from unmask.core.errors import RunError, UnmaskError, without_secrets
+from unmask.core.files import typed, write_atomically
 from unmask.core.hub import local_path
 from unmask.core.interruption import Interruption
 from unmask.core.public import public
@@ -55,75 +42,25 @@ from unmask.core.results import (
     curve_html,
     documents,
     duration,
-    legible,
     margin,
     usual_reporter,
 )
 from unmask.core.settings import validated
 from unmask.data.data_folder import data_folder
 from unmask.data.lexicon import load_lexicon
-from unmask.data.rows import Rows, RowStream
 from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
-from unmask.data.store import TokenStore
-from unmask.masking.features import rows_from_ids
-from unmask.masking.masker import MaskedRows, Masker
-from unmask.masking.settings import Strategy, span_units
-from unmask.measure.held_out import (
-    FEW_STEPS,
-    LEAST_PROGRESS,
-    HeldOut,
-    HeldOutSet,
-    ObjectiveSet,
-    explain_plateau,
-    fixed_masker,
-    on_plateau,
-)
-from unmask.measure.questions import with_special
-from unmask.measure.uncertainty import few_draws, plain_interval
+from unmask.masking.settings import Strategy
 from unmask.model.card_head import CARD, CardSettings, change_card
-from unmask.model.encoder import MaskedLM, initialise
-from unmask.model.folder import write_checksums
-from unmask.model.fused import predicted_positions
 from unmask.model.loops import losses
-from unmask.report.cards import write_card
-from unmask.report.pages import write_report
 from unmask.tasks.loaded_model import Model, load
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerKind
-from unmask.train.callbacks import Callback, EvaluationTimes, StepReport, Tracker, read_metrics, service, tensorboard
-from unmask.train.checkpoints import fit, list_checkpoints, place_model
-from unmask.train.distributed import (
-    ALONE,
-    OF_RUN,
-    Group,
-    check_same,
-    join_group,
-    on_rank_zero,
-    rank_zero_first,
-)
-from unmask.train.hardware import choose_device, works_on_its_own
-from unmask.train.initialisation import begin_from_corpus
-from unmask.train.objectives import extra_objectives
-from unmask.train.runner import evaluating, hidden_states, logits_at
-from unmask.train.step import Best
+from unmask.train.callbacks import Callback
+from unmask.train.distributed import OF_RUN, check_same, join_group, on_rank_zero, rank_zero_first
+from unmask.train.hardware import choose_device
 from unmask.train.trainer import Trainer
 
-NUM_LINES = 8  # of held-out text, predicted before training and after it
-LONGEST_LINE = 48  # tokens
 _MANY = 20  # times that a text was seen: more of them teach little
-# Figures of a `HeldOut`, and what summary.json and metrics.jsonl call them.
-FIGURES = {
-    "loss": "validation_loss",
-    "loss_stderr": "validation_loss_stderr",
-    "loss_interval": "validation_loss_interval",
-    "accuracy": "validation_accuracy",
-    "perplexity": "validation_perplexity",
-    "bits_per_token_byte": "bits_per_token_byte",
-    "bits_per_token_byte_interval": "bits_per_token_byte_interval",
-    "predicted_tokens": "predicted_tokens",
-    "documents": "documents",
-}
 
 
 @dataclass(frozen=True, repr=False)
@@ -384,334 +321,3 @@ def _check_inputs(paths: Sequence[Any], tokenizer: str | Path | None, recipe: Re
     if start is not None:
         inputs.append(find_checkpoint(start.checkpoint))
     return inputs
-
-
-class TrainingRun(Callback):
-    """From opened data to a finished folder, or to an interruption; rank 0 of the group writes into the folder.
-
-    Of its own trainer it is the callback that evaluates on the same text and masks, as often as the recipe says, asks
-    for a checkpoint where the model is the best so far, and reports what comes of it.
-    """
-
-    def __init__(
-        self, folder: RunFolder, recipe: Recipe, data: PreparedData, reporter: Reporter, group: Group = ALONE
-    ) -> None:
-        self.folder, self.recipe, self.data, self.reporter, self.group = folder, recipe, data, reporter, group
-        training, tokenizer = recipe.training, data.tokenizer
-        tables, lexicon = masking_tables(recipe.masking, data, own_lexicon=folder.lexicon, reporter=reporter)
-        made_of = recipe.fingerprinted() + data.manifest.fingerprint + ("" if lexicon is None else lexicon.fingerprint)
-        self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
-
-        labels = tuple(data.manifest.labels)
-        is_new = not list_checkpoints(folder.checkpoints)
-        if recipe.start is None:
-            model = new_model(recipe, tokenizer, labels)
-            initialise(model, seed=training.seed, method=recipe.model.initialisation)
-            if recipe.model.initialisation == "corpus" and is_new:
-                begin_from_corpus(model, data.train, data.frequencies, seed=training.seed)
-        else:
-            model, notes = start_model(
-                recipe, folder.start, tokenizer, labels, data.frequencies, data.train if is_new else None
-            )
-            for note in notes:
-                reporter.note(note)
-        self.model, self._uncompiled = model, place_model(model, training, folder.checkpoints)
-        device = model.encoder.device
-
-        pairs = recipe.objectives.pairs
-        stream = RowStream(
-            data.train,
-            tokenizer,
-            length=training.sequence_length,
-            seed=training.seed,
-            pairs=None if pairs is None else pairs.kind,
-            with_labels=recipe.objectives.label is not None,
-            ahead=works_on_its_own(device),
-        )
-        boundaries = recipe.objectives.span_boundary is not None
-        masker = Masker(recipe.masking, tokenizer, seed=training.seed, tables=tables, with_boundaries=boundaries)
-        self.trainer = Trainer(
-            model,
-            stream,
-            training,
-            masker=masker,
-            objectives=extra_objectives(recipe.objectives),
-            board=score_board(recipe.masking, data, device),
-            fingerprint=self.fingerprint,
-            group=group,
-        )
-        self.state = self.trainer.state
-
-        # What is looked at as it trains: held-out text, and the recipe's own lines.
-        self.held_out = HeldOutText(recipe, data, recipe.evaluation.max_tokens, reporter)
-        self.lines: tuple[Rows, MaskedRows] | None = None
-        if prompts := recipe.evaluation.prompts:
-            room = training.sequence_length - len(tokenizer.special.around)
-            try:
-                lines = [line.input_ids[:room] for line in tokenizer.encode_corpus(prompts)]
-            except TokenizerError as error:  # lines of a recipe that is used on another text
-                reporter.note(f"the recipe's lines (evaluation.prompts) are not shown: {error}")
-            else:
-                rows = rows_from_ids([with_special(line, tokenizer).tolist() for line in lines], tokenizer)
-                self.lines = rows, fixed_masker(tokenizer)(rows)
-        self._times = EvaluationTimes(recipe.evaluation.times)
-        self._plateau: list[bool] = []  # of each evaluation
-        self._is_stuck = False
-
-    def run(self, interruption: Interruption, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
-        """Trains from the last checkpoint on, writes everything, and returns the summary."""
-        folder, recipe, trainer, reporter = self.folder, self.recipe, self.trainer, self.reporter
-        model, manifest, device = self.model, self.data.manifest, self.model.encoder.device
-        reporter.note(
-            f"{manifest.train.tokens:,} tokens to train on, {manifest.validation.tokens:,} held out, "
-            f"vocabulary {manifest.vocab_size:,}; model with {model.num_parameters:,} parameters, "
-            f"{str(model.encoder.compute_dtype).removeprefix('torch.')} on {device.type}"
-        )
-        if (advice := proposed_length(self.data, recipe, model)) is not None:
-            reporter.note(advice)
-        if device.type != "cpu" and self._uncompiled is None:
-            reporter.note("blocks are compiled in the first steps, which takes up to a minute")
-        elif device.type != "cpu":
-            reporter.note(f"blocks are not compiled: {self._uncompiled}")
-        trackers: list[Tracker] = []
-
-        def look_before() -> None:
-            """Keeps what the untrained model makes of some lines and, of a checkpoint, its figures on both texts."""
-            write_atomically(folder.predictions, json.dumps({"before": self._predicted()}))
-            if recipe.start is not None:
-                reporter.note("evaluating the model before the training")
-                figures = {"new": self._domain(self.data.validation), "old": self._domain(open_old_text(folder.old))}
-                write_object(folder.before, figures)
-
-        def begin() -> None:
-            self._times.begin(trainer)
-            if self.group.is_main:  # TensorBoard where it is installed, other trackers where the recipe names them
-                config = recipe.model_dump(mode="json", exclude={"card"})
-                names = recipe.evaluation.trackers
-                trackers.extend(service(name, run=folder.root.name, config=config) for name in names)
-                if find_spec("tensorboard") is not None:
-                    trackers.append(tensorboard(folder.tensorboard, step=self.state.step))
-                trainer.callbacks += trackers
-            if self.state.step == 0:
-                on_rank_zero(self.group, look_before)
-                self._evaluate(progress=0.0)
-
-        try:
-            metrics = fit(trainer, folder.root, self, interruption, reporter, recipe.checkpoint, callbacks, begin=begin)
-            reporter.note("evaluating and writing the model")
-            last = [metrics, *trackers] if metrics is not None else []
-            return on_rank_zero(self.group, lambda: self._write_result(last))
-        finally:
-            for tracker in trackers:
-                tracker.close()
-
-    def on_step(self, trainer: Trainer, report: StepReport) -> None:
-        """Evaluates where it is time; a budget in steps or tokens ends with an evaluation."""
-        if self._times.is_due(trainer, report):
-            self._evaluate(progress=report.progress)
-
-    def _evaluate(self, *, progress: float) -> None:
-        """Evaluates on the small set. A loss that is not finite is a DivergedError."""
-        state, entropy, note = self.state, self.held_out.entropy, self.reporter.note
-        with self._times.timed(self.trainer):
-            result = self.held_out.evaluate(self.model, group=self.group)
-        if not math.isfinite(result.loss):
-            raise DivergedError(f"the held-out loss behind step {state.step} is {result.loss}")
-        self.trainer.evaluated(metrics_of(result))
-        self._say(result)
-        self.reporter.plot(held_out_curve(self.folder.metrics), LOSS_CURVE)
-        for line in predict_lines(self.model, self.data.tokenizer, *self.lines) if self.lines else ():
-            # What is predicted stands in brackets, green where it is right and red where it is wrong.
-            shown: list[str | Styled] = ["         "]
-            for token in line:
-                space, guess = " " * token["space_before"], token["predicted"]
-                text = token["token"] if guess is None else f"[{guess}]"
-                style = "dim" if guess is None else "bold green" if guess == token["token"] else "bold red"
-                shown.append(Styled(space + text, style))
-            note(tuple(shown))
-
-        self._plateau.append(on_plateau(result, entropy))
-        is_late = state.step >= FEW_STEPS and progress >= LEAST_PROGRESS and len(self._plateau) > 2
-        if not self._is_stuck and is_late and all(self._plateau[-2:]):
-            rate = self.recipe.training.learning_rate
-            note(explain_plateau(result.loss, entropy, step=state.step, learning_rate=rate))
-            self._is_stuck = True
-        if state.step and (state.best is None or result.loss < state.best.loss):
-            state.best = Best(state.step, result.loss)
-            self.trainer.request_save()
-
-    def _say(self, result: HeldOut) -> None:
-        self.reporter.note(
-            f"  step {self.state.step:>6,}: held-out loss {result.loss:.3f}, accuracy {result.accuracy:.1%}, "
-            f"{result.bits_per_token_byte:.3f} bits per token byte"
-            + "".join(f"; {name} {figures['accuracy']:.1%}" for name, figures in result.objectives.items())
-        )
-
-    def _predicted(self) -> list[Line]:
-        return predict_lines(self.model, self.data.tokenizer, *self.held_out.masked.batches[0])[:NUM_LINES]
-
-    def _domain(self, store: TokenStore | None) -> dict[str, Any] | None:
-        if store is None:
-            return None
-        length, most = self.recipe.training.sequence_length, self.recipe.evaluation.final_max_tokens
-        return figures_of(HeldOutSet(store, self.data.tokenizer, length=length, max_tokens=most).evaluate(self.model))
-
-    def _write_result(self, records: Sequence[Callback]) -> dict[str, Any]:
-        """Evaluates on the large set, and writes the model, the predictions, the report and, last, the summary."""
-        folder, recipe, data, state = self.folder, self.recipe, self.data, self.state
-        manifest, config, tokenizer = data.manifest, self.model.config, data.tokenizer
-        held_out = HeldOutText(recipe, data, recipe.evaluation.final_max_tokens, self.reporter)
-        result, entropy = held_out.evaluate(self.model), held_out.entropy
-        figures = metrics_of(result, final=True)
-        for record in records:
-            record.on_evaluation(self.trainer, figures)
-        self._say(result)
-
-        with writing(folder.model), whole_folder(folder.model) as partial:
-            save_with_tokenizer(self.model, tokenizer, partial)
-            write_checksums(partial)
-        predictions = read_object(folder.predictions, START_ANEW) | {"after": self._predicted()}
-        write_atomically(folder.predictions, json.dumps(predictions))
-
-        summary = {
-            "model": str(folder.model),
-            "num_parameters": self.model.num_parameters,
-            "vocab_size": config.vocab_size,
-            "steps": state.step,
-            "tokens_seen": state.tokens_seen,
-            "epochs": state.tokens_seen / manifest.train.tokens,
-            "seconds": state.seconds,
-            "tokens_per_second": state.tokens_seen / max(state.seconds, 1e-9),
-            **{name: value for name, value in figures.items() if name not in ("documents", "final")},
-            "validation_documents": result.documents,
-            "validation_unit": result.unit,
-            "validation_warning": few_draws(result.documents, result.unit),
-            "unigram_entropy": entropy,
-            "unigram_gain_interval": plain_interval(result.gain_interval),
-            "on_plateau": on_plateau(result, entropy),
-            "objectives": dict(result.objectives),
-            "best_step": None if state.best is None else state.best.step,
-            "data_fingerprint": manifest.fingerprint,
-            "near_duplicates": manifest.near_duplicates and manifest.near_duplicates.plain(),
-            "torch": torch.__version__,
-            "device": self.model.encoder.device.type,
-        }
-        if recipe.start is not None:  # measured before and after, on the new text and on the old, same masks
-            before = read_object(folder.before, START_ANEW, is_sealed=True)
-            after = {"new": figures_of(result), "old": self._domain(open_old_text(folder.old))}
-            summary["start"] = start_facts(folder.start)
-            summary["domains"] = {
-                name: None if before[name] is None else {"before": before[name], "after": after[name]}
-                for name in ("new", "old")
-            }
-        remark = None
-        if summary["on_plateau"]:
-            rate = recipe.training.learning_rate
-            remark = explain_plateau(result.loss, entropy, step=state.step, learning_rate=rate)
-            self.reporter.note(remark)
-        shared: dict[str, Any] = {
-            "recipe": recipe.model_dump(), "manifest": manifest, "summary": summary, "remark": remark,
-        }  # fmt: skip
-        usual = load_recipe(DEFAULT).model_dump()
-        write_report(folder.report, metrics=read_metrics(folder.metrics), usual=usual, **shared, **predictions)
-        write_card(folder.model, mask_token=tokenizer.token(tokenizer.special.mask), **shared)
-        write_atomically(folder.summary, json.dumps(summary, indent=1) + "\n")
-        return summary
-
-
-# ----------------------------------------
-# Figures on held-out text.
-
-LOSS_CURVE = "held-out loss"
-
-
-def held_out_curve(metrics: Path) -> list[tuple[float, float]]:
-    """Held-out losses of a run by step, as far as it is."""
-    lines = (line for line in read_metrics(metrics) if line.get("validation_loss") is not None)
-    return [(line["step"], line["validation_loss"]) for line in lines]
-
-
-def figures_of(result: HeldOut) -> dict[str, Any]:
-    """An evaluation as JSON takes it, by the names of `HeldOut`; what is not a number is None."""
-    values = {name: getattr(result, name) for name in FIGURES}
-    values |= {name: plain_interval(value) for name, value in values.items() if isinstance(value, tuple)}
-    return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values.items()}
-
-
-def metrics_of(result: HeldOut, *, final: bool = False) -> dict[str, Any]:
-    """An evaluation as `metrics.jsonl` has it; the final one is made on more tokens than the others."""
-    figures = {FIGURES[name]: value for name, value in figures_of(result).items()}
-    return figures | {"final": final} | ({"objectives": dict(result.objectives)} if result.objectives else {})
-
-
-class HeldOutText:
-    """At most some tokens of the validation split, in rows of the training's length, with masks that stay the same."""
-
-    def __init__(self, recipe: Recipe, data: PreparedData, max_tokens: int, reporter: Reporter) -> None:
-        settings, store, length = recipe.objectives, data.validation, recipe.training.sequence_length
-        self.masked = HeldOutSet(
-            store, data.tokenizer, length=length, max_tokens=max_tokens, frequencies=data.frequencies
-        )
-        # Of the token frequencies of the training text, on the hidden tokens, in nats per token.
-        assert self.masked.unigram_N is not None, "frequencies are known"
-        self.entropy = float(self.masked.unigram_N.mean())
-        self.objectives: ObjectiveSet | None = None  # beside masked tokens; None: none, or the text has nothing of them
-        if not (objectives := extra_objectives(settings)):
-            return
-        pairs = None if settings.pairs is None else settings.pairs.kind
-        spans = span_units(recipe.masking) if settings.span_boundary else None
-        try:
-            self.objectives = ObjectiveSet(
-                store, data.tokenizer, objectives=objectives, length=length, max_tokens=max_tokens, pairs=pairs,
-                spans=spans,
-            )  # fmt: skip
-        except DataError as error:
-            reporter.note(f"the other objectives are not evaluated on the held-out text: {error}")
-        else:
-            for name in self.objectives.without_targets:
-                reporter.note(f"{name} is not evaluated on the held-out text: it has no targets there")
-
-    def evaluate(self, model: MaskedLM, *, group: Group = ALONE) -> HeldOut:
-        """Figures of a model; masked rows are shared out over the processes of a group."""
-        result = self.masked.evaluate(model, group=group)
-        return result if self.objectives is None else replace(result, objectives=self.objectives.evaluate(model))
-
-
-# Tokens of a line: `token` is what the text says; `space_before`; `predicted` what the model says and `probability`
-# that it gives to the right token, where it was hidden, else None.
-Line = list[dict[str, Any]]
-
-
-def predict_lines(model: MaskedLM, tokenizer: Tokenizer, rows: Rows, masked: MaskedRows) -> list[Line]:
-    """The segments of some rows in which something is hidden, with what the model predicts for it.
-
-    Lines are without special tokens, and cut at `LONGEST_LINE` tokens.
-    """
-    positions = predicted_positions(masked.labels)
-    with evaluating(model):
-        hidden_TD = hidden_states(model, masked.input_ids, rows.segment_ids, rows.position_ids)
-        logits = torch.cat([part.cpu() for part in logits_at(model, hidden_TD, positions)])
-    probability = torch.softmax(logits, -1)
-    targets = masked.labels.flatten()[positions]
-    right = probability.gather(1, targets[:, None])[:, 0].tolist()
-    guesses = dict(zip(positions.tolist(), zip(probability.argmax(-1).tolist(), right, strict=True), strict=True))
-
-    lines: list[Line] = [[]]
-    ids, segments = rows.input_ids.flatten().tolist(), rows.segment_ids.flatten().tolist()
-    length = rows.shape[1]
-    for place, (token_id, segment) in enumerate(zip(ids, segments, strict=True)):
-        if place % length == 0 or segment != segments[place - 1]:
-            lines.append([])
-        if segment < 0 or token_id in tokenizer.special.around:
-            continue
-        predicted, chance = guesses.get(place, (None, None))
-        text = tokenizer.text(token_id)
-        token = {
-            "token": text if predicted is None and text == " " else legible(text),
-            "space_before": tokenizer.space_before(token_id),
-            "predicted": None if predicted is None else legible(tokenizer.text(predicted)),
-            "probability": chance,
-        }
-        lines[-1].append(token)
-    lines = [line[:LONGEST_LINE] for line in lines]
-    return [line for line in lines if any(token["predicted"] is not None for token in line)]

@@ -26,6 +26,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
+from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,7 +43,7 @@ from unmask.measure.held_out import HeldOutSet
 HELD_OUT_TOKENS = 200_000
 POSITIONS = 4096
 FITTED = "novels"  # the text that the law is fitted to
-SIZE_POWER = 0.34  # Hoffmann et al. 2022, section D.2
+FREE = ("floor", "size", "tokens", "tokens_power")  # of the law; its `size_power` is another's
 KEYS = ("text", "block_parameters", "tokens")
 
 Entry = Mapping[str, Any]  # of a run
@@ -88,7 +89,6 @@ def train(cell: Cell, data_folder: str) -> dict[str, Any]:
     )
     figures = held_out.evaluate(model)
     assert held_out.unigram_N is not None
-    steps = sorted(after - before for before, after in pairwise(seconds))
     return {
         **cell._asdict(),
         "tokens": tokens,
@@ -97,7 +97,7 @@ def train(cell: Cell, data_folder: str) -> dict[str, Any]:
         "vocab_size": model.config.vocab_size,
         "parameters": model.num_parameters,
         "block_parameters": sum(p.numel() for block in model.encoder.blocks for p in block.parameters()),
-        "processor_seconds_a_step": steps[len(steps) // 2],
+        "processor_seconds_a_step": median(after - before for before, after in pairwise(seconds)),
         "loss": figures.loss,
         "accuracy": figures.accuracy,
         "bits_per_token_byte": figures.bits_per_token_byte,
@@ -143,11 +143,9 @@ def fit(entries: Sequence[Entry]) -> Law:
         return [math.log(law.share(n, d) / share) for n, d, share in zip(parameters, tokens, shares, strict=True)]
 
     def law_of(logarithms: Any) -> Law:
-        floor, size, few_tokens, power = map(float, np.exp(logarithms))
-        return Law(floor, size, SIZE_POWER, few_tokens, power)
+        return LAW._replace(**dict(zip(FREE, map(float, np.exp(logarithms)), strict=True)))
 
-    begin = np.log([LAW.floor, LAW.size, LAW.tokens, LAW.tokens_power])
-    return law_of(least_squares(errors, begin).x)
+    return law_of(least_squares(errors, np.log([getattr(LAW, name) for name in FREE])).x)
 
 
 def table(entries: Sequence[Entry]) -> list[str]:

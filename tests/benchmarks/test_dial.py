@@ -33,7 +33,7 @@ def test_cells_are_written_short() -> None:
 
 
 def test_a_law_is_found_again() -> None:
-    law = Law(floor=0.2, size=0.05, size_power=dial.SIZE_POWER, tokens=0.3, tokens_power=0.2)
+    law = Law(floor=0.2, size=0.05, size_power=LAW.size_power, tokens=0.3, tokens_power=0.2)
     entries = [
         entry(4, 256, parameters, tokens, 6.5 * law.share(parameters, tokens))
         for parameters in (300_000, 2_000_000, 8_000_000)

@@ -10,7 +10,7 @@ import pytest
 import unmask
 from tests.command_line import Main
 from unmask.commands import pretrain, sizing
-from unmask.commands.recipe import encoder_config, load_recipe, new_model, requested_recipe
+from unmask.commands.recipe import load_recipe, new_model, requested_recipe
 from unmask.commands.recipe_files import AUTO, CONTINUING, DEFAULT, usual_recipe
 from unmask.commands.run_data import PreparedData, open_prepared
 from unmask.commands.sizing import Cost, Speed, TextFigures
@@ -60,7 +60,7 @@ def test_parameters_are_counted_as_they_are(data: PreparedData, layers: int, wid
     model = new_model(recipe, data.tokenizer)
     matrices = sum(p.numel() for block in model.encoder.blocks for p in block.parameters() if p.ndim == 2)
     assert sizing.block_parameters(layers, width) == matrices
-    cost = sizing.cost_of(encoder_config(recipe, data.tokenizer), length=128, rate=0.35)
+    cost = sizing.cost_of(layers, width, vocab_size=data.tokenizer.vocab_size, length=128, rate=0.35)
     assert cost.parameters == pytest.approx(model.num_parameters, rel=0.02)
     assert cost.operations > 6 * matrices
 

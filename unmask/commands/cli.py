@@ -606,7 +606,7 @@ def main() -> None:  # noqa: PLR0912, PLR0915  (each way to end)
         if (signum := getattr(error, "signum", None)) is not None:
             code, message = 128 + signum, str(error)
             if way_on := resume_with(arguments):
-                message = f"{message.partition(';')[0]}; {way_on}"
+                message = f"{getattr(error, 'text', message)}; {way_on}"
         elif says_out_of_memory(error):
             message = NO_MEMORY.format(error)
         elif hasattr(error, "format_message"):  # of click's usage errors, which typer may bring with it

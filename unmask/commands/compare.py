@@ -575,7 +575,7 @@ def measured_run(
             try:
                 run = pretrain(data, out=folder, resume=True, reporter=reporter, **options)
             except Interrupted as error:  # the run's own text says how it goes on by itself
-                raise Interrupted(error.signum, f"stopped; {GOES_ON}") from error
+                raise Interrupted(error.signum, "stopped", GOES_ON) from error
             source, seconds = str(run.folder / "model"), run.summary["seconds"]
             if plan.from_ is None:
                 model = load(source)

@@ -14,7 +14,6 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
-from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,7 @@ from unmask.tokenizer.trainers import TokenizerSettings, default_vocab_size
 from unmask.train.distributed import ALONE, Group, join_group, on_every_rank, on_rank_zero
 from unmask.train.hardware import peak_memory
 from unmask.train.optimizer import state_tensors
-from unmask.train.trainer import Trainer
+from unmask.train.trainer import Trainer, timed_steps
 
 READ_SECONDS = 20.0
 SAMPLE_BYTES = 4 << 20
@@ -66,13 +65,11 @@ def measure_steps(trainer: Trainer, num_steps: int = NUM_STEPS) -> dict[str, Any
         system does not say; `processes` that train together; `device`; `by_clock`, whether the budget is in minutes.
     """
     settings, device = trainer.settings, trainer.model.encoder.device
-    last, durations, total_tokens = time.monotonic(), list[float](), 0
-    for report in islice(trainer.steps(), num_steps):
-        report.figures.read()  # waits for a GPU, which else would only have queued the step
-        now = time.monotonic()
-        durations.append(now - last)
-        last, total_tokens = now, total_tokens + report.tokens
-        if len(durations) > 1 and report.seconds > STEPS_SECONDS:  # the first may have compiled loops
+    durations, total_tokens = list[float](), 0
+    for step, num_tokens in timed_steps(trainer, num_steps):
+        durations.append(step)
+        total_tokens += num_tokens
+        if len(durations) > 1 and sum(durations) > STEPS_SECONDS:  # the first may have compiled loops
             break
     seconds, tokens = statistics.median(durations[1:] or durations), total_tokens / len(durations)
     if settings.steps is not None:

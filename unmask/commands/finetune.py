@@ -90,8 +90,8 @@ class FineTuned(Finished):
         if summary["warning"]:
             yield f"\n{sentence(summary['warning'].partition(';')[0])}"
         yield ""
-        yield Facts([("model", summary["model"]), ("report", str(self.folder / "report.html"))])
         model = summary["model"]
+        yield Facts([("model", model), ("report", str(self.folder / "report.html"))])
         yield Hint(f"unmask predict {typed(model)} FILE", f'unmask.predict({model!r}, "FILE")')
 
 

@@ -49,9 +49,8 @@ log = logging.getLogger("unmask")
 SHOWN_VOCABULARY = 4096
 
 
-# What stands at a target in the place of a mask, with its mark and style: where there are no colours, marks tell.
-_RANDOM, _UNCHANGED = ("~", "bold yellow"), ("=", "bold green")
-_OTHERS = {"random": _RANDOM, "unchanged": _UNCHANGED}
+# What stands at a target, with its mark and style: where there are no colours, marks tell.
+_MASKED, _RANDOM, _UNCHANGED = ("", "bold red"), ("~", "bold yellow"), ("=", "bold green")
 
 
 class ShownMasks(Result):
@@ -68,15 +67,12 @@ class ShownMasks(Result):
             line: list[Styled | str] = [Styled(f"{strategy['name']:>12}  ", "dim")]
             targets = set(strategy["targets"])
             for place, (true, seen) in enumerate(zip(strategy["tokens"], strategy["input_tokens"], strict=True)):
-                mark, style = _UNCHANGED if seen == true else _RANDOM
-                if place not in targets:
-                    mark, style = "", ""
-                elif seen == self.mask_token:
-                    mark, style = "", "bold red"
-                line += [Styled(f"{mark}{seen}", style), " "]
+                mark, style = _MASKED if seen == self.mask_token else _UNCHANGED if seen == true else _RANDOM
+                line += [Styled(f"{mark}{seen}", style) if place in targets else seen, " "]
             yield tuple(line)
-        others = (Styled(f"{mark}{name}", style) for name, (mark, style) in _OTHERS.items())
-        yield "\n", Styled(self.mask_token, "bold red"), *(part for other in others for part in ("  ", other))
+        legend = ((self.mask_token, _MASKED), ("random", _RANDOM), ("unchanged", _UNCHANGED))
+        masked, unlike, same = (Styled(f"{mark}{name}", style) for name, (mark, style) in legend)
+        yield "\n", masked, "  ", unlike, "  ", same
         for name, why in self.left_out.items():
             yield Styled(f"{name:>12}  not shown: {why}", "dim")
 

@@ -109,9 +109,11 @@ OPTIONS = {  # of `unmask.pretrain` and `unmask.prepare`: the settings that they
     "old_data": "start.old_data",
 }
 
-# Who sets one of these fits the others to it: then `tiny` is what the rest of a training begins with, not `auto`.
-_SIZED_BY_HAND = ("model.", "training.steps", "training.tokens", "training.batch_tokens", "training.learning_rate",
-    "training.length_schedule", "training.optimizer", "training.schedule")  # fmt: skip
+# A size was measured with the other settings of these as they are: where one is set, nothing is chosen.
+_SIZED_BY_HAND = (
+    "model.", "training.steps", "training.tokens", "training.batch_tokens", "training.learning_rate",
+    "training.length_schedule", "training.optimizer", "training.schedule",
+)  # fmt: skip
 
 # Setting one of these replaces what excludes it.
 _REPLACES = {

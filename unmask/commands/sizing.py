@@ -10,26 +10,24 @@ A larger model learns more from a token and sees fewer of them. What each comes 
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import islice, pairwise
 from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from unmask.commands.recipe import Recipe, encoder_config, new_model
+from unmask.commands.recipe import Recipe, new_model
 from unmask.commands.run_data import PreparedData
 from unmask.core.results import duration
 from unmask.data.rows import RowStream
 from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings, rate_at
-from unmask.model.config import PARTS, EncoderConfig, default_intermediate_size
+from unmask.model.config import PARTS, default_intermediate_size
 from unmask.model.encoder import initialise
 from unmask.train.checkpoints import place_model
 from unmask.train.hardware import choose_device, works_on_its_own
 from unmask.train.settings import ObjectivesSettings
-from unmask.train.trainer import Trainer
+from unmask.train.trainer import Trainer, timed_steps
 
 # What is chosen: keys of a recipe.
 SETTINGS = (
@@ -117,14 +115,13 @@ def sizes_of(recipe: Recipe) -> dict[str, Any]:
 
 def choices(recipe: Recipe, data: PreparedData, speed: Speed, text: TextFigures, minutes: float) -> Iterator[Choice]:
     """All sizes, with what they come to in so many minutes."""
-    length, rate = recipe.training.sequence_length, mean_rate(recipe)
+    length, rate, seconds = recipe.training.sequence_length, mean_rate(recipe), _TRAINED * 60.0 * minutes
     for layers, width in SIZES:
-        config = encoder_config(with_sizes(recipe, sizes(layers, width, 4 * length)), data.tokenizer)
-        cost, batch_tokens = cost_of(config, length=length, rate=rate), 4096
+        cost = cost_of(layers, width, vocab_size=data.manifest.vocab_size, length=length, rate=rate)
+        batch_tokens = 4096
         for _ in range(3):  # larger steps see more tokens, and more tokens want larger steps
-            steps = max(1, int(_TRAINED * 60.0 * minutes / speed.step_seconds(cost, batch_tokens)))
-            batch_tokens = batch_tokens_for(steps * batch_tokens, length)
-        steps = max(1, int(_TRAINED * 60.0 * minutes / speed.step_seconds(cost, batch_tokens)))
+            batch_tokens = batch_tokens_for(speed.steps_in(seconds, cost, batch_tokens) * batch_tokens, length)
+        steps = speed.steps_in(seconds, cost, batch_tokens)
         loss = text.loss(block_parameters(layers, width), steps * batch_tokens)
         yield Choice(layers, width, batch_tokens, steps, loss)
 
@@ -211,12 +208,14 @@ class Speed(NamedTuple):
     def step_seconds(self, cost: Cost, positions: int) -> float:
         return self.of_operation * cost.operations * positions + self.of_parameter * cost.parameters
 
+    def steps_in(self, seconds: float, cost: Cost, positions: int) -> int:
+        return max(1, int(seconds / self.step_seconds(cost, positions)))
 
-def cost_of(config: EncoderConfig, *, length: int, rate: float) -> Cost:
+
+def cost_of(num_layers: int, hidden_size: int, *, vocab_size: int, length: int, rate: float) -> Cost:
     """Of rows of so many positions, a share of which is predicted."""
-    hidden, layers = config.hidden_size, config.num_layers
-    blocks, head = block_parameters(layers, hidden), hidden * (config.vocab_size + hidden)
-    attention = 12.0 * layers * hidden * length
+    blocks, head = block_parameters(num_layers, hidden_size), hidden_size * (vocab_size + hidden_size)
+    attention = 12.0 * num_layers * hidden_size * length
     return Cost(6.0 * (blocks + rate * head) + attention, blocks + head)
 
 
@@ -236,37 +235,24 @@ def measure_speed(recipe: Recipe, data: PreparedData) -> Speed:
     few = max(1, few * (32 if works_on_its_own(choose_device()) else 1) // length) * length
     positions, seconds = (few, 4 * few), []
     for number in positions:
-        trainer, cost = trial(recipe, data, *_TIMED_SIZE, number)
-        seconds.append(median(step_seconds(trainer, _TIMED_STEPS)))
+        times = timed_steps(trial(recipe, data, *_TIMED_SIZE, number), _TIMED_STEPS + 1)
+        seconds.append(median([each for each, _ in times][1:]))  # in the first step loops may be compiled
+    cost = cost_of(*_TIMED_SIZE, vocab_size=data.manifest.vocab_size, length=length, rate=mean_rate(recipe))
     return Speed.through(cost, positions, seconds)
 
 
 def compile_loops(recipe: Recipe, data: PreparedData) -> None:
     """Has numba compile the loops of a training, by a step of a small model, so that no budget by the clock pays."""
-    trainer, _ = trial(recipe, data, 1, HEAD_SIZE, recipe.training.sequence_length)
-    step_seconds(trainer, 0)
+    next(trial(recipe, data, 1, HEAD_SIZE, recipe.training.sequence_length).steps())
 
 
-def trial(
-    recipe: Recipe, data: PreparedData, num_layers: int, hidden_size: int, batch_tokens: int
-) -> tuple[Trainer, Cost]:
+def trial(recipe: Recipe, data: PreparedData, num_layers: int, hidden_size: int, batch_tokens: int) -> Trainer:
     """A training that is thrown away. Tokens are hidden at random: which ones makes no difference to the time."""
     recipe = with_sizes(recipe, sizes(num_layers, hidden_size, batch_tokens))
     settings = recipe.training.model_copy(update={"minutes": None, "tokens": None, "steps": _TIMED_STEPS + 1})
     model = new_model(recipe.model_copy(update={"objectives": ObjectivesSettings()}), data.tokenizer)
     initialise(model, seed=0, method="depth_scaled")
     place_model(model, settings)
-    rate = mean_rate(recipe)
-    masker = Masker(MaskingSettings.model_validate({"rate": rate}), data.tokenizer, seed=0)
+    masker = Masker(MaskingSettings.model_validate({"rate": mean_rate(recipe)}), data.tokenizer, seed=0)
     stream = RowStream(data.train, data.tokenizer, length=settings.sequence_length, seed=0)
-    cost = cost_of(model.config, length=settings.sequence_length, rate=rate)
-    return Trainer(model, stream, settings, masker=masker), cost
-
-
-def step_seconds(trainer: Trainer, num_steps: int) -> list[float]:
-    """Of some steps, but for the first, in which loops may be compiled."""
-    times = [time.monotonic()]
-    for report in islice(trainer.steps(), num_steps + 1):
-        report.figures.read()  # waits for a GPU
-        times.append(time.monotonic())
-    return [after - before for before, after in pairwise(times[1:])]
+    return Trainer(model, stream, settings, masker=masker)

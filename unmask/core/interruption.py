@@ -21,14 +21,15 @@ GOES_ON_WITH_RESUME = "the same command with --resume goes on from what was save
 
 
 class Interrupted(Exception):
-    """A signal asked to stop. Nothing is lost."""
+    """A signal asked to stop. Nothing is lost: `text` says what was done, `way_on` how to go on."""
 
-    def __init__(self, signum: int, text: str) -> None:
+    def __init__(self, signum: int, text: str, way_on: str = "") -> None:
         super().__init__(text)
-        self.signum, self.text = signum, text
+        self.signum, self.text, self.way_on = signum, text, way_on
 
     def __str__(self) -> str:
-        return self.text  # torch.fx writes the node that it was at into `args`
+        # Not of `args`: torch.fx writes the node that it was at into these.
+        return "; ".join(part for part in (self.text, self.way_on) if part)
 
 
 def interruption_in(error: BaseException | None) -> Interrupted | None:
@@ -135,7 +136,7 @@ class Interruption:
                 threading.Thread(target=self._again, args=(signum,), daemon=True).start()
                 return
             frame = frame.f_back
-        raise Interrupted(signum, f"stopped; {self.remark}")
+        raise Interrupted(signum, "stopped", self.remark)
 
     @contextmanager
     def patience(self) -> Iterator[None]:

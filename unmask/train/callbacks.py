@@ -166,9 +166,9 @@ class StopAtSignal(Callback):
         signum = max(int(signum) for (signum,) in group.all_gather([self._interruption.signum or 0]))
         if signum:
             way_on = f"go on with --out {typed(self._out)} --resume"
-            text = f"stopped and saved at step {report.step:,}; {way_on}" if group.is_main else ""
+            said = (f"stopped and saved at step {report.step:,}", way_on) if group.is_main else ("",)
             trainer.request_save()
-            trainer.request_stop(Interrupted(signum, text))
+            trainer.request_stop(Interrupted(signum, *said))
 
 
 class MetricsFile(Callback):

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any, NamedTuple
 
 import torch
@@ -227,6 +228,16 @@ class Trainer:
                 figures.read()
         finally:
             batches.close()
+
+
+def timed_steps(trainer: Trainer, num_steps: int) -> Iterator[tuple[float, int]]:
+    """Makes some steps: the seconds of each until the device is done, and its tokens."""
+    last = time.monotonic()
+    for report in islice(trainer.steps(), num_steps):
+        report.figures.read()  # waits for a GPU, which else would only have queued the step
+        now = time.monotonic()
+        yield now - last, report.tokens
+        last = now
 
 
 # ----------------------------------------

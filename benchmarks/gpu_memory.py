@@ -1,6 +1,6 @@
 """What the packaged recipes take of a GPU, by calculation.
 
-    python benchmarks/gpu_memory.py --table docs/pretraining.md
+    python benchmarks/gpu_memory.py --table docs/how-to/pretraining.md
 
 Nothing is measured. Memory is what `unmask.train.hardware` counts; tokens a second are the operations of products
 at a share of what a GPU's products are known to reach.

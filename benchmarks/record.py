@@ -3,10 +3,11 @@ r"""A speed record for masked language models: seconds of training until held-ou
     make record BOOKS=100_english_novels/corpus PAIRS=blimp/data
     python benchmarks/record.py BOOKS --pairs BLIMP [--track cpu] [--systems ours] [--seeds 0,1,2] [--minutes M] \
         [--batch-tokens N] [--learning-rate R] [--set section.key=value] [--out FOLDER] \
-        [--results docs/measured/record.jsonl] [--table docs/record.md]
+        [--results docs/measured/record.jsonl] [--table docs/explanation/record.md]
 
-The rules are those of docs/record.md. Systems are those of time_to_loss.py and `Trainer`, each a process of its own,
-several in turn. At twelve times of a run its model is saved as a folder of transformers, and that is measured, so that
+The rules are those of docs/explanation/record.md. Systems are those of time_to_loss.py and `Trainer`, each a process
+of its own, several in turn. At twelve times of a run its model is saved as a folder of transformers, and that is
+measured, so that
 vocabularies may differ. The table is that of all results.
 """
 
@@ -71,7 +72,7 @@ def check(folder: Path, pairs: Path) -> tuple[list[Path], list[Path]]:
     sentences = "".join(f"{pair.paradigm}\t{pair.good}\t{pair.bad}\n" for pair in read_pairs(pairs))
     for path, text, expected in ((folder, listing, BOOKS_SHA256), (pairs, sentences, PAIRS_SHA256)):
         if (sha256 := hashlib.sha256(text.encode()).hexdigest()) != expected:
-            sys.exit(f"{path} has other content (SHA-256 {sha256}) than the record's ({expected}); see docs/record.md")
+            sys.exit(f"{path} has other content (SHA-256 {sha256}) than the record's ({expected}); see its page")
     return [book for book in books if book.name not in HELD_OUT], [book for book in books if book.name in HELD_OUT]
 
 

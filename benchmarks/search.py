@@ -1,6 +1,6 @@
 """How fast vectors are searched, and in how much memory: ours, sentence-transformers and faiss.
 
-    python benchmarks/search.py [--vectors 100000,1000000] [--rounds 3] [--table docs/benchmarks.md]
+    python benchmarks/search.py [--vectors 100000,1000000] [--rounds 3] [--table docs/explanation/benchmarks.md]
 
 Vectors of 256 numbers of length 1, around a thousand centres, lie in a file. In each round every system searches it in
 turn, in a process of its own: 100 queries one at a time, then all of them at once, the ten nearest of each, after a

@@ -1,15 +1,17 @@
 r"""Should I pretrain at all? A task of technical prose, and the table of comparisons of a model's starts.
 
     python benchmarks/starts.py kinds cpp_docs_prose.txt.gz --out kinds
-    python benchmarks/starts.py table docs=runs/starts-docs sentiment=runs/starts-sentiment --table docs/results.md
+    python benchmarks/starts.py table docs=runs/starts-docs sentiment=runs/starts-sentiment \
+        --table docs/explanation/results.md
 
 `kinds` makes a task of Microsoft's documentation of C++, which has no labels of its own: is a page that of a class, of
 an error or of a warning, or one that shows how to do something? Its title says it, and a line of the page is to tell it
 without the title: the longest one of 40 to 300 letters. Pages are shared out by a hash of their title. `text.txt` is
 what to pretrain on: the documentation without the pages that are measured, whose titles would tell.
 
-`table` writes what `unmask compare --from` left in folders (docs/results.md has the commands): a row a start, with the
-task's error over seeds and what the start cost. It is made where the comparisons were, on the day that they ended.
+`table` writes what `unmask compare --from` left in folders (docs/explanation/results.md has the commands): a row a
+start, with the task's error over seeds and what the start cost. It is made where the comparisons were, on the day
+that they ended.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@ r"""What the masking strategies are worth: all of them, with the same steps and 
 
     make strategies
     python benchmarks/strategies.py NAME=TEXT... --tasks FOLDER [--jobs 2] [--results docs/measured/strategies.jsonl] \
-        [--table docs/masking.md] [--picture docs/pictures/strategies.svg]
+        [--table docs/explanation/masking.md] [--picture docs/pictures/strategies.svg]
 
 Each corpus is prepared once, with WordPiece, annotations of spaCy's small English pipeline and one lexicon. A cell is a
 strategy with a seed: the recipe `tiny` is trained for so many steps on the same rows from the same initial weights as

@@ -14,9 +14,9 @@ minute each, so that whatever the machine does beside falls on all of them, and 
     modernbert-muon   the same with torch's Muon for the matrices and AdamW for the rest
     ours              the recipe `tiny` with this budget
 
-Learning rate and positions a step (`SETTINGS`) are those of `--sweep` for two minutes (docs/benchmarks.md), in which
-every pair of `GRID` trains for the whole budget with the first seed; ours takes those of its recipe. A budget of
-another size may want others. What each run reached is appended to FILE.
+Learning rate and positions a step (`SETTINGS`) are those of `--sweep` for two minutes (docs/explanation/benchmarks.md),
+in which every pair of `GRID` trains for the whole budget with the first seed; ours takes those of its recipe. A budget
+of another size may want others. What each run reached is appended to FILE.
 """
 
 from __future__ import annotations

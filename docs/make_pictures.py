@@ -1,4 +1,4 @@
-"""Makes the pictures of docs/masking.md: what each strategy masks of one text, by the engine itself.
+"""Makes the pictures of docs/explanation/masking.md: what each strategy masks of one text, by the engine itself.
 
     python docs/make_pictures.py [--out docs/pictures] [--steps 300] [NAME ...]
 

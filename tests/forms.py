@@ -1,5 +1,5 @@
 """Forms of text and labels that are read, each a small file with what it holds: tests read them all, and the page
-docs/forms.md shows them. `python -m tests.forms` writes the page.
+docs/reference/forms.md shows them. `python -m tests.forms` writes the page.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from unmask.data.documents import Documents
 from unmask.tasks.files import Columns, read_labelled
 from unmask.tasks.kinds import task_named
 
-PAGE = Path(__file__).parents[1] / "docs" / "forms.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "forms.md"
 TEXT, PAIRS = "text", "pairs of an embedder"
 HEADINGS = {
     TEXT: "Text (`prepare`, `pretrain`, `embed`, `search`)",

@@ -1,4 +1,4 @@
-"""The tables of docs/settings.md, made from the reference. `python -m tests.settings_page` writes them."""
+"""The tables of docs/reference/settings.md, made from the reference. `python -m tests.settings_page` writes them."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import unmask
 
-PAGE = Path(__file__).parents[1] / "docs" / "settings.md"
+PAGE = Path(__file__).parents[1] / "docs" / "reference" / "settings.md"
 
 
 def tables() -> str:

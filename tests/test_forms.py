@@ -1,4 +1,4 @@
-"""Every form of files that docs/forms.md shows is read as the page says."""
+"""Every form of files that docs/reference/forms.md shows is read as the page says."""
 
 from __future__ import annotations
 

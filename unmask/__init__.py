@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if "OMP_WAIT_POLICY" not in os.environ:
     # Idle threads of OpenMP spin before they sleep, and keep a core meanwhile from torch, numba and other programs.
-    # It is read when torch and numba are loaded. Measured: docs/scaling.md.
+    # It is read when torch and numba are loaded. Measured: docs/how-to/scaling.md.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
 
 if TYPE_CHECKING:

@@ -31,7 +31,7 @@ def test_without_a_gpu_it_ends_with_a_line(tmp_path: Path) -> None:
 @pytest.mark.slow
 def test_every_stage_fills_its_tables(tmp_path: Path) -> None:
     page, text = tmp_path / "page.md", tmp_path / "text.txt"
-    shutil.copy(ROOT / "docs" / "benchmarks.md", page)
+    shutil.copy(ROOT / "docs" / "explanation" / "benchmarks.md", page)
     text.write_text(packaged_corpus().read_text(encoding="utf-8")[:200_000], encoding="utf-8")
     options = ("--dry", "--out", str(tmp_path / "out"), "--table", str(page), "--text", str(text))
     ended = run(*options)

@@ -13,13 +13,13 @@ from unmask.commands.recipe import load_recipe
 from unmask.train.hardware import USED, first_micro_tokens, fitting_positions, step_memory
 from unmask.train.settings import TrainingSettings
 
-PAGE = Path(__file__).parents[2] / "docs" / "pretraining.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "pretraining.md"
 
 
 def test_the_page_says_what_is_calculated() -> None:
     text = PAGE.read_text(encoding="utf-8")
     rows = text.split("<!-- gpu-memory -->\n")[1].split("\n<!-- end gpu-memory -->")[0]
-    assert rows == "\n".join(table()), "python benchmarks/gpu_memory.py --table docs/pretraining.md makes it anew"
+    assert rows == "\n".join(table()), "benchmarks/gpu_memory.py --table docs/how-to/pretraining.md makes it anew"
 
 
 def test_a_step_by_hand() -> None:

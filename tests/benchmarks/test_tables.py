@@ -1,4 +1,4 @@
-"""Tables of docs/benchmarks.md: what is replaced, and what stays."""
+"""Tables of docs/explanation/benchmarks.md: what is replaced, and what stays."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_a_table_replaces_what_stands_between_its_marks(script: types.ModuleType
 
 
 def test_every_table_of_the_page_is_made_by_a_script() -> None:
-    text = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "explanation" / "benchmarks.md").read_text(encoding="utf-8")
     marks = re.findall(r"<!-- (end )?([\w-]+) -->", text)
     names = [name for _, name in marks[::2]]
     assert marks == [mark for name in names for mark in (("", name), ("end ", name))], "none within another"

@@ -1,4 +1,4 @@
-"""docs/masking.md: its settings mask, its commands run, its figures are right, its pictures are drawn by the engine."""
+"""The page on masking: its settings mask, its commands run, its figures are right, the engine drew its pictures."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ DOCS = Path(__file__).parents[2] / "docs"
 PAGE = re.sub(  # without the table of strategies, whose script writes it
     r"<!-- strategies -->.*<!-- end strategies -->",
     "",
-    (DOCS / "masking.md").read_text(encoding="utf-8"),
+    (DOCS / "explanation" / "masking.md").read_text(encoding="utf-8"),
     flags=re.DOTALL,
 )
 FENCES = re.findall(r"^```(\w*)\n(.*?)^```$", PAGE, re.DOTALL | re.MULTILINE)
 SNIPPETS = [text for language, text in FENCES if language == "toml"]
-PICTURES = re.findall(r"!\[[^\]]+\]\((pictures/[^)]+)\)", PAGE)
+PICTURES = re.findall(r"!\[[^\]]+\]\(\.\./(pictures/[^)]+)\)", PAGE)
 
 
 @pytest.fixture(scope="module")
@@ -46,7 +46,7 @@ def drawing() -> Iterator[types.ModuleType]:
 def test_settings_mask_as_much_as_they_say(tokenizer: Tokenizer, snippet: str) -> None:
     values = tomllib.loads(snippet)
     assert list(values) == ["masking"]
-    settings = validated(MaskingSettings, values["masking"], where="docs/masking.md")
+    settings = validated(MaskingSettings, values["masking"], where="docs/explanation/masking.md")
     tables = tables_of(tokenizer)
     if getattr(settings.weights, "kind", None) == "informative":
         tables = Tables(tokenizer.vocab_size, informativeness_V=torch.rand(tokenizer.vocab_size))
@@ -98,7 +98,9 @@ def test_the_python_snippet_runs(run: unmask.Run, capsys: pytest.CaptureFixture[
 def test_pictures_are_whole_and_in_their_place(drawing: types.ModuleType) -> None:
     assert {Path(name).stem for name in PICTURES} == set(drawing.all_settings())
     shown = {
-        name for page in DOCS.glob("*.md") for name in re.findall(r"\]\(pictures/([^)]+)\)", page.read_text("utf-8"))
+        name
+        for page in DOCS.rglob("*.md")
+        for name in re.findall(r"\]\(\.\./pictures/([^)]+)\)", page.read_text("utf-8"))
     }
     assert {path.name for path in (DOCS / "pictures").iterdir()} == shown
 

@@ -32,7 +32,8 @@ from unmask.tasks.task import FinetuneSettings
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))}
+DOCS = ROOT / "docs"
+PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))}
 GUIDES = ("README", "finetuning", "installing", "limits", "measuring", "pretraining", "search", "trainer", "using")
 WNUT = ("wnut17train", "emerging.dev", "emerging.test")
 ORDER = (
@@ -49,7 +50,7 @@ SMALLER = {
 
 
 def write_story_files(folder: Path, text: str) -> None:
-    """Small files in the places of those that "The whole way" (docs/results.md) reads."""
+    """Small files in the places of those that "The whole way" (docs/explanation/results.md) reads."""
     lines = [line for line in text.splitlines() if line]
     texts = ("novels/novels.train.txt.gz", "novels/novels.valid.txt.gz", "cpp_docs/cpp_docs_prose.txt.gz")
     sentiment = "".join(f"{line}\t{len(line) % 2}\n" for line in lines[:60])
@@ -72,7 +73,8 @@ def write_story_files(folder: Path, text: str) -> None:
 
 def guides() -> str:
     """The pages that say how to do something, one after the other, and the commands of "The whole way"."""
-    story = PAGES[ROOT / "docs" / "results.md"].partition("## The whole way\n")[2].partition("<!-- story -->")[0]
+    results = PAGES[DOCS / "explanation" / "results.md"]
+    story = results.partition("## The whole way\n")[2].partition("<!-- story -->")[0]
     return "\n".join([*(text for path, text in PAGES.items() if path.stem in GUIDES), story])
 
 
@@ -179,7 +181,7 @@ def test_every_page_is_found_from_the_readme() -> None:
     assert set(PAGES) - linked == {ROOT / "README.md"}
 
 
-EXTENDING = PAGES[ROOT / "docs" / "extending.md"]
+EXTENDING = PAGES[DOCS / "how-to" / "extending.md"]
 
 
 def example(heading: str) -> dict[str, Any]:

@@ -71,7 +71,7 @@ def test_the_readme_runs(
 def test_graphs_run_without_unmask_as_the_page_shows(
     run: unmask.Run, onnx_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "using.md").read_text(encoding="utf-8")
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "using.md").read_text(encoding="utf-8")
     [snippet] = [each for each in re.findall(r"```python\n(.*?)```", page, re.DOTALL) if "import onnxruntime" in each]
     assert not re.search("import (unmask|torch|transformers)", snippet)
     (tmp_path / "runs" / "mine").mkdir(parents=True)

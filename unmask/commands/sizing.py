@@ -4,7 +4,8 @@
                        ->  the loss that each is expected to end at  ->  the lowest one
 
 A larger model learns more from a token and sees fewer of them. What each comes to is a scaling law, whose numbers
-`benchmarks/dial.py` fits to trainings with the recipe `tiny` at other sizes; docs/benchmarks.md says how far off it is.
+`benchmarks/dial.py` fits to trainings with the recipe `tiny` at other sizes; docs/explanation/benchmarks.md says how
+far off it is.
 """
 
 from __future__ import annotations

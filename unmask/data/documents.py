@@ -70,7 +70,7 @@ class Document:
 
 
 # To read another kind of file, give its suffix a name in `sources.SUFFIXES` and that name a reader here, which yields
-# a `LinePart` for each line, or parts of long ones. See docs/extending.md.
+# a `LinePart` for each line, or parts of long ones. See docs/how-to/extending.md.
 Reader = Callable[[Source, BadInput, Fields | None], Iterator[LinePart]]
 READERS: dict[str, Reader] = {
     "text": lambda source, bad, _: read_lines(source.path, bad, source.stretch),

@@ -275,7 +275,7 @@ class MaskingSettings(Settings):
     """What is masked, how much of it, and what stands there instead."""
 
     strategy: Strategy | None = None
-    """Shorthand for units and weights (docs/masking.md). Unset: these are given, or are those of `random`."""
+    """Shorthand for units and weights. Unset: these are given, or are those of `random`."""
     units: AnyUnits = TokenUnits()
     """How a row is partitioned into what is masked together."""
     weights: AnyWeights = UniformWeights()

@@ -16,8 +16,8 @@ That is the delete-one jackknife, written out. The long documents of a text are 
 than the documents: they are those of a sum of squares with the same mean and variance (Satterthwaite), computed as if
 documents' own ratios varied alike. With equal documents they are one less than the documents.
 
-How often the intervals hold the true ratio was simulated (`tests/measure/test_coverage.py`, docs/measuring.md): in 92
-to 99 of 100 cases with 8 to 50 documents, where normal intervals on the usual error do in 80 to 94; in about 90 where
+How often the intervals hold the true ratio was simulated (`tests/measure/test_coverage.py`): in 92 to 99 of
+100 cases with 8 to 50 documents, where normal intervals on the usual error do in 80 to 94; in about 90 where
 the long documents are the hard ones and effects are skewed too.
 
 Source: Bell and McCaffrey 2002 (Bias reduction in standard errors for linear regression with multi-stage samples) for
@@ -284,8 +284,8 @@ class Ratio:
 #
 # The differences are taken for symmetric, as they are where runs have the same distribution, however skewed it is.
 # Where one recipe's runs have a long tail while the other's hardly vary, more of 100 comparisons show a difference
-# (docs/measuring.md); the verdict says so where the deviations are more than `UNLIKE` times apart. A rule by signs
-# would not help, since all the differences seen have the same one.
+# (docs/how-to/measuring.md); the verdict says so where the deviations are more than `UNLIKE` times apart. A rule by
+# signs would not help, since all the differences seen have the same one.
 #
 # A run that failed has no figure. Two recipes are compared by the seeds for which both have one, and the verdict says
 # how many are missing: what is left may be the luckier part of a recipe that often fails.

@@ -386,7 +386,7 @@ def with_task_head(
     # The head is drawn as transformers' classes of the layout do it: ModernBERT's classifier with a standard deviation
     # of hidden_size^-1/2, cut at two of them, so that that of its logits is about 1; the others' with
     # `initializer_range`, and so is the layer before them. With 0.02 in place of the former, logits are near 0, and
-    # much of a short fine-tuning goes into making them larger (docs/experiments.md).
+    # much of a short fine-tuning goes into making them larger (docs/explanation/experiments.md).
     generator = torch.Generator().manual_seed(mix_ints(seed, _NEW_HEAD))
     for module in new_head.modules():
         if isinstance(module, Linear) and config.parts.wide_classifier:

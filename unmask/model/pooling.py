@@ -1,7 +1,7 @@
 """Pooling: how the hidden states of a text's tokens become one vector, and the files that say so.
 
 A pooling is a function and a row in `POOLINGS`. `embed`, search, the embedder, sentence-transformers' files and ONNX
-graphs read that table (docs/extending.md).
+graphs read that table (docs/how-to/extending.md).
 
 numpy and torch are imported where they run, so that the command line can offer the names at once.
 

@@ -166,7 +166,7 @@ def join_group() -> Group:
             if not {"MASTER_ADDR", "MASTER_PORT"} <= set(environment):
                 raise GroupError(
                     f"srun started {num_tasks} tasks, but nothing says where they meet; start torchrun once a machine, "
-                    "or set MASTER_ADDR to the first machine and MASTER_PORT to a free port (docs/scaling.md)"
+                    "or set MASTER_ADDR to the first machine and MASTER_PORT to a free port (docs/how-to/scaling.md)"
                 )
             names = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_STEP_NUM_TASKS"}
             environment |= {name: environment[key] for name, key in names.items()}

@@ -6,7 +6,7 @@ Texts of mixed length are packed into rows, as in training, so that hardly anyth
 
 Short texts share short rows and long ones long rows, since attention costs the square of a row. On paragraphs of novels
 this is a tenth faster than batches of texts sorted by length and padded, since all batches have one of a few shapes
-(docs/benchmarks.md). A network that does not keep the texts of a row apart gets rows of one text each.
+(docs/explanation/benchmarks.md). A network that does not keep the texts of a row apart gets rows of one text each.
 
 Shape suffixes: B = rows of a batch, S = positions, T = B x S in a line, E = texts of a batch, D = what the encoder
 makes of a position, N = places, V = vocabulary.

@@ -162,7 +162,7 @@ class TrainingSettings(Settings):
     """Peak of the learning rate (of the matrices, with Muon)."""
     schedule: Schedule = LinearDecay(kind="linear")
     """How the learning rate rises and falls. A rate that stays high for long ends at a higher loss
-    (docs/experiments.md; Bergsma et al. 2025)."""
+    (docs/explanation/experiments.md; Bergsma et al. 2025)."""
     weight_decay: float = Field(default=0.1, ge=0.0)
     """Decoupled weight decay, on matrices and the embedding."""
     clip_norm: float = Field(default=1.0, gt=0.0, allow_inf_nan=True)
@@ -288,7 +288,7 @@ class RetroMAESettings(Settings):
     them, so that there is nothing but the vector."""
     prediction_rate: float = Field(default=0.5, gt=0.0, le=1.0)
     """Share of the tokens that are rebuilt, drawn anew in each epoch. The prediction head costs as much for each as for
-    a masked token, which in small models is most of a step (docs/pretraining.md). Tokens of a text say much the same of
+    a masked token, which in small models is most of a step. Tokens of a text say much the same of
     its vector, so time is better spent on more texts; that was not measured."""
     vector: Literal["mean", "first"] = "mean"
     """What becomes of a text's last hidden states: their `mean`, which is what `unmask embedder` trains and `unmask

@@ -1,6 +1,7 @@
 # make demo   install, pretrain on the packaged text for two minutes, show the result
 # make test   install with the test extras and run the tests, but for the slow ones: some minutes
 # make test-all   all of the tests: kills, every command of the pages, graphs, networks of others, real text
+# make docs   the pages as a site, in build/site, with the reference: to be read without a server or a network
 # make check  what CI runs: format, lint, types, all tests
 # make bench TEXT=FILE   throughput of training and masking against transformers; half an hour, alone on the machine
 # make bench-rest TEXT=FILE   preparation, inference, search, training at 12x768; alone on the machine
@@ -22,7 +23,7 @@ BIN := $(VENV)/bin
 endif
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: demo test test-all lint types check bench bench-rest bench-long record release-check strategies fuzz torture gpu gpu-wheels clean
+.PHONY: demo docs test test-all lint types check bench bench-rest bench-long record release-check strategies fuzz torture gpu gpu-wheels clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -48,6 +49,10 @@ test: $(VENV)/.dev
 
 test-all: $(VENV)/.dev
 	$(PYTEST)
+
+docs: $(VENV)/.dev
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
+	@echo build/site/index.html
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .

@@ -92,14 +92,13 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
 
     It begins with the recipe's own numbers, as far as they lie in what is searched. A trial that diverges or does not
     fit into memory counts as made; one that was interrupted is made again. With a budget of steps, one process alone
-    suggests the same numbers again.
+    suggests the same numbers again. Parameters that are not listed are those of `compare`.
 
     Args:
         recipe: Name of a recipe, a .toml file, or a masking strategy, on top of `base`.
         trials: Runs, those of other processes on the same folder included.
         search: Range (KEY=LOW..HIGH) or choice (KEY=A,B,...) of a number. By default learning rate, tokens a step,
             layers and mask rate.
-        data, out, minutes, steps, base, rates, settings, reporter: As for `compare`.
 
     Raises:
         UnmaskError: As for `compare`; or no trial succeeded, or Optuna is missing.

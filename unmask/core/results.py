@@ -21,7 +21,7 @@ from difflib import get_close_matches
 from html import escape
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, NamedTuple, Protocol, Self, TypedDict
 
 from unmask.core.errors import RunError
 from unmask.core.files import read_object
@@ -239,6 +239,39 @@ def documents(summary: Mapping[str, Any]) -> str:
 
 def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
+
+
+# Predictions in a text, which stands as it was written: what a model makes of tokens that were hidden in it.
+
+
+class HiddenToken(TypedDict):
+    begin: int  # the characters that it covers
+    end: int
+    target: int  # its id
+    guesses: list[tuple[str, float]]  # what the model finds likeliest, with the probabilities
+    probability: float  # of the right one
+    right: bool  # whether the first guess is
+
+
+class ShownText(TypedDict):
+    text: str
+    hidden: list[HiddenToken]
+
+
+def parts_of(shown: ShownText) -> Iterator[tuple[str, HiddenToken | None]]:
+    """The text in parts, some of which are hidden tokens."""
+    text, end = shown["text"], 0
+    for token in shown["hidden"]:
+        yield text[end : token["begin"]], None
+        end = token["end"]
+        yield legible(text[token["begin"] : end]), token
+    yield text[end:], None
+
+
+class FillExample(NamedTuple):
+    prompt: str  # with a mask
+    guess: str  # what the model likeliest puts there, and it is right
+    probability: float
 
 
 # How far work has come: one value, whatever the work is, and one kind of callback that takes it.

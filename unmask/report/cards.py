@@ -11,10 +11,10 @@ from typing import Any
 import tomli_w
 
 from unmask.core.files import write_atomically
-from unmask.core.results import documents, margin, over, sentence
+from unmask.core.results import FillExample, documents, margin, over, sentence
 from unmask.data.data_folder import Manifest
 from unmask.model.card_head import CARD, CardSettings, Origin, card_head, encodable, name_of_folder
-from unmask.report.pages import RECALL_HEADS, TEMPLATES, defined, recall_rows
+from unmask.report.pages import RECALL_HEADS, TEMPLATES, defined, in_millions, recall_rows
 from unmask.tasks.task import FinetuneSettings, Task
 
 # Parts of cards in Markdown, whatever a user's files and labels are called: names, tables, settings.
@@ -70,9 +70,11 @@ def write_card(
     manifest: Manifest,
     summary: Mapping[str, Any],
     mask_token: str,
+    example: FillExample | None = None,
     remark: str | None = None,
 ) -> None:
-    """Writes the card of a pretrained model, with what the reader must know of the result as a remark, if anything.
+    """Writes the card of a pretrained model, with what the reader must know of the result as a remark, if anything, and
+    an example of held-out text that the model predicts right.
 
     `recipe` holds settings by section. Licence and language are those of its section `card`: only the user knows them.
     """
@@ -102,12 +104,15 @@ def write_card(
     for name, text in (("new", "the data above"), ("old", "the model's own domain")):
         if (measured := domains.get(name)) is not None:
             rows.append([f"held-out text of {text}", *(_bits(measured[when]) for when in ("before", "after"))])
-    size = summary["num_parameters"]
     card = TEMPLATES.get_template("card.md").render(
         head=head,
         layout=recipe["model"]["layout"],
-        size=f"{size / 1e6:.1f}M" if size >= 1e6 else f"{size:,}",
-        mask_token=json.dumps(mask_token, ensure_ascii=False),  # strings of JSON are strings of Python
+        size=in_millions(summary["num_parameters"]),
+        # Strings of JSON are strings of Python.
+        prompt=json.dumps(mask_token if example is None else example.prompt, ensure_ascii=False),
+        guess=None
+        if example is None
+        else f"{json.dumps(example.guess, ensure_ascii=False)} ({example.probability:.0%})",
         place=PLACE,
         start=start,
         called=None if origin is None else called(origin),
@@ -207,6 +212,7 @@ def write_task_card(
     values = {**settings.model_dump(exclude={"card", "columns"}), "learning_rate": summary["learning_rate"]}
     card = TEMPLATES.get_template("task_card.md").render(
         head=head,
+        size=in_millions(summary["num_parameters"]),
         task=task,
         place=PLACE,
         called=called(origin),
@@ -279,6 +285,7 @@ def write_embedder_card(
     )
     text = TEMPLATES.get_template("embedder_card.md").render(
         head=head,
+        size=in_millions(summary["num_parameters"]),
         place=PLACE,
         called=called(origin),
         has_base=bool(origin.base_models),

@@ -18,10 +18,22 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from unmask.core.files import write_atomically
-from unmask.core.results import NORMAL, Sheet, Shown, as_html, documents, margin, over, sentence
+from unmask.core.results import (
+    NORMAL,
+    Sheet,
+    Shown,
+    ShownText,
+    as_html,
+    documents,
+    margin,
+    over,
+    parts_of,
+    sentence,
+)
 from unmask.data.data_folder import Manifest
 from unmask.report.plots import HELD, INK, SOFT, TRAIN, Curve, Metrics, new_figure, plot_lines, to_svg, training_curves
 
+MOST_TEXTS = 8  # of held-out text, with predictions
 TEMPLATES = Environment(
     loader=PackageLoader("unmask.report"),
     autoescape=select_autoescape(["html"]),
@@ -43,7 +55,8 @@ def as_markup(*svg: str) -> list[Markup]:
 
 
 def in_millions(number: int) -> str:
-    return f"{number / 1e6:.1f}M" if number >= 100_000 else f"{number:,}"
+    """`3.1M`, or the number itself where that would be rounded to little."""
+    return f"{number / 1e6:.1f}M" if number >= 1_000_000 else f"{number:,}"
 
 
 def write_report(  # noqa: PLR0913  (what a page is made of)
@@ -54,16 +67,15 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
     manifest: Manifest,
     summary: Mapping[str, Any],
     metrics: Metrics,
-    before: Sequence[Sequence[Any]],
-    after: Sequence[Sequence[Any]],
+    before: Sequence[ShownText],
+    after: Sequence[ShownText],
     remark: str | None = None,
 ) -> None:
     """Writes the page of a pretraining, of its recipe by section and its summary as in summary.json.
 
     Args:
         usual: The recipe that this one is compared with.
-        before, after: Held-out lines with the predictions of the untrained and of the trained model: tokens with
-            `token`, `space_before`, `predicted` and `probability`.
+        before, after: Held-out texts with the predictions of the untrained and of the trained model.
         remark: What the reader must know of the result, if anything.
     """
     measured = documents(summary)
@@ -114,7 +126,7 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
         domain_columns=[title for _, title, _ in _COLUMNS],
         domains=dict(domains),
         plots=as_markup(*training_curves(metrics, summary["unigram_entropy"])),
-        lines=list(zip(before, after, strict=True)),
+        texts=[(list(parts_of(old)), list(parts_of(new))) for old, new in zip(before, after, strict=True)][:MOST_TEXTS],
         manifest=manifest,
         skipped=", ".join(f"{number:,} {reason}" for reason, number in manifest.skipped.items()) or "nothing",
         near=manifest.near_duplicates,

@@ -15,7 +15,7 @@ from unmask.core.results import FillExample, documents, margin, over, sentence
 from unmask.data.data_folder import Manifest
 from unmask.model.card_head import CARD, CardSettings, Origin, card_head, encodable, name_of_folder
 from unmask.report.pages import RECALL_HEADS, TEMPLATES, defined, in_millions, recall_rows
-from unmask.tasks.task import FinetuneSettings, Task
+from unmask.tasks.task import FinetuneSettings, Judged, Task
 
 # Parts of cards in Markdown, whatever a user's files and labels are called: names, tables, settings.
 
@@ -164,13 +164,14 @@ _SHOWN_NAMES = {
 }
 
 
-def write_task_card(
+def write_task_card(  # noqa: PLR0913  (what a card is made of)
     folder: Path,
     *,
     task: Task,
     summary: Mapping[str, Any],
     settings: FinetuneSettings,
     files: Mapping[str, str],
+    judged: Sequence[Judged],
     classes: Mapping[str, int],
     max_length: int,
     origin: Origin,
@@ -180,6 +181,7 @@ def write_task_card(
     Args:
         summary: As in summary.json.
         files: Names of the files: train, validation and perhaps test.
+        judged: Predictions of the validation file; examples are some that are right.
         classes: How many examples of the training file have each class or tag; empty where there are none.
         max_length: Longest input in tokens, special tokens included.
         origin: What the model was before.
@@ -198,8 +200,13 @@ def write_task_card(
             if (metrics := summary.get(key))
         ],
     )
+    otherwise = [("One text.", "The other."), ("Another.", "")]
+    if task.pipeline == "token-classification":
+        otherwise = [("A sentence with words.", "")]
+    examples = [*(each.texts for each in _examples(judged)), *otherwise][:2]
+    texts = [[json.dumps(text, ensure_ascii=False) for text in each] for each in examples]  # strings of Python
     counts = ("records", "inputs", "truncated", "split")
-    examples = [
+    rows = [
         [f"{part}: {as_code(files[part])}", *(f"{numbers[key]:,}" for key in counts)]
         for part, numbers in summary["examples"].items()
     ]
@@ -220,9 +227,10 @@ def write_task_card(
         has_base=bool(origin.base_models),
         summary=summary,
         own=own,
+        texts=texts,
         column=as_code(columns["label"]) if "label" in columns else None,
         of_entities="entity_f1" in summary["metrics"],
-        data=table(["file", "examples", "inputs", "cut at the end", "seen in parts"], examples),
+        data=table(["file", "examples", "inputs", "cut at the end", "seen in parts"], rows),
         classes=table([unit, "times"], class_rows) + more if classes else None,
         figures=_figures_of_task(summary, files),
         metric=_shown_name(summary["metric"]),
@@ -232,6 +240,20 @@ def write_task_card(
         settings=toml({"finetune": values | ({"columns": columns} if columns else {})}),
     )
     write_atomically(folder / CARD, card)
+
+
+EXAMPLE_CHARS = 160
+
+
+def _examples(judged: Sequence[Judged]) -> list[Judged]:
+    """Short texts of which everything is predicted right, the surest first: one of each class, then others."""
+    wrong = {each.texts for each in judged if each.right != each.predicted}
+    right = [each for each in judged if each.texts not in wrong and sum(map(len, each.texts)) <= EXAMPLE_CHARS]
+    right.sort(key=lambda each: (each.right == "O", -each.probability))  # entities before words outside of them
+    first_of_class: dict[str, Judged] = {}
+    for each in right:
+        first_of_class.setdefault(each.right, each)
+    return list({each.texts: each for each in [*first_of_class.values(), *right]}.values())
 
 
 def _shown_name(metric: str) -> str:

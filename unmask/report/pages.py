@@ -32,6 +32,7 @@ from unmask.core.results import (
 )
 from unmask.data.data_folder import Manifest
 from unmask.report.plots import HELD, INK, SOFT, TRAIN, Curve, Metrics, new_figure, plot_lines, to_svg, training_curves
+from unmask.tasks.task import Judged
 
 MOST_TEXTS = 8  # of held-out text, with predictions
 TEMPLATES = Environment(
@@ -230,10 +231,12 @@ def write_finetune_report(
     settings: Mapping[str, Any],
     history: Metrics,
     classes: tuple[Sequence[str], Sequence[str]],
+    judged: Sequence[Judged],
     files: Mapping[str, str],
 ) -> None:
     """Writes the page of a fine-tuning. `history` are the lines of metrics.jsonl, `classes` the right and the predicted
-    ones of the validation file (empty where the task has none), `files` their names by what they are for."""
+    ones of the validation file and `judged` its predictions one by one (both empty where the task has none), `files`
+    their names by what they are for."""
     right, predicted = classes
     rows = []
     if right:
@@ -276,9 +279,29 @@ def write_finetune_report(
         ),
         confusion=as_markup(confusion_plot(right, predicted)) if right else None,
         classes=rows,
+        worst=worst_of(judged),
         settings=flat(settings).items(),
     )
     write_atomically(path, page)
+
+
+MOST_WORST, WORST_CHARS = 10, 300
+
+
+def worst_of(judged: Sequence[Judged]) -> list[tuple[Judged, list[tuple[str, str, str]]]]:
+    """The wrong predictions that the model is surest of, each with its texts: what is before the judged part, the part,
+    and what is behind it. Long texts are cut."""
+    wrong = sorted((each for each in judged if each.right != each.predicted), key=lambda each: -each.probability)
+
+    def parts(text: str, begin: int, end: int) -> tuple[str, str, str]:
+        first, last = max(begin - WORST_CHARS // 2, 0), max(begin - WORST_CHARS // 2, 0) + WORST_CHARS
+        before, behind = "…" if first else "", "…" if last < len(text) else ""
+        return f"{before}{text[first:begin]}", text[begin:end], f"{text[end:last]}{behind}"
+
+    return [
+        (each, [parts(text, *(each.place if n == 0 else (0, 0))) for n, text in enumerate(each.texts)])
+        for each in wrong[:MOST_WORST]
+    ]
 
 
 def defined(value: float | None) -> str:

@@ -143,6 +143,9 @@ def test_what_a_training_leaves(made: unmask.Embedder) -> None:
     assert unmask.verify(made.folder / "model").passed
     card = (made.folder / "model" / "README.md").read_text()
     assert all(text in card for text in ("library_name: sentence-transformers", "license: mit", "truncate_dim=16"))
+    page = (made.folder / "report.html").read_text()
+    assert page.count(" ✓</td>") == 5, "of each held-out text that is shown"
+    assert "the king" in page
 
 
 def test_a_finished_one_changes_its_card(made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:

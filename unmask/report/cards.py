@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import tomli_w
@@ -14,7 +15,7 @@ from unmask.core.files import write_atomically
 from unmask.core.results import FillExample, documents, margin, over, sentence
 from unmask.data.data_folder import Manifest
 from unmask.model.card_head import CARD, CardSettings, Origin, card_head, encodable, name_of_folder
-from unmask.report.pages import RECALL_HEADS, TEMPLATES, defined, in_millions, recall_rows
+from unmask.report.pages import RECALL_HEADS, TEMPLATES, EmbedderExamples, defined, in_millions, recall_rows
 from unmask.tasks.task import FinetuneSettings, Judged, Task
 
 # Parts of cards in Markdown, whatever a user's files and labels are called: names, tables, settings.
@@ -285,6 +286,16 @@ def _figures_of_task(summary: Mapping[str, Any], files: Mapping[str, str]) -> st
     return table(heads, rows)
 
 
+def _near_texts(examples: EmbedderExamples) -> list[str]:
+    """A text, one that belongs to it, and one that does not, where there are such; cut to their beginnings."""
+    for query, hits in examples.queries:
+        right = [text for rank, text, _, is_right in hits if is_right and rank == 1]
+        wrong = [text for _, text, _, is_right in hits if not is_right]
+        if right and wrong:
+            return [shorten(text, EXAMPLE_CHARS // 2, placeholder="") for text in (query, *right, wrong[-1])]
+    return ["one text", "another"]
+
+
 def write_embedder_card(
     folder: Path,
     *,
@@ -293,6 +304,7 @@ def write_embedder_card(
     card: CardSettings,
     files: Sequence[str],
     origin: Origin,
+    examples: EmbedderExamples,
 ) -> None:
     """Writes the card of an embedding model; `card` is what only the user knows, `files` what it learned from."""
     sparse = summary["sparse"]
@@ -313,6 +325,7 @@ def write_embedder_card(
         has_base=bool(origin.base_models),
         summary=summary,
         files=", ".join(map(as_code, files)),
+        texts=[json.dumps(text, ensure_ascii=False) for text in _near_texts(examples)],  # strings of Python
         figures=table(RECALL_HEADS, recall_rows(summary)) if summary["after"] is not None else None,
         settings=toml({"embedder": settings}),
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -344,8 +344,23 @@ def confusion_plot(right: Sequence[str], predicted: Sequence[str]) -> str:
 RECALL_HEADS = ("held-out pairs", "number", "recall@1 before", "after", "recall@10 before", "after")
 
 
+class EmbedderExamples(NamedTuple):
+    """What an embedder makes of some texts."""
+
+    pairs: list[tuple[str, str, float]]  # of the training: two texts and their similarity
+    # Held-out texts, each with those nearest to it: rank, text, similarity, and whether it is the right one, which is
+    # always among them.
+    queries: list[tuple[str, list[tuple[int, str, float, bool]]]]
+    searched: int  # among how many texts they are
+
+
 def write_embedder_report(
-    path: Path, *, summary: Mapping[str, Any], settings: Mapping[str, Any], metrics: Metrics
+    path: Path,
+    *,
+    summary: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    metrics: Metrics,
+    examples: EmbedderExamples,
 ) -> None:
     headline = []
     before, after = summary["before"], summary["after"]
@@ -373,6 +388,7 @@ def write_embedder_report(
         headline=headline,
         heads=RECALL_HEADS,
         rows=recall_rows(summary),
+        examples=examples,
         plots=as_markup(
             plot_lines(recalls, "steps", "recall@10 of held-out pairs"),
             plot_lines([loss], "steps", "loss, nats per pair"),

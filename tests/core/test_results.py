@@ -54,7 +54,7 @@ def test_it_reads_as_a_table_in_a_terminal_and_in_a_notebook() -> None:
     assert "<caption>the week</caption>" in page
     assert "<td style='text-align: right'>12.5</td>" in page
     assert "&lt;b&gt;" in page
-    assert page.endswith("<p>mean 9.8</p>")
+    assert page.endswith("mean 9.8</span></p>")
 
 
 def test_facts_are_lines_or_rows() -> None:

@@ -190,25 +190,40 @@ def as_text(shown: Shown) -> str:
     return "\n".join([*([shown.title] if shown.title else []), *aligned])
 
 
+# Styles of a terminal on a page; colours let a light or a dark ground through.
+_CSS = {
+    "red": "background: rgba(222, 72, 48, .3)",
+    "yellow": "background: rgba(232, 170, 0, .3)",
+    "green": "background: rgba(40, 160, 80, .3)",
+    "dim": "opacity: .7",
+}
+
+
+def _html_of(part: Styled | str) -> str:
+    words = part.style.split() if isinstance(part, Styled) else []
+    css = "; ".join(_CSS[word] for word in words if word in _CSS)
+    text = f"<span style='{css}'>{escape(str(part))}</span>" if css else escape(str(part))
+    return f"<b>{text}</b>" if "bold" in words else text
+
+
 def as_html(shown: Shown) -> str:
-    """A sheet as a table, or a line as a paragraph, with what is styled of it in bold."""
+    """A sheet as a table, or a line as a paragraph."""
     if isinstance(shown, tuple):
-        parts = (f"<b>{escape(str(part))}</b>" if getattr(part, "style", "") else escape(str(part)) for part in shown)
-        return f"<p>{''.join(parts)}</p>"
+        return f"<p>{''.join(map(_html_of, shown))}</p>"
     if isinstance(shown, Hint):
         return f"<p>Try it: <code>{escape(shown.python)}</code></p>"
     if isinstance(shown, Facts):
         shown = Sheet(("", ""), shown.rows)
     if not isinstance(shown, Sheet):
-        return f"<p>{escape(str(shown))}</p>"
+        return f"<p>{_html_of(shown)}</p>"
 
     title = f"<caption>{escape(shown.title)}</caption>" if shown.title else ""
-    rows = []
-    for tag, cells in (*([("th", shown.columns)] if any(shown.columns) else []), *(("td", row) for row in shown.rows)):
+    heads, rows = [head.removeprefix(">") for head in shown.columns], []
+    for tag, cells in (*([("th", heads)] if any(heads) else []), *(("td", row) for row in shown.rows)):
         line = []
         for cell, head in zip(cells, shown.columns, strict=True):
             side = "right" if head.startswith(">") else "left"
-            line.append(f"<{tag} style='text-align: {side}'>{escape(str(cell).removeprefix('>'))}</{tag}>")
+            line.append(f"<{tag} style='text-align: {side}'>{_html_of(cell)}</{tag}>")
         rows.append(f"<tr>{''.join(line)}</tr>")
     return f"<table>{title}{''.join(rows)}</table>"
 

@@ -138,6 +138,7 @@ def test_what_a_training_leaves(made: unmask.Embedder) -> None:
     assert evaluations[-1]["kinds"] == made.after["kinds"]
     assert made.recall_at_10.keys() == made.before["kinds"].keys() == {"crops", "titles", "neighbours"}
     assert made.data["too_short"] == 0
+    assert {*made.summary} == {*unmask.Embedder.__annotations__, "model"}, "declared for type checkers"
     assert made.summary == json.loads((made.folder / "summary.json").read_text())
     assert len(made.model.fill("the [MASK] sees", top_k=2).masks[0]) == 2
     assert unmask.verify(made.folder / "model").passed

@@ -102,7 +102,8 @@ def test_classes(encoder: Path, tmp_path: Path, main: Main) -> None:
     summary = result.summary
     assert summary == json.loads((out / "summary.json").read_text())
     assert summary["metrics"]["accuracy"] == 1.0
-    assert summary["test_metrics"] == summary["metrics"]
+    assert summary["test_metrics"] == summary["metrics"] == result.metrics
+    assert {*summary, "interval", "test_interval"} == {*unmask.FineTuned.__annotations__, "model"}, "as declared"
     assert summary["labels"] == ["garden", "sea"]
     assert [run["seed"] for run in summary["seeds"]] == [0, 1]
     assert "interval" not in summary, "that of several seeds is over these"

@@ -42,6 +42,7 @@ def test_a_misspelt_figure_of_a_folder_names_the_nearest() -> None:
     finished = Finished(Path("runs/a"), {"validation_loss": 3.5, "steps": 10})
     assert finished.validation_loss == pickle.loads(pickle.dumps(finished)).validation_loss == 3.5
     assert {"validation_loss", "folder", "to_dict"} <= set(dir(finished))
+    assert finished.to_dict() == {**finished} == finished.summary
     for misspelt, nearest in (("validation_los", "validation_loss"), ("step", "steps"), ("foldr", "folder")):
         with pytest.raises(AttributeError, match=rf"'{misspelt}'.*'{nearest}'"):
             getattr(finished, misspelt)

@@ -15,13 +15,13 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from html import escape
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Literal, NamedTuple, Protocol, Self, TypedDict
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, TypedDict
 
 from unmask.core.errors import RunError
 from unmask.core.files import read_object
@@ -102,14 +102,19 @@ class Result(Readable):
     def __init__(self, figures: Mapping[str, Any]) -> None:
         self.__dict__.update(figures)
 
-    def __getattr__(self, name: str) -> Any:
-        raise _no_figure(self, name, self.to_dict())
+    if not TYPE_CHECKING:  # for which a figure that no class declares is an error
+
+        def __getattr__(self, name: str) -> Any:
+            known = [each for each in self.__dict__ if not each.startswith("_")]
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+            raise AttributeError(f"{type(self).__name__} has no {name!r}; {hint}")
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is a result, which cannot be changed")
 
     def __getitem__(self, name: str) -> Any:
-        return self.__dict__[name]
+        return self.to_dict()[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.to_dict())
@@ -126,19 +131,15 @@ class Result(Readable):
         yield json.dumps(self.to_dict(), indent=1)
 
 
-def _no_figure(result: Readable, name: str, known: Iterable[str]) -> AttributeError:
-    public = [each for each in known if not each.startswith("_")]
-    near = get_close_matches(name, public, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(public)}"
-    return AttributeError(f"{type(result).__name__} has no {name!r}; {hint}")
-
-
-@dataclass(frozen=True, repr=False)
-class Finished(Readable):
+class Finished(Result):
     """A folder that a command has written. Figures of its `summary.json` are attributes, too: `run.validation_loss`."""
 
     folder: Path
     summary: dict[str, Any]
+
+    def __init__(self, folder: Path, summary: dict[str, Any]) -> None:
+        figures = {name: value for name, value in summary.items() if not hasattr(type(self), name)}
+        super().__init__({**figures, "folder": folder, "summary": summary})
 
     @classmethod
     def reopened(cls, folder: Path, way_out: str) -> Self:
@@ -150,15 +151,6 @@ class Finished(Readable):
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise RunError(f"{file}: damaged ({type(error).__name__}: {error}); {way_out}") from error
         return result
-
-    def __getattr__(self, name: str) -> Any:
-        summary = self.__dict__.get("summary", {})  # none yet where a pickle is read
-        if name in summary:
-            return summary[name]
-        raise _no_figure(self, name, [*summary, *super().__dir__()])
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self.summary]
 
     def to_dict(self) -> dict[str, Any]:
         return self.summary

@@ -83,6 +83,7 @@ class Run(Finished):
     predicted_tokens: int
     validation_documents: int
     validation_unit: str  # what these are: `documents` or `groups`
+    validation_within: str | None  # what is held out, where the rest of its files is trained on
     validation_warning: str | None  # that there are few of them
     unigram_entropy: float  # the loss of token frequencies alone
     unigram_gain_interval: list[float] | None  # of by how much the loss is lower
@@ -116,6 +117,8 @@ class Run(Finished):
         ]
         if s.get("validation_loss_interval") is not None:
             lines.append(("", f"± 95 %, over {documents(s)} held out"))
+        if s.get("validation_within") is not None:
+            lines.append(("", f"held out: {s['validation_within']}"))
         for name, figures in s.get("objectives", {}).items():
             lines.append((name.replace("_", " "), f"{figures['accuracy']:.1%} of {figures['count']:,} right"))
         for name, figures in (s.get("domains") or {}).items():  # of a training that began with a checkpoint

@@ -273,6 +273,7 @@ class TrainingRun(Callback):
             **{name: value for name, value in figures.items() if name not in ("documents", "final")},
             "validation_documents": result.documents,
             "validation_unit": result.unit,
+            "validation_within": manifest.held_within,
             "validation_warning": few_draws(result.documents, result.unit),
             "unigram_entropy": entropy,
             "unigram_gain_interval": plain_interval(result.gain_interval),

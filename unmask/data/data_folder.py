@@ -382,6 +382,8 @@ class Manifest:
     near_duplicates: NearDuplicates | None = None  # what of the held-out text nearly stands in the training text
     unknown: UnknownText = field(default_factory=UnknownText)  # how much of the text became `[UNK]`
     left_out: tuple[LeftOutPair, ...] = ()  # some near-duplicates, each with the earlier text that stays
+    # What is held out, where the rest of its files is trained on: `unmask.data.corpus.Corpus.held_within`
+    held_within: str | None = None
     examples: tuple[str, ...] = ()  # short stretches of held-out text, as they were written
 
     @property

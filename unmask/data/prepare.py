@@ -410,6 +410,7 @@ class Preparation:
             near_duplicates=near,
             unknown=text.unknown,
             left_out=self.corpus.left_out_examples(decisions),
+            held_within=self.corpus.held_within,
             examples=tuple(text.examples),
         )
 

@@ -91,8 +91,10 @@ def write_card(
         "Hidden tokens predicted right": ("accuracy", summary["validation_accuracy"]),
         "Perplexity of hidden tokens": ("perplexity", summary["validation_perplexity"]),
     }
+    card_settings = CardSettings.model_validate(recipe.get("card") or {})
+    example = None if card_settings.quote is False else example
     head = card_head(
-        CardSettings.model_validate(recipe.get("card") or {}),
+        card_settings,
         name=name_of_folder(folder),
         task=("fill-mask", "Masked Language Modeling"),
         tags=(*tags, "sentence-transformers"),
@@ -204,7 +206,7 @@ def write_task_card(  # noqa: PLR0913  (what a card is made of)
     otherwise = [("One text.", "The other."), ("Another.", "")]
     if task.pipeline == "token-classification":
         otherwise = [("A sentence with words.", "")]
-    examples = [*(each.texts for each in _examples(judged)), *otherwise][:2]
+    examples = [*(each.texts for each in _examples(judged) if settings.card.quote is not False), *otherwise][:2]
     texts = [[json.dumps(text, ensure_ascii=False) for text in each] for each in examples]  # strings of Python
     counts = ("records", "inputs", "truncated", "split")
     rows = [
@@ -286,9 +288,9 @@ def _figures_of_task(summary: Mapping[str, Any], files: Mapping[str, str]) -> st
     return table(heads, rows)
 
 
-def _near_texts(examples: EmbedderExamples) -> list[str]:
+def _near_texts(examples: EmbedderExamples, *, quote: bool) -> list[str]:
     """A text, one that belongs to it, and one that does not, where there are such; cut to their beginnings."""
-    for query, hits in examples.queries:
+    for query, hits in examples.queries if quote else ():
         right = [text for rank, text, _, is_right in hits if is_right and rank == 1]
         wrong = [text for _, text, _, is_right in hits if not is_right]
         if right and wrong:
@@ -325,7 +327,9 @@ def write_embedder_card(
         has_base=bool(origin.base_models),
         summary=summary,
         files=", ".join(map(as_code, files)),
-        texts=[json.dumps(text, ensure_ascii=False) for text in _near_texts(examples)],  # strings of Python
+        texts=[
+            json.dumps(text, ensure_ascii=False) for text in _near_texts(examples, quote=card.quote is not False)
+        ],  # strings of Python
         figures=table(RECALL_HEADS, recall_rows(summary)) if summary["after"] is not None else None,
         settings=toml({"embedder": settings}),
     )

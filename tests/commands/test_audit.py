@@ -228,3 +228,6 @@ def test_masks_are_told_apart_without_colours() -> None:
     line, *_, legend = repr(masks).splitlines()
     assert line.split() == ["random", "a", "[MASK]", "~x", "=d"]
     assert legend.split() == ["[MASK]", "~random", "=unchanged"]
+    page = masks._repr_html_()
+    for seen, unlike in (("[MASK]", "222, 72, 48"), ("~x", "232, 170, 0"), ("=d", "40, 160, 80")):
+        assert f"<b><span style='background: rgba({unlike}, .3)'>{seen}</span></b>" in page

@@ -138,11 +138,15 @@ def test_what_a_training_leaves(made: unmask.Embedder) -> None:
     assert evaluations[-1]["kinds"] == made.after["kinds"]
     assert made.recall_at_10.keys() == made.before["kinds"].keys() == {"crops", "titles", "neighbours"}
     assert made.data["too_short"] == 0
+    assert {*made.summary} == {*unmask.Embedder.__annotations__, "model"}, "declared for type checkers"
     assert made.summary == json.loads((made.folder / "summary.json").read_text())
     assert len(made.model.fill("the [MASK] sees", top_k=2).masks[0]) == 2
     assert unmask.verify(made.folder / "model").passed
     card = (made.folder / "model" / "README.md").read_text()
     assert all(text in card for text in ("library_name: sentence-transformers", "license: mit", "truncate_dim=16"))
+    page = (made.folder / "report.html").read_text()
+    assert page.count(" ✓</td>") == 5, "of each held-out text that is shown"
+    assert "the king" in page
 
 
 def test_a_finished_one_changes_its_card(made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:

@@ -102,15 +102,16 @@ def test_classes(encoder: Path, tmp_path: Path, main: Main) -> None:
     summary = result.summary
     assert summary == json.loads((out / "summary.json").read_text())
     assert summary["metrics"]["accuracy"] == 1.0
-    assert summary["test_metrics"] == summary["metrics"]
+    assert summary["test_metrics"] == summary["metrics"] == result.metrics
+    assert {*summary, "interval", "test_interval"} == {*unmask.FineTuned.__annotations__, "model"}, "as declared"
     assert summary["labels"] == ["garden", "sea"]
     assert [run["seed"] for run in summary["seeds"]] == [0, 1]
     assert "interval" not in summary, "that of several seeds is over these"
     assert summary["mean"]["accuracy"] == sum(run["metrics"]["accuracy"] for run in summary["seeds"]) / 2
     assert summary["examples"]["train"] == {"records": 160, "inputs": 160, "truncated": 0, "split": 0}
     assert (out / "report.html").read_text().count("<svg") == 3
-    printed = run_snippets(result, ("One text.", "The dog loves the ship at sea."))
-    assert ast.literal_eval(printed)[0]["label"] == "sea"
+    printed = ast.literal_eval(run_snippets(result))
+    assert {each["label"] for each in printed} == {"garden", "sea"}, "its examples are right ones of the classes"
 
     lines = ["The dog loves the ship at sea.", "The king sees the ship in the garden."]
     sea, garden = result.model.predict(lines)
@@ -170,9 +171,7 @@ def test_tags(encoder: Path, tmp_path: Path) -> None:
     assert predicted.words == ("The", "king", "sleeps", "in", "Constantinople", ".")
     assert predicted.tags == ("O", "O", "O", "O", "B-place", "O")
     assert all(share is not None and 0.5 < share <= 1.0 for share in predicted.probabilities)
-    printed = run_snippets(result, ("A sentence with words.", "The king sleeps in Constantinople."))
-    assert "'entity_group': 'place'" in printed
-    assert "'word': 'Constantinople'" in printed
+    assert "'entity_group': 'place'" in run_snippets(result), "its example has an entity"
 
 
 def test_answers(encoder: Path, tmp_path: Path) -> None:

@@ -38,6 +38,7 @@ from unmask.train.initialisation import STD
 
 
 def test_metrics_tell_the_story(run: unmask.Run) -> None:
+    assert {*run.summary, "start", "domains"} == {*unmask.Run.__annotations__, "model"}, "declared for type checkers"
     lines = read_metrics(run.folder / "metrics.jsonl")
     steps = [line for line in lines if line["kind"] == "train"]
     tokens = sum(line["tokens"] for line in steps)

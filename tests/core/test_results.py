@@ -42,6 +42,7 @@ def test_a_misspelt_figure_of_a_folder_names_the_nearest() -> None:
     finished = Finished(Path("runs/a"), {"validation_loss": 3.5, "steps": 10})
     assert finished.validation_loss == pickle.loads(pickle.dumps(finished)).validation_loss == 3.5
     assert {"validation_loss", "folder", "to_dict"} <= set(dir(finished))
+    assert finished.to_dict() == {**finished} == finished.summary
     for misspelt, nearest in (("validation_los", "validation_loss"), ("step", "steps"), ("foldr", "folder")):
         with pytest.raises(AttributeError, match=rf"'{misspelt}'.*'{nearest}'"):
             getattr(finished, misspelt)
@@ -54,7 +55,7 @@ def test_it_reads_as_a_table_in_a_terminal_and_in_a_notebook() -> None:
     assert "<caption>the week</caption>" in page
     assert "<td style='text-align: right'>12.5</td>" in page
     assert "&lt;b&gt;" in page
-    assert page.endswith("<p>mean 9.8</p>")
+    assert page.endswith("mean 9.8</span></p>")
 
 
 def test_facts_are_lines_or_rows() -> None:

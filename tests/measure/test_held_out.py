@@ -9,14 +9,25 @@ import numpy as np
 import pytest
 import torch
 
+import unmask
 from tests.conftest import make_text
 from tests.model.helpers import MakeModel
+from tests.tokenizer.families import FAMILIES, trained
+from unmask.core.results import parts_of
 from unmask.data.data_folder import load_manifest, save_shard, token_rows
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
-from unmask.measure.held_out import HeldOut, HeldOutSet, on_plateau, unigram_losses
+from unmask.measure.held_out import (
+    HeldOut,
+    HeldOutSet,
+    fill_example,
+    on_plateau,
+    predict_texts,
+    unigram_losses,
+)
 from unmask.measure.text import passages_of_store
+from unmask.model.folder import load_model
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
@@ -163,3 +174,50 @@ def test_groups_that_were_held_out_are_what_is_drawn(make_model: MakeModel, tmp_
     assert (result.documents, result.unit) == (len(texts), "groups")
     passages = passages_of_store(store, tokenizer, share=1.0)
     assert len({passage.document for passage in passages}) == len(texts)
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_predictions_stand_in_the_text_as_it_was_written(make_model: MakeModel, family: str) -> None:
+    """White space and case included, and however a token begins: only what is hidden is replaced."""
+    tokenizer = trained(family)
+    special = {f"{role}_id": id_ for role, id_ in vars(tokenizer.special).items() if role != "unk"}
+    model = make_model(vocab_size=tokenizer.vocab_size, **special)
+    texts = [
+        "2015-07-29 12:30:05  The King sees the ship;\n\tthe king's ship sees (the) sea.",
+        "naïve 😀 王様 sees",
+        "",
+    ]
+    shown = predict_texts(model, tokenizer, texts, longest=60)
+    assert shown == predict_texts(model, tokenizer, texts, longest=60)
+    assert len(shown) == 2
+    for each, text in zip(shown, texts, strict=False):
+        assert text.startswith(each["text"])
+        hidden = [token for _, token in parts_of(each) if token is not None]
+        assert hidden == each["hidden"]
+        assert hidden
+        rest, end = "", 0
+        for part, token in parts_of(each):
+            if token is None:
+                rest += part
+                assert each["text"][end:].startswith(part)
+                end += len(part)
+            else:
+                rest += each["text"][token["begin"] : token["end"]]
+                end = token["end"]
+                assert token["right"] == (token["probability"] >= token["guesses"][0][1])
+        assert rest == each["text"]
+
+
+def test_an_example_is_one_that_the_model_gets_right(run: unmask.Run) -> None:
+    tokenizer = load_tokenizer(run.folder / "model")
+    model = load_model(run.folder / "model", mask_id=tokenizer.special.mask)
+    manifest = load_manifest(run.folder / "data")
+    frequencies = np.array(manifest.token_frequencies)
+    shown = predict_texts(model, tokenizer, manifest.examples, longest=64)
+    example = fill_example(model, tokenizer, shown, frequencies, longest=64)
+    assert example is not None
+    [first] = run.model.fill(example.prompt, top_k=1).masks[0]
+    assert first.probability == pytest.approx(example.probability, rel=1e-3)
+    assert first.text == example.guess
+    wrong = [{**each, "hidden": [{**token, "right": False} for token in each["hidden"]]} for each in shown]
+    assert fill_example(model, tokenizer, wrong, frequencies, longest=64) is None  # type: ignore[arg-type]

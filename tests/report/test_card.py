@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +12,7 @@ import pytest
 from huggingface_hub import ModelCard
 
 import unmask
+from unmask.core.results import FillExample
 from unmask.data.data_folder import load_manifest
 from unmask.report.cards import PLACE, write_card
 
@@ -68,6 +70,17 @@ def test_the_snippets_run(run: unmask.Run, capsys: pytest.CaptureFixture[str]) -
     for snippet in snippets:
         exec(compile(snippet.replace(PLACE, str(run.folder / "model")), "README.md", "exec"), {})
     assert capsys.readouterr().out.count("token") >= 4
+
+
+def test_its_example_is_one_that_the_model_knows_unless_text_is_private(run: unmask.Run, tmp_path: Path) -> None:
+    [prompt] = re.findall(r'fill\((".*?"), top_k=3\)', card_of(run))
+    assert len(json.loads(prompt).split()) > 2
+    [guess] = re.findall(r'# of held-out text; its first guess is right: "(.*?)" ', card_of(run))
+    assert run.model.fill(json.loads(prompt), top_k=1).masks[0][0].text == guess
+    example = FillExample("a secret [MASK]", "word", 0.5)
+    for quote in (True, False):
+        card = written(run, tmp_path, recipe=MINIMAL_RECIPE | {"card": {"quote": quote}}, example=example)
+        assert ("secret" in card.text) == quote
 
 
 @pytest.mark.parametrize(

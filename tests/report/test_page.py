@@ -9,6 +9,7 @@ from pathlib import Path
 
 import unmask
 from tests.report.test_card import written
+from unmask.core.results import HiddenToken, ShownText, parts_of
 from unmask.data.data_folder import Manifest, load_manifest
 from unmask.data.near_duplicates import DuplicateExample, NearDuplicates
 from unmask.report.pages import write_report
@@ -26,13 +27,11 @@ def test_the_page_is_self_contained_and_says_what_happened(run: unmask.Run) -> N
         f"{run.summary['validation_accuracy']:.1%}",
     )
     text = re.sub(r"<[^>]*>", " ", page)
-    for part in (*figures, "Curves", "Held-out lines", "Data", "Settings", "corpus.txt", "learning_rate"):
+    for part in (*figures, "Curves", "Held-out text", "Data", "Settings", "corpus.txt", "learning_rate"):
         assert part in text, part
 
 
-def page_of(
-    run: unmask.Run, folder: Path, manifest: Manifest, lines: list[list[dict[str, object]]] | None = None
-) -> str:
+def page_of(run: unmask.Run, folder: Path, manifest: Manifest, lines: list[ShownText] | None = None) -> str:
     """The page of a run, with another manifest or other lines."""
     metrics = (run.folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()
     write_report(
@@ -48,14 +47,18 @@ def page_of(
     return (folder / "page.html").read_text(encoding="utf-8")
 
 
-def test_text_is_escaped(run: unmask.Run, tmp_path: Path) -> None:
-    tokens = [("<b>", True, None, None), ("&", True, "<i>", 0.5), ("x", False, None, None)]
-    line = [dict(zip(("token", "space_before", "predicted", "probability"), token, strict=True)) for token in tokens]
-    page = page_of(run, tmp_path, load_manifest(run.folder / "data"), [line])
-    html = page[page.index("<h2>Held-out lines</h2>") : page.index("<h2>Data</h2>")]
+def test_text_stands_as_it_was_written_and_is_escaped(run: unmask.Run, tmp_path: Path) -> None:
+    guesses = [("<i>", 0.75), ("x", 0.25)]
+    hidden = HiddenToken(begin=7, end=9, target=5, guesses=guesses, probability=0.1, right=False)
+    shown = ShownText(text="<b>\n12:30 ", hidden=[hidden])
+    assert list(parts_of(shown)) == [("<b>\n12:", None), ("30", hidden), (" ", None)]
+    page = page_of(run, tmp_path, load_manifest(run.folder / "data"), [shown])
+    html = page[page.index("<h2>Held-out text</h2>") : page.index("<h2>Data</h2>")]
     assert "<b>" not in html
     assert "<i>" not in html
-    assert "&lt;i&gt;</span>x" in html, "no space within a word"
+    assert "&lt;b&gt;\n12:<span class=hidden>30</span> </p>" in html
+    assert "&lt;b&gt;\n12:<span class=wrong" in html
+    assert "&lt;i&gt;</span> </p>" in html
 
 
 def test_an_example_of_near_duplicates_is_escaped(run: unmask.Run, manifest: Manifest, tmp_path: Path) -> None:

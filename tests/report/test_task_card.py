@@ -9,9 +9,10 @@ from huggingface_hub import ModelCard
 
 from unmask.model.card_head import Origin
 from unmask.report.cards import MOST_CLASSES, write_task_card
-from unmask.tasks.classify import Classify
-from unmask.tasks.tag import Tag
-from unmask.tasks.task import FinetuneSettings, Task
+from unmask.report.pages import WORST_CHARS, worst_of
+from unmask.tasks.classify import Classify, ClassPrediction, Pairs, TextRecord
+from unmask.tasks.tag import Tag, TagsPrediction, WordsRecord
+from unmask.tasks.task import FinetuneSettings, Judged, Task
 
 COUNTS = {"records": 1200, "inputs": 1201, "truncated": 2, "split": 3}
 
@@ -25,7 +26,7 @@ def written(folder: Path, task: Task, **changes: Any) -> ModelCard:
         "learning_rate": 0.5, "num_parameters": 1234, "warning": None,
     }  # fmt: skip
     options: dict[str, Any] = {
-        "settings": FinetuneSettings(), "classes": {}, "max_length": 512,
+        "settings": FinetuneSettings(), "judged": [], "classes": {}, "max_length": 512,
         "files": {"train": "train.csv", "validation": "dev.csv", "test": "test.csv"},
         "origin": Origin("/home/someone/runs/novels/model", "ab" * 32),
     }  # fmt: skip
@@ -68,3 +69,32 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     settings = FinetuneSettings(initial_weights="random")
     card = written(tmp_path, Tag(("O", "X")), origin=origin, settings=settings)
     assert card.data.base_model is None, "nothing of it is in these weights"
+
+
+def test_the_surest_mistakes_come_first_and_examples_are_right(tmp_path: Path) -> None:
+    task = Classify(("a", "b"))
+    records = [TextRecord(n, f'text "{n}"', label="ab"[n % 2]) for n in range(6)]
+    shares = (0.6, 0.7, 0.8, 0.99, 0.9, 1.0)
+    predictions = [ClassPrediction(label, share, {}) for label, share in zip("abbbab", shares, strict=True)]
+    judged = task.judged(records, predictions)
+    assert [each.texts for each, _ in worst_of(judged)] == [('text "2"',)]
+    card = written(tmp_path, task, judged=judged).text
+    assert 'classify(["text \\"5\\"", "text \\"4\\""], truncation=True)' in card, "the surest of each class"
+    pair = [TextRecord(1, "one", "two", label="a")]
+    [only] = Pairs(("a", "b"), paired=True).judged(pair, [ClassPrediction("a", 0.5, {})])
+    assert only.texts == ("one", "two")
+
+
+def test_a_wrong_tag_stands_in_its_text(tmp_path: Path) -> None:
+    task, text = Tag(("B-x", "O")), "The king  sleeps."
+    record = WordsRecord(1, ("The", "king", "sleeps."), ("O", "B-x", "O"), text)
+    prediction = TagsPrediction(record.words, ("O", "O", None), (0.9, 0.8, None), text, (), (0, 4, 10), (3, 8, 17))
+    judged = task.judged([record], [prediction])
+    [(wrong, [parts])] = worst_of(judged)
+    assert (wrong.right, wrong.predicted, wrong.probability) == ("B-x", "O", 0.8)
+    assert parts == ("The ", "king", "  sleeps.")
+    assert '"A sentence with words."' in written(tmp_path, task, judged=judged).text, "it is not all right"
+    long = Judged(("x" * 900 + "king" + "y" * 900,), "a", "b", 1.0, (900, 904))
+    [(_, [(before, part, behind)])] = worst_of([long])
+    assert (before[:2], part, behind[-2:]) == ("…x", "king", "y…")
+    assert len(before + part + behind) == WORST_CHARS + 2

@@ -285,7 +285,11 @@ def _written(root: Path, result: dict[str, Any], folders: Mapping[str, Sequence[
     plots = {
         figure: comparison_plot(of["recipes"], what=FIGURES[figure]) for figure, of in comparison.by_figure.items()
     }
-    curves = []
+    curves, deciding = [], comparison.by_figure[comparison.figure]
+    pairs = {f"{pair['first']} - {pair['second']}": pair for pair in deciding["differences"]}
+    if pairs:  # what the verdict is on: runs of the same seed beside each other
+        what = f"paired difference in {FIGURES[comparison.figure]}"
+        curves.append(comparison_plot(pairs, what=what, level=percent(deciding["confidence"]), from_zero=True))
     if "loss" in plots:  # those of several vocabularies have no axis in common
         metrics = {name: [read_metrics(run / "metrics.jsonl") for run in of] for name, of in folders.items()}
         runs = [run for of_recipe in comparison.runs.values() for run in of_recipe]

@@ -6,7 +6,6 @@ import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -58,9 +57,28 @@ def claimed_by(root: Path) -> ClaimedFolder:
     return ClaimedFolder(root=root, marker="settings.json", what="an embedder", last="summary.json", ours=_OURS)
 
 
-@dataclass(frozen=True, repr=False)
 class Embedder(Finished):
     """A finished embedding model. What its summary says stands in attributes, too: `result.recall_at_10`."""
+
+    num_parameters: int
+    dimension: int  # numbers of a vector
+    sparse: bool
+    dimensions: list[int]  # shorter vectors that their first numbers are
+    max_length: int  # tokens of a text
+    steps: int
+    tokens_seen: int
+    seconds: float
+    tokens_per_second: float
+    pairs_seen: int
+    temperature: float
+    # On held-out pairs, `kinds` and `mlm_loss`; None where nothing was measured.
+    before: dict[str, Any] | None
+    after: dict[str, Any] | None
+    recall_at_10: dict[str, float] | None  # after, by kind
+    nonzero: dict[str, float] | None  # numbers of sparse vectors that are not 0, before and after
+    best_step: int | None
+    data: dict[str, int]  # documents, tokens, pairs by kind, what was left out
+    device: str
 
     @cached_property
     def model(self) -> Any:

@@ -38,6 +38,7 @@ from torch import Tensor
 
 from unmask.commands.embedder_pairs import (
     CROPS,
+    NO_PAIRS,
     EmbedderSettings,
     HardNegatives,
     PairData,
@@ -61,13 +62,16 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.folder import files_checked, load_model, write_checksums
 from unmask.model.pooling import SPLADE, write_sentence_files
 from unmask.report.cards import write_embedder_card
-from unmask.report.pages import write_embedder_report
+from unmask.report.pages import EmbedderExamples, write_embedder_report
 from unmask.search.known_items import HELD_OUT, prepared_rule
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import Callback, EvaluationTimes, StepReport, read_metrics
 from unmask.train.checkpoints import checkpoint_path, fit, load_checkpoint, place_model
 from unmask.train.contrast import (
+    FIRST,
+    SECOND,
     SPARSE,
+    WRONG,
     TextTargets,
     VectorKind,
     compared,
@@ -390,6 +394,7 @@ class EmbedderRun(Callback):
                 for name, kinds in (("before", before["kinds"].values()), ("after", after["kinds"].values()))
             }
         plain = settings.model_dump(mode="json", exclude={"card"})
+        shown = examples(model, self.data, self.kind, plan.tokenizer)
         write_embedder_card(
             folder,
             summary=summary,
@@ -397,12 +402,14 @@ class EmbedderRun(Callback):
             card=settings.card,
             files=[path.name for path in (*plan.files, plan.pairs) if path is not None] or ["texts in memory"],
             origin=plan.origin,
+            examples=shown,
         )
         write_embedder_report(
             self.root / "report.html",
             summary=summary,
             settings=plain,
             metrics=read_metrics(self.root / "metrics.jsonl"),
+            examples=shown,
         )
         write_atomically(self.root / "summary.json", json.dumps(summary, indent=1, allow_nan=False) + "\n")
         return summary
@@ -475,6 +482,46 @@ def measure(
                 count += len(targets)
     loss = sum(figures["loss"] for figures in kinds.values()) / len(kinds)
     return {"loss": loss, "kinds": kinds, "mlm_loss": None if masker is None else total / max(count, 1)}
+
+
+NUM_PAIRS, NUM_QUERIES, NUM_NEAREST = 6, 6, 3  # that a reader sees
+
+
+def examples(model: MaskedLM, data: PairData, kind: VectorKind, tokenizer: Tokenizer) -> EmbedderExamples:
+    """Some training pairs with their similarity, and for some held-out first texts the nearest second texts of the same
+    pairs. Texts are put together from tokens, since nothing else is kept of them."""
+    stream, held = data.stream, data.held
+    drawer = stream.drawer
+
+    def text(pairs: TokenPairs, side: int, number: int) -> str:
+        begin, length = int(pairs.begin[side, number]), int(pairs.length[side, number])
+        return tokenizer.readable(drawer.ids[begin : begin + length].tolist())
+
+    def vectors(pairs: TokenPairs) -> tuple[Tensor, Tensor]:
+        length = pairs.length.copy()
+        length[WRONG] = 0  # no vectors of wrong answers
+        with evaluating(model):
+            vectors_ED, texts = text_vectors(model, stream.rows(replace(pairs, length=length))[0], kind)
+        first_PD, second_PD = kind.ready(vectors_ED)[texts.order_E].split(len(pairs))
+        return first_PD, second_PD
+
+    own = stream.own.chosen(stream.begins[:-1][:NUM_PAIRS])
+    drawn = drawer.draw(np.arange(len(drawer.parts))[: NUM_PAIRS - len(own)], 0) if len(drawer.parts) else NO_PAIRS
+    columns = zip(vars(own).values(), vars(drawn).values(), strict=True)
+    pairs = TokenPairs(*(np.concatenate(both, axis=1) for both in columns))
+    scores = [float(first_D @ second_D) for first_D, second_D in zip(*vectors(pairs), strict=True)]
+    shown = [(text(pairs, FIRST, n), text(pairs, SECOND, n), score) for n, score in enumerate(scores)]
+    if not held:
+        return EmbedderExamples(shown, [], 0)
+    asked = held.get("given") or next(iter(held.values()))
+    first_PD, second_PD = vectors(asked)
+    queries = []
+    for number, scores_P in enumerate((first_PD[:NUM_QUERIES] @ second_PD.T).cpu()):
+        order = scores_P.argsort(descending=True).tolist()
+        nearest = [*order[:NUM_NEAREST], *([] if number in order[:NUM_NEAREST] else [number])]
+        hits = [(order.index(n) + 1, text(asked, SECOND, n), float(scores_P[n]), n == number) for n in nearest]
+        queries.append((text(asked, FIRST, number), hits))
+    return EmbedderExamples(shown, queries, len(asked))
 
 
 def mine(model: MaskedLM, stream: PairStream, settings: HardNegatives, kind: VectorKind) -> Ints:

@@ -53,8 +53,7 @@ class Evaluation(Result):
     """What a model came to on a text; each figure at the first rate, and all of them in `by_rate`.
 
     Intervals, such as `loss_interval`, hold 95 % over source documents by Student's t, and are None where there is
-    none; see `unmask.measure.uncertainty`. With tokens hidden one at a time there are `pseudo_perplexity`,
-    `pseudo_log_loss` with `_stderr` and `_interval`, and `pseudo_tokens`.
+    none; see `unmask.measure.uncertainty`.
     """
 
     loss: float  # nats per predicted token
@@ -81,6 +80,12 @@ class Evaluation(Result):
     # `text`, or `tokenizer` where data is prepared: then bits per byte compare between models with one tokenizer only.
     words: str
     crossing_tokens: float  # share of the tokens that stand on several words of the text
+    # Only with tokens that were hidden one at a time.
+    pseudo_perplexity: float | None
+    pseudo_log_loss: float | None
+    pseudo_log_loss_stderr: float | None
+    pseudo_log_loss_interval: list[float] | None
+    pseudo_tokens: int
 
     def shown(self) -> Iterator[Shown]:
         for path, column in self.columns.items():

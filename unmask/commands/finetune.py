@@ -7,7 +7,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -54,9 +53,30 @@ _ANEW = "replace the result with --overwrite"
 _OURS = {"runs.jsonl", "metrics.jsonl", "checkpoints", "model", "summary.json", "report.html"}
 
 
-@dataclass(frozen=True, repr=False)
 class FineTuned(Finished):
     """A finished fine-tuning. What its summary says stands in attributes, too: `result.metrics`."""
+
+    task: str
+    metric: str  # that chose the best model
+    metrics: dict[str, float | None]  # of the saved model on the validation file
+    best_seed: int
+    seeds: list[dict[str, Any]]
+    # Over seeds: their mean, deviation and half the width of the mean's 95 % interval.
+    mean: dict[str, float | None]
+    deviation: dict[str, float | None]
+    margin: dict[str, float | None]
+    labels: list[str]
+    examples: dict[str, dict[str, int]]  # counts of each file
+    learning_rate: float
+    num_parameters: int  # of the encoder
+    warning: str  # what shows that nothing was learned; else empty
+    interval: dict[str, list[float] | None]  # only of one seed: 95 %, over documents
+    # Only with a test file.
+    test_metrics: dict[str, float | None]
+    test_mean: dict[str, float | None]
+    test_deviation: dict[str, float | None]
+    test_margin: dict[str, float | None]
+    test_interval: dict[str, list[float] | None]
 
     @cached_property
     def model(self) -> Model:

@@ -522,12 +522,14 @@ class Runs(Callback):
                 of_test = self.evaluate(best, task, "test")[1]
                 summary["test_interval"] = intervals(task, self.files["test"].records, of_test)
         names = {name: file.path.name for name, file in self.files.items()}
+        judged = task.judged(records, predictions)
         write_finetune_report(
             root / "report.html",
             summary=summary,
             settings=self.settings.model_dump(),
             history=[line for run in finished for line in run["history"]],
             classes=self.task.right_and_predicted(records, predictions),
+            judged=judged,
             files=names,
         )
         write_task_card(
@@ -536,6 +538,7 @@ class Runs(Callback):
             summary=summary,
             settings=self.settings,
             files=names,
+            judged=judged,
             classes=Counter(name for record in self.files["train"].records for name in self.task.classes_of(record)),
             max_length=self.max_length,
             origin=origin,

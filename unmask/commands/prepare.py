@@ -176,6 +176,8 @@ def requested_preparation(*, settings: Overrides = (), **options: Any) -> LightR
 def describe(manifest: Manifest) -> list[str]:
     """What a reader of the log should know of the data, a line each."""
     lines = [manifest.plan]
+    if manifest.held_within is not None:
+        lines.append(f"held out are {manifest.held_within}; for figures of unseen files name some in corpus.validation")
     lines += [f"left out: {number:,} {reason}" for reason, number in manifest.skipped.items()]
     for column, (spans, lost) in manifest.spans.items():
         without = f", {lost:,} of them without a token of their own" if lost else ""

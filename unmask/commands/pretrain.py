@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -63,9 +62,41 @@ from unmask.train.trainer import Trainer
 _MANY = 20  # times that a text was seen: more of them teach little
 
 
-@dataclass(frozen=True, repr=False)
 class Run(Finished):
     """A finished run. What its summary says stands in attributes, too: `run.validation_loss`."""
+
+    num_parameters: int
+    vocab_size: int
+    steps: int
+    tokens_seen: int
+    epochs: float
+    seconds: float  # of training
+    tokens_per_second: float
+    # On held-out text, in nats per predicted token; intervals are of 95 %, over documents, None with too few of them.
+    validation_loss: float
+    validation_loss_stderr: float | None
+    validation_loss_interval: list[float] | None
+    validation_accuracy: float
+    validation_perplexity: float
+    bits_per_token_byte: float
+    bits_per_token_byte_interval: list[float] | None
+    predicted_tokens: int
+    validation_documents: int
+    validation_unit: str  # what these are: `documents` or `groups`
+    validation_within: str | None  # what is held out, where the rest of its files is trained on
+    validation_warning: str | None  # that there are few of them
+    unigram_entropy: float  # the loss of token frequencies alone
+    unigram_gain_interval: list[float] | None  # of by how much the loss is lower
+    on_plateau: bool  # whether that may be chance
+    objectives: dict[str, dict[str, float]]  # beside masked tokens
+    best_step: int | None
+    data_fingerprint: str
+    near_duplicates: dict[str, Any] | None
+    torch: str
+    device: str
+    # Only of a training that began with a checkpoint: what that was, and figures of new and old text before and after.
+    start: dict[str, Any]
+    domains: dict[str, dict[str, dict[str, Any]] | None]
 
     @cached_property
     def model(self) -> Model:
@@ -86,6 +117,8 @@ class Run(Finished):
         ]
         if s.get("validation_loss_interval") is not None:
             lines.append(("", f"± 95 %, over {documents(s)} held out"))
+        if s.get("validation_within") is not None:
+            lines.append(("", f"held out: {s['validation_within']}"))
         for name, figures in s.get("objectives", {}).items():
             lines.append((name.replace("_", " "), f"{figures['accuracy']:.1%} of {figures['count']:,} right"))
         for name, figures in (s.get("domains") or {}).items():  # of a training that began with a checkpoint

@@ -32,11 +32,10 @@ from unmask.commands.run_data import (
 from unmask.core.errors import DataError, DivergedError, TokenizerError
 from unmask.core.files import read_object, whole_folder, write_atomically, write_object, writing
 from unmask.core.interruption import Interruption
-from unmask.core.results import Reporter, Styled, legible
-from unmask.data.rows import Rows, RowStream
+from unmask.core.results import Reporter, ShownText, Styled, parts_of
+from unmask.data.rows import RowStream
 from unmask.data.store import TokenStore
-from unmask.masking.features import rows_from_ids
-from unmask.masking.masker import MaskedRows, Masker
+from unmask.masking.masker import Masker
 from unmask.masking.settings import span_units
 from unmask.measure.held_out import (
     FEW_STEPS,
@@ -45,29 +44,24 @@ from unmask.measure.held_out import (
     HeldOutSet,
     ObjectiveSet,
     explain_plateau,
-    fixed_masker,
+    fill_example,
     on_plateau,
+    predict_texts,
 )
-from unmask.measure.questions import with_special
 from unmask.measure.uncertainty import few_draws, plain_interval
 from unmask.model.encoder import MaskedLM, initialise
 from unmask.model.folder import write_checksums
-from unmask.model.fused import predicted_positions
 from unmask.report.cards import write_card
 from unmask.report.pages import write_report
-from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import Callback, EvaluationTimes, StepReport, Tracker, read_metrics, service, tensorboard
 from unmask.train.checkpoints import fit, list_checkpoints, place_model
 from unmask.train.distributed import ALONE, Group, on_rank_zero
 from unmask.train.hardware import works_on_its_own
 from unmask.train.initialisation import begin_from_corpus
 from unmask.train.objectives import extra_objectives
-from unmask.train.runner import evaluating, hidden_states, logits_at
 from unmask.train.step import Best
 from unmask.train.trainer import Trainer
 
-NUM_LINES = 8  # of held-out text, predicted before training and after it
-LONGEST_LINE = 48  # tokens
 # Figures of a `HeldOut`, and what summary.json and metrics.jsonl call them.
 FIGURES = {
     "loss": "validation_loss",
@@ -140,16 +134,12 @@ class TrainingRun(Callback):
 
         # What is looked at as it trains: held-out text, and the recipe's own lines.
         self.held_out = HeldOutText(recipe, data, recipe.evaluation.max_tokens, reporter)
-        self.lines: tuple[Rows, MaskedRows] | None = None
-        if prompts := recipe.evaluation.prompts:
-            room = training.sequence_length - len(tokenizer.special.around)
-            try:
-                lines = [line.input_ids[:room] for line in tokenizer.encode_corpus(prompts)]
-            except TokenizerError as error:  # lines of a recipe that is used on another text
-                reporter.note(f"the recipe's lines (evaluation.prompts) are not shown: {error}")
-            else:
-                rows = rows_from_ids([with_special(line, tokenizer).tolist() for line in lines], tokenizer)
-                self.lines = rows, fixed_masker(tokenizer)(rows)
+        self.prompts = recipe.evaluation.prompts
+        try:
+            tokenizer.encode_corpus(self.prompts)
+        except TokenizerError as error:  # lines of a recipe that is used on another text
+            reporter.note(f"the recipe's lines (evaluation.prompts) are not shown: {error}")
+            self.prompts = ()
         self._times = EvaluationTimes(recipe.evaluation.times)
         self._plateau: list[bool] = []  # of each evaluation
         self._is_stuck = False
@@ -173,7 +163,7 @@ class TrainingRun(Callback):
 
         def look_before() -> None:
             """Keeps what the untrained model makes of some lines and, of a checkpoint, its figures on both texts."""
-            write_atomically(folder.predictions, json.dumps({"before": self._predicted()}))
+            write_atomically(folder.predictions, json.dumps({"before": self._predicted(manifest.examples)}))
             if recipe.start is not None:
                 reporter.note("evaluating the model before the training")
                 figures = {"new": self._domain(self.data.validation), "old": self._domain(open_old_text(folder.old))}
@@ -216,14 +206,14 @@ class TrainingRun(Callback):
         self.trainer.evaluated(metrics_of(result))
         self._say(result)
         self.reporter.plot(held_out_curve(self.folder.metrics), LOSS_CURVE)
-        for line in predict_lines(self.model, self.data.tokenizer, *self.lines) if self.lines else ():
+        for line in self._predicted(self.prompts):
             # What is predicted stands in brackets, green where it is right and red where it is wrong.
             shown: list[str | Styled] = ["         "]
-            for token in line:
-                space, guess = " " * token["space_before"], token["predicted"]
-                text = token["token"] if guess is None else f"[{guess}]"
-                style = "dim" if guess is None else "bold green" if guess == token["token"] else "bold red"
-                shown.append(Styled(space + text, style))
+            for text, token in parts_of(line):
+                if token is None:
+                    shown.append(Styled(text, "dim"))
+                else:
+                    shown.append(Styled(f"[{token['guesses'][0][0]}]", "bold green" if token["right"] else "bold red"))
             note(tuple(shown))
 
         self._plateau.append(on_plateau(result, entropy))
@@ -243,8 +233,9 @@ class TrainingRun(Callback):
             + "".join(f"; {name} {figures['accuracy']:.1%}" for name, figures in result.objectives.items())
         )
 
-    def _predicted(self) -> list[Line]:
-        return predict_lines(self.model, self.data.tokenizer, *self.held_out.masked.batches[0])[:NUM_LINES]
+    def _predicted(self, texts: Sequence[str]) -> list[ShownText]:
+        longest = self.recipe.training.sequence_length
+        return predict_texts(self.model, self.data.tokenizer, texts, longest=longest)
 
     def _domain(self, store: TokenStore | None) -> dict[str, Any] | None:
         if store is None:
@@ -266,7 +257,8 @@ class TrainingRun(Callback):
         with writing(folder.model), whole_folder(folder.model) as partial:
             save_with_tokenizer(self.model, tokenizer, partial)
             write_checksums(partial)
-        predictions = read_object(folder.predictions, START_ANEW) | {"after": self._predicted()}
+        texts = self._predicted(manifest.examples)
+        predictions = read_object(folder.predictions, START_ANEW) | {"after": texts}
         write_atomically(folder.predictions, json.dumps(predictions))
 
         summary = {
@@ -281,6 +273,7 @@ class TrainingRun(Callback):
             **{name: value for name, value in figures.items() if name not in ("documents", "final")},
             "validation_documents": result.documents,
             "validation_unit": result.unit,
+            "validation_within": manifest.held_within,
             "validation_warning": few_draws(result.documents, result.unit),
             "unigram_entropy": entropy,
             "unigram_gain_interval": plain_interval(result.gain_interval),
@@ -310,7 +303,9 @@ class TrainingRun(Callback):
         }  # fmt: skip
         usual = load_recipe(DEFAULT).model_dump()
         write_report(folder.report, metrics=read_metrics(folder.metrics), usual=usual, **shared, **predictions)
-        write_card(folder.model, mask_token=tokenizer.token(tokenizer.special.mask), **shared)
+        longest = recipe.training.sequence_length
+        example = fill_example(self.model, tokenizer, texts, data.frequencies, longest=longest)
+        write_card(folder.model, mask_token=tokenizer.token(tokenizer.special.mask), example=example, **shared)
         write_atomically(folder.summary, json.dumps(summary, indent=1) + "\n")
         return summary
 
@@ -371,43 +366,3 @@ class HeldOutText:
         """Figures of a model; masked rows are shared out over the processes of a group."""
         result = self.masked.evaluate(model, group=group)
         return result if self.objectives is None else replace(result, objectives=self.objectives.evaluate(model))
-
-
-# Tokens of a line: `token` is what the text says; `space_before`; `predicted` what the model says and `probability`
-# that it gives to the right token, where it was hidden, else None.
-Line = list[dict[str, Any]]
-
-
-def predict_lines(model: MaskedLM, tokenizer: Tokenizer, rows: Rows, masked: MaskedRows) -> list[Line]:
-    """The segments of some rows in which something is hidden, with what the model predicts for it.
-
-    Lines are without special tokens, and cut at `LONGEST_LINE` tokens.
-    """
-    positions = predicted_positions(masked.labels)
-    with evaluating(model):
-        hidden_TD = hidden_states(model, masked.input_ids, rows.segment_ids, rows.position_ids)
-        logits = torch.cat([part.cpu() for part in logits_at(model, hidden_TD, positions)])
-    probability = torch.softmax(logits, -1)
-    targets = masked.labels.flatten()[positions]
-    right = probability.gather(1, targets[:, None])[:, 0].tolist()
-    guesses = dict(zip(positions.tolist(), zip(probability.argmax(-1).tolist(), right, strict=True), strict=True))
-
-    lines: list[Line] = [[]]
-    ids, segments = rows.input_ids.flatten().tolist(), rows.segment_ids.flatten().tolist()
-    length = rows.shape[1]
-    for place, (token_id, segment) in enumerate(zip(ids, segments, strict=True)):
-        if place % length == 0 or segment != segments[place - 1]:
-            lines.append([])
-        if segment < 0 or token_id in tokenizer.special.around:
-            continue
-        predicted, chance = guesses.get(place, (None, None))
-        text = tokenizer.text(token_id)
-        token = {
-            "token": text if predicted is None and text == " " else legible(text),
-            "space_before": tokenizer.space_before(token_id),
-            "predicted": None if predicted is None else legible(tokenizer.text(predicted)),
-            "probability": chance,
-        }
-        lines[-1].append(token)
-    lines = [line[:LONGEST_LINE] for line in lines]
-    return [line for line in lines if any(token["predicted"] is not None for token in line)]

@@ -15,13 +15,13 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from html import escape
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any, Literal, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, TypedDict
 
 from unmask.core.errors import RunError
 from unmask.core.files import read_object
@@ -102,14 +102,19 @@ class Result(Readable):
     def __init__(self, figures: Mapping[str, Any]) -> None:
         self.__dict__.update(figures)
 
-    def __getattr__(self, name: str) -> Any:
-        raise _no_figure(self, name, self.to_dict())
+    if not TYPE_CHECKING:  # for which a figure that no class declares is an error
+
+        def __getattr__(self, name: str) -> Any:
+            known = [each for each in self.__dict__ if not each.startswith("_")]
+            near = get_close_matches(name, known, 1)
+            hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(known)}"
+            raise AttributeError(f"{type(self).__name__} has no {name!r}; {hint}")
 
     def __setattr__(self, name: str, value: object) -> None:
         raise AttributeError(f"{type(self).__name__} is a result, which cannot be changed")
 
     def __getitem__(self, name: str) -> Any:
-        return self.__dict__[name]
+        return self.to_dict()[name]
 
     def __iter__(self) -> Iterator[str]:
         return iter(self.to_dict())
@@ -126,19 +131,15 @@ class Result(Readable):
         yield json.dumps(self.to_dict(), indent=1)
 
 
-def _no_figure(result: Readable, name: str, known: Iterable[str]) -> AttributeError:
-    public = [each for each in known if not each.startswith("_")]
-    near = get_close_matches(name, public, 1)
-    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(public)}"
-    return AttributeError(f"{type(result).__name__} has no {name!r}; {hint}")
-
-
-@dataclass(frozen=True, repr=False)
-class Finished(Readable):
+class Finished(Result):
     """A folder that a command has written. Figures of its `summary.json` are attributes, too: `run.validation_loss`."""
 
     folder: Path
     summary: dict[str, Any]
+
+    def __init__(self, folder: Path, summary: dict[str, Any]) -> None:
+        figures = {name: value for name, value in summary.items() if not hasattr(type(self), name)}
+        super().__init__({**figures, "folder": folder, "summary": summary})
 
     @classmethod
     def reopened(cls, folder: Path, way_out: str) -> Self:
@@ -150,15 +151,6 @@ class Finished(Readable):
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
             raise RunError(f"{file}: damaged ({type(error).__name__}: {error}); {way_out}") from error
         return result
-
-    def __getattr__(self, name: str) -> Any:
-        summary = self.__dict__.get("summary", {})  # none yet where a pickle is read
-        if name in summary:
-            return summary[name]
-        raise _no_figure(self, name, [*summary, *super().__dir__()])
-
-    def __dir__(self) -> list[str]:
-        return [*super().__dir__(), *self.summary]
 
     def to_dict(self) -> dict[str, Any]:
         return self.summary
@@ -190,25 +182,40 @@ def as_text(shown: Shown) -> str:
     return "\n".join([*([shown.title] if shown.title else []), *aligned])
 
 
+# Styles of a terminal on a page; colours let a light or a dark ground through.
+_CSS = {
+    "red": "background: rgba(222, 72, 48, .3)",
+    "yellow": "background: rgba(232, 170, 0, .3)",
+    "green": "background: rgba(40, 160, 80, .3)",
+    "dim": "opacity: .7",
+}
+
+
+def _html_of(part: Styled | str) -> str:
+    words = part.style.split() if isinstance(part, Styled) else []
+    css = "; ".join(_CSS[word] for word in words if word in _CSS)
+    text = f"<span style='{css}'>{escape(str(part))}</span>" if css else escape(str(part))
+    return f"<b>{text}</b>" if "bold" in words else text
+
+
 def as_html(shown: Shown) -> str:
-    """A sheet as a table, or a line as a paragraph, with what is styled of it in bold."""
+    """A sheet as a table, or a line as a paragraph."""
     if isinstance(shown, tuple):
-        parts = (f"<b>{escape(str(part))}</b>" if getattr(part, "style", "") else escape(str(part)) for part in shown)
-        return f"<p>{''.join(parts)}</p>"
+        return f"<p>{''.join(map(_html_of, shown))}</p>"
     if isinstance(shown, Hint):
         return f"<p>Try it: <code>{escape(shown.python)}</code></p>"
     if isinstance(shown, Facts):
         shown = Sheet(("", ""), shown.rows)
     if not isinstance(shown, Sheet):
-        return f"<p>{escape(str(shown))}</p>"
+        return f"<p>{_html_of(shown)}</p>"
 
     title = f"<caption>{escape(shown.title)}</caption>" if shown.title else ""
-    rows = []
-    for tag, cells in (*([("th", shown.columns)] if any(shown.columns) else []), *(("td", row) for row in shown.rows)):
+    heads, rows = [head.removeprefix(">") for head in shown.columns], []
+    for tag, cells in (*([("th", heads)] if any(heads) else []), *(("td", row) for row in shown.rows)):
         line = []
         for cell, head in zip(cells, shown.columns, strict=True):
             side = "right" if head.startswith(">") else "left"
-            line.append(f"<{tag} style='text-align: {side}'>{escape(str(cell).removeprefix('>'))}</{tag}>")
+            line.append(f"<{tag} style='text-align: {side}'>{_html_of(cell)}</{tag}>")
         rows.append(f"<tr>{''.join(line)}</tr>")
     return f"<table>{title}{''.join(rows)}</table>"
 
@@ -239,6 +246,39 @@ def documents(summary: Mapping[str, Any]) -> str:
 
 def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
+
+
+# Predictions in a text, which stands as it was written: what a model makes of tokens that were hidden in it.
+
+
+class HiddenToken(TypedDict):
+    begin: int  # the characters that it covers
+    end: int
+    target: int  # its id
+    guesses: list[tuple[str, float]]  # what the model finds likeliest, with the probabilities
+    probability: float  # of the right one
+    right: bool  # whether the first guess is
+
+
+class ShownText(TypedDict):
+    text: str
+    hidden: list[HiddenToken]
+
+
+def parts_of(shown: ShownText) -> Iterator[tuple[str, HiddenToken | None]]:
+    """The text in parts, some of which are hidden tokens."""
+    text, end = shown["text"], 0
+    for token in shown["hidden"]:
+        yield text[end : token["begin"]], None
+        end = token["end"]
+        yield legible(text[token["begin"] : end]), token
+    yield text[end:], None
+
+
+class FillExample(NamedTuple):
+    prompt: str  # with a mask
+    guess: str  # what the model likeliest puts there, and it is right
+    probability: float
 
 
 # How far work has come: one value, whatever the work is, and one kind of callback that takes it.

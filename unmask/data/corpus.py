@@ -162,6 +162,20 @@ class Corpus:
         self.skipped: Counter[str] = Counter()
         self._decisions: Decisions | None = None
 
+    @property
+    def held_within(self) -> str | None:
+        """What is held out, in words, where the rest of the same file or document is trained on, such as blocks of a
+        book. None where whole files are held out, or what stands by itself: rows of tables, records."""
+        unit, of_text = self.plan.holdout_unit, {source.kind for source in self.sources} & {"text", "conll", "conllu"}
+        what = None
+        if unit == "part":
+            what = "parts of documents"
+        elif unit == "end" and len(self.sources) == 1:
+            what = "the end of a file"
+        elif unit in ("document", "group") and of_text and self.plan.unit != "file":
+            what = f"{self.plan.unit}s of files"
+        return what and f"{what}, the rest of which is trained on"
+
     def all_sources(self) -> list[Source]:
         return [*self.sources, *self.validation_sources]
 

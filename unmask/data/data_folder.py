@@ -22,12 +22,13 @@ import json
 import operator
 import re
 import shutil
+import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field, fields, replace
-from itertools import pairwise, zip_longest
+from itertools import chain, pairwise, zip_longest
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,6 +62,8 @@ LARGEST_CHUNK_BYTES = 1 << 25  # a process holds some five times as much in memo
 CHUNKS_A_CORPUS = 256
 BATCH_BYTES = 1 << 20
 SLOW_BATCH_BYTES = 1 << 15  # where a pipeline annotates, which takes seconds for so much
+MOST_EXAMPLES, EXAMPLE_CHARS, EXAMPLE_EVERY = 16, 300, 2048  # of held-out text, to look at: characters
+_WHOLE_WORDS = re.compile(rf"(?<!\S)\S(?s:.{{0,{EXAMPLE_CHARS - 1}}})(?!\S)")
 
 # ----------------------------------------
 # The text of a task cut into chunks, and a chunk tokenized into its shards: one a split.
@@ -192,6 +195,7 @@ class TextCounts:
     # How many documents begin here without a class, and with each class; empty where none are read
     labels: list[int] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)  # what was left out: reason to number
+    examples: list[str] = field(default_factory=list)  # some stretches of held-out text, as they were written
 
     def add(self, later: TextCounts) -> None:
         self.frequencies += later.frequencies
@@ -205,6 +209,19 @@ class TextCounts:
             self.spans[column] = [before[0] + number, before[1] + lost]
         self.labels = [a + b for a, b in zip_longest(self.labels, later.labels, fillvalue=0)]
         self.skipped = dict(Counter(self.skipped) + Counter(later.skipped))
+        self.examples = some_examples([*self.examples, *later.examples])
+
+
+def some_examples(texts: Iterable[str]) -> list[str]:
+    """Always the same few of some texts, whatever order they come in."""
+    return sorted(set(texts), key=lambda text: (zlib.crc32(text.encode()), text))[:MOST_EXAMPLES]
+
+
+def excerpts(text: str) -> list[str]:
+    """Short stretches of a text in whole words, as they stand there; its beginning where no word is that short."""
+    begins = range(0, min(len(text), MOST_EXAMPLES * EXAMPLE_EVERY), EXAMPLE_EVERY)
+    stretches = [match[0] for begin in begins if (match := _WHOLE_WORDS.search(text, begin))]
+    return stretches or [text[:EXAMPLE_CHARS]]
 
 
 def annotated_tokens(
@@ -271,6 +288,8 @@ def write_shards(
             document, num_bytes = part["document"].to_numpy(), int(part["num_bytes"].to_numpy().sum())
             documents = 1 + int((np.diff(document) != 0).sum())
             splits[side].add(Split(documents, bytes=num_bytes, first=int(document[0]), last=int(document[-1])))
+        to_show = chain.from_iterable(excerpts(texts[number]) for number in np.flatnonzero(filled & held).tolist())
+        counts.examples = some_examples([*counts.examples, *to_show])
         count(int(chunk.num_bytes[rows].sum()))
     if chunk.label is not None:
         counts.labels = np.bincount(chunk.label[chunk.offset == 0] + 1).tolist()
@@ -363,6 +382,9 @@ class Manifest:
     near_duplicates: NearDuplicates | None = None  # what of the held-out text nearly stands in the training text
     unknown: UnknownText = field(default_factory=UnknownText)  # how much of the text became `[UNK]`
     left_out: tuple[LeftOutPair, ...] = ()  # some near-duplicates, each with the earlier text that stays
+    # What is held out, where the rest of its files is trained on: `unmask.data.corpus.Corpus.held_within`
+    held_within: str | None = None
+    examples: tuple[str, ...] = ()  # short stretches of held-out text, as they were written
 
     @property
     def fingerprint(self) -> str:
@@ -398,6 +420,7 @@ def load_manifest(root: Path) -> Manifest:
             content[name] = {column: tuple(values) for column, values in content[name].items()}
         content["unknown"] = UnknownText(**content["unknown"] | {"examples": tuple(content["unknown"]["examples"])})
         content["left_out"] = tuple(LeftOutPair(*pair) for pair in content["left_out"])
+        content["examples"] = tuple(content["examples"])
         if near := content["near_duplicates"]:
             del near["share"]
             example = near["example"] and DuplicateExample(**near["example"])

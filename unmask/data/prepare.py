@@ -410,6 +410,8 @@ class Preparation:
             near_duplicates=near,
             unknown=text.unknown,
             left_out=self.corpus.left_out_examples(decisions),
+            held_within=self.corpus.held_within,
+            examples=tuple(text.examples),
         )
 
         # 4. The manifest is written where nothing but what it lists is left, and then all that led to it goes.

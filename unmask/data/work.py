@@ -74,7 +74,7 @@ from unmask.tokenizer.tokenizer import Tokenizer, UnknownText
 Kind = Literal["look", "survey", "shards"]
 Count = Callable[[int], None]
 """Called with how many more bytes of text are done."""
-VERSION = 6  # raised whenever the same text, settings and tokenizer come to other files, so that no older one stays
+VERSION = 7  # raised whenever the same text, settings and tokenizer come to other files, so that no older one stays
 DECISIONS, SAMPLE = "decisions.npz", "sample-{}.arrow"
 MOST_CLASSES = 10_000
 COUNT_BYTES = 1 << 18  # of text, after which the survey counts

@@ -20,21 +20,23 @@ from numpy.typing import NDArray
 
 from unmask.core.errors import DataError
 from unmask.core.hashing import GOLDEN, mix
+from unmask.core.results import FillExample, HiddenToken, ShownText, legible
 from unmask.data.pairs import PairKind
 from unmask.data.rows import LABEL, Cursor, RowBatch, Rows, RowStream
 from unmask.data.store import TokenStore
+from unmask.masking.features import rows_from_ids
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.masking.settings import MaskingSettings, Replacement
 from unmask.masking.units import SpanUnits, TokenUnits
 from unmask.masking.weights import UniformWeights
-from unmask.measure.questions import judge
+from unmask.measure.questions import Question, ask, judge, with_special
 from unmask.measure.uncertainty import ratio_over_draws
 from unmask.model.encoder import MaskedLM
 from unmask.model.fused import predicted_positions
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.distributed import ALONE, Group
 from unmask.train.objectives import Objective
-from unmask.train.runner import evaluating, hidden_states
+from unmask.train.runner import evaluating, hidden_states, logits_at
 
 
 def keyed_by_content(rows: Rows, seen: Counter[int]) -> Rows:
@@ -267,6 +269,108 @@ class ObjectiveSet:
             for name, (loss, right, count) in ((name, each.tolist()) for name, each in sums.items())
             if count
         }
+
+
+# ----------------------------------------
+# What a model makes of hidden tokens in texts to look at. They stand as they were written: tokens have lost
+# white space and case, but know which characters they cover.
+
+
+NUM_GUESSES = 3
+
+
+def predict_texts(model: MaskedLM, tokenizer: Tokenizer, texts: Sequence[str], *, longest: int) -> list[ShownText]:
+    """Predicts hidden tokens in some texts, always the same ones. Texts are cut to the longest input in tokens, and
+    those in which nothing is hidden are left out. Raises a TokenizerError where the tokenizer cannot spell one."""
+    room = longest - len(tokenizer.special.around)
+    encoded = [(text, *tokenizer.encode_placed([text])) for text in texts]
+    encoded = [each for each in encoded if len(each[1].input_ids)]
+    if not encoded:
+        return []
+    rows = rows_from_ids([with_special(ids.input_ids[:room], tokenizer).tolist() for _, ids, _ in encoded], tokenizer)
+    masked = fixed_masker(tokenizer)(rows)
+    positions_N = predicted_positions(masked.labels)
+    if not len(positions_N):
+        return []
+    with evaluating(model):
+        hidden_TD = hidden_states(model, masked.input_ids, rows.segment_ids, rows.position_ids)
+        logits_NV = torch.cat([part.cpu() for part in logits_at(model, hidden_TD, positions_N)])
+    chances_NV = torch.softmax(logits_NV.float(), -1)
+    best_NK = chances_NV.topk(min(NUM_GUESSES, chances_NV.shape[1])).indices
+
+    hidden: list[list[HiddenToken]] = [[] for _ in encoded]
+    first = int(tokenizer.special.cls is not None)
+    for n, position in enumerate(positions_N.tolist()):
+        number, place = divmod(position, rows.shape[1])
+        text, _, places = encoded[number]
+        begin, end = int(places.begin[place - first]), int(places.end[place - first])
+        if word := text[begin:end].strip():  # the space before a word may belong to its token
+            begin += text[begin:end].index(word)
+            end = begin + len(word)
+        begin = max(begin, hidden[number][-1]["end"] if hidden[number] else 0)  # parts of a character cover all of it
+        target = int(masked.labels.flatten()[position])
+        guesses = [(legible(tokenizer.text(id_)), float(chances_NV[n, id_])) for id_ in best_NK[n].tolist()]
+        hidden[number].append(
+            {"begin": begin, "end": max(begin, end), "target": target, "guesses": guesses,
+             "probability": float(chances_NV[n, target]), "right": int(best_NK[n, 0]) == target}
+        )  # fmt: skip
+    return [
+        {"text": text if places.lengths[0] <= room else text[: int(places.end[room - 1])], "hidden": of_text}
+        for (text, _, places), of_text in zip(encoded, hidden, strict=True)
+        if of_text
+    ]
+
+
+_BEFORE, _BEHIND, _TRIED = 80, 60, 32  # characters around the mask; prompts
+
+
+def fill_example(
+    model: MaskedLM,
+    tokenizer: Tokenizer,
+    texts: Sequence[ShownText],
+    frequencies: NDArray[np.int64],
+    *,
+    longest: int,
+) -> FillExample | None:
+    """A prompt from some texts for which the model's first guess is right: if it can be a whole word, and a rare one,
+    since frequent words show little. None where there is none."""
+    mask = tokenizer.token(tokenizer.special.mask)
+    tried: list[tuple[bool, int, str, int, str]] = []
+    for shown in texts:
+        for token in shown["hidden"]:
+            before, word, behind = (shown["text"][part] for part in _around(token))
+            if token["right"] and mask not in shown["text"]:
+                is_part = not word.isalpha() or before[-1:].isalnum() or behind[:1].isalnum()
+                prompt = _cut_around(" ".join(f"{before}{mask}{behind}".split()), mask)
+                tried.append((is_part, int(frequencies[token["target"]]), prompt, token["target"], word))
+    tried = sorted(tried)[:_TRIED]
+    ids = tokenizer.encode_prompts([prompt for _, _, prompt, _, _ in tried])
+    questions = []
+    for (_, _, prompt, target, word), input_ids in zip(tried, ids, strict=True):
+        places = np.flatnonzero(input_ids == tokenizer.special.mask)
+        if len(places) == 1 and len(input_ids) <= longest:
+            questions.append(Question(input_ids.astype(np.int64), places, np.array([target]), (prompt, word)))
+    for answer in ask(model, questions):
+        if answer.ranks[0] == 0:
+            prompt, word = answer.origin
+            return FillExample(prompt, word, math.exp(-answer.losses[0]))
+    return None
+
+
+def _around(token: HiddenToken) -> tuple[slice, slice, slice]:
+    return slice(0, token["begin"]), slice(token["begin"], token["end"]), slice(token["end"], None)
+
+
+def _cut_around(prompt: str, mask: str) -> str:
+    """Some whole words on both sides of the mask."""
+    begin = prompt.index(mask)
+    end = begin + len(mask)
+    before, behind = prompt[max(begin - _BEFORE, 0) : begin], prompt[end : end + _BEHIND]
+    if begin > _BEFORE:
+        before = before.partition(" ")[2] or before
+    if len(prompt) > end + _BEHIND:
+        behind = behind.rpartition(" ")[0] or behind
+    return f"{before}{mask}{behind}"
 
 
 # ----------------------------------------

@@ -54,6 +54,10 @@ class CardSettings(Settings):
     ] = None
     """Language of the text, or several: codes of ISO 639 (`fi`, `fin`), `multilingual`, or `code`."""
 
+    quote: bool | None = None
+    """Whether the card's example may quote a sentence or two of held-out text, which is published with it; `false` for
+    text that is private. Unset: it may."""
+
     @field_validator("*")
     @classmethod
     def _check_form(cls, value: Any, info: ValidationInfo) -> Any:
@@ -191,7 +195,7 @@ def change_card(folder: Path, named: CardSettings) -> bool:
     import yaml
     from huggingface_hub import ModelCard
 
-    path, values = folder / CARD, named.model_dump(exclude_unset=True, mode="json")
+    path, values = folder / CARD, named.model_dump(exclude_unset=True, exclude={"quote"}, mode="json")
     if not values:
         return False
     try:

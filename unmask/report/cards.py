@@ -6,16 +6,17 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 import tomli_w
 
 from unmask.core.files import write_atomically
-from unmask.core.results import documents, margin, over, sentence
+from unmask.core.results import FillExample, documents, margin, over, sentence
 from unmask.data.data_folder import Manifest
 from unmask.model.card_head import CARD, CardSettings, Origin, card_head, encodable, name_of_folder
-from unmask.report.pages import RECALL_HEADS, TEMPLATES, defined, recall_rows
-from unmask.tasks.task import FinetuneSettings, Task
+from unmask.report.pages import RECALL_HEADS, TEMPLATES, EmbedderExamples, defined, in_millions, recall_rows
+from unmask.tasks.task import FinetuneSettings, Judged, Task
 
 # Parts of cards in Markdown, whatever a user's files and labels are called: names, tables, settings.
 
@@ -70,9 +71,11 @@ def write_card(
     manifest: Manifest,
     summary: Mapping[str, Any],
     mask_token: str,
+    example: FillExample | None = None,
     remark: str | None = None,
 ) -> None:
-    """Writes the card of a pretrained model, with what the reader must know of the result as a remark, if anything.
+    """Writes the card of a pretrained model, with what the reader must know of the result as a remark, if anything, and
+    an example of held-out text that the model predicts right.
 
     `recipe` holds settings by section. Licence and language are those of its section `card`: only the user knows them.
     """
@@ -88,8 +91,10 @@ def write_card(
         "Hidden tokens predicted right": ("accuracy", summary["validation_accuracy"]),
         "Perplexity of hidden tokens": ("perplexity", summary["validation_perplexity"]),
     }
+    card_settings = CardSettings.model_validate(recipe.get("card") or {})
+    example = None if card_settings.quote is False else example
     head = card_head(
-        CardSettings.model_validate(recipe.get("card") or {}),
+        card_settings,
         name=name_of_folder(folder),
         task=("fill-mask", "Masked Language Modeling"),
         tags=(*tags, "sentence-transformers"),
@@ -102,12 +107,15 @@ def write_card(
     for name, text in (("new", "the data above"), ("old", "the model's own domain")):
         if (measured := domains.get(name)) is not None:
             rows.append([f"held-out text of {text}", *(_bits(measured[when]) for when in ("before", "after"))])
-    size = summary["num_parameters"]
     card = TEMPLATES.get_template("card.md").render(
         head=head,
         layout=recipe["model"]["layout"],
-        size=f"{size / 1e6:.1f}M" if size >= 1e6 else f"{size:,}",
-        mask_token=json.dumps(mask_token, ensure_ascii=False),  # strings of JSON are strings of Python
+        size=in_millions(summary["num_parameters"]),
+        # Strings of JSON are strings of Python.
+        prompt=json.dumps(mask_token if example is None else example.prompt, ensure_ascii=False),
+        guess=None
+        if example is None
+        else f"{json.dumps(example.guess, ensure_ascii=False)} ({example.probability:.0%})",
         place=PLACE,
         start=start,
         called=None if origin is None else called(origin),
@@ -159,13 +167,14 @@ _SHOWN_NAMES = {
 }
 
 
-def write_task_card(
+def write_task_card(  # noqa: PLR0913  (what a card is made of)
     folder: Path,
     *,
     task: Task,
     summary: Mapping[str, Any],
     settings: FinetuneSettings,
     files: Mapping[str, str],
+    judged: Sequence[Judged],
     classes: Mapping[str, int],
     max_length: int,
     origin: Origin,
@@ -175,6 +184,7 @@ def write_task_card(
     Args:
         summary: As in summary.json.
         files: Names of the files: train, validation and perhaps test.
+        judged: Predictions of the validation file; examples are some that are right.
         classes: How many examples of the training file have each class or tag; empty where there are none.
         max_length: Longest input in tokens, special tokens included.
         origin: What the model was before.
@@ -193,8 +203,13 @@ def write_task_card(
             if (metrics := summary.get(key))
         ],
     )
+    otherwise = [("One text.", "The other."), ("Another.", "")]
+    if task.pipeline == "token-classification":
+        otherwise = [("A sentence with words.", "")]
+    examples = [*(each.texts for each in _examples(judged) if settings.card.quote is not False), *otherwise][:2]
+    texts = [[json.dumps(text, ensure_ascii=False) for text in each] for each in examples]  # strings of Python
     counts = ("records", "inputs", "truncated", "split")
-    examples = [
+    rows = [
         [f"{part}: {as_code(files[part])}", *(f"{numbers[key]:,}" for key in counts)]
         for part, numbers in summary["examples"].items()
     ]
@@ -207,6 +222,7 @@ def write_task_card(
     values = {**settings.model_dump(exclude={"card", "columns"}), "learning_rate": summary["learning_rate"]}
     card = TEMPLATES.get_template("task_card.md").render(
         head=head,
+        size=in_millions(summary["num_parameters"]),
         task=task,
         place=PLACE,
         called=called(origin),
@@ -214,9 +230,10 @@ def write_task_card(
         has_base=bool(origin.base_models),
         summary=summary,
         own=own,
+        texts=texts,
         column=as_code(columns["label"]) if "label" in columns else None,
         of_entities="entity_f1" in summary["metrics"],
-        data=table(["file", "examples", "inputs", "cut at the end", "seen in parts"], examples),
+        data=table(["file", "examples", "inputs", "cut at the end", "seen in parts"], rows),
         classes=table([unit, "times"], class_rows) + more if classes else None,
         figures=_figures_of_task(summary, files),
         metric=_shown_name(summary["metric"]),
@@ -226,6 +243,20 @@ def write_task_card(
         settings=toml({"finetune": values | ({"columns": columns} if columns else {})}),
     )
     write_atomically(folder / CARD, card)
+
+
+EXAMPLE_CHARS = 160
+
+
+def _examples(judged: Sequence[Judged]) -> list[Judged]:
+    """Short texts of which everything is predicted right, the surest first: one of each class, then others."""
+    wrong = {each.texts for each in judged if each.right != each.predicted}
+    right = [each for each in judged if each.texts not in wrong and sum(map(len, each.texts)) <= EXAMPLE_CHARS]
+    right.sort(key=lambda each: (each.right == "O", -each.probability))  # entities before words outside of them
+    first_of_class: dict[str, Judged] = {}
+    for each in right:
+        first_of_class.setdefault(each.right, each)
+    return list({each.texts: each for each in [*first_of_class.values(), *right]}.values())
 
 
 def _shown_name(metric: str) -> str:
@@ -257,6 +288,16 @@ def _figures_of_task(summary: Mapping[str, Any], files: Mapping[str, str]) -> st
     return table(heads, rows)
 
 
+def _near_texts(examples: EmbedderExamples, *, quote: bool) -> list[str]:
+    """A text, one that belongs to it, and one that does not, where there are such; cut to their beginnings."""
+    for query, hits in examples.queries if quote else ():
+        right = [text for rank, text, _, is_right in hits if is_right and rank == 1]
+        wrong = [text for _, text, _, is_right in hits if not is_right]
+        if right and wrong:
+            return [shorten(text, EXAMPLE_CHARS // 2, placeholder="") for text in (query, *right, wrong[-1])]
+    return ["one text", "another"]
+
+
 def write_embedder_card(
     folder: Path,
     *,
@@ -265,6 +306,7 @@ def write_embedder_card(
     card: CardSettings,
     files: Sequence[str],
     origin: Origin,
+    examples: EmbedderExamples,
 ) -> None:
     """Writes the card of an embedding model; `card` is what only the user knows, `files` what it learned from."""
     sparse = summary["sparse"]
@@ -279,11 +321,15 @@ def write_embedder_card(
     )
     text = TEMPLATES.get_template("embedder_card.md").render(
         head=head,
+        size=in_millions(summary["num_parameters"]),
         place=PLACE,
         called=called(origin),
         has_base=bool(origin.base_models),
         summary=summary,
         files=", ".join(map(as_code, files)),
+        texts=[
+            json.dumps(text, ensure_ascii=False) for text in _near_texts(examples, quote=card.quote is not False)
+        ],  # strings of Python
         figures=table(RECALL_HEADS, recall_rows(summary)) if summary["after"] is not None else None,
         settings=toml({"embedder": settings}),
     )

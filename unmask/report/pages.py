@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
@@ -18,10 +18,23 @@ from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 
 from unmask.core.files import write_atomically
-from unmask.core.results import NORMAL, Sheet, Shown, as_html, documents, margin, over, sentence
+from unmask.core.results import (
+    NORMAL,
+    Sheet,
+    Shown,
+    ShownText,
+    as_html,
+    documents,
+    margin,
+    over,
+    parts_of,
+    sentence,
+)
 from unmask.data.data_folder import Manifest
 from unmask.report.plots import HELD, INK, SOFT, TRAIN, Curve, Metrics, new_figure, plot_lines, to_svg, training_curves
+from unmask.tasks.task import Judged
 
+MOST_TEXTS = 8  # of held-out text, with predictions
 TEMPLATES = Environment(
     loader=PackageLoader("unmask.report"),
     autoescape=select_autoescape(["html"]),
@@ -43,7 +56,8 @@ def as_markup(*svg: str) -> list[Markup]:
 
 
 def in_millions(number: int) -> str:
-    return f"{number / 1e6:.1f}M" if number >= 100_000 else f"{number:,}"
+    """`3.1M`, or the number itself where that would be rounded to little."""
+    return f"{number / 1e6:.1f}M" if number >= 1_000_000 else f"{number:,}"
 
 
 def write_report(  # noqa: PLR0913  (what a page is made of)
@@ -54,16 +68,15 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
     manifest: Manifest,
     summary: Mapping[str, Any],
     metrics: Metrics,
-    before: Sequence[Sequence[Any]],
-    after: Sequence[Sequence[Any]],
+    before: Sequence[ShownText],
+    after: Sequence[ShownText],
     remark: str | None = None,
 ) -> None:
     """Writes the page of a pretraining, of its recipe by section and its summary as in summary.json.
 
     Args:
         usual: The recipe that this one is compared with.
-        before, after: Held-out lines with the predictions of the untrained and of the trained model: tokens with
-            `token`, `space_before`, `predicted` and `probability`.
+        before, after: Held-out texts with the predictions of the untrained and of the trained model.
         remark: What the reader must know of the result, if anything.
     """
     measured = documents(summary)
@@ -114,7 +127,7 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
         domain_columns=[title for _, title, _ in _COLUMNS],
         domains=dict(domains),
         plots=as_markup(*training_curves(metrics, summary["unigram_entropy"])),
-        lines=list(zip(before, after, strict=True)),
+        texts=[(list(parts_of(old)), list(parts_of(new))) for old, new in zip(before, after, strict=True)][:MOST_TEXTS],
         manifest=manifest,
         skipped=", ".join(f"{number:,} {reason}" for reason, number in manifest.skipped.items()) or "nothing",
         near=manifest.near_duplicates,
@@ -218,10 +231,12 @@ def write_finetune_report(
     settings: Mapping[str, Any],
     history: Metrics,
     classes: tuple[Sequence[str], Sequence[str]],
+    judged: Sequence[Judged],
     files: Mapping[str, str],
 ) -> None:
     """Writes the page of a fine-tuning. `history` are the lines of metrics.jsonl, `classes` the right and the predicted
-    ones of the validation file (empty where the task has none), `files` their names by what they are for."""
+    ones of the validation file and `judged` its predictions one by one (both empty where the task has none), `files`
+    their names by what they are for."""
     right, predicted = classes
     rows = []
     if right:
@@ -264,9 +279,29 @@ def write_finetune_report(
         ),
         confusion=as_markup(confusion_plot(right, predicted)) if right else None,
         classes=rows,
+        worst=worst_of(judged),
         settings=flat(settings).items(),
     )
     write_atomically(path, page)
+
+
+MOST_WORST, WORST_CHARS = 10, 300
+
+
+def worst_of(judged: Sequence[Judged]) -> list[tuple[Judged, list[tuple[str, str, str]]]]:
+    """The wrong predictions that the model is surest of, each with its texts: what is before the judged part, the part,
+    and what is behind it. Long texts are cut."""
+    wrong = sorted((each for each in judged if each.right != each.predicted), key=lambda each: -each.probability)
+
+    def parts(text: str, begin: int, end: int) -> tuple[str, str, str]:
+        first, last = max(begin - WORST_CHARS // 2, 0), max(begin - WORST_CHARS // 2, 0) + WORST_CHARS
+        before, behind = "…" if first else "", "…" if last < len(text) else ""
+        return f"{before}{text[first:begin]}", text[begin:end], f"{text[end:last]}{behind}"
+
+    return [
+        (each, [parts(text, *(each.place if n == 0 else (0, 0))) for n, text in enumerate(each.texts)])
+        for each in wrong[:MOST_WORST]
+    ]
 
 
 def defined(value: float | None) -> str:
@@ -309,8 +344,23 @@ def confusion_plot(right: Sequence[str], predicted: Sequence[str]) -> str:
 RECALL_HEADS = ("held-out pairs", "number", "recall@1 before", "after", "recall@10 before", "after")
 
 
+class EmbedderExamples(NamedTuple):
+    """What an embedder makes of some texts."""
+
+    pairs: list[tuple[str, str, float]]  # of the training: two texts and their similarity
+    # Held-out texts, each with those nearest to it: rank, text, similarity, and whether it is the right one, which is
+    # always among them.
+    queries: list[tuple[str, list[tuple[int, str, float, bool]]]]
+    searched: int  # among how many texts they are
+
+
 def write_embedder_report(
-    path: Path, *, summary: Mapping[str, Any], settings: Mapping[str, Any], metrics: Metrics
+    path: Path,
+    *,
+    summary: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    metrics: Metrics,
+    examples: EmbedderExamples,
 ) -> None:
     headline = []
     before, after = summary["before"], summary["after"]
@@ -338,6 +388,7 @@ def write_embedder_report(
         headline=headline,
         heads=RECALL_HEADS,
         rows=recall_rows(summary),
+        examples=examples,
         plots=as_markup(
             plot_lines(recalls, "steps", "recall@10 of held-out pairs"),
             plot_lines([loss], "steps", "loss, nats per pair"),

@@ -76,8 +76,11 @@ def training_curves(metrics: Metrics, unigram_entropy: float) -> list[str]:
     ]
 
 
-def comparison_plot(recipes: Mapping[str, Mapping[str, Any]], *, what: str) -> str:
-    """A comparison of a figure: by recipe the `values` of each seed, their `mean`, and its `interval` or None."""
+def comparison_plot(
+    recipes: Mapping[str, Mapping[str, Any]], *, what: str, level: str = "95 %", from_zero: bool = False
+) -> str:
+    """A comparison of a figure: by recipe, or pair of recipes, the `values` of each seed, their `mean`, and its
+    `interval` at a level, or None. `from_zero`: they are differences, which a line at 0 parts."""
     figure, axes = new_figure()
     for place, estimate in enumerate(recipes.values()):
         axes.plot(estimate["values"], [place] * len(estimate["values"]), "o", color="#9aa4b2", ms=4)
@@ -87,7 +90,9 @@ def comparison_plot(recipes: Mapping[str, Mapping[str, Any]], *, what: str) -> s
     axes.set_yticks(range(len(recipes)), list(map(_label, recipes)))
     axes.set_ylim(-0.6, len(recipes) - 0.4)
     axes.invert_yaxis()
-    axes.set_xlabel(f"{what}: each seed, mean and 95 % interval")
+    if from_zero:
+        axes.axvline(0.0, color=SOFT, lw=1, ls="--")
+    axes.set_xlabel(f"{what}: each seed, mean and {level} interval")
     return to_svg(figure)
 
 

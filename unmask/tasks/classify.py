@@ -31,7 +31,7 @@ from unmask.model.layout_names import ClassifierPooling
 from unmask.model.transformers import TaskNetwork
 from unmask.tasks.files import Form, Labelled, LabelledRow, Pairing, flag_of, list_in
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
-from unmask.tasks.task import TARGET, FinetuneSettings, Metrics, Outputs, Task
+from unmask.tasks.task import TARGET, FinetuneSettings, Judged, Metrics, Outputs, Task
 from unmask.train.objectives import Targets as BatchTargets
 
 CLASS_METRICS = ("accuracy", "macro_f1", "micro_f1", "matthews")
@@ -259,6 +259,13 @@ class Classify(TextTask):
         self, records: Sequence[TextRecord], predictions: Sequence[ClassPrediction]
     ) -> tuple[list[str], list[str]]:
         return [record.label or "" for record in records], [each.label for each in predictions]
+
+    def judged(self, records: Sequence[TextRecord], predictions: Sequence[ClassPrediction]) -> list[Judged]:
+        return [
+            Judged(record.texts if self.paired else (record.first,), record.label, each.label, each.probability)
+            for record, each in zip(records, predictions, strict=True)
+            if record.label is not None
+        ]
 
 
 @dataclass(frozen=True)

@@ -48,6 +48,11 @@ class Predictions(Result):
     examples: int  # records of the file
     truncated: int  # records whose ends were cut off
     split: int  # records that were seen in several parts
+    out: str  # one of these two
+    predictions: list[dict[str, Any]]
+    _of: str  # with `out`: how much is in it, in words
+    _format: str  # with `predictions`: how they are shown, and names of the classes
+    _names: Sequence[str]
 
     def shown(self) -> Iterator[Shown]:
         if "out" in self:

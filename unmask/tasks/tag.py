@@ -24,7 +24,7 @@ from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.classify import class_metrics
 from unmask.tasks.files import Form, Labelled, LabelledRow, parsed_list
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, first_pieces
-from unmask.tasks.task import TARGET, FinetuneSettings, Metrics, Outputs, Task
+from unmask.tasks.task import TARGET, FinetuneSettings, Judged, Metrics, Outputs, Task
 from unmask.tokenizer.spans import TAG, entities_of, holds_spans, is_mark, read_fields, word_spans
 
 _ENTITIES = ("entity_f1", "entity_precision", "entity_recall")
@@ -265,6 +265,16 @@ class Tag(Task):
         known = list(map(_known, records, predictions))
         right = [tag or "" for tags, _ in known for tag in tags]
         return right, [tag or "" for _, tags in known for tag in tags]
+
+    def judged(self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]) -> list[Judged]:
+        return [
+            Judged((each.text,), right, tag, probability, place)
+            for record, each in zip(records, predictions, strict=True)
+            for right, tag, probability, place in zip(
+                record.tags or (), each.tags, each.probabilities, zip(each.starts, each.ends, strict=True), strict=False
+            )
+            if right is not None and tag is not None and probability is not None
+        ]
 
 
 def _known(record: WordsRecord, prediction: TagsPrediction) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:

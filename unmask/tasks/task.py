@@ -17,7 +17,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import torch
@@ -46,6 +46,18 @@ Metrics = dict[str, float | None]
 """Figures by name; shares lie in [0, 1]. One that is not defined (a correlation with equal predictions) is None."""
 LOWER_IS_BETTER = {"rmse"}
 Outputs = Sequence[NDArray[np.float32]]  # of a network, [N, C] for each example
+
+
+class Judged(NamedTuple):
+    """A prediction beside what is right."""
+
+    texts: tuple[str, ...]
+    right: str
+    predicted: str
+    probability: float  # of what is predicted
+    place: tuple[int, int] = (0, 0)  # the characters of the first text that are judged; none: all texts are
+
+
 TARGET = "target"  # what is right for an example, or at its places
 
 
@@ -276,6 +288,10 @@ class Task(ABC):
     def text_of(cls, record: Any) -> str:
         """The text that training and validation must not share, with single blanks."""
         return " ".join(" ".join(record.texts).split())
+
+    def judged(self, records: Sequence[Any], predictions: Sequence[Any]) -> list[Judged]:
+        """Each prediction, for a reader; empty where a task's are not right or wrong as a whole."""
+        return []
 
     def right_and_predicted(self, records: Sequence[Any], predictions: Sequence[Any]) -> tuple[list[str], list[str]]:
         """The right and the predicted classes; empty where it has none."""

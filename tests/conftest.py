@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import random
 import shutil
@@ -20,6 +21,8 @@ from tests.command_line import Main
 from tests.elsewhere import Elsewhere
 from unmask.commands import cli
 from unmask.core import remote as addresses
+from unmask.core.declarations import settings_of
+from unmask.core.plugins import entry_points
 from unmask.data.data_folder import Manifest, load_manifest
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
@@ -69,6 +72,37 @@ def main(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) ->
         return int(caught.value.code or 0), out, err
 
     return run
+
+
+Install = Callable[[str, str, str], None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Installs a package of one module, its source and its entry points, for this process and those that it starts."""
+    site = tmp_path / "site-packages"
+    site.mkdir()
+    monkeypatch.syspath_prepend(site)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])]))
+    modules = set(sys.modules)
+
+    def install(module: str, source: str, points: str) -> None:
+        name = module.replace("_", "-")
+        info = site / f"{module}-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
+        (info / "entry_points.txt").write_text(points)
+        (site / f"{module}.py").write_text(source)
+        importlib.invalidate_caches()
+        entry_points.cache_clear()
+        settings_of.cache_clear()
+
+    yield install
+    entry_points.cache_clear()
+    settings_of.cache_clear()
+    for name in set(sys.modules) - modules:
+        if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == site:
+            del sys.modules[name]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

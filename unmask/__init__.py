@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from unmask.core.errors import UnmaskError as UnmaskError
     from unmask.core.errors import UnsupportedError as UnsupportedError
     from unmask.core.errors import WriteError as WriteError
+    from unmask.core.settings import Settings as Settings
     from unmask.exporting.onnx import Export as Export
     from unmask.exporting.onnx import export as export
     from unmask.exporting.verify import Verification as Verification

@@ -159,6 +159,8 @@ def test_a_runs_recipe_says_what_each_setting_means(strategy: str, tmp_path: Pat
         ("pretrain --out run --recipe tyni", "--recipe", "'tiny'"),
         ("pretrain --out run --minutes -3", "--minutes", "training.minutes"),
         ("pretrain --out run --set training.optimizer.kind=adam", "--set", "'adamw'"),
+        ("pretrain --out run --set masking.strategy=spn", "--set", "'span'"),
+        ("search index model a.txt --out run --pooling men", "--pooling", "'mean'"),
         ("finetune model --train a.csv --out run --task clasify", "--task", "'classify'"),
         ("finetune model --train a.csv --out run --task classify --seeds 0", "--seeds", "finetune.seeds"),
         ("export model --out run --format onx", "--format", "'onnx'"),

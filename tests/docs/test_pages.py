@@ -8,7 +8,10 @@ import json
 import re
 import shlex
 import shutil
+import subprocess
+import sys
 import tarfile
+import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -18,10 +21,13 @@ import pytest
 import torch
 
 import unmask
-from tests.command_line import Main
+from tests.command_line import PATIENCE, Main
+from tests.commands.checkpoints import Stopping
+from tests.conftest import SMALL, Install
 from tests.core.conftest import put_in_cache
 from unmask.commands.embedder_pairs import EmbedderSettings
 from unmask.commands.recipe import Recipe
+from unmask.core.interruption import Interrupted
 from unmask.data.corpus import Corpus
 from unmask.data.documents import READERS
 from unmask.data.settings import CorpusSettings
@@ -153,7 +159,7 @@ def names_in(schema: dict[str, Any], prefix: str, defs: dict[str, Any]) -> Itera
 
 
 def test_every_setting_of_the_pages_exists() -> None:
-    names: set[str] = set()
+    names = {"masking.units.words"}  # of the plug-in of extending.md
     for settings, prefix in ((Recipe, ""), (EmbedderSettings, "embedder."), (FinetuneSettings, "finetune.")):
         schema = settings.model_json_schema()
         names |= set(names_in(schema, prefix, schema["$defs"]))
@@ -184,6 +190,8 @@ def test_every_page_is_found_from_the_first() -> None:
     assert "(docs/index.md)" in README
 
 
+SMALL_RUN = [part for each in (*SMALL, "evaluation.times=1") for part in ("--set", each)]
+UNITS = ("masking.strategy=groups_of_words", "masking.units.words=3")
 EXTENDING = PAGES[DOCS / "how-to" / "extending.md"]
 
 
@@ -218,19 +226,41 @@ def test_add_a_pooling() -> None:
 
 
 @pytest.mark.usefixtures("mine")
-def test_units_and_weights_of_your_own() -> None:
-    names = example("Units and weights of your own")
-    masker = names["masker"]
+def test_add_a_masking_strategy(install: Install, tmp_path: Path, main: Main) -> None:
+    """The package of the page trains by the command line and in Python, and a run goes on as long as it is there."""
+    section = EXTENDING.partition("## Add a masking strategy\n")[2].partition("\n## ")[0]
+    module, project, in_python = re.findall(r"```(?:python|toml)\n(.*?)```", section, re.DOTALL)
+    ((group, points),) = tomllib.loads(project)["project"]["entry-points"].items()
+    install("my_masking", module, "".join([f"[{group}]\n", *(f"{name} = {at}\n" for name, at in points.items())]))
+
+    masker = unmask.Masker.from_tokenizer("runs/mine/model", strategy="groups_of_words")
     rows = rows_from_ids([list(range(5, 40)), list(range(50, 80))], masker.tokenizer)
-    units = masker.weighed(rows).units
-    begins = (units.size_T > 0).view(rows.shape)
+    begins = (masker.weighed(rows).units.size_T > 0).view(rows.shape)
     for row in range(2):
         words = rows.word_starts[row].nonzero()[:, 0].tolist()
         assert begins[row].nonzero()[:, 0].tolist() == words[::2]
         assert len(words) > 2
-    hidden = names["masked"].labels.flatten() >= 0
-    assert torch.equal(hidden, hidden[units.begin_T])
-    assert 0 < hidden.sum() < rows.maskable.sum()
+    exec(compile(in_python, "a page", "exec"), {"__name__": "__main__"})
+    assert [each.name for each in unmask.settings("groups_of_words").settings][-1] == "masking.units.words"
+
+    options = ["--strategy", "groups_of_words", "--set", "masking.units.words=3", "--steps", "8", *SMALL_RUN]
+    command = [sys.executable, "-m", "unmask", "pretrain", "runs/mine/data", "--out", "runs/groups", *options]
+    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+    with pytest.raises(Interrupted):
+        unmask.pretrain(
+            "runs/mine/data", out="runs/same", steps=8, settings=[*SMALL_RUN[1::2], *UNITS], callbacks=[Stopping(4)]
+        )
+    assert main("pretrain", "--out", "runs/same", "--resume")[0] == 0
+    weights = [Path("runs", name, "model", "model.safetensors").read_bytes() for name in ("groups", "same")]
+    assert weights[0] == weights[1]
+
+    for word in ("--strategy groups_of_word", "--set masking.units.kind=groups_of_word"):
+        code, _, err = main("pretrain", "--out", "runs/other", *word.split())
+        assert code == 2
+        assert "'groups_of_words'" in err
+    code, _, err = main("pretrain", "--out", "runs/other", *options, "--set", "masking.units.words=11")
+    assert code == 2
+    assert "masking.units.words = 11" in err
 
 
 def test_read_another_kind_of_file(
@@ -255,16 +285,11 @@ def test_add_a_callback() -> None:
 
 
 @pytest.mark.usefixtures("mine")
-def test_an_optimizer_of_your_own() -> None:
-    trainer = example("Train with an optimizer of your own")["trainer"]
-    assert trainer.state.step == 5
-    assert all("momentum_buffer" in state for state in trainer.state.optimizer.state.values())
-
-
-@pytest.mark.usefixtures("mine")
-def test_an_objective_of_your_own() -> None:
-    losses = [report.objectives["word_starts"].loss for report in example("Learn an objective of your own")["reports"]]
+def test_an_objective_and_an_optimizer_of_your_own() -> None:
+    names = example("Learn an objective of your own")
+    losses = [report.objectives["word_starts"].loss for report in names["reports"]]
     assert losses[-1] < losses[0]
+    assert all("momentum_buffer" in state for state in names["trainer"].state.optimizer.state.values())
 
 
 @pytest.mark.usefixtures("mine")

@@ -41,6 +41,7 @@ import typer
 import unmask
 from unmask.core.declarations import PACKAGE, declared, source_of, statements_of, value_of
 from unmask.core.errors import EndedElsewhereError, SettingsError, UnmaskError, printable, says_out_of_memory, unknown
+from unmask.core.plugins import entry_points
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -123,7 +124,10 @@ METAVARS = {
     **dict.fromkeys(("recipe", "base"), RECIPES),
     "ray": "[ADDRESS]",
 }
-TABLES = {"pooling": ("model.pooling", "POOLINGS")}  # whose names are shown, since own ones may be added
+TABLES = {  # parameters that take a name of a table or a `Literal`, or of a plug-in
+    "pooling": ("model.pooling", "POOLINGS", "poolings"),
+    "strategy": ("masking.settings", "Strategy", "strategies"),
+}
 OUTPUT = ("out", "resume", "overwrite", "workers", "ray", "part", "join")  # what a dry run has no use for
 CHANNELS = ("reporter", "note", "notify")  # parameters that say what is done, and how far it is
 IN_PYTHON = ("callbacks", "intervals")  # parameters that only Python can give
@@ -183,15 +187,10 @@ def read_parameters(function: str) -> dict[str, Parameter]:
         is_positional = each in positional
         choices: tuple[str, ...] = ()
         if name in TABLES:
-            table = declared(*TABLES[name])[1]
-            assert isinstance(table, ast.Dict), f"{name} is a name in a table"
-            choices = tuple(ast.literal_eval(key) for key in table.keys if key is not None)
-        for alias in sorted(names) if "str" not in names else ():
-            value = declared(module, alias)[1]
-            if isinstance(value, ast.Subscript) and ast.unparse(value.value) == "Literal":
-                values = value.slice.elts if isinstance(value.slice, ast.Tuple) else [value.slice]
-                choices = tuple(str(ast.literal_eval(value)) for value in values)
-                break
+            at, table, group = TABLES[name]
+            choices = (*_choices(at, table), *entry_points(group))
+        elif "str" not in names:
+            choices = next(filter(None, (_choices(module, alias) for alias in sorted(names))), ())
         many = ""
         if "Texts" in names and is_positional:
             many = "list"
@@ -209,6 +208,18 @@ def read_parameters(function: str) -> dict[str, Parameter]:
             help=helps.get(name, ""),
         )
     return parameters
+
+
+def _choices(module: str, name: str) -> tuple[str, ...]:
+    """The values of a `Literal`, or the names in a `Table`; empty: the name is of neither."""
+    match declared(module, name)[1]:
+        case ast.Subscript(value=ast.Name(id="Literal"), slice=values):
+            names: Sequence[ast.expr | None] = values.elts if isinstance(values, ast.Tuple) else [values]
+        case ast.Call(func=ast.Name(id="Table"), args=[_, ast.Dict(keys=keys), *_]):
+            names = keys
+        case _:
+            return ()
+    return tuple(str(ast.literal_eval(each)) for each in names if each is not None)
 
 
 def _maker(function: str) -> str | None:
@@ -342,7 +353,7 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
 
 
 def _value(parameter: Parameter, value: Any) -> Any:
-    if parameter.choices and value not in parameter.choices and parameter.name not in TABLES:
+    if parameter.choices and value not in parameter.choices:
         what = parameter.name.replace("_", " ")
         raise SettingsError(unknown(what, value, parameter.choices), options=[parameter.name])
     if parameter.many == "commas":

@@ -40,7 +40,7 @@ from unmask.model.folder import find_model
 from unmask.tasks.files import Columns, ExampleFiles, example_files
 from unmask.tasks.kinds import task_named
 from unmask.tasks.loaded_model import Model, load
-from unmask.tasks.task import FinetuneSettings, outputs_of
+from unmask.tasks.task import FinetuneSettings, Task, outputs_of
 from unmask.train.callbacks import Callback
 from unmask.train.distributed import join_group, on_every_rank, on_rank_zero
 
@@ -119,7 +119,7 @@ class FineTuned(Finished):
 def finetune(  # noqa: PLR0913  (the options of the command line, each a name that users know)
     model: str | Path,
     *,
-    task: str,
+    task: str | type[Task],
     train: Texts,
     validation: Texts | None = None,
     out: str | Path,
@@ -142,7 +142,8 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
 
     Args:
         model: Folder of any encoder, such as RUN/model, or its name on the hub.
-        task: classify, multi_label, regress, pairs (classes of pairs of texts), tag (also called ner) or answer.
+        task: classify, multi_label, regress, pairs (classes of pairs of texts), tag (also called ner), answer, or that
+            of a plug-in; in Python also a class of `unmask.tasks.task.Task`.
         train: CSV, TSV, JSON, Parquet, CoNLL, CoNLL-U, SQuAD's JSON, or a folder of a dataset; in Python also rows in
             memory (see `unmask.data.sources`).
         validation: File that chooses the best model. By default the validation part of a folder in `train`, or a tenth
@@ -253,7 +254,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
 def forecast_finetune(
     model: str | Path,
     *,
-    task: str,
+    task: str | type[Task],
     train: Texts,
     validation: Texts | None = None,
     test: Texts | None = None,
@@ -297,7 +298,7 @@ def forecast_finetune(
         for name, each in runs.counts.items()
     ]
     facts += [
-        ("model", f"{task}{labels}; {figures['num_parameters']:,} parameters without the head"),
+        ("model", f"{runs.task.kind}{labels}; {figures['num_parameters']:,} parameters without the head"),
         (
             "training",
             f"at most {measured['steps']:,} steps{several} at a learning rate of {runs.learning_rate:.2g}, "

@@ -300,7 +300,7 @@ class Runs(Callback):
     def __init__(
         self,
         source: Path,
-        kind: str,
+        kind: str | type[Task],
         paths: Mapping[str, ExampleFiles],
         settings: FinetuneSettings,
         reporter: Reporter,

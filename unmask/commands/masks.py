@@ -81,7 +81,7 @@ class ShownMasks(Result):
 def masks(
     text: str,
     *,
-    strategy: Strategy | None = None,
+    strategy: Strategy | str | None = None,
     rate: float = 0.15,
     tokenizer: str | Path | None = None,
     seed: int = 0,
@@ -267,7 +267,7 @@ def audit(
     data: str | Path | Sequence[str | Path],
     *,
     recipe: str | Recipe | None = None,
-    strategy: Strategy | None = None,
+    strategy: Strategy | str | None = None,
     settings: Overrides = (),
     max_tokens: int = 500_000,
     out: str | Path | None = None,

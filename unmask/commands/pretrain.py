@@ -48,7 +48,7 @@ from unmask.core.settings import validated
 from unmask.data.data_folder import data_folder
 from unmask.data.lexicon import load_lexicon
 from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
-from unmask.masking.settings import Strategy
+from unmask.masking.settings import AnyStrategy, add_kind
 from unmask.model.card_head import CARD, CardSettings, change_card
 from unmask.model.loops import losses
 from unmask.tasks.loaded_model import Model, load
@@ -156,7 +156,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     minutes: float | None = None,
     steps: int | None = None,
     tokens: int | None = None,
-    strategy: Strategy | None = None,
+    strategy: AnyStrategy | None = None,
     tokenizer: str | Path | None = None,
     tokenizer_kind: TokenizerKind | None = None,
     vocab_size: int | None = None,
@@ -182,7 +182,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         minutes: Minutes of training.
         steps: Optimizer steps, instead of minutes.
         tokens: Tokens of text to train on, instead of minutes.
-        strategy: Masking strategy (see unmask masks).
+        strategy: Masking strategy (see unmask masks); in Python also settings of units, of weights, or of both.
         tokenizer: tokenizer.json, vocab.txt, their folder, or a name on the hub. By default one is trained.
         tokenizer_kind: Of the trained tokenizer; bpe is byte-level. By default wordpiece.
         vocab_size: Of the trained tokenizer. By default it fits the text.
@@ -208,6 +208,8 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         "tokenizer": tokenizer, "tokenizer_kind": tokenizer_kind, "vocab_size": vocab_size, "seed": seed,
         "from_": from_, "extend_vocab": extend_vocab, "old_data": old_data, "encoding": encoding,
     }  # fmt: skip
+    for each in strategy if isinstance(strategy, tuple) else (strategy,):
+        add_kind(each)  # in every process, since each reads the recipe
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
     with Interruption() as interruption, ExitStack() as stack:

@@ -26,7 +26,7 @@ from unmask.core.errors import ModelError, RunError, SettingsError
 from unmask.core.files import file_sha256
 from unmask.core.hub import OF_MODELS, hub_name, lasting_name
 from unmask.core.settings import Settings, validated
-from unmask.masking.settings import MaskingSettings, span_units
+from unmask.masking.settings import MaskingSettings, span_units, values_of
 from unmask.model.config import PARTS, EncoderConfig, ModelSettings, Rotary, default_intermediate_size
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import find_weights, read_config_file
@@ -34,7 +34,7 @@ from unmask.model.layers import heads_for
 from unmask.tokenizer.loading import load_tokenizer, with_commit
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
-from unmask.train.callbacks import check_services
+from unmask.train.callbacks import check_trackers
 
 
 class StartSettings(Settings):
@@ -138,6 +138,8 @@ def requested_recipe(recipe: str | None = None, *, settings: Overrides = (), **o
     # Paths are absolute, so that a run may go on wherever its command is started; names on the hub stay.
     if (tokenizer := options.get("tokenizer")) is not None:
         values["tokenizer.path"] = str(Path(tokenizer).resolve() if hub_name(tokenizer) is None else tokenizer)
+    if (strategy := options.get("strategy")) is not None and not isinstance(strategy, str):
+        values |= values_of(strategy)
     checkpoint, old_data = options.get("from_"), options.get("old_data")
     if isinstance(checkpoint, Path):
         values["start.checkpoint"] = str(checkpoint.absolute())
@@ -147,7 +149,7 @@ def requested_recipe(recipe: str | None = None, *, settings: Overrides = (), **o
     overrides = as_overrides(settings)
     usual = usual_recipe([*values, *(override.partition("=")[0].strip() for override in overrides)])
     complete = load_recipe(recipe or usual, options=values, overrides=overrides)
-    check_services(complete.evaluation.trackers)
+    check_trackers(complete.evaluation.trackers)
     return complete
 
 

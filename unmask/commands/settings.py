@@ -42,10 +42,10 @@ def settings(word: str | None = None) -> SettingsReference:
     """Lists the settings of recipes, of fine-tuning and of embedders: values, default, meaning.
 
     Args:
-        word: Only settings that have it in their name or meaning, such as `learning_rate`.
+        word: Only settings that have it in their name, kind or meaning, such as `learning_rate`.
     """
     every = [each for of in CLASSES.values() for each in settings_of(*of)]
-    chosen = [each for each in every if (word or "").lower() in f"{each.name} {each.meaning}".lower()]
+    chosen = [each for each in every if (word or "").lower() in f"{each.name} {each.kinds} {each.meaning}".lower()]
     if not chosen:
         near = nearest_settings(str(word), every)
         raise SettingsError(f"no setting has {word!r} in its name or meaning; the nearest are {', '.join(near)}")

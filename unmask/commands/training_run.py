@@ -53,7 +53,14 @@ from unmask.model.encoder import MaskedLM, initialise
 from unmask.model.folder import write_checksums
 from unmask.report.cards import write_card
 from unmask.report.pages import write_report
-from unmask.train.callbacks import Callback, EvaluationTimes, StepReport, Tracker, read_metrics, service, tensorboard
+from unmask.train.callbacks import (
+    TRACKERS,
+    Callback,
+    EvaluationTimes,
+    StepReport,
+    read_metrics,
+    tensorboard,
+)
 from unmask.train.checkpoints import fit, list_checkpoints, place_model
 from unmask.train.distributed import ALONE, Group, on_rank_zero
 from unmask.train.hardware import works_on_its_own
@@ -159,7 +166,7 @@ class TrainingRun(Callback):
             reporter.note("blocks are compiled in the first steps, which takes up to a minute")
         elif device.type != "cpu":
             reporter.note(f"blocks are not compiled: {self._uncompiled}")
-        trackers: list[Tracker] = []
+        trackers: list[Callback] = []
 
         def look_before() -> None:
             """Keeps what the untrained model makes of some lines and, of a checkpoint, its figures on both texts."""
@@ -174,7 +181,7 @@ class TrainingRun(Callback):
             if self.group.is_main:  # TensorBoard where it is installed, other trackers where the recipe names them
                 config = recipe.model_dump(mode="json", exclude={"card"})
                 names = recipe.evaluation.trackers
-                trackers.extend(service(name, run=folder.root.name, config=config) for name in names)
+                trackers.extend(TRACKERS[name](folder.root, config) for name in names)
                 if find_spec("tensorboard") is not None:
                     trackers.append(tensorboard(folder.tensorboard, step=self.state.step))
                 trainer.callbacks += trackers

@@ -14,8 +14,11 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache, reduce
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+
+from unmask.core.plugins import entry_points
 
 PACKAGE = Path(__file__).resolve().parents[1]
 UNSET = "none"  # a value that is absent, as `--set` takes it
@@ -25,7 +28,11 @@ _LIMITS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 @cache
 def source_of(module: str) -> str:
-    return (PACKAGE / f"{module.replace('.', '/')}.py").read_text(encoding="utf-8")
+    """The source of a module below `unmask`, or of a plug-in's."""
+    path = PACKAGE / f"{module.replace('.', '/')}.py"
+    if not path.is_file() and (spec := find_spec(module)) is not None:
+        path = Path(str(spec.origin))
+    return path.read_text(encoding="utf-8")
 
 
 @cache
@@ -112,6 +119,8 @@ def _type_of(module: str, node: ast.AST | None) -> _Type:  # noqa: PLR0911  (a c
             return _type_of(*declared(*place.split(":")))
         case ast.BinOp(left=left, right=right):
             return _type_of(module, left) | _type_of(module, right)
+        case ast.Call(func=ast.Name(id="OrPlugIn"), args=[ast.Name(id=table), *method]):
+            return _of_plugins(*declared(module, table), *map(ast.literal_eval, method))
         case ast.Call():
             return _Type(limits=_limits(module, node))
         case ast.Subscript(value=ast.Name(id=outer), slice=inner):
@@ -128,6 +137,22 @@ def _type_of(module: str, node: ast.AST | None) -> _Type:  # noqa: PLR0911  (a c
             number = "" if ast.unparse(parts[-1]) == "..." else f"{len(parts)} "
             return _Type((f"table of names to {of}" if outer == "dict" else f"list of {number}{of}",))
     return _Type()  # None and Any
+
+
+def _of_plugins(module: str, table: ast.AST | None, method: str = "") -> _Type:
+    """The names that plug-ins add to a table; or their classes that have a method."""
+    assert isinstance(table, ast.Call), f"{module}: not a table"
+    points, tables = entry_points(ast.literal_eval(table.args[0])), []
+    for point in points.values() if method else ():
+        try:
+            at, node = declared(point.module, point.attr)
+            assert isinstance(node, ast.ClassDef), f"{point.value}: not a class"
+            tuple(_settings_in(at, node, "", (), {}))
+        except Exception:  # whatever stands in the source of others; using it says what is wrong
+            continue
+        if any(isinstance(each, ast.FunctionDef) and each.name == method for each in node.body):
+            tables.append((at, node))
+    return _Type(tables=tuple(tables)) if method else _Type(choices=tuple(points))
 
 
 def _limits(module: str, node: ast.AST | None) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
 from unmask.core.errors import CorpusError, listed
+from unmask.core.plugins import Table
 from unmask.data.annotations import read_conll
 from unmask.data.columns import ColumnNames
 from unmask.data.reading import BadInput, LinePart, read_fasta, read_lines, read_smiles
@@ -72,14 +73,14 @@ class Document:
 # To read another kind of file, give its suffix a name in `sources.SUFFIXES` and that name a reader here, which yields
 # a `LinePart` for each line, or parts of long ones. See docs/how-to/extending.md.
 Reader = Callable[[Source, BadInput, Fields | None], Iterator[LinePart]]
-READERS: dict[str, Reader] = {
+READERS: Table[Reader] = Table("readers", {
     "text": lambda source, bad, _: read_lines(source.path, bad, source.stretch),
     "fasta": lambda source, bad, _: read_fasta(source.path, bad, source.stretch),
     "smiles": lambda source, bad, _: read_smiles(source.path, bad, source.stretch),
     "conll": read_conll,
     "conllu": read_conll,
     **dict.fromkeys(TABLES, read_table),
-}
+})  # fmt: skip
 
 
 def read_documents(

@@ -29,6 +29,7 @@ import pyarrow.parquet as pq
 
 from unmask.core.errors import CorpusError, WriteError, listed, parse_json
 from unmask.core.files import absence, sync_names, whole_folder, writing
+from unmask.core.plugins import entry_points
 from unmask.core.remote import address_of, lasting_source, local_copies, source_named
 from unmask.core.results import Notify, Progress, ignore
 from unmask.data.json_rows import holds_rows
@@ -43,7 +44,8 @@ CODE = (
     ".tex", ".ts", ".xml",
 )  # fmt: skip
 PRINTED = (".doc", ".docx", ".epub", ".ipynb", ".odt", ".pdf", ".rtf", ".xls", ".xlsx")  # whose text is to be taken out
-# Kind of file by suffix. The reader of each kind stands in `documents.READERS`.
+# Kind of file by suffix; that of a plug-in is the suffix without its dot. The reader of each kind stands in
+# `documents.READERS`.
 SUFFIXES: dict[str, str] = {
     **dict.fromkeys((".txt", ".text", ".md", ".log", *CODE), "text"),
     **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
@@ -87,6 +89,12 @@ class Layout(NamedTuple):
     names: tuple[str, ...]  # of the columns: as in the header, or their numbers
 
 
+def kind_of(path: Path) -> str | None:
+    """The kind of a file by its name; None where no reader is for it."""
+    suffix = bare_suffix(path)
+    return SUFFIXES.get(suffix) or (suffix[1:] if suffix[1:] in entry_points("readers") else None)
+
+
 TextColumn = str | tuple[str, ...]  # a column, or several
 
 
@@ -105,7 +113,7 @@ class Source:
     @property
     def by_suffix(self) -> str:
         """The kind that the suffix says: a text or a table, too, may hold a word a line, with tags (`conll`)."""
-        return SUFFIXES.get(bare_suffix(self.path), self.kind)
+        return kind_of(self.path) or self.kind
 
     @property
     def is_table(self) -> bool:
@@ -214,13 +222,13 @@ def _readable_files(folder: Path, announce: bool) -> list[Path]:
     files: list[Path] = []
     for path in inside:
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if bare_suffix(path) not in SUFFIXES or hidden:
+        if hidden or kind_of(path) is None:
             continue
         name = path.name.lower()
         bare = name.removesuffix(path.suffix.lower()) if path.suffix.lower() in COMPRESSIONS else name
         if bare_suffix(path) != ".json" or (bare not in NO_TEXT and holds_rows(path)):
             files.append(path)
-    if any(SUFFIXES[bare_suffix(path)] in TABLES for path in files):
+    if any(kind_of(path) in TABLES for path in files):
         files = [path for path in files if bare_suffix(path) not in CODE]
     card = folder / _CARD
     if card in files and any(path.suffix.lower() != card.suffix for path in files):
@@ -263,8 +271,8 @@ def _saved_files(folder: Path) -> list[Source]:
 
 
 def _source(path: Path) -> Source:
-    suffix = bare_suffix(path)
-    if suffix not in SUFFIXES:  # which a file of lines of text may have as well
+    suffix, kind = bare_suffix(path), kind_of(path)
+    if kind is None:  # which a file of lines of text may have as well
         with open_bytes(path) as file:
             begin = next(pieces_of(file), b"")
         if not begin or suffix in PRINTED or (b"\0" in begin and not wide_encoding(begin)):
@@ -282,8 +290,8 @@ def _source(path: Path) -> Source:
         if any(len(line) > 1 for line in fields) and all(_SMILES.fullmatch(line[0]) for line in fields[:-1] or fields):
             say_once(f"{path}: a text is a line up to the first blank, its id what follows (.txt: lines are whole)")
             return Source(path, "smiles")
-    form = form_of(path, SUFFIXES[suffix])
-    return Source(path, SUFFIXES[suffix] if form is None else form.kind)
+    form = form_of(path, kind)
+    return Source(path, kind if form is None else form.kind)
 
 
 # ----------------------------------------
@@ -320,7 +328,7 @@ def _stream_files(names: Iterable[Any]) -> Iterator[tuple[Any, str | None]]:
             num_pipes += 1
             path = Path(name)
             packed = path.suffix.lower() if path.suffix.lower() in COMPRESSIONS else ""
-            suffix = bare_suffix(path) + packed if bare_suffix(path) in SUFFIXES else ".txt"
+            suffix = bare_suffix(path) + packed if kind_of(path) else ".txt"
             yield name, f"{PIPES}/{num_pipes}{suffix}"
 
 
@@ -468,14 +476,14 @@ def paths_or_texts(texts: Texts | None) -> list[Named] | None:
         raise CorpusError("the list is empty; give texts, or paths")
     look = texts[:_LOOK]
     has_space = [isinstance(each, str) and (len(each) > _LONG_NAME or any(map(str.isspace, each))) for each in look]
-    are_paths = all(isinstance(each, str) and bare_suffix(Path(each)) in SUFFIXES for each in look)
+    are_paths = all(isinstance(each, str) and kind_of(Path(each)) for each in look)
     for each, is_spaced in zip(look, has_space, strict=True):
         if not isinstance(each, str) or each == STDIN or address_of(each) is not None:
             are_paths = True
             continue
         is_there = (len(each) <= _LONG_NAME or "/" in each) and os.path.exists(each)
         is_pattern = not is_spaced and glob.has_magic(each) and bool(glob.glob(each, recursive=True))
-        are_paths |= is_there or is_pattern or (not is_spaced and bare_suffix(Path(each)) in SUFFIXES)
+        are_paths |= is_there or is_pattern or (not is_spaced and kind_of(Path(each)) is not None)
     if not are_paths and not any(has_space):
         raise CorpusError(
             f"{look[0]!r}: no such file; and if these are texts, there is no white space in them: give them by an "

@@ -144,7 +144,7 @@ class MaskingCollator(Readable):
         self,
         tokenizer: Any,
         *,
-        strategy: Strategy | None = None,
+        strategy: Strategy | str | None = None,
         units: Units | Mapping[str, Any] | None = None,
         weights: Weights | Mapping[str, Any] | None = None,
         rate: float | RateSchedule | Mapping[str, Any] = 0.15,

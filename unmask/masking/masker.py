@@ -47,6 +47,7 @@ from unmask.masking.settings import (
     RateSchedule,
     Strategy,
     UniformRate,
+    add_kind,
     rate_at,
     sampled_rates,
 )
@@ -169,7 +170,7 @@ class Masker(Readable):
         cls,
         tokenizer: Any,
         *,
-        strategy: Strategy | None = None,
+        strategy: Strategy | str | None = None,
         units: Units | Mapping[str, Any] | None = None,
         weights: Weights | Mapping[str, Any] | None = None,
         rate: float | RateSchedule | Mapping[str, Any] = 0.15,
@@ -204,6 +205,8 @@ class Masker(Readable):
         """
         parts = {name: part for name, part in (("units", units), ("weights", weights)) if part is not None}
         own = {name: part for name, part in parts.items() if not isinstance(part, Settings | Mapping)}
+        for part in parts.values():
+            add_kind(part)
         content = {
             "strategy": strategy,
             **{name: part for name, part in parts.items() if name not in own},

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 from torch import Tensor
 
-from unmask.core.errors import unknown
+from unmask.core.errors import SettingsError, shown
 from unmask.core.hashing import RATE_STEP, RATE_WITHIN
+from unmask.core.plugins import OrPlugIn, Table
 from unmask.core.settings import Settings, settings_within
 from unmask.masking.units import (
     CollocationUnits,
@@ -22,6 +23,7 @@ from unmask.masking.units import (
     SpanUnits,
     SubtreeUnits,
     TokenUnits,
+    Units,
     WordUnits,
 )
 from unmask.masking.weights import (
@@ -33,6 +35,7 @@ from unmask.masking.weights import (
     RoleWeights,
     TfIdfWeights,
     UniformWeights,
+    Weights,
 )
 
 # The share of tokens that is masked: a function of training progress in [0, 1], or drawn for each segment.
@@ -156,7 +159,28 @@ Strategy = Literal[
     "random", "whole_word", "span", "pmi", "frequency", "adaptive", "entity", "phrase", "syntax", "contextual",
     "semantic", "mixture",
 ]  # fmt: skip
-STRATEGIES: dict[str, dict[str, Settings]] = {
+AnyStrategy = Strategy | str | Units | Weights | tuple[Units, Weights]  # a name, of a plug-in too, or settings
+
+
+def pair_of(name: str, kind: Any) -> dict[str, Settings]:
+    """Units and weights, of which one is of a class that is not the package's."""
+    part = "units" if hasattr(kind, "starts") else "weights" if hasattr(kind, "log2") else ""
+    if not part or not (isinstance(kind, type) and issubclass(kind, Settings)):
+        raise SettingsError(f"{kind!r} is no class of unmask.Settings with starts() or log2()")
+    try:
+        settings = kind()
+    except ValidationError as error:
+        raise SettingsError(
+            f"each setting of {kind.__name__} needs a default: {error.errors()[0]['loc'][0]}"
+        ) from error
+    if getattr(settings, "kind", None) != name:
+        raise SettingsError(
+            f"the field `kind` of {kind.__name__} must be a Literal, with that as its default: {name!r}"
+        )
+    return {**STRATEGIES["random"], part: settings}
+
+
+STRATEGIES: Table[dict[str, Settings]] = Table("strategies", {
     "random": {"units": TokenUnits(), "weights": UniformWeights()},
     "whole_word": {"units": WordUnits(), "weights": UniformWeights()},
     "span": {"units": SpanUnits(), "weights": UniformWeights()},
@@ -168,7 +192,36 @@ STRATEGIES: dict[str, dict[str, Settings]] = {
     "syntax": {"units": SubtreeUnits(), "weights": RoleWeights()},
     "contextual": {"units": WordUnits(), "weights": TfIdfWeights()},
     "semantic": {"units": WordUnits(), "weights": CentralityWeights()},
-}
+}, pair_of)  # fmt: skip
+_OwnUnits = OrPlugIn(STRATEGIES, "starts")
+_OwnWeights = OrPlugIn(STRATEGIES, "log2")
+_StrategyName = Annotated[Strategy, OrPlugIn(STRATEGIES)]
+
+
+def add_kind(settings: object) -> None:
+    """Makes the class of units or weights known by its kind, if these are settings and their class is not the
+    package's."""
+    if isinstance(settings, Settings) and not type(settings).__module__.startswith("unmask."):
+        kind = str(getattr(settings, "kind", ""))
+        if kind in get_args(Strategy):
+            raise SettingsError(
+                f"{type(settings).__name__}: the kind {kind!r} is one of the package's; take another name"
+            )
+        STRATEGIES[kind] = pair_of(kind, type(settings))
+
+
+def values_of(strategy: Any) -> dict[str, Any]:
+    """Settings of units, of weights or of both, as values of a recipe by their keys."""
+    values: dict[str, Any] = {"masking.strategy": "random"}  # replaces the recipe's units and weights
+    for settings in strategy if isinstance(strategy, tuple) else (strategy,):
+        if not isinstance(settings, Settings):
+            raise SettingsError(
+                f"strategy takes a name, or units and weights that a recipe can hold (unmask.Settings), not "
+                f"{shown(settings)}",
+                options=["strategy"],
+            )
+        values[f"masking.{'weights' if hasattr(settings, 'log2') else 'units'}"] = settings.model_dump()
+    return values
 
 
 def expand_strategy(values: Any) -> Any:
@@ -177,7 +230,7 @@ def expand_strategy(values: Any) -> Any:
         return values
     name = values.get("strategy")
     if name is not None and (not isinstance(name, str) or name not in STRATEGIES):
-        raise ValueError(unknown("strategy", name, STRATEGIES))
+        return values  # the field says so
     pair = STRATEGIES[name or "random"]
     if name is None and not pair.keys() & values.keys():
         name = "random"
@@ -211,11 +264,11 @@ class LinearShare(Settings):
 class MixturePart(Settings):
     """One strategy of a mixture."""
 
-    strategy: Strategy | None = None
+    strategy: _StrategyName | None = None
     """Shorthand for units and weights. Unset: these are given directly."""
-    units: PlainUnits = TokenUnits()
+    units: Annotated[PlainUnits, _OwnUnits] = TokenUnits()
     """How a row is partitioned, as in `masking.units`."""
-    weights: AnyWeights = UniformWeights()
+    weights: Annotated[AnyWeights, _OwnWeights] = UniformWeights()
     """How likely a unit is, as in `masking.weights`."""
     share: Share | LinearShare = 1.0
     """Share of the segments (or steps) that falls to it, as a part of the sum of all shares; or a line over the
@@ -274,11 +327,11 @@ AnyUnits = Annotated[PlainUnits | MixtureUnits, Field(discriminator="kind")]
 class MaskingSettings(Settings):
     """What is masked, how much of it, and what stands there instead."""
 
-    strategy: Strategy | None = None
+    strategy: _StrategyName | None = None
     """Shorthand for units and weights. Unset: these are given, or are those of `random`."""
-    units: AnyUnits = TokenUnits()
+    units: Annotated[AnyUnits, _OwnUnits] = TokenUnits()
     """How a row is partitioned into what is masked together."""
-    weights: AnyWeights = UniformWeights()
+    weights: Annotated[AnyWeights, _OwnWeights] = UniformWeights()
     """How likely a unit is to be masked."""
     rate: Rate | RateSchedule = 0.15
     """Expected share of the text's tokens that is chosen; a number, a schedule over progress, or a distribution for

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.core.errors import ModelError, parse_json, shown
 from unmask.core.files import read_object, writing
+from unmask.core.plugins import Table
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,7 +39,7 @@ def _mean(hidden_ESD: Tensor, mask_ES: Tensor) -> Tensor:
     return (hidden_ESD * weight_ES1).sum(1) / weight_ES1.sum(1).clamp(min=1.0)
 
 
-POOLINGS: dict[str, Pooling] = {
+POOLINGS: Table[Pooling] = Table("poolings", {
     "mean": Pooling(_mean, "mean", "the mean of its tokens' hidden states, special tokens included"),
     "first": Pooling(
         lambda hidden_ESD, mask_ES: hidden_ESD[:, 0],
@@ -50,7 +51,7 @@ POOLINGS: dict[str, Pooling] = {
         "max",
         "the largest of its tokens' hidden states in each dimension",
     ),
-}
+})  # fmt: skip
 
 
 def pool(hidden_ND: Tensor, lengths: Sequence[int], pooling: str) -> Tensor:

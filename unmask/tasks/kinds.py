@@ -10,6 +10,7 @@ from pydantic import ConfigDict, Field
 
 from unmask.core.errors import ModelError, SettingsError, shown, unknown
 from unmask.core.hub import CONFIG
+from unmask.core.plugins import Table
 from unmask.core.settings import Settings, validated
 from unmask.model.folder import KEY, architecture_of, label_names_of
 from unmask.model.layout_names import LAYOUTS, ClassifierPooling
@@ -19,14 +20,20 @@ from unmask.tasks.files import Columns
 from unmask.tasks.tag import Tag
 from unmask.tasks.task import Task
 
-TASKS: Mapping[str, type[Task]] = {task.kind: task for task in (Regress, MultiLabel, Classify, Pairs, Tag, AnswerTask)}
+_OURS: dict[str, type[Task]] = {task.kind: task for task in (Regress, MultiLabel, Classify, Pairs, Tag, AnswerTask)}
+TASKS: Table[type[Task]] = Table("tasks", dict(_OURS))
 _OTHER_NAMES = {
     "ner": Tag.kind, Tag.pipeline: Tag.kind, Classify.pipeline: Classify.kind, AnswerTask.pipeline: AnswerTask.kind
 }  # fmt: skip
 
 
-def task_named(name: str) -> type[Task]:
-    """The task of a name, ours or the hub's."""
+def task_named(name: str | type[Task]) -> type[Task]:
+    """The task of a name, ours or the hub's; a class of another is known by its name from now on."""
+    if isinstance(name, type) and issubclass(name, Task):
+        if name.kind in _OURS and name is not _OURS[name.kind]:
+            raise SettingsError(f"{name.__name__}: the kind {name.kind!r} is one of the package's; take another name")
+        TASKS[name.kind] = name
+        name = name.kind
     name = _OTHER_NAMES.get(name, name)
     if name not in TASKS:
         raise SettingsError(unknown("task", name, sorted(TASKS)), options=["task"])
@@ -57,7 +64,8 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
         kind = TASKS.get(str(content_own.get("kind")))
         if kind is None:
             raise ModelError(
-                f"{folder}: fine-tuned for {shown(content_own.get('kind'))}, which this version of unmask does not know"
+                f"{folder}: fine-tuned for {shown(content_own.get('kind'))}, which neither unmask nor a plug-in here "
+                "knows; install what it was made with"
             )
         try:
             own = validated(_Own, content_own, where=f"{folder / CONFIG}: {KEY}")

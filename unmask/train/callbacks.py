@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,6 +20,7 @@ from typing import Any
 from unmask.core.errors import SettingsError, parse_json
 from unmask.core.files import typed, write_atomically, writing
 from unmask.core.interruption import Interrupted, Interruption
+from unmask.core.plugins import Table
 from unmask.core.results import Progress, Reporter, amount, duration
 
 Trainer = Any  # `unmask.train.trainer.Trainer`, which stands behind this file in the flow
@@ -85,6 +87,9 @@ class Callback:
 
     def on_end(self, trainer: Trainer) -> None:
         """The training is over, was stopped, or has failed with `trainer.error`."""
+
+    def close(self) -> None:
+        """Of a callback that a recipe names: the run is over, and its last evaluation was made."""
 
 
 class ShowProgress(Callback):
@@ -248,7 +253,10 @@ class Tracker(Callback):
     """
 
     def __init__(self, log: Callable[[dict[str, float], int], object], close: Callable[[], object]) -> None:
-        self._log, self.close = log, close
+        self._log, self._close = log, close
+
+    def close(self) -> None:
+        self._close()
 
     def on_figures(self, trainer: Trainer, report: StepReport) -> None:
         if report.step % EVERY_STEPS == 0:
@@ -288,20 +296,29 @@ def tensorboard(folder: Path, *, step: int) -> Tracker:
     return Tracker(log, writer.close)
 
 
-def check_services(names: Sequence[str]) -> None:
-    for name in names:
-        if find_spec(name) is None:
-            raise SettingsError(f"evaluation.trackers: {name} is not installed; install it with: pip install {name}")
+def _mlflow(run: Path, config: dict[str, Any]) -> Tracker:
+    module: Any = import_module("mlflow")
+    module.set_experiment("unmask")
+    module.start_run(run_name=run.name)
+    module.log_dict(config, "config.json")
+    return Tracker(lambda figures, step: module.log_metrics(figures, step=step), module.end_run)
 
 
-def service(name: str, *, run: str, config: dict[str, Any]) -> Tracker:
-    """`trackio`, `wandb` (Weights & Biases) or `mlflow`, with the settings of a run to show."""
-    check_services([name])
+def _wandb(run: Path, config: dict[str, Any], name: str = "wandb") -> Tracker:
     module: Any = import_module(name)
-    if name == "mlflow":
-        module.set_experiment("unmask")
-        module.start_run(run_name=run)
-        module.log_dict(config, "config.json")
-        return Tracker(lambda figures, step: module.log_metrics(figures, step=step), module.end_run)
-    module.init(project="unmask", name=run, config=config)
+    module.init(project="unmask", name=run.name, config=config)
     return Tracker(lambda figures, step: module.log(figures, step=step), module.finish)
+
+
+# Callbacks that a recipe names, each made of the folder of a run and its settings.
+TRACKERS: Table[Callable[[Path, dict[str, Any]], Callback]] = Table(
+    "callbacks", {"trackio": partial(_wandb, name="trackio"), "wandb": _wandb, "mlflow": _mlflow}
+)
+
+
+def check_trackers(names: Sequence[str]) -> None:
+    """Makes sure that what a recipe names is installed."""
+    for name in names:
+        if name in ("trackio", "wandb", "mlflow") and find_spec(name) is None:
+            raise SettingsError(f"evaluation.trackers: {name} is not installed; install it with: pip install {name}")
+        TRACKERS[name]  # a plug-in is imported

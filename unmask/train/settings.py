@@ -7,7 +7,9 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from unmask.core.plugins import OrPlugIn
 from unmask.core.settings import Settings
+from unmask.train.callbacks import TRACKERS
 
 # ----------------------------------------
 # The learning rate as a function of progress, or of the step: a factor of the peak rate.
@@ -78,8 +80,8 @@ class EvaluationSettings(Settings):
     """Lines with some tokens masked, whose predictions are shown at each evaluation."""
     final_max_tokens: int = Field(default=1_000_000, ge=1)
     """Held-out tokens of the evaluation after the training, whose figures the summary gives."""
-    trackers: tuple[Literal["trackio", "wandb", "mlflow"], ...] = ()
-    """Services that the figures are sent to."""
+    trackers: tuple[Annotated[Literal["trackio", "wandb", "mlflow"], OrPlugIn(TRACKERS)], ...] = ()
+    """Services that the figures are sent to, or callbacks of plug-ins."""
 
 
 Beta = Annotated[float, Field(ge=0.0, lt=1.0)]

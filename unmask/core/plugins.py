@@ -1,0 +1,112 @@
+"""Plug-ins: what installed packages add to the tables of this one, each by a name.
+
+    # pyproject.toml of such a package
+    [project.entry-points."unmask.strategies"]
+    pairs_of_words = "my_masking:PairsOfWords"
+
+The groups are `strategies`, `readers`, `tasks`, `callbacks` and `poolings`. Entry points are read when a name is met
+that a table lacks, or when all names are listed; a plug-in is imported when it is used.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, MutableMapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from unmask.core.errors import SettingsError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+    from pydantic import GetCoreSchemaHandler
+    from pydantic_core import CoreSchema
+
+Value = TypeVar("Value")
+
+
+@cache
+def entry_points(group: str) -> dict[str, EntryPoint]:
+    from importlib import metadata  # takes a tenth of a second
+
+    return {each.name: each for each in metadata.entry_points(group=f"unmask.{group}")}
+
+
+class Table(MutableMapping[str, Value]):
+    """A table by names. Those of the package come first, then those of plug-ins.
+
+    Args:
+        group: Of the entry points.
+        items: Of the package.
+        made: Makes an item of a plug-in's name and object, and raises a ValueError where it is none.
+    """
+
+    def __init__(
+        self, group: str, items: dict[str, Value], made: Callable[[str, Any], Value] = lambda name, loaded: loaded
+    ) -> None:
+        self.group, self._items, self._made = group, items, made
+
+    def __getitem__(self, name: str) -> Value:
+        if name in self._items:
+            return self._items[name]
+        point = entry_points(self.group)[name]
+        try:
+            return self._made(name, point.load())
+        except Exception as error:  # whatever the code of others raises
+            package = point.dist.name if point.dist is not None else "unknown"
+            raise SettingsError(
+                f"the plug-in {name!r} (package {package}, {point.value}, group unmask.{self.group}) cannot be used: "
+                f"{type(error).__name__}: {error}; mend or uninstall it"
+            ) from error
+
+    def __setitem__(self, name: str, value: Value) -> None:
+        self._items[name] = value
+
+    def __delitem__(self, name: str) -> None:
+        del self._items[name]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._items or name in entry_points(self.group)
+
+    def __iter__(self) -> Iterator[str]:
+        yield from tuple(self._items)
+        yield from (name for name in entry_points(self.group) if name not in self._items)
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+class OrPlugIn:
+    """Part of an annotation: a `Literal` takes the names of a table, too. With a method, a union of settings by `kind`
+    takes the settings that have it, among those in the table under the name of their kind."""
+
+    def __init__(self, table: Table[Any], method: str | None = None) -> None:
+        self._table, self._method = table, method
+
+    def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        from pydantic_core import core_schema  # slow to import, and not needed by the command line
+
+        as_it_is = core_schema.simple_ser_schema("any")
+        return core_schema.no_info_wrap_validator_function(self._validate, handler(source), serialization=as_it_is)
+
+    def _validate(self, value: Any, handler: Callable[[Any], Any]) -> Any:
+        from pydantic_core import PydanticKnownError, ValidationError
+
+        try:
+            return handler(value)
+        except ValidationError as error:
+            what = error.errors()[0]
+            reason: Any = "literal_error" if self._method is None else "union_tag_invalid"
+            if what["loc"] or what["type"] != reason:
+                raise
+            name = value if self._method is None else what["ctx"]["tag"]
+            if isinstance(name, str) and name in self._table:
+                if self._method is None:
+                    return name
+                for settings in self._table[name].values():
+                    if hasattr(settings, self._method) and settings.kind == name:
+                        return type(settings).model_validate(value)
+            key = "expected" if self._method is None else "expected_tags"
+            known = (what["ctx"][key].replace(" or ", ", "), *(f"'{each}'" for each in entry_points(self._table.group)))
+            expected = f"{', '.join(known)}, or that of a plug-in that is installed"
+            raise PydanticKnownError(reason, {**what["ctx"], key: expected}) from error

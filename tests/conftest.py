@@ -86,6 +86,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(site), *filter(None, [os.environ.get("PYTHONPATH")])]))
     modules = set(sys.modules)
 
+    def forget() -> None:
+        for cached in (entry_points, settings_of, cli.read_parameters):
+            cached.cache_clear()
+
     def install(module: str, source: str, points: str) -> None:
         name = module.replace("_", "-")
         info = site / f"{module}-1.0.dist-info"
@@ -94,12 +98,10 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
         (info / "entry_points.txt").write_text(points)
         (site / f"{module}.py").write_text(source)
         importlib.invalidate_caches()
-        entry_points.cache_clear()
-        settings_of.cache_clear()
+        forget()
 
     yield install
-    entry_points.cache_clear()
-    settings_of.cache_clear()
+    forget()
     for name in set(sys.modules) - modules:
         if Path(getattr(sys.modules[name], "__file__", None) or "/").parent == site:
             del sys.modules[name]

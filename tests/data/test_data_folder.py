@@ -27,6 +27,7 @@ from unmask.core.errors import CorpusError, DataError, SettingsError
 from unmask.core.files import file_sha256
 from unmask.core.results import Progress
 from unmask.data.data_folder import (
+    EXAMPLE_CHARS,
     Manifest,
     cut_chunks,
     load_manifest,
@@ -98,6 +99,9 @@ def test_counts_do_not_depend_on_how_the_corpus_is_cut(tmp_path: Path, unit: str
     assert [len(m.train.files) for m in manifests] == sorted((len(m.train.files) for m in manifests), reverse=True)
     assert manifests[0].documents == manifests[0].train.documents == (3 if unit == "block" else 1)
     assert 1 <= manifests[0].validation.documents <= 3
+    examples = manifests[0].examples
+    assert len(examples) > 4, "several of a long text"
+    assert all(text in path.read_text() and 200 < len(text) <= EXAMPLE_CHARS for text in examples)
 
 
 @pytest.mark.parametrize(

@@ -76,7 +76,7 @@ def test_the_surest_mistakes_come_first_and_examples_are_right(tmp_path: Path) -
     records = [TextRecord(n, f'text "{n}"', label="ab"[n % 2]) for n in range(6)]
     shares = (0.6, 0.7, 0.8, 0.99, 0.9, 1.0)
     predictions = [ClassPrediction(label, share, {}) for label, share in zip("abbbab", shares, strict=True)]
-    judged = task.judged(records, predictions)
+    judged = task.judged([*records, *records], [*predictions, *predictions])
     assert [each.texts for each, _ in worst_of(judged)] == [('text "2"',)]
     card = written(tmp_path, task, judged=judged).text
     assert 'classify(["text \\"5\\"", "text \\"4\\""], truncation=True)' in card, "the surest of each class"

@@ -291,7 +291,8 @@ MOST_WORST, WORST_CHARS = 10, 300
 def worst_of(judged: Sequence[Judged]) -> list[tuple[Judged, list[tuple[str, str, str]]]]:
     """The wrong predictions that the model is surest of, each with its texts: what is before the judged part, the part,
     and what is behind it. Long texts are cut."""
-    wrong = sorted((each for each in judged if each.right != each.predicted), key=lambda each: -each.probability)
+    wrong = dict.fromkeys(each for each in judged if each.right != each.predicted)  # texts may come again
+    surest = sorted(wrong, key=lambda each: -each.probability)[:MOST_WORST]
 
     def parts(text: str, begin: int, end: int) -> tuple[str, str, str]:
         first, last = max(begin - WORST_CHARS // 2, 0), max(begin - WORST_CHARS // 2, 0) + WORST_CHARS
@@ -300,7 +301,7 @@ def worst_of(judged: Sequence[Judged]) -> list[tuple[Judged, list[tuple[str, str
 
     return [
         (each, [parts(text, *(each.place if n == 0 else (0, 0))) for n, text in enumerate(each.texts)])
-        for each in wrong[:MOST_WORST]
+        for each in surest
     ]
 
 

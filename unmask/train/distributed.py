@@ -277,7 +277,7 @@ def synced_over(model: nn.Module, group: Group) -> Synced:
     if group.world_size == 1:
         return lambda work: work()
     warnings.filterwarnings("ignore", "find_unused_parameters=True was specified", UserWarning)
-    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)  # its heir is not in torch 2.11
+    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)  # 2.11 has no other
     parallel = DistributedDataParallel(_Work([model]), broadcast_buffers=False, find_unused_parameters=True)
     parallel.register_comm_hook(None, _sum)
     return parallel

@@ -1,0 +1,48 @@
+// The frame: parts by the hash of the address, and what lies in the folders.
+import { render } from "./vendor/preact-htm.js";
+import { Problem, call, html, useEffect, useState } from "./common.js";
+import { Masks } from "./parts/masks.js";
+import { Predict } from "./parts/predict.js";
+import { Runs } from "./parts/runs.js";
+import { Search } from "./parts/search.js";
+import { Corpus } from "./parts/corpus.js";
+import { Grammar } from "./parts/grammar.js";
+import { Space } from "./parts/space.js";
+
+const PARTS = {
+  masks: ["Masks", Masks, "What each strategy hides of a text, and how likely it hides what."],
+  predict: ["Predict", Predict, "Hide words, and see what a model puts there; or see which words surprise it."],
+  runs: ["Runs", Runs, "Figures and curves of all runs, while they train and afterwards."],
+  corpus: ["Corpus", Corpus, "What a prepared text holds, what was left out of it, and why."],
+  search: ["Search", Search, "The same query by vectors, by words and by both, beside each other."],
+  grammar: ["Grammar", Grammar, "Which of two sentences a model finds likelier."],
+  space: ["Space", Space, "Texts by their vectors, on a map."],
+};
+const part = () => (location.hash.slice(1) in PARTS ? location.hash.slice(1) : "masks");
+
+function App() {
+  const [name, go] = useState(part);
+  const [things, setThings] = useState([]);
+  const [error, setError] = useState("");
+  const look = () => call("things").then((found) => { setThings(found.things); setError(""); }, (e) => setError(e.message));
+  useEffect(() => { look(); }, []);
+  useEffect(() => {
+    const moved = () => { go(part()); document.querySelector("main h1")?.focus(); };
+    addEventListener("hashchange", moved);
+    return () => removeEventListener("hashchange", moved);
+  }, []);
+  const [title, Part, about] = PARTS[name];
+  useEffect(() => { document.title = `${title}: unmask studio`; }, [name]);
+  return html`<div class="frame">
+    <nav aria-label="Parts"><b>unmask studio</b>
+      ${Object.entries(PARTS).map(([key, [each]]) => html`<a key=${key} href=${`#${key}`}
+        aria-current=${key === name ? "page" : undefined}>${each}</a>`)}</nav>
+    <main><header><h1 tabindex="-1">${title}</h1><p class="soft">${about}</p></header>
+      <${Problem} of=${error} /><${Part} key=${name} things=${things} look=${look} /></main></div>`;
+}
+
+// The token is a cookie now: it need not stay in the address, where a screen shows it.
+if (location.pathname !== "/") history.replaceState(null, "", `/${location.hash}`);
+const root = document.getElementById("app");
+root.replaceChildren();
+render(html`<${App} />`, root);

@@ -1,0 +1,1 @@
+import { html } from "../common.js"; export const Corpus = () => html`<p>soon</p>`;

@@ -1,0 +1,1 @@
+import { html } from "../common.js"; export const Grammar = () => html`<p>soon</p>`;

@@ -1,0 +1,1 @@
+import { html } from "../common.js"; export const Space = () => html`<p>soon</p>`;

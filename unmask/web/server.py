@@ -30,7 +30,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from unmask.core.errors import UnmaskError, says_out_of_memory
-from unmask.web import runs, text
+from unmask.web import collections, runs, text
 from unmask.web.things import Library
 
 log = logging.getLogger("unmask")
@@ -55,9 +55,16 @@ COMPUTED: dict[str, Callable[..., dict[str, Any]]] = {
     "surprise": text.surprise,
     "grammar": text.grammar,
     "finetuning": runs.finetuning,
+    "corpus": collections.corpus,
+    "tokens": collections.tokens,
+    "search": collections.search,
+    "make_map": collections.make_map,
 }
 READ: dict[str, Callable[..., dict[str, Any]]] = {
     "recipes": runs.recipes,
+    "why": collections.why,
+    "judged": collections.judged,
+    "space": collections.space,
     "choices": runs.choices,
     "begin": runs.begin,
     "log": runs.log,

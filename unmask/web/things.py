@@ -16,6 +16,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Literal
 
+import pyarrow.parquet as pq
 from safetensors.torch import load_file
 
 from unmask.commands.masks import tables_of
@@ -34,7 +35,7 @@ from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import train_wordpiece
 
-Kind = Literal["run", "finetuning", "embedder", "comparison", "model", "checkpoint", "data", "index", "text"]
+Kind = Literal["run", "finetuning", "embedder", "comparison", "model", "checkpoint", "data", "index", "text", "map"]
 MOST_THINGS, DEEPEST = 2_000, 5
 OPEN_AT_ONCE = 4  # models, data and indexes of each kind
 VOCABULARY = 4096  # of the tokenizer that shows masks where there is no other
@@ -164,7 +165,9 @@ def _load_checkpoint(folder: Path) -> Model:
 def _find(path: Path, root: Path, depth: int) -> Iterator[dict[str, Any]]:
     """What a folder is, and what lies below it."""
     if path.is_file():
-        if path.suffix in _TEXTS:
+        if path.suffix == ".parquet" and _is_map(path):
+            yield _thing("map", path, root)
+        elif path.suffix in _TEXTS:
             yield _thing("text", path, root)
         return
     try:
@@ -183,6 +186,13 @@ def _find(path: Path, root: Path, depth: int) -> Iterator[dict[str, Any]]:
         child = path / name
         if depth < DEEPEST and not child.is_symlink() and (child.is_dir() or depth < 2):
             yield from _find(child, root, depth + 1)
+
+
+def _is_map(path: Path) -> bool:
+    try:
+        return {"x", "y", "text"} <= set(pq.read_schema(path).names)
+    except (OSError, ValueError):
+        return False
 
 
 _WITH_PARTS = ("run", "finetuning", "embedder")

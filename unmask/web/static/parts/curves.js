@@ -1,6 +1,6 @@
 // Curves of several runs. Colours and dashes tell runs apart; training is thin, what is held out has points.
 import uPlot from "../vendor/uplot.js";
-import { Choice, html, useEffect, useRef } from "../common.js";
+import { Choice, html, useEffect, useRef, useState } from "../common.js";
 
 const COLOURS = ["blue", "vermilion", "green", "purple", "gold", "sky"];
 const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 2], [1, 2]];
@@ -37,7 +37,7 @@ function seriesOf(runs, scale, figure, colour) {
       const held = kind === "evaluation";
       series.push({
         label: `${name}${held ? ", held out" : ", training"}`, stroke: colour(COLOURS[number % 6]), width: held ? 2 : 1, dash: DASHES[number % 6],
-        points: { show: held && once.length < 200, size: 6 }, spanGaps: true, alpha: held ? 1 : 0.75,
+        points: { show: held && once.length < 200, size: 6, fill: colour("card") }, spanGaps: true, alpha: held ? 1 : 0.75,
         value: (_, value) => (value == null ? "–" : Number(value.toPrecision(4))),
       });
     }
@@ -48,6 +48,13 @@ function seriesOf(runs, scale, figure, colour) {
 export function Curves({ runs, scale, figure, setFigure }) {
   const box = useRef(null);
   const plot = useRef(null);
+  const [, draw] = useState(0);
+  useEffect(() => { // other colours are another shape
+    const dark = matchMedia("(prefers-color-scheme: dark)");
+    const changed = () => draw((times) => times + 1);
+    dark.addEventListener("change", changed);
+    return () => dark.removeEventListener("change", changed);
+  }, []);
   const figures = figuresOf(runs);
   const shown = figures.some(([name]) => name === figure) ? figure : "loss";
   const style = () => getComputedStyle(document.documentElement);
@@ -65,12 +72,11 @@ export function Curves({ runs, scale, figure, setFigure }) {
     plot.current = made;
     const resized = new ResizeObserver(() => box.current && made.setSize({ width: box.current.clientWidth, height: 280 }));
     resized.observe(box.current);
-    const dark = matchMedia("(prefers-color-scheme: dark)");
-    return () => { resized.disconnect(); made.destroy(); plot.current = null; void dark; };
+    return () => { resized.disconnect(); made.destroy(); plot.current = null; };
   }, [shape]);
   useEffect(() => { plot.current?.setData(data, true); }, [data[0].length, data.length]);
   const said = series.slice(1).map(({ label }, n) => `${label}: ${data[n + 1].findLast((each) => each != null)}`).join("; ");
-  return html`<${Choice} label="Figure" value=${shown} options=${figures} onChange=${(each) => setFigure(each ?? "loss")} />
+  return html`<div class="row"><${Choice} label="Figure" value=${shown} options=${figures} onChange=${(each) => setFigure(each ?? "loss")} /></div>
     <div class="plot" ref=${box} role="img" aria-label=${`Curves of ${shown} over ${scale}. Latest: ${said}`}></div>
     ${series.length < 2 && html`<p class="soft">No figures yet; they come with the first steps.</p>`}`;
 }

@@ -51,14 +51,14 @@ const figuresOf = ({ facts }) => {
 };
 
 function Table({ runs, chosen, choose, live }) {
-  return html`<div class="scroll card"><table><thead><tr><th>show</th><th>run</th><th></th><th>held out</th><th class="number">right</th>
+  return html`<div class="scroll card" tabindex="0" role="group" aria-label="Runs"><table><thead><tr><th>show</th><th>run</th><th></th><th>held out</th><th class="number">right</th>
     <th class="number">steps</th><th class="number">tokens a second</th><th class="number">parameters</th></tr></thead><tbody>
     ${runs.map((each) => {
       const [held, right] = figuresOf(each);
       const state = live[each.path]?.state ?? each.state;
       return html`<tr key=${each.path}><td><input type="checkbox" aria-label=${`show ${each.name}`} checked=${chosen.includes(each.path)}
           onChange=${() => choose(chosen.includes(each.path) ? chosen.filter((path) => path !== each.path) : [...chosen, each.path].slice(-6))} /></td>
-        <td>${each.name}</td><td><span class=${`tag ${state}`}>${state}</span></td><td>${held}</td><td class="number">${right}</td>
+        <td class="nowrap">${each.name}</td><td><span class=${`tag ${state}`}>${state}</span></td><td class="nowrap">${held}</td><td class="number">${right}</td>
         <td class="number">${whole(each.facts.steps)}</td><td class="number">${whole(each.facts.tokens_per_second)}</td>
         <td class="number">${whole(each.facts.num_parameters)}</td></tr>`;
     })}</tbody></table></div>`;

@@ -104,6 +104,7 @@ def recipes(library: Library, *, runs: Annotated[list[str], Field(max_length=12)
             continue
         raise RunError(f"{run}: its recipe cannot be read; it was removed, or is damaged")
     keys = dict.fromkeys(key for table in tables for key in table)
+    keys.pop("description", None)
     rows = [[key, *(table.get(key, "") for table in tables)] for key in keys]
     return {"rows": [row for row in rows if len(set(row[1:])) > 1], "same": sum(len(set(row[1:])) == 1 for row in rows)}
 
@@ -159,7 +160,7 @@ def begin(  # noqa: PLR0913  (a form)
     library: Library,
     *,
     what: Literal["forecast", "start", "resume", "command"],
-    name: Annotated[str, Field(min_length=1, max_length=200, pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*$")],
+    name: Annotated[str, Field(min_length=1, max_length=1_000)],
     data: str | None = None,
     from_: str | None = None,
     recipe: str | None = None,

@@ -25,12 +25,18 @@ class Strategy extends Component { // drawn anew only where its answer has chang
       }
       return html`${gap}${kind ? html`<span class=${kind} title=${`${text}: ${kind}`}>${kind === "masked" ? text : shown}</span>` : text}`;
     };
-    const units = of.units.map(([first, size, chance]) => {
+    // Tokens that belong to no unit, such as unknown ones, are never masked.
+    const units = [];
+    let next = begin;
+    const plain = (end) => { for (; next < end; next += 1) units.push(tokens[next - begin].join("")); };
+    for (const [first, size, chance] of of.units) {
+      plain(Math.max(first, begin));
       const places = [];
-      for (let place = Math.max(first, begin); place < first + size && place < begin + tokens.length; place += 1) places.push(place);
-      return html`${places.length > 0 && tokens[places[0] - begin][0]}<span class=${view === "units" ? "unit" : ""} title=${`a unit of ${size}, probability ${percent(chance)}`}>
-        ${places.map(token)}${view === "units" && html`<sup>${Math.round(100 * chance)}</sup>`}</span>`;
-    });
+      for (; next < Math.min(first + size, begin + tokens.length); next += 1) places.push(next);
+      units.push(places.length > 0 && tokens[places[0] - begin][0], html`<span class=${view === "units" ? "unit" : ""} title=${`a unit of ${size}, probability ${percent(chance)}`}>
+        ${places.map(token)}${view === "units" && html`<sup>${Math.round(100 * chance)}</sup>`}</span>`);
+    }
+    plain(begin + tokens.length);
     return html`<section class="card" aria-label=${of.name}>
       <div class="spread"><h2>${of.name}</h2><small>
         ${percent(of.rate)} hidden here, ${percent(of.expected)} expected${of.mean_rate != null && `, ${percent(of.mean_rate)} over ${of.epochs} epochs`};

@@ -83,7 +83,7 @@ function Lines({ name, columns }) {
   return html`<section class="card" aria-label=${`Predictions of ${name}`}><div class="spread"><h2>Your sentences: ${name}</h2>
     <label>after step ${whole(at)} <input type="range" min="0" max=${known.length - 1} value=${number} onInput=${(event) => show(Number(event.target.value))} /></label></div>
     ${sentences.map((line, n) => html`<p class="text" key=${n}>${line.map((token) => html`${token.space_before ? " " : ""}${token.predicted == null ? token.token
-      : html`<span class=${token.predicted === token.token ? "unchanged" : "random"} title=${`${token.token}: ${percent(token.probability)}`}>${token.predicted}</span>`}`)}</p>`)}</section>`;
+      : html`<span class=${token.predicted === token.token ? "guessed" : "missed"} title=${`${token.token}: ${percent(token.probability)}`}>${token.predicted}</span>`}`)}</p>`)}</section>`;
 }
 
 function Finetuning({ path, name }) {

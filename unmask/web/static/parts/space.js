@@ -8,7 +8,17 @@ function Map({ of, chosen, choose, found }) {
     const [x0, x1, y0, y1] = [of.x, of.y].flatMap((values) => [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))]);
     return { x0, y0, w: x1 - x0 || 1, h: y1 - y0 || 1 };
   }, [of]);
-  const placed = (width, height) => (n) => [12 + ((of.x[n] - frame.x0) / frame.w) * (width - 24), 12 + (1 - (of.y[n] - frame.y0) / frame.h) * (height - 24)];
+  // What is looked at: its middle, in shares of the whole, and how many times larger it is.
+  const [view, look] = useState({ x: 0.5, y: 0.5, zoom: 1 });
+  useEffect(() => look({ x: 0.5, y: 0.5, zoom: 1 }), [of]);
+  const zoom = (times) => look((old) => ({ ...old, zoom: Math.min(200, Math.max(1, old.zoom * times)) }));
+  const move = (x, y) => look((old) => ({ ...old, x: old.x + x / old.zoom, y: old.y + y / old.zoom }));
+  const drag = useRef(null);
+  const keys = { "+": () => zoom(1.5), "-": () => zoom(1 / 1.5), ArrowLeft: () => move(-0.1, 0), ArrowRight: () => move(0.1, 0), ArrowUp: () => move(0, 0.1), ArrowDown: () => move(0, -0.1) };
+  const placed = (width, height) => (n) => [
+    width / 2 + ((of.x[n] - frame.x0) / frame.w - view.x) * view.zoom * (width - 24),
+    height / 2 - ((of.y[n] - frame.y0) / frame.h - view.y) * view.zoom * (height - 24),
+  ];
   useEffect(() => {
     const draw = () => {
       const box = canvas.current;
@@ -40,7 +50,7 @@ function Map({ of, chosen, choose, found }) {
     const dark = matchMedia("(prefers-color-scheme: dark)");
     dark.addEventListener("change", draw);
     return () => { resized.disconnect(); dark.removeEventListener("change", draw); };
-  }, [of, chosen, found]);
+  }, [of, chosen, found, view]);
   const nearest = (event) => {
     const box = canvas.current.getBoundingClientRect();
     const at = placed(box.width, box.height);
@@ -54,7 +64,19 @@ function Map({ of, chosen, choose, found }) {
     return best;
   };
   return html`<canvas class="map" ref=${canvas} role="img" aria-label=${`Map of ${of.x.length} texts; find them by their words below`}
-      onMouseMove=${(event) => setOver(nearest(event))} onMouseLeave=${() => setOver(null)} onClick=${(event) => choose(nearest(event))}></canvas>
+      tabindex="0" onKeyDown=${(event) => { if (keys[event.key]) { keys[event.key](); event.preventDefault(); } }}
+      onWheel=${(event) => { event.preventDefault(); zoom(event.deltaY < 0 ? 1.2 : 1 / 1.2); }}
+      onPointerDown=${(event) => { drag.current = [event.clientX, event.clientY, false]; }} onPointerLeave=${() => { drag.current = null; setOver(null); }}
+      onPointerMove=${(event) => {
+        if (!drag.current) { setOver(nearest(event)); return; }
+        const [x, y, moved] = drag.current;
+        if (!moved && Math.hypot(event.clientX - x, event.clientY - y) < 4) return;
+        move((x - event.clientX) / canvas.current.clientWidth, (event.clientY - y) / canvas.current.clientHeight);
+        drag.current = [event.clientX, event.clientY, true];
+      }}
+      onPointerUp=${(event) => { if (drag.current && !drag.current[2]) choose(nearest(event)); drag.current = null; }}></canvas>
+    <div class="row tight"><button aria-label="Larger" onClick=${() => zoom(1.5)}>+</button><button aria-label="Smaller" onClick=${() => zoom(1 / 1.5)}>−</button>
+      <small>${view.zoom.toFixed(1)} times; the wheel, a drag, or + − and the arrow keys move it, too</small></div>
     <p class="soft busy">${over != null ? of.texts[over] : ""}</p>`;
 }
 

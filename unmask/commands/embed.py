@@ -386,12 +386,12 @@ def places_of(
     """Places [N, 2], and how they were made: by UMAP of the nearest rows, where it is installed and there are enough,
     else the two main directions of the vectors."""
     if nearest_NK.shape[1] == NEIGHBOURS and find_spec("umap") is not None:
-        import umap
-
         own = np.arange(len(vectors_ND))[:, None]  # it counts each row as its own nearest
         known = np.hstack([own, nearest_NK]), np.hstack([np.zeros_like(own, dtype=np.float32), distance_NK])
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it computes in one thread, for the same places each time
+            warnings.simplefilter("ignore")  # that TensorFlow is missing, and that one thread computes
+            import umap
+
             reducer = umap.UMAP(
                 n_neighbors=NEIGHBOURS + 1, metric="cosine", random_state=0, precomputed_knn=(*known, None), n_jobs=1
             )

@@ -178,7 +178,8 @@ def _find(path: Path, root: Path, depth: int) -> Iterator[dict[str, Any]]:
     inner = sorted(name for name in names if not name.startswith("."))
     if kind is not None:
         yield _thing(kind, path, root)
-        inner = [name for name in ("model", "data") if name in names] if kind in _WITH_PARTS else []
+        # The model of a fine-tuning predicts no tokens.
+        inner = [name for name in ("model", "data") if name in names] if kind in ("run", "embedder") else []
     if kind == "run" and "checkpoints" in names:
         for folder in sorted((path / "checkpoints").glob("step-*")):
             yield _thing("checkpoint", folder, root)

@@ -51,7 +51,7 @@ const figuresOf = ({ facts }) => {
 };
 
 function Table({ runs, chosen, choose, live }) {
-  return html`<div class="scroll card" tabindex="0" role="group" aria-label="Runs"><table><thead><tr><th>show</th><th>run</th><th></th><th>held out</th><th class="number">right</th>
+  return html`<div class="scroll card" tabindex="0" role="group" aria-label="Runs"><table><thead><tr><th>show</th><th>run</th><th>state</th><th>held out</th><th class="number">right</th>
     <th class="number">steps</th><th class="number">tokens a second</th><th class="number">parameters</th></tr></thead><tbody>
     ${runs.map((each) => {
       const [held, right] = figuresOf(each);

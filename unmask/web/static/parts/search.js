@@ -63,7 +63,7 @@ export function Search({ things }) {
     <p class="soft">Judge a hit: y is relevant, n is not, while it is chosen. Judgements stay in this browser.</p>
     <${Problem} of=${error} /><${Busy} when=${busy} what="searching" />
     ${figures && html`<section class="card" aria-label="Your judgements"><div class="spread"><h2>nDCG@10 of your judgements</h2><button class="quiet" onClick=${() => { localStorage.removeItem(`judged ${index}`); setJudgements({}); }}>forget them</button></div>
-      <${Problem} of=${figures.error} /><table><thead><tr><th></th><th class="number">nDCG@10</th><th class="number">95 %, over queries</th><th class="number">queries</th></tr></thead><tbody>
+      <${Problem} of=${figures.error} /><table><thead><tr><th>ranked by</th><th class="number">nDCG@10</th><th class="number">95 %, over queries</th><th class="number">queries</th></tr></thead><tbody>
       ${Object.entries(figures.columns).map(([name, each]) => html`<tr key=${name}><td>${name}</td><td class="number">${fixed(each.ndcg_at_10)}</td><td class="number">${each.interval ? `${fixed(Math.max(0, each.interval[0]))} to ${fixed(Math.min(1, each.interval[1]))}` : "too few"}</td><td class="number">${whole(each.queries)}</td></tr>`)}</tbody></table>
       ${figures.left_out > 0 && html`<p class="soft">${figures.left_out} without a relevant hit so far say nothing, and are left out. Unjudged hits count as not relevant.</p>`}</section>`}
     ${data && html`<div class="grid">${data.columns.map((each) => html`<section class="card" key=${column(each)} aria-label=${column(each)}><div class="spread"><h2>${column(each)}</h2>${each.seconds != null && html`<small>${(1000 * each.seconds).toFixed(0)} ms</small>`}</div>

@@ -59,7 +59,17 @@ def workspace(run: unmask.Run, corpus_file: Path, tmp_path_factory: pytest.TempP
 
 @pytest.fixture(scope="module")
 def server(workspace: Path, corpus_file: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    command = [sys.executable, "-m", "unmask", "studio", str(workspace), str(corpus_file), "--no-browser", "--port", "0"]
+    command = [
+        sys.executable,
+        "-m",
+        "unmask",
+        "studio",
+        str(workspace),
+        str(corpus_file),
+        "--no-browser",
+        "--port",
+        "0",
+    ]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         address = next(found[0] for line in process.stderr if (found := re.search(r"http://\S+", line)))
@@ -119,7 +129,7 @@ def looked_at(page: Any, part: str) -> None:
     page.set_viewport_size({"width": 1200, "height": 800})
 
 
-def test_masks_are_drawn_by_epoch_and_rate(page: Any) -> None:
+def test_masks_are_drawn_by_epoch_and_rate_and_saved(page: Any, browser: Any, tmp_path: Path) -> None:
     page.get_by_label("Text", exact=True).fill(MARKUP)
     settled(page)
     span = page.get_by_role("region", name="whole_word", exact=True)
@@ -140,6 +150,14 @@ def test_masks_are_drawn_by_epoch_and_rate(page: Any) -> None:
     expect(span).to_contain_text("over 200 epochs")
     page.get_by_role("button", name="Masks", exact=True).click()
     looked_at(page, "masks")
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="save as one file").click()
+    saved.value.save_as(tmp_path / saved.value.suggested_filename)
+    alone = browser.new_context(offline=True).new_page()
+    alone.goto((tmp_path / "masks.html").as_uri())
+    expect(alone.get_by_role("heading", name="whole_word")).to_be_visible()
+    expect(alone.locator("script, link, img")).to_have_count(0)
+    alone.context.close()
 
 
 def test_words_are_hidden_by_a_click_and_by_keys(page: Any) -> None:
@@ -205,7 +223,7 @@ def test_a_run_is_forecast_started_stopped_and_resumed(page: Any, workspace: Pat
     page.get_by_role("button", name="Steps", exact=True).click()
     shutil.rmtree(workspace / "live")
     expect(page.get_by_text("not there any more")).to_be_visible(timeout=10_000)
-    page.get_by_label(f"show {workspace.name}/live").click()
+    page.get_by_role("button", name="Forget it").click()
     looked_at(page, "runs")
 
 

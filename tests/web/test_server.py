@@ -18,7 +18,7 @@ from unmask.report.plots import COLOURS
 
 testclient = pytest.importorskip("starlette.testclient", reason="the studio's extra is not installed")
 
-from unmask.web import runs, studio  # noqa: E402
+from unmask.web import runs, server, studio  # noqa: E402
 from unmask.web.copying import words_of  # noqa: E402
 from unmask.web.server import COMPUTED, MOST_BYTES, OPEN, POLICY, STATIC, make_app  # noqa: E402
 from unmask.web.things import Library  # noqa: E402
@@ -146,6 +146,14 @@ def test_a_corpus_says_what_it_holds_and_why(data_folder: Path, manifest: Manife
     assert (outside.status_code, str(corpus_file) in outside.json()["error"]) == (400, True)
     cut = ask(data_folder, "tokens", data=str(data_folder), text="the cat")
     assert "".join(token[2] for token in cut["tokens"]) == "thecat"
+
+
+def test_a_model_that_does_not_fit_is_one_clear_problem(tmp_path: Path) -> None:
+    def full(library: Library) -> dict[str, Any]:
+        raise MemoryError
+
+    answer = server._answer(Library([tmp_path]), full, b"{}", computes=True)
+    assert (answer.status_code, b"memory" in answer.body) == (507, True)
 
 
 def test_judgements_become_ndcg() -> None:

@@ -343,6 +343,8 @@ def map_file(out: Path, note: Callable[[str], None]) -> Iterator[Add]:
 
     with locked(out):
         yield add
+        if not parts:
+            raise CorpusError(f"{out}: there is no text to put on a map")
         vectors_ND = np.concatenate(parts)
         nearest_NK, distance_NK = nearest(vectors_ND, NEIGHBOURS)
         places_N2, how = places_of(vectors_ND, nearest_NK, distance_NK)
@@ -355,10 +357,13 @@ def map_file(out: Path, note: Callable[[str], None]) -> Iterator[Add]:
         values = pa.array(np.ascontiguousarray(vectors_ND).reshape(-1))
         embedding = pa.FixedSizeListArray.from_arrays(values, vectors_ND.shape[1])
         unfinished = out.with_name(out.name + ".partial")
-        with writing(out):
-            pq.write_table(pa.table({**columns, "neighbors": neighbours, "embedding": embedding}), unfinished)
-            os.replace(unfinished, out)
-            sync_names(out.parent)
+        try:
+            with writing(out):
+                pq.write_table(pa.table({**columns, "neighbors": neighbours, "embedding": embedding}), unfinished)
+                os.replace(unfinished, out)
+                sync_names(out.parent)
+        finally:
+            unfinished.unlink(missing_ok=True)
 
 
 def nearest(vectors_ND: NDArray[np.float32], most: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:

@@ -16,7 +16,7 @@ from unmask.core.errors import RunError
 from unmask.core.files import absence
 from unmask.core.interruption import Interrupted
 from unmask.core.public import public
-from unmask.core.results import Result, Shown
+from unmask.core.results import Notify, Progress, Result, Shown, ignore
 
 log = logging.getLogger("unmask")
 PORT = 8642
@@ -39,6 +39,7 @@ def studio(
     port: int | None = None,
     no_browser: bool = False,
     note: Callable[[str], None] = log.info,
+    notify: Notify | None = None,
 ) -> StudioVisit:
     """Shows masks, predictions, runs, searches and texts on a page in the browser, until it is stopped by Ctrl-C.
 
@@ -50,6 +51,7 @@ def studio(
         port: Of the server. By default 8642, or any that is free.
         no_browser: Only print the address.
         note: Called with the address, a line.
+        notify: Called when the page can be opened.
 
     Raises:
         RunError: A path is not there, the port is taken, or Starlette and uvicorn are not installed.
@@ -78,6 +80,7 @@ def studio(
     serving.start()
     threading.Thread(target=library.warm, name="unmask-warm", daemon=True).start()
     note(f"{address}open/{token}")
+    (notify or ignore)(Progress("the studio is open; Ctrl-C closes it", facts=""))
     if not no_browser:
         webbrowser.open(f"{address}open/{token}")
     with suppress(KeyboardInterrupt, Interrupted):

@@ -13,6 +13,7 @@ import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from itertools import chain, islice
 from pathlib import Path
 from typing import Any, Literal
 
@@ -36,7 +37,7 @@ from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import train_wordpiece
 
 Kind = Literal["run", "finetuning", "embedder", "comparison", "model", "checkpoint", "data", "index", "text", "map"]
-MOST_THINGS, DEEPEST = 2_000, 5
+MOST_THINGS, MOST_NAMES, DEEPEST = 2_000, 1_000, 4
 OPEN_AT_ONCE = 4  # models, data and indexes of each kind
 VOCABULARY = 4096  # of the tokenizer that shows masks where there is no other
 _TEXTS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet", ".md")
@@ -65,9 +66,8 @@ class Library:
 
     def list(self) -> list[dict[str, Any]]:
         """Everything there is, the newest first: `kind`, `path`, `name`, `state` and `facts`."""
-        things = [thing for root in self.roots for thing in _find(root, root, 0)]
-        things.sort(key=lambda thing: -thing["changed"])
-        return things[:MOST_THINGS]
+        every = chain.from_iterable(_find(root, root, 0) for root in self.roots)
+        return sorted(islice(every, MOST_THINGS), key=lambda thing: -thing["changed"])
 
     # What is open; the file that is named says whether it has changed.
 
@@ -174,6 +174,8 @@ def _find(path: Path, root: Path, depth: int) -> Iterator[dict[str, Any]]:
         names = {entry.name for entry in os.scandir(path)}
     except OSError:  # closed to us, or gone meanwhile
         return
+    if len(names) > MOST_NAMES:  # a folder of data, not of things
+        return
     kind = _kind(names)
     inner = sorted(name for name in names if not name.startswith("."))
     if kind is not None:
@@ -238,6 +240,8 @@ def state_of(path: Path) -> Literal["finished", "running", "stopped", "gone"]:
 def holder_of(path: Path) -> int | None:
     """The process that writes a folder now, if it is one of this machine."""
     try:
+        if os.name != "posix":  # where a process cannot be asked whether it is there
+            return None
         holder = json.loads((path / f"{LOCK}.json").read_text(encoding="utf-8"))
         if holder["host"] != socket.gethostname():
             return None

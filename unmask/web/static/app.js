@@ -20,6 +20,33 @@ const PARTS = {
 };
 const part = () => (location.hash.slice(1) in PARTS ? location.hash.slice(1) : "masks");
 
+// What is seen now as one file that needs no server: controls are left out, and canvases are pictures.
+async function save(title) {
+  const style = await (await fetch("/static/style.css")).text() + await (await fetch("/static/vendor/uplot.css")).text();
+  const main = document.querySelector("main").cloneNode(true);
+  const drawn = document.querySelectorAll("main canvas");
+  main.querySelectorAll("canvas").forEach((canvas, n) => {
+    const picture = document.createElement("img");
+    picture.src = drawn[n].toDataURL();
+    picture.alt = canvas.getAttribute("aria-label") || "curves";
+    picture.style.cssText = canvas.style.cssText;
+    picture.className = canvas.className;
+    canvas.replaceWith(picture);
+  });
+  main.querySelectorAll("textarea").forEach((area, n) => {
+    const text = document.createElement("p");
+    text.textContent = document.querySelectorAll("main textarea")[n].value;
+    area.replaceWith(text);
+  });
+  main.querySelectorAll("button, input, select, details, .busy").forEach((each) => each.remove());
+  const head = `<meta charset="utf-8"><title>${title}: unmask studio</title><meta name="viewport" content="width=device-width"><style>${style}</style>`;
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([`<!doctype html>\n<html lang="en"><head>${head}</head><body>${main.outerHTML}</body></html>\n`], { type: "text/html" }));
+  link.download = `${title.toLowerCase()}.html`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
 function App() {
   const [name, go] = useState(part);
   const [things, setThings] = useState([]);
@@ -37,7 +64,8 @@ function App() {
     <nav aria-label="Parts"><b>unmask studio</b>
       ${Object.entries(PARTS).map(([key, [each]]) => html`<a key=${key} href=${`#${key}`}
         aria-current=${key === name ? "page" : undefined}>${each}</a>`)}</nav>
-    <main><header><h1 tabindex="-1">${title}</h1><p class="soft">${about}</p></header>
+    <main><header><div class="spread"><h1 tabindex="-1">${title}</h1><button class="quiet" onClick=${() => save(title).catch((e) => setError(e.message))}>save as one file</button></div>
+      <p class="soft">${about}</p></header>
       <${Problem} of=${error} /><${Part} key=${name} things=${things} look=${look} /></main></div>`;
 }
 

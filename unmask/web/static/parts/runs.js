@@ -103,7 +103,7 @@ function Finetuning({ path, name }) {
       <tbody>${data.worst.map(([row, text, right, said, share]) => html`<tr key=${row}><td>${whole(row)}</td><td>${text.slice(0, 400)}</td><td>${right}</td><td>${said}</td><td class="number">${percent(share)}</td></tr>`)}</tbody></table></div>`}</section>`;
 }
 
-const EMPTY = { name: "studio/first", data: null, recipe: null, minutes: 2, steps: null, strategy: null, rate: null, seed: 0, prompts: "" };
+const EMPTY = { name: "studio/first", data: null, from_: null, recipe: null, minutes: 2, steps: null, strategy: null, rate: null, seed: 0, prompts: "" };
 
 function Begin({ things, look, choose }) {
   const [form, setForm] = useKept("runs.form", EMPTY);
@@ -121,6 +121,7 @@ function Begin({ things, look, choose }) {
   return html`<details class="card"><summary>Start a run</summary>
     <div class="row"><${TextField} label=${`Folder, below ${choices?.root ?? ""}`} wide=${false} value=${form.name} onChange=${put("name")} />
       <${Choice} label="Text" none="Tiny Shakespeare" value=${form.data} options=${named(things, "data", "text")} onChange=${put("data")} />
+      <${Choice} label="Begin with" none="new weights" value=${form.from_} options=${named(things, "model")} onChange=${put("from_")} />
       <${Choice} label="Recipe" none="fits the minutes" value=${form.recipe} options=${Object.keys(choices?.recipes ?? {}).map((each) => [each, each])} onChange=${put("recipe")} />
       <${Choice} label="Strategy" none="the recipe's" value=${form.strategy} options=${(choices?.strategies ?? []).map((each) => [each, each])} onChange=${put("strategy")} />
       <${NumberField} label="Minutes" min="0.1" step="any" value=${form.minutes} onChange=${(value) => setForm({ ...form, minutes: value, steps: null })} />
@@ -170,7 +171,8 @@ export function Runs({ things, look }) {
   const pretrained = paths.filter((path) => kind(path) !== "finetuning");
   return html`${runs.length ? html`<${Table} runs=${runs} chosen=${paths} choose=${choose} live=${live} />` : html`<p>There is no run in the folders yet.</p>`}
     <${Begin} things=${things} look=${look} choose=${(path) => choose([...paths, path].slice(-6))} />
-    <${Problem} of=${problem} />${gone.map((path) => html`<${Problem} key=${path} of=${`${names[path]} is not there any more: it was removed.`} />`)}
+    <${Problem} of=${problem} />${gone.map((path) => html`<div class="row tight" key=${path}><${Problem} of=${`${names[path]} is not there any more: it was removed.`} />
+      <button onClick=${() => choose(paths.filter((each) => each !== path))}>Forget it</button></div>`)}
     ${paths.length > 0 && html`<section class="card" aria-label="Curves"><div class="spread"><h2>Curves</h2>
       <${Segmented} label="Scale" value=${scale} options=${SCALES} onChange=${setScale} /></div>
       <${Curves} runs=${paths.filter((path) => live[path]).map((path) => ({ name: names[path], columns: live[path].columns }))} scale=${scale} figure=${figure} setFigure=${setFigure} /></section>`}

@@ -15,7 +15,7 @@ PACKAGE = Path(unmask.__file__).parent
 PYTHON = sorted(PACKAGE.rglob("*.py"))
 FLOW = [
     "core", "tokenizer", "model", "data", "masking", "train",
-    "measure", "tasks", "search", "exporting", "report", "commands",
+    "measure", "tasks", "search", "exporting", "report", "commands", "web",
 ]  # fmt: skip
 FORBIDDEN = {"report": {"train", "masking", "measure", "search", "exporting"}}  # though the flow would allow it
 

@@ -89,6 +89,8 @@ if TYPE_CHECKING:
     from unmask.train.callbacks import Callback as Callback
     from unmask.train.objectives import Objective as Objective
     from unmask.train.trainer import Trainer as Trainer
+    from unmask.web.studio import StudioVisit as StudioVisit
+    from unmask.web.studio import studio as studio
 
 __version__ = "0.1.0"
 

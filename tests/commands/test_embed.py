@@ -10,7 +10,7 @@ import pytest
 import unmask
 from tests.command_line import Main, room_for
 from unmask.commands import embed as embed_file
-from unmask.commands.embed import vector_file
+from unmask.commands.embed import nearest, places_of, vector_file
 from unmask.core.errors import CorpusError, UnmaskError
 
 TEXTS = ["the king sees the queen at sea", "the dog", "the cat follows the dog in the garden", "the ship"]
@@ -125,3 +125,34 @@ def test_ids_that_cannot_be_stored(tmp_path: Path, ids: list[str | int], message
     with vector_file(tmp_path / "v.parquet", 8) as add:
         add(ids[:1], vectors(1))
     assert pq.read_table(tmp_path / "v.parquet").column("id").to_pylist() == ids[:1]
+
+
+def test_a_map_has_texts_places_and_the_nearest_texts(run: unmask.Run, tmp_path: Path) -> None:
+    out = tmp_path / "map.parquet"
+    unmask.embed(run.folder, TEXTS, out=out, map=True)
+    table = pq.read_table(out)
+    assert table.column("text").to_pylist() == TEXTS
+    assert np.isfinite(table.column("x").to_numpy() + table.column("y").to_numpy()).all()
+    made = np.array(table.column("embedding").to_pylist(), dtype=np.float32)
+    np.testing.assert_allclose(made, run.model.embed(TEXTS), atol=1e-5)
+    unit = made / np.linalg.norm(made, axis=1, keepdims=True)
+    for row, near in enumerate(table.column("neighbors").to_pylist()):
+        others = [other for other in np.argsort(-unit @ unit[row]) if other != row]
+        assert near["ids"] == others
+        np.testing.assert_allclose(near["distances"], 1 - unit[others] @ unit[row], atol=1e-5)
+    with pytest.raises(UnmaskError, match="v.npy"):
+        unmask.embed(run.folder, TEXTS, out=tmp_path / "v.npy", map=True)
+    assert list(tmp_path.iterdir()) == [out]
+
+
+def test_places_without_umap_are_the_main_directions(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embed_file, "find_spec", lambda name: None)
+    monkeypatch.setattr(embed_file, "_BLOCK", 7)
+    made = vectors(40) * np.array([5, 3, 1, 1, 1, 1, 1, 1], dtype=np.float32)
+    rows, distances = nearest(made, 15)
+    assert (np.diff(distances, axis=1) >= 0).all()
+    assert not (rows == np.arange(40)[:, None]).any()
+    places, how = places_of(made, rows, distances)
+    singular = np.linalg.svd(made - made.mean(0), compute_uv=False)
+    np.testing.assert_allclose(np.linalg.norm(places, axis=0), singular[:2], rtol=1e-4)
+    assert "main directions" in how

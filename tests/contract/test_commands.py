@@ -117,7 +117,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "verify": ("verify {model}", "model checks passed"),
 }
 HELP = ("pretrain", "prepare", "lexicon", "masks", "audit", "fill", "embed", "evaluate", "score", "compare", "finetune",
-        "predict", "embedder", "evaluate-search", "export", "verify", "push", "recipes", "search index",
+        "predict", "embedder", "evaluate-search", "export", "verify", "push", "recipes", "studio", "search index",
         "search query", "search add", "search remove")  # fmt: skip
 OPTIONS = {  # that scripts rely on
     "pretrain": "--out --minutes --steps --tokens --recipe --from --extend-vocab --strategy --tokenizer "

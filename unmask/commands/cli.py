@@ -106,6 +106,7 @@ COMMANDS = {  # in the order of --help
     "export": Command("exporting.onnx:export", f"{MODEL} --format onnx --out runs/mine/onnx"),
     "verify": Command("exporting.verify:verify", f"{MODEL} --onnx runs/mine/onnx"),
     "push": Command("commands.push:push", f"{MODEL} owner/name"),
+    "studio": Command("web.studio:studio", "runs data", goes_on="runs that it has started go on"),
     "recipes": Command("commands.recipe_files:recipes", ""),
     "settings": Command("commands.settings:settings", "learning_rate"),
     "search index": Command("search.index:Index.build", f"{MODEL} docs/ --out runs/docs", goes_on=WITH_RESUME),

@@ -5,15 +5,18 @@ from __future__ import annotations
 import logging
 import os
 import time
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+from numpy.typing import NDArray
 
 from unmask.core.errors import CorpusError, RunError, without_secrets
 from unmask.core.files import check_file, locked, sync_names, writing
@@ -61,7 +64,7 @@ class EmbeddedFile(Result):
 
 
 @public
-def embed(  # noqa: PLR0913  (the options of the command line, each a name that users know)
+def embed(  # noqa: PLR0912, PLR0913, PLR0915  (the options of the command line, each a name that users know)
     model: str | Path | Model,
     file: str | Path | Iterable[Any],
     *,
@@ -74,6 +77,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
     encoding: str | None = None,
     precision: Precision = "float32",
     strict: bool = False,
+    map: bool = False,  # noqa: A002
     overwrite: bool = False,
     note: Callable[[str], None] = log.info,
     notify: Notify | None = None,
@@ -95,6 +99,8 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         encoding: Of text that is not Unicode, such as cp1252.
         precision: Of the activations; bf16 is several times faster on hardware made for it, and auto takes it there.
         strict: Refuse a model whose files differ from its checksums.json.
+        map: A .parquet file also has the texts, places x and y on a map, and the nearest texts, as embedding-atlas and
+            unmask studio show them; texts and vectors are held in memory.
         overwrite: Replace the file that is there.
         note: Called with each decision, a line.
         notify: Called with the progress.
@@ -110,6 +116,8 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             raise RunError(
                 f"{out}: vectors are written as .npy or .parquet; give one of these endings", options=["out"]
             )
+        if map and target.suffix != ".parquet":
+            raise RunError(f"{out}: a map is written as .parquet; give this ending", options=["out", "map"])
         if not target.parent.is_dir():
             raise RunError(f"{out}: there is no folder {target.parent}; make it first")
         loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
@@ -117,6 +125,10 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         if is_sparse and target.suffix != ".parquet":
             reason = f"the vectors of {loaded.folder} are sparse, and are written as .parquet"
             raise RunError(f"{out}: {reason}; give this ending, or another pooling", options=["out", "pooling"])
+        if is_sparse and map:
+            raise RunError(
+                f"{loaded.folder}: a map is made of dense vectors; give a pooling", options=["map", "pooling"]
+            )
         vectors_of: Callable[..., Embedded]
         if is_sparse:
             loaded.check_head()
@@ -153,7 +165,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
                 note(f"a text is a row, its text in {in_words(source.column)}, its id {ids}")
             note(f"a text's vector is {made}{', divided by its length' if normalize else ''}")
             notify = notify or usual_reporter().notify
-            with vector_file(target, dimension) as add:
+            with vector_file(target, dimension) if not map else map_file(target, note) as add:
                 counts = _embed_texts(texts, vectors_of, add, target, notify, shift=int(not is_file))
                 num_texts, num_tokens, num_long, num_blank = counts
     for reason, number in texts.skipped.items():
@@ -192,7 +204,7 @@ def _embed_texts(
         embedded = vectors_of([text.text for text in part], names=[f"{source.path}: text {text.id!r}" for text in part])
         try:
             ids = [text.id - shift if source.id is None and isinstance(text.id, int) else text.id for text in part]
-            add(ids, embedded.vectors)
+            add(ids, embedded.vectors, [text.text for text in part])
         except CorpusError as error:
             raise CorpusError(f"{source.path}: {error}") from error
         num_texts += len(part)
@@ -224,8 +236,9 @@ def _whole_texts(file: Documents, *, gaps: bool) -> Iterator[Document]:
 # ----------------------------------------
 # Files of vectors, written part by part.
 
-Add = Callable[[Sequence[str | int], Any], None]
-"""Writes some more vectors [texts, dimension], float32, or a `csr_array` of them, with their ids."""
+Add = Callable[[Sequence[str | int], Any, Sequence[str]], None]
+"""Writes some more vectors [texts, dimension], float32, or a `csr_array` of them, with their ids; maps take the texts,
+too."""
 
 
 def _check_ids(ids: Sequence[str | int], id_type: type[str] | type[int]) -> None:
@@ -256,7 +269,7 @@ def vector_file(out: Path, dimension: int) -> Iterator[Add]:  # noqa: PLR0915  (
         header = {"descr": "<f4", "fortran_order": False, "shape": (num_texts, dimension)}
         np.lib.format.write_array_header_1_0(file, header)
 
-    def add(ids: Sequence[str | int], vectors: Any) -> None:
+    def add(ids: Sequence[str | int], vectors: Any, texts: Sequence[str] = ()) -> None:
         nonlocal num_texts, writer, id_type
         num_texts += len(ids)
         if is_array:
@@ -307,3 +320,90 @@ def vector_file(out: Path, dimension: int) -> Iterator[Add]:  # noqa: PLR0915  (
         finally:
             with suppress(OSError):
                 unfinished.unlink(missing_ok=True)
+
+
+# ----------------------------------------
+# Maps.
+
+NEIGHBOURS = 15  # of each text
+_BLOCK = 1024  # texts whose neighbours are looked for at once
+
+
+@contextmanager
+def map_file(out: Path, note: Callable[[str], None]) -> Iterator[Add]:
+    """A Parquet file of texts on a map: `id`, `text`, `x`, `y`, `neighbors` (numbers of rows from 0 on and cosine
+    distances, the nearest first) and `embedding`; written whole at the end."""
+    every_id, every_text, parts = list[str | int](), list[str](), list[Any]()
+
+    def add(ids: Sequence[str | int], vectors: Any, texts: Sequence[str] = ()) -> None:
+        _check_ids(ids, type((every_id or ids)[0]))
+        every_id.extend(ids)
+        every_text.extend(texts)
+        parts.append(vectors)
+
+    with locked(out):
+        yield add
+        if not parts:
+            raise CorpusError(f"{out}: there is no text to put on a map")
+        vectors_ND = np.concatenate(parts)
+        nearest_NK, distance_NK = nearest(vectors_ND, NEIGHBOURS)
+        places_N2, how = places_of(vectors_ND, nearest_NK, distance_NK)
+        note(f"places on the map are {how}")
+        neighbours = [
+            {"ids": ids, "distances": distances}
+            for ids, distances in zip(nearest_NK.tolist(), distance_NK.tolist(), strict=True)
+        ]
+        columns = {"id": every_id, "text": every_text, "x": places_N2[:, 0], "y": places_N2[:, 1]}
+        values = pa.array(np.ascontiguousarray(vectors_ND).reshape(-1))
+        embedding = pa.FixedSizeListArray.from_arrays(values, vectors_ND.shape[1])
+        unfinished = out.with_name(out.name + ".partial")
+        try:
+            with writing(out):
+                pq.write_table(pa.table({**columns, "neighbors": neighbours, "embedding": embedding}), unfinished)
+                os.replace(unfinished, out)
+                sync_names(out.parent)
+        finally:
+            unfinished.unlink(missing_ok=True)
+
+
+def nearest(vectors_ND: NDArray[np.float32], most: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The nearest other rows of each [N, K], and their cosine distances [N, K]; all pairs are looked at."""
+    unit_ND = vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-12)
+    most = min(most, len(unit_ND) - 1)
+    rows = np.zeros((len(unit_ND), most), dtype=np.int64)
+    distances = np.zeros((len(unit_ND), most), dtype=np.float32)
+    for begin in range(0, len(unit_ND) if most else 0, _BLOCK):
+        part = slice(begin, begin + _BLOCK)
+        cosine = unit_ND[part] @ unit_ND.T
+        own = np.arange(len(cosine))
+        cosine[own, begin + own] = -np.inf
+        top = np.argpartition(-cosine, most - 1, axis=1)[:, :most]
+        values = np.take_along_axis(cosine, top, axis=1)
+        order = np.argsort(-values, axis=1, kind="stable")
+        rows[part] = np.take_along_axis(top, order, axis=1)
+        distances[part] = 1.0 - np.take_along_axis(values, order, axis=1)
+    return rows, distances
+
+
+def places_of(
+    vectors_ND: NDArray[np.float32], nearest_NK: NDArray[np.int64], distance_NK: NDArray[np.float32]
+) -> tuple[NDArray[np.float32], str]:
+    """Places [N, 2], and how they were made: by UMAP of the nearest rows, where it is installed and there are enough,
+    else the two main directions of the vectors."""
+    if nearest_NK.shape[1] == NEIGHBOURS and find_spec("umap") is not None:
+        own = np.arange(len(vectors_ND))[:, None]  # it counts each row as its own nearest
+        known = np.hstack([own, nearest_NK]), np.hstack([np.zeros_like(own, dtype=np.float32), distance_NK])
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that TensorFlow is missing, and that one thread computes
+            import umap
+
+            reducer = umap.UMAP(
+                n_neighbors=NEIGHBOURS + 1, metric="cosine", random_state=0, precomputed_knn=(*known, None), n_jobs=1
+            )
+            return np.asarray(reducer.fit_transform(vectors_ND), dtype=np.float32), "UMAP's, of the 15 nearest texts"
+    centred_ND = vectors_ND - vectors_ND.mean(axis=0)
+    main_D2 = np.linalg.eigh(centred_ND.T.astype(np.float64) @ centred_ND)[1][:, :-3:-1]
+    places_N2 = (centred_ND @ main_D2).astype(np.float32)
+    return np.pad(places_N2, ((0, 0), (0, 2 - places_N2.shape[1]))), (
+        "the two main directions of the vectors; pip install 'unmask[map]' for UMAP's"
+    )

@@ -120,7 +120,7 @@ def masks(
         ready = Tokenizer(train_wordpiece(lambda: corpus, vocab_size=SHOWN_VOCABULARY))
     else:
         ready = load_tokenizer(tokenizer)
-    tables = _tables(ready, corpus if ready.special.unk is not None else [text], lexicon)
+    tables = tables_of(ready, corpus if ready.special.unk is not None else [text], lexicon)
     masked_texts, left_out = [], {}
     for name, each in settings.items():
         try:
@@ -171,7 +171,8 @@ def row_and_masker(
     return rows, Masker(settings, tokenizer, seed=seed, tables=replace(tables, labels=labels))
 
 
-def _tables(tokenizer: Tokenizer, corpus: list[str], lexicon: str | Path | None) -> Tables:
+def tables_of(tokenizer: Tokenizer, corpus: list[str], lexicon: str | Path | None = None) -> Tables:
+    """Frequencies and collocations of some texts."""
     encoded, lengths = tokenizer.encode_joined(corpus)
     frequencies = np.bincount(encoded.input_ids, minlength=tokenizer.vocab_size)
     tables = Tables(tokenizer.vocab_size, torch.from_numpy(frequencies))

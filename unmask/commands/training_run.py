@@ -210,10 +210,11 @@ class TrainingRun(Callback):
             result = self.held_out.evaluate(self.model, group=self.group)
         if not math.isfinite(result.loss):
             raise DivergedError(f"the held-out loss behind step {state.step} is {result.loss}")
-        self.trainer.evaluated(metrics_of(result))
+        lines = self._predicted(self.prompts)
+        self.trainer.evaluated(metrics_of(result) | ({"lines": lines} if lines else {}))
         self._say(result)
         self.reporter.plot(held_out_curve(self.folder.metrics), LOSS_CURVE)
-        for line in self._predicted(self.prompts):
+        for line in lines:
             # What is predicted stands in brackets, green where it is right and red where it is wrong.
             shown: list[str | Styled] = ["         "]
             for text, token in parts_of(line):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from unmask.data.rows import Rows
 from unmask.masking.draw_loops import POINT, RATE_BITS
 from unmask.masking.masker import MaskedRows, Masker, WeighedRows
-from unmask.masking.settings import rate_at
+from unmask.masking.settings import MaskingSettings, rate_at
 
 # A promise is broken beyond so many standard errors. Where all strategies are audited, some 300 figures are judged; by
 # chance one of them lies beyond about once in 90,000 audits.
@@ -119,6 +119,28 @@ def asked_for(log2_U: Floats, size_U: Counts, segment_U: Counts, rate_U: Floats,
     if least_one:
         asked_U = asked_U / np.minimum(np.bincount(segment_U, asked_U), 1.0)[segment_U]
     return asked_U
+
+
+def expected_units(
+    segment_T: Counts, maskable_T: Bools, weighed: WeighedRows, settings: MaskingSettings
+) -> tuple[Counts, Counts, Floats, Floats]:
+    """Units of a batch, [U] each: where they begin, their tokens, and how likely they should be predicted, and
+    chosen."""
+    size_T = weighed.units.size_T.numpy()
+    place_U = np.flatnonzero(maskable_T & (size_T > 0))
+    segment_U, size_U = segment_T[place_U], size_T[place_U]
+    log2_U, rate_U = np.zeros(len(place_U)), np.zeros(len(place_U))
+    if weighed.log2_T is not None:
+        log2_U = weighed.log2_T.numpy()[place_U] / (1 << POINT)
+    if isinstance(weighed.rate, float):
+        rate_U += weighed.rate
+    else:
+        rate_U = weighed.rate.numpy()[place_U] / (1 << RATE_BITS)
+    least_one, share = settings.least_one, settings.prediction_rate
+    chosen_U = asked_U = asked_for(log2_U, size_U, segment_U, rate_U, least_one=least_one)
+    if share is not None:
+        asked_U = asked_for(log2_U, size_U, segment_U, np.full_like(rate_U, share), least_one=least_one)
+    return place_U, size_U, asked_U, chosen_U
 
 
 def _in_proportion(weights: Floats, sizes: Counts, rate: float) -> Floats:
@@ -266,20 +288,8 @@ class _Tally:
         self, segment_T: Counts, maskable_T: Bools, target_T: Bools, weighed: WeighedRows
     ) -> tuple[Counts, Floats, Floats]:
         """Counts units; [U] each: where they begin, and how likely they should be predicted, and chosen."""
-        size_T = weighed.units.size_T.numpy()
-        place_U = np.flatnonzero(maskable_T & (size_T > 0))
-        segment_U, size_U = segment_T[place_U], size_T[place_U]
-        log2_U, rate_U = np.zeros(len(place_U)), np.zeros(len(place_U))
-        if weighed.log2_T is not None:
-            log2_U = weighed.log2_T.numpy()[place_U] / (1 << POINT)
-        if isinstance(weighed.rate, float):
-            rate_U += weighed.rate
-        else:
-            rate_U = weighed.rate.numpy()[place_U] / (1 << RATE_BITS)
-        least_one, share = self.settings.least_one, self.settings.prediction_rate
-        chosen_U = asked_U = asked_for(log2_U, size_U, segment_U, rate_U, least_one=least_one)
-        if share is not None:
-            asked_U = asked_for(log2_U, size_U, segment_U, np.full_like(rate_U, share), least_one=least_one)
+        place_U, size_U, asked_U, chosen_U = expected_units(segment_T, maskable_T, weighed, self.settings)
+        segment_U = segment_T[place_U]
         tokens_U = np.bincount(segment_T, maskable_T)[segment_U]
         chance_U = np.where(asked_U >= 1.0 - 1e-9, len(_CHANCE_ENDS), np.searchsorted(_CHANCE_ENDS, asked_U - 1e-9))
         groups = {

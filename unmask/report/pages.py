@@ -31,7 +31,19 @@ from unmask.core.results import (
     sentence,
 )
 from unmask.data.data_folder import Manifest
-from unmask.report.plots import HELD, INK, SOFT, TRAIN, Curve, Metrics, new_figure, plot_lines, to_svg, training_curves
+from unmask.report.plots import (
+    COLOURS,
+    HELD,
+    INK,
+    SOFT,
+    TRAIN,
+    Curve,
+    Metrics,
+    new_figure,
+    plot_lines,
+    to_svg,
+    training_curves,
+)
 from unmask.tasks.task import Judged
 
 MOST_TEXTS = 8  # of held-out text, with predictions
@@ -265,7 +277,7 @@ def write_finetune_report(
         values = [line["metrics"][metric] for line in known]
         scores.append(([line["epoch"] for line in known], values, {**marked, "color": HELD}))
         epochs = [line["epoch"] for line in lines]
-        losses.append((epochs, [line["loss"] for line in lines], {**marked, "color": "#4c78b5"}))
+        losses.append((epochs, [line["loss"] for line in lines], {**marked, "color": COLOURS[0]}))
     page = TEMPLATES.get_template("finetune.html").render(
         title=f"{summary['task']}, {files['train']}",
         summary=summary,

@@ -11,7 +11,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-INK, SOFT, TRAIN, HELD = "#1d2733", "#8a94a3", "#9db4d6", "#c2410c"
+# Blue, vermilion, green, purple, gold and sky: each has a contrast of 3 with white at the least, and they stay apart
+# for the colour-blind. The studio's page has the same (unmask/web/static/style.css).
+COLOURS = ("#0072b2", "#c2410c", "#00845f", "#a3457f", "#a87400", "#2b93c7")
+INK, SOFT, TRAIN, HELD = "#1d2733", "#8a94a3", "#9db4d6", COLOURS[1]
 _LONGEST = 40  # letters of a label: more leave no room for the figures
 
 Metrics = Sequence[Mapping[str, Any]]
@@ -102,7 +105,7 @@ def comparison_curves(metrics: Mapping[str, Sequence[Metrics]], entropy: float |
     for number, (name, of_recipe) in enumerate(metrics.items()):
         for seed, lines in enumerate(of_recipe):
             held = [line for line in lines if line["kind"] == "evaluation"]
-            style = {"color": f"C{number % 10}", "alpha": 0.8} | ({} if seed else {"label": _label(name)})
+            style = {"color": COLOURS[number % len(COLOURS)], "alpha": 0.8} | ({} if seed else {"label": _label(name)})
             curves.append(([line["step"] for line in held], [line["validation_loss"] for line in held], style))
     if entropy is not None:
         steps = [step for places, _, _ in curves for step in places] or [0]

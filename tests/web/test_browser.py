@@ -1,0 +1,300 @@
+"""The studio in a real browser, by doing what a person does in each part: by mouse, by keys, and with axe-core.
+
+It takes Playwright and a chromium of the system (`apt-get install chromium`), and is skipped without them. With
+`PICTURES=docs/pictures` it also makes the pictures of the docs; with `WORKSPACE=FOLDER` it does so on what lies there,
+a folder with a run `demo`, an index and a map.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import unmask
+
+pytestmark = pytest.mark.slow
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+playwright = pytest.importorskip("playwright.sync_api", reason="Playwright is not installed (pip install playwright)")
+pytest.importorskip("uvicorn", reason="the studio's extra is not installed")
+if CHROMIUM is None:
+    pytest.skip("there is no chromium (apt-get install chromium)", allow_module_level=True)
+
+expect = playwright.expect
+AXE = (Path(__file__).parent / "vendor" / "axe.js").read_text(encoding="utf-8")
+PICTURES = os.environ.get("PICTURES")
+PARTS = ("masks", "predict", "runs", "corpus", "search", "grammar", "space")
+MARKUP = "<img src=x onerror=\"document.title='broken'\"><b>the king</b> & the queen at sea."
+
+
+@pytest.fixture(scope="module")
+def workspace(run: unmask.Run, corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run, an index, a map, a fine-tuning and texts."""
+    if named := os.environ.get("WORKSPACE"):
+        return Path(named)
+    root = tmp_path_factory.mktemp("workspace")
+    shutil.copytree(run.folder, root / "demo")
+    shutil.copy(corpus_file, root / "corpus.txt")
+    model, lines = root / "demo" / "model", corpus_file.read_text(encoding="utf-8").splitlines()
+    unmask.Index.build(model, [root / "corpus.txt"], out=root / "index")
+    texts = [line for line in lines if line][:60]
+    unmask.embed(model, texts, out=root / "map.parquet", map=True)
+    for name, some in (("train", texts[:40]), ("dev", texts[40:])):
+        rows = "".join(f"{text},{'sea' if 'sea' in text else 'land'}\n" for text in some)
+        (root / f"{name}.csv").write_text(f"text,label\n{rows}", encoding="utf-8")
+    few = ["finetune.epochs=1", "finetune.batch_size=8"]
+    unmask.finetune(
+        model, task="classify", train=root / "train.csv", validation=root / "dev.csv", out=root / "tuned", settings=few
+    )
+    return root
+
+
+@pytest.fixture(scope="module")
+def server(workspace: Path, corpus_file: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    command = [
+        sys.executable,
+        "-m",
+        "unmask",
+        "studio",
+        str(workspace),
+        str(corpus_file),
+        "--no-browser",
+        "--port",
+        "0",
+    ]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        address = next(found[0] for line in process.stderr if (found := re.search(r"http://\S+", line)))
+        yield address, process
+        process.terminate()
+        assert "closed" in process.communicate(timeout=30)[0]
+        assert process.returncode == 0
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    with playwright.sync_playwright() as started:
+        launched = started.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield launched
+        launched.close()
+
+
+@pytest.fixture
+def page(browser: Any, server: tuple[str, Any]) -> Iterator[Any]:
+    """A page that has said nothing on the console when a test is over, and asked nobody else."""
+    context = browser.new_context(viewport={"width": 1200, "height": 800}, color_scheme="light")
+    opened, said = context.new_page(), list[str]()
+    opened.on("console", lambda message: said.append(message.text))
+    opened.on("pageerror", lambda error: said.append(str(error)))
+    opened.on("request", lambda request: said.append(request.url) if "//127.0.0.1:" not in request.url else None)
+    opened.goto(server[0])
+    expect(opened.locator("h1")).to_be_visible()
+    yield opened
+    context.close()
+    assert said == []
+
+
+def go(page: Any, part: str) -> None:
+    page.get_by_role("navigation").get_by_role("link", name=part.title()).click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(part.title())
+    settled(page)
+
+
+def settled(page: Any) -> None:
+    page.wait_for_timeout(300)
+    expect(page.locator(".busy[role=status]:not(:empty)")).to_have_count(0, timeout=60_000)
+
+
+def looked_at(page: Any, part: str) -> None:
+    """Nothing is wide for a phone, and axe-core finds nothing, in either scheme; a picture, where they are made."""
+    for scheme, width in (("light", 1200), ("dark", 1200), ("light", 390)):
+        page.emulate_media(color_scheme=scheme)
+        page.set_viewport_size({"width": width, "height": 800})
+        page.wait_for_timeout(300)
+        if PICTURES:
+            name = f"studio-{part}" + {("light", 1200): "", ("dark", 1200): "-dark"}.get((scheme, width), "-phone")
+            page.screenshot(path=Path(PICTURES) / f"{name}.png")
+        assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (part, width)
+        found = page.evaluate(f"{AXE}; axe.run(document, {{resultTypes: ['violations']}})")["violations"]
+        assert [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found] == []
+    page.emulate_media(color_scheme="light")
+    page.set_viewport_size({"width": 1200, "height": 800})
+
+
+def test_masks_are_drawn_by_epoch_and_rate_and_saved(page: Any, browser: Any, tmp_path: Path) -> None:
+    page.get_by_label("Text", exact=True).fill(MARKUP)
+    settled(page)
+    span = page.get_by_role("region", name="whole_word", exact=True)
+    expect(span.locator("b")).to_have_count(0)
+    before = span.inner_html()
+    page.get_by_role("button", name="Next epoch").click()
+    settled(page)
+    assert span.inner_html() != before
+    assert page.title() == "Masks: unmask studio"  # no markup ran
+    page.get_by_label("Rate:").fill("0.9")
+    settled(page)
+    expect(span).to_contain_text("90.0 % expected")
+    page.get_by_role("button", name="Units and").click()
+    expect(span.locator("sup").first).to_have_text("90")
+    page.get_by_label("Rate:").fill("0.15")
+    page.get_by_role("button", name="How often").click()
+    settled(page)
+    expect(span).to_contain_text("over 200 epochs")
+    page.get_by_role("button", name="Masks", exact=True).click()
+    looked_at(page, "masks")
+    with page.expect_download() as saved:
+        page.get_by_role("button", name="save as one file").click()
+    saved.value.save_as(tmp_path / saved.value.suggested_filename)
+    alone = browser.new_context(offline=True).new_page()
+    alone.goto((tmp_path / "masks.html").as_uri())
+    expect(alone.get_by_role("heading", name="whole_word")).to_be_visible()
+    expect(alone.locator("script, link, img")).to_have_count(0)
+    alone.context.close()
+
+
+def test_words_are_hidden_by_a_click_and_by_keys(page: Any) -> None:
+    go(page, "predict")
+    page.get_by_role("button", name="Edit the text").click()
+    page.get_by_label("Text", exact=True).fill("the cat sees the king at sea .")
+    page.get_by_role("button", name="Edit the text").click()
+    words = page.locator(".word")
+    words.nth(1).click()
+    settled(page)
+    filled = page.get_by_role("region", name="Predictions of").first
+    expect(filled).to_contain_text("“cat”")
+    words.nth(0).focus()
+    for key in ("ArrowRight", "ArrowRight", "ArrowRight", "ArrowRight", "Enter"):
+        page.keyboard.press(key)
+    settled(page)
+    expect(words.nth(4)).to_have_attribute("aria-pressed", "true")
+    expect(filled).to_contain_text("all masks together")
+    words.nth(1).click()
+    settled(page)
+    expect(filled).not_to_contain_text("“cat”")
+    page.get_by_label("Beside it").select_option(index=2)
+    settled(page)
+    expect(page.get_by_role("region", name="Predictions of")).to_have_count(2)
+    looked_at(page, "predict")
+    page.get_by_role("button", name="Surprise").click()
+    settled(page)
+    expect(page.get_by_role("region", name="Largest surprises").first).to_contain_text("nats")
+
+
+def test_a_text_of_ten_thousand_words_is_worked_on(page: Any) -> None:
+    go(page, "predict")
+    page.get_by_role("button", name="Edit the text").click()
+    page.get_by_label("Text", exact=True).fill("the cat sees the king at sea . " * 1_250)
+    page.get_by_role("button", name="Edit the text").click()
+    expect(page.locator(".word")).to_have_count(10_000)
+    page.locator(".word").nth(5).click()
+    settled(page)
+    expect(page.get_by_role("region", name="Predictions of").first).to_contain_text("“at”")
+
+
+def test_a_run_is_forecast_started_stopped_and_resumed(page: Any, workspace: Path) -> None:
+    go(page, "runs")
+    page.get_by_text("Start a run").click()
+    page.get_by_label("Folder, below").fill("live")
+    page.get_by_label("Text", exact=True).select_option(label=f"{workspace.name}/demo/data")
+    page.get_by_label("Recipe").select_option(label="tiny")
+    page.get_by_label("or steps").fill("40")
+    page.get_by_label("Your sentences").fill("the cat sees the king at sea .")
+    page.get_by_role("button", name="Show the command").click()
+    expect(page.locator("pre").first).to_contain_text("unmask pretrain")
+    page.get_by_role("button", name="Start", exact=True).click()
+    process = page.get_by_role("region", name="Process of")
+    expect(process.get_by_text("running")).to_be_visible(timeout=60_000)
+    expect(page.get_by_role("region", name="Predictions of")).to_contain_text("Your sentences", timeout=120_000)
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Resume").click(timeout=120_000)
+    expect(process.get_by_text("running")).to_be_visible(timeout=60_000)
+    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Resume").wait_for(timeout=120_000)
+    page.get_by_label(f"show {workspace.name}/demo").check()
+    expect(page.get_by_role("region", name="Differences")).to_contain_text("model.hidden_size")
+    page.get_by_role("button", name="Steps", exact=True).click()
+    shutil.rmtree(workspace / "live")
+    expect(page.get_by_text("not there any more")).to_be_visible(timeout=10_000)
+    page.get_by_role("button", name="Forget it").click()
+    looked_at(page, "runs")
+
+
+def test_a_fine_tuning_shows_its_confusions(page: Any, workspace: Path) -> None:
+    if not (workspace / "tuned").is_dir():
+        pytest.skip("there is no fine-tuning in this workspace")
+    go(page, "runs")
+    page.get_by_label(f"show {workspace.name}/tuned").check()
+    classes = page.get_by_role("region", name="Classes of")
+    expect(classes).to_contain_text("Worst examples", timeout=60_000)
+    expect(classes.locator("table").first.locator("tbody tr")).to_have_count(2)
+
+
+def test_a_corpus_says_why_a_text_is_held_out(page: Any) -> None:
+    go(page, "corpus")
+    page.get_by_role("button", name="why here?").first.click()
+    expect(page.get_by_text("held out: the hash")).to_be_visible(timeout=30_000)
+    page.get_by_role("button", name="Training").click()
+    settled(page)
+    page.get_by_role("button", name="Later").click()
+    settled(page)
+    expect(page.get_by_text("21 to")).to_be_visible()
+    page.get_by_label("Text", exact=True).fill("the cat")
+    settled(page)
+    expect(page.get_by_role("region", name="Tokenizer")).to_contain_text("tokens")
+    looked_at(page, "corpus")
+
+
+def test_hits_are_judged_by_two_keys(page: Any) -> None:
+    go(page, "search")
+    page.get_by_label("Query").fill("the ship at sea")
+    settled(page)
+    page.get_by_role("region", name="words (BM25)").locator(".hit").first.focus()
+    page.keyboard.press("y")
+    page.keyboard.press("n")
+    mine = page.get_by_role("region", name="Your judgements")
+    expect(mine.get_by_role("row", name="words (BM25)")).to_contain_text("1.000")
+    expect(page.get_by_role("region", name="words (BM25)").locator("mark").first).to_be_visible()
+    looked_at(page, "search")
+
+
+def test_pairs_are_edited_and_scored(page: Any) -> None:
+    go(page, "grammar")
+    page.get_by_role("button", name="Add a pair").click()
+    page.get_by_label("Right sentence 3").fill("the cat sees the king .")
+    page.get_by_label("Wrong sentence 3").fill("cat the king sees the .")
+    settled(page)
+    expect(page.get_by_text("of 3 pairs")).to_be_visible()
+    looked_at(page, "grammar")
+
+
+def test_a_map_shows_the_nearest_texts(page: Any) -> None:
+    go(page, "space")
+    page.get_by_label("Find words").fill("the")
+    page.get_by_role("button", name="choose").first.click()
+    expect(page.get_by_role("region", name="Nearest texts").locator(".hit").first).to_be_visible()
+    page.get_by_role("button", name="Larger").click()
+    expect(page.get_by_text("1.5 times")).to_be_visible()
+    looked_at(page, "space")
+
+
+def test_a_killed_server_is_one_clear_message(browser: Any, tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "unmask", "studio", str(tmp_path), "--no-browser", "--port", "0"]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stderr is not None
+        address = next(found[0] for line in process.stderr if (found := re.search(r"http://\S+", line)))
+        page = browser.new_page()
+        page.goto(address)
+        expect(page.locator("h1")).to_be_visible()
+        process.kill()
+        time.sleep(0.5)
+        page.get_by_role("button", name="Next epoch").click()
+        expect(page.get_by_role("alert").first).to_contain_text("does not answer")
+        page.close()

@@ -1,0 +1,243 @@
+"""The studio's server: who may ask, what lies outside, and what its parts answer."""
+
+from __future__ import annotations
+
+import json
+import re
+import socket
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import unmask
+from unmask.core.errors import RunError
+from unmask.data.data_folder import Manifest
+from unmask.report.plots import COLOURS
+
+testclient = pytest.importorskip("starlette.testclient", reason="the studio's extra is not installed")
+
+from unmask.web import runs, server, studio  # noqa: E402
+from unmask.web.copying import words_of  # noqa: E402
+from unmask.web.server import COMPUTED, MOST_BYTES, OPEN, POLICY, STATIC, make_app  # noqa: E402
+from unmask.web.things import Library  # noqa: E402
+
+TOKEN, PORT = "a-token", 8642
+HOST = f"127.0.0.1:{PORT}"
+TEXT = 'The <b>king</b> & his "<script>alert(1)</script>" are here.'
+
+
+def client(*folders: Path, base: str = f"http://{HOST}") -> Any:
+    made = testclient.TestClient(make_app(Library(folders), token=TOKEN, port=PORT), base_url=base)
+    made.cookies.set(f"unmask-{PORT}", TOKEN)
+    return made
+
+
+def ask(folder: Path, part: str, **arguments: object) -> Any:
+    answer = client(folder).post(f"/api/{part}", json=arguments)
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def test_nothing_is_given_without_the_token(tmp_path: Path) -> None:
+    stranger = client(tmp_path)
+    stranger.cookies.clear()
+    for path in ("/", "/api/things", "/static/app.js", f"{OPEN}another", "/api/live?run=x"):
+        assert stranger.get(path).status_code == 401
+    assert stranger.post("/api/masks", json={"text": "a"}).status_code == 401
+    opened = stranger.get(f"{OPEN}{TOKEN}")
+    assert opened.status_code == 200
+    assert {"HttpOnly", "SameSite=Strict"} <= set(opened.headers["set-cookie"].split("; "))
+    assert stranger.get("/api/things").status_code == 200  # by the cookie, now
+
+
+def test_other_hosts_and_other_pages_are_refused(tmp_path: Path) -> None:
+    assert client(tmp_path, base="http://elsewhere.org:8642").get("/").status_code == 421
+    assert client(tmp_path, base="http://127.0.0.1:8000").get("/").status_code == 421
+    own, evil = {"origin": f"http://{HOST}"}, {"origin": "http://elsewhere.org"}
+    assert client(tmp_path).post("/api/choices", json={}, headers=own).status_code == 200
+    assert client(tmp_path).post("/api/choices", json={}, headers=evil).status_code == 403
+    assert client(tmp_path).get("/api/things", headers={"sec-fetch-site": "cross-site"}).status_code == 403
+    answer = client(tmp_path).get("/api/things", headers=own)
+    assert "access-control-allow-origin" not in answer.headers
+    assert answer.headers["content-security-policy"] == POLICY
+    assert "unsafe" not in POLICY
+
+
+@pytest.mark.parametrize("path", ["../secret", "/etc", "link"])
+def test_nothing_outside_of_the_folders_is_touched(path: str, tmp_path: Path) -> None:
+    (tmp_path / "given").mkdir()
+    (tmp_path / "given" / "link").symlink_to(tmp_path)
+    asked: dict[str, dict[str, object]] = {
+        "masks": {"text": "a", "source": path},
+        "predict": {"models": [path], "text": "a", "hidden": [[0, 1]]},
+        "surprise": {"model": path, "text": "a"},
+        "corpus": {"data": path},
+        "search": {"indexes": [path], "query": "a"},
+        "recipes": {"runs": [path]},
+        "finetuning": {"run": path},
+        "space": {"file": path},
+        "make_map": {"model": path, "texts": path, "name": "map.parquet"},
+        "begin": {"what": "start", "name": path, "steps": 1},
+        "log": {"run": path},
+        "stop": {"run": path},
+    }
+    for part, arguments in asked.items():
+        answer = client(tmp_path / "given").post(f"/api/{part}", json=arguments)
+        said = answer.json()
+        error = said["results"][0]["error"] if part == "predict" else said["error"]
+        assert path in error
+        assert answer.status_code == (200 if part == "predict" else 400)
+    assert client(tmp_path / "given").get("/api/live", params={"run": path}).status_code == 400
+    assert {each.name for each in tmp_path.iterdir()} == {"given"}
+
+
+def test_what_is_too_long_or_unknown_is_one_clear_problem(tmp_path: Path) -> None:
+    post = client(tmp_path).post
+    assert post("/api/masks", content=b" " * (MOST_BYTES + 1)).status_code == 413
+    for body, named in (
+        ({"text": "a" * 500_000}, "text"),
+        ({"text": "a", "rate": 2}, "rate"),
+        ({"text": "a", "colour": 1}, "colour"),
+        ({"text": " "}, "text"),
+    ):
+        answer = post("/api/masks", json=body)
+        assert (answer.status_code, named in answer.json()["error"]) == (400, True)
+    assert post("/api/masks", content=b"[1]").status_code == 400
+    assert post("/api/masks", content=b"{").status_code == 400
+    assert post("/api/nothing", json={}).status_code == 404
+    assert set(COMPUTED) >= {"masks", "predict"}
+
+
+def test_masks_of_a_text_with_markup_are_those_of_the_units(data_folder: Path) -> None:
+    answer = ask(data_folder, "masks", text=TEXT, source=str(data_folder), rate=0.3, epochs=200)
+    assert "".join(gap + token for gap, token in answer["tokens"]) == TEXT
+    by_name = {each["name"]: each for each in answer["strategies"]}
+    assert set(by_name) | set(answer["left_out"]) == set(unmask.masking.settings.STRATEGIES)
+    for strategy in by_name.values():
+        assert strategy["expected"] == pytest.approx(0.3, abs=1e-6)
+        tokens, epochs = len(answer["tokens"]), 200
+        assert strategy["mean_rate"] == pytest.approx(0.3, abs=5 * (0.3 * 0.7 * 10 / tokens / epochs) ** 0.5)
+        places = {place for begin, size, _ in strategy["units"] for place in range(begin, begin + size)}
+        assert {target[0] for target in strategy["targets"]} <= places
+    units = {name: len(each["units"]) for name, each in by_name.items()}
+    assert len(answer["tokens"]) >= units["random"] > units["whole_word"] > units["span"] > 1
+    longer = ask(data_folder, "masks", text=TEXT, source=str(data_folder), rate=0.3, span_p=0.9)
+    assert {each["name"]: each for each in longer["strategies"]}["span"] != by_name["span"]
+
+
+def test_a_piece_of_prepared_text_is_masked_as_it_was_stored(data_folder: Path, manifest: Manifest) -> None:
+    answer = ask(data_folder, "masks", source=str(data_folder), document=0, begin=0)
+    assert answer["total"] == len(answer["tokens"])
+    last = client(data_folder).post("/api/masks", json={"source": str(data_folder), "document": manifest.train.pieces})
+    assert last.status_code == 400
+
+
+def test_a_corpus_says_what_it_holds_and_why(data_folder: Path, manifest: Manifest, corpus_file: Path) -> None:
+    answer = ask(data_folder, "corpus", data=str(data_folder))
+    assert answer["splits"]["validation"]["documents"] == manifest.validation.documents
+    assert answer["total"] == manifest.validation.pieces
+    document = answer["pieces"][0][1]
+    both = client(data_folder, corpus_file.parent)
+    why = both.post("/api/why", json={"data": str(data_folder), "document": document}).json()
+    assert (why["held_out"], why["rule"]) == (True, "hash")
+    outside = client(data_folder).post("/api/why", json={"data": str(data_folder), "document": document})
+    assert (outside.status_code, str(corpus_file) in outside.json()["error"]) == (400, True)
+    cut = ask(data_folder, "tokens", data=str(data_folder), text="the cat")
+    assert "".join(token[2] for token in cut["tokens"]) == "thecat"
+
+
+def test_a_model_that_does_not_fit_is_one_clear_problem(tmp_path: Path) -> None:
+    def full(library: Library) -> dict[str, Any]:
+        raise MemoryError
+
+    answer = server._answer(Library([tmp_path]), full, b"{}", computes=True)
+    assert (answer.status_code, b"memory" in answer.body) == (507, True)
+
+
+def test_judgements_become_ndcg() -> None:
+    queries = [{"words": [7, 8], "both": [8, 7]}, {"words": [1], "both": [2]}]
+    answer = ask(Path(), "judged", queries=queries, grades=[{8: 1, 7: 0}, {1: 0}])
+    assert answer["left_out"] == 1  # nothing relevant is known of the second
+    assert answer["columns"]["words"]["ndcg_at_10"] == pytest.approx(1 / np.log2(3))
+    assert answer["columns"]["both"] == {"ndcg_at_10": 1.0, "interval": None, "queries": 1}
+
+
+def test_curves_come_as_they_are_written(tmp_path: Path) -> None:
+    metrics, tail = tmp_path / "metrics.jsonl", runs.Tail(tmp_path)
+    lines = [
+        json.dumps({"kind": "train", "step": step, "tokens": 5, "loss": 1.0 / step}) + "\n" for step in (10, 20, 30)
+    ]
+    assert (tail.news() or {})["columns"] == {}
+    metrics.write_text(lines[0] + lines[1] + lines[2][:9], encoding="utf-8")
+    news = tail.news()
+    assert news is not None
+    assert news["columns"]["train"] == {"step": [10, 20], "tokens": [5, 10], "loss": [0.1, 0.05]}
+    assert tail.news() is None  # half a line is none
+    metrics.write_text("".join(lines), encoding="utf-8")
+    assert (tail.news() or {})["columns"]["train"]["tokens"] == [15]
+    metrics.write_text(lines[0], encoding="utf-8")  # resumed from an earlier step
+    again = tail.news()
+    assert again is not None
+    assert (again["anew"], again["columns"]["train"]["tokens"]) == (True, [5])
+    metrics.unlink()
+    tmp_path.rmdir()
+    assert (tail.news() or {})["state"] == "gone"
+
+
+def test_a_command_is_spelled_so_that_options_are_options() -> None:
+    words = words_of("search query", ["-x", "a b"], {"top_k": 3, "from_": None, "resume": True, "set": ["a=1", "b=2"]})
+    assert words == [
+        "unmask",
+        "search",
+        "query",
+        "./-x",
+        "a b",
+        "--top-k",
+        "3",
+        "--resume",
+        "--set",
+        "a=1",
+        "--set",
+        "b=2",
+    ]
+
+
+def test_a_run_is_not_started_over_another(tmp_path: Path) -> None:
+    (tmp_path / "there").mkdir()
+    for what, name in (("start", "there"), ("start", "new")):
+        answer = client(tmp_path).post("/api/begin", json={"what": what, "name": name, "recipe": "nosuch"})
+        assert (answer.status_code, "recipe" in answer.json()["error"]) == (400, True)
+    answer = client(tmp_path).post("/api/begin", json={"what": "start", "name": "there", "steps": 1})
+    assert (answer.status_code, "there" in answer.json()["error"]) == (400, True)
+    said = ask(tmp_path, "begin", what="command", name="new", steps=3, rate=0.3, prompts=["a b"])
+    assert said["copy"]["command"].startswith("unmask pretrain --out ")
+    assert "steps=3" in said["copy"]["python"]
+
+
+def test_the_page_keeps_to_itself() -> None:
+    ours = [
+        path for path in STATIC.rglob("*") if path.suffix in (".js", ".css", ".html") and path.parent.name != "vendor"
+    ]
+    text = "".join(path.read_text(encoding="utf-8") for path in ours)
+    assert len(ours) > 10
+    assert not re.search(r"innerHTML|dangerously|eval\(|https?://|<script>|style=\"", text)
+    assert text.count("\n") < 2_500
+    assert sum(path.read_text(encoding="utf-8").count("\n") for path in STATIC.parent.glob("*.py")) < 1_500
+    style = (STATIC / "style.css").read_text(encoding="utf-8")
+    assert all(colour in style for colour in COLOURS)
+
+
+def test_what_a_studio_cannot_start_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(RunError, match="nosuch"):
+        unmask.studio([tmp_path / "nosuch"])
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.raises(RunError, match=str(port)):
+            unmask.studio([tmp_path], port=port)
+    monkeypatch.setattr(studio, "find_spec", lambda name: None)
+    with pytest.raises(RunError, match=r"unmask\[studio\]"):
+        unmask.studio([tmp_path])

@@ -1,0 +1,207 @@
+"""The parts of the page that are about many texts: prepared data, searches, and maps of vectors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from statistics import fmean
+from typing import Annotated, Any, Literal
+
+import numpy as np
+import pyarrow.parquet as pq
+from pydantic import Field
+
+from unmask.commands.embed import embed
+from unmask.commands.run_data import packaged_corpus
+from unmask.core.errors import CorpusError, DataError, UnmaskError
+from unmask.core.settings import validated
+from unmask.data.corpus import Corpus
+from unmask.data.settings import CorpusSettings
+from unmask.measure.uncertainty import mean_interval
+from unmask.model.pooling import SPLADE
+from unmask.search.evaluate import ranking_figures
+from unmask.web.copying import copied
+from unmask.web.text import Count, Text
+from unmask.web.things import Library
+
+PAGE = 20  # pieces of text that are shown at once
+MOST_POINTS = 20_000  # of a map that the page shows
+_LONGEST = 600  # characters of a text in a list
+RANKS = ("vectors", "words", "both")
+Split = Literal["train", "validation"]
+
+# ----------------------------------------
+# Corpus.
+
+
+def corpus(library: Library, *, data: str, split: Split = "validation", begin: Count = 0) -> dict[str, Any]:
+    """What a preparation came to, and a page of a split's texts as their tokens spell them."""
+    opened = library.data(data)
+    manifest, store = opened.manifest, getattr(opened, split)
+    numbers = np.arange(begin, min(begin + PAGE, len(store)))
+    pieces = []
+    if len(numbers):
+        gathered = store.gather(numbers)
+        for row, (first, length) in enumerate(zip(gathered.begin.tolist(), gathered.lengths.tolist(), strict=True)):
+            text = opened.tokenizer.decode(gathered.input_ids[first : first + length][:300].tolist())
+            document, offset = int(gathered.document[row]), int(gathered.offset[row])
+            pieces.append([int(numbers[row]), document, offset, length, text[:_LONGEST]])
+    near = manifest.near_duplicates
+    return {
+        "plan": manifest.plan,
+        "sources": [[source["path"], source.get("bytes")] for source in manifest.sources],
+        "splits": {
+            name: {key: getattr(part, key) for key in ("documents", "pieces", "bytes", "tokens", "unknown_tokens")}
+            for name, part in (("train", manifest.train), ("validation", manifest.validation))
+        },
+        "vocab_size": manifest.vocab_size,
+        "skipped": manifest.skipped,
+        "unknown": {"share": manifest.unknown.share, "examples": list(manifest.unknown.examples)},
+        "near": near and {"summary": near.summary, **near.plain()},
+        "left_out": [[pair.left_out, pair.stays] for pair in manifest.left_out],
+        "labels": manifest.labels,
+        "split": split,
+        "begin": begin,
+        "total": len(store),
+        "page": PAGE,
+        "pieces": pieces,
+    }
+
+
+def why(library: Library, *, data: str, document: Count) -> dict[str, Any]:
+    """Why a document is held out, or is not: its text is read again up to it."""
+    opened = library.data(data)
+    paths = opened.manifest.settings["sources"]
+    for path in paths:
+        if Path(path).resolve() != packaged_corpus().resolve():
+            library.within(path)
+    settings = validated(CorpusSettings, opened.manifest.settings["corpus"], where=f"{data}: corpus")
+    try:
+        side = Corpus(paths, settings).why(document)
+    except CorpusError as error:
+        raise CorpusError(f"the text that this was made of cannot be read as it was: {error}") from error
+    return {"document": document, "held_out": side.is_held_out, "rule": side.rule, "reason": side.reason}
+
+
+def tokens(library: Library, *, text: Text, data: str | None = None, model: str | None = None) -> dict[str, Any]:
+    """A text as a tokenizer cuts it, and the share of its letters that it does not know."""
+    tokenizer = library.data(data).tokenizer if data else library.model(model or "").tokenizer
+    encoded, places = tokenizer.encode_placed([text])
+    rows = zip(encoded.input_ids.tolist(), places.begin.tolist(), places.end.tolist(), strict=True)
+    return {
+        "tokens": [
+            [tokenizer.token(id_), id_, text[begin:end], id_ == tokenizer.special.unk] for id_, begin, end in rows
+        ],
+        "unknown": encoded.unknown.share,
+    }
+
+
+# ----------------------------------------
+# Search.
+
+
+def search(
+    library: Library,
+    *,
+    indexes: Annotated[list[str], Field(min_length=1, max_length=2)],
+    query: Annotated[str, Field(max_length=10_000)],
+    top_k: Annotated[int, Field(ge=1, le=50)] = 10,
+    words_weight: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5,
+) -> dict[str, Any]:
+    """The hits of each index by vectors, by words and by both, each ranked by itself."""
+    columns = []
+    for path in indexes:
+        index = library.index(path)
+        is_sparse = index.to_dict()["pooling"] == SPLADE
+        names = {"vectors": "sparse vectors" if is_sparse else "dense vectors", "words": "words (BM25)", "both": "both"}
+        for rank in RANKS:
+            column: dict[str, Any] = {"index": path, "name": names[rank], "hits": []}
+            try:
+                hits = index.query(query, top_k=top_k, rank=rank, words_weight=words_weight)  # type: ignore[arg-type]
+                column |= {"hits": [_hit(hit) for hit in hits.queries[0]["hits"]], "seconds": hits.seconds}
+            except UnmaskError as error:
+                column["error"] = str(error)
+            columns.append(column)
+    options = {"top_k": top_k, "rank": "both", "words_weight": words_weight}
+    python = f"unmask.Index({indexes[0]!r}).query({query!r}, top_k={top_k}, rank='both', words_weight={words_weight})"
+    return {"columns": columns, "copy": copied("search query", [indexes[0], query], options, python=python)}
+
+
+def _hit(hit: Mapping[str, Any]) -> dict[str, Any]:
+    names = ("rank", "score", "document", "file", "id", "title", "snippet", "marks")
+    return {name: hit[name] for name in names} | {"passage": hit["passage"][:4_000]}
+
+
+def judged(
+    library: Library,
+    *,
+    queries: Annotated[list[dict[str, list[int]]], Field(max_length=1_000)],
+    grades: Annotated[list[dict[int, int]], Field(max_length=1_000)],
+) -> dict[str, Any]:
+    """nDCG@10 of your own judgements, of each column over the queries with a relevant document, with its interval.
+
+    Args:
+        queries: Of each the documents that a column ranks, the best first.
+        grades: Of each the documents that were judged: 1 is relevant, 0 is not.
+    """
+    known = [
+        (query, graded) for query, graded in zip(queries, grades, strict=True) if max(graded.values(), default=0) > 0
+    ]
+    columns = {}
+    for name in dict.fromkeys(name for query, _ in known for name in query):
+        mine = [(query[name], graded) for query, graded in known if name in query]
+        documents_QK = np.full((len(mine), 10), -1, dtype=np.int64)
+        for row, (ranked, _) in enumerate(mine):
+            documents_QK[row, : len(ranked[:10])] = ranked[:10]
+        values = ranking_figures(documents_QK, [graded for _, graded in mine])["ndcg_at_10"].tolist()
+        columns[name] = {"ndcg_at_10": fmean(values), "interval": mean_interval(values), "queries": len(values)}
+    return {"columns": columns, "left_out": len(queries) - len(known)}
+
+
+# ----------------------------------------
+# Space.
+
+
+def space(library: Library, *, file: str) -> dict[str, Any]:
+    """The points of a map: at most 20,000 rows, spread over all of it, of a file that `unmask embed --map` has made."""
+    path = library.within(file)
+    try:
+        names = pq.read_schema(path).names
+        if not {"x", "y", "text"} <= set(names):
+            raise DataError(f"{file} has no x, y and text; make a map with unmask embed --map")
+        table = pq.read_table(path, columns=[name for name in ("x", "y", "text", "neighbors") if name in names])
+    except (OSError, ValueError) as error:
+        if isinstance(error, UnmaskError):
+            raise
+        raise DataError(f"{file}: no map that can be read ({error})") from error
+    rows = np.unique(np.linspace(0, len(table) - 1, min(len(table), MOST_POINTS)).astype(np.int64))
+    taken = table.take(rows)
+    shown = {int(row): number for number, row in enumerate(rows)}
+    near = [[shown[id_] for id_ in each["ids"][:10] if id_ in shown] for each in taken["neighbors"].to_pylist()]
+    columns = {name: [round(value, 4) for value in taken[name].to_pylist()] for name in ("x", "y")}
+    if not all(map(math.isfinite, columns["x"] + columns["y"])):
+        raise DataError(f"{file}: some places are no finite numbers")
+    texts = [(text or "")[:200] for text in taken["text"].to_pylist()]
+    return {
+        **columns,
+        "texts": texts,
+        "near": near,
+        "total": len(table),
+        "atlas": f"embedding-atlas {path} --text text --x x --y y --neighbors neighbors",
+    }
+
+
+def make_map(
+    library: Library,
+    *,
+    model: str,
+    texts: str,
+    name: Annotated[str, Field(pattern=r"^[A-Za-z0-9_][A-Za-z0-9_./-]*\.parquet$")],
+) -> dict[str, Any]:
+    """Embeds the texts of a file, and writes their map below the first folder."""
+    out, source = library.within(name), library.within(texts)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    notes: list[str] = []
+    embed(library.within(model), source, out=out, map=True, note=notes.append, notify=lambda progress: None)
+    return {"file": str(out), "notes": notes, "copy": copied("embed", [model, texts], {"out": str(out), "map": True})}

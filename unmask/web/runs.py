@@ -1,0 +1,252 @@
+"""The part of the page about runs: their figures, curves while they train, and runs that the page starts and stops.
+
+A run is a process of its own: it goes on when the page, or the studio, is closed.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
+
+from unmask.commands.recipe_files import light_recipe, recipe_names
+from unmask.core.errors import RunError, SettingsError, parse_json
+from unmask.core.files import read_object
+from unmask.masking.settings import STRATEGIES
+from unmask.report.pages import flat
+from unmask.tasks.files import Columns, read_labelled
+from unmask.web.copying import copied, words_of
+from unmask.web.text import Count, Rate
+from unmask.web.things import Library, holder_of, state_of
+
+LOG = "studio.log"  # beside a run that the page started: NAME.studio.log
+MOST_POINTS = 4_000  # of a curve: more than a screen has
+FORECAST_SECONDS = 300
+_MOST_EXAMPLES, _WORST = 2_000, 30  # of a fine-tuning: that are predicted anew, and shown
+_started: list[subprocess.Popen[bytes]] = []  # by this process, which has to notice their end
+
+# ----------------------------------------
+# Figures and curves.
+
+
+class Tail:
+    """The lines of a metrics.jsonl as they come, as columns of numbers by kind."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder, self._offset, self._tokens, self._before = folder, 0, 0.0, ""
+
+    def news(self) -> dict[str, Any] | None:
+        """What is new since the last call; None where nothing is. With `anew` all before is to be forgotten."""
+        path, anew = self.folder / "metrics.jsonl", self._offset == 0
+        columns: dict[str, dict[str, list[Any]]] = {}
+        with suppress(OSError), path.open("rb") as file:
+            if path.stat().st_size < self._offset:  # it was resumed from an earlier step
+                anew, self._offset, self._tokens = True, 0, 0.0
+            file.seek(self._offset)
+            content = file.read()
+            whole = content[: content.rfind(b"\n") + 1]
+            self._offset += len(whole)
+            lines: list[dict[str, Any]] = []
+            for text in whole.splitlines():
+                with suppress(ValueError):
+                    lines.append(parse_json(text))
+            every = max(1, sum(line.get("kind") == "train" for line in lines) // MOST_POINTS)
+            for number, line in enumerate(lines):
+                kind = str(line.get("kind", "evaluation"))
+                self._tokens += line.get("tokens", 0) if kind == "train" else 0
+                if kind == "train" and number % every:
+                    continue
+                point = {**dict(_numbers(line)), "tokens": self._tokens}
+                if isinstance(line.get("lines"), list):
+                    point["lines"] = line["lines"]
+                add_point(columns.setdefault(kind, {}), point)
+        state = state_of(self.folder)
+        if not columns and state == self._before:
+            return None
+        self._before = state
+        return {"run": str(self.folder), "state": state, "anew": anew, "columns": columns}
+
+
+def _numbers(line: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for name, value in line.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{name}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{prefix}{name}", value if isinstance(value, int) else float(f"{value:.6g}")
+
+
+def add_point(columns: dict[str, list[Any]], point: Mapping[str, Any]) -> None:
+    """Adds a point to columns of one length; what it lacks is None."""
+    length = max(map(len, columns.values()), default=0)
+    for name in {*columns, *point}:
+        columns.setdefault(name, [None] * length).append(point.get(name))
+
+
+def recipes(library: Library, *, runs: Annotated[list[str], Field(max_length=12)]) -> dict[str, Any]:
+    """Settings in which the recipes of runs differ: the key, and the value of each run."""
+    tables = []
+    for run in runs:
+        path = library.within(run)
+        with suppress(OSError, ValueError):
+            if (path / "recipe.toml").is_file():
+                tables.append(flat(tomllib.loads((path / "recipe.toml").read_text(encoding="utf-8"))))
+                continue
+            tables.append(flat(parse_json(path / "settings.json")))
+            continue
+        raise RunError(f"{run}: its recipe cannot be read; it was removed, or is damaged")
+    keys = dict.fromkeys(key for table in tables for key in table)
+    keys.pop("description", None)
+    rows = [[key, *(table.get(key, "") for table in tables)] for key in keys]
+    return {"rows": [row for row in rows if len(set(row[1:])) > 1], "same": sum(len(set(row[1:])) == 1 for row in rows)}
+
+
+def finetuning(library: Library, *, run: str) -> dict[str, Any]:
+    """A fine-tuning's confusions, F1 by class and worst examples: its model reads the validation file once more."""
+    path, way_out = library.within(run), "the fine-tuning has not ended yet, or is damaged"
+    summary, begun = read_object(path / "summary.json", way_out), read_object(path / "settings.json", way_out)
+    result = {name: summary.get(name) for name in ("task", "metric", "metrics", "labels", "warning", "interval")}
+    if (file := begun.get("validation")) in (None, begun["train"]):
+        return result | {
+            "remark": "its validation examples were taken out of the training file, so they are in no file"
+        }
+    model, names = library.task_model(str(path / "model")), begun["finetune"]
+    network_task = model.fine_tuned[1]
+    columns = Columns(**{role: names.get(role) for role in Columns.model_fields})
+    read = read_labelled(library.within(file), network_task, columns)
+    records = read.records[:_MOST_EXAMPLES]
+    predictions, _ = model.predict_records(records)
+    right, said = network_task.right_and_predicted(records, predictions)
+    if not right:
+        return result | {"remark": f"{result['task']} has no classes, so there are no confusions"}
+
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
+
+    classes = sorted({*right, *said})
+    by_class = precision_recall_fscore_support(right, said, labels=classes, zero_division=0)
+    worst = []
+    if len(right) == len(records) and hasattr(predictions[0], "probabilities"):
+        chances = [each.probabilities.get(name, 0.0) for each, name in zip(predictions, right, strict=True)]
+        for number in sorted(range(len(records)), key=chances.__getitem__)[:_WORST]:
+            row = records[number].row
+            worst.append([row, " | ".join(records[number].texts), right[number], said[number], chances[number]])
+    return result | {
+        "examples": len(records),
+        "confusion": confusion_matrix(right, said, labels=classes).tolist(),
+        "classes": [[name, *map(float, each)] for name, *each in zip(classes, *by_class, strict=True)],
+        "worst": worst,
+    }
+
+
+# ----------------------------------------
+# Runs that are started here.
+
+
+def choices(library: Library) -> dict[str, Any]:
+    """What the form for a new run offers."""
+    described = {name: light_recipe(name).description for name in recipe_names()}
+    return {"recipes": described, "strategies": list(STRATEGIES), "root": str(library.roots[0])}
+
+
+def begin(  # noqa: PLR0913  (a form)
+    library: Library,
+    *,
+    what: Literal["forecast", "start", "resume", "command"],
+    name: Annotated[str, Field(min_length=1, max_length=1_000)],
+    data: str | None = None,
+    from_: str | None = None,
+    recipe: str | None = None,
+    minutes: Annotated[float, Field(gt=0.0, le=100_000)] | None = None,
+    steps: Annotated[int, Field(gt=0)] | None = None,
+    strategy: str | None = None,
+    rate: Rate | None = None,
+    seed: Count | None = None,
+    prompts: Annotated[list[str], Field(max_length=20)] = [],  # noqa: B006
+) -> dict[str, Any]:
+    """Starts or resumes a run, or says what it would take; `name` is its folder below the first one that was given."""
+    out = library.within(name)
+    arguments = [] if data is None else [str(library.within(data))]
+    settings = [] if rate is None else [f"masking.rate={rate}"]
+    settings += [f"evaluation.prompts={json.dumps(prompts)}"] if prompts else []
+    if recipe is not None and recipe not in recipe_names():
+        raise SettingsError(f"recipe: {recipe!r} is not packaged; choose one of {', '.join(recipe_names())}")
+    options: dict[str, Any] = {
+        "out": str(out), "recipe": recipe, "minutes": minutes, "steps": steps, "strategy": strategy, "seed": seed,
+        "from": None if from_ is None else str(library.within(from_)), "set": settings,
+    }  # fmt: skip
+    if what == "resume":
+        arguments, options = [], {"out": str(out), "resume": True}
+    same = copied("pretrain", arguments, options, python=_in_python(arguments, options))
+    if what == "command":
+        return {"copy": same}
+    words = [sys.executable, "-m", *words_of("pretrain", arguments, options)]
+    if what == "forecast":
+        try:
+            done = subprocess.run(
+                [*words, "--dry-run", "--quiet"], capture_output=True, text=True, timeout=FORECAST_SECONDS, check=False
+            )
+        except subprocess.TimeoutExpired as error:
+            raise RunError(f"the dry run took more than {FORECAST_SECONDS} seconds; try it in a terminal") from error
+        if done.returncode:
+            raise RunError(done.stderr.strip().removeprefix("unmask: ") or "the dry run failed")
+        return {"forecast": done.stdout, "copy": same}
+    if state_of(out) == "running":
+        raise RunError(f"{name}: a process is training there already")
+    if what == "start" and out.exists():
+        raise RunError(f"{name} is there already; give another name, or resume it")
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with log_of(out).open("wb") as log:
+        _started.append(
+            subprocess.Popen(
+                words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
+        )
+    return {"run": str(out), "pid": _started[-1].pid, "copy": same}
+
+
+def _in_python(arguments: Sequence[str], options: Mapping[str, Any]) -> str:
+    names = {"from": "from_", "set": "settings"}
+    given = {names.get(name, name): value for name, value in options.items() if value not in (None, [])}
+    return f"unmask.pretrain({', '.join([*map(repr, arguments), *(f'{k}={v!r}' for k, v in given.items())])})"
+
+
+def log_of(out: Path) -> Path:
+    return out.with_name(f".{out.name}.{LOG}")
+
+
+def log(library: Library, *, run: str) -> dict[str, Any]:
+    """The last lines that a run, which was started here, has printed, and whether it still runs."""
+    out = library.within(run)
+    _reap()
+    text = ""
+    with suppress(OSError), log_of(out).open("rb") as file:
+        file.seek(max(0, os.path.getsize(log_of(out)) - 8_000))
+        text = file.read().decode(errors="replace")
+    return {"text": text, "state": state_of(out)}
+
+
+def stop(library: Library, *, run: str) -> dict[str, Any]:
+    """Asks a run to save and end, as Ctrl-C does."""
+    out = library.within(run)
+    _reap()
+    pid = holder_of(out)
+    if pid is None:
+        raise RunError(f"{run}: nothing trains there now, or on another machine")
+    command = Path(f"/proc/{pid}/cmdline")
+    if all(pid != each.pid for each in _started) and not (command.exists() and b"unmask" in command.read_bytes()):
+        raise RunError(f"{run}: process {pid} was started elsewhere; stop it there")
+    os.kill(pid, signal.SIGINT)
+    return {"pid": pid}
+
+
+def _reap() -> None:
+    """Takes note of ended processes, which would look alive otherwise."""
+    _started[:] = [each for each in _started if each.poll() is None]

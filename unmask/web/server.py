@@ -1,0 +1,203 @@
+"""The server: who may ask, what is answered, and what comes by itself.
+
+    browser ──token, Host, Origin──▶ Guard ──▶ a function of a part ──▶ JSON
+                                        └────▶ live: server-sent events, whatever is new in the metrics of runs
+
+It is for one person on one machine. It listens on 127.0.0.1, gives nothing without the token of its address, answers
+only pages of its own, and touches no file outside of the folders that were given.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import AsyncIterator, Callable, MutableMapping
+from contextlib import nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import anyio
+from anyio.to_thread import run_sync
+from pydantic import ConfigDict, ValidationError, validate_call
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from unmask.core.errors import UnmaskError, says_out_of_memory
+from unmask.web import collections, runs, text
+from unmask.web.things import Library
+
+log = logging.getLogger("unmask")
+STATIC = Path(__file__).parent / "static"
+OPEN = "/open/"  # before the token, in the path: values of queries are taken out of whatever a terminal shows
+MOST_BYTES = 4 << 20  # of a request
+MOST_RUNS = 12  # whose curves are followed at once
+LOOK_SECONDS = 0.5
+POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+HEADERS = {
+    "content-security-policy": POLICY,
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-store",
+}
+# What the page may call, and whether a model or much text is worked on, which is done one at a time.
+COMPUTED: dict[str, Callable[..., dict[str, Any]]] = {
+    "masks": text.masks,
+    "predict": text.predict,
+    "surprise": text.surprise,
+    "grammar": text.grammar,
+    "finetuning": runs.finetuning,
+    "corpus": collections.corpus,
+    "tokens": collections.tokens,
+    "search": collections.search,
+    "make_map": collections.make_map,
+}
+READ: dict[str, Callable[..., dict[str, Any]]] = {
+    "recipes": runs.recipes,
+    "why": collections.why,
+    "judged": collections.judged,
+    "space": collections.space,
+    "choices": runs.choices,
+    "begin": runs.begin,
+    "log": runs.log,
+    "stop": runs.stop,
+}
+
+
+class Guard:
+    """Refuses what has no token, names another host or comes from another page, and says what browsers must not do.
+
+    The token comes in the address of the first page, and is a cookie from then on. Its name has the port, since cookies
+    of one host are shared by all ports.
+    """
+
+    def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
+        self.app, self.token, self.cookie = app, token, f"unmask-{port}"
+        self.hosts = {f"{name}:{port}" for name in ("127.0.0.1", "localhost")}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            if scope["type"] == "lifespan":
+                await self.app(scope, receive, send)
+            return
+        request = Request(scope)
+        refusal = self._refusal(request, Headers(scope=scope))
+        opens = request.url.path.startswith(OPEN)
+
+        async def guarded(message: MutableMapping[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                headers = [(name.encode(), value.encode()) for name, value in HEADERS.items()]
+                if opens and refusal is None:
+                    cookie = f"{self.cookie}={self.token}; HttpOnly; SameSite=Strict; Path=/"
+                    headers.append((b"set-cookie", cookie.encode()))
+                message["headers"] = [*message["headers"], *headers]
+            await send(message)
+
+        await (self.app if refusal is None else refusal)(scope, receive, guarded)
+
+    def _refusal(self, request: Request, headers: Headers) -> Response | None:
+        if headers.get("host", "") not in self.hosts:
+            return PlainTextResponse("this server answers as 127.0.0.1 alone", 421)
+        origin = headers.get("origin")
+        is_own = origin is None or origin.removeprefix("http://") in self.hosts
+        is_own &= headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+        path = request.url.path
+        # A link from elsewhere may open the page, with its token; nothing else may come from there.
+        if not is_own and not (request.method == "GET" and path.startswith(OPEN)):
+            return PlainTextResponse("this server answers its own page alone", 403)
+        given = path.removeprefix(OPEN) if path.startswith(OPEN) else request.cookies.get(self.cookie, "")
+        if not secrets.compare_digest(given.encode(), self.token.encode()):
+            return PlainTextResponse("open the address that `unmask studio` has printed, with its token", 401)
+        return None
+
+
+def make_app(library: Library, *, token: str, port: int) -> ASGIApp:
+    """The page and what it calls; a token and a port that requests must name."""
+    checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True))
+    functions = {name: (checked(each), name in COMPUTED) for name, each in (COMPUTED | READ).items()}
+
+    async def call(request: Request) -> Response:
+        function, computes = functions.get(request.path_params["name"], (None, False))
+        if function is None:
+            return _problem(404, "there is no such part")
+        body = bytearray()
+        async for part in request.stream():
+            body += part
+            if len(body) > MOST_BYTES:
+                return _problem(413, f"the request is longer than {MOST_BYTES >> 20} MiB; take less text")
+        return await run_sync(partial(_answer, library, function, bytes(body), computes=computes))
+
+    async def things(request: Request) -> Response:
+        return JSONResponse({"things": await run_sync(library.list), "roots": [str(root) for root in library.roots]})
+
+    async def live(request: Request) -> Response:
+        try:
+            tails = [runs.Tail(library.within(name)) for name in request.query_params.getlist("run")[:MOST_RUNS]]
+        except UnmaskError as error:
+            return _problem(400, str(error))
+        return StreamingResponse(_events(request, tails), media_type="text/event-stream")
+
+    async def page(request: Request) -> Response:
+        return FileResponse(STATIC / "index.html")
+
+    app = Starlette(
+        routes=[
+            Route("/", page),
+            Route(f"{OPEN}{{token}}", page),
+            Route("/api/things", things),
+            Route("/api/live", live),
+            Route("/api/{name}", call, methods=["POST"]),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ]
+    )
+    return Guard(app, token=token, port=port)
+
+
+def _problem(status: int, what: str) -> JSONResponse:
+    return JSONResponse({"error": what}, status)
+
+
+def _answer(library: Library, function: Callable[..., Any], body: bytes, *, computes: bool) -> Response:  # noqa: PLR0911
+    """Calls a function of a part. Whatever goes wrong is one sentence that the page shows."""
+    try:
+        arguments = json.loads(body)
+        if not isinstance(arguments, dict) or "library" in arguments:
+            return _problem(400, "the request is no JSON object of arguments")
+        with library.computing if computes else nullcontext():
+            return JSONResponse(function(library, **arguments))
+    except ValidationError as error:
+        first = error.errors()[0]
+        return _problem(400, f"{'.'.join(map(str, first['loc'])) or 'the request'}: {first['msg']}")
+    except UnmaskError as error:
+        return _problem(400, str(error))
+    except FileNotFoundError as error:
+        return _problem(404, f"{error.filename}: it is not there any more")
+    except (ValueError, RecursionError) as error:
+        log.exception("the studio could not answer")
+        return _problem(400, f"{error}")
+    except Exception as error:
+        if says_out_of_memory(error):
+            return _problem(507, "not enough memory for this model or text; close others, or take a smaller one")
+        log.exception("the studio could not answer")
+        return _problem(500, f"this is a defect of the studio ({type(error).__name__}); its terminal says more")
+
+
+async def _events(request: Request, tails: list[runs.Tail]) -> AsyncIterator[str]:
+    """What is new in some runs, as it comes; an empty comment now and then finds out whether a page still listens."""
+    quiet = 0
+    while not await request.is_disconnected():
+        news = [await run_sync(tail.news) for tail in tails]
+        for each in filter(None, news):
+            yield f"data: {json.dumps(each)}\n\n"
+        quiet = 0 if any(news) else quiet + 1
+        if quiet % 20 == 0:
+            yield ": \n\n"
+        await anyio.sleep(LOOK_SECONDS)

@@ -1,0 +1,76 @@
+// The frame: parts by the hash of the address, and what lies in the folders.
+import { render } from "./vendor/preact-htm.js";
+import { Problem, call, html, useEffect, useState } from "./common.js";
+import { Masks } from "./parts/masks.js";
+import { Predict } from "./parts/predict.js";
+import { Runs } from "./parts/runs.js";
+import { Search } from "./parts/search.js";
+import { Corpus } from "./parts/corpus.js";
+import { Grammar } from "./parts/grammar.js";
+import { Space } from "./parts/space.js";
+
+const PARTS = {
+  masks: ["Masks", Masks, "What each strategy hides of a text, and how likely it hides what."],
+  predict: ["Predict", Predict, "Hide words, and see what a model puts there; or see which words surprise it."],
+  runs: ["Runs", Runs, "Figures and curves of all runs, while they train and afterwards."],
+  corpus: ["Corpus", Corpus, "What a prepared text holds, what was left out of it, and why."],
+  search: ["Search", Search, "The same query by vectors, by words and by both, beside each other."],
+  grammar: ["Grammar", Grammar, "Which of two sentences a model finds likelier."],
+  space: ["Space", Space, "Texts by their vectors, on a map."],
+};
+const part = () => (location.hash.slice(1) in PARTS ? location.hash.slice(1) : "masks");
+
+// What is seen now as one file that needs no server: controls are left out, and canvases are pictures.
+async function save(title) {
+  const style = await (await fetch("/static/style.css")).text() + await (await fetch("/static/vendor/uplot.css")).text();
+  const main = document.querySelector("main").cloneNode(true);
+  const drawn = document.querySelectorAll("main canvas");
+  main.querySelectorAll("canvas").forEach((canvas, n) => {
+    const picture = document.createElement("img");
+    picture.src = drawn[n].toDataURL();
+    picture.alt = canvas.getAttribute("aria-label") || "curves";
+    picture.style.cssText = canvas.style.cssText;
+    picture.className = canvas.className;
+    canvas.replaceWith(picture);
+  });
+  main.querySelectorAll("textarea").forEach((area, n) => {
+    const text = document.createElement("p");
+    text.textContent = document.querySelectorAll("main textarea")[n].value;
+    area.replaceWith(text);
+  });
+  main.querySelectorAll("button, input, select, details, .busy").forEach((each) => each.remove());
+  const head = `<meta charset="utf-8"><title>${title}: unmask studio</title><meta name="viewport" content="width=device-width"><style>${style}</style>`;
+  const link = document.createElement("a");
+  link.href = URL.createObjectURL(new Blob([`<!doctype html>\n<html lang="en"><head>${head}</head><body>${main.outerHTML}</body></html>\n`], { type: "text/html" }));
+  link.download = `${title.toLowerCase()}.html`;
+  link.click();
+  setTimeout(() => URL.revokeObjectURL(link.href), 10_000);
+}
+
+function App() {
+  const [name, go] = useState(part);
+  const [things, setThings] = useState([]);
+  const [error, setError] = useState("");
+  const look = () => call("things").then((found) => { setThings(found.things); setError(""); }, (e) => setError(e.message));
+  useEffect(() => { look(); }, []);
+  useEffect(() => {
+    const moved = () => { go(part()); document.querySelector("main h1")?.focus(); };
+    addEventListener("hashchange", moved);
+    return () => removeEventListener("hashchange", moved);
+  }, []);
+  const [title, Part, about] = PARTS[name];
+  useEffect(() => { document.title = `${title}: unmask studio`; }, [name]);
+  return html`<div class="frame">
+    <nav aria-label="Parts"><b>unmask studio</b>
+      ${Object.entries(PARTS).map(([key, [each]]) => html`<a key=${key} href=${`#${key}`}
+        aria-current=${key === name ? "page" : undefined}>${each}</a>`)}</nav>
+    <main><header><div class="spread"><h1 tabindex="-1">${title}</h1><button class="quiet" onClick=${() => save(title).catch((e) => setError(e.message))}>save as one file</button></div>
+      <p class="soft">${about}</p></header>
+      <${Problem} of=${error} /><${Part} key=${name} things=${things} look=${look} /></main></div>`;
+}
+
+// The token is a cookie now: it need not stay in the address, where a screen shows it.
+if (location.pathname !== "/") history.replaceState(null, "", `/${location.hash}`);
+const root = document.getElementById("app");
+root.replaceChildren();
+render(html`<${App} />`, root);

@@ -1,0 +1,194 @@
+// All runs: figures, curves as they come, differences of recipes, predictions of lines, and runs that are started here.
+import {
+  Busy, Choice, Copy, NumberField, Problem, Segmented, TextArea, TextField, call, fixed, html, named, percent, useCall, useEffect, useKept, useRef, useState, whole,
+} from "../common.js";
+import { Curves } from "./curves.js";
+
+const SCALES = [["seconds", "Seconds"], ["step", "Steps"], ["tokens", "Tokens"]];
+const KINDS = ["run", "finetuning", "embedder"];
+
+// What runs have written so far, and what comes while they train.
+function useLive(paths) {
+  const [runs, set] = useState({});
+  const [problem, setProblem] = useState("");
+  const key = paths.join("\n");
+  useEffect(() => {
+    set({});
+    setProblem("");
+    if (!paths.length) return undefined;
+    const source = new EventSource(`/api/live?${paths.map((path) => `run=${encodeURIComponent(path)}`).join("&")}`);
+    source.onopen = () => setProblem("");
+    source.onmessage = (event) => {
+      const { run, state, anew, columns } = JSON.parse(event.data);
+      set((before) => {
+        const known = anew ? {} : { ...before[run]?.columns };
+        for (const [kind, more] of Object.entries(columns)) {
+          const old = known[kind] || {};
+          const length = Math.max(0, ...Object.values(old).map((each) => each.length));
+          const added = Math.max(0, ...Object.values(more).map((each) => each.length));
+          known[kind] = {};
+          for (const name of new Set([...Object.keys(old), ...Object.keys(more)])) {
+            known[kind][name] = [...(old[name] || Array(length).fill(null)), ...(more[name] || Array(added).fill(null))];
+          }
+        }
+        return { ...before, [run]: { state, columns: known } };
+      });
+    };
+    source.onerror = () => setProblem("The studio does not answer; curves stand still until it does.");
+    return () => source.close();
+  }, [key]);
+  return [runs, problem];
+}
+
+const figuresOf = ({ facts }) => {
+  if (facts.validation_loss != null) {
+    const interval = facts.validation_loss_interval;
+    return [`${fixed(facts.validation_loss)}${interval ? ` ± ${fixed((interval[1] - interval[0]) / 2)}` : ""} nats`, percent(facts.validation_accuracy)];
+  }
+  if (facts.metrics) return [Object.entries(facts.metrics).map(([name, value]) => `${name.replaceAll("_", " ")} ${fixed(value)}`).join(", "), ""];
+  if (facts.after) return [Object.entries(facts.after.kinds || {}).map(([name, each]) => `${name}: recall@10 ${percent(each.recall_at_10)}`).join(", "), ""];
+  return ["", ""];
+};
+
+function Table({ runs, chosen, choose, live }) {
+  return html`<div class="scroll card" tabindex="0" role="group" aria-label="Runs"><table><thead><tr><th>show</th><th>run</th><th>state</th><th>held out</th><th class="number">right</th>
+    <th class="number">steps</th><th class="number">tokens a second</th><th class="number">parameters</th></tr></thead><tbody>
+    ${runs.map((each) => {
+      const [held, right] = figuresOf(each);
+      const state = live[each.path]?.state ?? each.state;
+      return html`<tr key=${each.path}><td><input type="checkbox" aria-label=${`show ${each.name}`} checked=${chosen.includes(each.path)}
+          onChange=${() => choose(chosen.includes(each.path) ? chosen.filter((path) => path !== each.path) : [...chosen, each.path].slice(-6))} /></td>
+        <td class="nowrap">${each.name}</td><td><span class=${`tag ${state}`}>${state}</span></td><td class="nowrap">${held}</td><td class="number">${right}</td>
+        <td class="number">${whole(each.facts.steps)}</td><td class="number">${whole(each.facts.tokens_per_second)}</td>
+        <td class="number">${whole(each.facts.num_parameters)}</td></tr>`;
+    })}</tbody></table></div>`;
+}
+
+function Differences({ paths, names }) {
+  const { data, error } = useCall("recipes", { runs: paths });
+  if (error) return html`<${Problem} of=${error} />`;
+  if (!data) return null;
+  return html`<section class="card" aria-label="Differences of the recipes"><div class="spread"><h2>Differences of the recipes</h2><small>${data.same} settings are the same</small></div>
+    <div class="scroll" tabindex="0"><table><thead><tr><th>setting</th>${paths.map((path) => html`<th key=${path}>${names[path]}</th>`)}</tr></thead>
+    <tbody>${data.rows.map(([key, ...values]) => html`<tr key=${key}><td><code>${key}</code></td>${values.map((value, n) => html`<td key=${n}><code>${value || "–"}</code></td>`)}</tr>`)}</tbody></table></div></section>`;
+}
+
+// A text as it was written, in parts: strings, and hidden tokens with what they were. Places are counted in letters.
+function partsOf({ text, hidden }) {
+  const letters = Array.from(text), parts = [];
+  let end = 0;
+  for (const token of hidden) {
+    parts.push(letters.slice(end, token.begin).join(""), { ...token, text: letters.slice(token.begin, token.end).join("") });
+    end = token.end;
+  }
+  return [...parts, letters.slice(end).join("")];
+}
+
+function Lines({ name, columns }) {
+  const { lines = [], step = [] } = columns.evaluation || {};
+  const known = lines.map((each, number) => [step[number], each]).filter(([, each]) => each);
+  const [shown, show] = useState(null);
+  if (!known.length) return null;
+  const number = shown ?? known.length - 1;
+  const [at, sentences] = known[Math.min(number, known.length - 1)];
+  return html`<section class="card" aria-label=${`Predictions of ${name}`}><div class="spread"><h2>Your sentences: ${name}</h2>
+    <label>after step ${whole(at)} <input type="range" min="0" max=${known.length - 1} value=${number} onInput=${(event) => show(Number(event.target.value))} /></label></div>
+    ${sentences.map((line, n) => html`<p class="text" key=${n}>${partsOf(line).map((part) => typeof part === "string" ? part
+      : html`<span class=${part.right ? "guessed" : "missed"} title=${`${part.text}: ${part.guesses.map(([guess, share]) => `${guess} ${percent(share)}`).join(", ")}`}>${part.guesses[0][0]}</span>`)}</p>`)}</section>`;
+}
+
+function Finetuning({ path, name }) {
+  const { data, error, busy } = useCall("finetuning", { run: path });
+  if (!data) return html`<${Problem} of=${error} /><${Busy} when=${busy} what=${`${name} predicts its validation file`} />`;
+  const names = data.classes?.map(([each]) => each || "(none)");
+  return html`<section class="card" aria-label=${`Classes of ${name}`}><h2>${name}: ${data.task}</h2><${Problem} of=${error || data.remark || data.warning} />
+    ${data.confusion && html`<p class="soft">${whole(data.examples)} validation examples, predicted anew</p>
+      <div class="scroll" tabindex="0"><table class="heat"><thead><tr><th>right ↓ predicted →</th>${names.map((each) => html`<th class="number" key=${each}>${each}</th>`)}
+        <th class="number">precision</th><th class="number">recall</th><th class="number">F1</th></tr></thead><tbody>
+      ${data.confusion.map((row, n) => {
+        const total = row.reduce((sum, each) => sum + each, 0) || 1;
+        return html`<tr key=${n}><th>${names[n]}</th>${row.map((count, m) => html`<td class="shade number" key=${m}><i style=${{ opacity: 0.5 * (count / total) }}></i>${whole(count)}</td>`)}
+          ${data.classes[n].slice(1, 4).map((value, m) => html`<td class="number" key=${m}>${fixed(value)}</td>`)}</tr>`;
+      })}</tbody></table></div>`}
+    ${data.worst?.length > 0 && html`<h2>Worst examples</h2><div class="scroll" tabindex="0"><table><thead><tr><th>row</th><th>text</th><th>right</th><th>predicted</th><th class="number">of the right one</th></tr></thead>
+      <tbody>${data.worst.map(([row, text, right, said, share]) => html`<tr key=${row}><td>${whole(row)}</td><td>${text.slice(0, 400)}</td><td>${right}</td><td>${said}</td><td class="number">${percent(share)}</td></tr>`)}</tbody></table></div>`}</section>`;
+}
+
+const EMPTY = { name: "studio/first", data: null, from_: null, recipe: null, minutes: 2, steps: null, strategy: null, rate: null, seed: 0, prompts: "" };
+
+function Begin({ things, look, choose }) {
+  const [form, setForm] = useKept("runs.form", EMPTY);
+  const [state, set] = useState({});
+  const { data: choices } = useCall("choices", {});
+  const put = (name) => (value) => setForm({ ...form, [name]: value });
+  const asked = { ...form, seed: form.seed ?? 0, prompts: form.prompts.split("\n").filter((line) => line.trim()) };
+  const act = (what) => {
+    set({ busy: what });
+    call("begin", { ...asked, what }).then((answer) => {
+      set(answer);
+      if (answer.run) { setTimeout(look, 1500); choose(answer.run); }
+    }, (error) => set({ error: error.message }));
+  };
+  return html`<details class="card"><summary>Start a run</summary>
+    <div class="row"><${TextField} label=${`Folder, below ${choices?.root ?? ""}`} wide=${false} value=${form.name} onChange=${put("name")} />
+      <${Choice} label="Text" none="Tiny Shakespeare" value=${form.data} options=${named(things, "data", "text")} onChange=${put("data")} />
+      <${Choice} label="Begin with" none="new weights" value=${form.from_} options=${named(things, "model")} onChange=${put("from_")} />
+      <${Choice} label="Recipe" none="fits the minutes" value=${form.recipe} options=${Object.keys(choices?.recipes ?? {}).map((each) => [each, each])} onChange=${put("recipe")} />
+      <${Choice} label="Strategy" none="the recipe's" value=${form.strategy} options=${(choices?.strategies ?? []).map((each) => [each, each])} onChange=${put("strategy")} />
+      <${NumberField} label="Minutes" min="0.1" step="any" value=${form.minutes} onChange=${(value) => setForm({ ...form, minutes: value, steps: null })} />
+      <${NumberField} label="or steps" min="1" value=${form.steps} onChange=${(value) => setForm({ ...form, steps: value, minutes: null })} />
+      <${NumberField} label="Rate" min="0.01" max="0.99" step="0.01" value=${form.rate} placeholder="usual" onChange=${put("rate")} />
+      <${NumberField} label="Seed" min="0" value=${form.seed} onChange=${put("seed")} /></div>
+    <${TextArea} label="Your sentences, one a line: predicted at every evaluation" value=${form.prompts} onChange=${put("prompts")} />
+    <div class="row"><button onClick=${() => act("forecast")} disabled=${Boolean(state.busy)}>Forecast</button>
+      <button class="main" onClick=${() => act("start")} disabled=${Boolean(state.busy)}>Start</button>
+      <button onClick=${() => act("command")} disabled=${Boolean(state.busy)}>Show the command</button></div>
+    <${Busy} when=${state.busy === "forecast"} what="some steps are tried; it may take a minute" /><${Problem} of=${state.error} />
+    ${state.forecast && html`<pre tabindex="0">${state.forecast}</pre>`}
+    ${state.copy && html`<pre tabindex="0">${state.copy.command}</pre><${Copy} of=${state.copy} />`}</details>`;
+}
+
+function Control({ path, name, state, look }) {
+  const [said, say] = useState("");
+  const [text, setText] = useState("");
+  const running = state === "running";
+  useEffect(() => {
+    const read = () => call("log", { run: path }).then((answer) => setText(answer.text), () => {});
+    read();
+    const timer = running && setInterval(read, 2000);
+    return () => clearInterval(timer);
+  }, [path, running]);
+  const act = (part, body) => call(part, { run: path, ...body }).then(() => { say(part === "stop" ? "It saves, and ends." : "It goes on."); setTimeout(look, 1500); }, (error) => say(error.message));
+  const resume = () => call("begin", { what: "resume", name: path }).then(() => { say("It goes on."); setTimeout(look, 1500); }, (error) => say(error.message));
+  if (state === "finished" && !text) return null;
+  return html`<section class="card" aria-label=${`Process of ${name}`}><div class="spread"><h2>${name} <span class=${`tag ${state}`}>${state}</span></h2>
+    <span class="row tight">${running && html`<button onClick=${() => act("stop")}>Stop</button>`}${state === "stopped" && html`<button onClick=${resume}>Resume</button>`}</span></div>
+    <p class="soft" role="status">${said}</p>${text && html`<details open=${running}><summary class="soft">what it said</summary><pre tabindex="0">${text.slice(-3000)}</pre></details>`}</section>`;
+}
+
+export function Runs({ things, look }) {
+  const runs = things.filter((each) => KINDS.includes(each.kind));
+  const [chosen, choose] = useKept("runs.chosen", null);
+  const [scale, setScale] = useKept("runs.scale", "seconds");
+  const [figure, setFigure] = useKept("runs.figure", "loss");
+  const first = useRef(null);
+  if (chosen === null && runs.length) first.current ??= [runs[0].path];
+  const paths = chosen ?? first.current ?? [];
+  const [live, problem] = useLive(paths);
+  const gone = paths.filter((path) => live[path]?.state === "gone");
+  useEffect(() => { if (Object.values(live).some((each) => each.state === "finished")) look(); }, [Object.values(live).map((each) => each.state).join()]);
+  const names = Object.fromEntries(paths.map((path) => [path, things.find((each) => each.path === path)?.name ?? path.split("/").slice(-2).join("/")]));
+  const kind = (path) => things.find((each) => each.path === path)?.kind;
+  const pretrained = paths.filter((path) => kind(path) !== "finetuning");
+  return html`${runs.length ? html`<${Table} runs=${runs} chosen=${paths} choose=${choose} live=${live} />` : html`<p>There is no run in the folders yet.</p>`}
+    <${Begin} things=${things} look=${look} choose=${(path) => choose([...paths, path].slice(-6))} />
+    <${Problem} of=${problem} />${gone.map((path) => html`<div class="row tight" key=${path}><${Problem} of=${`${names[path]} is not there any more: it was removed.`} />
+      <button onClick=${() => choose(paths.filter((each) => each !== path))}>Forget it</button></div>`)}
+    ${paths.length > 0 && html`<section class="card" aria-label="Curves"><div class="spread"><h2>Curves</h2>
+      <${Segmented} label="Scale" value=${scale} options=${SCALES} onChange=${setScale} /></div>
+      <${Curves} runs=${paths.filter((path) => live[path]).map((path) => ({ name: names[path], columns: live[path].columns }))} scale=${scale} figure=${figure} setFigure=${setFigure} /></section>`}
+    ${paths.map((path) => live[path] && html`<${Control} key=${path} path=${path} name=${names[path]} state=${live[path].state} look=${look} />`)}
+    ${paths.map((path) => live[path] && html`<${Lines} key=${path} name=${names[path]} columns=${live[path].columns} />`)}
+    ${paths.filter((path) => kind(path) === "finetuning" && live[path]?.state === "finished").map((path) => html`<${Finetuning} key=${path} path=${path} name=${names[path]} />`)}
+    ${pretrained.length > 1 && !gone.length && html`<${Differences} paths=${pretrained} names=${names} />`}`;
+}

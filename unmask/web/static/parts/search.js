@@ -1,0 +1,72 @@
+// One query, ranked by vectors, by words and by both; hits are judged by two keys.
+import { Busy, Choice, Copy, Problem, Slider, TextField, call, fixed, html, named, useCall, useEffect, useKept, useState, whole } from "../common.js";
+
+const kept = (index) => { try { return JSON.parse(localStorage.getItem(`judged ${index}`)) || {}; } catch { return {}; } };
+
+function Marked({ text, marks }) {
+  const parts = [];
+  let end = 0;
+  for (const [begin, stop] of marks) {
+    parts.push(text.slice(end, begin), html`<mark>${text.slice(begin, stop)}</mark>`);
+    end = stop;
+  }
+  return html`<span>${parts}${text.slice(end)}</span>`;
+}
+
+function Hit({ hit, grade, judge }) {
+  const key = (event) => {
+    const value = { y: 1, n: 0 }[event.key];
+    if (value === undefined) return;
+    event.preventDefault();
+    judge(hit.document, value);
+    event.currentTarget.nextElementSibling?.focus();
+  };
+  return html`<article class="hit" tabindex="0" onKeyDown=${key} aria-label=${`Hit ${hit.rank}${grade == null ? "" : grade ? ", relevant" : ", not relevant"}`}>
+    <span class="row tight"><b>${hit.rank}</b><small>${fixed(hit.score)}</small>${hit.title && html`<b>${hit.title}</b>`}
+      <button class="quiet" aria-pressed=${String(grade === 1)} onClick=${() => judge(hit.document, 1)}>relevant</button>
+      <button class="quiet" aria-pressed=${String(grade === 0)} onClick=${() => judge(hit.document, 0)}>not</button>
+      ${grade != null && html`<span class=${grade ? "tag yes" : "tag no"}>${grade ? "relevant" : "not relevant"}</span>`}</span>
+    <${Marked} text=${hit.snippet} marks=${hit.marks} /><small>${String(hit.file).split("/").pop()}, ${hit.id}</small></article>`;
+}
+
+export function Search({ things }) {
+  const indexes = named(things, "index");
+  const [first, setFirst] = useKept("search.index", null);
+  const [second, setSecond] = useKept("search.second", null);
+  const [query, setQuery] = useKept("search.query", "a storm at sea");
+  const [weight, setWeight] = useKept("search.weight", 0.5);
+  const index = first ?? indexes[0]?.[0];
+  const both = [index, second].filter(Boolean);
+  const [judgements, setJudgements] = useState({});
+  const [figures, setFigures] = useState(null);
+  useEffect(() => { setJudgements(index ? kept(index) : {}); }, [index]);
+  const { data, error, busy } = useCall("search", { indexes: both, query, words_weight: weight }, { delay: 150, when: both.length > 0 && query.trim().length > 0 });
+  const column = (each) => (both.length > 1 ? `${each.name}, ${indexes.find(([path]) => path === each.index)?.[1]}` : each.name);
+  const judge = (document, grade) => {
+    const ranked = Object.fromEntries(data.columns.map((each) => [column(each), each.hits.map((hit) => hit.document)]));
+    const mine = judgements[query] ?? { grades: {} };
+    const now = { ...judgements, [query]: { ranked, grades: { ...mine.grades, [document]: grade } } };
+    setJudgements(now);
+    try { localStorage.setItem(`judged ${index}`, JSON.stringify(now)); } catch { /* it is full */ }
+  };
+  useEffect(() => {
+    const all = Object.values(judgements);
+    if (!all.length) { setFigures(null); return; }
+    call("judged", { queries: all.map((each) => each.ranked), grades: all.map((each) => each.grades) }).then(setFigures, (e) => setFigures({ error: e.message, columns: {} }));
+  }, [judgements]);
+  if (!index) return html`<p>There is no index in the folders: make one with <code>unmask search index MODEL TEXT --out INDEX</code>.</p>`;
+  const grades = judgements[query]?.grades ?? {};
+  return html`<div class="row"><${Choice} label="Index" value=${index} options=${indexes} onChange=${setFirst} />
+      <${Choice} label="Beside it" none="none" value=${second} options=${indexes.filter(([path]) => path !== index)} onChange=${setSecond} />
+      <${TextField} label="Query" value=${query} onChange=${setQuery} />
+      <${Slider} label="Share of words in both" shown=${weight.toFixed(2)} min="0" max="1" step="0.05" value=${weight} onChange=${setWeight} /></div>
+    <p class="soft">Judge a hit: y is relevant, n is not, while it is chosen. Judgements stay in this browser.</p>
+    <${Problem} of=${error} /><${Busy} when=${busy} what="searching" />
+    ${figures && html`<section class="card" aria-label="Your judgements"><div class="spread"><h2>nDCG@10 of your judgements</h2><button class="quiet" onClick=${() => { localStorage.removeItem(`judged ${index}`); setJudgements({}); }}>forget them</button></div>
+      <${Problem} of=${figures.error} /><table><thead><tr><th>ranked by</th><th class="number">nDCG@10</th><th class="number">95 %, over queries</th><th class="number">queries</th></tr></thead><tbody>
+      ${Object.entries(figures.columns).map(([name, each]) => html`<tr key=${name}><td>${name}</td><td class="number">${fixed(each.ndcg_at_10)}</td><td class="number">${each.interval ? `${fixed(Math.max(0, each.interval[0]))} to ${fixed(Math.min(1, each.interval[1]))}` : "too few"}</td><td class="number">${whole(each.queries)}</td></tr>`)}</tbody></table>
+      ${figures.left_out > 0 && html`<p class="soft">${figures.left_out} without a relevant hit so far say nothing, and are left out. Unjudged hits count as not relevant.</p>`}</section>`}
+    ${data && html`<div class="grid">${data.columns.map((each) => html`<section class="card" key=${column(each)} aria-label=${column(each)}><div class="spread"><h2>${column(each)}</h2>${each.seconds != null && html`<small>${(1000 * each.seconds).toFixed(0)} ms</small>`}</div>
+      <${Problem} of=${each.error} />${!each.error && !each.hits.length && html`<p class="soft">No document shares a word with it.</p>`}
+      ${each.hits.map((hit) => html`<${Hit} key=${hit.document} hit=${hit} grade=${grades[hit.document]} judge=${judge} />`)}</section>`)}</div><${Copy} of=${data.copy} />`}`;
+}

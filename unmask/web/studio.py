@@ -1,0 +1,105 @@
+"""The command `unmask studio`: a server on this machine, and a browser that shows its page."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import threading
+import webbrowser
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from importlib.util import find_spec
+from pathlib import Path
+
+from unmask.core.errors import RunError
+from unmask.core.files import absence
+from unmask.core.interruption import Interrupted
+from unmask.core.public import public
+from unmask.core.results import Notify, Progress, Result, Shown, ignore
+
+log = logging.getLogger("unmask")
+PORT = 8642
+
+
+class StudioVisit(Result):
+    """A studio that was closed: the `address` that it had, without its token, and its `paths`."""
+
+    address: str
+    paths: list[str]
+
+    def shown(self) -> Iterator[Shown]:
+        yield f"the studio at {self.address} is closed; runs that it started go on"
+
+
+@public
+def studio(
+    paths: Sequence[str | Path] = (),
+    *,
+    port: int | None = None,
+    no_browser: bool = False,
+    note: Callable[[str], None] = log.info,
+    notify: Notify | None = None,
+) -> StudioVisit:
+    """Shows masks, predictions, runs, searches and texts on a page in the browser, until it is stopped by Ctrl-C.
+
+    The page is served to this machine alone, and fetches nothing from elsewhere.
+
+    Args:
+        paths: Folders of runs, models, prepared data and indexes, or folders of such; nothing else is
+            read or written. By default runs, where there is one, else this folder.
+        port: Of the server. By default 8642, or any that is free.
+        no_browser: Only print the address.
+        note: Called with the address, a line.
+        notify: Called when the page can be opened.
+
+    Raises:
+        RunError: A path is not there, the port is taken, or Starlette and uvicorn are not installed.
+    """
+    if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
+        raise RunError(f"the studio needs {' and '.join(missing)}: pip install 'unmask[studio]'")
+    folders = [Path(path) for path in paths] or [Path("runs") if Path("runs").is_dir() else Path()]
+    for folder in folders:
+        if not folder.exists():
+            raise RunError(f"{folder}: {absence(folder, 'folder')}; name folders of runs, models, data or indexes")
+    listening = _listening(port)
+    number = listening.getsockname()[1]
+
+    import uvicorn
+
+    from unmask.web.server import make_app
+    from unmask.web.things import Library
+
+    token, address = secrets.token_urlsafe(24), f"http://127.0.0.1:{number}/"
+    library = Library(folders)
+    app = make_app(library, token=token, port=number)
+    config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, server_header=False)
+    server = uvicorn.Server(config)
+    # In a thread, so that signals are ours: Ctrl-C is how a studio ends.
+    serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="unmask-studio", daemon=True)
+    serving.start()
+    threading.Thread(target=library.warm, name="unmask-warm", daemon=True).start()
+    note(f"{address}open/{token}")
+    (notify or ignore)(Progress("the studio is open; Ctrl-C closes it", facts=""))
+    if not no_browser:
+        webbrowser.open(f"{address}open/{token}")
+    with suppress(KeyboardInterrupt, Interrupted):
+        while serving.is_alive():
+            serving.join(0.5)
+    server.should_exit = True
+    serving.join(5.0)
+    return StudioVisit({"address": address, "paths": list(map(str, folders))})
+
+
+def _listening(port: int | None) -> socket.socket:
+    """A socket on 127.0.0.1; without a port the usual one, or any that is free."""
+    for number in (PORT, 0) if port is None else (port,):
+        listening = socket.socket()
+        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            listening.bind(("127.0.0.1", number))
+            return listening
+        except (OSError, OverflowError) as error:
+            listening.close()
+            reason = error
+    raise RunError(f"port {port} cannot be used ({reason}); give another", options=("port",)) from reason

@@ -1,0 +1,251 @@
+"""What lies in the folders that the studio was given: it is found, named, and opened once.
+
+A thing is known by the file that its command writes: a run by its recipe, a model by its configuration, and so on.
+Nothing outside of the folders is ever read or written.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from itertools import chain, islice
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow.parquet as pq
+from safetensors.torch import load_file
+
+from unmask.commands.masks import tables_of
+from unmask.commands.recipe import encoder_config, load_recipe, read_fitting_config
+from unmask.commands.run_data import PreparedData, RunFolder, is_prepared, open_prepared, packaged_corpus
+from unmask.core.errors import ModelError, RunError, parse_json
+from unmask.core.files import LOCK
+from unmask.data.data_folder import MANIFEST
+from unmask.masking.settings import MaskingSettings
+from unmask.masking.tables import Tables, stored_tables
+from unmask.model.encoder import MaskedLM
+from unmask.model.layers import heads_for
+from unmask.search.index import Index
+from unmask.tasks.loaded_model import Model, as_predictor, load
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.trainers import train_wordpiece
+
+Kind = Literal["run", "finetuning", "embedder", "comparison", "model", "checkpoint", "data", "index", "text", "map"]
+MOST_THINGS, MOST_NAMES, DEEPEST = 2_000, 1_000, 4
+OPEN_AT_ONCE = 4  # models, data and indexes of each kind
+VOCABULARY = 4096  # of the tokenizer that shows masks where there is no other
+_TEXTS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet", ".md")
+
+
+class Library:
+    """The folders, and what of them is open. Any number of threads may use it.
+
+    Args:
+        paths: Folders or files; what lies outside of them is refused.
+    """
+
+    def __init__(self, paths: Sequence[str | Path]) -> None:
+        self.roots = [Path(path).resolve() for path in paths]
+        self.computing = threading.Lock()  # one computation at a time: a model uses all cores anyway
+        self._opened: OrderedDict[tuple[str, str], tuple[float, Any]] = OrderedDict()
+
+    def within(self, name: str) -> Path:
+        """A path below one of the folders; a RunError for any other, links followed."""
+        path = Path(name)
+        with suppress(OSError, ValueError):
+            path = (self.roots[0] / path).resolve()
+            if any(path.is_relative_to(root) for root in self.roots):
+                return path
+        raise RunError(f"{name}: outside of what the studio was started with; start it with that folder, too")
+
+    def list(self) -> list[dict[str, Any]]:
+        """Everything there is, the newest first: `kind`, `path`, `name`, `state` and `facts`."""
+        every = chain.from_iterable(_find(root, root, 0) for root in self.roots)
+        return sorted(islice(every, MOST_THINGS), key=lambda thing: -thing["changed"])
+
+    # What is open; the file that is named says whether it has changed.
+
+    def model(self, name: str) -> Model:
+        """A model that predicts tokens, by the folder of a model, a run or a checkpoint."""
+        path = self.within(name)
+        weights = next((path / part for part in ("model/model.safetensors",) if (path / part).is_file()), path)
+        weights = weights if weights.is_file() else path / "model.safetensors"
+        is_checkpoint = path.parent.name == "checkpoints"
+        return self._open("model", path, weights, _load_checkpoint if is_checkpoint else as_predictor)
+
+    def task_model(self, name: str) -> Model:
+        path = self.within(name)
+        return self._open("task", path, path / "model.safetensors", load)
+
+    def data(self, name: str) -> PreparedData:
+        path = self.within(name)
+        path = path if (path / MANIFEST).is_file() else path / "data"
+        return self._open("data", path, path / MANIFEST, open_prepared)
+
+    def index(self, name: str) -> Index:
+        path = self.within(name)
+        return self._open("index", path, path, Index)
+
+    def bench(self, source: str | None) -> tuple[Tokenizer, Callable[[MaskingSettings], Tables]]:
+        """What masks are shown with: a tokenizer, and tables for the settings of a masking. Without a source they are
+        made of Tiny Shakespeare, as `unmask masks` does."""
+        if source is None:
+            tokenizer, tables = self._open("bench", packaged_corpus(), packaged_corpus(), _packaged_bench)
+            return tokenizer, lambda settings: tables
+        data = self.data(source)
+
+        def tables_for(settings: MaskingSettings) -> Tables:
+            kinds = (settings.units.kind, settings.weights.kind)
+            return self._open(
+                f"tables of {kinds}",
+                data.root,
+                data.root / MANIFEST,
+                lambda root: stored_tables(root, data.tokenizer, settings),
+            )
+
+        return data.tokenizer, tables_for
+
+    def warm(self) -> None:
+        """Makes what the first page shows, before it is looked for."""
+        with self.computing:
+            self.bench(None)
+
+    def _open(self, kind: str, path: Path, dated: Path, opening: Callable[[Path], Any]) -> Any:
+        try:
+            date = dated.stat().st_mtime
+        except OSError as error:
+            raise RunError(f"{path}: it is not there any more; look for things anew") from error
+        key = (kind, str(path))
+        known = self._opened.get(key)
+        if known is None or known[0] != date:
+            known = self._opened[key] = date, opening(path)
+        self._opened.move_to_end(key)
+        alike = [each for each in list(self._opened) if each[0] == kind]
+        for old in alike[:-OPEN_AT_ONCE]:
+            self._opened.pop(old, None)
+        return known[1]
+
+
+def _packaged_bench(file: Path) -> tuple[Tokenizer, Tables]:
+    corpus = file.read_text(encoding="utf-8").splitlines()
+    tokenizer = Tokenizer(train_wordpiece(lambda: corpus, vocab_size=VOCABULARY))
+    return tokenizer, tables_of(tokenizer, corpus)
+
+
+def _load_checkpoint(folder: Path) -> Model:
+    """The model of a run as it was at a checkpoint, also while the run trains."""
+    run = RunFolder(folder.parent.parent)
+    if (run.model / "config.json").is_file():
+        tokenizer = load_tokenizer(run.model)
+        config = read_fitting_config(run.model, tokenizer)
+    else:
+        recipe = load_recipe(str(run.recipe), complete=False)
+        if recipe.start is not None:
+            raise ModelError(f"{folder}: a run from another model can be looked at when it is over")
+        sources = run.read_sources()
+        tokenizer = load_tokenizer(Path(sources[0] if is_prepared(sources) else run.data) / "tokenizer")
+        config = encoder_config(recipe, tokenizer)
+    network, known = MaskedLM(config, heads_for(config)), load_file(folder / "model.safetensors")
+    network.load_state_dict({name: known[name] for name in network.state_dict() if name in known})
+    model = Model(folder, network, tokenizer)
+    model.to()
+    return model
+
+
+# ----------------------------------------
+# Finding.
+
+
+def _find(path: Path, root: Path, depth: int) -> Iterator[dict[str, Any]]:
+    """What a folder is, and what lies below it."""
+    if path.is_file():
+        if path.suffix == ".parquet" and _is_map(path):
+            yield _thing("map", path, root)
+        elif path.suffix in _TEXTS:
+            yield _thing("text", path, root)
+        return
+    try:
+        names = {entry.name for entry in os.scandir(path)}
+    except OSError:  # closed to us, or gone meanwhile
+        return
+    if len(names) > MOST_NAMES:  # a folder of data, not of things
+        return
+    kind = _kind(names)
+    inner = sorted(name for name in names if not name.startswith("."))
+    if kind is not None:
+        yield _thing(kind, path, root)
+        # The model of a fine-tuning predicts no tokens.
+        inner = [name for name in ("model", "data") if name in names] if kind in ("run", "embedder") else []
+    if kind == "run" and "checkpoints" in names:
+        for folder in sorted((path / "checkpoints").glob("step-*")):
+            yield _thing("checkpoint", folder, root)
+    for name in inner:
+        child = path / name
+        if depth < DEEPEST and not child.is_symlink() and (child.is_dir() or depth < 2):
+            yield from _find(child, root, depth + 1)
+
+
+def _is_map(path: Path) -> bool:
+    try:
+        return {"x", "y", "text"} <= set(pq.read_schema(path).names)
+    except (OSError, ValueError):
+        return False
+
+
+_WITH_PARTS = ("run", "finetuning", "embedder")
+
+
+def _kind(names: set[str]) -> Kind | None:
+    if {"recipe.toml", "sources.json"} <= names:
+        return "run"
+    if "settings.json" in names and names & {"runs.jsonl", "metrics.jsonl", "summary.json"}:
+        return "finetuning" if "runs.jsonl" in names else "embedder"
+    marks: dict[str, Kind] = {"compare.json": "comparison", MANIFEST: "data", "index.json": "index"}
+    for mark, kind in marks.items():
+        if mark in names:
+            return kind
+    is_model = "config.json" in names and names & {"model.safetensors", "pytorch_model.bin"}
+    return "model" if is_model else None
+
+
+def _thing(kind: Kind, path: Path, root: Path) -> dict[str, Any]:
+    name = path.relative_to(root).as_posix()
+    facts, state = {}, ""
+    if kind in _WITH_PARTS:
+        state = state_of(path)
+        with suppress(OSError, ValueError):
+            facts = parse_json(path / "summary.json")
+    try:
+        changed = path.stat().st_mtime
+    except OSError:
+        changed = 0.0
+    shown = root.name if name == "." else f"{root.name}/{name}"
+    return {"kind": kind, "path": str(path), "name": shown, "state": state, "changed": changed, "facts": facts}
+
+
+def state_of(path: Path) -> Literal["finished", "running", "stopped", "gone"]:
+    if not path.is_dir():
+        return "gone"
+    if holder_of(path) is not None:
+        return "running"
+    return "finished" if (path / "summary.json").is_file() else "stopped"
+
+
+def holder_of(path: Path) -> int | None:
+    """The process that writes a folder now, if it is one of this machine."""
+    try:
+        if os.name != "posix":  # where a process cannot be asked whether it is there
+            return None
+        holder = json.loads((path / f"{LOCK}.json").read_text(encoding="utf-8"))
+        if holder["host"] != socket.gethostname():
+            return None
+        os.kill(holder["pid"], 0)
+        return int(holder["pid"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None

@@ -93,6 +93,7 @@ def page(browser: Any, server: tuple[str, Any]) -> Iterator[Any]:
     context = browser.new_context(viewport={"width": 1200, "height": 800}, color_scheme="light")
     opened, said = context.new_page(), list[str]()
     opened.on("console", lambda message: said.append(message.text))
+    opened.on("response", lambda answer: said.append(f"{answer.status} {answer.url}") if answer.status >= 400 else None)
     opened.on("pageerror", lambda error: said.append(str(error)))
     opened.on("request", lambda request: said.append(request.url) if "//127.0.0.1:" not in request.url else None)
     opened.goto(server[0])
@@ -113,15 +114,18 @@ def settled(page: Any) -> None:
     expect(page.locator(".busy[role=status]:not(:empty)")).to_have_count(0, timeout=60_000)
 
 
+def picture(page: Any, part: str) -> None:
+    if PICTURES:
+        settled(page)
+        page.screenshot(path=Path(PICTURES) / f"studio-{part}.png")
+
+
 def looked_at(page: Any, part: str) -> None:
-    """Nothing is wide for a phone, and axe-core finds nothing, in either scheme; a picture, where they are made."""
+    """Nothing is wide for a phone, and axe-core finds nothing, in either scheme."""
     for scheme, width in (("light", 1200), ("dark", 1200), ("light", 390)):
         page.emulate_media(color_scheme=scheme)
         page.set_viewport_size({"width": width, "height": 800})
         page.wait_for_timeout(300)
-        if PICTURES:
-            name = f"studio-{part}" + {("light", 1200): "", ("dark", 1200): "-dark"}.get((scheme, width), "-phone")
-            page.screenshot(path=Path(PICTURES) / f"{name}.png")
         assert page.evaluate("document.documentElement.scrollWidth <= innerWidth"), (part, width)
         found = page.evaluate(f"{AXE}; axe.run(document, {{resultTypes: ['violations']}})")["violations"]
         assert [(each["id"], [node["html"][:200] for node in each["nodes"][:3]]) for each in found] == []
@@ -130,6 +134,7 @@ def looked_at(page: Any, part: str) -> None:
 
 
 def test_masks_are_drawn_by_epoch_and_rate_and_saved(page: Any, browser: Any, tmp_path: Path) -> None:
+    picture(page, "masks")
     page.get_by_label("Text", exact=True).fill(MARKUP)
     settled(page)
     span = page.get_by_role("region", name="whole_word", exact=True)
@@ -162,6 +167,10 @@ def test_masks_are_drawn_by_epoch_and_rate_and_saved(page: Any, browser: Any, tm
 
 def test_words_are_hidden_by_a_click_and_by_keys(page: Any) -> None:
     go(page, "predict")
+    page.locator(".word").nth(8).click()
+    page.get_by_label("Beside it").select_option(index=3)
+    picture(page, "predict")
+    page.get_by_label("Beside it").select_option(index=0)
     page.get_by_role("button", name="Edit the text").click()
     page.get_by_label("Text", exact=True).fill("the cat sees the king at sea .")
     page.get_by_role("button", name="Edit the text").click()
@@ -201,6 +210,7 @@ def test_a_text_of_ten_thousand_words_is_worked_on(page: Any) -> None:
 
 def test_a_run_is_forecast_started_stopped_and_resumed(page: Any, workspace: Path) -> None:
     go(page, "runs")
+    picture(page, "runs")
     page.get_by_text("Start a run").click()
     page.get_by_label("Folder, below").fill("live")
     page.get_by_label("Text", exact=True).select_option(label=f"{workspace.name}/demo/data")

@@ -59,6 +59,7 @@ function App() {
     return () => removeEventListener("hashchange", moved);
   }, []);
   const [title, Part, about] = PARTS[name];
+  useEffect(() => { document.querySelector("nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "nearest" }); }, [name]);
   useEffect(() => { document.title = `${title}: unmask studio`; }, [name]);
   return html`<div class="frame">
     <nav aria-label="Parts"><b>unmask studio</b>

@@ -179,7 +179,8 @@ export function Runs({ things, look }) {
   useEffect(() => { if (Object.values(live).some((each) => each.state === "finished")) look(); }, [Object.values(live).map((each) => each.state).join()]);
   const names = Object.fromEntries(paths.map((path) => [path, things.find((each) => each.path === path)?.name ?? path.split("/").slice(-2).join("/")]));
   const kind = (path) => things.find((each) => each.path === path)?.kind;
-  const pretrained = paths.filter((path) => kind(path) !== "finetuning");
+  // A run that has just begun has no recipe yet.
+  const pretrained = paths.filter((path) => kind(path) !== "finetuning" && Object.keys(live[path]?.columns ?? {}).length > 0);
   return html`${runs.length ? html`<${Table} runs=${runs} chosen=${paths} choose=${choose} live=${live} />` : html`<p>There is no run in the folders yet.</p>`}
     <${Begin} things=${things} look=${look} choose=${(path) => choose([...paths, path].slice(-6))} />
     <${Problem} of=${problem} />${gone.map((path) => html`<div class="row tight" key=${path}><${Problem} of=${`${names[path]} is not there any more: it was removed.`} />

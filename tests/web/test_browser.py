@@ -14,12 +14,14 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import unmask
+from tests.command_line import PATIENCE
 
 pytestmark = pytest.mark.slow
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -57,22 +59,25 @@ def workspace(run: unmask.Run, corpus_file: Path, tmp_path_factory: pytest.TempP
     return root
 
 
+@contextmanager
+def studio(folder: Path, *paths: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """A studio in a process of its own, and its address. It writes into a file, so that no full pipe holds it up."""
+    command = [sys.executable, "-m", "unmask", "studio", *map(str, paths), "--no-browser", "--port", "0"]
+    said = folder / "stderr.txt"
+    with said.open("w") as file, subprocess.Popen(command, stderr=file, stdout=subprocess.PIPE, text=True) as process:
+        begin = time.monotonic()
+        while not (address := re.search(r"http://\S+", said.read_text(encoding="utf-8"))):
+            assert process.poll() is None, said.read_text(encoding="utf-8")
+            assert time.monotonic() - begin < PATIENCE
+            time.sleep(0.1)
+        yield address[0], process
+
+
 @pytest.fixture(scope="module")
-def server(workspace: Path, corpus_file: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    command = [
-        sys.executable,
-        "-m",
-        "unmask",
-        "studio",
-        str(workspace),
-        str(corpus_file),
-        "--no-browser",
-        "--port",
-        "0",
-    ]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        address = next(found[0] for line in process.stderr if (found := re.search(r"http://\S+", line)))
+def server(
+    workspace: Path, corpus_file: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    with studio(tmp_path_factory.mktemp("server"), workspace, corpus_file) as (address, process):
         yield address, process
         process.terminate()
         assert "closed" in process.communicate(timeout=30)[0]
@@ -296,10 +301,7 @@ def test_a_map_shows_the_nearest_texts(page: Any) -> None:
 
 
 def test_a_killed_server_is_one_clear_message(browser: Any, tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "unmask", "studio", str(tmp_path), "--no-browser", "--port", "0"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        assert process.stderr is not None
-        address = next(found[0] for line in process.stderr if (found := re.search(r"http://\S+", line)))
+    with studio(tmp_path, tmp_path) as (address, process):
         page = browser.new_page()
         page.goto(address)
         expect(page.locator("h1")).to_be_visible()

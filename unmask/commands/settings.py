@@ -39,10 +39,10 @@ class SettingsReference(Result):
 
 @public
 def settings(word: str | None = None) -> SettingsReference:
-    """Lists the settings of recipes, of fine-tuning and of embedders: values, default, meaning.
+    """Lists all settings of recipes, fine-tuning and embedders: values, default, meaning.
 
     Args:
-        word: Only settings that have it in their name or meaning, such as `learning_rate`.
+        word: Show only settings with this in their name or meaning, such as `learning_rate`.
     """
     every = [each for of in CLASSES.values() for each in settings_of(*of)]
     chosen = [each for each in every if (word or "").lower() in f"{each.name} {each.meaning}".lower()]

@@ -106,7 +106,7 @@ class Result(Readable):
         raise _no_figure(self, name, self.to_dict())
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{type(self).__name__} is a result, which cannot be changed")
+        raise AttributeError(f"{type(self).__name__} is a result and cannot be changed")
 
     def __getitem__(self, name: str) -> Any:
         return self.__dict__[name]

@@ -21,7 +21,7 @@ def test_lines_to_npy(run: unmask.Run, tmp_path: Path) -> None:
     lines.write_text("\n".join([*TEXTS, ""]) + "\n")
     result = unmask.embed(run.folder / "model", lines, out=out)
     assert (result.texts, result.dimension, result.pooling) == (4, 64, "mean")
-    assert result.skipped == {"texts without a letter or sign": 1}
+    assert result.skipped == {"texts without a letter or other visible character": 1}
     assert result.tokens == sum(len(run.model.tokenizer.encode_prompt(text)) - 2 for text in TEXTS)
     np.testing.assert_allclose(np.load(out, mmap_mode="r"), run.model.embed(TEXTS), atol=1e-5)
     unmask.embed(

@@ -150,7 +150,7 @@ def test_vectors_are_sent(server: Elsewhere, make_model: MakeModel, tokenizer: T
     (tmp_path / "texts.txt").write_text("The cat sees the ship.\nThe dog follows.\n")
     assert unmask.embed(encoder, tmp_path / "texts.txt", out="elsewhere://bucket/vectors.npy").texts == 2
     assert server.cat_file("/bucket/vectors.npy")[:6] == b"\x93NUMPY"
-    with pytest.raises(RunError, match="is already there"):
+    with pytest.raises(RunError, match="already exists"):
         unmask.embed(encoder, tmp_path / "texts.txt", out="elsewhere://bucket/vectors.npy")
 
 
@@ -267,7 +267,7 @@ def test_one_of_two_is_killed_and_they_go_on(data_folder: Path, tmp_path: Path) 
     os.kill(second, signal.SIGKILL)
     _, errors = killed.communicate(timeout=PATIENCE)
     assert killed.returncode == 0, errors
-    assert "going on from step" in errors
+    assert "resuming from step" in errors
     weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed")]
     assert weights[0] == weights[1]
     assert lines_of(tmp_path / "killed") == lines_of(tmp_path / "whole")

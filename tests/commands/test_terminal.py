@@ -147,7 +147,7 @@ def test_quiet_and_verbose(main: Main, corpus_file: Path, tmp_path: Path, caplog
     caplog.clear()
     code, quiet, err = main(*command, tmp_path / "data", "-q")
     assert (code, quiet, err) == (0, plain, ""), "the result is the same"
-    assert "passed over: 1 (.pdf)" in caplog.text, "warnings stay"
+    assert "skipped: 1 (.pdf)" in caplog.text, "warnings stay"
     code, _, err = main(*command, tmp_path / "data", "--verbose")
     assert (code, " INFO corpus: a document is a block" in err) == (0, True)
     code, _, err = main(*command, tmp_path / "data", "-q", "-v")

@@ -82,7 +82,7 @@ def test_a_run_in_a_bucket_goes_on_elsewhere(
     shutil.rmtree(cache())  # as on another machine
     code, _, errors = main("pretrain", "--out", "s3://bucket/runs/a", "--resume")
     assert code == 0, errors
-    assert "going on from step" in errors
+    assert "resuming from step" in errors
     there = tmp_path / "there"
     s3fs.S3FileSystem().get("bucket/runs/a/", f"{there}/", recursive=True)
     assert not (there / ".lock.json").exists()

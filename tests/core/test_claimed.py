@@ -35,7 +35,7 @@ def test_a_folder_that_is_claimed_is_written_only_when_asked(tmp_path: Path) -> 
     run.check(overwrite=True)
     with pytest.raises(RunError, match="exclude each other"):
         run.check(resume=True, overwrite=True)
-    with pytest.raises(RunError, match=r"text\.txt lies in .*out"):
+    with pytest.raises(RunError, match=r"text\.txt is an input inside .*out"):
         run.check(overwrite=True, inputs=[tmp_path / "out" / "text.txt"])
     run.check(resume=True, inputs=[tmp_path / "out" / "text.txt"])
     with pytest.raises(DataError, match="already holds data"):
@@ -45,9 +45,7 @@ def test_a_folder_that_is_claimed_is_written_only_when_asked(tmp_path: Path) -> 
 def test_work_that_was_begun_and_not_finished_is_said_to_be(tmp_path: Path) -> None:
     run = folder(tmp_path, last="summary.json")
     run.claim("{}")
-    with pytest.raises(
-        RunError, match="a run, which was begun and not finished: resume it, overwrite it, or"
-    ) as caught:
+    with pytest.raises(RunError, match="a run, which is unfinished: resume it, overwrite it, or") as caught:
         run.check()
     assert caught.value.options == ("resume", "overwrite", "out")
     (tmp_path / "summary.json").touch()

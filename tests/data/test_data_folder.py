@@ -247,12 +247,12 @@ def test_after_a_kill_the_files_are_the_same(text_file: Path, tmp_path: Path) ->
     shutil.copytree(out, tmp_path / "changed")
     (out / "tokenizer" / "tokenizer.json").write_text("{}")  # trained again, it is the same
     output, errors = start(source, out).communicate(timeout=PATIENCE)
-    assert output.startswith("going on: "), errors
-    assert output.split()[4] == f"{num_tasks:,}"
+    assert output.startswith("resuming: "), errors
+    assert output.split()[3] == f"{num_tasks:,}"
     assert contents(out) == whole
     source.write_text(make_text(500, seed=4))
     output, _ = start(source, tmp_path / "changed").communicate(timeout=PATIENCE)
-    assert "the settings or the files have changed since the last try" in output
+    assert "the settings or files have changed since the last attempt" in output
     assert contents(tmp_path / "changed") == undisturbed(source, tmp_path / "other")
 
 

@@ -206,7 +206,7 @@ def test_lines_of_utf8_and_of_another_encoding(tmp_path: Path, caplog: pytest.Lo
         )
         caplog.clear()
         assert texts_of(path, encoding="cp1252") == MIXED_TEXTS
-        assert sum("3 lines are UTF-8" in record.getMessage() for record in caplog.records) == 1
+        assert sum("3 lines are read as UTF-8" in record.getMessage() for record in caplog.records) == 1
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])
@@ -253,7 +253,7 @@ def test_molecules_with_ids(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     assert [(each.text, each.id) for each in Documents(tmp_path / "a.smi")] == texts
     (tmp_path / "a.smi.gz").write_bytes(gzip.compress(f"smiles zinc_id\n{content}".encode()))
     assert [each.text for each in Documents(tmp_path / "a.smi.gz")] == [text for text, _ in texts]
-    assert sum("its id what follows" in record.getMessage() for record in caplog.records) == 2
+    assert sum("the rest is its id" in record.getMessage() for record in caplog.records) == 2
     caplog.clear()
     (tmp_path / "b.smi").write_text("<SAMI> one\n<P> CCO said she\n")
     assert [each.text for each in Documents(tmp_path / "b.smi")] == ["<SAMI> one", "<P> CCO said she"]

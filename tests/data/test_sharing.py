@@ -167,7 +167,7 @@ def test_training_text_that_stands_in_the_held_out_text_is_left_out(tmp_path: Pa
         manifests[leaks] = manifest
     gone = len(held[0]) + len(held[1]) + 1 + len(long)
     assert manifests["keep"].train.bytes - manifests["drop"].train.bytes == gone
-    assert manifests["drop"].skipped == {"training documents that nearly stand in the held-out text": 3}
+    assert manifests["drop"].skipped == {"training documents that nearly repeat held-out text": 3}
     assert manifests["drop"].validation.bytes == manifests["keep"].validation.bytes
 
 

@@ -290,7 +290,10 @@ def test_paths_and_texts_are_told_apart(tmp_path: Path, monkeypatch: pytest.Monk
         ({"text": TEXTS}, "no train among 'text'"),
         ({"train": "words"}, "'train' holds str"),
         (pa.table({"text": pa.array([], pa.string())}), "no rows"),
-        (pa.Table.from_arrays([pa.array(["a"])] * 2, ["text", "text"]), "several columns 'text'"),
+        (
+            pa.Table.from_arrays([pa.array(["a"])] * 2, ["text", "text"]),
+            "several columns of the table are called 'text'",
+        ),
         ([*TEXTS, "half a \ud800 character"], r"row 61 has U\+D800"),
     ],
 )
@@ -322,7 +325,7 @@ def pipe(path: Path, content: bytes) -> Iterator[Path]:
 def test_a_pipe_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
     with pipe(tmp_path / "a", b"text\n" * 100_000) as name:
         assert keep_stream(name, tmp_path / "pipes" / "1.txt", reuse=False).stat().st_size == 500_000
-    with pipe(tmp_path / "b", b"") as name, pytest.raises(CorpusError, match="b: nothing"):
+    with pipe(tmp_path / "b", b"") as name, pytest.raises(CorpusError, match="b: this pipe"):
         keep_stream(name, tmp_path / "pipes" / "2.txt", reuse=True)
     assert [path.name for path in (tmp_path / "pipes").iterdir()] == ["1.txt"]
     with pipe(tmp_path / "c", b"") as name:  # a command that goes on, when nothing comes any more

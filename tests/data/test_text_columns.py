@@ -177,7 +177,7 @@ def test_documents_of_a_table(tmp_path: Path) -> None:
     assert next(iter(Documents(path, ["title", "doc.text"]))).text == "T0\n\nText 0."
     with pytest.raises(CorpusError, match="'meta.no'; columns are meta.id, doc.text, title"):
         Documents(path, "title", id_column="meta.no")
-    with pytest.raises(CorpusError, match="empty list"):
+    with pytest.raises(CorpusError, match="list of columns"):
         Documents(path, [])
 
 

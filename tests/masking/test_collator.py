@@ -215,7 +215,7 @@ def test_no_epoch_is_missed_where_it_was_set_or_masks_are_static(caplog: pytest.
 
 
 def test_annotations_are_handed_to_the_strategy() -> None:
-    """A column of one integer a token; what else features hold is left out."""
+    """A column of one integer per token; what else features hold is left out."""
     weights = {"kind": "first", "share": 1.0}
     settings = MaskingSettings.model_validate({"units": {"kind": "entity"}, "weights": weights, "rate": 0.5})
     collator = MaskingCollator.from_masker(Masker(settings, trained("wordpiece")))
@@ -227,7 +227,7 @@ def test_annotations_are_handed_to_the_strategy() -> None:
     assert (batch["labels"] >= 0).int().tolist() == [[0, 0, 1, 0], [0, 1, 0, 0]]
     assert sorted(batch) == ["attention_mask", "input_ids", "labels"]
     features[0]["entities"] = [0, 1]
-    with pytest.raises(DataError, match="one integer a token"):
+    with pytest.raises(DataError, match="one integer per token"):
         collator(features)
     for feature in features:
         del feature["entities"]
@@ -270,7 +270,7 @@ def test_features_that_cannot_be_used(features: list[dict[str, Any]], message: s
         (lambda: collator_of().set_epoch(-1), "epoch"),
         (lambda: collator_of().set_epoch(0, progress=2.0), "epoch"),
         (lambda: collator_of().set_epoch(0, progress_a_batch=-1.0), "epoch"),
-        (lambda: collator_of().fixed(iter([[2, 3]])), "no rows by number"),
+        (lambda: collator_of().fixed(iter([[2, 3]])), "cannot be indexed"),
     ],
 )
 def test_what_is_refused(make: Callable[[], object], message: str) -> None:

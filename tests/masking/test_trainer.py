@@ -266,7 +266,7 @@ def test_evaluations_without_targets_or_with_logits_at_masks_alone() -> None:
         evaluation_loss(transformers.EvalPrediction(np.zeros((2, 3)), nothing))
     with pytest.raises(DataError, match=r"\(2, 5\) are neither losses nor logits"):
         evaluation_loss(transformers.EvalPrediction(np.zeros((2, 5)), nothing))
-    with pytest.raises(DataError, match=r"\(4, 9\) are not one for each label, \(2, 3\)"):
+    with pytest.raises(DataError, match=r"\(4, 9\) do not match labels of shape \(2, 3\)"):
         token_losses((torch.zeros(4, 9),), torch.from_numpy(nothing))
 
 

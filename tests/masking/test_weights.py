@@ -240,7 +240,7 @@ PENN = ["NN", "VBD", *(f"T{number}" for number in range(20))]
         ({"kind": "pos", "weights": {"NOUNS": 2.0}}, "pos", ["DET", "NOUN"], "'NOUNS', .*; it has DET"),
         # Weights that know none of the labels: Penn's tags and TIGER's roles; one that is known is enough.
         ({"kind": "pos"}, "pos", PENN, "has NN, VBD, .* and 2 more"),
-        ({"kind": "role"}, "dependencies", ["sb", "oa", "nk"], "it has sb, oa, nk"),
+        ({"kind": "role"}, "dependencies", ["sb", "oa", "nk"], "only sb, oa, nk"),
         ({"kind": "pos"}, "pos", [*PENN, "NOUN"], None),
         ({"kind": "pos", "weights": {"NN": 2.0}}, "pos", PENN, None),
         ({"kind": "role"}, "dependencies", ["sb", "nk", "CSUBJ:pass"], None),

@@ -75,7 +75,7 @@ def test_a_finished_run_is_told_its_licence(
     (tmp_path / "summary.json").unlink()
     (tmp_path / "model" / "README.md").unlink()
     unmask.pretrain(**options, resume=True, settings=(*SMALL, "card.license=none"))
-    assert "going on from step 2" in caplog.text
+    assert "resuming from step 2" in caplog.text
     assert said_in(tmp_path) == (None, ["no", "fin"]), "what was not named now is as it was"
     assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
     with pytest.raises(RunError, match=r"training\.seed"):

@@ -73,7 +73,7 @@ def test_titles_that_others_have_too_are_not_asked_for() -> None:
     task = title_task(DOCUMENTS[:40], ItemSettings())
     assert task.queries == [f"Title {n}" for n in range(10, 30, 2)]
     assert task.relevant == [{n: 1} for n in range(10, 30, 2)]
-    assert task.not_asked == {"documents whose title others have too": 10}
+    assert task.not_asked == {"documents that share their title": 10}
 
 
 def test_a_book_is_searched_in_stretches_and_counts_as_one(model_folder: Path, tmp_path: Path) -> None:
@@ -112,7 +112,7 @@ def test_a_model_beside_words_and_itself(main: Main, model_folder: Path, story: 
     actual = json.loads(printed)
     crop, title = actual["tasks"]["crop"], actual["tasks"]["title"]
     assert (crop["queries"], crop["documents"], title["queries"]) == (50, 400, 50)
-    assert actual["passed_over"]["documents with the text of another"] == 1
+    assert actual["passed_over"]["documents that repeat another's text"] == 1
     ours, theirs, bm25 = (crop["systems"][name] for name in (str(model_folder), str(tmp_path / "same"), "bm25"))
     assert ours == theirs
     assert crop["differences"][str(tmp_path / "same")]["ndcg_at_10"] == 0.0
@@ -188,9 +188,9 @@ def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path) -> Non
     task = actual["tasks"]["judged"]
     assert (task["queries"], task["documents"], actual["unit"], actual["crops"]) == (2, 4, "queries", None)
     assert actual["passed_over"] == {
-        "judged documents that corpus.jsonl lacks, counted as not found": 1,
+        "judged documents missing from corpus.jsonl, counted as not found": 1,
         "judged queries without a relevant document in the corpus": 1,
-        "judged queries that queries.jsonl lacks": 1,
+        "judged queries missing from queries.jsonl": 1,
     }
     # q1: d2 is shorter than d1, so first; ideal is d1 (grade 2), d2. q2: its own document is not shown, d3 is first,
     # and one of the two relevant documents is missing.

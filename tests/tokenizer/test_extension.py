@@ -130,7 +130,7 @@ def changed(family: str, **parts: object) -> Tokenizer:
         ("wordpiece", {"model": models.WordLevel(numbered("a", "a</w>"), unk_token="[UNK]")}, "WordLevel"),
         ("bpe", {"pre_tokenizer": None}, "into words first"),
         ("wordpiece", {"model": models.BPE(numbered("a"), [], end_of_word_suffix="</w>")}, "ends of words"),
-        ("wordpiece", {}, "no word of this text"),
+        ("wordpiece", {}, "nothing to add"),
     ],
 )
 def test_what_cannot_be_extended_says_so(family: str, parts: dict[str, object], message: str) -> None:

@@ -217,7 +217,7 @@ def test_other_files_are_converted_as_transformers_does(tmp_path: Path) -> None:
         ({"tokenizer_config.json": "{"}, r"tokenizer_config\.json: .*JSON"),
         ({"tokenizer_class": "EsmTokenizer"}, r"vocab\.txt: 13 entries, .*<cls>"),
         # A vocab.txt that another class reads is not BERT's, though it may have BERT's special tokens.
-        ({"tokenizer_class": "BertJapaneseTokenizer"}, "BertJapaneseTokenizer in Python only"),
+        ({"tokenizer_class": "BertJapaneseTokenizer"}, "BertJapaneseTokenizer exists in Python only"),
         ({"tokenizer_class": "NoTokenizer"}, "no tokenizer that transformers reads"),
     ],
 )  # fmt: skip

@@ -227,7 +227,7 @@ def test_tasks_of_slurm_do_not_train_alone_in_silence(monkeypatch: pytest.Monkey
 
 @pytest.mark.parametrize(
     ("variable", "value", "words"),
-    [("SLURM_NTASKS", "4", "one of 4 tasks of SLURM"), ("ACCELERATE_MIXED_PRECISION", "no", "accelerate")],
+    [("SLURM_NTASKS", "4", "one of 4 SLURM tasks"), ("ACCELERATE_MIXED_PRECISION", "no", "accelerate")],
 )
 def test_one_process_of_a_launcher_says_that_it_trains_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, variable: str, value: str, words: str

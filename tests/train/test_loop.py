@@ -200,7 +200,7 @@ def test_checkpoints_that_do_not_fit(make_model: MakeModel, tmp_path: Path) -> N
     content = json.loads((folder / "state.json").read_bytes()) | {"cursor": {"epoch": 0}, "sha256": None}
     for damaged in (b"[]", json.dumps(content).encode()):
         (folder / "state.json").write_bytes(damaged)
-        with pytest.raises(RunError, match="damaged checkpoint .* to begin anew, since there is none before it"):
+        with pytest.raises(RunError, match="damaged checkpoint .* to start over, since there is no earlier one"):
             load_checkpoint(folder, state, fingerprint="x")
 
 
@@ -219,12 +219,12 @@ def test_a_bit_that_was_turned_is_found(
         whole = file.read_bytes()
         for place in (0, len(whole) // 2, len(whole) - 4):
             file.write_bytes(whole[:place] + bytes([whole[place] ^ 4]) + whole[place + 1 :])
-            with pytest.raises(RunError, match="damaged checkpoint .* remove this folder to go on from step-00000001"):
+            with pytest.raises(RunError, match="damaged checkpoint .* remove this folder to resume from step-00000001"):
                 load_checkpoint(folder, state, fingerprint="x")
         file.write_bytes(whole)
     content = json.loads((folder / "state.json").read_text())
     (folder / "state.json").write_text(json.dumps(content | {"tokens_seen": 1}))
-    with pytest.raises(RunError, match="state.json: what it says does not fit its checksum"):
+    with pytest.raises(RunError, match="state.json: its content does not match its checksum"):
         load_checkpoint(folder, state, fingerprint="x")
     assert all(torch.equal(a, b) for a, b in zip(saved, state.model.parameters(), strict=True))
     assert state.tokens_seen > 1

@@ -82,7 +82,7 @@ def test_auto_goes_on_without(
     (line,) = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
     assert line == (
         "blocks cannot be compiled (InternalTorchDynamoError: AttributeError: no such kernel): "
-        "training goes on without, more slowly"
+        "training continues uncompiled and slower"
     )
     assert tried.model.encoder.compiled_block is tried.model.head.compiled_losses is None
     assert tried.micro_tokens is None, "nothing to do with memory"

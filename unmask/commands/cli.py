@@ -60,8 +60,8 @@ class Command:
     goes_on: str = "nothing was written"  # what to do after Ctrl-C or SIGTERM
 
 
-GOES_ON = "the same command goes on from what was saved last"
-WITH_RESUME = "the same command with --resume goes on from what was saved last"
+GOES_ON = "run the same command again to resume from the last save"
+WITH_RESUME = "run the same command with --resume to continue from the last save"
 MODEL, CORPUS = "runs/mine/model", "corpus.txt"
 COMMANDS = {  # in the order of --help
     "pretrain": Command(
@@ -255,8 +255,8 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
     parameters = dict(read_parameters(command.function))
     flags = {
         "json": ("Print one JSON object on stdout.",),
-        "quiet": ("Say nothing on stderr but warnings and errors.", "-q"),
-        "verbose": ("Say on stderr what is done, with the time.", "-v"),
+        "quiet": ("Print only warnings and errors on stderr.", "-q"),
+        "verbose": ("Log each action on stderr, with the time.", "-v"),
     }
     if command.dry_run is not None:
         flags = {"dry_run": ("Only say what would happen: text, parameters, memory, time.",), **flags}
@@ -541,7 +541,7 @@ def make_app(names: Iterable[str] = COMMANDS, *, listed_only: bool = False) -> t
 
     @app.callback(invoke_without_command=True)
     def options(
-        version: Annotated[bool, typer.Option("--version", help="Print the version and leave.")] = False,
+        version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     ) -> None:
         if version:
             typer.echo(f"unmask {unmask.__version__}")

@@ -168,32 +168,32 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     settings: Overrides = (),
     reporter: Reporter | None = None,
 ) -> Comparison:
-    """Finds out which recipe or strategy is better on a text, at equal budgets, with intervals over seeds.
+    """Compares recipes or strategies on a text, at equal budgets, with intervals over seeds.
 
     Args:
-        recipes: Names of recipes, .toml files, or masking strategies, each on top of `base`. None with a model
-            to begin with.
+        recipes: Names of recipes, .toml files, or masking strategies, each on top of `base`. None with a starting
+            model.
         data: Files, folders or patterns of text, or one prepared folder.
-        out: Folder of the comparison; the same call goes on in it.
-        minutes: Minutes of training of each run.
+        out: Folder of the comparison; the same call resumes it.
+        minutes: Training minutes of each run.
         steps: Steps of each run, instead of minutes.
         seeds: Runs of each recipe.
-        base: Recipe under strategies, and of the start from scratch. By default tiny.
-        from_: Should I pretrain at all? Compare, by a task, models trained from scratch, this model continued on the
-            text, continued with new words, and as it is.
-        extend_vocab: With a model to begin with: how many new words. By default 1,000.
-        rates: Shares of hidden tokens at which all are measured; the loss is that of the first.
-        primary: The figure that decides. By default the task's error where there is a task, else the loss.
-        pairs: Minimal pairs in BLiMP's format.
-        task: Fine-tune each model for it; see unmask finetune.
-        train: File that the task is learned from.
-        validation: File that chooses the best epoch. By default as for finetune.
-        test: File that the task is measured on. By default the validation file.
-        settings: `section.key=value` overrides of the recipe, or a dict of them. Those of finetune are for the task.
+        base: Recipe for strategies, and for training from scratch. By default tiny.
+        from_: Answer whether to pretrain at all: compare on a task a model trained from scratch, this model continued
+            on the text, continued with new words, and unchanged.
+        extend_vocab: With a starting model: number of new words. By default 1,000.
+        rates: Shares of hidden tokens to measure at; the loss is taken at the first.
+        primary: The figure that decides. By default the task's error, or the loss if there is no task.
+        pairs: Minimal pairs in BLiMP's format, to score each model on.
+        task: Task to fine-tune each model for; see unmask finetune.
+        train: Training file of the task.
+        validation: File by which the best epoch is chosen. By default as for finetune.
+        test: File to measure the task on. By default the validation file.
+        settings: `section.key=value` overrides of the recipe, or a dict of them; finetune.key is for the task.
         reporter: Called with the progress; by default the log.
 
     Raises:
-        UnmaskError: Something cannot be trained or measured, before the first run; the folder holds something
+        UnmaskError: Something cannot be trained or measured (checked before the first run); the folder holds something
             else; or every run failed.
         Interrupted: SIGINT or SIGTERM; the run's state was saved.
     """

@@ -82,22 +82,23 @@ def embed(  # noqa: PLR0912, PLR0913, PLR0915  (the options of the command line,
     note: Callable[[str], None] = log.info,
     notify: Notify | None = None,
 ) -> EmbeddedFile:
-    """Turns the texts of a file into vectors, for search and clustering; memory does not grow with the file.
+    """Embeds the texts of a file, for search and clustering. Memory use does not grow with the file.
 
     Args:
         model: Folder of a model, such as RUN/model, or its name on the hub.
-        file: Text, a text a line; or a table. Also - or a pipe, of lines; in Python also a list or column of texts, a
-            table of pandas, or a dataset, whose rows without an id are numbered from 0.
-        out: A .npy file; or .parquet, which holds ids, as empty texts among others need, and sparse vectors.
-        pooling: Of a text's tokens. By default what the model's folder says.
-        normalize: Divide each vector by its length. By default what the model's folder says.
-        long_texts: Texts longer than the model: split into parts that are taken together, truncated, or an error.
-        column: Of the text in tables: a name, a path within a column (doc.text), or several (a,b). By default it is
-            found.
-        id_column: Of the ids in tables. By default id, or one like doc_id whose values differ; else, and for '', rows
-            are numbered.
-        encoding: Of text that is not Unicode, such as cp1252.
-        precision: Of the activations; bf16 is several times faster on hardware made for it, and auto takes it there.
+        file: One text per line, or a table; - or a pipe gives lines. In Python also a list or column of texts, a pandas
+            table, or a dataset; rows without an id are numbered from 0.
+        out: A .npy file, or a .parquet file, which also stores ids (needed if some texts are empty) and sparse vectors.
+        pooling: How token vectors become a text's vector. By default as the model's folder says.
+        normalize: Scale each vector to length 1. By default as the model's folder says.
+        long_texts: Texts longer than the model: split and combine the parts, truncate, or raise an error.
+        column: Text column of a table: a name, a path within a column (doc.text), or several (a,b). By default it is
+            detected.
+        id_column: Id column of a table. By default id, or a column like doc_id whose values are unique; otherwise, and
+            with '', rows are numbered.
+        encoding: Encoding of text that is not Unicode, such as cp1252.
+        precision: Type of the activations; bf16 is several times faster on hardware that supports it, and auto uses it
+            there.
         strict: Refuse a model whose files differ from its checksums.json.
         map: A .parquet file also has the texts, places x and y on a map, and the nearest texts, as embedding-atlas and
             unmask studio show them; texts and vectors are held in memory.
@@ -106,8 +107,8 @@ def embed(  # noqa: PLR0912, PLR0913, PLR0915  (the options of the command line,
         notify: Called with the progress.
 
     Raises:
-        UnmaskError: The model or a text cannot be read, or an option does not fit the model; vectors
-            cannot be written, are sparse, or a text follows an empty one, and `out` is a .npy file.
+        UnmaskError: The model or a text cannot be read; an option does not fit the model; vectors cannot be written; or
+            `out` is a .npy file and vectors are sparse or a text follows an empty one.
     """
     with output_at(out, overwrite=overwrite) as output:
         target = output.path

@@ -58,7 +58,7 @@ def claimed_by(root: Path) -> ClaimedFolder:
 
 
 class Embedder(Finished):
-    """A finished embedding model. What its summary says stands in attributes, too: `result.recall_at_10`."""
+    """A finished embedding model. The fields of its summary are attributes, too: `result.recall_at_10`."""
 
     num_parameters: int
     dimension: int  # numbers of a vector
@@ -135,23 +135,23 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
     callbacks: Sequence[Callback] = (),
     reporter: Reporter | None = None,
 ) -> Embedder:
-    """Makes an embedding model for search of a masked language model and text without labels.
+    """Turns a masked language model into an embedding model for search, from text without labels.
 
     Args:
         model: Folder of a masked language model, such as RUN/model, or its name on the hub.
         corpus: Files, folders or patterns of text, - for standard input, or data prepared with the model's tokenizer;
-            in Python also texts in memory (see `unmask.data.sources`). By default only your own pairs.
+            in Python also texts in memory (see `unmask.data.sources`). By default only your own pairs are used.
         out: Folder of the result.
         minutes: Minutes of training. By default 10.
         steps: Steps of training, instead of minutes.
-        pairs: Pairs of your own: CSV, JSONL or Parquet with query, text, perhaps negative or label.
-        encoding: Of text and pairs that are not Unicode, such as cp1252.
-        sparse: Sparse vectors (SPLADE), a number for each token of the vocabulary.
-        seed: Of order, crops and masks. By default 0.
+        pairs: Your own pairs: CSV, JSONL or Parquet with query and text, optionally negative or label.
+        encoding: Encoding of text and pairs that are not Unicode, such as cp1252.
+        sparse: Make sparse vectors (SPLADE), with one weight per token of the vocabulary.
+        seed: Seed of order, crops and masks. By default 0.
         settings: `embedder.key=value`, `corpus.key=value` and `card.key=value` overrides, or a dict of them.
-        resume: Go on with the training in `out`.
+        resume: Continue the training in `out`.
         overwrite: Replace what is in `out`.
-        callbacks: Called as it trains, see `unmask.Callback`.
+        callbacks: Called during training; see `unmask.Callback`.
         reporter: Called with the progress; by default the log.
 
     Raises:

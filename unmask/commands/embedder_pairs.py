@@ -56,40 +56,40 @@ Length = Annotated[int, Field(ge=1)]
 
 
 class PairColumns(Reading):
-    """Columns of a file of pairs, by name; None: looked for by usual names. And how it is read."""
+    """Columns of a file of pairs, by name (None: detected by usual names), and how it is read."""
 
     query: str | None = None
-    """Column of what is searched with."""
+    """Column of queries."""
     text: str | None = None
-    """Column of what is searched for."""
+    """Column of right answers."""
     negative: str | None = None
-    """Column of a wrong answer."""
+    """Column of wrong answers."""
     label: str | None = None
-    """Column that has 1 where query and text belong together, 0 where they do not; or a score from 0 to 1."""
+    """Column with 1 if query and text match and 0 if not, or a score from 0 to 1."""
 
 
 class HardNegatives(Settings):
-    """Wrong answers that the model itself takes for likely, mined in the course of the training.
+    """Wrong answers that the model finds likely, mined during training.
 
     Source: Moreira et al. 2024 (NV-Retriever), section 3.2 (TopK-PercPos).
     """
 
     after: float = Field(default=0.5, gt=0.0, lt=1.0)
-    """Share of the training after which wrong answers are looked for, once, among all texts."""
+    """Share of the training after which wrong answers are mined, once, among all texts."""
     margin: float = Field(default=0.95, gt=0.0, le=1.0)
-    """A text counts as wrong only below this share of the right answer's similarity: others may be right."""
+    """A text counts as wrong only below this share of the right answer's similarity; above, it may be right."""
     each: int = Field(default=4, ge=1, le=100)
-    """How many of the likeliest such texts each text has; one of them is drawn whenever the text comes."""
+    """Number of the likeliest such texts to keep for each text; one of them is drawn each time."""
 
 
 class SparseSettings(Settings):
     """Sparse vectors (SPLADE) instead of dense ones; see `unmask.train.contrast`."""
 
     first_weight: Weight = 5e-4
-    """Weight of the regulariser that makes the first texts of pairs, which search, sparse. It grows over the first
-    third of the training. More weight means fewer numbers that are not 0, and in the end worse vectors."""
+    """Weight of the regulariser that makes first texts of pairs (queries) sparse. It grows over the first third of
+    training. More weight means fewer nonzero numbers, and eventually worse vectors."""
     second_weight: Weight = 3e-4
-    """Weight of the same regulariser for the texts that are to be found."""
+    """Weight of the same regulariser for second texts (documents)."""
 
 
 class EmbedderSettings(Settings):
@@ -98,39 +98,40 @@ class EmbedderSettings(Settings):
     columns: PairColumns = PairColumns()
     """Columns of a file of pairs."""
     first_lengths: tuple[Length, Length] = (8, 64)
-    """Tokens of a pair's first crop, from the least to the most; in between all orders of magnitude are equally likely.
-    Queries are short and passages are long."""
+    """Shortest and longest first crop of a pair, in tokens, log-uniform in between. Queries are short and passages are
+    long."""
     second_lengths: tuple[Length, Length] = (16, 128)
-    """Tokens of a pair's second crop, likewise."""
+    """Shortest and longest second crop, likewise."""
     part_tokens: int = Field(default=256, ge=16)
-    """Documents are gone through in parts of about so many tokens, and crops of a pair are of one part."""
+    """Documents are cut into parts of about this many tokens; both crops of a pair come from the same part."""
     overlap: bool = True
-    """Whether the crops of a pair may have words in common that stand at the same place."""
+    """Whether the crops of a pair may overlap."""
     batch_size: int = Field(default=128, ge=2)
-    """Pairs of a step. Each is contrasted with all others, so a large batch is a harder task, for which a long training
-    has the time; memory does not limit it (`micro_batch_tokens`)."""
+    """Pairs per step. Each is contrasted with all others, so a large batch is a harder task and suits long training.
+    Memory does not limit it (see `micro_batch_tokens`)."""
     sparse: SparseSettings | None = None
-    """Make sparse vectors, as wide as the vocabulary. Unset: dense ones."""
+    """Make sparse vectors, as wide as the vocabulary. Unset: dense vectors."""
     pooling: str = "mean"
-    """How dense vectors are made of a text's tokens: a name of `unmask.model.pooling.POOLINGS`."""
+    """Pooling of dense vectors: a name in `unmask.model.pooling.POOLINGS`."""
     temperature: float | None = Field(default=None, ge=0.01)
-    """What similarities are divided by. Unset: 0.05, and 5 for sparse vectors, whose products are large."""
+    """Divisor of similarities. Unset: 0.05, or 5 for sparse vectors, whose products are large."""
     dimensions: tuple[Length, ...] | None = None
-    """Beginnings of the vectors that are to be good vectors themselves; an empty list: none. Unset: halves down to
+    """Lengths at which vectors may be truncated (Matryoshka); an empty list: none. Unset: repeated halves down to
     64."""
     mlm_weight: float = Field(default=0.1, ge=0.0)
-    """Weight of the loss per predicted token beside that per pair; 0 for models without a head for masked tokens."""
+    """Weight of the loss per predicted token, relative to that per pair; 0 for models without a head for masked
+    tokens."""
     mask_rate: float = Field(default=0.15, gt=0.0, lt=1.0)
-    """Share of the tokens that is hidden for the loss per predicted token."""
+    """Share of tokens to hide for that loss."""
     masked: Literal["first", "second", "both"] = "second"
-    """In which texts of a pair tokens are hidden: the `first`, the `second` (with the wrong answers) or `both`. Vectors
-    are made of what is left, which of a short text may be too little."""
+    """Texts of a pair to mask: the `first`, the `second` (and wrong answers) or `both`. Vectors are made from the
+    masked text, which may leave too little of a short one."""
     hard_negatives: HardNegatives | None = None
-    """Look for wrong answers that the model takes for likely. Unset: they are not looked for."""
+    """Mine wrong answers that the model finds likely. Unset: no mining."""
     learning_rate: float | None = Field(default=None, gt=0.0)
     """Peak of the learning rate. Unset: 2e-3 with Muon; 1e-4 x (768 / hidden size)^2, at most 1e-3, with AdamW."""
     warmup: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Share of the training in which the learning rate rises; then it falls in a line to 0."""
+    """Share of the training in which the learning rate rises; then it falls linearly to 0."""
     weight_decay: float = Field(default=0.01, ge=0.0)
     """Decoupled weight decay, on matrices and the embedding."""
     clip_norm: float = Field(default=1.0, gt=0.0)
@@ -138,27 +139,28 @@ class EmbedderSettings(Settings):
     optimizer: Annotated[AdamWSettings | MuonSettings, Field(discriminator="kind")] = AdamWSettings(
         kind="adamw", betas=(0.9, 0.99)
     )
-    """What makes steps of gradients."""
+    """The optimizer."""
     holdout: float = Field(default=0.05, gt=0.0, le=0.5)
-    """Share of the documents (or pairs) that are held out to measure on, at most 512 pairs of each kind. Of text it is
-    short for `corpus.holdout`; where the model's own run is known, its rule holds unless one is set."""
+    """Share of the documents (or pairs) to hold out for evaluation, at most 512 pairs of each kind. For text it is
+    short for `corpus.holdout`; if the model's own run is known and nothing is set, that run's rule holds."""
     evaluations: int = Field(default=4, ge=1)
-    """How often the held-out pairs are measured; at the beginning and the end in any case."""
+    """Evaluations on held-out pairs during training, besides those at its beginning and end."""
     patience: int | None = Field(default=None, ge=1)
-    """Evaluations without a lower held-out loss that end the training, with the best model. Unset: the budget does."""
+    """Stop after this many evaluations without a lower held-out loss, and keep the best model. Unset: train to the end
+    of the budget."""
     micro_batch_tokens: int | None = Field(default=None, ge=8)
-    """Positions that are computed at once at most; a step with more computes vectors twice (`unmask.train.step`).
-    Unset: as many as take about 2 GB on a CPU, and what fits a GPU."""
+    """Maximum positions computed at once; a step with more computes vectors twice (`unmask.train.step`). Unset: about 2
+    GB worth on a CPU, or what fits a GPU."""
     gradient_checkpointing: bool = False
-    """Compute each block again in the backward pass instead of keeping what it computed."""
+    """Recompute each block in the backward pass to save memory."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
-    """Type of the activations; `auto` takes bf16 where the hardware multiplies it fast."""
+    """Type of the activations; `auto` uses bf16 where the hardware supports it."""
     checkpoint: CheckpointSettings = CheckpointSettings()
-    """When the training is saved."""
+    """When checkpoints are written."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seed of order, crops, masks and dropout."""
     card: CardSettings = CardSettings()
-    """What the user says of the model for its card."""
+    """What you state about the model on its card."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

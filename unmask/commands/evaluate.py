@@ -50,7 +50,7 @@ from unmask.tasks.loaded_model import Model, as_predictor
 
 
 class Evaluation(Result):
-    """What a model came to on a text; each figure at the first rate, and all of them in `by_rate`.
+    """A model's figures on a text, each at the first rate; `by_rate` has them all.
 
     Intervals, such as `loss_interval`, hold 95 % over source documents by Student's t, and are None where there is
     none; see `unmask.measure.uncertainty`.
@@ -148,21 +148,21 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
         model: Folder of a model, such as RUN/model, or its name on the hub.
         paths: Files, folders or patterns of text, or one folder prepared with the model's tokenizer; in Python also
             texts in memory (see `unmask.data.sources`).
-        rates: Shares of hidden tokens (and words), each evaluated apart.
-        masks: Masks of each passage; while masks x rate is at most 1, none hides what another does.
-        max_tokens: At most about this many tokens are used, spread over all of the text.
-        length: Positions shown at once; longer passages are cut, and all their tokens used. By default what the model
-            takes, at most 512.
-        pseudo_tokens: Tokens hidden one at a time, for the pseudo-perplexity; 0: none.
-        column: Of the text in tables: a name, a path within a column (doc.text), or several (a,b). By default it is
-            found.
-        encoding: Of text that is not Unicode, such as cp1252.
+        rates: Shares of hidden tokens (and words), each evaluated separately.
+        masks: Masks per passage; they do not overlap as long as masks x rate is at most 1.
+        max_tokens: Use at most about this many tokens, spread over the whole text.
+        length: Positions the model sees at once; longer passages are cut into several. By default the model's limit, at
+            most 512.
+        pseudo_tokens: Tokens to hide one at a time for the pseudo-perplexity; 0 skips it.
+        column: Text column of a table: a name, a path within a column (doc.text), or several (a,b). By default it is
+            detected.
+        encoding: Encoding of text that is not Unicode, such as cp1252.
         strict: Refuse a model whose files differ from its checksums.json.
         notify: Called with the progress.
 
     Raises:
         UnmaskError: The text cannot be read, is too short, was prepared with another tokenizer, or an option is out of
-            range; or a loss of the model is no finite number.
+            range; or a loss of the model is not finite.
     """
     check_rates(rates)
     for name, value, least in (("masks", masks, 1), ("max_tokens", max_tokens, 1), ("pseudo_tokens", pseudo_tokens, 0)):
@@ -273,7 +273,7 @@ def _read(
 
 
 class Scored(Result):
-    """In how many minimal pairs a model prefers the sentence that is right."""
+    """The share of minimal pairs in which a model prefers the right sentence."""
 
     accuracy: float  # of all pairs, ties one half
     interval: list[float]  # that holds it in 95 of 100 cases
@@ -316,16 +316,15 @@ def score(
 
     Args:
         model: Folder of a model, such as RUN/model, or its name on the hub.
-        pairs: A file of JSON lines, a folder or a tar of such; or a pipe, or -. Of EWoK's, targets are compared in each
-            context.
-        form: Pseudo-log-likelihood: plain, or word_l2r (later pieces of the word are hidden too).
-        pairs_per_paradigm: Take the first so many of each paradigm. By default all.
+        pairs: A JSONL file, or a folder or tar of them; also a pipe, or -. EWoK's targets are compared in each context.
+        form: Kind of pseudo-log-likelihood: plain, or word_l2r, which also hides later pieces of the same word.
+        pairs_per_paradigm: Use only this many pairs of each paradigm, the first ones. By default all.
         strict: Refuse a model whose files differ from its checksums.json.
         notify: Called with the progress.
 
     Raises:
-        UnmaskError: The pairs cannot be read, a sentence is longer than the model, a loss is no finite number, or an
-            option is out of range.
+        UnmaskError: The pairs cannot be read, a sentence is longer than the model, a loss is not finite, or an option
+            is out of range.
     """
     known = checked_form(form)
     if pairs_per_paradigm is not None and pairs_per_paradigm < 1:

@@ -54,7 +54,7 @@ _OURS = {"runs.jsonl", "metrics.jsonl", "checkpoints", "model", "summary.json", 
 
 
 class FineTuned(Finished):
-    """A finished fine-tuning. What its summary says stands in attributes, too: `result.metrics`."""
+    """A finished fine-tuning. The fields of its summary are attributes, too: `result.metrics`."""
 
     task: str
     metric: str  # that chose the best model
@@ -146,22 +146,24 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
             of a plug-in; in Python also a class of `unmask.tasks.task.Task`.
         train: CSV, TSV, JSON, Parquet, CoNLL, CoNLL-U, SQuAD's JSON, or a folder of a dataset; in Python also rows in
             memory (see `unmask.data.sources`).
-        validation: File that chooses the best model. By default the validation part of a folder in `train`, or a tenth
-            of its rows.
+        validation: File by which the best model is chosen. By default the validation split of a folder in `train`, or a
+            tenth of its rows.
         out: Folder of the result, or an address (s3://bucket/runs/a).
-        test: File that the best model is measured on besides.
-        text: Column of the text; a number, counted from 0, where columns have no names. By default a usual name.
+        test: Further file to measure the best model on.
+        text: Column of the text; its number, counted from 0, if columns have no names. By default a column with a usual
+            name.
         second: Column of the other text of a pair.
         label: Column of the class, the number or the tags.
-        encoding: Of files that are not Unicode, such as cp1252.
-        seeds: Runs, each with the next seed. By default 1.
-        seed: Of the first run. By default 0.
-        max_length: Longest input in tokens; what is longer is cut, or seen in parts. By default the model's longest.
+        encoding: Encoding of files that are not Unicode, such as cp1252.
+        seeds: Number of runs, each with the next seed. By default 1.
+        seed: Seed of the first run. By default 0.
+        max_length: Longest input in tokens; longer ones are cut or, for some tasks, read in parts. By default the
+            model's limit.
         settings: `finetune.key=value` and `card.key=value` overrides, or a dict of them.
-        resume: Go on with the result in `out`.
+        resume: Continue the run in `out`.
         overwrite: Replace the result in `out`.
-        intervals: Intervals over documents of one seed's figures, which take 500 times their measuring.
-        callbacks: Called as it trains, see `unmask.Callback`.
+        intervals: Compute intervals over documents of one seed's figures, at 500 times the cost of the figures.
+        callbacks: Called during training; see `unmask.Callback`.
         reporter: Called with the progress; by default the log.
 
     Raises:

@@ -156,7 +156,7 @@ def score_board(settings: MaskingSettings, data: PreparedData, device: torch.dev
 
 
 class LexiconMade(Result):
-    """A lexicon, and some of what is in it."""
+    """A lexicon, and examples from it."""
 
     out: str  # the file
     collocations: int
@@ -192,19 +192,20 @@ def lexicon(
     overwrite: bool = False,
     reporter: Reporter | None = None,
 ) -> LexiconMade:
-    """Finds the collocations of prepared text, for masking them as a whole (strategy pmi).
+    """Finds the collocations of prepared text, to mask each as a whole (strategy pmi).
 
     Args:
-        data: Folder that unmask prepare has made.
+        data: Folder made by unmask prepare.
         out: File of the lexicon, such as lexicon.safetensors.
-        size: Most collocations. By default one for 256 words of text, at most 800,000.
-        min_count: Collocations are more frequent in the text than this.
-        max_words: Words of the longest, up to 5.
-        overwrite: Replace the file that is there.
+        size: Maximum number of collocations. By default one per 256 words of text, at most 800,000.
+        min_count: Keep only collocations that occur more often than this.
+        max_words: Words of the longest collocation, up to 5.
+        overwrite: Replace an existing file.
         reporter: Called with the progress; by default the log.
 
     Raises:
-        UnmaskError: The data cannot be used, a setting is off, or the file is there already or cannot be written.
+        UnmaskError: The data cannot be used, a setting is out of range, or the file exists already or cannot be
+            written.
     """
     refused(out, "a lexicon")
     values = {"min_count": min_count, "max_words": max_words, **({} if size is None else {"size": size})}

@@ -90,22 +90,22 @@ def masks(
 ) -> ShownMasks:
     """Shows what each strategy would mask in a text.
 
-    Frequencies, and collocations without a lexicon, are those of Tiny Shakespeare and the text. Annotations are
-    spaCy's. Without a strategy, those that cannot be shown are left out and named.
+    Frequencies are those of Tiny Shakespeare and the text; so are collocations unless a lexicon is given. Annotations
+    are spaCy's. If no strategy is named, those that cannot be shown are skipped and named.
 
     Args:
         text: A text to mask; - reads standard input.
         strategy: Only this strategy. By default all.
-        rate: Expected share of masked tokens.
-        tokenizer: Folder with a tokenizer.json, or a name on the hub. By default one of 4,096 entries is trained on
+        rate: Expected share of tokens to mask.
+        tokenizer: Folder with a tokenizer.json, or a name on the hub. By default one with 4,096 entries is trained on
             Tiny Shakespeare and the text.
-        seed: Another seed, other masks.
-        lexicon: For pmi: what unmask lexicon has made. By default one of Tiny Shakespeare.
+        seed: Seed of the masks.
+        lexicon: Lexicon for pmi, made by unmask lexicon. By default one of Tiny Shakespeare.
         note: Called with each decision, a line.
 
     Raises:
-        UnmaskError: The strategy or the rate is off, the text is empty or holds what is no character, the tokenizer
-            cannot be used, or the strategy needs annotations that cannot be made.
+        UnmaskError: The strategy or the rate is invalid, the text is empty or not Unicode, the tokenizer cannot be
+            used, or the strategy needs annotations that cannot be made.
     """
     if not text.strip():
         raise SettingsError("the text is empty")
@@ -274,20 +274,20 @@ def audit(
     out: str | Path | None = None,
     reporter: Reporter | None = None,
 ) -> MaskingAudit:
-    """Masks a text as a training would, and checks rates, shares and special tokens.
+    """Masks a text as training would, and checks rates, shares and special tokens.
 
     Args:
         data: A prepared folder; or files, folders or patterns of text.
-        recipe: Whose masking is audited. By default every strategy.
+        recipe: Audit this recipe's masking. By default every strategy.
         strategy: Only this strategy. By default every strategy.
-        settings: `section.key=value` overrides of the recipe, or a dict of them. One of masking.strategy, masking.units
-            or masking.weights is a choice of a masking, too.
-        max_tokens: At most about this many tokens are masked.
+        settings: `section.key=value` overrides of the recipe, or a dict of them. Setting masking.strategy,
+            masking.units or masking.weights also chooses a masking.
+        max_tokens: Mask at most about this many tokens.
         out: An HTML file with plots.
         reporter: Called with the progress; by default the log.
 
     Raises:
-        UnmaskError: The data cannot be read, or not masked by the recipe.
+        UnmaskError: The data cannot be read, or the recipe cannot mask it.
     """
     reporter = reporter or usual_reporter()
     paths = [str(path) for path in ([data] if isinstance(data, str | Path) else data)]

@@ -56,7 +56,7 @@ class Prepared(Result):
 
 
 class PreparedPart(Result):
-    """A part of a preparation, or several put together, as far as it could be done by now."""
+    """One part of a preparation, or several joined, as far as they could be done."""
 
     out: str  # its folder
     part: str | None  # such as `2/8`; None where parts were put together
@@ -86,29 +86,30 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     overwrite: bool = False,
     reporter: Reporter | None = None,
 ) -> Prepared | PreparedPart:
-    """Tokenizes text into shards, once, for any number of runs. After a stop, the same call goes on.
+    """Tokenizes text into shards, once for any number of runs. If interrupted, the same call resumes.
 
     Args:
         paths: Files, folders or patterns of text, or - for standard input; in Python also texts in memory (see
             `unmask.data.sources`).
         out: Folder of the shards, or an address (s3://bucket/data).
         tokenizer: tokenizer.json, vocab.txt, their folder, or a name on the hub. By default one is trained.
-        tokenizer_kind: Of the trained tokenizer; bpe is byte-level. By default wordpiece.
-        vocab_size: Of the trained tokenizer. By default it fits the text.
-        encoding: Of text that is not Unicode, such as cp1252.
-        annotate: Annotations beside the tokens: entities, pos, dependencies, chunks; the data's own, or spaCy's.
+        tokenizer_kind: Kind of tokenizer to train; bpe is byte-level. By default wordpiece.
+        vocab_size: Entries of the trained tokenizer. By default chosen to fit the text.
+        encoding: Encoding of text that is not Unicode, such as cp1252.
+        annotate: Annotations to store with the tokens: entities, pos, dependencies, chunks; the data's own, or made by
+            spaCy.
         settings: `section.key=value` overrides of the recipe, or a dict of them.
-        workers: Processes that read and tokenize. By default one a core.
-        ray: Address of a Ray cluster that does it; auto is the one that this machine belongs to.
-        part: One of several parts, such as 2/8, each run where it suits.
-        join: Put together what all parts have done so far; parts and join come in turns.
-        resume: Keep shards that are there, whole or in part, if made with the same settings.
-        overwrite: Replace shards that are there.
+        workers: Processes that read and tokenize. By default one per core.
+        ray: Address of a Ray cluster to use; auto is the one this machine belongs to.
+        part: Do one of several parts, such as 2/8; each can run on its own machine.
+        join: Assemble what all parts have done so far; run parts and join in turns.
+        resume: Keep existing shards, complete or not, that were made with the same settings.
+        overwrite: Replace existing shards.
         reporter: Called with the progress; by default the log.
 
     Raises:
-        UnmaskError: The text cannot be read, a setting is off, options exclude each other, or the folder holds
-            prepared data already.
+        UnmaskError: The text cannot be read, a setting is invalid, options exclude each other, or the folder already
+            holds prepared data.
     """
     shared, place = part is not None or join, None  # its number, and of how many
     if part is not None:

@@ -63,7 +63,7 @@ _MANY = 20  # times that a text was seen: more of them teach little
 
 
 class Run(Finished):
-    """A finished run. What its summary says stands in attributes, too: `run.validation_loss`."""
+    """A finished run. The fields of its summary are attributes, too: `run.validation_loss`."""
 
     num_parameters: int
     vocab_size: int
@@ -177,25 +177,25 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         paths: Files, folders or patterns of text, - for standard input, or a prepared folder; in Python also texts in
             memory (see `unmask.data.sources`). By default Tiny Shakespeare.
         out: Folder of the run, or an address (s3://bucket/runs/a).
-        recipe: Name of a recipe (see unmask recipes) or a .toml file. By default auto, which fits the
-            size to the minutes; tiny where a size, steps or tokens are set; continue for a checkpoint.
+        recipe: Name of a recipe (see unmask recipes) or a .toml file. By default auto, which fits the size to the
+            minutes; tiny if a size, steps or tokens are set; continue with a checkpoint.
         minutes: Minutes of training.
         steps: Optimizer steps, instead of minutes.
         tokens: Tokens of text to train on, instead of minutes.
         strategy: Masking strategy (see unmask masks); in Python also settings of units, of weights, or of both.
         tokenizer: tokenizer.json, vocab.txt, their folder, or a name on the hub. By default one is trained.
-        tokenizer_kind: Of the trained tokenizer; bpe is byte-level. By default wordpiece.
-        vocab_size: Of the trained tokenizer. By default it fits the text.
-        encoding: Of text that is not Unicode, such as cp1252.
-        seed: Of weights, order and masks.
+        tokenizer_kind: Kind of tokenizer to train; bpe is byte-level. By default wordpiece.
+        vocab_size: Entries of the trained tokenizer. By default chosen to fit the text.
+        encoding: Encoding of text that is not Unicode, such as cp1252.
+        seed: Seed of weights, order and masks.
         settings: `section.key=value` overrides of the recipe, or a dict of them.
-        from_: Begin with this model: its folder, that of a run, or a name on the hub. By default new weights.
-        extend_vocab: With a checkpoint: so many words of the new text get entries of their own.
-        old_data: With a checkpoint: text of its old domain, evaluated before and after. By default the validation split
-            of the run that made it.
-        resume: Go on with the run in `out` from its last checkpoint.
-        overwrite: Remove the run in `out` and start anew.
-        callbacks: Called as it trains, see `unmask.Callback`.
+        from_: Start from this model: its folder, a run's folder, or a name on the hub. By default weights are new.
+        extend_vocab: With a checkpoint: number of new words to add to the vocabulary.
+        old_data: With a checkpoint: text of its old domain, to evaluate on before and after. By default the validation
+            split of the checkpoint's run.
+        resume: Continue the run in `out` from its last checkpoint.
+        overwrite: Remove the run in `out` and start over.
+        callbacks: Called during training; see `unmask.Callback`.
         reporter: Called with the progress; by default the log.
 
     Raises:

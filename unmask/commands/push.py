@@ -27,18 +27,17 @@ class Pushed(Result):
 def push(model: str | Path, name: str, *, private: bool | None = None) -> Pushed:
     """Uploads a model to the hub: weights, configuration, tokenizer, card and exported graphs.
 
-    Checkpoints, data, reports and other files are never uploaded. What the repository has besides stays.
+    Checkpoints, data, reports and other files are never uploaded. Other files in the repository are left alone.
 
     Args:
         model: Folder of a model, such as RUN/model.
-        name: Of the repository, which is made where there is none.
-        private: Make a new repository private. By default the hub decides, as for push_to_hub: it is public, unless the
-            organization's default is private.
+        name: Name of the repository, which is created if it does not exist.
+        private: Make a new repository private. By default it is public, unless the organization's default is private.
 
     Raises:
-        ModelError: The folder is no whole model: a file is missing, damaged, not safetensors or not that of its
-            checksums.
-        SettingsError: The name is none.
+        ModelError: The folder is not a complete model: a file is missing, damaged, not safetensors or different from
+            its checksum.
+        SettingsError: The name is not a repository's.
         RunError: The hub refuses, or cannot be reached.
     """
     path = find_weights(Path(model))

@@ -38,21 +38,20 @@ from unmask.train.callbacks import check_trackers
 
 
 class StartSettings(Settings):
-    """From which checkpoint a training begins, and what is added to it first."""
+    """The checkpoint that training starts from, and what is added to it first."""
 
     checkpoint: str
-    """Folder of a BERT, RoBERTa or ModernBERT model that unmask or transformers wrote, or of a run; or the name of such
-    a model on the hub, with the commit (`owner/name@commit`) when a run has begun."""
+    """Folder of a BERT, RoBERTa or ModernBERT model written by unmask or transformers, or of a run; or the name of such
+    a model on the hub, which a run completes with its commit (`owner/name@commit`)."""
     sha256: str | None = None
-    """Hash of the checkpoint's content; filled in when a run begins, and must match where a recipe has it."""
+    """Hash of the checkpoint's content, filled in when a run starts; if a recipe has it, it must match."""
     extend_vocab: int | None = Field(default=None, ge=1, le=1_000_000)
-    """Words of the training text that are added to the vocabulary."""
+    """Number of words of the training text to add to the vocabulary."""
     extend_positions: bool = False
-    """Make the model longer where `training.sequence_length` goes beyond it."""
+    """Extend the model's positions if `training.sequence_length` exceeds them."""
     old_data: tuple[str, ...] = ()
-    """Text of the domain that the model comes from, or a prepared folder (its validation split), on which the model is
-    evaluated before the training and after it. Empty: the validation split of the checkpoint's own run, if it is
-    there."""
+    """Text of the model's original domain, or a prepared folder (its validation split), to evaluate on before and after
+    training. Empty: the validation split of the checkpoint's own run, if available."""
 
 
 class Recipe(LightRecipe):

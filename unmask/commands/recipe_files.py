@@ -262,9 +262,9 @@ class LightRecipe(Settings):
     corpus: CorpusSettings = CorpusSettings()
     """How files become documents, and what is held out."""
     tokenizer: TokenizerSettings = TokenizerSettings()
-    """Which tokenizer is used or trained."""
+    """Which tokenizer to use or train."""
     annotation: AnnotationSettings = AnnotationSettings()
-    """What is said of the text beside its words."""
+    """Which annotations the text has."""
     masking: Annotated[Any, "masking.settings:MaskingSettings"] = Field(default_factory=dict)
     """What is masked."""
     model: ModelSettings = ModelSettings()
@@ -274,11 +274,11 @@ class LightRecipe(Settings):
     training: TrainingSettings
     """How the model is trained."""
     checkpoint: CheckpointSettings = CheckpointSettings()
-    """When the training is saved."""
+    """When checkpoints are written."""
     evaluation: EvaluationSettings = EvaluationSettings()
-    """How often and on how much the model is evaluated."""
+    """How often the model is evaluated, and on how much text."""
     card: CardSettings = CardSettings()
-    """What the user says of the model for its card."""
+    """What you state about the model on its card."""
 
 
 def light_recipe(

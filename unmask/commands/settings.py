@@ -39,7 +39,7 @@ class SettingsReference(Result):
 
 @public
 def settings(word: str | None = None) -> SettingsReference:
-    """Lists the settings of recipes, of fine-tuning and of embedders: values, default, meaning.
+    """Lists all settings of recipes, fine-tuning and embedders: values, default, meaning.
 
     Args:
         word: Only settings that have it in their name, kind or meaning, such as `learning_rate`.

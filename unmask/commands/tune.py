@@ -88,21 +88,21 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
     settings: Overrides = (),
     reporter: Reporter | None = None,
 ) -> Tuning:
-    """Searches the numbers of one recipe with Optuna instead.
+    """Tunes the numbers of one recipe with Optuna instead.
 
-    It begins with the recipe's own numbers, as far as they lie in what is searched. A trial that diverges or does not
-    fit into memory counts as made; one that was interrupted is made again. With a budget of steps, one process alone
-    suggests the same numbers again. Parameters that are not listed are those of `compare`.
+    The first trial uses the recipe's own numbers where they lie in the search space. A trial that diverges or runs out
+    of memory counts; an interrupted one is repeated. With a budget in steps, a single process always suggests the same
+    numbers. Other parameters are those of `compare`.
 
     Args:
         recipe: Name of a recipe, a .toml file, or a masking strategy, on top of `base`.
-        trials: Runs, those of other processes on the same folder included.
-        search: Range (KEY=LOW..HIGH) or choice (KEY=A,B,...) of a number. By default learning rate, tokens a step,
+        trials: Number of runs, including those of other processes on the same folder.
+        search: Range (KEY=LOW..HIGH) or choices (KEY=A,B,...) of a number. By default learning rate, tokens per step,
             layers and mask rate.
 
     Raises:
         UnmaskError: As for `compare`; or no trial succeeded, or Optuna is missing.
-        Interrupted: SIGINT or SIGTERM; the trial is made again when the search goes on.
+        Interrupted: SIGINT or SIGTERM; the trial is repeated when the search resumes.
     """
     plan = run_plan(data, rates, settings, minutes=minutes, steps=steps, base=base)
     if trials < 1:

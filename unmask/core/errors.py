@@ -154,7 +154,8 @@ class WriteError(OSError, RunError):  # in this order, so that Python's own `OSE
         text = OSError.__str__(self)
         if self.filename is not None:  # else it was made of a text alone
             text = (
-                f"{self.filename}: cannot be written ({self.strerror}); make room or mend that, and run the same again"
+                f"{self.filename}: cannot be written ({self.strerror}); free space or fix that, then run the "
+                "same command again"
             )
         return _one_line(text)
 
@@ -188,9 +189,9 @@ def parse_json(source: str | bytes | Path, parse: Callable[[Any], Any] = json.lo
     except (JSONDecodeError, tomllib.TOMLDecodeError, UnicodeDecodeError):
         raise
     except RecursionError as error:
-        raise ValueError("it is nested too deep to be read") from error
+        raise ValueError("it is nested too deeply") from error
     except ValueError as error:  # Python's own, of a number beyond the digits that it converts
-        raise ValueError("it holds a whole number of too many digits to be read") from error
+        raise ValueError("it holds an integer with too many digits") from error
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
@@ -201,10 +202,10 @@ def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
 def unsealed(content: Any) -> dict[str, Any]:
     """What was sealed, without its checksum. Raises a ValueError where it has changed since, or is no such object."""
     if not isinstance(content, dict):
-        raise ValueError("it is no JSON object")
+        raise ValueError("it is not a JSON object")
     plain = {name: value for name, value in content.items() if name != _SEAL}
     if content != sealed(plain):
-        raise ValueError("what it says does not fit its checksum")
+        raise ValueError("its content does not match its checksum")
     return plain
 
 
@@ -243,4 +244,4 @@ def shown(value: object) -> str:
     try:
         return _SHOWN.repr(value)
     except ValueError:  # Python refuses to spell numbers of thousands of digits
-        return "a whole number of thousands of digits"
+        return "an integer with thousands of digits"

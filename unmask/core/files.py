@@ -91,7 +91,7 @@ def read_object(
     try:
         content = unsealed(parse_json(path)) if is_sealed else parse_json(path)
         if not isinstance(content, dict):
-            raise ValueError("it is no JSON object")
+            raise ValueError("it is not a JSON object")
     except (OSError, ValueError) as error:
         raise raising(f"{path}: damaged ({error}); {way_out}") from error
     return content
@@ -103,8 +103,8 @@ def absence(path: Path, kind: str = "file") -> str:
         if path.exists():
             return f"this is {'a folder' if path.is_dir() else 'something else'}, not a {kind}"
     except (OSError, ValueError) as error:
-        return f"cannot be looked at ({getattr(error, 'strerror', None) or error})"
-    return f"this link leads to no {kind}" if path.is_symlink() else f"no such {kind}"
+        return f"cannot be accessed ({getattr(error, 'strerror', None) or error})"
+    return f"this link points to no {kind}" if path.is_symlink() else f"no such {kind}"
 
 
 def typed(path: str | Path) -> str:
@@ -167,7 +167,9 @@ class ClaimedFolder:
             raise self.error("resume and overwrite exclude each other", options=("resume", "overwrite"))
         for path in inputs if overwrite else ():
             if path.resolve().is_relative_to(self.root.resolve()):
-                raise self.error(f"{path} lies in {self.root}, which would be removed", options=("overwrite", "out"))
+                raise self.error(
+                    f"{path} is an input inside {self.root}, which would be removed", options=("overwrite", "out")
+                )
         if self.root.exists() and not self.root.is_dir():
             raise self.error(f"{self.root} is a file; give a folder", options=("out",))
         if not (self.is_shared and self.is_claimed):
@@ -178,7 +180,7 @@ class ClaimedFolder:
         if self.is_claimed and not resume and not overwrite:
             ways = ", ".join([_WAYS[option] for option in self.options] + ["or give another folder"])
             is_whole = self.last is None or (self.root / self.last).is_file()
-            state = "" if is_whole else ", which was begun and not finished"
+            state = "" if is_whole else ", which is unfinished"
             raise self.error(
                 f"{self.named or self.root} already holds {self.what}{state}: {ways}", options=(*self.options, "out")
             )
@@ -190,14 +192,14 @@ class ClaimedFolder:
         may differ in the keys, or tables, of `but_for`. The error names the first other one, and what it is `of`."""
         for key, old, new in differences(before, now):
             if not any(key == name or key.startswith(f"{name}.") for name in but_for):
-                raise self.changed(f"with {of}{key} = {shortened(repr(old))}, but now it is {shortened(repr(new))}")
+                raise self.changed(f"with {of}{key} = {shortened(repr(old))}, which is now {shortened(repr(new))}")
 
     def changed(self, how: str) -> UnmaskError:
         """The error that something is not as it was begun: what, in words that follow `a run`."""
         options = tuple(option for option in self.options if option != "resume")
         ways = ", ".join(["change that back", *(_WAYS[option] for option in options), "or give another folder"])
         return self.error(
-            f"{self.root} holds {self.what} {how}; {self.what} goes on as it was begun: {ways}",
+            f"{self.root} holds {self.what} {how}; {self.what} can only resume as it started: {ways}",
             options=(*options, "out"),
         )
 
@@ -210,7 +212,7 @@ class ClaimedFolder:
             if self.marker is not None and marker:
                 (self.root / self.marker).unlink(missing_ok=True)
         except OSError as error:
-            raise self.error(f"{self.root}: what is there cannot be removed ({error})") from error
+            raise self.error(f"{self.root}: its content cannot be removed ({error})") from error
 
     def claim(self, content: str) -> None:
         """Writes the marker; what it says is read when the work goes on."""
@@ -227,7 +229,7 @@ class ClaimedFolder:
         except FileExistsError as error:
             raise self.error(f"{self.root} is a file; give a folder", options=("out",)) from error
         except OSError as error:
-            raise self.error(f"{self.root}: the folder cannot be made ({error.strerror})") from error
+            raise self.error(f"{self.root}: cannot create the folder ({error.strerror})") from error
         with locked(self.root, lock=self.root / LOCK, wait=wait, error=self.error):
             try:
                 yield
@@ -282,7 +284,7 @@ def locked(
             where = "" if other["host"] == socket.gethostname() else f" on {other['host']}"
             who = f"{other['pid']}{where}, since {other['since']}"
         except (OSError, ValueError, KeyError, TypeError):
-            who = "which has just begun"
+            who = "which has just started"
         raise error(
             f"{named or out}: another process ({who}) is writing here; wait for it, stop it, or write elsewhere",
             options=("out",),
@@ -314,4 +316,4 @@ def check_file(out: Path, *, overwrite: bool) -> None:
     if out.is_dir():
         raise RunError(f"{out} is a folder; give a file", options=("out",))
     if out.exists() and not overwrite:
-        raise RunError(f"{out} is already there; replace it, or give another file", options=("overwrite", "out"))
+        raise RunError(f"{out} already exists; overwrite it, or give another file", options=("overwrite", "out"))

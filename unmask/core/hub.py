@@ -99,7 +99,7 @@ def _cause(error: Exception) -> str:
     from huggingface_hub import constants
 
     cause = error.__cause__ or error
-    line = next(iter(str(cause).strip().splitlines()), "no reason is given")
+    line = next(iter(str(cause).strip().splitlines()), "no reason given")
     return "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{type(cause).__name__}: {line}"
 
 
@@ -109,8 +109,11 @@ def _reason(model: HubName, error: Exception, lack: str | None) -> str:
 
     token, revision = "set HF_TOKEN, or run `hf auth login`", model.revision or "main"
     for kind, reason in (
-        (errors.GatedRepoError, f"and on the hub it is gated: ask for access on its page there, then {token}"),
-        (errors.RepositoryNotFoundError, f"and no such model on the hub; mind the spelling, or, if private, {token}"),
+        (errors.GatedRepoError, f"and on the hub it is gated: request access on its page, then {token}"),
+        (
+            errors.RepositoryNotFoundError,
+            f"and no such model on the hub; check the spelling or, if it is private, {token}",
+        ),
         (errors.RevisionNotFoundError, f"and on the hub {model.name} has no revision {revision!r}; name another"),
     ):
         if isinstance(error, kind):
@@ -118,12 +121,12 @@ def _reason(model: HubName, error: Exception, lack: str | None) -> str:
     if getattr(getattr(error, "response", None), "status_code", None) in {401, 403}:
         return f"and the hub denies access to it: {token}"
     if isinstance(error, errors.LocalEntryNotFoundError | ConnectionError):
-        copy = "no copy of such a model of the hub on this machine" if lack is None else f"its copy lacks {lack}"
+        copy = "no copy from the hub on this machine" if lack is None else f"its local copy lacks {lack}"
         return (
-            f"{copy}, and the hub cannot be reached ({_cause(error)}); give a path, such as RUN/model, or fetch the "
-            f"model where there is a network: hf download {model.name}"
+            f"{copy}, and the hub cannot be reached ({_cause(error)}); give a path, such as RUN/model, or "
+            f"download the model while online: hf download {model.name}"
         )
-    return f"and it cannot be fetched from the hub ({_cause(error)}); give a path, such as RUN/model, or try again"
+    return f"and it cannot be downloaded from the hub ({_cause(error)}); give a path, such as RUN/model, or try again"
 
 
 log = logging.getLogger("unmask")
@@ -166,10 +169,11 @@ def local_path(source: str | Path, *, weights: bool) -> Path:
         raise kind(f"{model}: {absent}, {_reason(model, error, lack)}") from error
     if (lack := _lack(folder, weights=weights)) is not None:
         pickles = (
-            "; weights in pickles (pytorch_model.bin) are not fetched, since reading one can run code: take a revision "
-            f"with safetensors ({model.name}@refs/pr/1 or so, where one was proposed), or another model"
+            "; weights in pickles (pytorch_model.bin) are not fetched, since loading one can run code: name "
+            f"a revision with safetensors (such as {model.name}@refs/pr/1, if one was proposed), or another "
+            "model"
         )
-        raise kind(f"{model}: on the hub it has no {lack}{pickles if lack == WEIGHTS else ''}")
+        raise kind(f"{model}: the hub's copy has no {lack}{pickles if lack == WEIGHTS else ''}")
     return folder
 
 
@@ -181,7 +185,7 @@ def upload(folder: Path, name: str, *, private: bool | None) -> tuple[str, list[
     import huggingface_hub
 
     if "/" not in name or "--" in name or ".." in name or not _NAME.fullmatch(name):
-        raise SettingsError(f"{shown(name)} is no name of a repository on the hub; give owner/name")
+        raise SettingsError(f"{shown(name)} is not the name of a hub repository; give owner/name")
     present = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
     files = [file for file in present if any(fnmatchcase(file, pattern) for pattern in _UPLOADED)]
     api = huggingface_hub.HfApi()
@@ -192,8 +196,8 @@ def upload(folder: Path, name: str, *, private: bool | None) -> tuple[str, list[
         )
     except _failures() as error:
         raise RunError(
-            f"{name}: cannot be uploaded ({_cause(error)}); this takes a network and a token that may write to {name}: "
-            "set HF_TOKEN, or run `hf auth login`"
+            f"{name}: the upload failed ({_cause(error)}); it needs a network and a token with write access "
+            f"to {name}: set HF_TOKEN, or run `hf auth login`"
         ) from error
     return url, files
 
@@ -228,8 +232,8 @@ def fetch_sentence_files(model: HubName, folder: Path) -> None:
                 is_answer = isinstance(error, errors.EntryNotFoundError)
                 if not is_answer or isinstance(error, errors.LocalEntryNotFoundError):
                     log.warning(
-                        "%s: its copy on this machine has no %s, and the hub cannot be asked for it (%s); the pooling "
-                        "is a guess, unless it is asked for by name (--pooling, or pooling=)",
+                        "%s: the local copy has no %s, and the hub cannot be reached (%s), so the pooling is "
+                        "a guess; name one with --pooling (pooling=)",
                         model,
                         name,
                         _cause(error),

@@ -16,8 +16,8 @@ _LOOK_SECONDS = 0.5
 _AGAIN_SECONDS = 0.2
 _LOST_IN = ("llvmlite", "matplotlib", "<frozen importlib._bootstrap>")
 _waits: dict[str, float] = {}  # since when this process waits for others, if it does
-GOES_ON = "the same command goes on from what was saved last"
-GOES_ON_WITH_RESUME = "the same command with --resume goes on from what was saved last"
+GOES_ON = "run the same command again to resume from the last save"
+GOES_ON_WITH_RESUME = "run the same command with --resume to continue from the last save"
 
 
 class Interrupted(Exception):

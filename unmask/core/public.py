@@ -40,13 +40,13 @@ def _check_fork() -> None:
     """Threads of the parent are not here, and torch would wait for them: it goes on with one."""
     if _fork["loops_ran"]:
         raise RunError(
-            "this process was forked from one that has used a model, whose threads are not here; start processes with "
-            'multiprocessing.get_context("spawn"), or use the model only after the fork'
+            "this process was forked after a model was used, and its threads did not survive the fork; start "
+            'processes with multiprocessing.get_context("spawn"), or use models only after the fork'
         )
     torch: Any = sys.modules.get("torch")
     if _fork["is_new"] and torch is not None and torch.get_num_threads() > 1:
         torch.set_num_threads(1)
-        log.warning("this process was forked, and computes with one thread; one that was spawned has all of them")
+        log.warning("this process was forked, so it computes with one thread; spawn it to use all of them")
     _fork["is_new"] = False
 
 
@@ -102,7 +102,7 @@ def _check(name: str, value: object, kinds: list[str]) -> None:
     if isinstance(value, numbers.Real) and not is_whole and not math.isfinite(value):
         raise SettingsError(f"{name} takes a finite number, not {value}", options=(name,))
     if "Path" in kinds and isinstance(value, str | os.PathLike) and "\0" in str(value):
-        raise SettingsError(f"{name}: a path has no NUL character: {shown(str(value))}", options=(name,))
+        raise SettingsError(f"{name}: a path cannot contain a NUL character: {shown(str(value))}", options=(name,))
 
 
 _others_dtype: list[Any] = []  # the caller's default type, once for each call that is under way

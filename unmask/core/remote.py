@@ -94,7 +94,7 @@ def local_copies(*names: Any) -> list[Any]:
                 continue
             matches = tried(address, partial(system.glob, path))
             if not matches:
-                raise CorpusError(f"{address}: nothing there matches this pattern")
+                raise CorpusError(f"{address}: no file matches this pattern")
             scheme = address.partition("://")[0]
             paths += [_fetch(system, f"{scheme}://{match}", match) for match in sorted(matches)]
     return paths
@@ -107,20 +107,20 @@ def connect(address: str) -> tuple[Any, str]:
 
         system, path = url_to_fs(address)
     except (ImportError, ValueError) as error:  # its text names the package
-        raise CorpusError(f"{address}: addresses of this kind cannot be read ({error})") from error
+        raise CorpusError(f"{address}: cannot read this kind of address ({error})") from error
     return system, path.rstrip("/")
 
 
 def _fetch(system: Any, address: str, path: str) -> Path:
     sizes = tried(address, lambda: _listed(system, path))
     if not sizes:
-        raise CorpusError(f"{address}: there is no file")
+        raise CorpusError(f"{address}: no such file")
     address = without_secrets(address)
     base = PurePosixPath(urlsplit(path).path if "://" in path else path).name or "text"
     inside = {name: PurePosixPath(base, name.removeprefix(path).lstrip("/")) for name in sizes}
     for name, place in inside.items():
         if ".." in place.parts:
-            raise CorpusError(f"{name}: such a name leads out of its folder")
+            raise CorpusError(f"{name}: this name points outside its folder")
     listing = "\n".join(f"{inside[name]}\t{size}\t{version}" for name, (size, version) in sizes.items())
     folder = cache() / hashlib.sha256(f"{address}\n{listing}".encode()).hexdigest()[:24]
     with writing(folder):
@@ -133,7 +133,7 @@ def _fetch(system: Any, address: str, path: str) -> Path:
         def copy() -> None:
             system.get_file(name, str(unfinished))
             if size is not None and unfinished.stat().st_size != size:
-                raise OSError(f"{unfinished.stat().st_size:,} bytes came, of {size:,}")
+                raise OSError(f"{unfinished.stat().st_size:,} bytes arrived, of {size:,}")
 
         with writing(file):
             file.parent.mkdir(parents=True, exist_ok=True)
@@ -209,14 +209,16 @@ def source_named(name: str) -> str:
     if not path.exists():
         (path,) = local_copies(address)
         if lasting_source(path) != name:
-            raise CorpusError(f"{address}: what is there has changed since it was read first; start over")
+            raise CorpusError(f"{address}: its content has changed since it was first read; start over")
     return str(path)
 
 
 def refused(out: str | Path, what: str) -> None:
     """Raises a RunError where `out` is an address: a command does not write there."""
     if path_at(out) is None:
-        raise RunError(f"{address_of(out)}: {what} is not written to an address; give a path", options=("out",))
+        raise RunError(
+            f"{address_of(out)}: {what} cannot be written to an address; give a local path", options=("out",)
+        )
 
 
 @dataclass
@@ -289,7 +291,7 @@ def output_at(
         system, root = connect(address)
         there = tried(address, lambda: _listed(system, root))
         if claim is None and there and not overwrite:
-            raise RunError(f"{address} is already there; replace it, or give another", options=("overwrite", "out"))
+            raise RunError(f"{address} already exists; overwrite it, or give another", options=("overwrite", "out"))
         with writing(path):
             shutil.rmtree(own, ignore_errors=True)
             (own if claim is None else path).mkdir(parents=True)
@@ -320,5 +322,5 @@ def output_at(
             if path.exists():
                 saved = own.with_name(f"{own.name}-{time.time_ns()}")
                 os.replace(own, saved)
-                log.warning("%s: what was made and not sent is kept in %s", address, saved)
+                log.warning("%s: results not uploaded yet are kept in %s", address, saved)
             raise

@@ -111,7 +111,7 @@ class Result(Readable):
             raise AttributeError(f"{type(self).__name__} has no {name!r}; {hint}")
 
     def __setattr__(self, name: str, value: object) -> None:
-        raise AttributeError(f"{type(self).__name__} is a result, which cannot be changed")
+        raise AttributeError(f"{type(self).__name__} is a result and cannot be changed")
 
     def __getitem__(self, name: str) -> Any:
         return self.to_dict()[name]

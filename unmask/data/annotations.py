@@ -29,9 +29,9 @@ def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) 
     is_conllu = source.kind == "conllu"
     readable = {"pos", "dependencies"} if is_conllu else {"entities", "chunks", "pos"}
     if missing := [name for name in fields or () if name not in readable]:
-        raise CorpusError(f"{source.path}: a .{source.kind} file holds no {' and no '.join(missing)}")
+        raise CorpusError(f"{source.path}: .{source.kind} files hold no {' and no '.join(missing)}")
     if (fields or {}).get("dependencies", "dependencies") != "dependencies":
-        raise CorpusError(f"{source.path}: annotation.fields.dependencies is no single column; leave it out")
+        raise CorpusError(f"{source.path}: annotation.fields.dependencies is not a single column here; remove it")
     form = form_of(source.path, source.by_suffix)
     is_empty, num_blank = True, 0
     assert form is not None, "its kind says that there is one"
@@ -58,8 +58,8 @@ def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) 
             yield LinePart(text, True, True, None if fields is None else spans)
     if is_empty and num_blank:
         raise CorpusError(
-            f"{source.path}: the words of all its {num_blank:,} sentences are `_`: this treebank comes without its "
-            "text; merge that in first, as its README says"
+            f"{source.path}: the words of all {num_blank:,} sentences are `_`: this treebank is distributed "
+            "without its text; merge the text in first, as its README says"
         )
 
 
@@ -84,9 +84,9 @@ def read_gazetteer(file: Path) -> Phrases:
             continue
         label = label or DEFAULT_LABEL
         if labels.setdefault(phrase, label) != label:
-            raise DataError(f"{file}: line {number}: {phrase!r} had before the label {labels[phrase]!r}")
+            raise DataError(f"{file}: line {number}: {phrase!r} already has the label {labels[phrase]!r}")
     if not labels:
-        raise DataError(f"{file}: the gazetteer holds no phrases; give one a line")
+        raise DataError(f"{file}: the gazetteer holds no phrases; put one on each line")
     return tuple(sorted(labels.items()))
 
 
@@ -161,11 +161,11 @@ class SpacyPipeline:
             if not set(_MADE_BY[column]) & set(nlp.pipe_names):
                 parts, needed_parts = ", ".join(nlp.pipe_names) or "none", " or ".join(_MADE_BY[column])
                 raise SettingsError(
-                    f"the spaCy pipeline {name!r} makes no {column}: of its components ({parts}) none is "
-                    f"{needed_parts}; name another with annotation.pipeline=NAME"
+                    f"the spaCy pipeline {name!r} makes no {column}: it needs the component {needed_parts} "
+                    f"and has {parts}; name another with annotation.pipeline=NAME"
                 )
         if "chunks" in columns and nlp.vocab.get_noun_chunks is None:
-            raise SettingsError(f"spaCy has no noun chunks for the language of {name!r} ({nlp.lang}); leave chunks out")
+            raise SettingsError(f"spaCy has no noun chunks for the language of {name!r} ({nlp.lang}); remove chunks")
         needed = {part for column in columns for part in _MADE_BY[column]} | {"tok2vec", "transformer"}
         if {"pos", "chunks"} & set(columns):  # noun chunks look at parts of speech
             needed |= {"tagger", "morphologizer", "attribute_ruler"}
@@ -281,8 +281,9 @@ def choose_origins(
             others = f", but {having[0].path} does" if having else ""
             where = f" in its first {LOOK_ROWS} rows" if lacking[0].is_json else ""
             raise DataError(
-                f"{lacking[0].path} holds no {column} (looked for {settings.fields.get(column, column)!r}{where})"
-                f"{others}; name the field with annotation.fields.{column}=NAME, or let a pipeline annotate the text: "
+                f"{lacking[0].path} holds no {column} (expected "
+                f"{settings.fields.get(column, column)!r}{where}){others}; name the field with "
+                f"annotation.fields.{column}=NAME, or let a pipeline annotate the text: "
                 'annotation.source="pipeline"'
             )
         origins[column] = "data" if having else "pipeline"
@@ -312,7 +313,7 @@ def plan_annotation(
                 for column, spans in (piece.spans or {}).items():
                     seen[column].update(span.label for span in spans)
         if empty := next((column for column, each in seen.items() if not each), None):
-            raise DataError(f"the data holds no {empty}: every list of them is empty; leave {empty} out")
+            raise DataError(f"the data holds no {empty}: all their lists are empty; remove {empty}")
         labels |= {column: tuple(sorted(each)) for column, each in seen.items()}
     by_column = {column: labels[column] for column in origins}
     name, version = (None, None) if pipeline is None else (settings.pipeline, pipeline.version)

@@ -143,7 +143,7 @@ def text_columns(rows: Sequence[Row], named: ColumnNames, *, where: Path, taken:
         if len(names) == 1 and "," in names[0] and not has_column(rows, names[0]):
             names = [part.strip() for part in names[0].split(",")]
         if not names:
-            raise CorpusError(f"{where}: no column is named in an empty list; name one, or none at all")
+            raise CorpusError(f"{where}: the list of columns is empty; name a column, or leave the setting out")
         return [str(find_column(rows, "text", name, where=where)) for name in names]
     column = likeliest_text(rows, taken)
     return [] if column is None else [column]
@@ -303,7 +303,7 @@ def text_in(value: Any) -> str | None:
                 text = part.get("text") if isinstance(part.get("text"), str) else None  # a picture, a call of a tool
             if text is not None and not isinstance(text, str):
                 names = ", ".join(itertools.islice(part, _MOST_NAMES)) if isinstance(part, dict) else ""
-                fields = f"; its fields are {names}: name the one with the text behind a dot" if names else ""
+                fields = f"; its fields are {names}: name the one with the text after a dot" if names else ""
                 kind = f"{what} {type(part).__name__}, not of texts" if what else f"{type(part).__name__}, not a text"
                 raise ValueError(kind + fields)
             lines.append(text)
@@ -340,7 +340,7 @@ def class_name(value: Any, names: Sequence[str] | None = None) -> str | None:
         return "true" if value else "false"
     if not isinstance(value, int):
         what = f"the number {value}" if isinstance(value, float) else type(value).__name__
-        raise ValueError(f"{what}, which is no class (a text, a whole number or a boolean)")
+        raise ValueError(f"{what}, which is not a class (a text, an integer or a boolean)")
     if names is None:
         return str(value)
     if not -1 <= value < len(names):
@@ -359,14 +359,16 @@ def fact_of(role: Fact, value: Any, classes: Sequence[str] | None = None) -> str
     if role == "group":
         value = without_gaps(value)
         if isinstance(value, list | dict | bytes):
-            raise ValueError(f"{type(value).__name__}, which names no group (a text, a number or a date does)")
+            raise ValueError(f"{type(value).__name__}, which is not a group (a text, a number or a date)")
         return None if value is None else str(value).strip() or None
     if role == "id" and (isinstance(value, bool) or not isinstance(value, str | int)):
-        raise ValueError(f"{shown(value)}, which is no id (a text or a whole number): --id-column '' numbers the rows")
+        raise ValueError(
+            f"{shown(value)}, which is not an id (a text or an integer): use --id-column '' to number the rows"
+        )
     if role == "title" and not (isinstance(value, str) and value.strip()):
         return None
     if isinstance(value, str) and (broken := broken_character(value)):
-        raise ValueError(f"{broken}, which is no character,")
+        raise ValueError(f"{broken}, which is not a character,")
     return " ".join(value.split()) if role == "title" else value
 
 

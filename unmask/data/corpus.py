@@ -139,12 +139,13 @@ class Corpus:
             cleaning = settings.cleaning
             if (cleaning.html, cleaning.unicode, cleaning.white_space) != ("keep", None, "keep"):
                 raise SettingsError(
-                    f"{' and '.join(fields)}: annotations that come with the text name places in it, which "
-                    f"corpus.cleaning would move; leave its html, unicode and white_space alone, {ways}"
+                    f"{' and '.join(fields)}: the text's own annotations refer to character positions, which "
+                    "corpus.cleaning would shift; leave its html, unicode and white_space at their defaults, "
+                    f"{ways}"
                 )
             if several := next((s.column for s in self.all_sources() if isinstance(s.column, tuple)), None):
                 raise SettingsError(
-                    "annotations that come with the text name places in it, but it is joined of "
+                    "the text's own annotations refer to positions in one column, but the text joins "
                     f"{in_words(several)}; name one in corpus.column, {ways}"
                 )
         self.num_bytes = text_bytes(self.sources)
@@ -199,7 +200,7 @@ class Corpus:
         held = [task for task in self.tasks if task.is_held]
         if held and not any(next(self._read(task, Counter(), None, first=0), None) for task in held):
             names = ", ".join(str(source.path) for source in self.validation_sources)
-            raise CorpusError(f"{names}: there is no text in it")
+            raise CorpusError(f"{names}: contains no text")
 
     def decided(self) -> Decisions:
         """What is decided about all of the text, which is looked at once where that is needed."""
@@ -320,7 +321,7 @@ class Corpus:
         total = sum(num_chars.values())
         left = total - round(total * self.plan.threshold)
         if not 0 < left < total:
-            raise CorpusError("too little text to hold its end out for validation; give more")
+            raise CorpusError("too little text to hold out its end for validation; give more")
         ends = {}
         for task, length in num_chars.items():
             ends[f"end-{task}"] = np.array(min(max(left, 0), length))
@@ -352,7 +353,7 @@ class Corpus:
                     if "clusters" in self.needs:
                         key = next(clusters, None)
                         if key is None:
-                            raise CorpusError("the files have changed while they were read; run the same command again")
+                            raise CorpusError("the files changed while they were read; run the same command again")
                     elif groups is not None:
                         key = None if piece.group is None else group_key(piece.group)
                     if groups is not None and key is not None:
@@ -369,7 +370,7 @@ class Corpus:
         marked = self.read(task, decisions, Counter()) if task is not None else iter([])
         piece, held = next(((piece, held) for piece, held in marked if piece.document == document), (None, False))
         if piece is None or task is None:
-            raise CorpusError(f"there is no document {document}; it may have been left out by corpus.cleaning")
+            raise CorpusError(f"there is no document {document}; corpus.cleaning may have dropped it")
         groups, share = decisions.groups, self.plan.threshold
         if task.is_held:
             files = ", ".join(str(source.path) for source in task.sources)
@@ -441,18 +442,19 @@ def _split(paths: Sequence[str | Path], settings: CorpusSettings, *, hold_out: b
         taken = {source.path.resolve() for source in held}
         train = [source for source in split.train if source.path.resolve() not in taken]
         if not train:
-            raise CorpusError("corpus.validation holds all files out; give others to train on")
+            raise CorpusError("corpus.validation holds out all files; give others to train on")
         if len(train) < len(split.train):
-            log.warning("held out, so not trained on: %d of the files", len(split.train) - len(train))
+            log.warning("%d of the files are held out and not trained on", len(split.train) - len(train))
         return SourceSplit(train, held)
     if not hold_out:
         if split.validation:
-            log.warning("the part for validation is read, and no other: %d of the files", len(split.validation))
+            log.warning("only the validation part is read: %d of the files", len(split.validation))
         return SourceSplit(split.validation or split.train, [])
     if split.validation and (settings.holdout_groups is not None or settings.holdout_from == "end"):
         name = "holdout_groups" if settings.holdout_groups is not None else "holdout_from"
         raise SettingsError(
-            f"corpus.{name} says what is held out, but the folder has files that are held out by their names, such as "
-            f'{split.validation[0].path}; leave it out, or train on all with corpus.splits = "ignore"'
+            f"corpus.{name} chooses what to hold out, but file names in the folder do so already, such as "
+            f"{split.validation[0].path}; remove the setting, or train on all files with corpus.splits = "
+            '"ignore"'
         )
     return split

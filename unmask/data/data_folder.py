@@ -345,8 +345,8 @@ def save_shard(root: Path, name: str, batches: Sequence[pa.RecordBatch]) -> Shar
 
 def cannot_write(root: Path, error: OSError) -> DataError:
     return DataError(
-        f"{root}: cannot be written ({error.strerror or error}); make room and run the same command again: "
-        "`unmask prepare` goes on from what is done"
+        f"{root}: cannot be written ({error.strerror or error}); free some space and run the same command "
+        "again: `unmask prepare` resumes where it left off"
     )
 
 
@@ -429,7 +429,7 @@ def load_manifest(root: Path) -> Manifest:
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DataError(f"{file}: damaged ({error!r}); prepare the data again") from error
     if version != VERSION or manifest.fingerprint != fingerprint:
-        raise DataError(f"{file}: its fingerprint does not fit its content; prepare the data again")
+        raise DataError(f"{file}: its fingerprint does not match its content; prepare the data again")
     return manifest
 
 
@@ -492,9 +492,9 @@ def checked_files(root: Path, split: Split, *, content: bool = True) -> list[Pat
 def _check_shard(root: Path, entry: ShardFile, *, content: bool = True) -> None:
     path = root / entry.name
     if not path.is_file():
-        raise DataError(f"{path}: the manifest lists this file, but it is not there; prepare the data again")
+        raise DataError(f"{path}: this file is in the manifest but missing; prepare the data again")
     try:
         if content and file_sha256(path) != entry.sha256:
-            raise DataError(f"{path}: its content does not fit the checksum; prepare the data again")
+            raise DataError(f"{path}: its content does not match its checksum; prepare the data again")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror or error}); prepare the data again") from error

@@ -72,8 +72,8 @@ def find_layout(source: Source, bad: BadInput, named: Collection[str] = ()) -> L
     width = len(first)
     if not has_header and reading.delimiter is None and 2 * sum(len(row) < width for row in rows) > len(rows):
         raise CorpusError(
-            f"{path}: line 1 has {width} cells and most lines have fewer, so {best!r} seems to be part of the text; "
-            f"put texts with it between quotes, or call the file .txt if each line is a text"
+            f"{path}: line 1 has {width} cells but most lines have fewer, so {best!r} seems to be part of the "
+            "text; quote texts that contain it, or rename the file to .txt if each line is a text"
         )
     names = [first[n] if has_header and first[n] not in ("", *first[:n]) else str(n) for n in range(width)]
     return Layout(best, is_quoted, has_header, tuple(names))
@@ -213,9 +213,9 @@ def delimited_rows(
             end, problem = reader.line_num, str(error)
             if begin < end:  # mostly a quote within it was never closed
                 is_open = "unexpected end" in problem or "field larger" in problem
-                end_of_row = f"goes on to line {end}, where {problem}; a quote may be left open"
-                what = f"has a quote that is not closed by line {end}" if is_open else end_of_row
-                problem = f'the row that begins here {what}; close it, and write quotes within a text twice ("")'
+                end_of_row = f"runs to line {end}, where {problem}; a quote may be unclosed"
+                what = f"has a quote that is still open in line {end}" if is_open else end_of_row
+                problem = f'the row that begins here {what}; close it, and double any quotes inside a text ("")'
             bad.report(NOT_CSV, f"{path}: line {begin}: {problem}")
             bad.counts[NOT_CSV] += end - begin  # all lines that a quote took in
             continue
@@ -231,11 +231,11 @@ def delimited_rows(
                 header = cells if len(cells) > 1 else []
                 stripped = [cell.strip() for cell in cells]
                 if twice := [name for name in used or () if stripped.count(name) > 1]:
-                    raise CorpusError(f"{path}: there are several columns {twice[0]!r}; rename all but one")
+                    raise CorpusError(f"{path}: several columns are called {twice[0]!r}; rename all but one")
                 continue
         if any(cell.strip() for cell in cells[len(names) :]):
-            around = f'put a text with {layout.delimiter!r} between quotes ("..."), or name another delimiter'
-            advice = around if layout.is_quoted else f"a text must hold no {layout.delimiter!r}"
+            around = f'quote texts that contain {layout.delimiter!r} ("..."), or name another delimiter'
+            advice = around if layout.is_quoted else f"texts must not contain {layout.delimiter!r}"
             width = f"{len(cells)} cells where the table has {len(names)} columns"
             bad.report("rows with too many cells", f"{path}: line {reader.line_num} has {width}; {advice}")
             continue

@@ -41,7 +41,7 @@ from unmask.tokenizer.spans import Spans, cut_spans, join_spans
 PIECE_CHARS = 1 << 18
 _LINES = ("text", "conll", "conllu")  # kinds whose lines are grouped into documents (a sentence is a line)
 _END = LinePart("", True, True)  # of a file
-EMPTY = "texts without a letter or sign"
+EMPTY = "texts without a letter or other visible character"
 Fields = Mapping[str, str]
 
 
@@ -247,12 +247,12 @@ def _unit_by_empty_lines(sources: Sequence[Source], bad: BadInput) -> tuple[Docu
             elif lines > lines_before:
                 empty += 1
     if not lines:
-        raise CorpusError(f"{names_of(sources)}: there is no text in it")
+        raise CorpusError(f"{names_of(sources)}: contains no text")
     if empty_inside:
         return "block", f"there are {empty_inside:,} empty lines among the first {lines:,} lines of text"
     if lines > num_files:
         return "line", "there are no empty lines between them"
-    return "file", "there is one line a file"
+    return "file", "each file has one line"
 
 
 def names_of(sources: Sequence[Source]) -> str:
@@ -314,7 +314,7 @@ class Documents:
         columns = {"text": column, "ids": id_column or None, "titles": title_column or None}
         named = next((role for role, name in columns.items() if name is not None), None)
         if named is not None and not any(source.is_table for source in sources):
-            raise CorpusError(f"{sources[0].path}: no column of {named} can be named: there are none in this file")
+            raise CorpusError(f"{sources[0].path}: {named} names a column, but this file has none")
         id_, title = (True if name is None else name or False for name in (id_column, title_column))
         self.sources = with_columns(sources, column, self._bad, id=id_, title=title, usual=usual)
         self.unit, reason = choose_unit(self.sources, unit, self._bad)
@@ -327,7 +327,7 @@ class Documents:
         for document in self.read(*self.sources):
             yield document
         if document is None:
-            raise CorpusError(f"{names_of(self.sources)}: there is no text in it")
+            raise CorpusError(f"{names_of(self.sources)}: contains no text")
 
     def read(self, *sources: Source) -> Iterator[Document]:
         options: dict[str, Any] = {"piece_chars": self._piece_chars, "skipped": self.skipped}

@@ -29,7 +29,7 @@ BATCH_CHARS = 1 << 18
 # Of 256 minima: at a Jaccard similarity of 0.6 that is 4.5 standard deviations off, at 0.8 it is below by 2.4.
 ALIKE = 190
 MOST_NEIGHBOURS = 100  # that share a band, and are compared with one text
-WAY_OUT = 'hold files of their own out with corpus.validation=["FILE"]'
+WAY_OUT = 'hold out separate files with corpus.validation=["FILE"]'
 
 
 class HeldGroups(NamedTuple):
@@ -67,16 +67,16 @@ def choose_groups(keys: Ints, sizes: Ints, share: float, *, what: str = "groups"
     realised, num_large = float(shares[below - 1]), int(large.sum())
     description = f"held out: {below:,} of {len(keys):,} {what}, {realised:.1%} of the text"
     if alone:
-        description += f"; {alone:,} documents without a value there go by their text"
+        description += f"; {alone:,} documents without a value there are assigned by their text"
     if num_large:
         description += (
-            f"; {num_large:,} of them too large to be held out: the largest has {sizes.max() / total:.1%} of the text, "
-            "all of it trained on, so held-out figures say nothing about such texts"
+            f"; {num_large:,} of them too large to hold out: the largest has {sizes.max() / total:.1%} of the "
+            "text and is trained on, so held-out figures say nothing about such texts"
         )
     if abs(realised - share) > FAR * share:
         description += (
-            f"; that is not the {share:.1%} of corpus.holdout, since groups are large: more, smaller groups would come "
-            'closer, or files of their own (corpus.validation=["FILE"])'
+            f"; this is not the {share:.1%} of corpus.holdout, since groups are large: use more, smaller "
+            'groups, or separate files (corpus.validation=["FILE"])'
         )
     return HeldGroups(np.sort(keys[fitting[:below]]), len(keys), realised, share, description)
 
@@ -183,8 +183,8 @@ class Clusters:
         roots, cluster = np.unique(root, return_inverse=True)
         if len(roots) == 1:
             raise CorpusError(
-                "corpus.holdout_groups = 'near_duplicates': all documents are near-duplicates of each other, so none "
-                f"of them can be held out; leave the setting out, or {WAY_OUT}"
+                "corpus.holdout_groups = 'near_duplicates': all documents are near-duplicates of each other, "
+                f"so none can be held out; remove the setting, or {WAY_OUT}"
             )
         keys = mix(self._compact()["form"][roots])  # rows are in the order of forms, so a root has the smallest
         sizes = np.bincount(cluster, weights=texts["size"] * stays).astype(np.int64)

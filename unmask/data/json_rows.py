@@ -23,14 +23,14 @@ from unmask.data.reading import CUT_OFF, LONGEST_ROW, BadInput, Row, Stretch, ba
 
 Form = Literal["lines", "array", "object"]
 NOT_JSON = "rows that are not JSON"
-TRUNCATED = "files that are JSON only up to a place"
+TRUNCATED = "files that are JSON only up to some point"
 _LOOK_CHARS = 1 << 21  # of a file that may hold no rows
 _LONG_LINE = 1 << 23
 _SPACE = re.compile(r"[ \t\n\r]*+")
 _NEAR_END = 32  # characters: an error so near to the end of what was read may only mean that more must be read
 _WAYS_OUT = (
-    'rows are an array of objects ([{"text": "..."}, ...]), as json.dump and pandas\' to_json(orient="records") write '
-    "it, or an object a line"
+    'give rows as an array of objects ([{"text": "..."}, ...]), as written by json.dump and pandas\' '
+    'to_json(orient="records"), or as one object per line'
 )
 
 
@@ -54,7 +54,7 @@ class JsonText:
         """Reads as much again as is left, so that no text is copied or searched often."""
         missing = max(1, len(self._text) - self._place)
         if missing > LONGEST_ROW:
-            raise CorpusError(f"{self._name}: a row is longer than {LONGEST_ROW:,} characters; cut it")
+            raise CorpusError(f"{self._name}: a row is longer than {LONGEST_ROW:,} characters; split it")
         chunks: list[str] = []
         while missing > 0 and (chunk := next(self._chunks, None)) is not None:
             chunks.append(chunk)
@@ -85,7 +85,7 @@ class JsonText:
         """The error that nothing further can be read; `at_end` None looks whether the text ends here."""
         at_end = not self.peek() if at_end is None else at_end
         line = 1 + self._lines + self._text.count("\n", 0, self._place)
-        problem = f"the file ends too early, in line {line}" if at_end else f"line {line} is not JSON"
+        problem = f"the file ends unexpectedly in line {line}" if at_end else f"line {line} is not JSON"
         error = NotJsonError(f"{problem}: {what}")
         error.at_end = at_end
         return error
@@ -120,7 +120,7 @@ class JsonText:
             if is_object:
                 field_name = self.value("a field's name") if self.peek() == '"' else None
                 if field_name is None or not self.take(":"):
-                    raise self.failure(f"a field's name, between quotes, and a colon are expected, not {self.peek()!r}")
+                    raise self.failure(f"expected a field's name in quotes and a colon, not {self.peek()!r}")
                 name = field_name
             has_list = not is_object or self.take("[")
             is_rows, number = not is_object or name == field, 0
@@ -143,14 +143,14 @@ class JsonText:
                 raise self.failure(f"field {name!r} is followed by {self.peek()!r}, not by a comma")
         if self.peek():
             excerpt = self._text[self._place : self._place + 20]
-            raise self.failure(f"{excerpt!r} follows what was the whole of it; {_WAYS_OUT}")
+            raise self.failure(f"{excerpt!r} follows the end of the JSON value; {_WAYS_OUT}")
 
 
 def json_problem(error: Exception) -> str:
     if isinstance(error, JSONDecodeError):
         return f"is not JSON: {error.msg} at {error.doc[error.pos : error.pos + 20]!r}"
     if isinstance(error, RecursionError):
-        return "is JSON that is nested too deep to be read"
+        return "is JSON that is nested too deeply"
     return "holds a whole number of too many digits to be read"
 
 
@@ -232,7 +232,7 @@ def json_rows(
 
 
 def _lines(path: Path, bad: BadInput, stretch: Stretch | None) -> Iterator[tuple[int, Row]]:
-    behind = f" behind byte {stretch.begin:,}" if stretch is not None and stretch.begin else ""
+    behind = f" after byte {stretch.begin:,}" if stretch is not None and stretch.begin else ""
     for number, line in enumerate(whole_lines(path, bad, stretch), 1):
         if not line.strip():
             continue
@@ -265,7 +265,7 @@ def _streamed(path: Path, bad: BadInput, field: str | None) -> Iterator[tuple[in
         for name, number, value in text.rows(field):
             if list_name not in (None, name):
                 what = f"several fields of the object are lists of rows: {list_name}, {name}"
-                raise CorpusError(f"{path}: {what}; put the one to be read into a file of its own")
+                raise CorpusError(f"{path}: {what}; move the one to read into a file of its own")
             list_name = name
             if bad.skip and bad.is_broken(text.source):
                 continue
@@ -278,4 +278,4 @@ def _streamed(path: Path, bad: BadInput, field: str | None) -> Iterator[tuple[in
             bad.report(CUT_OFF if error.at_end else TRUNCATED, f"{path}: {error}")
         return
     if is_object and list_name is None and field is None:
-        raise CorpusError(f"{path}: an object without a list of rows; {_WAYS_OUT}")
+        raise CorpusError(f"{path}: an object that holds no list of rows; {_WAYS_OUT}")

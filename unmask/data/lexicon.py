@@ -266,7 +266,7 @@ class Lexicon:
 
     def check_tokenizer(self, tokenizer: Tokenizer, *, name: str) -> None:
         if self.facts["tokenizer_sha256"] != tokenizer.fingerprint:
-            raise DataError(f"{name}: made with another tokenizer; make it anew: unmask lexicon DATA --out F")
+            raise DataError(f"{name}: made with another tokenizer; remake it: unmask lexicon DATA --out F")
 
 
 _ARRAYS = ("input_ids", "word_starts", "lengths", "pmi", "counts", "informativeness")
@@ -275,7 +275,7 @@ _ARRAYS = ("input_ids", "word_starts", "lengths", "pmi", "counts", "informativen
 def load_lexicon(path: Path) -> Lexicon:
     """Reads a lexicon; a DataError where there is none, or the file is damaged, of another kind or another version."""
     if not path.is_file():
-        raise DataError(f"{path}: there is no such lexicon; make it with `unmask lexicon DATA --out {typed(path)}`")
+        raise DataError(f"{path}: no such lexicon; make it with `unmask lexicon DATA --out {typed(path)}`")
     try:
         with safetensors.safe_open(path, framework="numpy") as file:
             facts = parse_json((file.metadata() or {})[_FACTS])
@@ -326,7 +326,7 @@ def _frequent_grams(words: Words, settings: LexiconSettings, scratch: Path) -> F
     for n in range(1, settings.max_words + 1):
         with _temporary(dir=scratch) as folder:
             counter = KeyCounter(Path(folder))
-            for _, chunk in words("counting words" if n == 1 else f"counting {n} words in a row"):
+            for _, chunk in words("counting words" if n == 1 else f"counting sequences of {n} words"):
                 num_words += chunk.num_words if n == 1 else 0
                 grams = list(chunk.grams(n))
                 hashes, together = grams[-1]
@@ -342,7 +342,7 @@ def _frequent_grams(words: Words, settings: LexiconSettings, scratch: Path) -> F
     prefix, suffix = ([np.zeros(len(level.keys), dtype=np.int32) for level in levels] for _ in range(2))
     whole, spelled = (np.zeros(len(levels[0].keys), dtype=bool) for _ in range(2))
     spellings = [(_NONE, _NONE, _NONE.astype(np.int32))]  # numbers of words, their lengths, their tokens
-    for input_ids, chunk in words("reading the frequent ones"):
+    for input_ids, chunk in words("reading the frequent sequences"):
         below = _NONE
         for n, (hashes, together) in enumerate(chunk.grams(len(levels)), start=1):
             place, frequent = _find(levels[n - 1].keys, hashes)

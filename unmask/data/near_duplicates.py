@@ -464,18 +464,18 @@ class NearDuplicates:
     @property
     def summary(self) -> str:
         if not self.compared:
-            return f"no held-out {self.unit} were compared with the training text, since there are none"
+            return f"there are no held-out {self.unit} to compare with the training text"
         chosen = f" of the {self.held_out:,}" if self.compared < self.held_out else ""
-        number = f"{self.compared:,}{chosen} held-out {self.unit}{', chosen by a hash,' if chosen else ''}"
+        number = f"{self.compared:,}{chosen} held-out {self.unit}{', sampled by a hash,' if chosen else ''}"
         if not self.share:
             return f"none of {number} has a near-duplicate in the training text"
         kinds = (
             (self.equal, "equal"),
-            (self.normalised, "equal but for numbers, case, white space or punctuation"),
+            (self.normalised, "equal except for numbers, case, white space or punctuation"),
             (self.similar, f"with a Jaccard similarity of {SIMILAR} or more"),
         )
         counts = ", ".join(f"{count:,} {words}" for count, words in kinds if count)
-        gone = f"; the {self.left_out:,} training {self.unit} were left out" if self.left_out else ""
+        gone = f"; the {self.left_out:,} training {self.unit} were dropped" if self.left_out else ""
         return f"{self.share:.1%} of {number} have a near-duplicate in the training text ({counts}){gone}"
 
     def describe(self, *, way_out: bool) -> str:
@@ -485,9 +485,9 @@ class NearDuplicates:
             line += f"; e.g. held out: {self.example.held_out!r}, training: {self.example.training!r}"
         if self.share < WORTH_A_WARNING or self.left_out:
             return line
-        advice = "; --set corpus.leaks=drop leaves such training texts out"
+        advice = "; to drop such training texts, use --set corpus.leaks=drop"
         if way_out:
-            advice += ", and --set corpus.holdout_groups=near_duplicates keeps such texts on one side"
+            advice += "; to keep such texts on one side, use --set corpus.holdout_groups=near_duplicates"
         return f"warning: {line}{advice}"
 
     def plain(self) -> dict[str, Any]:

@@ -134,13 +134,13 @@ def check_pairs(kind: PairKind, store: TokenStore, tokenizer: Tokenizer) -> None
     """Raises a DataError where the tokenizer lacks `[CLS]` or `[SEP]`, or wrong halves would need a second document."""
     if tokenizer.special.cls is None or tokenizer.special.sep is None:
         raise DataError(
-            f"pairs for {kind} are [CLS] A [SEP] B [SEP], but the tokenizer has no [CLS] or no [SEP]; take another "
-            "tokenizer, or remove objectives.pairs"
+            f"pairs for {kind} have the form [CLS] A [SEP] B [SEP], but the tokenizer lacks [CLS] or [SEP]; "
+            "use another tokenizer, or remove objectives.pairs"
         )
     if kind == "next_sentence" and len(np.unique(store.gather(np.array([0, len(store) - 1])).document)) == 1:
         raise DataError(
-            "next_sentence takes the second half of a wrong pair from another document, but the text is one document; "
-            "take sentence_order, or read the text as more documents (corpus.documents)"
+            "next_sentence needs a second document for its wrong pairs, but the text is one document; use "
+            "sentence_order, or split the text into documents (corpus.documents)"
         )
 
 

@@ -77,7 +77,7 @@ log = logging.getLogger(__name__)
 
 UNPACKED = 4  # times the size of a compressed file, about, is its text
 DOING = {"look": "comparing documents", "survey": "reading words for the tokenizer", "shards": "tokenizing"}
-RUN_PARTS = "when all parts have come so far, join their results (--join), then run the parts again"
+RUN_PARTS = "when all parts have reached this point, join their results (--join), then run the parts again"
 
 
 class Unfinished(Exception):
@@ -164,15 +164,17 @@ def prepare(  # noqa: PLR0912, PLR0913  (what goes in, how it is done, and what 
     # 1. What excludes each other
     shared = part is not None or join
     if resume and overwrite:
-        raise SettingsError("resume goes on with what is there, overwrite replaces it: leave one out")
+        raise SettingsError("resume continues existing work and overwrite replaces it: give only one")
     if workers is not None and ray is not None:
-        raise SettingsError("workers are processes of this machine, ray takes the cores of a cluster: leave one out")
+        raise SettingsError("workers are processes of this machine and ray uses a cluster: give only one")
     if workers is not None and workers < 1:
-        raise SettingsError(f"{workers} workers: there must be one at least", options=["workers"])
+        raise SettingsError(f"{workers} workers: give at least 1", options=["workers"])
     if part is not None and not 1 <= part[0] <= part[1]:
-        raise SettingsError(f"part {part[0]}/{part[1]}: give the number of the part, from 1 on, and how many there are")
+        raise SettingsError(
+            f"part {part[0]}/{part[1]}: give the number of the part, counted from 1, and how many parts there are"
+        )
     if shared and any(isinstance(path, InMemory) or is_stream(path) for path in paths):
-        raise SettingsError("parts of a preparation read files, which all of them see; write the text into some")
+        raise SettingsError("preparing in parts needs files that all parts can read; write the text to files first")
 
     # 2. Data that needs no more work
     annotation = annotation or AnnotationSettings()
@@ -255,7 +257,7 @@ class Preparation:
         self._key = key_of([VERSION, settings, [task.stamp for task in self.tasks]])
         settled = root / PARTS / SETTLED
         if load_arrays(settled) is not None and load_arrays(settled, self._key) is None:
-            note("the settings or the files have changed since the last try; what still fits is kept")
+            note("the settings or files have changed since the last attempt; results that still apply are kept")
         # The tokenizer is trained on all of the text, or some of very much; of characters always on all, since each
         # may be met once.
         sample, sizes = None, [(each.path, each.path.stat().st_size) for each in self.corpus.all_sources()]
@@ -280,7 +282,7 @@ class Preparation:
             decisions = self.corpus.decide([(task.number, arrays) for task, arrays in self._results("look")])
             save_arrays(self.work.file(DECISIONS), decisions.arrays, self._key)
             if executor is None:
-                return "decided what is left out and what is held out; run the parts again, then this"
+                return "decided what to drop and what to hold out; run the parts again, then this"
         self._run(executor, "survey", tasks)
 
         # There may be a tokenizer and all held-out texts, by the libraries that are used here.
@@ -299,17 +301,17 @@ class Preparation:
             if executor is None:
                 return "the tokenizer is there; run the parts again, then this"
         self._run(executor, "shards", tasks)
-        return "when all parts have come so far, put the data together (--join)" if is_part else self._finish()
+        return "when all parts have reached this point, assemble the data (--join)" if is_part else self._finish()
 
     def _run(self, executor: Executor | None, kind: Kind, tasks: Sequence[ReadTask]) -> None:
         if executor is None or (kind == "look" and not self.corpus.needs):
             return
         if kind == "shards" and (done := sum(self.work.result("shards", task) is not None for task in tasks)):
-            self._note(f"going on: {done:,} of {len(tasks):,} tasks were done before")
+            self._note(f"resuming: {done:,} of {len(tasks):,} tasks are done already")
         total = self.corpus.num_bytes
         if len(tasks) < len(self.tasks) and total is not None:
             total = sum(task.num_bytes for task in tasks)
-        what = "reading what is held out" if kind == "survey" and self.work.sample is None else DOING[kind]
+        what = "reading held-out text" if kind == "survey" and self.work.sample is None else DOING[kind]
         executor.run(self.work, kind, tasks, counted(self._notify, what, total, "bytes"))
 
     def _results(self, kind: Kind) -> Iterator[tuple[ReadTask, Mapping[str, Any]]]:
@@ -322,9 +324,9 @@ class Preparation:
                 missing.append(str(task.number + 1))
         if missing:
             raise DataError(
-                f"{self.work.root}: {len(missing):,} of {len(self.tasks):,} tasks are not done, or of other text or "
-                f"settings ({listed(missing, 8)}; of n parts, part 1 does 1, n + 1, 2 n + 1 ...); run the same command "
-                "again, or the parts that were stopped"
+                f"{self.work.root}: {len(missing):,} of {len(self.tasks):,} tasks are not done, or were done "
+                f"for other text or settings ({listed(missing, 8)}; of n parts, part 1 does tasks 1, n + 1, 2 "
+                "n + 1 ...); run the same command again, or the parts that were interrupted"
             )
 
     def _settled_by(self, tokenizer: Tokenizer) -> str:
@@ -374,15 +376,15 @@ class Preparation:
         # 2. What is odd about them
         if text.texts > 0 and text.single_words >= ALMOST_ALL * text.texts:
             log.warning(
-                f"{text.single_words:,} of {text.texts:,} texts are a single word each, so masking by words would hide "
-                "whole texts: use the strategy random"
+                f"{text.single_words:,} of {text.texts:,} texts are a single word, so masking by words would "
+                "hide whole texts: use the strategy random"
             )
         train, validation = text.train, text.validation
         tokens, most = train.tokens + validation.tokens, self.corpus.settings.max_unknown
         if tokens == 0:
-            raise DataError("the tokenizer makes nothing of this text; take another", options=["tokenizer"])
+            raise DataError("the tokenizer makes no tokens of this text; use another", options=["tokenizer"])
         if text.unknown.share > most and train.unknown_tokens:  # else all of it is held out, as in a very small corpus
-            raise DataError(f"{text.unknown.describe()}; corpus.max_unknown=1 takes them for lost (it is {most:g})")
+            raise DataError(f"{text.unknown.describe()}; to accept the loss, set corpus.max_unknown=1 (it is {most:g})")
 
         # 3. The manifest
         decisions, columns = self.work.decisions(), {} if self.work.plan is None else dict(self.work.plan.labels)

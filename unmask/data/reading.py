@@ -35,7 +35,7 @@ CHUNK_BYTES = 1 << 20
 PIECE_BYTES = 1 << 15  # per read: of a .zst file that is cut off, less than this is lost
 LONGEST_ROW = 1 << 26  # characters
 BROKEN_LINES = "lines that are not UTF-8 text"
-CUT_OFF = "files that are cut off"
+CUT_OFF = "files that are truncated"
 # Bytes that are not UTF-8 arrive as lone surrogates where bad input is skipped.
 _BROKEN = re.compile("[\ud800-\udfff\0]")
 _OPENERS: dict[str, Callable[..., Any]] = {
@@ -50,7 +50,7 @@ _ENCODINGS = [
     "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1258", "koi8_r", "cp866", "cp437", "cp850",
     "gb18030", "big5", "cp932", "euc_jp", "iso2022_jp", "cp949", "tis_620",
 ]  # fmt: skip
-_WAY_OUT = 'corpus.bad_input="skip" passes over what cannot be read'
+_WAY_OUT = 'to skip what cannot be read, set corpus.bad_input="skip"'
 
 Row = dict[str, Any]
 
@@ -106,7 +106,9 @@ def broken_character(text: str) -> str | None:
 def check_characters(text: str, name: str) -> None:
     """Raises a SettingsError for text that no tokenizer takes, such as a command line in another encoding."""
     if broken := broken_character(text):
-        raise SettingsError(f"{name} holds {broken}, which is no character; take it out, or set the text's encoding")
+        raise SettingsError(
+            f"{name} contains {broken}, which is not a character; remove it, or set the text's encoding"
+        )
 
 
 def bare_suffix(path: Path) -> str:
@@ -123,7 +125,7 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
         with _OPENERS.get(path.suffix.lower(), Path.open)(path, "rb") as file:
             yield file
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, pa.ArrowInvalid) as error:
-        raise CorpusError(f"{path}: damaged or cut-off file: {error}") from error
+        raise CorpusError(f"{path}: the file is damaged or truncated: {error}") from error
     except OSError as error:
         kind = "damaged or cut-off file: " if error.errno is None else ""
         raise CorpusError(f"{path}: {kind}{error.strerror or error}") from error
@@ -172,12 +174,12 @@ def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iter
         if chunk:
             yield bytes(chunk)
         if failure is not None:
-            bad.report(CUT_OFF, f"{failure} (readable up to byte {num_bytes} of its content)")
+            bad.report(CUT_OFF, f"{failure} (its content is readable up to byte {num_bytes})")
 
     if bad.encoding is not None and of_lines(bad.encoding) and multiprocessing.parent_process() is None:
         with suppress(OSError, CorpusError):  # which reading the file reports
             if number := count_lines(path, bad.encoding, path.stat().st_mtime_ns)[1]:
-                say_once(f"{path}: {number:,} lines are UTF-8 and are read so, the others as {bad.encoding}")
+                say_once(f"{path}: {number:,} lines are read as UTF-8, the others as {bad.encoding}")
     return decoded(chunks(), path, bad, begin=begin)
 
 
@@ -187,7 +189,7 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
     wide = None if begin or bad.encoding else wide_encoding(first)
     encoding = codecs.lookup(wide or bad.encoding or "utf-8").name
     if wide is not None and not wide.endswith(("16", "32")):
-        say_once(f"{path}: has no byte-order mark, and looks like {wide} (overrule with corpus.encoding)")
+        say_once(f"{path}: has no byte-order mark, but looks like {wide} (override with corpus.encoding)")
     skipping = "surrogatepass" if encoding.startswith(("utf-16", "utf-32")) else "surrogateescape"
     errors = skipping if bad.skip else "strict"
     with_mark = "utf-8-sig" if encoding == "utf-8" and not begin else encoding
@@ -332,10 +334,10 @@ def likely_encoding(path: Path, bad: BadInput) -> str:
     sample = " ".join(word for word in words if not word.isascii())[:60] or " ".join(words)[:60]
     way = f"--encoding {name}{'' if bad.way_out is None else ' (corpus.encoding)'}"
     if not num_utf8:
-        return f"; it looks like {name} ({sample!r}): read it with {way}; there are {num_others:,} {BROKEN_LINES}"
+        return f"; {num_others:,} {BROKEN_LINES}; the file looks like {name} ({sample!r}): use {way}"
     return (
-        f"; {num_others:,} {BROKEN_LINES} look like {name} ({sample!r}), {num_utf8:,} lines with signs beyond ASCII "
-        f"are UTF-8: {way} reads both"
+        f"; {num_others:,} {BROKEN_LINES} look like {name} ({sample!r}), {num_utf8:,} lines with non-ASCII "
+        f"characters are UTF-8: use {way} to read both"
     )
 
 
@@ -379,7 +381,7 @@ def whole_lines(path: Path, bad: BadInput, stretch: Stretch | None = None) -> It
         parts.append(part.text)
         size += len(part.text)
         if size > LONGEST_ROW:
-            raise CorpusError(f"{path}: a row is longer than {LONGEST_ROW:,} characters; give such text as .txt")
+            raise CorpusError(f"{path}: a row is longer than {LONGEST_ROW:,} characters; store such text as .txt")
         if part.ends:
             yield "".join(parts)
             parts, size = [], 0
@@ -407,7 +409,7 @@ def read_fasta(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Ite
             inside, open_sequence = True, False
         elif letters := "".join(line.text.split()):
             if not inside:
-                bad.report("sequences without a description", f"{path}: a FASTA file begins with a line `>name`")
+                bad.report("sequences without a description", f"{path}: a FASTA file must begin with a line `>name`")
                 continue
             yield LinePart(letters, not open_sequence, False)
             open_sequence = True

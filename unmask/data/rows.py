@@ -300,7 +300,7 @@ class RowStream:
             raise DataError("the text was prepared without classes; prepare it again with --set corpus.label=COLUMN")
         self._overhead = len(tokenizer.special.around) if pairs is None else PAIR_OVERHEAD
         if length <= self._overhead:
-            raise DataError(f"rows of {length} positions have no room for text beside {self._overhead} special tokens")
+            raise DataError(f"rows of {length} positions leave no room for text beside {self._overhead} special tokens")
         self.store, self.tokenizer, self.length, self.seed = store, tokenizer, length, seed
         self.pairs, self.with_labels = pairs, with_labels
         self._order = EpochOrder(store, seed=seed)

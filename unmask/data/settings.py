@@ -13,14 +13,14 @@ DocumentUnit = Literal["line", "block", "file"]
 
 
 class Reading(Settings):
-    """How files are read, as far as their content does not say it, or says it wrongly."""
+    """How files are read where their content does not show it, or shows it wrongly."""
 
     encoding: str | None = None
-    """Encoding of text files, by a name that Python knows (`cp1252`, `shift_jis`). Unset: UTF-8, UTF-16 or UTF-32."""
+    """Encoding of text files, by its name in Python (`cp1252`, `shift_jis`). Unset: UTF-8, UTF-16 or UTF-32."""
     delimiter: str | None = None
-    """The character between the cells of CSV and TSV; `tab` is one. Unset: it is found."""
+    """Character between the cells of CSV and TSV; `tab` is allowed. Unset: detected."""
     header: Literal["auto"] | bool = "auto"
-    """Whether the first row of CSV and TSV holds the columns' names; `auto` finds it."""
+    """Whether the first row of CSV and TSV holds the columns' names; `auto` detects it."""
 
     @field_validator("encoding")
     @classmethod
@@ -28,7 +28,7 @@ class Reading(Settings):
         try:
             "".encode(value or "utf-8")
         except LookupError as error:
-            raise ValueError("no encoding of text; known are utf-8, utf-16, cp1252, shift_jis, gb18030, ...") from error
+            raise ValueError("not a text encoding; use utf-8, utf-16, cp1252, shift_jis, gb18030, ...") from error
         return value
 
     @field_validator("delimiter")
@@ -44,29 +44,29 @@ AS_FOUND = Reading()
 
 
 class CleaningSettings(Settings):
-    """What is changed or left out. Nothing by default; every document that is left out is counted."""
+    """What is changed or dropped: by default nothing. Every dropped document is counted."""
 
     html: Literal["keep", "drop"] = "keep"
-    """`drop` removes tags and addresses (`https://...`), and puts characters for entities (`&quot;`)."""
+    """`drop` removes tags and addresses (`https://...`), and replaces entities (`&quot;`) by characters."""
     unicode: Literal["NFC", "NFKC"] | None = None
-    """Normal form that characters are brought to. Unset: they stay as they are."""
+    """Unicode normal form. Unset: characters stay as they are."""
     white_space: Literal["keep", "collapse"] = "keep"
-    """`collapse` makes one space of each stretch within a line and removes it at the ends."""
+    """`collapse` reduces each run of white space in a line to one space and strips the ends."""
     duplicates: Literal["keep", "drop", "drop_near"] = "keep"
-    """`drop` leaves out documents whose text stood before, after the changes above; `drop_near` also near-duplicates of
-    an earlier one (see `unmask.data.groups.Clusters`). Longer documents than 262,144 characters stay."""
+    """`drop` removes documents that, after the changes above, repeat an earlier one; `drop_near` also removes
+    near-duplicates (see `unmask.data.groups.Clusters`). Documents longer than 262,144 characters stay."""
 
 
 class ColumnGroups(Settings):
-    """Documents with the same value in a column of tables are on one side."""
+    """Documents with the same value in a table's column stay on one side."""
 
     kind: Literal["column"] = "column"
     column: str | int
-    """The column, such as that of patients, authors or domains; a number, counted from 0, where there are no names."""
+    """The column, such as patients, authors or domains; its number, counted from 0, if columns have no names."""
 
 
 class NearDuplicateGroups(Settings):
-    """Documents that are near-duplicates are on one side."""
+    """Near-duplicate documents stay on one side."""
 
     kind: Literal["near_duplicates"] = "near_duplicates"
 
@@ -76,40 +76,40 @@ _COLUMN = "column:"
 
 
 class CorpusSettings(Reading):
-    """How files become documents, and how many of them are held out for validation."""
+    """How files become documents, and what is held out for validation."""
 
     documents: DocumentUnit | Literal["auto"] = "auto"
     """What a document is in a text file: a `line`, a `block` between empty lines, the whole `file`, or `auto`, which
-    looks at the beginning of the text (see `unmask.data.survey`). In tables it is a row. In CoNLL and CoNLL-U files a
-    sentence is a line, and a block what stands between two `newdoc` marks."""
+    decides by the beginning of the text (see `unmask.data.survey`). In tables it is a row. In CoNLL and CoNLL-U files
+    each sentence counts as a line, and the text between two `newdoc` marks as a block."""
     column: str | int | tuple[str | int, ...] | None = None
-    """Where the text of a table stands: a name, or a number counted from 0; a path to a field within (`content.text`);
-    or several, whose texts are joined (see `unmask.data.columns`). Unset: it is found."""
+    """Text column of a table: a name, or a number counted from 0; a path to a field inside it (`content.text`); or
+    several columns, whose texts are joined (see `unmask.data.columns`). Unset: detected."""
     label: str | int | None = None
-    """Where the class of each document stands in tables: a name, or a number as for `column`. A row without a value
-    there has no class. Unset: none is read."""
+    """Column with the class of each document in tables: a name or a number, as for `column`. A row without a value has
+    no class. Unset: no classes are read."""
     bad_input: Literal["error", "skip"] = "error"
-    """Whether bytes that are not UTF-8, NULs, rows without text and cut-off files are an `error`, or counted and left
-    out (`skip`)."""
+    """Whether bytes that are not UTF-8, NULs, rows without text and truncated files are an `error`, or are counted and
+    skipped (`skip`)."""
     holdout: float = Field(default=0.05, gt=0.0, le=0.5)
-    """Expected share of the text that is held out."""
+    """Expected share of the text to hold out."""
     holdout_from: Literal["hash", "end"] = "hash"
-    """What is held out: texts by their `hash`, which stay held out when the corpus grows and never stand on both sides;
+    """What is held out: texts by their `hash`, which stay held out when the corpus grows and never land on both sides;
     or the `end` of the text, as in experiments with a fixed corpus."""
     holdout_groups: HoldoutGroups | None = None
-    """What stays on one side when text is held out by its hash. Also as a string: `near_duplicates`, or the column's
-    name, with `column:` before it where the column is called near_duplicates. Unset: equal documents alone."""
+    """What stays on one side when text is held out by its hash. Also as a string: `near_duplicates`, or a column's name
+    (`column:near_duplicates` for a column of that name). Unset: only equal documents."""
     leaks: Literal["keep", "drop"] = "keep"
-    """Whether training texts that nearly stand in the held-out text stay (`keep`) or are left out (`drop`)."""
+    """Whether to `keep` or `drop` training texts that nearly repeat held-out text."""
     validation: tuple[str, ...] = ()
-    """Files that are held out instead of a share of the text."""
+    """Files to hold out instead of a share of the text."""
     max_unknown: float = Field(default=0.2, ge=0.0, le=1.0)
-    """Largest share of the letters that may be unknown to the tokenizer; above 1 % is a warning."""
+    """Largest share of letters that the tokenizer may not know; above 1 % there is a warning."""
     splits: Literal["auto", "ignore"] = "auto"
-    """Whether the names of files and parts in a folder say what is trained on, held out and not read, where most have
-    one (`auto`, see `unmask.data.sources.find_split`), or all is trained on (`ignore`)."""
+    """Whether file names such as `train` and `test` in a folder decide what is trained on, held out and not read, if
+    most files have one (`auto`, see `unmask.data.sources.find_split`), or all files are trained on (`ignore`)."""
     cleaning: CleaningSettings = CleaningSettings()
-    """What is changed in the text or left out of it."""
+    """What is changed in the text or dropped from it."""
 
     @field_validator("column")
     @classmethod
@@ -118,7 +118,7 @@ class CorpusSettings(Reading):
         if not isinstance(value, tuple):
             return value
         if not value or len(set(map(str, value))) < len(value):
-            raise ValueError('name each of the columns once, such as ["title", "body"]')
+            raise ValueError('name each column once, such as ["title", "body"]')
         return value[0] if len(value) == 1 else value
 
     @field_validator("holdout_groups", mode="before")
@@ -129,7 +129,7 @@ class CorpusSettings(Reading):
         if isinstance(value, str | int) and not isinstance(value, bool):
             column = value.removeprefix(_COLUMN) if isinstance(value, str) else value
             if column == "":
-                raise ValueError("give near_duplicates, or the name of a column")
+                raise ValueError("give near_duplicates or the name of a column")
             return {"kind": "column", "column": column}
         return value
 
@@ -137,27 +137,28 @@ class CorpusSettings(Reading):
     def _check(self) -> Self:
         if self.holdout_groups is not None and (self.validation or self.holdout_from == "end"):
             other = "validation" if self.validation else "holdout_from"
-            raise ValueError(f"holdout_groups and {other} both say what is held out; leave one of them out")
+            raise ValueError(f"holdout_groups and {other} both choose what to hold out; remove one")
         if self.cleaning.duplicates == "drop_near" and isinstance(self.holdout_groups, NearDuplicateGroups):
-            raise ValueError("drop_near leaves out what holdout_groups = near_duplicates keeps together; choose one")
+            raise ValueError("drop_near removes what holdout_groups = near_duplicates keeps together; choose one")
         return self
 
 
 class AnnotationSettings(Settings):
-    """What is said of the text beside its words, and by whom."""
+    """Which annotations the text has, and where they come from."""
 
     columns: tuple[Column, ...] = ()
-    """What of the text is annotated."""
+    """What is annotated."""
     source: Literal["auto", "data", "pipeline"] = "auto"
-    """Whether annotations are those of the `data` (fields of JSONL, Parquet or Arrow rows, CoNLL, CoNLL-U) or are made
-    by a `pipeline`; `auto` takes those of the data for every column that it has."""
+    """Whether annotations come from the `data` (fields of JSONL, Parquet or Arrow rows, CoNLL, CoNLL-U) or from a
+    `pipeline`; `auto` uses the data's own for every column that it has."""
     pipeline: str = "en_core_web_sm"
     """The spaCy pipeline that annotates: the name of its package, or a folder."""
     gazetteer: str | None = None
-    """A file with a phrase a line, perhaps with a tab and a label; `entities` are where these phrases stand."""
+    """A file with one phrase per line, optionally with a tab and a label; `entities` are the places of these
+    phrases."""
     fields: dict[str, str] = Field(default_factory=dict)
-    """Where annotations of the data stand under another name: column to field (for CoNLL the number of the column,
-    counted from 0; for CoNLL-U `xpos` in place of `upos`)."""
+    """Other names of the data's annotations: column to field (for CoNLL the column's number, counted from 0; for
+    CoNLL-U `xpos` instead of `upos`)."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -166,7 +167,7 @@ class AnnotationSettings(Settings):
         if self.gazetteer is not None and "entities" not in self.columns:
             raise ValueError('a gazetteer finds entities: add them with annotation.columns=["entities"]')
         if unknown := [name for name in self.fields if name not in self.columns]:
-            raise ValueError(f"fields names {', '.join(unknown)}, which annotation.columns does not ask for")
+            raise ValueError(f"fields names {', '.join(unknown)}, which annotation.columns does not include")
         if self.fields and self.source == "pipeline":
-            raise ValueError('fields are of annotations in the data; leave them out, or take source = "data"')
+            raise ValueError('fields are only for annotations in the data; remove them, or set source = "data"')
         return self

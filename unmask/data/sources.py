@@ -165,13 +165,13 @@ def find_split(names: Sequence[str | Path], *, by_name: bool = True, announce: b
             elif glob.has_magic(str(name)) and not path.exists():
                 matches = sorted(match for match in map(Path, glob.glob(str(name), recursive=True)) if match.is_file())
                 if not matches:
-                    raise CorpusError(f"{name}: no file fits this pattern")
+                    raise CorpusError(f"{name}: no file matches this pattern")
                 split.train.extend(map(_source, matches))
             else:
                 raise CorpusError(f"{path}: {absence(path)}")
         except OSError as error:
             reason = error.strerror or error
-            raise CorpusError(f"{name}: cannot be looked at ({reason}); mind its name and rights") from error
+            raise CorpusError(f"{name}: cannot be accessed ({reason}); check its name and permissions") from error
     return split
 
 
@@ -184,7 +184,7 @@ def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
             return SourceSplit([source for part in names for source in _saved_files(folder / part)], [])
         if "train" not in names:
             parts = listed(names)
-            raise CorpusError(f"{folder}: this dataset has no part called train; name one of its folders: {parts}")
+            raise CorpusError(f"{folder}: this dataset has no train split; name one of its folders: {parts}")
         train, held = ["train"], [name for name in _VALIDATION if name in names][:1]
         files = ([each for part in parts for each in _saved_files(folder / part)] for parts in (train, held))
     else:
@@ -199,8 +199,9 @@ def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
             has_parts = False
             if announce:
                 log.warning(
-                    "%s: the names of some files say that they are parts of a dataset (%s), but most of the text is in "
-                    "others: all are trained on; name the files to read, and those to hold out in corpus.validation",
+                    "%s: some files are named like splits of a dataset (%s), but most of the text is in "
+                    "others, so all are trained on; name the files to read, and in corpus.validation those "
+                    "to hold out",
                     folder,
                     listed([name for name in names if name not in others], 3),
                 )
@@ -236,7 +237,7 @@ def _readable_files(folder: Path, announce: bool) -> list[Path]:
     if announce and (others := set(inside) - set(files)):
         by_name = {path for path in others if path == card or not path.suffix or bare_suffix(path) == ".json"}
         kinds = listed(sorted({path.name if path in by_name else path.suffix for path in others}))
-        what = "files of other kinds, JSON without rows, cards and hidden ones are passed over"
+        what = "files of other kinds, JSON without rows, cards and hidden files are skipped"
         log.warning("%s: %s: %d (%s)", folder, what, len(others), kinds)
     if not files:
         raise CorpusError(f"{folder}: no file in this folder can be read; {_SUPPORTED}; of .json files those with rows")
@@ -264,9 +265,13 @@ def _saved_files(folder: Path) -> list[Source]:
         content = parse_json(folder / "state.json")
         files = [folder / file["filename"] for file in content["_data_files"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise CorpusError(f"{folder / 'state.json'}: not as datasets writes it ({error!r}); save it again") from error
+        raise CorpusError(
+            f"{folder / 'state.json'}: not as the datasets library writes it ({error!r}); save it again"
+        ) from error
     if missing := [file for file in files if not file.is_file()]:
-        raise CorpusError(f"{missing[0]}: no such file, but {folder / 'state.json'} names it; save the dataset again")
+        raise CorpusError(
+            f"{missing[0]}: no such file, although {folder / 'state.json'} names it; save the dataset again"
+        )
     return [Source(file, "arrow") for file in files]
 
 
@@ -276,11 +281,11 @@ def _source(path: Path) -> Source:
         with open_bytes(path) as file:
             begin = next(pieces_of(file), b"")
         if not begin or suffix in PRINTED or (b"\0" in begin and not wide_encoding(begin)):
-            raise CorpusError(f"{path}: cannot read this kind of file; {_SUPPORTED}")
-        say_once(f"{path}: is read as plain text")
+            raise CorpusError(f"{path}: this kind of file cannot be read; {_SUPPORTED}")
+        say_once(f"{path}: read as plain text")
         return Source(path, "text")
     if suffix == ".parquet" and path.suffix != ".parquet":
-        raise CorpusError(f"{path}: unpack it first; a Parquet file is compressed within")
+        raise CorpusError(f"{path}: decompress it first; Parquet is compressed internally")
     if suffix == ".smi":
         with open_bytes(path) as file:
             lines = [line.split() for line in next(pieces_of(file), b"").decode(errors="replace").split("\n")[:100]]
@@ -288,7 +293,10 @@ def _source(path: Path) -> Source:
             lines = lines[1:]
         fields = [line for line in lines if line]
         if any(len(line) > 1 for line in fields) and all(_SMILES.fullmatch(line[0]) for line in fields[:-1] or fields):
-            say_once(f"{path}: a text is a line up to the first blank, its id what follows (.txt: lines are whole)")
+            say_once(
+                f"{path}: each text is a line up to its first blank, and the rest is its id (rename to .txt for "
+                "whole lines)"
+            )
             return Source(path, "smiles")
     form = form_of(path, kind)
     return Source(path, kind if form is None else form.kind)
@@ -395,7 +403,7 @@ def keep_stream(name: str | Path, file: Path, *, reuse: bool) -> Path:
         with suppress(OSError):
             partial.unlink()
     if not reuse:
-        raise CorpusError("standard input is empty" if is_stdin else f"{name}: nothing came out of this pipe")
+        raise CorpusError("standard input is empty" if is_stdin else f"{name}: this pipe is empty")
     return file
 
 
@@ -409,7 +417,7 @@ def readable(path: str | Path | Iterable[Any]) -> Iterator[Path]:
         return
     first = path[0] if isinstance(path, list | tuple) and path else None
     if isinstance(first, str) and len(first) <= _LONG_NAME and os.path.isfile(first):
-        raise CorpusError(f"{first!r} in the list is a file; give its path alone, or a list of texts")
+        raise CorpusError(f"{first!r} in the list is a file; give its path by itself, or a list of texts")
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         kept = Path(scratch) / (name or GIVEN)
         file = InMemory(path).keep(kept) if name is None else keep_stream(cast(Any, path), kept, reuse=False)
@@ -468,7 +476,7 @@ def paths_or_texts(texts: Texts | None) -> list[Named] | None:
         return None
     if isinstance(texts, str | os.PathLike):
         if isinstance(texts, str) and (len(texts) > _LONG_NAME or "\n" in texts):
-            raise CorpusError(f"{texts[:30]!r}...: that is a text, where a path is taken; give texts as a list")
+            raise CorpusError(f"{texts[:30]!r}...: this is a text, but a path is expected; give texts as a list")
         return local_copies(texts if isinstance(texts, str) else Path(texts))
     if not isinstance(texts, list | tuple) or not all(isinstance(each, str | os.PathLike | InMemory) for each in texts):
         return [InMemory(texts)]
@@ -486,8 +494,7 @@ def paths_or_texts(texts: Texts | None) -> list[Named] | None:
         are_paths |= is_there or is_pattern or (not is_spaced and kind_of(Path(each)) is not None)
     if not are_paths and not any(has_space):
         raise CorpusError(
-            f"{look[0]!r}: no such file; and if these are texts, there is no white space in them: give them by an "
-            "iterator then, as in iter(texts)"
+            f"{look[0]!r}: no such file; if these are texts without white space, pass an iterator: iter(texts)"
         )
     return local_copies(*texts) if are_paths else [InMemory(texts)]
 
@@ -511,7 +518,7 @@ def _write(content: Any, folder: Path, notify: Notify) -> None:  # noqa: PLR0912
         with writing(folder):
             content.save_to_disk(folder)
     elif isinstance(content, Mapping):
-        parts = "a dict is of parts by their names, as {'train': texts, 'validation': texts}, but"
+        parts = "a dict maps the names of splits to texts, as in {'train': texts, 'validation': texts}, but"
         if not any(_PART_OF_WORD.get(str(name).lower()) == "train" for name in content):
             names = ", ".join(map(repr, content)) or "none"
             advice = "give columns as a table, such as pandas.DataFrame(...)"
@@ -525,7 +532,7 @@ def _write(content: Any, folder: Path, notify: Notify) -> None:  # noqa: PLR0912
     elif hasattr(content, "__arrow_c_stream__") and hasattr(content, "columns"):
         num_rows, columns = 0, list(map(str, getattr(content, "column_names", content.columns)))
         if twice := [name for name in columns if columns.count(name) > 1]:
-            raise CorpusError(f"the table has several columns {twice[0]!r}; rename all but one")
+            raise CorpusError(f"several columns of the table are called {twice[0]!r}; rename all but one")
         with (
             writing(file := folder / "rows.parquet"),
             pa.RecordBatchReader.from_stream(content) as batches,
@@ -552,7 +559,7 @@ def _write(content: Any, folder: Path, notify: Notify) -> None:  # noqa: PLR0912
             num_rows += len(batch)
             notify(Progress("reading", num_rows, None, "texts"))
     if num_rows == 0:
-        raise CorpusError("there is no text in it, or no rows; an iterator gives its texts once")
+        raise CorpusError("it holds no text or no rows; an iterator can be read only once")
 
 
 def _json_line(row: Any, number: int, classes: Mapping[str, Sequence[str]]) -> bytes:

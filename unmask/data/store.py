@@ -146,7 +146,7 @@ class MappedShard:
             self.addresses = {}
             for name, column in arrays.items():
                 if any(each.null_count for each in column):
-                    raise ValueError("numbers are missing in it")
+                    raise ValueError("it has missing numbers")
                 starts = [each.buffers()[1].address + each.offset * (each.type.bit_width // 8) for each in column]
                 self.addresses[name] = np.array(starts, dtype=np.int64)
         except (OSError, pa.ArrowInvalid, KeyError, AttributeError, ValueError) as error:
@@ -203,7 +203,7 @@ class TokenStore:
             pieces, tokens = ([getattr(entry, name) for entry in entries] for name in ("pieces", "tokens"))
         self.counts = ShardCounts(np.array(pieces, dtype=np.int64), np.array(tokens, dtype=np.int64))
         if not self.counts.pieces.sum():
-            raise DataError("the split holds no rows")
+            raise DataError("the split has no rows")
         self._before = np.cumsum(self.counts.pieces) - self.counts.pieces
         first = self._shard(int(np.flatnonzero(self.counts.pieces)[0]))
         self.annotations, self.is_labelled, self._types = first.annotations, first.is_labelled, first.types

@@ -223,7 +223,7 @@ class CorpusPlan:
             "part": f"parts of about {self.piece_chars:,} characters, since documents are few, {self.threshold:.1%}",
             "group": f"groups of documents, {self.threshold:.1%}",
             "end": f"the end of the text, {self.threshold:.1%}",
-            "file": "files of their own",
+            "file": "separate files",
             "nothing": "nothing",
         }
         return f"a document is {self.reason}; held out: {held[self.holdout_unit]}"
@@ -270,11 +270,11 @@ def plan_corpus(
         part_chars = SMALL_PART_CHARS
         hashes = [fraction(piece.text) for piece in pieces(part_chars)]
     if not hashes:
-        raise CorpusError(f"{names_of(sources)}: there is no text in it")
+        raise CorpusError(f"{names_of(sources)}: contains no text")
     if len(set(hashes)) < 2:
         raise CorpusError(
-            f"{names_of(sources)}: too little text to hold a part out for validation; give more (two different "
-            f"documents, or {2 * SMALL_PART_CHARS:,} characters, at the least), or files of its own with "
+            f"{names_of(sources)}: too little text to hold out a part for validation; give more (at least two "
+            f"different documents or {2 * SMALL_PART_CHARS:,} characters), or a separate file with "
             'corpus.validation=["FILE"]'
         )
     return CorpusPlan(unit, reason, "part", threshold(hashes), part_chars)

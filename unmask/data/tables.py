@@ -95,7 +95,7 @@ def with_columns(
         named = f"corpus.label = {label!r}" if group is None else f"corpus.holdout_groups = {group!r}"
         raise CorpusError(
             f"{named} names a column of tables (JSON, CSV, TSV, Parquet), but {no_tables[0].path} is "
-            f"{no_tables[0].kind}; give tables, or leave it out"
+            f"{no_tables[0].kind}; give tables, or remove the setting"
         )
     named_others = [name for name in (id, title, label, group) if isinstance(name, str)]
     ready: list[Source] = []
@@ -183,9 +183,9 @@ def described(source: Source, bad: BadInput, *, named: bool, section: str | None
     if (is_set or (layout.has_header and layout.delimiter == USUAL_DELIMITER[source.kind])) and usual:
         return None
     text = f", text in {in_words(source.column)}" if source.column else ""
-    header = "a header" if layout.has_header else "no header (columns are numbers from 0)"
+    header = "a header" if layout.has_header else "no header (columns are numbered from 0)"
     settings = ("header", "delimiter", *(["column"] if source.column else []))
-    ways = f" (overrule with {', '.join(f'{section}.{name}' for name in settings)})" if section else ""
+    ways = f" (override with {', '.join(f'{section}.{name}' for name in settings)})" if section else ""
     return f"{header}, delimiter {layout.delimiter!r}{text}{ways}"
 
 
@@ -264,7 +264,7 @@ def _columnar(source: Source, bad: BadInput, used: Collection[str] | None) -> It
         for number, batch in _batches(source, used):
             names = batch.schema.names
             if used is not None and (twice := [name for name, count in Counter(names).items() if count > 1]):
-                raise CorpusError(f"{path}: there are several columns {twice[0]!r}; rename all but one")
+                raise CorpusError(f"{path}: several columns are called {twice[0]!r}; rename all but one")
             unread: dict[int, str] = {}  # by place in the batch, values that Python does not have
             columns = []
             for name, column in zip(names, batch.columns, strict=True):
@@ -281,7 +281,7 @@ def _columnar(source: Source, bad: BadInput, used: Collection[str] | None) -> It
             for place, row in enumerate(zip(*columns, strict=True), number):
                 if used is not None and place - number in unread:
                     what = f"row {place} has a value that cannot be read in {unread[place - number]}"
-                    bad.report(UNREADABLE, f"{path}: {what}; mend it, or take the row out")
+                    bad.report(UNREADABLE, f"{path}: {what}; fix or remove the row")
                 else:
                     yield place, dict(zip(names, row, strict=True))
     except DAMAGED as error:
@@ -349,7 +349,7 @@ def _texts(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> I
     names = [*columns_of(column), *column_of.values(), *(fields or {}).values()]
     # Rows of a stretch of lines are counted from where it begins.
     begin = source.stretch.begin if source.is_json and source.stretch is not None else 0
-    behind = f" behind byte {begin:,}" if begin else ""
+    behind = f" after byte {begin:,}" if begin else ""
     for number, row in _rows(source, bad, names):
         value = row.get(column) if isinstance(column, str) else None
         # nearly always a text, and worth being quick at
@@ -371,7 +371,7 @@ def _texts(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> I
                     raise ValueError(f"has {error} in column {name!r}") from error
             if fields is not None and text:
                 if not isinstance(column, str) or not isinstance(value_at(row, column), str):
-                    raise ValueError(f"has annotations, but a text in parts, in {in_words(column)}; give it as one")
+                    raise ValueError(f"has annotations, but its text is split over {in_words(column)}; give it as one")
                 spans = read_fields(row, text, fields)
         except ValueError as error:
             bad.report(f"rows whose {what} cannot be read", f"{source.path}: row {number}{behind} {error}")
@@ -394,7 +394,7 @@ def _text_of(path: Path, where: str, row: Row, column: TextColumn, bad: BadInput
             bad.report(WITHOUT, f"{path}: column {name!r} of {where} is {error}")
             return None
         if text is not None and (broken := broken_character(text)):
-            what = f"{path}: {where} has {broken} in column {name!r}, which is no character; take it out"
+            what = f"{path}: {where} has {broken} in column {name!r}, which is not a character; remove it"
             bad.report(BROKEN_LINES, what)
             return None
         texts.append(text)

@@ -118,11 +118,11 @@ def form_of(path: Path, kind: str) -> WordForm | None:
         bare = bare and all(cell.count(" ") < 2 for cells in columns for cell in cells)  # else there are texts
         if kind == "conll" or (kind == "text" and len(rows) > 1 and tagged and tag == width - 1):
             word = word if numbers[:1] == [0] else 0
-            return WordForm(f"a word a line, its tag in the last of {width} columns", word=word, width=width)
+            return WordForm(f"one word per line, its tag in the last of {width} columns", word=word, width=width)
         if is_table and rest and bare and (tagged or (ends and (has_names or (kind == "tsv" and gaps)))):
             names = tuple(name.strip() for name in full[0]) if has_names else ()
             called = names or range(width)
-            title = f"a word a row, in column {called[word]}, its tag in {called[tag]}"
+            title = f"one word per row, in column {called[word]}, its tag in {called[tag]}"
             sentence = starts[0] if starts else None
             return WordForm(title, "conll", word, tag, width, sentence, names, delimiter, stops=not ends)
         form = form and form._replace(width=width)
@@ -152,7 +152,7 @@ class TaggedLine(NamedTuple):
         """A cell; -1 is the last one, of tags. A ValueError, which begins with the line, where there is none."""
         if column >= len(self.cells) or (column < 0 and len(self.cells) < 2):
             which = f"column {column + 1} (number {column} from 0)" if column >= 0 else "column of tags"
-            raise ValueError(f"{self.number}: there is no {which}, only {len(self.cells)} columns")
+            raise ValueError(f"{self.number}: there is no {which}; there are only {len(self.cells)} columns")
         return self.cells[column].strip(_BLANKS)
 
 
@@ -186,7 +186,7 @@ def read_sentences(path: Path, form: WordForm, bad: BadInput) -> Iterator[list[T
         num_chars += len(text)
         if len(lines) > MOST_WORDS or num_chars > _MOST_CHARS:
             what = f"the sentence that begins in line {lines[0].number} has more than {MOST_WORDS:,} words"
-            raise CorpusError(f"{path}: {what} or {_MOST_CHARS:,} characters; put an empty line behind each sentence")
+            raise CorpusError(f"{path}: {what} or {_MOST_CHARS:,} characters; put an empty line after each sentence")
         if form.stops and cells[form.word] in _STOPS:
             yield lines
             lines, num_chars = [], 0
@@ -203,7 +203,7 @@ def _lines_of(path: Path, form: WordForm, bad: BadInput) -> Iterator[tuple[int, 
         return
     for number, part in enumerate(read_lines(path, bad), 1):
         if not (part.starts and part.ends):
-            raise CorpusError(f"{path}: a line is longer than a million characters; this is no CoNLL file")
+            raise CorpusError(f"{path}: a line is longer than a million characters; this is not a CoNLL file")
         if number > 1 or not form.names:
             yield number, part.text, cells_of(part.text) if part.text.strip(_BLANKS) else []
 
@@ -219,7 +219,7 @@ def word_number(line: TaggedLine) -> int | None:
     first, sign, last = line.cells[0].replace(".", "-", 1).partition("-")
     numbers = [whole_number(part) for part in ((first, last) if sign else (first,))]
     if None in numbers:
-        raise ValueError(f"{line.number}: {shown(line.cells[0])} is not the number of a word")
+        raise ValueError(f"{line.number}: {shown(line.cells[0])} is not a word number")
     return None if sign else numbers[0]
 
 
@@ -253,7 +253,7 @@ def conllu_sentence(lines: list[TaggedLine], _: WordForm, columns: Mapping[str, 
     shared_to, room = 0, (0, 0)  # the last word of the current multiword token, and what is left of its letters
     for line in lines:
         if len(line.cells) != 10:
-            raise ValueError(f"{line.number}: {len(line.cells)} columns where CoNLL-U has 10, with tabs between them")
+            raise ValueError(f"{line.number}: {len(line.cells)} columns, but CoNLL-U has 10, separated by tabs")
         label, form = line.cells[:2]
         space = "" if "SpaceAfter=No" in line.cells[_MISC].split("|") else " "
         number = word_number(line)
@@ -281,11 +281,11 @@ def conllu_sentence(lines: list[TaggedLine], _: WordForm, columns: Mapping[str, 
         index = {line.cells[0]: place for place, line in enumerate(words)}
         index["0"] = -1  # the root
         if lost := next((line for line in words if line.cells[_HEAD] not in index), None):
-            raise ValueError(f"{lost.number}: the head {shown(lost.cells[_HEAD])} is no word of the sentence")
+            raise ValueError(f"{lost.number}: the head {shown(lost.cells[_HEAD])} is not a word of the sentence")
         heads = [index[line.cells[_HEAD]] for line in words]
         heads = [place if head < 0 else head for place, head in enumerate(heads)]
         if words and closed_loop(heads):
-            raise ValueError(f"{words[0].number}: the heads of this sentence run in a circle")
+            raise ValueError(f"{words[0].number}: the heads of this sentence form a cycle")
         roles = (line.cells[_ROLE] for line in words)
         spans[name] = tuple(
             Span(*p, role, head - n) for n, (p, role, head) in enumerate(zip(places, roles, heads, strict=True))
@@ -299,7 +299,7 @@ def doc_rows(path: Path) -> Iterator[tuple[int, Row]]:
         import spacy
         from spacy.tokens import DocBin
     except ImportError as error:
-        raise CorpusError(f"{path}: a .spacy file is read by spaCy: pip install spacy") from error
+        raise CorpusError(f"{path}: reading a .spacy file needs spaCy: pip install spacy") from error
     try:
         for number, doc in enumerate(DocBin().from_disk(path).get_docs(spacy.blank("xx").vocab), 1):
             words = [

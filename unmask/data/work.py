@@ -78,7 +78,7 @@ VERSION = 7  # raised whenever the same text, settings and tokenizer come to oth
 DECISIONS, SAMPLE = "decisions.npz", "sample-{}.arrow"
 MOST_CLASSES = 10_000
 COUNT_BYTES = 1 << 18  # of text, after which the survey counts
-LEAKS = "training documents that nearly stand in the held-out text"
+LEAKS = "training documents that nearly repeat held-out text"
 _SAMPLE_BATCH_CHARS = 1 << 22
 _SAMPLE_SCHEMA = pa.schema({"text": pa.large_string()})
 _ODD, _RANGE = 0x9E3779B97F4A7C15, 1 << 64
@@ -192,7 +192,7 @@ def do_task(work: Work, kind: Kind, task: ReadTask, count: Count, each: EachChun
         arrays = _make_shards(work, task, count, each)
     if work.key(kind, task) != key:
         names = ", ".join(str(source.path) for source in task.sources[:3])
-        raise CorpusError(f"{names}: has changed while it was read; run the same command again")
+        raise CorpusError(f"{names}: changed while it was read; run the same command again")
     save_arrays(work.file(f"{kind}-{{}}.npz", task), arrays, key)
 
 
@@ -212,8 +212,9 @@ def _survey(work: Work, task: ReadTask, count: Count) -> dict[str, Any]:
                 labels.add(piece.label)
                 if len(labels) > MOST_CLASSES:
                     raise CorpusError(
-                        f"corpus.label = {str(work.corpus.settings.label)!r} has more than {MOST_CLASSES:,} different "
-                        f"values, such as {piece.label!r}: these are no classes; name another column"
+                        f"corpus.label = {str(work.corpus.settings.label)!r} has more than {MOST_CLASSES:,} "
+                        f"different values, such as {piece.label!r}: these are not classes; name another "
+                        "column"
                     )
             if sample is not None and (not is_held or sample.held_too):
                 takes = sample.takes(piece.text) if piece.offset == 0 else takes
@@ -286,7 +287,7 @@ def read_counts(arrays: Mapping[str, Any], vocab_size: int = 0) -> tuple[TextCou
 
 
 def changed(path: Path) -> DataError:
-    return DataError(f"{path}: was changed meanwhile, or the text was; run the same command again")
+    return DataError(f"{path}: it or the text has changed in the meantime; run the same command again")
 
 
 def key_of(content: Any) -> str:
@@ -437,8 +438,8 @@ def _death_of_workers() -> Iterator[None]:
         yield
     except BrokenProcessPool as error:
         raise DataError(
-            "a worker process ended, perhaps for want of memory; `unmask prepare` goes on from what is done: run it "
-            "again, with fewer workers if memory is short (1 works without further processes)",
+            "a worker process died, perhaps for lack of memory; run `unmask prepare` again to resume, with "
+            "fewer workers if memory is short (1 starts no further process)",
             options=["workers"],
         ) from error
 
@@ -511,13 +512,13 @@ class OnRay:
         try:
             host, _, port = address.removeprefix("ray://").rpartition(":")
             if not host or not port.isdecimal():
-                raise ValueError("that is no host:port")
+                raise ValueError("expected host:port")
             socket.create_connection((host, int(port)), timeout=_REACHED_SECONDS).close()  # Ray tries for minutes
             ray.init(address=address, **options)
         except (OSError, ValueError, RuntimeError) as error:
             reason = str(error).splitlines()[0] if str(error) else type(error).__name__
             raise SettingsError(
-                f"{address}: there is no Ray cluster ({reason}); start it with ray start, and name host:port",
+                f"{address}: there is no Ray cluster ({reason}); start one with `ray start`, and give its host:port",
                 options=["ray"],
             ) from error
 
@@ -532,7 +533,9 @@ class OnRay:
             os.environ.update(ONE_THREAD)
             for path in (work.root, task.sources[0].path):
                 if not path.exists():
-                    raise DataError(f"{path}: a node does not see it; data and text must be on a disk that all share")
+                    raise DataError(
+                        f"{path}: a node cannot read it; data and text must be on a disk that all nodes share"
+                    )
             _do(work, kind, task)
 
         shared = ray.put(work)
@@ -549,7 +552,7 @@ class OnRay:
                         raise RuntimeError(f"on a node of the cluster:\n{error}") from error
                     except ray.exceptions.RayError as error:
                         name = type(error).__name__
-                        raise DataError(f"Ray could not do a task ({name}); run the same command again") from error
+                        raise DataError(f"a Ray task failed ({name}); run the same command again") from error
                     count(task.num_bytes)
         finally:  # nothing is written into the folder afterwards
             for reference in waiting:

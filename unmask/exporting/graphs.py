@@ -202,9 +202,9 @@ def open_checked_model(folder: str | Path) -> CheckedModel:
         return subject
     if isinstance(kind, str) and kind not in LAYOUTS and subject.purpose != "task":
         raise ModelError(
-            f"{subject.folder}: the layout {shown(kind)} is none of ours ({', '.join(LAYOUTS)}), so there is no "
-            "network to compare it with, nor to export; transformers runs it here (fill, embed, evaluate, score, "
-            "finetune), and optimum exports it"
+            f"{subject.folder}: the layout {shown(kind)} is not one of ours ({', '.join(LAYOUTS)}), so it "
+            "cannot be exported or verified; other commands run it through transformers (fill, embed, "
+            "evaluate, score, finetune), and optimum exports it"
         )
     return subject
 
@@ -271,7 +271,7 @@ class Graph(nn.Module):
         if kind is SPLADE:
             check_splade(subject.folder)
             if not subject.has_head:
-                raise ModelError(f"{subject.folder}: holds no masked-language-model head to make sparse vectors of")
+                raise ModelError(f"{subject.folder}: has no masked-language-model head, which sparse vectors need")
         self.model = subject.network
         self.settings = subject.model.embed_settings() if kind is EMBED else None
         self.task_head = subject.task.task_head if kind.short == "task" else None

@@ -98,8 +98,8 @@ class Export(Readable):
         for name, graph in self.graphs.items():
             if graph.smallest_cosine is not None:
                 cosine = at_least(graph.smallest_cosine)
-                yield f"{name}: cosines of its vectors with those in float32 are {cosine} and more"
-        yield f"in {self.folder}, each with a README that says what loads it; check them again with"
+                yield f"{name}: its vectors have a cosine of at least {cosine} with those in float32"
+        yield f"in {self.folder}, each with a README on how to load it; check them again with"
         yield f"unmask verify {typed(self.model)} --onnx {typed(self.folder)}"
 
 
@@ -113,10 +113,9 @@ def export(
     int8: bool = False,
     overwrite: bool = False,
 ) -> Export:
-    """Writes ONNX graphs that embed texts, fill masks or do a fine-tuned model's task, and compares them with the
-    model.
+    """Exports a model to ONNX (embedding, mask filling or its fine-tuned task), and compares the graphs with it.
 
-    It lies where optimum, sentence-transformers and transformers.js look for it:
+    Graphs lie where optimum, sentence-transformers and transformers.js look for them:
 
         a masked language model   feature-extraction: hidden states, and a vector of each text as `Model.embed` makes it
                                   by default; fill-mask: logits over the vocabulary
@@ -124,21 +123,21 @@ def export(
         a bare encoder            feature-extraction
         a fine-tuned model        text-classification, token-classification or question-answering
 
-    One graph lies in `out` itself (`out/onnx/model.onnx`), several each in a folder that is called as the task.
+    A single graph lies in `out` itself (`out/onnx/model.onnx`); several lie in folders named after their tasks.
 
     Args:
         model: Folder of a model, such as RUN/model, or its name on the hub.
         out: Folder of the graphs: new, empty, or that of an export.
-        format: onnx is the only one.
-        task: The only one that is written, such as feature-extraction or fill-mask. By default all that the model has.
-        int8: Also write graphs with 8-bit weights, for CPUs: a quarter of the size, near, not equal.
-        overwrite: Replace an export that is there.
+        format: Only onnx is supported.
+        task: Write only this task, such as feature-extraction or fill-mask. By default all that the model has.
+        int8: Also write graphs with 8-bit weights, for CPUs: a quarter of the size, with close but not equal results.
+        overwrite: Replace an existing export.
 
     Raises:
         SettingsError: The format is unknown, the model has no such task, or a package is missing.
-        ModelError: There is no model, its folder asks for a pooling that is not offered, or a written graph differs
-            from it by more than 1e-3.
-        RunError: The folder holds something.
+        ModelError: There is no model, its folder names an unsupported pooling, or a graph differs from it by more than
+            1e-3.
+        RunError: The folder is not empty.
     """
     if format != "onnx":
         raise SettingsError(unknown("format", format, ["onnx"]), options=["format"])
@@ -153,7 +152,7 @@ def export(
             raise SettingsError(f"unknown task {task!r} for {subject.folder}; it has {', '.join(known)}")
         kinds = (known[task],)
     elif kinds == (EMBED,):
-        log.warning("%s holds no masked-language-model head: only %s is written", subject.folder, EMBED.task)
+        log.warning("%s has no masked-language-model head: only %s is written", subject.folder, EMBED.task)
     ours = (*_OTHERS, ONNX, *dict.fromkeys(kind.task for kind in KINDS), *POOLING_FOLDERS, SPARSE_FOLDER)
     place = ClaimedFolder(root=out, marker=None, what="an export", ours=ours, is_shared=False, options=("overwrite",))
     log.info("exporting %s, %s parameters", subject.folder, f"{subject.network.num_parameters:,}")
@@ -179,7 +178,7 @@ def _write(subject: CheckedModel, folder: Path, kinds: Sequence[GraphKind], *, i
         checks = {file: onnx_equals_ours(subject, file, kind)}
         if not checks[file].passed:
             name, difference = file.relative_to(folder), checks[file].largest_difference
-            raise ModelError(f"{name} differs from the model by {difference}; nothing was written")
+            raise ModelError(f"{name} differs from the model by {difference}, so nothing was written")
         if int8:
             checks |= _int8(subject, file, kind)
         for written, check in checks.items():
@@ -258,7 +257,7 @@ def int8_follows_ours(subject: CheckedModel, file: Path, kind: GraphKind) -> Che
     ]
     if cosines:
         smallest = min(cosines)
-        detail += f", cosines of vectors {at_least(smallest)} and more"
+        detail += f", cosines of vectors at least {at_least(smallest)}"
     return Check(correlation >= CORRELATION, numbers.largest_difference, detail, smallest)
 
 
@@ -270,7 +269,7 @@ def at_least(cosine: float) -> str:
 def onnx_tokenizer_equals_ours(subject: CheckedModel, folders: Sequence[Path]) -> Check:
     """The tokenizers beside the graphs are the model's."""
     wrong = [
-        f"{folder / 'tokenizer.json'} is another one; export the model anew"
+        f"{folder / 'tokenizer.json'} is a different tokenizer; export the model again"
         for folder in folders
         if load_tokenizer(folder).fingerprint != subject.tokenizer.fingerprint
     ]
@@ -301,14 +300,14 @@ def compared_outputs(subject: CheckedModel, file: Path, kind: GraphKind) -> list
         else:
             ids, owners = [each.numpy().astype(np.int32) for each in texts], np.arange(len(texts))
             ours_BD = pooled(subject.network, ids, owners, graph.settings, len(texts))
-            what = "vectors as of embed (export anew if the pooling has changed)"
+            what = "vectors as from embed (export again if the pooling has changed)"
             compared.append((what, torch.from_numpy(ours_BD), vectors))
     elif graph.task_head is not None:
         outputs = run(rows)
         for row, ours_NC in enumerate(subject.task_outputs()):
             theirs = torch.stack([each[row] for each in outputs], -1) if len(outputs) > 1 else outputs[0][row]
             theirs_NC = theirs[None] if graph.task_head.pooling is not None else theirs[: len(ours_NC)]
-            compared.append(("outputs as of predict", ours_NC, theirs_NC))
+            compared.append(("outputs as from predict", ours_NC, theirs_NC))
     return compared
 
 
@@ -323,10 +322,10 @@ def open_graph(file: Path, graph: Graph) -> Callable[[dict[str, Tensor]], list[T
         session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
     except Exception as error:  # its exceptions share no base of their own
         line = str(error).partition("\n")[0]
-        raise ModelError(f"{file}: onnxruntime cannot load it ({line}); export the model anew") from error
+        raise ModelError(f"{file}: onnxruntime cannot load it ({line}); export the model again") from error
     for names, values in ((graph.inputs, session.get_inputs()), (tuple(graph.kind.outputs), session.get_outputs())):
         if (in_file := tuple(value.name for value in values)) != names:
-            raise ModelError(f"{file}: has {', '.join(in_file)} in place of {', '.join(names)}; export the model anew")
+            raise ModelError(f"{file}: has {', '.join(in_file)} instead of {', '.join(names)}; export the model again")
 
     def run(rows: dict[str, Tensor]) -> list[Tensor]:
         feeds = {name: rows[name].contiguous().numpy() for name in graph.inputs}
@@ -334,6 +333,6 @@ def open_graph(file: Path, graph: Graph) -> Callable[[dict[str, Tensor]], list[T
             return [torch.from_numpy(array) for array in session.run(None, feeds)]
         except Exception as error:
             line = str(error).partition("\n")[0]
-            raise ModelError(f"{file}: onnxruntime cannot run it ({line}); export the model anew") from error
+            raise ModelError(f"{file}: onnxruntime cannot run it ({line}); export the model again") from error
 
     return run

@@ -44,7 +44,7 @@ def packed_equals_alone(subject: CheckedModel) -> Check:
 
 def padded_equals_unpadded(subject: CheckedModel) -> Check:
     """Texts filled up to the longest, and each without padding."""
-    rows, detail = subject.padded(), "rows filled up to the longest"
+    rows, detail = subject.padded(), "rows padded to the longest"
     outputs = subject.run(rows["input_ids"], segment_ids_BS=rows["attention_mask"] - 1)
     pairs = zip(outputs, subject.probe, strict=True)
     return worst([compare(row[: len(ids)], subject.run(ids[None])[0], detail) for row, ids in pairs])
@@ -64,13 +64,13 @@ def files_unchanged(subject: CheckedModel) -> Check | str:
     """The files have the checksums that were written with them; a reason where there are none."""
     checksums = read_checksums(subject.folder)
     if checksums is None:
-        return f"the folder has no {CHECKSUMS}, which pretrain and finetune write beside their models"
+        return f"the folder has no {CHECKSUMS}, which pretrain and finetune write"
     wrong = []
     for name, checksum in checksums.items():
         if not (subject.folder / name).is_file():
             wrong.append(f"{name} is missing")
         elif file_sha256(subject.folder / name) != checksum:
-            wrong.append(f"{name} is not what was written; if you changed it on purpose, remove {CHECKSUMS}")
+            wrong.append(f"{name} has changed since it was written; if on purpose, remove {CHECKSUMS}")
     return none_wrong(wrong, f"checksums of {len(checksums)} files")
 
 
@@ -92,7 +92,7 @@ def special_ids(subject: CheckedModel) -> Check:
     ]
     vocab_size = subject.config.get("vocab_size", 0)
     if not isinstance(vocab_size, int) or tokenizer.vocab_size > vocab_size:
-        wrong.append(f"the tokenizer has {tokenizer.vocab_size:,} ids, the model only {shown(vocab_size)}")
+        wrong.append(f"the tokenizer has {tokenizer.vocab_size:,} ids, but the model has only {shown(vocab_size)}")
     if len(set(ids.values())) < len(ids):
         wrong.append(f"special tokens share an id: {ids}")
     around = tokenizer.encode_prompt("").tolist()
@@ -116,7 +116,7 @@ def side_files_agree(subject: CheckedModel) -> Check | str:
     names = {name: key for name, key in _SIDE_FILES.items() if (folder / name).is_file()}
     if not names:
         return "there are no files beside the weights, config.json and tokenizer.json"
-    wrong, way_out = [], "write the model anew"
+    wrong, way_out = [], "write the model again"
     for name, key in names.items():
         try:
             pooling, width_key = None, "vocab_size"
@@ -142,7 +142,7 @@ def side_files_agree(subject: CheckedModel) -> Check | str:
         if length is None:
             continue
         if isinstance(length, bool) or not isinstance(length, int | float) or not length > 0:
-            wrong.append(f"{name}: {key} = {shown(length)} is no number of tokens")
+            wrong.append(f"{name}: {key} = {shown(length)} is not a number of tokens")
         # RoBERTa's kind has two positions more than it takes tokens, and released folders count either way.
         elif isinstance(longest, int) and longest < length < _UNBOUNDED:
             wrong.append(f"{name}: {key} = {length} is more than the model's {longest} positions")
@@ -152,9 +152,9 @@ def side_files_agree(subject: CheckedModel) -> Check | str:
 def tied_weights(subject: CheckedModel) -> Check | str:
     """A decoder that is stored beside the embedding (and a bias under two names) holds the same numbers."""
     if not subject.has_head:
-        return "the folder holds no masked-language-model head"
+        return "the folder has no masked-language-model head"
     if subject.config.get("tie_word_embeddings", True) is not True:
-        return Check(False, None, "config.json says tie_word_embeddings = false; these layouts tie them")
+        return Check(False, None, "config.json says tie_word_embeddings = false, but these layouts tie them")
     names, raw = read_config_file(subject.folder)[1], subject.raw_weights
     canonical, embedding = names.canonical(raw), names.theirs("encoder.tokens")[0]
     decoders = [name for name in names.known if name in canonical and name.endswith("decoder.weight")]
@@ -191,11 +191,11 @@ def tokenizer_round_trip(subject: CheckedModel) -> Check:
         # Some vocabularies have a sign for a space.
         before, after = ("".join(each.replace("▁", " ").split()) for each in texts)
         if before != after:
-            wrong.append(f"{text!r} comes back as {written!r}")
+            wrong.append(f"{text!r} is decoded as {written!r}")
         elif not np.array_equal(ids, tokenizer.encode_prompt(tokenizer.decode(ids.tolist()))):
-            wrong.append(f"{written!r} has other ids after it was decoded and encoded again")
+            wrong.append(f"{written!r} has other ids after decoding and encoding it again")
     if not count:
-        wrong.append("no text can be written with the vocabulary's own tokens")
+        wrong.append("the vocabulary's own tokens cannot spell any text")
     return none_wrong(wrong, f"{count} texts", most=2)
 
 
@@ -241,7 +241,7 @@ def tokenizer_in_transformers(subject: CheckedModel) -> Check:
     ]
     for role, id_ in vars(ours.special).items():
         if id_ is not None and (other := getattr(theirs, f"{role}_token_id")) != id_:
-            wrong.append(f"transformers takes {other} for the {role} token, not {id_}")
+            wrong.append(f"transformers uses {other} as the {role} token, not {id_}")
     types = theirs(texts[0], texts[1]).get("token_type_ids")
     if (types is not None) != subject.has_types:
         wrong.append(
@@ -368,18 +368,18 @@ class Verification(Readable):
 
 @public
 def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification:
-    """Checks that every form of a model says the same, and that its folder is whole.
+    """Checks that all forms of a model agree, and that its folder is complete.
 
-    Packed texts equal texts alone, padded ones unpadded ones; transformers' model, the head of its task, sparse vectors
-    and exported graphs equal ours; the tokenizer reads what it writes, and as transformers' does; special ids, the tie
-    and the files are as they should be. A check that breaks off has failed, and says why.
+    Packed and padded texts must give the same results as each text alone. Transformers' model, the head of its task,
+    sparse vectors and exported graphs must equal ours. The tokenizer must encode what it decodes, as transformers'
+    does. Special ids, tied weights and files must be right. A check that raises an error has failed, and says why.
 
     Args:
         model: Folder of a model, such as RUN/model, or its name on the hub.
-        onnx: What unmask export wrote of it. By default the folder onnx within the model's.
+        onnx: Export of the model by unmask export. By default the folder onnx inside the model's.
 
     Returns:
-        The checks. Those of float numbers allow a difference of 1e-3; 8-bit graphs must correlate with ours.
+        The checks. Floats may differ by 1e-3; 8-bit graphs must correlate with our model.
 
     Raises:
         ModelError: There is no model, or `onnx` holds no graph.
@@ -394,7 +394,7 @@ def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification
         if check in _IN_TRANSFORMERS and find_spec("transformers") is None:
             skipped[check.__name__] = "transformers is missing: pip install 'unmask[transformers]'"
         elif check in _OF_NETWORK and elsewhere:
-            reason = "transformers runs this model here too, so there is nothing of ours to compare"
+            reason = "transformers runs this model here too, so there is nothing to compare"
             skipped[check.__name__] = reason
         else:
             to_make[check.__name__] = check
@@ -425,14 +425,14 @@ def _graph_checks(subject: CheckedModel, onnx: str | Path | None) -> dict[str, M
         kinds = [kind for kind in graphs.KINDS if kind is graphs.EMBED or kind in graphs.kinds_of(subject)]
         places = [(kind, folder / kind.task) for kind in kinds if (folder / kind.task / ONNX / graphs.FILE).is_file()]
         if not places and (folder / ONNX / graphs.FILE).is_file():
-            architectures = read_object(folder / CONFIG, "export the model anew").get("architectures")
+            architectures = read_object(folder / CONFIG, "export the model again").get("architectures")
             bare = "For" not in str(architectures)
             places = [(next(kind for kind in kinds if (kind is graphs.EMBED) == bare), folder)]
     if not places and onnx is not None:
         command = f"unmask export {typed(subject.folder)} --out {typed(folder)}"
-        raise ModelError(f"{folder}: there is no graph; write them with {command}")
+        raise ModelError(f"{folder}: there is no graph; write one with {command}")
     if not places:
-        return "no exported graph was given (--onnx), nor is there one in the model's folder `onnx`"
+        return "no exported graph was given (--onnx), and the model's folder `onnx` has none"
     to_make: dict[str, MakeCheck] = {}
     for kind, place in places:
         file = place / ONNX / graphs.FILE

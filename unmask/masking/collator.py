@@ -76,9 +76,9 @@ class Clock:
             elif (keys_B == self._first_key[0]).any():
                 self._first_key[1] = 1
                 log.warning(
-                    "a row came a second time, but no epoch was set, so its mask is the same: give the Trainer "
-                    "callbacks=[collator.callback], or call collator.set_epoch in a loop of your own; for masks that "
-                    "never change, say static=true in the masking settings"
+                    "a row was repeated but no epoch was set, so its mask is the same: give the Trainer "
+                    "callbacks=[collator.callback], or call collator.set_epoch in your own loop; for masks "
+                    "that never change, set static=true in the masking settings"
                 )
         return int(epoch), min(1.0, begin + number * a_batch), 0 if a_batch else number
 
@@ -99,9 +99,9 @@ def _masked(
         first = next(iter(features), None)
         columns = ", ".join(first) if isinstance(first, Mapping) else "input_ids"
         raise DataError(
-            f"{error}. The collator sees the columns {columns}. transformers' Trainer drops those that the model does "
-            "not take, unless TrainingArguments(remove_unused_columns=False); an annotation is a column of one integer "
-            "a token"
+            f"{error}. The collator sees the columns {columns}. transformers' Trainer drops columns that the "
+            "model does not take, unless TrainingArguments(remove_unused_columns=False); an annotation is a "
+            "column with one integer per token"
         ) from error
 
 
@@ -197,13 +197,11 @@ class MaskingCollator(Readable):
         self._clock = Clock()
         for name, number in self._width.items():
             if number is not None and number < 1:
-                raise SettingsError(f"{name} is a number from 1 on, not {number}")
+                raise SettingsError(f"{name} must be at least 1, not {number}")
         if multiple is not None and length is not None:
-            raise SettingsError("pad_to_length says the length of every batch; leave pad_to_multiple_of out")
+            raise SettingsError("pad_to_length fixes the length of every batch; remove pad_to_multiple_of")
         if getattr(masker.settings.rate, "loss_weight", "none") == "inverse":
-            raise SettingsError(
-                "losses of transformers' models have no weights; leave masking.rate.loss_weight at 'none'"
-            )
+            raise SettingsError("transformers' models cannot weight the loss; leave masking.rate.loss_weight at 'none'")
         for name in sorted(followed_scores(masker.settings)):
             masker.tables.score(name, "the strategy")
         with contextlib.suppress(DataError):  # annotations come with the features
@@ -278,7 +276,7 @@ class MaskingCollator(Readable):
                 if dataset is not None and not is_fixed and not self.has_warned:
                     self.has_warned = True
                     log.warning(
-                        "the masks of this evaluation change from epoch to epoch, and its loss with them: give the "
+                        "the masks of this evaluation, and so its loss, change from epoch to epoch: give the "
                         "Trainer eval_dataset=collator.fixed(eval_dataset)"
                     )
 
@@ -297,8 +295,8 @@ class MaskingCollator(Readable):
         """
         if epoch < 0 or not 0.0 <= progress <= 1.0 or progress_a_batch < 0.0:
             raise SettingsError(
-                f"an epoch is a number from 0 on and progress a share from 0 to 1, not {epoch} and {progress} with "
-                f"{progress_a_batch} a batch"
+                f"the epoch must be at least 0 and the progress between 0 and 1, not {epoch} and {progress} "
+                f"with {progress_a_batch} a batch"
             )
         self._clock.set(epoch, progress, progress_a_batch)
 
@@ -344,8 +342,8 @@ class MaskingCollator(Readable):
             for number, feature in enumerate(features):
                 if not isinstance(feature["labels"], FixedLabels):
                     raise DataError(
-                        f"feature {number} has labels of its own, but the labels are what the collator hides: take the "
-                        "column out (dataset.remove_columns('labels')); rows with fixed masks are made by "
+                        f"feature {number} has labels already, but the collator makes them: drop the column "
+                        "(dataset.remove_columns('labels')); for rows with fixed masks, use "
                         "collator.fixed(dataset)"
                     )
             seen, labels = rows.input_ids, torch.from_numpy(known["labels"])
@@ -371,8 +369,8 @@ class FixedRows(Dataset[dict[str, Any]]):
     def __init__(self, dataset: Any, masker: Masker) -> None:
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
             raise SettingsError(
-                f"{type(dataset).__name__} has no rows by number, so their masks cannot be fixed; take as many rows of "
-                "the stream as the evaluation needs into a list first"
+                f"{type(dataset).__name__} cannot be indexed by row, so its masks cannot be fixed; first copy "
+                "as many rows of the stream as the evaluation needs into a list"
             )
         self.dataset = dataset
         self.masker = masker
@@ -420,8 +418,9 @@ def token_losses(logits_BSV: Any, labels_BS: Tensor) -> Tensor:
     logits = logits_BSV[0] if isinstance(logits_BSV, tuple | list) else logits_BSV
     if logits.shape[:-1] != labels_BS.shape:
         raise DataError(
-            f"logits of shape {tuple(logits.shape)} are not one for each label, {tuple(labels_BS.shape)}; a model with "
-            "sparse_prediction gives those at masks alone: set model.config.sparse_prediction = False to evaluate it"
+            f"logits of shape {tuple(logits.shape)} do not match labels of shape {tuple(labels_BS.shape)}; a "
+            "model with sparse_prediction returns logits at masks only: set model.config.sparse_prediction = "
+            "False to evaluate it"
         )
     losses = functional.cross_entropy(
         logits.float().flatten(0, -2), labels_BS.flatten(), ignore_index=IGNORED, reduction="none"
@@ -448,12 +447,12 @@ def evaluation_loss(evaluated: EvalPrediction) -> dict[str, float]:
         losses = token_losses(torch.from_numpy(losses), torch.from_numpy(labels)).numpy()
     if losses.shape != labels.shape:
         raise DataError(
-            f"predictions of shape {losses.shape} are neither losses nor logits of labels of shape {labels.shape}; "
-            "give Trainer preprocess_logits_for_metrics=unmask.token_losses"
+            f"predictions of shape {losses.shape} are neither losses nor logits for labels of shape "
+            f"{labels.shape}; give the Trainer preprocess_logits_for_metrics=unmask.token_losses"
         )
     predicted = labels != IGNORED
     count = int(predicted.sum())
     if not count:
-        raise DataError("there is nothing to predict in the evaluation's rows: give masked ones, collator.fixed(rows)")
+        raise DataError("the evaluation's rows have nothing to predict: give masked rows, collator.fixed(rows)")
     loss = float(losses[predicted].sum(dtype=np.float64)) / count
     return {"loss": loss, "perplexity": float(np.exp(min(loss, 700.0))), "predicted_tokens": count}

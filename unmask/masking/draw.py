@@ -61,9 +61,9 @@ class FlatRows:
         """A column of annotation; a DataError, which calls the strategy `needed_by`, says how to get it."""
         if name not in self.annotations:
             raise DataError(
-                f"{needed_by} needs the annotation {name!r}, which these rows do not have; make it with "
-                f"`unmask prepare ... --annotate {name}`, or where raw text is given to `unmask pretrain` with "
-                f"--set 'annotation.columns=[\"{name}\"]'"
+                f"{needed_by} needs the annotation {name!r}, which these rows lack; add it with `unmask "
+                f"prepare ... --annotate {name}`, or when `unmask pretrain` reads raw text, with --set "
+                f"'annotation.columns=[\"{name}\"]'"
             )
         return self.annotations[name]
 

@@ -34,12 +34,14 @@ def rows_from_ids(rows: Tensor | Sequence[Sequence[int]], tokenizer: Tokenizer) 
     right. A SettingsError says that they are not integers in the vocabulary, or not two-dimensional."""
     if isinstance(rows, Tensor):
         if rows.ndim != 2 or rows.is_floating_point():
-            raise SettingsError(f"rows are a [B, S] tensor of integers, not {rows.dtype} of shape {tuple(rows.shape)}")
+            raise SettingsError(
+                f"rows must be a [B, S] tensor of integers, not {rows.dtype} of shape {tuple(rows.shape)}"
+            )
         return _content_rows(rows.cpu().numpy().astype(np.int64), None, tokenizer).to(rows.device)
     try:
         return rows_from_features(list(rows), tokenizer)[0]
     except DataError as error:
-        raise SettingsError(f"{error}; rows are lists of token ids, such as [[2, 50, 3]]") from error
+        raise SettingsError(f"{error}; rows must be lists of token ids, such as [[2, 50, 3]]") from error
 
 
 def _content_rows(input_ids: NDArray[np.int64], inside: NDArray[np.bool_] | None, tokenizer: Tokenizer) -> Rows:
@@ -116,8 +118,8 @@ def rows_from_features(
     longest = int(lengths.max(initial=0))
     if pad_to_length is not None and longest > pad_to_length:
         raise DataError(
-            f"feature {int(lengths.argmax())} has {longest} tokens, and pad_to_length is {pad_to_length}; tokenise "
-            f"with truncation=True, max_length={pad_to_length}"
+            f"feature {int(lengths.argmax())} has {longest} tokens, but pad_to_length is {pad_to_length}; "
+            f"tokenize with truncation=True, max_length={pad_to_length}"
         )
     multiple = pad_to_multiple_of or 1
     inside = np.arange(pad_to_length or -(-longest // multiple) * multiple) < lengths[:, None]
@@ -137,14 +139,14 @@ def rows_from_features(
             if (own != lengths).any():
                 number = int(np.flatnonzero(own != lengths)[0])
                 raise DataError(
-                    f"feature {number} has {lengths[number]} input_ids but {own[number]} {name}; give one a token"
+                    f"feature {number} has {lengths[number]} input_ids but {own[number]} {name}; give one per token"
                 )
             wrong = np.flatnonzero((values != 0) & (values != 1)) if name == "attention_mask" else values[:0]
             if len(wrong):
                 number = int(np.searchsorted(np.cumsum(lengths), wrong[0], side="right"))
                 raise DataError(
-                    f"attention_mask of feature {number} holds {values[wrong[0]]}; it needs 1 at tokens and 0 at "
-                    "padding. Numbers of packed texts cannot be passed on: give each text as a feature of its own"
+                    f"attention_mask of feature {number} holds {values[wrong[0]]}; it must be 1 at tokens and "
+                    "0 at padding. Packed texts are not supported: give each text as a separate feature"
                 )
             known[name] = padded(name, values)
 

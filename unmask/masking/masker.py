@@ -149,9 +149,8 @@ class Masker(Readable):
     ) -> None:
         if with_boundaries and (tokenizer.special.cls is None or tokenizer.special.sep is None):
             raise SettingsError(
-                "the span-boundary objective predicts a span from the tokens on either side of it, but the tokenizer "
-                "has no [CLS] or no [SEP] to stand there at the ends of a text; take another tokenizer, or remove "
-                "objectives.span_boundary"
+                "the span-boundary objective needs [CLS] and [SEP] as boundaries at the ends of a text, but "
+                "the tokenizer lacks one of them; use another tokenizer, or remove objectives.span_boundary"
             )
         self.settings, self.tokenizer, self.seed, self.with_boundaries = settings, tokenizer, seed, with_boundaries
         counted = None if frequencies is None else torch.from_numpy(np.asarray(frequencies, dtype=np.int64))
@@ -263,7 +262,7 @@ class Masker(Readable):
             SettingsError: Ids lie outside the vocabulary, or the progress outside [0, 1].
         """
         if not 0.0 <= progress <= 1.0:
-            raise SettingsError(f"progress is a number from 0 to 1, not {progress}")
+            raise SettingsError(f"progress must be between 0 and 1, not {progress}")
         if not isinstance(rows, Rows):
             rows = rows_from_ids(rows, self.tokenizer)
         batch = rows.map(lambda tensor: tensor.to(_HOST))  # waits for the device where the rows are on one

@@ -62,19 +62,21 @@ class MLM:
         shares = {"masking_prob": masking_prob, "randomize_prob": randomize_prob, "no_change_prob": no_change_prob}
         for name, share in shares.items():
             if not 0.0 <= share <= 1.0:
-                raise SettingsError(f"{name} is a share from 0 to 1, not {share}")
+                raise SettingsError(f"{name} must be between 0 and 1, not {share}")
         masked = 1.0 - randomize_prob - no_change_prob
         if masked < -1e-9:
-            raise SettingsError(f"randomize_prob and no_change_prob add up to at most 1, not {1.0 - masked:g}")
+            raise SettingsError(f"randomize_prob and no_change_prob must add up to at most 1, not {1.0 - masked:g}")
         specials = [padding_token, mask_token, *no_mask_tokens]
         if min(specials) < 0:
-            raise SettingsError(f"ids of tokens begin with 0; {min(specials)} is none")
+            raise SettingsError(f"token ids start at 0; {min(specials)} is not one")
         self.padding_token, self.mask_token, self.n_tokens = padding_token, mask_token, n_tokens
         self.masking_prob, self.seed, self.calls = masking_prob, seed, 0
         ordinary = np.arange(max(n_tokens, *specials) + 1) < n_tokens
         ordinary[specials] = False
         if ordinary.sum() < 2:
-            raise SettingsError(f"of {n_tokens} ids {ordinary.sum()} are ordinary; masking needs at least two")
+            raise SettingsError(
+                f"only {ordinary.sum()} of {n_tokens} ids are ordinary tokens; masking needs at least two"
+            )
         self._shares = (max(masked, 0.0), randomize_prob, no_change_prob)
         self._random_tokens = random_tokens(ordinary.astype(np.int64))
         known = ordinary.copy()
@@ -96,13 +98,15 @@ class MLM:
             SettingsError: The tensor has another shape or type, or holds ids that are not below `n_tokens`.
         """
         if x.ndim != 2 or x.dtype != torch.int64:
-            raise SettingsError(f"x is an int64 tensor of shape [seq_len, batch], not {x.dtype} of {tuple(x.shape)}")
+            raise SettingsError(
+                f"x must be an int64 tensor of shape [seq_len, batch], not {x.dtype} of {tuple(x.shape)}"
+            )
         ids_BS = x.cpu().T.contiguous()
         last = len(self._known_V) - 1
         bad_BS = (ids_BS < 0) | (ids_BS > last) | ~self._known_V[ids_BS.clamp(0, last)]
         if bad_BS.any():
             raise SettingsError(
-                f"x holds the id {int(ids_BS[bad_BS][0])}, which is neither below n_tokens={self.n_tokens} nor special"
+                f"x holds the id {int(ids_BS[bad_BS][0])}, which is not below n_tokens={self.n_tokens} and not special"
             )
         # The columns as rows, each of them one segment whose tokens are units; equal columns have masks of their own.
         places_S = torch.arange(ids_BS.shape[1])

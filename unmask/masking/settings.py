@@ -51,7 +51,7 @@ class LineRate(Settings):
 
     kind: Literal["linear", "cosine"]
     start: Rate
-    """Rate at the beginning of the training."""
+    """Rate at the beginning of training."""
     end: Rate
     """Rate at its end."""
 
@@ -64,21 +64,21 @@ class StepRate(Settings):
 
     kind: Literal["steps"]
     places: tuple[Annotated[float, Field(ge=0.0, lt=1.0)], ...]
-    """Progress from which each rate holds; the first is 0."""
+    """Progress from which each rate holds; starts at 0."""
     rates: tuple[Rate, ...]
-    """Rates from each of the places on."""
+    """Rate from each place on."""
 
     @model_validator(mode="after")
     def _check(self) -> StepRate:
         if len(self.places) != len(self.rates):
             raise ValueError(f"{len(self.places)} places but {len(self.rates)} rates; give as many of each")
         if not self.places or self.places[0] != 0.0 or list(self.places) != sorted(set(self.places)):
-            raise ValueError(f"places must begin with 0 and rise, not {list(self.places)}")
+            raise ValueError(f"places must start at 0 and increase, not {list(self.places)}")
         return self
 
 
 class UniformRate(Settings):
-    """A rate of its own for each segment, uniform between `low` and `high`.
+    """A separate rate for each segment, uniform between `low` and `high`.
 
     Source: Sahoo et al. 2024 (MDLM), section 3; Nie et al. 2025 (LLaDA), section 2.1.
     """
@@ -89,7 +89,7 @@ class UniformRate(Settings):
     high: Rate = 0.98
     """Highest rate of a segment."""
     loss_weight: Literal["inverse", "none"] = "none"
-    """`inverse` weighs each loss by 1 / rate, which bounds the likelihood of the text (masked diffusion); `none` does
+    """`inverse` weights each loss by 1 / rate, which bounds the likelihood of the text (masked diffusion); `none` does
     not."""
 
     @model_validator(mode="after")
@@ -100,7 +100,7 @@ class UniformRate(Settings):
 
 
 class BetaRate(Settings):
-    """A rate of its own for each segment, from a beta distribution."""
+    """A separate rate for each segment, from a beta distribution."""
 
     kind: Literal["beta"]
     mean: Rate = 0.3
@@ -108,7 +108,7 @@ class BetaRate(Settings):
     concentration: float = Field(default=8.0, gt=0.0)
     """Sum a + b of the distribution's parameters; the larger, the closer rates are to the mean."""
     loss_weight: Literal["inverse", "none"] = "none"
-    """`inverse` weighs each loss by 1 / rate; `none` does not."""
+    """`inverse` weights each loss by 1 / rate; `none` does not."""
 
 
 ScheduledRate = LineRate | StepRate
@@ -252,11 +252,11 @@ def expand_strategy(values: Any) -> Any:
 
 
 class LinearShare(Settings):
-    """From `start` to `end` in a straight line over the training."""
+    """Linear from `start` to `end` over the training."""
 
     kind: Literal["linear"]
     start: Share
-    """Share at the beginning of the training."""
+    """Share at the beginning of training."""
     end: Share
     """Share at its end."""
 
@@ -271,8 +271,7 @@ class MixturePart(Settings):
     weights: Annotated[AnyWeights, _OwnWeights] = UniformWeights()
     """How likely a unit is, as in `masking.weights`."""
     share: Share | LinearShare = 1.0
-    """Share of the segments (or steps) that falls to it, as a part of the sum of all shares; or a line over the
-    training."""
+    """Its share of the segments (or steps), relative to the sum of all shares; or a line over the training."""
 
     _expand = model_validator(mode="before")(expand_strategy)
 
@@ -284,13 +283,14 @@ class MixtureUnits(Settings):
     parts: Annotated[tuple[MixturePart, ...], Field(min_length=2)]
     """The strategies, with their shares."""
     per: Literal["row", "step"] = "row"
-    """Whether each segment (`row`) or each `step` gets one; a row holds several segments, and a mask does not depend on
-    what else a row holds. A step is known by its epoch and its progress, or its number where no progress is set."""
+    """Whether each segment (`row`) or each `step` gets its own strategy. A row holds several segments, and a mask does
+    not depend on the others in its row. A step is identified by its epoch and progress, or by its number if no progress
+    is set."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not all(sum(self.shares_at(progress)) > 0.0 for progress in (0.0, 1.0)):
-            raise ValueError("the shares of the parts are all 0 at the beginning or the end; give one of them more")
+            raise ValueError("the shares of the parts are all 0 at the beginning or at the end; raise one of them")
         return self
 
     def shares_at(self, progress: float) -> list[float]:
@@ -306,13 +306,13 @@ class Replacement(Settings):
     """
 
     shares: tuple[Share, Share, Share] = (0.8, 0.1, 0.1)
-    """Shares of the chosen tokens that are shown as `[MASK]`, as a random token, and unchanged; they add up to 1."""
+    """Shares of the chosen tokens shown as `[MASK]`, as a random token, and unchanged; they add up to 1."""
     random_from: Literal["uniform", "unigram"] = "uniform"
     """What random tokens are drawn from: `uniform` over ordinary tokens, or `unigram`, by their counts in the
     corpus."""
     per: Literal["token", "unit"] | None = None
-    """Whether that is drawn for each `token` or once for each `unit`. Unset: what the paper of the units does, once for
-    a span (SpanBERT), for each token elsewhere (BERT)."""
+    """Whether the replacement is drawn for each `token` or once per `unit`. Unset: as in the units' paper, once per
+    span (SpanBERT), otherwise for each token (BERT)."""
 
     @model_validator(mode="after")
     def _check(self) -> Replacement:
@@ -325,7 +325,7 @@ AnyUnits = Annotated[PlainUnits | MixtureUnits, Field(discriminator="kind")]
 
 
 class MaskingSettings(Settings):
-    """What is masked, how much of it, and what stands there instead."""
+    """What is masked, how much, and what replaces it."""
 
     strategy: _StrategyName | None = None
     """Shorthand for units and weights. Unset: these are given, or are those of `random`."""
@@ -334,35 +334,37 @@ class MaskingSettings(Settings):
     weights: Annotated[AnyWeights, _OwnWeights] = UniformWeights()
     """How likely a unit is to be masked."""
     rate: Rate | RateSchedule = 0.15
-    """Expected share of the text's tokens that is chosen; a number, a schedule over progress, or a distribution for
-    each segment to draw from."""
+    """Expected share of the text's tokens to choose: a number, a schedule over progress, or a distribution that each
+    segment draws from."""
     prediction_rate: Rate | None = None
-    """Expected share that is predicted, at most `rate`; the rest of the chosen tokens is replaced and not predicted
-    (Wettig et al. 2023, section 5). Unset: all that are chosen."""
+    """Expected share to predict, at most `rate`; the other chosen tokens are replaced but not predicted (Wettig et al.
+    2023, section 5). Unset: all chosen tokens."""
     least_one: bool = False
-    """Whether each segment has at least one target; this bends the rate of very short ones, so it cannot be had with
-    losses that are weighted by the rate."""
+    """Whether each segment has at least one target. This distorts the rate of very short segments, so it excludes
+    losses weighted by the rate."""
     replacement: Replacement = Replacement()
-    """What stands at the chosen tokens."""
+    """What replaces the chosen tokens."""
     static: bool = False
-    """Whether the masks are the same in every epoch; where the rate follows a schedule, as many of them as it says."""
+    """Whether masks are the same in every epoch; with a rate schedule, its rate decides how many of them apply."""
     refresh_steps: Annotated[int, Field(ge=1)] = 200
-    """Steps after which scores that a model makes for the weights are made anew."""
+    """Steps after which the model's scores for the weights are recomputed."""
 
     _expand = model_validator(mode="before")(expand_strategy)
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if isinstance(self.units, MixtureUnits) and self.weights != UniformWeights():
-            raise ValueError("the weights of a mixture belong in its parts; leave masking.weights out")
+            raise ValueError("the weights of a mixture belong to its parts; remove masking.weights")
         if self.static and isinstance(self.units, MixtureUnits) and self.units.per == "step":
-            raise ValueError("static masks cannot have a strategy for each step; set units.per to 'row'")
+            raise ValueError("static masks cannot have a different strategy at each step; set units.per to 'row'")
         weighted = getattr(self.rate, "loss_weight", "none") != "none"
         if self.least_one and weighted:
             raise ValueError("loss_weight = 'inverse' weighs targets by their rate, which least_one bends; choose one")
         if self.prediction_rate is not None:
             if weighted:
-                raise ValueError("loss_weight = 'inverse' is for all that is hidden; leave it or prediction_rate out")
+                raise ValueError(
+                    "loss_weight = 'inverse' needs a prediction of every hidden token; remove it or prediction_rate"
+                )
             if isinstance(self.rate, UniformRate | BetaRate):
                 least = float(quantiles(self.rate)[0])
             else:
@@ -370,8 +372,8 @@ class MaskingSettings(Settings):
                 least = min(rate_at(self.rate, place) for place in places)
             if self.prediction_rate > least:
                 raise ValueError(
-                    f"prediction_rate {self.prediction_rate} is more than the rate ({least:g} at its least): a token "
-                    "that stands there unchanged would be predicted from itself"
+                    f"prediction_rate {self.prediction_rate} is above the rate ({least:g} at its lowest): "
+                    "unchanged tokens would be predicted from themselves"
                 )
         return self
 

@@ -37,16 +37,21 @@ class Scores:
     tables: Mapping[str, Tensor]
 
 
-_LEXICON = "give the masker tables=PATH, of a lexicon (`unmask lexicon DATA --out F` makes one) or of prepared data"
+_LEXICON = (
+    "give the masker tables=PATH, where PATH is a lexicon (made by `unmask lexicon DATA --out F`) or prepared data"
+)
 _MISSING = {
     "frequencies_V": "the frequency of each of the {} ids: give tables=PATH of prepared data, or "
     "frequencies=unmask.count_tokens(dataset, tokenizer)",
-    "documents_V": "the number of documents in which each of the {} ids stands: give tables=PATH of prepared data, "
-    "where they are counted",
+    "documents_V": (
+        "the number of documents that contain each of the {} ids: give tables=PATH of prepared data, which counts them"
+    ),
     "collocations_P": f"a lexicon of collocations; {_LEXICON}",
     "informativeness_V": f"how informative each of the {{}} ids is; {_LEXICON}",
-    "embedding_VD": "an encoder's embedding of each of the {} ids: Tables(..., embedding_VD=...); training and the "
-    "audit read them from the encoder's folder",
+    "embedding_VD": (
+        "an encoder's embedding of each of the {} ids: Tables(..., embedding_VD=...); training and the audit "
+        "read these from the encoder's folder"
+    ),
 }
 
 
@@ -82,14 +87,14 @@ class Tables:
         if self.scores is not None and not self.scores.tables:
             return None
         if self.scores is None or name not in self.scores.tables:
-            raise SettingsError(f"{needed_by} needs the score {name!r}, which a model makes as it trains")
+            raise SettingsError(f"{needed_by} needs the score {name!r}, which only a model in training makes")
         return self.scores.tables[name]
 
     def labels_of(self, column: str, needed_by: str) -> Sequence[str]:
         if column not in self.labels:
             raise SettingsError(
-                f"{needed_by} needs the labels of the annotation {column!r}, which stand in the manifest of prepared "
-                "data: Tables(..., labels=manifest.annotations)"
+                f"{needed_by} needs the labels of the annotation {column!r}, which are in the manifest of "
+                "prepared data: Tables(..., labels=manifest.annotations)"
             )
         return self.labels[column]
 
@@ -129,7 +134,7 @@ def stored_tables(source: Path, tokenizer: Tokenizer, settings: Settings) -> Tab
     if not (root / MANIFEST).is_file():
         if lexicon.is_file():  # a run on data that lies elsewhere
             return lexicon_tables(lexicon, tokenizer)
-        raise DataError(f"{source}: give the file of a lexicon, or the folder of prepared data or of a run")
+        raise DataError(f"{source}: give the file of a lexicon or the folder of prepared data or of a run")
 
     manifest = load_manifest(root)
     if manifest.tokenizer_sha256 != tokenizer.fingerprint:

@@ -68,20 +68,21 @@ class SpanUnits(Settings):
     replaced_per: ClassVar[Literal["token", "unit"]] = "unit"
     kind: Literal["span"] = "span"
     of: Literal["words", "tokens"] = "words"
-    """What spans consist of: `words`, or `tokens`, whatever words these belong to."""
+    """What spans consist of: whole `words`, or `tokens`, regardless of words."""
     lengths: Literal["geometric", "uniform"] | tuple[Annotated[float, Field(ge=0.0)], ...] = "geometric"
-    """Lengths of spans: `geometric`, `uniform` from 1 to `max_words`, or how likely 1, 2, ... are (in any scale)."""
+    """Lengths of spans: `geometric`, `uniform` from 1 to `max_words`, or weights of the lengths 1, 2, ... (in any
+    scale)."""
     p: Annotated[float, Field(gt=0.0, lt=1.0)] = 0.2
     """Parameter of the geometric distribution."""
     max_words: Annotated[int, Field(ge=1, le=LONGEST_SPAN)] = 10
-    """Longest span; the distribution is cut there and renormalised. A list of `lengths` has its own end."""
+    """Longest span; the distribution is truncated there and renormalised. Ignored if `lengths` is a list."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if not isinstance(self.lengths, str) and not (sum(self.lengths) > 0.0 and len(self.lengths) <= LONGEST_SPAN):
             raise ValueError(
-                f"lengths are 'geometric', 'uniform', or up to {LONGEST_SPAN} numbers that say how likely the lengths "
-                f"1, 2, ... are, not all of them 0; there are {len(self.lengths)}"
+                f"lengths must be 'geometric', 'uniform', or up to {LONGEST_SPAN} weights of the lengths 1, "
+                f"2, ..., not all 0; there are {len(self.lengths)}"
             )
         return self
 
@@ -107,7 +108,7 @@ MOST_WORDS = 5
 
 
 class CollocationUnits(Settings):
-    """The longest collocation that begins at a word is a unit, whatever is in none is a whole word.
+    """The longest collocation that begins at a word is a unit; all other words are units of their own.
 
     Going from left to right, each unit is the longest entry of a lexicon that begins where the last unit has ended. It
     never leaves its segment, and no token that cannot be masked stands within.
@@ -119,8 +120,8 @@ class CollocationUnits(Settings):
     replaced_per: ClassVar[Literal["token", "unit"]] = "unit"
     kind: Literal["collocations"] = "collocations"
     lexicon: str | None = None
-    """File that `unmask lexicon` has made. Unset: `pretrain` makes one of the training text. It is read when the masker
-    is made: masking itself sees `Tables.collocations_P`."""
+    """File made by `unmask lexicon`. Unset: `pretrain` makes one from the training text. It is read when the masker is
+    made: masking itself sees `Tables.collocations_P`."""
 
     def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
         set_P = tables.need("collocations_P", "units of kind collocations")
@@ -168,7 +169,7 @@ class PhraseUnits(_AnnotatedSpans):
 
 
 class SubtreeUnits(Settings):
-    """The largest subtrees of the dependency parse with so many words at most are units; other words are their own.
+    """The largest subtrees of the dependency parse with at most `max_words` words are units; so is every other word.
 
     A subtree that is not contiguous is none. At a segment's edge, what lies within counts.
 

@@ -65,16 +65,16 @@ class UniformWeights(Settings):
 
 
 class FrequencyWeights(Settings):
-    """A unit's weight is a power of how often its rarest token stands in the corpus.
+    """A unit's weight is a power of its rarest token's count in the corpus.
 
     Source: Zhang et al. 2023 (WSBERT), section 3.1, for exponent -0.5; here the share of masked tokens is exact.
     """
 
     kind: Literal["frequency", "rare"] = "frequency"
     exponent: Annotated[float, Field(ge=-4.0, le=4.0)] = -0.5
-    """Power of the count: negative prefers the rare, positive the common; 0 is uniform."""
+    """Power of the count: negative prefers rare tokens, positive common ones; 0 is uniform."""
     floor: Annotated[int, Field(ge=1)] = 10
-    """Lower counts are taken for it, so that what stands once in the corpus is not drawn every time."""
+    """Lower counts are raised to this, so that tokens seen once are not always drawn."""
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         counts_V = tables.need("frequencies_V", "weights of kind frequency")
@@ -93,11 +93,11 @@ class BandWeights(Settings):
 
     kind: Literal["band"] = "band"
     low: Annotated[float, Field(ge=0.0)] = 0.0
-    """Occurrences per million tokens of the corpus from which a token is in the band."""
+    """Lower end of the band, in occurrences per million tokens of the corpus."""
     high: Annotated[float, Field(gt=0.0, le=1e6)] = 1000.0
-    """Occurrences per million tokens of the corpus up to which a token is in the band."""
+    """Upper end of the band, in occurrences per million tokens of the corpus."""
     outside: Annotated[float, Field(gt=0.0, le=1.0)] = 0.01
-    """Weight of the units outside, where those within have 1."""
+    """Weight of units outside the band, relative to 1 inside."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -121,7 +121,7 @@ class BandWeights(Settings):
 
 
 class InformativeWeights(Settings):
-    """A unit's weight is a power of how much its most informative token reveals of its neighbours in the whole corpus.
+    """A unit's weight is a power of how much its most informative token reveals about its neighbours in the corpus.
 
     Source: Sadeq et al. 2022 (InforMask), section 3: tokens are drawn by their pointwise mutual information with
     the others. There, rates come from counting what would be masked in a sample; here they follow from the table.
@@ -129,12 +129,12 @@ class InformativeWeights(Settings):
 
     kind: Literal["informative"] = "informative"
     lexicon: str | None = None
-    """File that `unmask lexicon` has made. Unset: `pretrain` makes one of the training text. It is read when the masker
-    is made: masking itself sees `Tables.informativeness_V`."""
+    """File made by `unmask lexicon`. Unset: `pretrain` makes one from the training text. It is read when the masker is
+    made: masking itself sees `Tables.informativeness_V`."""
     exponent: Annotated[float, Field(ge=0.0, le=8.0)] = 1.0
-    """Power of the informativeness: larger ones prefer the informative more; 0 is uniform."""
+    """Power of the informativeness: larger values prefer informative tokens more; 0 is uniform."""
     floor: Annotated[float, Field(gt=0.0)] = 0.01
-    """Informativeness, in nats, below which tokens are alike."""
+    """Informativeness, in nats, below which all tokens count alike."""
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         nats_V = tables.need("informativeness_V", "weights of kind informative")
@@ -147,8 +147,8 @@ class InformativeWeights(Settings):
 
 
 class FirstWeights(Settings):
-    """Units of a kind take a share of the budget, in each segment: their weight is share / (their tokens), that of all
-    others (1 - share) / (theirs). Where one kind is taken whole and does not fill its share, the other gets the rest.
+    """Units of one kind take a share of the budget in each segment: their weight is share / (their tokens), that of
+    others (1 - share) / (theirs). If all units of one kind do not fill its share, the others get the rest.
 
     Source: Guu et al. 2020 (REALM), section 3.4, masks entities alone, which is a share of 1 (with others where a text
     has too few). The share is ours.
@@ -156,9 +156,9 @@ class FirstWeights(Settings):
 
     kind: Literal["first"] = "first"
     of: Literal["entities", "chunks"] = "entities"
-    """What the units of the kind hold."""
+    """What units of this kind contain."""
     share: Annotated[float, Field(gt=0.0, le=1.0)] = 0.5
-    """Share of the budget that the kind takes. With 1 all of them come before all others."""
+    """Share of the budget for this kind. At 1, all of its units come before any others."""
 
     @property
     def needs(self) -> tuple[str, ...]:
@@ -196,7 +196,7 @@ def _heaviest(units: FlatUnits, log2_L: Tensor, label_T: Tensor) -> Tensor:
 
 
 class PosWeights(Settings):
-    """A unit's weight is that of its weightiest part of speech.
+    """A unit's weight is that of its heaviest part of speech.
 
     Source: ours; content words before function words, as Yang et al. 2023 do with weights that follow the loss.
     """
@@ -208,7 +208,7 @@ class PosWeights(Settings):
     )
     """Weights by tag."""
     default: Weight = 1.0
-    """Weight of other tags, and of units without any."""
+    """Weight of other tags, and of units without a tag."""
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         tags_T = rows.annotation("pos", "weights of kind pos")
@@ -222,7 +222,8 @@ class PosWeights(Settings):
                 )
             if labels and self.weights and not set(labels) & set(self.weights):
                 raise SettingsError(
-                    f"masking.weights.weights fits no part of speech: the data has {listed(labels, 20)}; name some"
+                    f"masking.weights.weights names no part of speech; the data has {listed(labels, 20)}: "
+                    "name some of them"
                 )
             weights = [self.weights.get(label, self.default) for label in labels]
             tables.derived[key] = _of_labels(weights, self.default)
@@ -230,7 +231,7 @@ class PosWeights(Settings):
 
 
 class RoleWeights(Settings):
-    """A unit's weight is that of its weightiest word, by its role in the dependency parse.
+    """A unit's weight is that of its heaviest word, by its role in the dependency parse.
 
     Source: ours; the classes are those of Universal Dependencies (de Marneffe et al. 2021).
     """
@@ -238,11 +239,11 @@ class RoleWeights(Settings):
     needs: ClassVar[tuple[str, ...]] = ("dependencies",)
     kind: Literal["role"] = "role"
     arguments: Weight = 2.0
-    """Weight of subjects, objects, and clauses that stand for them."""
+    """Weight of subjects and objects, also as clauses."""
     function: Weight = 0.5
     """Weight of articles, prepositions, auxiliaries, conjunctions and punctuation."""
     heads: Weight = 1.0
-    """Weight of other words on which something hangs."""
+    """Weight of other words that have dependents."""
     others: Weight = 1.0
     """Weight of the rest."""
 
@@ -253,8 +254,9 @@ class RoleWeights(Settings):
             roles = [label.lower().split(":")[0] for label in labels]  # subtypes, as in `nsubj:pass`, are of their type
             if labels and not set(roles) & (_ARGUMENTS | _FUNCTION):
                 raise SettingsError(
-                    "weights of kind role know the roles of Universal Dependencies and of spaCy's English pipelines, "
-                    f"and the data has none: it has {listed(labels, 20)}; take other weights, or annotate it anew"
+                    "weights of kind role know the roles of Universal Dependencies and of spaCy's English "
+                    f"pipelines, but the data has only {listed(labels, 20)}; use other weights, or annotate "
+                    "the data again"
                 )
             weights = [self.others]  # by 2 x role + (1 where something hangs on the word), from 2 on
             for role in roles:
@@ -269,7 +271,7 @@ class RoleWeights(Settings):
 
 
 class PosLossWeights(Settings):
-    """A unit's weight is that of its weightiest part of speech: what the model finds hard of late is masked more often.
+    """A unit's weight is that of its heaviest part of speech: what the model recently found hard is masked more often.
 
     With the mean and the standard deviation of the model's recent losses on parts of speech, one of these weighs
 
@@ -288,9 +290,9 @@ class PosLossWeights(Settings):
     needs: ClassVar[tuple[str, ...]] = ("pos",)
     kind: Literal["pos_loss"] = "pos_loss"
     temperature: Annotated[float, Field(gt=0.0, le=1000.0)] = 0.5
-    """Standard deviations of the loss that are a step of the logistic curve; the larger, the more equal the weights."""
+    """Temperature of the logistic curve, in standard deviations of the loss; larger values make weights more equal."""
     floor: Annotated[float, Field(ge=0.0, le=1.0)] = 0.0
-    """The least weight, where the largest is 1: what is left to parts of speech that the model finds easy."""
+    """Lowest weight, relative to a largest of 1, for parts of speech that the model finds easy."""
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor | None:
         own = "weights of kind pos_loss"
@@ -331,7 +333,7 @@ class _VocabularyScore(Settings):
 
 
 class LossWeights(_VocabularyScore):
-    """What the model found hard of late: the score is the moving average of the loss on each vocabulary entry.
+    """What the model recently found hard: the score is the moving average of the loss on each vocabulary entry.
 
     Source: Zhang et al. 2023 (WSBERT), section 3.2 (dynamic weights follow the loss on the token).
     """
@@ -376,21 +378,21 @@ class AnchorWeights(_VocabularyScore):
     background: str
     """A prepared folder with the same tokenizer, whose frequencies are compared."""
     num_anchors: Annotated[int, Field(ge=1)] = 200
-    """How many entries with the largest TF-ICF are anchors."""
+    """Number of anchors: the entries with the largest TF-ICF."""
 
 
 # Weights by the document itself.
 
 
 class TfIdfWeights(Settings):
-    """What is particular to its document: a word's count in the segment times the logarithm of its rarity.
+    """What is specific to its document: a word's count in the segment times the logarithm of its rarity.
 
     Source: Sparck Jones 1972 (the rarity: -log2 of the share of documents that hold the token).
     """
 
     kind: Literal["tfidf"] = "tfidf"
     power: Power = 1.0
-    """Power of the product: 0 is uniform, negative prefers what stands everywhere."""
+    """Power of the product: 0 is uniform, negative prefers words found everywhere."""
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         documents_V = tables.need("documents_V", "weights of kind tfidf")
@@ -413,11 +415,11 @@ class CentralityWeights(Settings):
 
     kind: Literal["centrality"] = "centrality"
     encoder: str | None = None
-    """Folder of an encoder whose input embeddings are taken (transformers or sentence-transformers). Unset: the model's
+    """Folder of an encoder (transformers or sentence-transformers) whose input embeddings to use. Unset: the model's
     own."""
     strength: Annotated[float, Field(ge=-16.0, le=16.0)] = 3.0
-    """Doublings of the weight from an unrelated word (cosine 0) to the document's mean itself (cosine 1); negative
-    prefers words that stand apart."""
+    """How often the weight doubles from an unrelated word (cosine 0) to the document's mean (cosine 1); negative
+    prefers outlying words."""
 
     @property
     def score(self) -> str | None:

@@ -37,18 +37,19 @@ log = logging.getLogger("unmask")
 
 
 class CardSettings(Settings):
-    """What the user says of a model for its card. They change the card and nothing else.
+    """What you state about a model on its card. These settings change nothing but the card.
 
     Source of the names: https://huggingface.co/docs/hub/repositories-licenses. They are checked by their form alone,
     since the hub's list grows.
     """
 
     license: str | None = None
-    """The licence, as the hub calls it: `apache-2.0`, `mit`, `cc-by-4.0`, ...; `other` is one that it does not list."""
+    """The license, by the hub's name: `apache-2.0`, `mit`, `cc-by-4.0`, ...; `other` for one that the hub does not
+    list."""
     license_name: str | None = None
-    """Name of a licence that is `other`, such as `my-license-1.0`."""
+    """Name of an `other` license, such as `my-license-1.0`."""
     license_link: str | None = None
-    """Where the text of a licence that is `other` stands: a URL, or `LICENSE` or `LICENSE.md` beside the card."""
+    """Text of an `other` license: a URL, or `LICENSE` or `LICENSE.md` beside the card."""
     language: Annotated[
         tuple[str, ...] | None, BeforeValidator(lambda value: (value,) if isinstance(value, str) else value or None)
     ] = None
@@ -68,13 +69,13 @@ class CardSettings(Settings):
             near = re.sub(r"[\s_]+", "-", value.strip().lower())
             hint = f"; did you mean {near!r}?" if _IDENTIFIER.fullmatch(near) else ""
             raise ValueError(
-                f"expected a licence as the hub calls it, such as apache-2.0, mit, cc-by-4.0 or other{hint}"
+                f"expected a license by the hub's name for it, such as apache-2.0, mit, cc-by-4.0 or other{hint}"
             )
         for code in value if isinstance(value, tuple) else ():
             if not _LANGUAGE.fullmatch(code):
                 raise ValueError(
-                    f"{code!r} is no language as the hub calls it: a code of ISO 639 with two or three small letters "
-                    "(fi, fin), multilingual, or code"
+                    f"{code!r} is not a language to the hub; give an ISO 639 code of two or three lower-case "
+                    "letters (fi, fin), multilingual, or code"
                 )
         return value
 
@@ -82,7 +83,7 @@ class CardSettings(Settings):
     def _check(self) -> Self:
         for name in ("license_name", "license_link"):
             if getattr(self, name) is not None and self.license != "other":
-                raise ValueError(f"{name} is for card.license = 'other'; leave card.{name} away")
+                raise ValueError(f"{name} is for card.license = 'other'; remove card.{name}")
         return self
 
 
@@ -114,9 +115,7 @@ def base_models(checkpoint: str, folder: Path) -> tuple[str, ...]:
         base = (metadata_load(card) or {}).get("base_model")
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = str(error).partition("\n")[0]
-        log.warning(
-            "%s: the card's head cannot be read, so what it says of the base model is not known: %s", card, reason
-        )
+        log.warning("%s: the card's head cannot be read, so its facts about the base model are lost: %s", card, reason)
         return ()
     names = [base] if isinstance(base, str) else base if isinstance(base, list) else []
     on_hub = [hub_name(name) for name in names if isinstance(name, str)]
@@ -203,8 +202,8 @@ def change_card(folder: Path, named: CardSettings) -> bool:
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = str(error).partition("\n")[0]
         raise RunError(
-            f"{path}: the card's head cannot be read ({reason}), so {', '.join(values)} cannot be written into it; "
-            "mend it, or write it there yourself"
+            f"{path}: the card's head cannot be read ({reason}), so {', '.join(values)} cannot be written "
+            "into it; fix it, or add them yourself"
         ) from error
     if all(card.data.get(key) == value for key, value in values.items()):
         return False

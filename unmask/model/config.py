@@ -79,7 +79,7 @@ Initialisation = Literal["truncated_normal", "depth_scaled", "corpus"]
 
 
 def _check_heads(hidden_size: int, num_heads: int, parts: Parts) -> None:
-    factor, why = (2, ": rotary positions turn pairs of each head's dimensions") if parts.rotary else (1, "")
+    factor, why = (2, ", since rotary positions rotate pairs of each head's dimensions") if parts.rotary else (1, "")
     if hidden_size % (factor * num_heads):
         number = f"2 x num_heads ({2 * num_heads})" if parts.rotary else f"num_heads ({num_heads})"
         raise ValueError(f"hidden_size {hidden_size} must be a multiple of {number}{why}")
@@ -94,9 +94,9 @@ class Rotary(Settings):
     model_config = ConfigDict(strict=True)
 
     global_every: Size = 3
-    """Every n-th layer, beginning with the first, attends to the whole segment."""
+    """Every n-th layer, starting with the first, attends to the whole segment."""
     local_window: int = Field(default=128, ge=2, lt=_END)
-    """The others attend to this many tokens around each, half on either side."""
+    """The other layers attend to this many tokens, half on either side."""
     global_rope_theta: float = Field(default=160_000.0, gt=0.0, allow_inf_nan=False)
     """Base of the rotary frequencies in global layers."""
     local_rope_theta: float = Field(default=10_000.0, gt=0.0, allow_inf_nan=False)
@@ -104,10 +104,10 @@ class Rotary(Settings):
 
 
 class ModelSettings(Settings):
-    """Size and parts of the encoder. What is None takes the layout's own value (`unmask.model.config`)."""
+    """Size and parts of the encoder. None takes the layout's own value (`unmask.model.config`)."""
 
     layout: Layout = "modernbert"
-    """The transformers layout that the model is built in and saved as."""
+    """The transformers layout of the model and its saved folder."""
     num_layers: int = Field(default=4, ge=1)
     """Transformer blocks."""
     hidden_size: int = Field(default=256, ge=8)
@@ -120,26 +120,26 @@ class ModelSettings(Settings):
     activation: Activation = "gelu"
     """Activation of the MLP. The prediction head uses gelu, but BERT's uses this one too."""
     max_position_embeddings: int | None = Field(default=None, ge=8)
-    """Longest sequence, special tokens included. Unset: that of the training."""
+    """Longest sequence, special tokens included. Unset: the training's."""
     norm_eps: float | None = Field(default=None, gt=0.0)
     """Added to the variance in layer norms. Unset: the layout's own."""
     type_vocab_size: int | None = Field(default=None, ge=1)
     """Token types; ModernBERT has none. The text is of type 0. Unset: the layout's own."""
     global_every: int | None = Field(default=None, ge=1)
-    """Every n-th layer, beginning with the first, attends to the whole segment. Only with rotary positions, as are the
-    next three; unset, they are the layout's own."""
+    """Every n-th layer, starting with the first, attends to the whole segment. This setting and the next three need
+    rotary positions; unset, the layout's own values hold."""
     local_window: int | None = Field(default=None, ge=2)
-    """The other layers attend to this many tokens around each, half on either side."""
+    """The other layers attend to this many tokens, half on either side."""
     global_rope_theta: float | None = Field(default=None, gt=0.0)
     """Base of the rotary frequencies in global layers."""
     local_rope_theta: float | None = Field(default=None, gt=0.0)
     """Base of the rotary frequencies in the other layers."""
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0)
-    """Share of the numbers that are set to 0 while training, in the embeddings and in what each attention and MLP adds.
-    Attention probabilities are left whole, which departs from BERT."""
+    """Dropout rate in training, on the embeddings and on the output of each attention and MLP. Unlike in BERT,
+    attention probabilities have no dropout."""
     initialisation: Initialisation = "corpus"
-    """How weights are drawn (see `unmask.model.encoder.initialise`); with `corpus` the embeddings of tokens begin from
-    the training text (`unmask.train.initialisation`)."""
+    """How weights are initialised (see `unmask.model.encoder.initialise`); `corpus` computes token embeddings from the
+    training text (`unmask.train.initialisation`)."""
     initializer_range: float = Field(default=0.02, gt=0.0)
     """Standard deviation of the initial weights."""
 
@@ -150,7 +150,7 @@ class ModelSettings(Settings):
         if parts.type_vocab_size is None and self.type_vocab_size is not None:
             meaningless.append("type_vocab_size")
         if meaningless:
-            raise ValueError(f"{', '.join(meaningless)}: means nothing to the layout {self.layout!r}; remove it")
+            raise ValueError(f"{', '.join(meaningless)}: not used by the layout {self.layout!r}; remove it")
         _check_heads(self.hidden_size, self.num_heads, parts)
         return self
 
@@ -192,7 +192,7 @@ class EncoderConfig(Settings):
         assert (self.type_vocab_size is not None) == (self.parts.type_vocab_size is not None)
         _check_heads(self.hidden_size, self.num_heads, self.parts)
         if self.pad_id >= self.vocab_size:
-            raise ValueError(f"pad_id {self.pad_id} is none of the {self.vocab_size} entries of the vocabulary")
+            raise ValueError(f"pad_id {self.pad_id} is outside the vocabulary of {self.vocab_size} entries")
         return self
 
     @property

@@ -140,7 +140,7 @@ class Encoder(nn.Module):
                 f"dropout of {config.dropout:.0%} in training needs a dropout_seed; give one, or call eval()"
             )
         if self.token_types is None and token_type_ids_BS is not None:
-            raise ModelError(f"the layout {config.layout!r} has no token types; leave token_type_ids_BS out")
+            raise ModelError(f"the layout {config.layout!r} has no token types; do not pass token_type_ids_BS")
         if position_ids_BS is None:
             position_ids_BS = torch.arange(length, device=input_ids_BS.device).expand_as(input_ids_BS)
         if segment_ids_BS is None:

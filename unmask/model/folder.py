@@ -60,7 +60,7 @@ def find_model(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
         path /= "model"
     if not (path / CONFIG).is_file() and (path / _ADAPTER).is_file():
         raise ModelError(
-            f"{path}: this is an adapter of PEFT, without the model that it changes; merge it first "
+            f"{path}: this is a PEFT adapter without its base model; merge it first "
             "(model.merge_and_unload().save_pretrained(FOLDER) in PEFT), and save the tokenizer beside it"
         )
     return path
@@ -73,7 +73,7 @@ def find_weights(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
         raise ModelError(f"{path}: there is no {CONFIG}; {way_out}")
     if not has_weights(path):
         if any(path.glob(_WEIGHTS[1])):
-            way_out = "its weights are pickled: load it with transformers and save it anew (save_pretrained)"
+            way_out = "its weights are pickled: load it with transformers and save it again (save_pretrained)"
         raise ModelError(f"{path}: there is no {WEIGHTS}; {way_out}")
     return path
 
@@ -85,7 +85,7 @@ def read_content(folder: Path) -> dict[str, Any]:
         raise ModelError(f"{folder}: there is no {CONFIG}; {_WAY_OUT}")
     content = read_object(file, _WAY_OUT, raising=ModelError)
     if not isinstance(kind := content.get("model_type"), str):
-        raise ModelError(f"{file}: model_type {shown(kind)} is no type of model; supported are {', '.join(LAYOUTS)}")
+        raise ModelError(f"{file}: model_type {shown(kind)} is not a model type; supported are {', '.join(LAYOUTS)}")
     return content
 
 
@@ -94,8 +94,9 @@ def read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:
     content = read_content(folder)
     if (kind := content["model_type"]) not in LAYOUTS:
         raise ModelError(
-            f"{folder / CONFIG}: model_type {shown(kind)} is not supported; supported are {', '.join(LAYOUTS)} (fill, "
-            "embed, evaluate, score and finetune also take what transformers runs)"
+            f"{folder / CONFIG}: model_type {shown(kind)} is not supported; supported are "
+            f"{', '.join(LAYOUTS)} (fill, embed, evaluate, score and finetune also take models that "
+            "transformers runs)"
         )
     return content, LAYOUTS[kind]
 
@@ -128,7 +129,7 @@ def label_names_of(content: Mapping[str, Any], folder: Path) -> tuple[str, ...] 
     try:
         return tuple(str(names[key]) for key in sorted(dict(names), key=int))
     except (TypeError, ValueError) as error:
-        raise ModelError(f"{folder / CONFIG}: id2label is no table of numbers to names") from error
+        raise ModelError(f"{folder / CONFIG}: id2label must map numbers to names") from error
 
 
 # ----------------------------------------
@@ -157,7 +158,7 @@ def _weight_files(folder: Path) -> list[Path]:
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         raise ModelError(f"{folder / INDEX}: damaged ({error!r})") from error
     if missing:
-        raise ModelError(f"{missing[0]}: no such file, but {INDEX} names it")
+        raise ModelError(f"{missing[0]}: no such file, although {INDEX} names it")
     return files
 
 
@@ -194,8 +195,8 @@ def check_kinds(stored: Mapping[str, StoredTensor], where: str) -> None:
     for name, tensor in stored.items():
         if tensor.kind not in _FLOATS:
             raise ModelError(
-                f"{where}: {shown(name)} holds numbers of type {tensor.kind}, but weights are of {', '.join(_FLOATS)}; "
-                "if the model was quantised, give the one that it was made from"
+                f"{where}: {shown(name)} holds numbers of type {tensor.kind}, but weights must be "
+                f"{', '.join(_FLOATS)}; if the model is quantised, give the original"
             )
 
 
@@ -248,8 +249,8 @@ def _load(
         ours[name] = parts[0] if len(parts) == 1 else torch.cat(parts)  # which copies, and most weights are whole
         if not ours[name].sum().isfinite() and (number := int((~ours[name].isfinite()).sum())):
             raise ModelError(
-                f"{where}: {', '.join(each)} hold {number:,} values that are not finite (NaN or infinity), so the "
-                "model says nothing: its training has diverged, or the file is damaged; give another copy"
+                f"{where}: {', '.join(each)} hold {number:,} values that are not finite (NaN or infinity), so "
+                "the model is useless: its training diverged, or the file is damaged; give another copy"
             )
     model.load_state_dict(ours, strict=False)
     return model, weights, names
@@ -281,8 +282,8 @@ def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
         decoder = weights.get(name) if has_head and name.endswith("decoder.weight") else None
         if decoder is not None and (decoder.shape != table.shape or not torch.equal(decoder.to(torch.float32), table)):
             log.warning(
-                "%s: %s is not the embedding, although config.json ties them; the embedding is taken, but other "
-                "libraries may take it (unmask verify compares them)", where, name,
+                "%s: %s differs from the embedding, although config.json ties them; we use the embedding, "
+                "but other libraries may use the former (unmask verify compares them)", where, name,
             )  # fmt: skip
 
     # What is not used is written back, or left out and named.
@@ -290,7 +291,7 @@ def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
     rest = {name: tensor for name, tensor in weights.items() if name not in used and name not in layout.known}
     model.unused_weights = {name: tensor for name, tensor in rest.items() if name.startswith(layout.unused)}
     if left_out := sorted(rest.keys() - model.unused_weights.keys()):
-        log.warning("%s: left out, since a masked language model has no place for it: %s", where, listed(left_out, 8))
+        log.warning("%s: not loaded, since a masked language model has no place for it: %s", where, listed(left_out, 8))
     return model
 
 
@@ -305,9 +306,9 @@ def save_model(model: MaskedLM, folder: Path, *, with_head: bool = True) -> None
     layout = LAYOUTS[model.config.layout]
     left_out = (*(f"{head.name}." for head in ONLY_TRAINED), *([] if with_head else ["head."]))
     if model.find_head(BoundaryHead) is not None:
-        log.info("the head for span boundaries is not saved with the model, since transformers has no place for it")
+        log.info("the span-boundary head is not saved with the model: transformers has no place for it")
     if model.find_head(RetroMAEHead) is not None:
-        log.info("the decoder that rebuilds texts is not saved with the model, since it serves the training alone")
+        log.info("the decoder that rebuilds texts is not saved with the model: only training needs it")
     content = layout.write_config(model.config)
     if model.find_head(PairHead) is not None or "cls.seq_relationship.weight" in model.unused_weights:
         content["architectures"] = [layout.pair_architecture]
@@ -456,7 +457,7 @@ def read_checksums(folder: Path) -> dict[str, str] | None:
     """File to SHA-256, or None where there are none (transformers writes none)."""
     if not (file := folder / CHECKSUMS).is_file():
         return None
-    content = read_object(file, "remove it to go without checksums", raising=ModelError)
+    content = read_object(file, "remove it to do without checksums", raising=ModelError)
     return {name: str(value) for name, value in content.items()}
 
 
@@ -500,9 +501,9 @@ def _complaint(folder: Path) -> str | None:
         return None
     are, them = ("are", "them") if len(names) > 1 else ("is", "it")
     return (
-        f"{folder}: {', '.join(names[:4])} {are} not what {CHECKSUMS} was written for: damaged, or saved anew since. "
-        f"If you changed {them} on purpose (save_pretrained, merging, an edit), remove {CHECKSUMS}; else take another "
-        "copy of the model"
+        f"{folder}: {', '.join(names[:4])} {are} not as {CHECKSUMS} recorded: damaged, or saved again since. "
+        f"If you changed {them} on purpose (save_pretrained, merging, an edit), remove {CHECKSUMS}; otherwise "
+        "use another copy of the model"
     )
 
 

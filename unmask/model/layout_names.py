@@ -178,7 +178,7 @@ class FolderLayout:
         if self.pooling_key is not None:
             return {self.pooling_key: _POOLING_NAMES[pooling]}
         if pooling != "first":
-            raise ModelError("classifiers of this layout take the first token; pooling by the mean has no place in it")
+            raise ModelError("classifiers of this layout pool the first token; they cannot pool by the mean")
         return {}
 
     def pooling_of(self, content: Mapping[str, Any], where: str) -> ClassifierPooling:
@@ -274,7 +274,7 @@ def _bert_layout(layout: Layout, name: str) -> FolderLayout:
 def _modernbert_fields(content: Mapping[str, Any]) -> dict[str, Any]:
     rates = [content[f"{part}_dropout"] for part in ("embedding", "attention", "mlp")]
     if any(rate != rates[0] for rate in rates):
-        log.warning("config.json: dropout of embeddings, attention, MLP = %s; the highest is taken for all", rates)
+        log.warning("config.json: dropout of embeddings, attention, MLP = %s; using the highest for all", rates)
 
     # Which layers are global: by a number in transformers 4, by a list in 5.
     types, layers = content.get("layer_types"), content["num_hidden_layers"]
@@ -282,16 +282,20 @@ def _modernbert_fields(content: Mapping[str, Any]) -> dict[str, Any]:
         every = content["global_attn_every_n_layers"]
     else:
         if not isinstance(types, list) or (isinstance(layers, int) and len(types) != layers):
-            raise ModelError(f"config.json: layer_types {shown(types)} do not name each of {layers} layers")
+            raise ModelError(f"config.json: layer_types {shown(types)} must name each of the {layers} layers")
         full = [kind == "full_attention" for kind in types]
         every = next((layer for layer, is_global in enumerate(full) if is_global and layer), max(1, len(types)))
         if full != [layer % every == 0 for layer in range(len(types))]:
-            raise UnsupportedError(f"config.json: layer_types {shown(types)} is not 'every n-th layer is global'")
+            raise UnsupportedError(
+                f"config.json: layer_types {shown(types)} is not supported, only global attention in every n-th layer"
+            )
 
     thetas, parameters = [], content.get("rope_parameters") or {}
     for kind, old_name in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
         if not isinstance(parameters, dict) or not isinstance(own := parameters.get(kind) or {}, dict):
-            raise ModelError(f"config.json: rope_parameters = {shown(parameters)} is no table with a table for {kind}")
+            raise ModelError(
+                f"config.json: rope_parameters = {shown(parameters)} must be a table that holds a table for {kind}"
+            )
         if own and own.get("rope_type", "default") != "default":
             raise UnsupportedError(f"config.json: rope_type {shown(own['rope_type'])} is not supported, only 'default'")
         thetas.append(own["rope_theta"] if own else content[old_name])

@@ -109,8 +109,8 @@ _MODES = {
 SPLADE: Literal["splade"] = "splade"  # a pooling beside `POOLINGS`, of the head's logits
 _SPLADE_SETTINGS = {"pooling_strategy": "max", "activation_function": "relu"}
 _WAY_OUT = (
-    f"ask for {' or '.join(POOLINGS)} by name (--pooling of embed, or pooling=), or give a copy of the folder without "
-    "modules.json, which has the mean"
+    f"name {' or '.join(POOLINGS)} (embed --pooling, or pooling=), or give a copy of the folder without "
+    "modules.json, which is pooled by the mean"
 )
 
 
@@ -122,10 +122,10 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
     try:
         modules = [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in parse_json(file)]
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ModelError(f"{file}: damaged ({error!r}); mend it or take it away") from error
+        raise ModelError(f"{file}: damaged ({error!r}); fix or remove it") from error
     for _, path in modules:  # a folder in this one, since an export makes it anew
         if path and (path == ".." or Path(path).name != path or len(path) > _LETTERS):
-            raise ModelError(f"{file}: damaged (path {shown(path)} is no name of a folder); mend it or take it away")
+            raise ModelError(f"{file}: damaged (path {shown(path)} is not the name of a folder); fix or remove it")
     return modules
 
 
@@ -133,7 +133,7 @@ def read_side_file(file: Path, *, optional: bool = False) -> dict[str, Any]:
     """The content of a small JSON file beside a model; empty where it is `optional` and not there."""
     if optional and not file.is_file():
         return {}
-    return read_object(file, "mend it or take it away", raising=ModelError)
+    return read_object(file, "fix or remove it", raising=ModelError)
 
 
 def module_file(folder: Path, module: Literal["Pooling", "SpladePooling", "Normalize"]) -> Path | None:
@@ -147,12 +147,13 @@ def read_pooling(folder: Path) -> str:
     """How sentence-transformers makes a vector of the tokens of a folder's model; the mean, where no file says so."""
     if module_file(folder, "SpladePooling") is not None:
         raise ModelError(
-            f"{folder}: its vectors are sparse (SPLADE), which `unmask embed`, `search` and `evaluate-search` make, "
-            "or sentence_transformers.SparseEncoder(folder); for dense ones ask for pooling mean"
+            f"{folder}: its vectors are sparse (SPLADE); make them with `unmask embed`, `search`, "
+            "`evaluate-search` or sentence_transformers.SparseEncoder(folder), or use pooling mean for dense "
+            "ones"
         )
     for kind, _ in _modules(folder):
         if kind not in ("Transformer", "Pooling", "Normalize"):
-            raise ModelError(f"{folder / MODULES}: vectors go through {kind}, which is not offered; {_WAY_OUT}")
+            raise ModelError(f"{folder / MODULES}: vectors go through {kind}, which is not supported; {_WAY_OUT}")
     if (file := module_file(folder, "Pooling")) is None:
         return "mean"
     content = read_side_file(file)
@@ -163,7 +164,7 @@ def read_pooling(folder: Path) -> str:
     for name, pooling in POOLINGS.items():
         if modes == [pooling.sentence_transformers]:
             return name
-    raise ModelError(f"{file}: pooling by {' and '.join(modes)} is not offered; {_WAY_OUT}")
+    raise ModelError(f"{file}: pooling by {' and '.join(modes)} is not supported; {_WAY_OUT}")
 
 
 def check_splade(folder: Path) -> None:
@@ -172,13 +173,13 @@ def check_splade(folder: Path) -> None:
         raise ModelError(f"{folder}: makes no sparse vectors")
     for kind, _ in _modules(folder):
         if kind not in ("Transformer", "MLMTransformer", "SpladePooling"):
-            raise ModelError(f"{folder / MODULES}: sparse vectors go through {kind}, which is not offered")
+            raise ModelError(f"{folder / MODULES}: sparse vectors go through {kind}, which is not supported")
     content = read_side_file(file)
     for key, offered in _SPLADE_SETTINGS.items():
         if (value := content.get(key, offered)) != offered:
             raise ModelError(
-                f"{file}: {key} = {shown(value)} is not offered, only {offered!r}; a copy of the folder without "
-                "modules.json is a masked language model, and its logits are offered"
+                f"{file}: {key} = {shown(value)} is not supported, only {offered!r}; without modules.json, a "
+                "copy of the folder works as a masked language model"
             )
 
 

@@ -188,9 +188,9 @@ def why_in_transformers(folder: Path) -> str | None:
     """
     try:
         if (kind := read_content(folder)["model_type"]) not in LAYOUTS:
-            return f"it is of type {shown(kind)}, which is none of our layouts ({', '.join(LAYOUTS)})"
+            return f"its type {shown(kind)} is not one of our layouts ({', '.join(LAYOUTS)})"
         if not has_weights(folder) and any((folder / name).is_file() for name in _OTHER_WEIGHTS):
-            return "its weights are in no file of safetensors"
+            return "its weights are not in a safetensors file"
         content, layout = read_config_file(folder)
         layout.read_config({key: value for key, value in content.items() if "dropout" not in key}, mask_id=0)
     except UnsupportedError as error:
@@ -207,11 +207,11 @@ def check_transformers(folder: Path) -> None:
 
     content = read_content(folder)
     if (kind := content["model_type"]) not in MODEL_FOR_MASKED_LM_MAPPING_NAMES:
-        own = "; the code that the folder brings is never run" if "auto_map" in content else ""
+        own = "; code in the folder is never run" if "auto_map" in content else ""
         raise ModelError(
-            f"{folder}: a model of type {shown(kind)} is of none of our layouts ({', '.join(LAYOUTS)}), and "
-            f"transformers has no masked language model of this type{own}; fill, embed, evaluate and score take those "
-            "of either kind (finetune takes any encoder that transformers reads)"
+            f"{folder}: the model type {shown(kind)} is not one of our layouts ({', '.join(LAYOUTS)}), and "
+            f"transformers has no masked language model for it{own}; fill, embed, evaluate and score need one "
+            "of the two (finetune takes any encoder that transformers reads)"
         )
 
 
@@ -220,7 +220,7 @@ def _import_transformers(folder: Path) -> Any:
         import transformers
     except ImportError as error:
         raise ModelError(
-            f"{folder}: this model, of type {shown(read_content(folder)['model_type'])}, runs in transformers, which "
+            f"{folder}: a model of type {shown(read_content(folder)['model_type'])} needs transformers, which "
             "is not installed: pip install 'unmask[transformers]'"
         ) from error
     transformers.utils.logging.disable_progress_bar()
@@ -293,7 +293,7 @@ def transformers_with_head(
         numbers = [name for name, value in config.to_dict().items() if type(value) in (int, float)]
         rates = [name for name in numbers if "dropout" in name]
         if not rates:
-            raise SettingsError(f"finetune.dropout: the config.json in {folder} has no rate of dropout")
+            raise SettingsError(f"finetune.dropout: the config.json in {folder} has no dropout rate")
         for name in rates:
             setattr(config, name, dropout)
 
@@ -339,11 +339,13 @@ def _read(folder: Path, auto: str, *, what: str, vocab_size: int) -> tuple[Any, 
     for name, weight in model.named_parameters():
         if not weight.sum().isfinite() and not weight.isfinite().all():
             raise ModelError(
-                f"{folder}: {shown(name)} holds values that are not finite (NaN or infinity), so the model says "
-                "nothing: its training has diverged, or the file is damaged; give another copy"
+                f"{folder}: {shown(name)} holds values that are not finite (NaN or infinity), so the model is "
+                "useless: its training diverged, or the file is damaged; give another copy"
             )
     if vocab_size > model.config.vocab_size:
-        raise ModelError(f"{folder}: the tokenizer has {vocab_size} ids, but the model only {model.config.vocab_size}")
+        raise ModelError(
+            f"{folder}: the tokenizer has {vocab_size} ids, but the model has only {model.config.vocab_size}"
+        )
     return model.float(), sorted(report["missing_keys"])
 
 
@@ -378,7 +380,7 @@ def _inputs_of(model: Any, folder: Path, *, pad_id: int, max_length: int | None)
     length; without that of a task, what its tokenizer says, or 512."""
     arguments, config = inspect.signature(model.forward).parameters, model.config
     if "attention_mask" not in arguments:
-        raise ModelError(f"{folder}: models of type {config.model_type!r} take no attention mask; take another model")
+        raise ModelError(f"{folder}: models of type {config.model_type!r} take no attention mask; use another model")
     types = getattr(config, "type_vocab_size", None) if "token_type_ids" in arguments else 1
     width, longest = _size_of(model)
     if getattr(config, "relative_attention", False) and not getattr(config, "position_biased_input", True):

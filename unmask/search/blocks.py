@@ -135,7 +135,7 @@ def damaged(file: Path, error: object) -> DataError:
     reason = " ".join(str(error).split())[:200]
     if isinstance(error, OSError) and error.errno is not None:  # it could not be read at all
         return DataError(f"{file}: cannot be read ({reason})")
-    return DataError(f"{file}: damaged ({reason}); make the index anew", options=("overwrite",))
+    return DataError(f"{file}: damaged ({reason}); rebuild the index", options=("overwrite",))
 
 
 @contextmanager
@@ -308,11 +308,11 @@ class StoredIndex:
         if state is None and not self.folder.whole.is_file():
             if self.folder.begun.is_file():
                 raise DataError(
-                    f"{root}: this index is not whole; finish it: run the same `unmask search index` command and "
-                    "resume",
+                    f"{root}: this index is unfinished; to finish it, run the same `unmask search index` "
+                    "command and resume",
                     options=("resume",),
                 )
-            what = "no index is in it" if root.is_dir() else absence(root, "folder")
+            what = "it holds no index" if root.is_dir() else absence(root, "folder")
             raise DataError(f"{root}: {what}; make one with `unmask search index MODEL FILES --out {root}`")
         self.written = self.folder.written()
         self.state = state or read_state(self.folder.whole)
@@ -325,7 +325,7 @@ class StoredIndex:
         """A file, compared with its name when it is first used."""
         if name not in self._intact:
             if not self.folder.is_intact(name):
-                raise damaged(self.folder.blocks / name, "its content is not what its name says")
+                raise damaged(self.folder.blocks / name, "its content does not match its name")
             self._intact.add(name)
         return self.folder.blocks / name
 
@@ -354,7 +354,7 @@ class StoredIndex:
         """The document of each passage: eight bytes each, which stay in memory."""
         array = self._array(self.state.numbers or "", mapped=False)
         if array.shape != (self.state.passages,):
-            raise damaged(self.folder.whole, f"it names documents of {len(array)} passages, not {self.state.passages}")
+            raise damaged(self.folder.whole, f"it has documents for {len(array)} passages, not {self.state.passages}")
         return array
 
     def words(self, number: int) -> NDArray[np.uint32]:
@@ -407,7 +407,7 @@ class StoredIndex:
         except (RuntimeError, OSError, ValueError) as error:
             raise damaged(file, error) from error
         if graph is None:
-            raise damaged(file, "no graph of this usearch")
+            raise damaged(file, "not a graph that this usearch can read")
         count = min(num_passages, max(_LEAST_PASSAGES, _PASSAGES_A_DOCUMENT * top_k))
         near = np.atleast_2d(graph.search(queries_QD, count).keys).astype(np.int64)
         rankings = []

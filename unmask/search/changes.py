@@ -60,7 +60,7 @@ class Names:
         is none of them, or a number is that of several documents."""
         for id_ in ids:
             if not isinstance(id_, str | int | np.integer) or isinstance(id_, bool):
-                raise SettingsError(f"an id is a text or a number, and not {shown(id_)}", options=("ids",))
+                raise SettingsError(f"an id must be a text or a number, not {shown(id_)}", options=("ids",))
         names = list(dict.fromkeys(map(str, ids)))
         with_id, in_file = self._where("id", names), self._in_files(names)
         # Of each id the files in which it was counted; None: a document has it as its own, which goes first.
@@ -70,18 +70,18 @@ class Names:
         own = [name for name, files in places.items() if None in files]
         paths = set(map(os.path.abspath, self._table["file"].filter(pa.array(in_file)).unique().to_pylist()))
         if unknown := [name for name in names if name not in places and os.path.abspath(name) not in paths]:
-            what = f"{len(unknown):,} of {len(names):,} ids are of no document, as {unknown[0]!r}"
+            what = f"{len(unknown):,} of {len(names):,} ids belong to no document, such as {unknown[0]!r}"
             value = "a value of the column of ids, " if not all(self._is_counted) else ""
             raise SettingsError(
-                f"{what}; nothing was removed. An id of this index is {value}the number of a document in its "
-                "file, or a file's name, for all of its documents",
+                f"{what}; nothing was removed. In this index an id is {value}the number of a document in its "
+                "file, or a file's name for all its documents",
                 options=("ids",),
             )
         if several := [name for name in places if len(places[name]) > 1 and name not in own]:
             first, second, *_ = sorted(map(str, places[several[0]]))
             raise SettingsError(
-                f"{several[0]} is the number of a document in {first} and of one in {second}; name a file, for all of "
-                "its documents, or make the index of a table with a column of ids",
+                f"document number {several[0]} exists in {first} and in {second}; name a file to remove all "
+                "its documents, or index a table that has a column of ids",
                 options=("ids",),
             )
         return (with_id & ~(self._where("id", own) & self._is_counted)) | in_file
@@ -104,10 +104,10 @@ def own_ids(files: DocumentFiles) -> list[str]:
         return []
     ids = Counter(str(part.id) for part in files.read() if part.begin == 0 and not part.is_counted)
     if twice := [id_ for id_, count in ids.items() if count > 1]:
-        several = f" ({len(twice):,} ids are of several documents)" if len(twice) > 1 else ""
+        several = f" ({len(twice):,} ids belong to several documents)" if len(twice) > 1 else ""
         reason = f"{ids[twice[0]]:,} documents have the id {twice[0]!r}{several}"
         raise CorpusError(
-            f"{reason}; give each its own, or name another column of ids, or none ('')", options=("id_column",)
+            f"{reason}; give each its own id, or name another column of ids, or none ('')", options=("id_column",)
         )
     return list(ids)
 

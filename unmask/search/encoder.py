@@ -91,7 +91,7 @@ class SearchEncoder:
             how = EmbedSettings(self.settings.pooling, unit, "split")
             vectors = embed_texts(model.embedder, model.tokenizer, texts, how, names=names).vectors
         if not np.isfinite(vectors.data if self.is_sparse else vectors).all():
-            raise ModelError(f"{model.folder}: a vector is no finite number; the model is damaged or diverged")
+            raise ModelError(f"{model.folder}: a vector is not finite; the model is damaged or diverged")
         return vectors
 
 
@@ -124,7 +124,7 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
     content = read_side_file(file, optional=True)
     prompts = content.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
-        raise ModelError(f"{file}: damaged (prompts is no table of texts); mend it, or remove it to go without prompts")
+        raise ModelError(f"{file}: damaged (prompts is not a table of texts); fix it, or remove it to use no prompts")
     if query_prompt is None:
         query_prompt = prompts.get("query") or ""
     if document_prompt is None:
@@ -136,8 +136,8 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
     how_pooled = {} if of_pooling is None else read_side_file(of_pooling, optional=True)
     if has_prompt and how_pooled.get("include_prompt") is False:
         raise ModelError(
-            f"{of_pooling}: include_prompt is false, so that prompts would be left out of the mean, which is not "
-            "offered; go without prompts (query_prompt='', document_prompt=''), or give another model",
+            f"{of_pooling}: include_prompt is false, but leaving prompts out of the mean is not supported; "
+            "use no prompts (query_prompt='', document_prompt=''), or another model",
             options=("query_prompt", "document_prompt"),
         )
 
@@ -148,7 +148,7 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
         name = (None if is_of_others else content.get("similarity_fn_name")) or ("dot" if is_sparse else "cosine")
     if name not in get_args(Similarity):
         where = f"{file}: similarity_fn_name" if similarity is None else "similarity"
-        text = f"{where} {json.dumps(name)[:100]} is not offered; give cosine or dot"
+        text = f"{where} {json.dumps(name)[:100]} is not supported; give cosine or dot"
         raise SettingsError(text, options=("similarity",))
 
     # Tokens of a passage, special ones included.
@@ -161,21 +161,20 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
             passage_tokens = min(passage_tokens, limit)
     elif not least <= passage_tokens <= _LONGEST_PASSAGE:
         raise SettingsError(
-            f"passage_tokens={passage_tokens}: a passage has {least} to {_LONGEST_PASSAGE:,} tokens",
+            f"passage_tokens={passage_tokens}: give {least} to {_LONGEST_PASSAGE:,} tokens",
             options=("passage_tokens",),
         )
     room = passage_tokens - len(loaded.tokenizer.encode_prompt(document_prompt))
     overlap = passage_tokens // 8 if overlap_tokens is None else overlap_tokens
     if room < _LEAST_TEXT:
         raise SettingsError(
-            f"the prompt before documents takes {passage_tokens - room} of a passage's {passage_tokens} tokens, and "
-            f"{_LEAST_TEXT} are the least that text has; give a shorter document_prompt, or more passage_tokens",
+            f"the document prompt takes {passage_tokens - room} of a passage's {passage_tokens} tokens, but "
+            f"text needs at least {_LEAST_TEXT}; give a shorter document_prompt, or more passage_tokens",
             options=("document_prompt", "passage_tokens"),
         )
     if not 0 <= overlap <= room // 2:
         raise SettingsError(
-            f"overlap_tokens={overlap}: a passage has {room} tokens of text and shares at most half of them with the "
-            "one before it",
+            f"overlap_tokens={overlap}: a passage has {room} tokens of text; overlap at most half of them",
             options=("overlap_tokens",),
         )
     settings = EncodingSettings(

@@ -65,20 +65,21 @@ class SearchEvaluation(Result):
     """How well a model and others searched.
 
     Attributes:
-        model: That is evaluated.
-        tasks: By name (`crop`, `title`; `judged` of a BEIR folder): `queries`, `documents`, `draws` (what intervals are
-            over), `not_asked`, the figures of each of the `systems` (with bm25 also of both together, by scores and by
-            ranks), the `differences` of the model to each other one, query by query, and which of `vectors`, `words`
-            and `both` is the `best`, and how far it is `ahead` of the next. Figures are `ndcg_at_10`, `mrr_at_10`,
+        model: The model under evaluation.
+        tasks: By name (`crop`, `title`; `judged` for a BEIR folder): `queries`, `documents`, `draws` (what intervals
+            are over), `not_asked`, the figures of each of the `systems` (with bm25 also of both combined, by scores and
+            by ranks), the model's `differences` from each other system, query by query, which of `vectors`, `words` and
+            `both` is the `best`, and how far it is `ahead` of the next. Figures are `ndcg_at_10`, `mrr_at_10`,
             `recall_at_1`, `recall_at_10`, with `..._interval`, at 95 %, or at `confidence` for differences; None where
-            chance says nothing.
-        verdict: Of each task, in words; with fewer than 50 queries there is none, no difference and no best one.
+            no interval can be computed.
+        verdict: Of each task, in words; with fewer than 50 queries there is no verdict, no difference and no best
+            system.
         vectors: Of each model `alignment` (by task, with its interval), `uniformity`, `effective_rank`, `dimension`.
         described: How the text was read, in lines.
-        passed_over: Reason to number.
+        passed_over: Number of texts skipped for each reason.
         unit: What intervals are over: `documents` or `queries`.
-        crops: Whether crops were `removed` from their documents or left `inside`; None of a BEIR folder.
-        warning: Where there are few draws; None else.
+        crops: Whether crops were `removed` from their documents or left `inside`; None for a BEIR folder.
+        warning: Set if there are few draws, otherwise None.
     """
 
     model: str
@@ -95,9 +96,9 @@ class SearchEvaluation(Result):
         for line in self.described:
             yield Styled(line, "dim")
         for reason, count in self.passed_over.items():
-            yield Styled(f"passed over: {count:,} {reason}", "dim")
+            yield Styled(f"skipped: {count:,} {reason}", "dim")
         removed = "taken out of" if self.crops == "removed" else "left inside"
-        heads = {"crop": f"crops find the documents that they were {removed}", "title": "titles find their documents"}
+        heads = {"crop": f"crops find the documents they were {removed}", "title": "titles find their documents"}
         for name, task in self.tasks.items():
             what = heads.get(name, "judged queries")
             yield ""
@@ -115,7 +116,7 @@ class SearchEvaluation(Result):
             yield Sheet(columns, lines)
             yield self.verdict[name]
         yield ""
-        yield Styled("vectors; a lower alignment is nearer, a lower uniformity more spread out", "dim")
+        yield Styled("vectors; lower alignment is closer, lower uniformity is more spread out", "dim")
         rows = [
             (
                 name,
@@ -157,40 +158,42 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     strict: bool = False,
     notify: Notify | None = None,
 ) -> SearchEvaluation:
-    """Measures how well a model searches, without labels: crops and titles of held-out documents find their documents.
+    """Measures search without labels: crops and titles of held-out documents must find their documents.
 
     Args:
         model: Folder of a model, such as RUN/model, or its name on the hub.
         corpus: Files, folders or patterns of text; or a folder in BEIR's format.
         against: Another model to compare with.
-        baselines: bm25, tfidf, both, or none; beside bm25 stand rows of the model and it together.
-        queries: Queries of each kind at most.
-        max_documents: Documents that are searched at most; a BEIR folder is searched whole.
-        crops: Whether crops are removed from their documents, or left inside.
-        crop_chars: Characters of a crop, about. By default 120, and three eighths of a document that is shorter than
-            320; with a number, documents that are too short for it are not queried for.
-        every: Query for all documents: a text that no model was trained on.
-        among_all: Search among all documents, not among held-out ones alone.
-        split: Of the judgements in a BEIR folder.
-        column: Of the text in tables: a name, a path within a column (doc.text), or several (a,b). By default it is
-            found.
-        title_column: Of the titles in tables. By default title, if it is there.
-        documents: A document of text files: line, block, file, or auto. By default as the model's run has it.
-        encoding: Of text that is not Unicode, such as cp1252.
-        passage_tokens: Tokens of a passage of a long document; longer ones than the model takes are seen in windows. By
-            default what the model takes, at most 512.
-        query_prompt: Text before each query. By default what the model's folder says.
-        document_prompt: Text before each passage. By default what the model's folder says.
-        similarity: By default what the model's folder says, else cosine; dot for sparse vectors.
-        seed: Of the choice of queries and crops.
-        precision: Of the activations; bf16 is several times faster on hardware made for it, and auto takes it there.
+        baselines: bm25, tfidf, both, or none; with bm25, the model and BM25 combined are measured, too.
+        queries: Maximum number of queries of each kind.
+        max_documents: Maximum number of documents to search; a BEIR folder is searched whole.
+        crops: Whether crops are removed from their documents or left inside.
+        crop_chars: Approximate characters of a crop. By default 120, or three eighths of a document shorter than 320;
+            with a number, documents too short for it serve for no query.
+        every: Make queries from all documents, for a text no model was trained on.
+        among_all: Search among all documents, not only held-out ones.
+        split: Split of the judgements in a BEIR folder.
+        column: Text column of a table: a name, a path within a column (doc.text), or several (a,b). By default it is
+            detected.
+        title_column: Title column of a table. By default title, if there is one.
+        documents: What counts as a document in text files: line, block, file, or auto. By default as in the model's
+            run.
+        encoding: Encoding of text that is not Unicode, such as cp1252.
+        passage_tokens: Tokens per passage of a long document; the model reads passages beyond its limit in windows. By
+            default the model's limit, at most 512.
+        query_prompt: Text put before each query. By default as the model's folder says.
+        document_prompt: Text put before each passage. By default as the model's folder says.
+        similarity: By default as the model's folder says, otherwise cosine; dot for sparse vectors.
+        seed: Seed for choosing queries and crops.
+        precision: Type of the activations; bf16 is several times faster on hardware that supports it, and auto uses it
+            there.
         strict: Refuse a model whose files differ from its checksums.json.
         notify: Called with the progress.
 
     Raises:
-        UnmaskError: The text cannot be read, or holds too few documents, or only ones that are too short; a file of a
-            BEIR folder is missing, or its ids match nothing; a model cannot be used; an option is out of range; or the
-            package of a baseline is not installed.
+        UnmaskError: The text cannot be read, or its documents are too few or too short; a file of a BEIR folder is
+            missing, or its ids match nothing; a model cannot be used; an option is out of range; or the package of a
+            baseline is not installed.
     """
     settings = ItemSettings(
         queries=queries,
@@ -216,7 +219,11 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     for each, chosen in ((model, options), *((other, {}) for other in against)):
         called = str(each.folder if isinstance(each, Model) else each)
         if called in (*searches, *_LEXICAL):
-            reason = "names a baseline (give ./ before it)" if called in _LEXICAL else "is there already; name others"
+            reason = (
+                "is the name of a baseline (write ./ before it)"
+                if called in _LEXICAL
+                else "is used already; choose another name"
+            )
             raise SettingsError(f"the model {called} {reason}", options=("against",))
         searches[called] = ModelSearch(open_encoder(each, precision=precision, strict=strict, **chosen))
     name, of_model = next(iter(searches.items()))
@@ -238,7 +245,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         if titles is not None and len(titles.queries) >= FEW:
             tasks.append(titles)
         elif titles is not None:
-            described.append(f"titles: {len(titles.queries)} that may be queried for, too few to measure by")
+            described.append(f"titles: only {len(titles.queries)} can serve as queries, too few to measure")
     for task in tasks:
         passed_over += task.not_asked
 
@@ -401,7 +408,7 @@ def _mean_over_draws(values_Q: NDArray[np.float64], draws_Q: NDArray[np.int64]) 
 def _verdict(model: str, task: dict[str, Any]) -> str:
     """Which systems the model is better than, worse than, and not different from."""
     if task["queries"] < LEAST_QUERIES:
-        return f"{task['queries']} queries are too few to compare systems by; {LEAST_QUERIES} are the least"
+        return f"{task['queries']} queries are too few to compare systems; use at least {LEAST_QUERIES}"
     if not task["differences"]:
         return "there is nothing to compare with"
     better, worse, unclear = list[str](), list[str](), list[str]()
@@ -436,10 +443,12 @@ def check_lexical(names: Sequence[str]) -> tuple[str, ...]:
     names = [name for name in ([names] if isinstance(names, str) else names) if name != "none"]
     for name in names:
         if name not in _LEXICAL:
-            raise SettingsError(f"baselines {name}: there are {', '.join(_LEXICAL)}, and none", options=("baselines",))
+            raise SettingsError(
+                f"unknown baseline {name}; choose among {', '.join(_LEXICAL)}, or none", options=("baselines",)
+            )
     if "tfidf" in names and find_spec("sklearn") is None:
         raise SettingsError(
-            "tfidf takes scikit-learn, which is not installed: pip install 'unmask[search]', or go without",
+            "tfidf needs scikit-learn, which is not installed: pip install 'unmask[search]', or drop tfidf",
             options=("baselines",),
         )
     return tuple(dict.fromkeys(names))

@@ -66,15 +66,15 @@ def search_exactly(queries_QD: Vectors, blocks: Iterable[VectorBlock], top_k: in
     """The `top_k` documents whose nearest passages have the highest inner product with each query (float32; sparse
     where the blocks are). Sizes of blocks change time and memory, never the result."""
     if top_k < 1:
-        raise SettingsError(f"top_k takes a number from 1 on, not {top_k}", options=("top_k",))
+        raise SettingsError(f"top_k must be at least 1, not {top_k}", options=("top_k",))
     num_queries, width = queries_QD.shape
     starts = range(0, max(1, num_queries), QUERIES_AT_ONCE)
     parts = [_Best(queries_QD[begin : begin + QUERIES_AT_ONCE], top_k) for begin in starts]
     for block in blocks:
         if block.vectors_PD.shape[1] != width:
             raise SettingsError(
-                f"the vectors that are searched have {block.vectors_PD.shape[1]} numbers each, but the queries "
-                f"{width}: they are of different models; embed both with the same one"
+                f"the indexed vectors have {block.vectors_PD.shape[1]} dimensions, but the queries have "
+                f"{width}: they come from different models; embed both with the same one"
             )
         if len(block.documents_P) and num_queries:
             for part in parts:
@@ -149,7 +149,7 @@ class _Best:
             tokens = np.unique(queries_QD.indices)
             lists = vectors_PD[:, tokens].astype(np.float64)
             if lists.nnz and not 0 <= lists.indices.min() <= lists.indices.max() < lists.shape[0]:
-                raise DataError(f"damaged posting lists, of vectors that are none of {lists.shape[0]:,}")
+                raise DataError(f"damaged posting lists: they name vectors beyond {lists.shape[0]:,}")
             # Products of two float32 are exact in float64, and are added up in the order of tokens.
             scores_QP = (queries_QD[:, tokens].astype(np.float64) @ lists.T).toarray()
             lowest = np.nextafter(0.0, 1.0)

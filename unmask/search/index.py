@@ -62,14 +62,13 @@ class Hits(Result):
     """Hits of queries.
 
     Attributes:
-        index, model, rank: That were used.
-        approximate: Whether a graph was followed, which may miss something, or all passages were looked at.
-        queries: Of each `query` its `hits`, the best first: `rank` from 1 on, `score` (cosine or inner product; of
-            words BM25; of both a sum), `scores` of `vectors` and `words`, where they rank it among the first hundred,
-            `document` (number in the index, from 0), `file`, `id`, `title` (None: it has none), and of its nearest
-            passage `begin` (character of the document), `passage` (the text), `snippet` and `marks` (where words of the
-            query stand in the snippet).
-        seconds: That embedding and searching took.
+        index, model, rank: As used for the queries.
+        approximate: Whether the search followed a graph, which may miss a hit, or scanned all passages.
+        queries: For each `query` its `hits`, best first: `rank` (from 1), `score` (cosine or inner product; BM25 for
+            words; a sum for both), `scores` of `vectors` and `words` (if among the first hundred), `document` (number
+            in the index, from 0), `file`, `id`, `title` (or None); and of the nearest passage `begin` (character in the
+            document), `passage` (text), `snippet` and `marks` (positions of the query's words in the snippet).
+        seconds: Time for embedding and searching.
     """
 
     index: str
@@ -85,7 +84,7 @@ class Hits(Result):
                 yield from [""] * (number > 0)
                 yield Styled(query["query"], "bold underline")
             if not query["hits"]:
-                yield Styled("    no hit: no document shares a token or a word with it", "dim")
+                yield Styled("    no hits: no document shares a token or word with it", "dim")
             for hit in query["hits"]:
                 title = [Styled(f"  {hit['title']}", "bold")] if hit["title"] else []
                 id_, file = hit["id"], hit["file"]
@@ -100,8 +99,8 @@ class Hits(Result):
 
 
 class IndexChange(Result):
-    """What changed in an index: the documents that were `added` and `removed`, replaced ones among both, the
-    `documents` and `passages` that it holds now, its folder `index`, and the `seconds` that it took."""
+    """A change of an index: the number of documents `added` and `removed` (replaced ones count in both), the
+    `documents` and `passages` it holds now, its folder `index`, and the `seconds` it took."""
 
     added: int
     removed: int
@@ -114,17 +113,16 @@ class IndexChange(Result):
 class Index(Readable):
     """An index of documents.
 
-    It is opened as it stands. Where it has changed meanwhile, the next query opens the new state; what it answers is of
-    one state.
+    If the index changes after it was opened, the next query reads the new state. Each answer comes from a single state.
 
     Args:
-        folder: Of the index.
-        model: The model of the index, where it is elsewhere now.
-        precision: Of the activations. By default float32, and of documents that are added that of the others.
+        folder: Folder of the index.
+        model: The index's model, if it has moved.
+        precision: Type of the activations. By default float32; for added documents, that of the others.
         strict: Refuse a model whose files differ from its checksums.json.
 
     Raises:
-        DataError: There is no index, it is not whole, or it is damaged.
+        DataError: The index is missing, incomplete or damaged.
     """
 
     @public
@@ -168,7 +166,7 @@ class Index(Readable):
         note: Callable[[str], None] = log.info,
         notify: Notify | None = None,
     ) -> Index:
-        """Makes an index of documents, long ones in passages. Memory grows with their ids, and with the graph of
+        """Indexes documents, cutting long ones into passages. Memory grows with their ids, and with the graph of
         approximate search.
 
         Args:
@@ -176,34 +174,35 @@ class Index(Readable):
             texts: Files, folders or patterns of documents, or - for standard input; in Python also texts in memory (see
                 `unmask.data.sources`).
             out: The index's folder.
-            column: Of the text in tables: a name, a path within a column (doc.text), or several (a,b). By default it is
-                found.
-            id_column: Of the ids in tables. By default id, or one like doc_id whose values differ; else, and for
-                '', rows are numbered.
-            title_column: Of the titles in tables. By default title, if it is there.
-            documents: A document of text files: line, block, file, or auto, which looks at them.
-            encoding: Of text that is not Unicode, such as cp1252.
-            passage_tokens: Tokens of a passage of a long document; longer ones than the model takes are seen in
-                windows. By default what the model takes, at most 512.
-            overlap_tokens: Tokens that a passage shares with the one before it. By default an eighth.
-            query_prompt: Text before each query. By default what the model's folder says.
-            document_prompt: Text before each passage. By default what the model's folder says.
-            pooling: Of a passage's tokens. By default what the model's folder says.
-            similarity: By default what the model's folder says, else cosine; dot for sparse vectors.
-            precision: Of the activations; bf16 is several times faster on hardware made for it, and auto takes it
-                there.
+            column: Text column of a table: a name, a path within a column (doc.text), or several (a,b). By default it
+                is detected.
+            id_column: Id column of a table. By default id, or a column like doc_id whose values are unique; otherwise,
+                and with '', rows are numbered.
+            title_column: Title column of a table. By default title, if there is one.
+            documents: What counts as a document in text files: line, block, file, or auto, which decides by their
+                content.
+            encoding: Encoding of text that is not Unicode, such as cp1252.
+            passage_tokens: Tokens per passage of a long document; the model reads passages beyond its limit in windows.
+                By default the model's limit, at most 512.
+            overlap_tokens: Tokens that a passage shares with the previous one. By default an eighth.
+            query_prompt: Text put before each query. By default as the model's folder says.
+            document_prompt: Text put before each passage. By default as the model's folder says.
+            pooling: How token vectors become a passage's vector. By default as the model's folder says.
+            similarity: By default as the model's folder says, otherwise cosine; dot for sparse vectors.
+            precision: Type of the activations; bf16 is several times faster on hardware that supports it, and auto uses
+                it there.
             strict: Refuse a model whose files differ from its checksums.json.
-            approximate: Make a graph of near passages, so that a query need not go through all (takes usearch). By
+            approximate: Build a graph of near passages, so that a query need not scan all of them (needs usearch). By
                 default above a million passages.
-            resume: Go on with an index that was stopped.
-            overwrite: Replace the index that is there.
+            resume: Continue an interrupted index.
+            overwrite: Replace an existing index.
             note: Called with each decision, a line.
             notify: Called with the progress.
 
         Raises:
             UnmaskError: As `open_encoder` and `DocumentFiles`; two documents have the same id; the folder holds
-                something else; the text has changed since the index was begun; or approximate search is chosen and
-                usearch is not installed, or vectors are sparse.
+                something else; the text has changed since indexing started; or approximate search is chosen but usearch
+                is missing or vectors are sparse.
         """
         refused(out, "an index")
         encoder = open_encoder(
@@ -218,7 +217,7 @@ class Index(Readable):
             strict=strict,
         )
         if approximate and encoder.is_sparse:
-            reason = "a graph is made of dense vectors; sparse ones have posting lists instead"
+            reason = "only dense vectors have a graph; sparse ones have posting lists"
             raise SettingsError(f"approximate: {reason}", options=("approximate",))
         if approximate and (no_graph := why_no_graph()) is not None:
             raise RunError(f"approximate: {no_graph}", options=("approximate",))
@@ -262,12 +261,12 @@ class Index(Readable):
                 needs_graph = bool(approximate) and not had_graph
             else:
                 if state.changes:
-                    what = "documents were added or removed since it was made, so that no text has all of it"
+                    what = "documents were added or removed since it was made, so no text holds all of it"
                     raise damaged(folder.root, what)
                 note(files.describe())
                 own_ids(files)
                 if state.blocks:
-                    note(f"resumes after {len(state.blocks):,} blocks of {blocks.BLOCK_PASSAGES:,} passages")
+                    note(f"resuming after {len(state.blocks):,} blocks of {blocks.BLOCK_PASSAGES:,} passages")
                 begun = state
 
                 def save(written: list[IndexBlock]) -> None:
@@ -281,13 +280,13 @@ class Index(Readable):
             folder.finish(_linked(folder, state, note) if needs_graph else state)
             folder.claimed.clear(folder.inputs, marker=False)  # its passages are in the blocks
         for reason, number in files.skipped.items():
-            note(f"passed over: {number:,} {reason}")
+            note(f"skipped: {number:,} {reason}")
         index = cls(out, model=encoder.model)
         index._opened = (index._opened[0], encoder)
         return index
 
     def to_dict(self) -> dict[str, Any]:
-        """What it holds: `documents`, `passages`, `skipped`, `approximate`, and what it was made with."""
+        """Its contents: `documents`, `passages`, `skipped`, `approximate`, and how it was made."""
         state = self._opened[0].state
         return {
             "folder": str(self.folder),
@@ -307,7 +306,7 @@ class Index(Readable):
             f"{facts['documents']:,} documents in {facts['passages']:,} passages of up to {facts['passage_tokens']} "
             f"tokens{prompt}; vectors of {facts['dimension']} by {facts['model']}; {facts['bytes'] / 1e6:,.1f} MB"
         )
-        yield Styled(f'Ask it: unmask search query {self.folder} "..."', "dim")
+        yield Styled(f'Search it: unmask search query {self.folder} "..."', "dim")
 
     @public
     def add(
@@ -322,18 +321,17 @@ class Index(Readable):
         note: Callable[[str], None] = log.info,
         notify: Notify | None = None,
     ) -> IndexChange:
-        """Adds documents to an index, or replaces them: those with the same ids, and those without ids of the same
-        file.
+        """Adds documents to an index, replacing those with the same id or, without ids, from the same file.
 
-        Texts in memory without ids are always new; their numbers go on.
+        Texts in memory without ids are always new and are numbered onwards.
 
         Args:
             texts: As for `build`: files, folders, patterns, - for standard input.
-            column: Of the text in tables. By default that of the index, where a table has it; else it is found.
-            id_column: Of the ids in tables. By default likewise.
-            title_column: Of the titles in tables. By default likewise.
-            documents: A document of text files: line, block, file, or auto. By default as the index was made with.
-            encoding: Of text that is not Unicode, such as cp1252.
+            column: Text column of a table. By default the index's, if the table has it; otherwise it is detected.
+            id_column: Id column of a table. By default likewise.
+            title_column: Title column of a table. By default likewise.
+            documents: What counts as a document in text files: line, block, file, or auto. By default as in the index.
+            encoding: Encoding of text that is not Unicode, such as cp1252.
             note: Called with each decision, a line.
             notify: Called with the progress.
 
@@ -363,9 +361,9 @@ class Index(Readable):
             if without is not None and any(each.id for each in settings.tables) and not in_memory:
                 names_of_ids = listed(sorted({each.id for each in settings.tables if each.id}), 3)
                 what = (
-                    f"{without.path}: there is no column {names_of_ids}, where documents of this index have their ids"
+                    f"{without.path}: there is no column {names_of_ids}, which holds the ids of this index's documents"
                 )
-                raise CorpusError(f"{what}; name the one that has them here", options=("id_column",))
+                raise CorpusError(f"{what}; name the column that holds them here", options=("id_column",))
             ids, names = own_ids(files), Names(old)
             read_again = {files.name_of(each) for each in files.sources}.difference(in_memory)
             gone_P = names.replaced(ids, sorted(read_again))
@@ -380,12 +378,12 @@ class Index(Readable):
         """Removes documents from an index.
 
         Args:
-            ids: Of documents, as hits show them: from the column of ids, or the number in the file; or names of files,
-                for all of their documents.
+            ids: Ids of documents as hits show them, from the id column or the number in the file; or file names, for
+                all documents in a file.
             note: Called with each decision, a line.
 
         Raises:
-            UnmaskError: There is no such document, or a number is that of several; the index is damaged; or another
+            UnmaskError: There is no such document, or several have that number; the index is damaged; or another
                 process is writing it.
         """
         start = time.perf_counter()
@@ -402,14 +400,14 @@ class Index(Readable):
         with folder.claimed.entered(resume=True):
             if read_state(folder.begun).numbers is None:
                 raise DataError(
-                    f"{self.folder}: it was to be replaced, which was stopped; run that `unmask search index` command "
-                    "again, with resume",
+                    f"{self.folder}: replacing this index was interrupted; run that `unmask search index` "
+                    "command again, with resume",
                     options=("resume",),
                 )
             try:
                 yield StoredIndex(self.folder, before=self._opened[0])
             except FileNotFoundError as error:
-                raise damaged(self.folder, f"{error.filename} is not there") from error
+                raise damaged(self.folder, f"{error.filename} is missing") from error
             finally:
                 folder.claimed.clear(folder.inputs, marker=False)
 
@@ -450,14 +448,14 @@ class Index(Readable):
         rank: Rank = "vectors",
         words_weight: float = WORDS_WEIGHT,
     ) -> Hits:
-        """The documents that are nearest to each text.
+        """Finds the documents nearest to each text.
 
         Args:
             texts: Queries, or a single one.
-            top_k: Documents of each at most.
-            exact: Whether all passages are looked at, although there is a graph.
-            rank: By `vectors`, by `words` (BM25, which takes no model) or by `both`.
-            words_weight: The share of words where both rank, from 0 to 1.
+            top_k: Maximum number of documents per query.
+            exact: Scan all passages even if there is a graph.
+            rank: Rank by `vectors`, by `words` (BM25, which needs no model) or by `both`.
+            words_weight: Weight of words when both rank, from 0 to 1.
 
         Raises:
             SettingsError: There is no query, one is empty, `top_k` is below 1, or another argument is out of range.
@@ -467,15 +465,15 @@ class Index(Readable):
         queries = [texts] if isinstance(texts, str) or not isinstance(texts, Iterable) else list(texts)
         for text in queries:
             if not isinstance(text, str):
-                raise SettingsError(f"a query is a text, and not {shown(text)}")
+                raise SettingsError(f"a query must be a text, not {shown(text)}")
         if not queries or not all(text.strip() for text in queries):
-            raise SettingsError("the query is empty; say what is looked for")
+            raise SettingsError("the query is empty; give a text to search for")
         if top_k < 1:
-            raise SettingsError(f"top_k takes a number from 1 on, not {top_k}", options=("top_k",))
+            raise SettingsError(f"top_k must be at least 1, not {top_k}", options=("top_k",))
         if rank not in get_args(Rank):
-            raise SettingsError(f"rank is vectors, words or both, not {shown(rank)}", options=("rank",))
+            raise SettingsError(f"rank must be vectors, words or both, not {shown(rank)}", options=("rank",))
         if not 0.0 <= words_weight <= 1.0:
-            raise SettingsError(f"words_weight is a share from 0 to 1, not {words_weight}", options=("words_weight",))
+            raise SettingsError(f"words_weight must be between 0 and 1, not {words_weight}", options=("words_weight",))
         begin = time.perf_counter()
         if self._opened[0].written != self._opened[0].folder.written():
             self._reopen()
@@ -489,7 +487,7 @@ class Index(Readable):
             self._reopen()  # changed meanwhile
             if self._opened[0].state == stored.state:
                 break
-        raise damaged(self.folder, f"{missing.filename} is not there") from missing
+        raise damaged(self.folder, f"{missing.filename} is missing") from missing
 
     def _query(
         self, stored: StoredIndex, queries: list[str], top_k: int, exact: bool, rank: Rank, words_weight: float
@@ -500,7 +498,7 @@ class Index(Readable):
         depth = max(top_k, FUSED) if rank == "both" else top_k
         has_graph = rank != "words" and not exact and stored.state.graph is not None
         if has_graph and (reason := why_no_graph()) is not None:
-            log.warning("%s: all passages are searched, since %s", self.folder, reason)
+            log.warning("%s: searching all passages, since %s", self.folder, reason)
             has_graph = False
         rankings: dict[str, Ranking] = {}
         if encoder is not None and rank != "words":
@@ -556,20 +554,21 @@ class Index(Readable):
         except ModelError as error:
             if self._model is not None:
                 raise
-            way_out = "where the model lies elsewhere now, name its folder"
+            way_out = "if the model has moved, name its folder"
             text = f"{self.folder} was made with {made_with}: {error.args[0]}; {way_out}"
             raise ModelError(text, options=("model",)) from error
         folder = encoder.model.folder
         if encoder.width != settings.dimension:
             raise ModelError(
-                f"{self.folder} holds vectors of {settings.dimension} numbers, but {folder} makes {encoder.width}; "
-                f"ask it with the model that it was made with ({made_with}), or index the documents anew"
+                f"{self.folder} holds vectors of {settings.dimension} dimensions, but {folder} makes "
+                f"{encoder.width}; use the model that made the index ({made_with}), or index the documents "
+                "again"
             )
         if encoder.fingerprint() != settings.fingerprint:
             raise ModelError(
-                f"{self.folder} was made with another model than {folder} is now ({made_with}, whose weights, "
-                "configuration or tokenizer have changed since, perhaps); ask it with that one, or index the documents "
-                "anew"
+                f"{self.folder} was made with another model than the one now in {folder} (it was {made_with}; "
+                "its weights, configuration or tokenizer may have changed since); use that model, or index "
+                "the documents again"
             )
         self._opened = stored, encoder
         return encoder
@@ -607,7 +606,7 @@ def _write_blocks(
         if not passages:
             break
         if number < len(written) and written[number].hash != hash_of(passages):
-            raise folder.claimed.changed(f"begun on other text: block {number} of it holds other passages")
+            raise folder.claimed.changed(f"started on other text: its block {number} holds other passages")
         if number < len(written) and folder.has(*written[number].names):
             show(passages)
         else:
@@ -622,14 +621,14 @@ def _write_blocks(
             save(written)
         numbers.append(np.array([passage.part.document for passage in passages], dtype=np.int64))
     if number < len(written):
-        raise folder.claimed.changed("begun on more text")
+        raise folder.claimed.changed("started on more text")
     return written, np.concatenate(numbers)
 
 
 def _linked(folder: IndexFolder, state: IndexState, note: Callable[[str], None]) -> IndexState:
     """A state with a graph of all passages, where one can be made."""
     if (reason := why_no_graph()) is not None:
-        note(f"every query goes through all of the {state.passages:,} passages: {reason}")
+        note(f"each query scans all {state.passages:,} passages: {reason}")
         return state
     note(f"approximate search: linking {state.passages:,} passages")
     return state.model_copy(update={"graph": folder.write_graph(state), "linked": len(state.blocks)})
@@ -648,17 +647,18 @@ def query_index(  # noqa: PLR0913  (the options of the command line)
     precision: Precision | None = None,
     strict: bool = False,
 ) -> Hits:
-    """Finds the documents of an index that are nearest to a text, each with its nearest passage.
+    """Finds the documents of an index nearest to a text, each with its nearest passage.
 
     Args:
-        index: Folder that `unmask search index` has made.
-        text: A query, or several, one a line; - reads standard input.
-        top_k: Documents that are shown.
-        exact: Go through all passages, although they are linked.
-        rank: By vectors, by words (BM25) or by both.
-        words_weight: The share of words where both rank, from 0 to 1.
-        model: The model of the index, where it is elsewhere now.
-        precision: bf16 is several times faster on hardware made for it; auto takes it there. By default float32.
+        index: Folder made by `unmask search index`.
+        text: A query, or several, one per line; - reads standard input.
+        top_k: Number of documents to show.
+        exact: Scan all passages even if there is a graph.
+        rank: Rank by vectors, by words (BM25) or by both.
+        words_weight: Weight of words when both rank, from 0 to 1.
+        model: The index's model, if it has moved.
+        precision: Type of the activations; bf16 is several times faster on hardware that supports it, and auto uses it
+            there. By default float32.
         strict: Refuse a model whose files differ from its checksums.json.
     """
     opened = Index(index, model=model, precision=precision, strict=strict)

@@ -86,9 +86,9 @@ class ItemSettings:
     def __post_init__(self) -> None:
         for name, least in (("queries", 1), ("max_documents", 2), ("crop_chars", 8)):
             if (value := getattr(self, name)) is not None and value < least:
-                raise SettingsError(f"{name}: a number from {least} on, not {value}", options=(name,))
+                raise SettingsError(f"{name} must be at least {least}, not {value}", options=(name,))
         if self.crops not in ("removed", "inside"):
-            raise SettingsError(f"crops is removed or inside, not {self.crops!r}", options=("crops",))
+            raise SettingsError(f"crops must be removed or inside, not {self.crops!r}", options=("crops",))
 
 
 class ItemDocument(NamedTuple):
@@ -142,8 +142,9 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
     if len(long) < min(_LEAST_QUERIES, settings.queries):
         crop = settings.crop_chars or _LEAST_CROP
         raise DataError(
-            f"too few documents are long enough to take a crop of {crop} characters out of them: {len(long)} of the "
-            f"{len(held):,} that may be queried for; give more or longer ones, or judged queries (BEIR's format)",
+            f"too few documents are long enough for a crop of {crop} characters: {len(long)} of the "
+            f"{len(held):,} that can serve as queries; give more or longer ones, or judged queries (BEIR's "
+            "format)",
             options=("crop_chars",),
         )
     texts = [each.text for each in documents]
@@ -156,14 +157,14 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
         begin = next_word(text, begin, room) if begin else 0
         end = next_word(text, begin + crop, room)
         if not (query := text[begin:end].strip()):
-            not_asked["documents of which white space was taken out"] += 1
+            not_asked["documents whose crop is white space"] += 1
             continue
         queries.append(query)
         pairs.append((number, begin))
         if settings.crops == "removed":
             texts[number] = f"{text[:begin]} {text[end:]}"
     if not queries:
-        raise DataError("all crops are white space; give other text, or longer crops", options=("crop_chars",))
+        raise DataError("all crops are white space; give other text or longer crops", options=("crop_chars",))
     relevant = [{number: 1} for number, _ in pairs]
     draws = np.array([documents[number].draw for number, _ in pairs])
     return SearchTask("crop", texts, queries, relevant, draws, pairs, not_asked)
@@ -178,7 +179,7 @@ def title_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sea
         return None
     not_asked: Counter[str] = Counter()
     if len(own) < len(titles):
-        not_asked["documents whose title others have too"] = len(titles) - len(own)
+        not_asked["documents that share their title"] = len(titles) - len(own)
     texts = [each.text for each in documents]
     chosen = _chosen(list(own), texts, settings)
     draws = np.array([documents[number].draw for number in chosen])
@@ -212,7 +213,7 @@ def read_items(
             continue
         key = hashlib.blake2b(item.text.encode(), digest_size=16).digest()
         if key in seen:
-            passed_over["documents with the text of another"] += 1
+            passed_over["documents that repeat another's text"] += 1
             continue
         seen.add(key)
         is_held_out = every or item.is_held_out
@@ -224,23 +225,23 @@ def read_items(
         passed_over["documents more than --max-documents"] = len(seen) - most
     passed_over += corpus.skipped
     if len(items) < 2 or not any(item.is_held_out for item in items):
-        kind, way_out = "held-out documents", ", or all of a text that the model was not trained on"
+        kind, way_out = "held-out documents", ", or all of a text the model was not trained on"
         if every:
             kind, way_out = "documents", ""
         raise DataError(
-            f"{', '.join(map(str, paths))}: {len(items)} {kind} are too few to search among; give more text, line or "
-            f"block as documents for smaller ones{way_out}",
+            f"{', '.join(map(str, paths))}: {len(items)} {kind} are too few to search; give more text, or "
+            f"make smaller documents with line or block{way_out}",
             options=("documents",) if every else ("documents", "all"),
         )
     items, where = _with_titles(corpus, items, settings.title_column)
     described = corpus.describe(corpus.decided())
     if not every:
-        unknown = "by the default rule: no run is known that made the model, which may have seen them"
+        unknown = "by the default rule: the model's run is unknown, so it may have trained on them"
         described += f" ({unknown if run is None else f'as in {run}'})"
     documents: dict[str, ItemDocument] = {}
     for item in items:
         if item.text in documents:  # bodies may be equal although titles are not
-            passed_over["documents with the text of another"] += 1
+            passed_over["documents that repeat another's text"] += 1
         elif item.text.strip():
             documents[item.text] = item
     return list(documents.values()), [described, where], passed_over
@@ -255,7 +256,7 @@ def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:
         return run, rule.model_copy(update={"encoding": None})  # which says nothing of other files
     sources = _read(run / "sources.json", "copy the model out of the run") or []
     if not isinstance(sources, list) or not all(isinstance(source, str) for source in sources):
-        raise DataError(f"{run / 'sources.json'}: damaged (no paths); mend it, or copy the model out of the run")
+        raise DataError(f"{run / 'sources.json'}: damaged (no paths); fix it, or copy the model out of the run")
     data = [run / "data", *map(Path, sources[:1])]
     prepared = next((folder for folder in data if (folder / MANIFEST).is_file()), None)
     if not (run / "recipe.toml").is_file() or prepared is None:
@@ -273,7 +274,7 @@ def _read(file: Path, way_out: str) -> Any:
     try:
         return parse_json(file) if file.is_file() else None
     except (OSError, ValueError) as error:
-        raise DataError(f"{file}: damaged ({error}); mend it, or {way_out}") from error
+        raise DataError(f"{file}: damaged ({error}); fix it, or {way_out}") from error
 
 
 def _items(corpus: Corpus) -> Iterator[ItemDocument]:
@@ -304,13 +305,11 @@ def _with_titles(
     if any(source.is_table for source in corpus.all_sources()):
         names = sorted({source.title for source in corpus.all_sources() if source.title is not None})
         if not names:
-            return list(items), "no titles: the table has no column title (title_column names another)"
+            return list(items), "no titles: the table has no column called title (name another with title_column)"
         count = sum(item.title is not None for item in items)
         return list(items), f"titles: column {' or '.join(map(repr, names))}, {count:,} of {len(items):,}"
     if title_column is not None:
-        raise CorpusError(
-            f"title_column={title_column!r}: there are no columns in a text file", options=("title_column",)
-        )
+        raise CorpusError(f"title_column={title_column!r}: text files have no columns", options=("title_column",))
     titled = []
     for item in items:
         title = first_line_title(item.text) if item.begins else None
@@ -318,7 +317,7 @@ def _with_titles(
         titled.append(item._replace(title=title, text=body))
     count, whole = sum(item.title is not None for item in titled), sum(item.begins for item in items)
     if 2 * count < whole:
-        return list(items), "no titles: few documents begin with a line like one"
+        return list(items), "no titles: few documents start with a line that looks like one"
     return titled, f"titles: first lines, of {count:,} of {whole:,} documents"
 
 
@@ -348,7 +347,7 @@ def read_beir(root: Path, *, split: str, num_queries: int | None, seed: int) -> 
     their number. The corpus is held in memory."""
     corpus = dict(_records(root / CORPUS_FILE, title=True))
     if not corpus:
-        raise CorpusError(f"{root / CORPUS_FILE}: there is no document in it")
+        raise CorpusError(f"{root / CORPUS_FILE}: contains no documents")
     queries = dict(_records(root / QUERY_FILE, title=False))
     number_of = {id_: number for number, id_ in enumerate(corpus)}
     passed: Counter[str] = Counter()
@@ -356,7 +355,7 @@ def read_beir(root: Path, *, split: str, num_queries: int | None, seed: int) -> 
     missing = len(corpus)  # documents that are judged and not there are numbered behind those that are
     for query, grades in _judgements(root, split).items():
         if query not in queries:
-            passed[f"judged queries that {QUERY_FILE} lacks"] += 1
+            passed[f"judged queries missing from {QUERY_FILE}"] += 1
         elif not any(grade > 0 and id_ in number_of for id_, grade in grades.items()):
             passed["judged queries without a relevant document in the corpus"] += 1
         elif not queries[query].strip():
@@ -366,14 +365,14 @@ def read_beir(root: Path, *, split: str, num_queries: int | None, seed: int) -> 
             for id_, grade in grades.items():
                 if id_ not in number_of:
                     missing += 1
-                    passed[f"judged documents that {CORPUS_FILE} lacks, counted as not found"] += 1
+                    passed[f"judged documents missing from {CORPUS_FILE}, counted as not found"] += 1
                 numbered[number_of.get(id_, missing)] = grade
             chosen.append((query, numbered))
     if not chosen:
         why = ", ".join(f"{count:,} {reason}" for reason, count in passed.items()) or "it is empty"
         raise CorpusError(
-            f"{root / QRELS / split}.tsv: none of its judgements is of a query in {QUERY_FILE} and a document in "
-            f"{CORPUS_FILE} that is relevant to it ({why}); mind that ids are those of `_id`"
+            f"{root / QRELS / split}.tsv: no judgement names a query in {QUERY_FILE} and a relevant document "
+            f"in {CORPUS_FILE} ({why}); check that ids are those of `_id`"
         )
     if num_queries is not None and len(chosen) > num_queries:
         some = np.random.default_rng(seed).choice(len(chosen), num_queries, replace=False)
@@ -394,9 +393,7 @@ def read_beir(root: Path, *, split: str, num_queries: int | None, seed: int) -> 
 def _records(file: Path, *, title: bool) -> Iterator[tuple[str, str]]:
     """Ids and texts of a file, with titles before these."""
     if not file.is_file():
-        raise CorpusError(
-            f"{file}: there is no such file; a folder of BEIR has {CORPUS_FILE}, {QUERY_FILE} and {QRELS}/test.tsv"
-        )
+        raise CorpusError(f"{file}: no such file; a BEIR folder has {CORPUS_FILE}, {QUERY_FILE} and {QRELS}/test.tsv")
     seen = set()
     for number, row in json_rows(file, BadInput(skip=False, way_out=None)):
         id_, text = row.get("_id"), row.get("text")
@@ -407,9 +404,9 @@ def _records(file: Path, *, title: bool) -> Iterator[tuple[str, str]]:
         head = row.get("title") if title else None
         whole = f"{head} {text}".strip() if isinstance(head, str) and head else text
         if broken := broken_character(f"{id_} {whole}"):
-            raise CorpusError(f"{file}: row {number} holds {broken}, which is no character; take it out")
+            raise CorpusError(f"{file}: row {number} holds {broken}, which is not a character; remove it")
         if str(id_) in seen:
-            raise CorpusError(f"{file}: row {number} has the _id {shown(id_)}, which stood before; make ids unique")
+            raise CorpusError(f"{file}: row {number} repeats the _id {shown(id_)}; make ids unique")
         seen.add(str(id_))
         yield str(id_), whole
 
@@ -419,8 +416,8 @@ def _judgements(root: Path, split: str) -> dict[str, dict[str, int]]:
     file = root / QRELS / f"{split}.tsv"
     if not file.is_file():
         others = sorted(path.stem for path in (root / QRELS).glob("*.tsv"))
-        way_out = f"name one with --split: {', '.join(others)}" if others else f"put judgements into {QRELS}/test.tsv"
-        raise CorpusError(f"{file}: there is no such file; {way_out}")
+        way_out = f"name one with --split: {', '.join(others)}" if others else f"put judgements in {QRELS}/test.tsv"
+        raise CorpusError(f"{file}: no such file; {way_out}")
     judgements: dict[str, dict[str, int]] = {}
     for number, line in enumerate(whole_lines(file, BadInput(skip=False, way_out=None)), 1):
         cells = line.rstrip("\r\n").split("\t")
@@ -430,10 +427,10 @@ def _judgements(root: Path, split: str) -> dict[str, dict[str, int]]:
             query, document, grade = cells
             judgements.setdefault(query, {})[document] = value = int(grade)
             if abs(value) > _HIGHEST_GRADE:
-                raise ValueError(f"{value} is no grade")
+                raise ValueError(f"{value} is not a grade")
         except ValueError as error:
             raise CorpusError(
-                f"{file}: line {number} is {shown(line)}, not a query, a document and a whole number up to "
-                f"{_HIGHEST_GRADE:,} with tabs between"
+                f"{file}: line {number} is {shown(line)}; expected a query, a document and an integer up to "
+                f"{_HIGHEST_GRADE:,}, separated by tabs"
             ) from error
     return judgements

@@ -114,7 +114,7 @@ class DocumentFiles:
                 yield DocumentPart(number, file, piece.id, title, begin, text, source.is_table, is_counted=not is_own)
                 begin += len(piece.text)
         if number < 0:
-            raise CorpusError(f"{names_of(self.sources)}: there is no text in it")
+            raise CorpusError(f"{names_of(self.sources)}: contains no text")
 
     def name_of(self, source: Source) -> str:
         """What a file is called."""

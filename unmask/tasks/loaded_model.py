@@ -68,7 +68,7 @@ Precision = Literal["float32", "bf16", "auto"]
 
 
 class Model(Readable):
-    """An encoder with its tokenizer and, where it is fine-tuned, the head of its task; all in evaluation mode.
+    """An encoder with its tokenizer and, if fine-tuned, the head of its task; all in evaluation mode.
 
     Args:
         network: Ours, or one of transformers' that predicts tokens; None: a model that transformers runs predicts none.
@@ -187,12 +187,12 @@ class Model(Readable):
     def fill(
         self, text: str | list[str] | tuple[str, ...], *, top_k: int = 5, candidates: Sequence[str] | None = None
     ) -> Filled | list[Filled]:
-        """Predicts what stands at every `[MASK]` of a text, or of each text of a list, which is much faster.
+        """Predicts the token at every `[MASK]` of a text, or of each text in a list, which is much faster.
 
         Args:
-            text: With one or several masks, spelled as by the tokenizer; of any length.
-            top_k: Candidates for each mask, and fillings of all masks together.
-            candidates: The words that may stand at a mask, each of one token; None: any token.
+            text: Text of any length with one or more masks, spelled as by the tokenizer.
+            top_k: Number of candidates per mask, and of joint fillings of all masks.
+            candidates: Words to choose from, each a single token; None: any token.
 
         Raises:
             ModelError: The model has no head for masked tokens.
@@ -211,15 +211,14 @@ class Model(Readable):
         normalize: bool | None = None,
         long_texts: LongTexts = "split",
     ) -> NDArray[np.float32]:
-        """Embeddings [texts, hidden_size], by default what sentence-transformers makes of the same folder.
+        """Embeddings [texts, hidden_size], by default equal to those of sentence-transformers from the same folder.
 
-        Texts are a list, a column of pandas or of `datasets`, a whole table or dataset, whose column of text is found,
-        or a `Path`. None and not-a-number are empty texts, which the log counts. Those longer than the model are
-        embedded in parts, and the log says how many; `long_texts="truncate"` cuts them off, as sentence-transformers
-        does.
+        Texts are a list, a column of pandas or `datasets`, a whole table or dataset, whose text column is detected, or
+        a `Path`. None and NaN count as empty texts; the log reports how many. Texts longer than the model are embedded
+        in parts, which the log reports, too; `long_texts="truncate"` cuts them off, as sentence-transformers does.
 
-        Its limits and prompts are ignored: `max_seq_length` is often less than the model takes, and a default prompt
-        would stand before every text. Arguments and errors as for `embed_settings` and `embed_texts`.
+        Its limits and prompts are ignored: `max_seq_length` is often below the model's limit, and a default prompt
+        would be put before every text. Arguments and errors as for `embed_settings` and `embed_texts`.
         """
         settings = self.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
         listed = texts_in_memory(texts)
@@ -238,7 +237,7 @@ class Model(Readable):
         mean, not normalized. For a model of the hub whose copy lacks these files, the hub is queried once.
 
         Raises:
-            ModelError: The folder names a pooling that is not offered, and none is named here; or a file is damaged.
+            ModelError: The folder names an unsupported pooling, and none is given here; or a file is damaged.
             SettingsError: There is no such pooling.
         """
         if self.hub is not None and (pooling is None or normalize is None):
@@ -288,7 +287,7 @@ class Model(Readable):
 
         Args:
             inputs: Texts; for a model of pairs (text, text); for tags sentences, as texts or lists of words; for
-                answers (question, text).
+                answers (question, text) pairs.
 
         Raises:
             ModelError: The model is not fine-tuned.
@@ -342,13 +341,13 @@ def fill(
     candidates: Sequence[str] | None = None,
     strict: bool = False,
 ) -> Filled:
-    """Predicts what stands at every `[MASK]` of a text.
+    """Predicts the token at every `[MASK]` of a text.
 
     Args:
         model: Folder of a model, such as RUN/model, or its name on the hub.
         text: A text with one or several [MASK]; - reads standard input.
         top_k: Candidates for each mask.
-        candidates: The words that may stand there, each of one token. By default any.
+        candidates: Words to choose from, each a single token. By default any token.
         strict: Refuse a model whose files differ from its checksums.json.
 
     Raises:
@@ -360,7 +359,7 @@ def fill(
 
 @public
 def load(folder: str | Path, *, precision: Precision = "float32", strict: bool = False) -> Model:
-    """Loads a model that unmask or transformers wrote. A bare encoder embeds texts, and predicts no tokens.
+    """Loads a model written by unmask or transformers. A bare encoder can embed texts but not predict tokens.
 
     Layouts of ours run in our encoder. Others (DistilBERT, ELECTRA, DeBERTa, MPNet, ALBERT, ESM, ...) run in
     transformers, as do models of our layouts with parts that our encoder lacks, and weights outside of safetensors.
@@ -368,13 +367,13 @@ def load(folder: str | Path, *, precision: Precision = "float32", strict: bool =
     Args:
         folder: With config.json, model.safetensors and tokenizer.json, such as `RUN/model`; or a run's folder; or, as a
             string, the name of a model on the hub (`owner/name`, `owner/name@revision`; see `unmask.core.hub`).
-        precision: Of the activations: `float32` gives what transformers gives; `bf16` is several times faster where the
-            hardware multiplies it fast, and right to two or three digits; `auto` is bf16 there and float32 elsewhere.
+        precision: Type of the activations: `float32` equals transformers; `bf16` is several times faster on hardware
+            that supports it, and accurate to two or three digits; `auto` is bf16 there and float32 elsewhere.
         strict: A file that differs from the folder's checksums is an error, not a warning.
 
     Raises:
-        ModelError: The folder is not there, lacks a file, holds a damaged one, or is of a type that neither we nor
-            transformers have as a masked language model; or it needs transformers, which is not installed.
+        ModelError: The folder is missing, lacks a file, holds a damaged one, or has a type that is a masked language
+            model neither here nor in transformers; or it needs transformers, which is not installed.
         SettingsError: The precision is unknown.
         TokenizerError: The tokenizer cannot be used.
     """

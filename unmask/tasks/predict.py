@@ -39,9 +39,9 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 
 class Predictions(Result):
-    """Predictions of a fine-tuned model: in the file `out`, else in `predictions`, a dictionary a text, with the `row`
-    of the file (its last line, where it has several); the text's `id` or else its `index`, counted from 0; the text, or
-    both of a pair by the names of their columns; and what `Model.predict` gives."""
+    """Predictions of a fine-tuned model: in the file `out`, or in `predictions`. Each is a dictionary with the `row` in
+    the file (its last line, if it has several); the text's `id`, or its `index` counted from 0; the text, or both of a
+    pair under their columns' names; and the output of `Model.predict`."""
 
     model: str  # its folder
     task: str
@@ -75,24 +75,24 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
     note: Callable[[str], None] = log.info,
     notify: Notify | None = None,
 ) -> Predictions:
-    """Writes what a fine-tuned model says of each text of a file, with probabilities.
+    """Predicts each text of a file with a fine-tuned model, with probabilities.
 
     Args:
         model: Folder of a fine-tuned model, or its name on the hub.
-        file: As for training, without labels; or lines of text. Also - or a pipe, of lines; in Python also a list of
-            texts, of rows (dicts) or of what `Model.predict` takes, a table of pandas, or a dataset.
-        out: A file. By default the result holds the predictions.
-        format: By default the ending of `out`, else jsonl; csv is made for spreadsheets, conll, conllu and spacy (a
-            DocBin) are for words with tags.
-        text: Column of the text; a number, counted from 0, where columns have no names. By default it is found.
+        file: A file as for training, without labels, or lines of text; - or a pipe gives lines. In Python also a list
+            of texts, of rows (dicts) or of inputs of `Model.predict`, a pandas table, or a dataset.
+        out: Output file. By default the result holds the predictions.
+        format: Format of `out`, by default as its name ends, otherwise jsonl. csv suits spreadsheets; conll, conllu and
+            spacy (a DocBin) are for words with tags.
+        text: Column of the text; its number, counted from 0, if columns have no names. By default it is detected.
         second: Column of the other text of a pair.
-        encoding: Of text that is not Unicode, such as cp1252.
-        overwrite: Replace the file that is there.
+        encoding: Encoding of text that is not Unicode, such as cp1252.
+        overwrite: Replace an existing file.
         note: Called with each decision, a line.
         notify: Called with the progress.
 
     Raises:
-        UnmaskError: The model or the file cannot be used, or `out` is there, or of another kind.
+        UnmaskError: The model or the file cannot be used, or `out` exists or is of another kind.
     """
     target, form = None if out is None else Path(out), _form(out, format)
     if target is not None:

@@ -70,59 +70,59 @@ class FinetuneSettings(Reading):
     """
 
     columns: Columns = Columns()
-    """Where texts and labels stand."""
+    """Columns of texts and labels."""
     label_separator: str | None = None
-    """What stands between several labels in a cell of a text file; empty: a cell is one label. Unset: `;`, and an error
-    where another sign seems to stand there."""
+    """Separator of several labels in a cell of a text file; empty: a cell is one label. Unset: `;`, and an error if
+    another character seems to separate them."""
     epochs: int = Field(default=5, ge=1)
-    """Times that the training file is gone through at most."""
+    """Maximum passes over the training file."""
     batch_size: int = Field(default=32, ge=1)
-    """Examples of a step."""
+    """Examples per step."""
     learning_rate: float | None = Field(default=None, gt=0.0)
-    """Peak of the learning rate. Unset: 5e-5 x (768 / hidden size)^2, at most 1e-3: BERT's largest at its size, less
-    for larger models, and more for small ones."""
+    """Peak learning rate. Unset: 5e-5 x (768 / hidden size)^2, at most 1e-3: BERT's largest at its size, lower for
+    larger models, higher for small ones."""
     warmup: float = Field(default=0.1, ge=0.0, le=1.0)
-    """Share of the steps in which the learning rate rises; then it falls in a line to 0."""
+    """Share of the steps in which the learning rate rises; then it falls linearly to 0."""
     layer_decay: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Factor of the learning rate from each layer to the one below it; the head has the peak, the embedding the least.
-    Layers that share their weights (ALBERT) are one."""
+    """Factor of the learning rate from each layer to the one below; the head has the peak, the embedding the lowest.
+    Layers that share weights (ALBERT) count as one."""
     weight_decay: float = Field(default=0.01, ge=0.0)
     """Decoupled weight decay, on matrices and embeddings."""
     clip_norm: float = Field(default=1.0, gt=0.0)
     """Largest norm of the whole gradient."""
     dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
-    """Dropout of hidden states and before the classifier. Unset: the model's own. In models that transformers runs this
-    is every rate that config.json names, that of attention too."""
+    """Dropout of hidden states and before the classifier. Unset: the model's own. In models that transformers runs, it
+    sets every rate in config.json, attention included."""
     evaluations_per_epoch: int = Field(default=1, ge=1)
-    """How often in an epoch the validation file is predicted."""
+    """Evaluations on the validation file per epoch."""
     patience: int | None = Field(default=3, ge=1)
-    """Evaluations without a better metric after which training ends; `none`: it goes on to the end."""
+    """Stop after this many evaluations without a better metric; `none`: train to the end."""
     metric: str | None = None
-    """The metric that chooses the best model. Unset: accuracy, pearson, entity_f1 (of entities) or f1."""
+    """Metric by which the best model is chosen. Unset: accuracy, pearson, entity_f1 (for entities) or f1."""
     class_weights: Literal["balanced"] | dict[str, Annotated[float, Field(gt=0.0)]] | None = None
     """Weights of the losses by class: `balanced` (examples / classes / examples of the class), or a table. Unset: 1."""
     least_examples: int = Field(default=2, ge=1)
-    """A class of texts with fewer examples in the training file is an error."""
+    """Minimum training examples of a class of texts; fewer are an error."""
     max_length: int | None = Field(default=None, ge=8)
     """Longest input in tokens. Unset: the model's."""
     pooling: ClassifierPooling | None = None
-    """What represents whole texts: the `first` token, or the `mean` of all, which needs less pretraining to be good.
-    Unset: `mean` where the layout has it (ModernBERT's), `first` in those of BERT and RoBERTa. Models that transformers
-    runs have their own way."""
+    """What represents a whole text: the `first` token, or the `mean` of all, which works with less pretraining. Unset:
+    `mean` in ModernBERT's layout, `first` in BERT's and RoBERTa's. Models that transformers runs keep their own
+    pooling."""
     stride: int = Field(default=64, ge=0)
     """Tokens that neighbouring windows of a long text share, for answers."""
     longest_answer: int = Field(default=30, ge=1)
-    """Tokens of an answer at most."""
+    """Maximum tokens of an answer."""
     initial_weights: Literal["model", "random"] = "model"
-    """`model` begins with the folder's weights; `random` draws all anew, to learn what pretraining brought."""
+    """`model` starts from the folder's weights; `random` draws new ones, to show what pretraining is worth."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
-    """Type of the activations while training; what is reported is computed in float32."""
+    """Type of the activations in training; reported figures are computed in float32."""
     seed: int = Field(default=0, ge=0, lt=2**31 - 1000)
     """Seed of the first run: its head, order and dropout."""
     seeds: int = Field(default=1, ge=1, le=1000)
     """Runs, each with the next seed; the best one's model is saved."""
     card: CardSettings = CardSettings()
-    """What the user says of the model for its card; `card.license` is short for `finetune.card.license`."""
+    """What you state about the model on its card; `card.license` is short for `finetune.card.license`."""
 
     def learning_rate_for(self, hidden_size: int) -> float:
         """The peak rate of a model of this width."""

@@ -26,8 +26,8 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Texts to the vectors of `Model.embed`, in pipelines of scikit-learn: `make_pipeline(TextEncoder(folder),
     LogisticRegression())` is a classifier of texts.
 
-    Nothing is learned: `fit` loads the model, which `transform` does too where it was not called. Clones share a loaded
-    model; pickles, such as those for the processes of a grid search, hold its folder or name in the place of its
+    Nothing is learned: `fit` only loads the model, and `transform` does so if `fit` was not called. Clones share a
+    loaded model. Pickles, such as those for the processes of a grid search, hold its folder or name instead of its
     weights.
 
     Args:
@@ -59,7 +59,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self.precision = precision
 
     def fit(self, X: Any, y: Any = None) -> Self:
-        """Loads the model, and checks the arguments; texts and targets are not looked at."""
+        """Loads the model and checks the arguments; texts and targets are ignored."""
         self._loaded = None
         self._model().embed_settings(pooling=self.pooling, normalize=self.normalize, long_texts=self.long_texts)
         return self

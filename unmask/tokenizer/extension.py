@@ -78,9 +78,9 @@ def _check_extensible(tokenizer: Tokenizer) -> None:
     backend = tokenizer.backend
     family, kind, why = tokenizer.word_starts.spelling.family, type(backend.model).__name__, None
     if family == "plain":
-        why = "this tokenizer's entries are characters, which words are never joined of"
+        why = "this tokenizer has characters only and never joins them into words"
     elif kind not in ("WordPiece", "BPE", "Unigram") or family == "whole":
-        why = f"this tokenizer is of the kind {kind}, whose entries mark no words"
+        why = f"this is a {kind} tokenizer, whose entries mark no words"
     elif kind == "BPE" and family == "wordpiece":
         why = "this BPE tokenizer marks continuations or ends of words"
     elif kind == "BPE" and backend.model.dropout:
@@ -89,7 +89,7 @@ def _check_extensible(tokenizer: Tokenizer) -> None:
         why = "this tokenizer does not cut text into words first (no pre_tokenizer)"
     if why is not None:
         raise TokenizerError(
-            f"whole words can be added to a WordPiece, byte-level BPE or Unigram vocabulary, but {why}; add none",
+            f"words can be added to a WordPiece, byte-level BPE or Unigram vocabulary, but {why}; add none",
             options=("extend_vocab",),
         )
 
@@ -167,8 +167,10 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
         else:
             left_out.append(text)
     if left_out:
-        what = f"{len(left_out):,} words get no entry, since they are HTML or parts of addresses"
-        log.warning("%s (%s ...); corpus.cleaning.html=drop takes it out", what, ", ".join(left_out[:8]))
+        what = f"{len(left_out):,} words are not added, since they are HTML or parts of addresses"
+        log.warning(
+            "%s (%s ...); to remove HTML from the text, set corpus.cleaning.html=drop", what, ", ".join(left_out[:8])
+        )
     words = sorted(gaining, key=lambda word: (-word.saved, word.entry))[:most]
     while words:
         extended = _with_entries(tokenizer, words)
@@ -184,8 +186,8 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
         # WordPiece takes the longest entry and has no way back: with these entries other words become unknown.
         words = [word for word in words if not any(other.startswith(word.entry) for other in lost)]
     raise TokenizerError(
-        f"no word of this text is spelled in several pieces and occurs {LEAST_COUNT} times: there is nothing to "
-        "add; add none, or give more text",
+        f"there is nothing to add: no word that the tokenizer splits occurs {LEAST_COUNT} times in this text; "
+        "add none, or give more text",
         options=("extend_vocab",),
     )
 
@@ -197,8 +199,8 @@ def _with_entries(tokenizer: Tokenizer, words: Sequence[NewWord]) -> Tokenizer:
         vocab = model["vocab"]
         if len(vocab) != first:  # the place in the list is the id
             raise TokenizerError(
-                f"ids {len(vocab)} to {first - 1} of this Unigram tokenizer are added tokens, behind which its "
-                "vocabulary cannot grow; add no words",
+                f"ids {len(vocab)} to {first - 1} of this Unigram tokenizer are added tokens, and its "
+                "vocabulary cannot grow past them; add no words",
                 options=("extend_vocab",),
             )
         scores = {id_: float(score) for id_, (_, score) in enumerate(vocab)}

@@ -70,7 +70,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     try:
         config = parse_json(settings) if settings.is_file() else {}
     except (OSError, ValueError) as error:
-        raise TokenizerError(f"{settings}: not readable as JSON ({error}); mend it or take it away") from error
+        raise TokenizerError(f"{settings}: not valid JSON ({error}); fix or remove it") from error
     config = config if isinstance(config, dict) else {}
     named = config.get("tokenizer_class")  # transformers has some twice, as `...Fast` too
     kind = named.removesuffix("Fast") if isinstance(named, str) and named != ANY_CLASS else None
@@ -123,7 +123,7 @@ def as_tokenizer(source: Any) -> Tokenizer:
     if isinstance(backend, tokenizers.Tokenizer):
         return Tokenizer(backend, _names_of_roles(source.special_tokens_map))
     raise TokenizerError(
-        f"{type(source).__name__} is not a tokenizer that can be used: give a tokenizers.Tokenizer, a transformers "
+        f"{type(source).__name__} is not a supported tokenizer: give a tokenizers.Tokenizer, a transformers "
         "fast tokenizer, or a folder with a tokenizer.json or a vocab.txt"
     )
 
@@ -161,7 +161,7 @@ def _read_entries(file: Path, whose: str) -> dict[str, int]:
     try:
         lines = file.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
     except UnicodeDecodeError as error:
-        raise TokenizerError(f"{file}: not UTF-8 ({error}); give {whose} vocabulary, an entry a line") from error
+        raise TokenizerError(f"{file}: not UTF-8 ({error}); give {whose} vocabulary, one entry per line") from error
     id_of = {entry: id_ for id_, entry in enumerate(lines) if entry}
     vocab: dict[str, int] = {}
     for id_, line in enumerate(lines):
@@ -174,7 +174,7 @@ def _read_entries(file: Path, whose: str) -> dict[str, int]:
     repeated = [f"{line!r} (line {id_ + 1})" for id_, line in enumerate(lines) if line and id_of[line] != id_]
     if repeated:
         first = ", ".join(repeated[:3])
-        log.warning("%s: %d entries come again, and only the last counts: %s", file, len(repeated), first)
+        log.warning("%s: %d entries are repeated, and only the last of each counts: %s", file, len(repeated), first)
     return vocab
 
 
@@ -189,11 +189,11 @@ def _read_vocab_txt(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokeniz
     missing = [token for token in SPECIAL_TOKENS if token not in vocab]
     if missing:
         lack = f"{len(vocab):,} entries, but none is {' or '.join(missing)}"
-        raise TokenizerError(f"{file}: {lack}; give BERT's vocabulary, an entry a line")
+        raise TokenizerError(f"{file}: {lack}; give BERT's vocabulary, one entry per line")
     if lowercase is None:  # a vocabulary without capital letters was made of lowercased text
         lowercase = all(entry == entry.lower() for entry in vocab if entry not in SPECIAL_TOKENS and entry[:1] != "[")
         case = "is folded" if lowercase else "counts"
-        log.info("%s: its entries say that case %s (do_lower_case in %s would decide it)", file, case, CONFIG)
+        log.info("%s: judging by its entries, case %s (set do_lower_case in %s to decide it)", file, case, CONFIG)
     tokenizer = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix=PREFIX))
     tokenizer.normalizer = normalizers.BertNormalizer(
         lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=part_ideographs is not False
@@ -215,9 +215,11 @@ def _add_tokens(backend: tokenizers.Tokenizer, folder: Path, config: Mapping[str
         for id_, token in sorted(tokens.items()):
             backend.add_tokens([token])
             if (ours := backend.token_to_id(token.content)) != id_:
-                raise ValueError(f"{token.content!r} has the id {id_}, but comes as {ours}")
+                raise ValueError(f"{token.content!r} has the id {id_} there, but {ours} in the tokenizer")
     except (OSError, ValueError, TypeError, AttributeError, KeyError) as error:
-        raise TokenizerError(f"{folder}: added tokens of no use ({error}); mend {_ADDED} or {CONFIG}") from error
+        raise TokenizerError(
+            f"{folder}: its added tokens cannot be used ({error}); fix {_ADDED} or {CONFIG}"
+        ) from error
 
 
 # The tokenizer of ESM and its like, which transformers has in Python only: a `vocab.txt`, an entry a line.
@@ -242,7 +244,7 @@ def _read_esm_vocab(file: Path, roles: Mapping[str, str | None]) -> tokenizers.T
     named = {role: token for role, token in roles.items() if token is not None}
     if missing := [token for token in named.values() if token not in entries]:
         lack = f"{len(entries):,} entries, but none is {' or '.join(missing)}"
-        raise TokenizerError(f"{file}: {lack}; give ESM's vocabulary, an entry a line")
+        raise TokenizerError(f"{file}: {lack}; give ESM's vocabulary, one entry per line")
     special = [entry for entry in entries if entry in named.values() or _BRACKETS.fullmatch(entry)]
     letters = sorted((entry for entry in entries if entry and entry not in special), key=len, reverse=True)
     any_special, any_letters = (f"(?:{'|'.join(map(re.escape, choices))})" for choices in (special, letters))
@@ -274,7 +276,7 @@ def _convert(folder: Path) -> Any:
         import transformers
     except ImportError as error:
         raise TokenizerError(
-            f"{folder}: there is no tokenizer.json, and transformers, which makes one of other files, is not "
+            f"{folder}: there is no tokenizer.json, and transformers, which can convert other files, is not "
             "installed: pip install 'unmask[transformers]'"
         ) from error
     transformers.utils.logging.set_verbosity_error()
@@ -282,11 +284,11 @@ def _convert(folder: Path) -> Any:
         try:
             highest = max((id_ for id_ in parse_json(vocab).values() if isinstance(id_, int)), default=0)
         except (OSError, ValueError, AttributeError) as error:
-            raise TokenizerError(f"{vocab}: no table of entries and their ids ({error}); give another copy") from error
+            raise TokenizerError(f"{vocab}: not a table of entries and ids ({error}); give another copy") from error
         if highest >= MOST_IDS:
             raise TokenizerError(
-                f"{vocab}: the vocabulary has the id {shown(highest)}, but ids up to {MOST_IDS - 1:,} are read; give a "
-                "tokenizer whose ids count its entries"
+                f"{vocab}: the vocabulary has the id {shown(highest)}, but the highest allowed is "
+                f"{MOST_IDS - 1:,}; give a tokenizer that numbers its entries without gaps"
             )
     # transformers does not name a missing package in each of its errors.
     models_of_pieces = [name for name in OTHER_FORMS if name.endswith(".model") and (folder / name).is_file()]
@@ -298,8 +300,8 @@ def _convert(folder: Path) -> Any:
     backend = getattr(theirs, "backend_tokenizer", None)
     if not isinstance(backend, tokenizers.Tokenizer):
         raise TokenizerError(
-            f"{folder}: {type(theirs).__name__} in Python only has no fast form; give a tokenizer.json"
+            f"{folder}: {type(theirs).__name__} exists in Python only and has no fast version; give a tokenizer.json"
         )
     if not set(backend.get_vocab()) - set(theirs.all_special_tokens):  # it makes an empty one where it finds nothing
-        raise TokenizerError(f"{folder}: no tokenizer that transformers reads (it has no vocabulary){hint}")
+        raise TokenizerError(f"{folder}: transformers finds no tokenizer here (it has no vocabulary){hint}")
     return theirs

@@ -107,15 +107,17 @@ def read_fields(row: Mapping[str, Any], text: str, fields: Mapping[str, str]) ->
             continue
         if column == "dependencies":
             if (outside := next((s.head for s in spans if not 0 <= s.head < len(spans)), None)) is not None:
-                raise ValueError(f"names the head {shown(outside)} in {field!r}, but has {len(spans)} words, from 0 on")
+                raise ValueError(
+                    f"names the head {shown(outside)} in {field!r}, but has {len(spans)} words, counted from 0"
+                )
             if closed_loop([span.head for span in spans]):
-                raise ValueError(f"has heads in {field!r} that run in a circle")
+                raise ValueError(f"has heads in {field!r} that form a cycle")
             spans = [span._replace(head=span.head - number) for number, span in enumerate(spans)]
         for before, after in pairwise(spans):
             if after.begin < before.end:
                 raise ValueError(
-                    f"has {list(after[:3])} in {field!r} behind {list(before[:3])}; words are given in the order of "
-                    "the text and do not overlap"
+                    f"has {list(after[:3])} in {field!r} after {list(before[:3])}; give words in text order, "
+                    "without overlaps"
                 )
         annotations[column] = tuple(spans)
     return annotations
@@ -145,7 +147,7 @@ def _span(entry: Any, column: str, field: str, num_chars: int) -> Span:
     if not all(isinstance(n, int) and not isinstance(n, bool) for n in (begin, end, *head)):
         raise ValueError(f"{what}, not {shape} with whole numbers")
     if not isinstance(label, str) or not label:
-        raise ValueError(f"{what}, whose label is no text")
+        raise ValueError(f"{what}, whose label is not a text")
     if not 0 <= begin < end <= num_chars:
         raise ValueError(f"{what}, but its text has the characters 0 to {num_chars}")
     return Span(begin, end, label, *head)
@@ -286,10 +288,10 @@ def column_types(labels: Mapping[str, Sequence[str]]) -> dict[str, type[np.unsig
     types: dict[str, type[np.unsignedinteger]] = {}
     for column, names in labels.items():
         if column == "dependencies" and len(names) > MOST_ROLES:
-            raise DataError(f"{len(names)} roles of dependencies are more than {MOST_ROLES}; leave out subtypes")
+            raise DataError(f"dependencies have {len(names)} roles, more than {MOST_ROLES}; drop the subtypes")
         largest = len(names) if column == "pos" else 2 * len(names) + 1
         if largest > 0xFFFF:
-            raise DataError(f"{len(names):,} labels of {column} are more than can be stored; use fewer")
+            raise DataError(f"{len(names):,} labels of {column} are too many to store; use fewer")
         types[column] = np.uint32 if column == "dependencies" else np.uint8 if largest <= 0xFF else np.uint16
     return types
 
@@ -310,7 +312,7 @@ def align(
             numbers = np.fromiter((number_of[span.label] for span in flat), dtype=np.int64, count=len(flat))
         except KeyError as error:
             raise DataError(
-                f"the label {error} of {column} is none of {', '.join(names)}; prepare the text again"
+                f"the label {error} of {column} is not among {', '.join(names)}; prepare the text again"
             ) from error
 
         # 1. For each token the number of its span, counted from 1 through all texts; 0 where it covers none.

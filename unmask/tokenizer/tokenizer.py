@@ -75,9 +75,9 @@ def find_special_ids(backend: tokenizers.Tokenizer, names: Mapping[str, str | No
     for role, usual in SPELLINGS.items():
         if id_of[role] is None and role not in left_out and not (bare and role in _BARE_WITHOUT):
             raise TokenizerError(
-                f"the tokenizer has no {role} token ({' or '.join(usual)}), which an encoder needs: for a new model, "
-                f'add it with tokenizer.add_special_tokens(["{usual[0]}"]) and save the tokenizer again; a model that '
-                "was trained without one has no embedding of it, and cannot be used here"
+                f"the tokenizer has no {role} token ({' or '.join(usual)}), which an encoder needs: for a new "
+                f'model, add it with tokenizer.add_special_tokens(["{usual[0]}"]) and save the tokenizer '
+                "again; a model trained without it has no embedding for it and cannot be used"
             )
     return SpecialIds(**id_of)
 
@@ -195,8 +195,9 @@ class UnknownText:
     def describe(self) -> str:
         examples = ", ".join(map(repr, self.examples))
         return (
-            f"{self.share:.1%} of the letters are unknown to the tokenizer (such as {examples}); a byte-level BPE "
-            "tokenizer spells every text (--tokenizer-kind bpe, or a model that has one, as RoBERTa does)"
+            f"{self.share:.1%} of the letters are unknown to the tokenizer (such as {examples}); use a "
+            "byte-level BPE tokenizer, which spells any text (--tokenizer-kind bpe, or a model that has one, "
+            "such as RoBERTa)"
         )
 
 
@@ -261,8 +262,8 @@ class Tokenizer:
         self.vocab_size = max(vocab.values(), default=0) + 1
         if self.vocab_size > MOST_IDS:
             raise TokenizerError(  # before the library writes it, which ends the process where ids are that far apart
-                f"the vocabulary has the id {self.vocab_size - 1:,}, but ids up to {MOST_IDS - 1:,} are read; give a "
-                "tokenizer whose ids count its entries"
+                f"the vocabulary has the id {self.vocab_size - 1:,}, but the highest allowed is "
+                f"{MOST_IDS - 1:,}; give a tokenizer that numbers its entries without gaps"
             )
         # A copy: other holders of the tokenizer keep their settings, and stored truncation or padding, which many
         # released tokenizers have, would silently cut the corpus.
@@ -292,7 +293,8 @@ class Tokenizer:
             around = backend.encode("", add_special_tokens=True).ids
         if outside := [id_ for id_ in around if id_ >= self.vocab_size]:
             raise TokenizerError(
-                f"the post_processor puts the id {outside[0]} around texts, but there are {self.vocab_size}"
+                f"the post_processor puts the id {outside[0]} around texts, but the vocabulary has only "
+                f"{self.vocab_size} ids"
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -511,8 +513,9 @@ class Tokenizer:
                     has_bytes = falls_back and all(id_of(f"<0x{b:02X}>") is not None for b in symbol.encode())
                     if not has_entry and not has_bytes:
                         raise TokenizerError(
-                            f"the character {letter!r} is not in the vocabulary, and the tokenizer has no [UNK] token; "
-                            "take the character out of the text, or train with tokenizer.bare=false"
+                            f"the character {letter!r} is not in the vocabulary, and the tokenizer has no "
+                            "[UNK] token; remove the character from the text, or train with "
+                            "tokenizer.bare=false"
                         )
             self._known_letters |= letters
 

@@ -30,32 +30,32 @@ TokenizerKind = Literal["wordpiece", "bpe", "unigram", "char"]
 
 
 class TokenizerSettings(Settings):
-    """Which tokenizer is used or trained."""
+    """Which tokenizer to use or train."""
 
     path: str | None = None
     """The tokenizer: a folder with a `tokenizer.json` or a `vocab.txt`, such a file, or the name of a model on the hub
-    (a run notes its commit). Unset: one is trained on the corpus."""
+    (the run records its commit). Unset: one is trained on the corpus."""
     kind: TokenizerKind = "wordpiece"
-    """What is trained: WordPiece, byte-level BPE, Unigram, or a token for each character."""
+    """Kind to train: WordPiece, byte-level BPE, Unigram, or one token per character."""
     vocab_size: int | None = Field(default=None, ge=64, le=1_000_000)
     """Entries of the trained vocabulary, special tokens included. Unset: sized to the corpus. For characters it is the
-    most there may be; unset, all characters of the corpus."""
+    maximum; unset, all characters of the corpus."""
     lowercase: bool = False
     """Whether the trained tokenizer folds case."""
     bare: bool | None = None
-    """For `char` only: whether `[PAD]` and `[MASK]` are the only special tokens, so that rows are text and nothing
-    else. Its characters are those of the whole corpus, held-out text included. Unset: no."""
+    """For `char` only: whether `[PAD]` and `[MASK]` are the only special tokens, so that rows hold only text. The
+    vocabulary then covers the whole corpus, held-out text included. Unset: no."""
     sample_bytes: int = Field(default=1 << 29, ge=1 << 16)
-    """About how much text the tokenizer is trained on: documents chosen by their hashes. For characters it is all."""
+    """Approximate amount of text to train the tokenizer on, in documents chosen by hash. Characters use all text."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         fields = type(self).model_fields
         changed = [name for name in fields if name != "path" and getattr(self, name) != fields[name].default]
         if self.path is not None and changed:
-            raise ValueError(f"{' and '.join(changed)} is of a tokenizer that is trained, but path names one")
+            raise ValueError(f"{' and '.join(changed)} is for training a tokenizer, but path names an existing one")
         if self.bare is not None and self.kind != "char":
-            raise ValueError(f"bare is for kind char, not {self.kind}; leave it out, or take kind char")
+            raise ValueError(f'bare is for kind char, not {self.kind}; remove it, or set kind = "char"')
         return self
 
 
@@ -131,7 +131,7 @@ def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: b
 
     needed = len(SPECIAL_TOKENS) + len(alphabet(ranked[:num_needed]))
     usual = max(default_vocab_size(num_bytes), needed * 3 // 2)
-    holds = "the letters of this text, at the beginning of words and within them"
+    holds = "the letters of this text, both at the beginning of words and within them"
     vocab_size = _size(vocab_size, usual, needed, holds)
     trainer = trainers.WordPieceTrainer(
         vocab_size=vocab_size,
@@ -188,7 +188,7 @@ def train_unigram(texts: Texts, *, vocab_size: int | None = None, lowercase: boo
     ranked, num_needed, num_bytes = count_letters(tokenizer.normalizer, texts())
     least = len(SPECIAL_TOKENS) + num_needed + 1
     if not ranked:
-        raise TokenizerError("no pieces can be learned from an empty text; give text")
+        raise TokenizerError("an empty text has no pieces to learn; give text")
     usual = max(default_vocab_size(num_bytes), least * 3 // 2)
     vocab_size = _size(vocab_size, usual, least, f"the {num_needed} letters that make up nearly all of this text")
     # Rare letters, for each of which the trainer would want an entry, are left out.
@@ -248,7 +248,7 @@ def train_chars(
         _size(vocab_size, 0, len(ranked) + len(special), holds, spare=0)
     letters = sorted(ranked if vocab_size is None else ranked[: vocab_size - len(special)])
     if not letters:
-        raise TokenizerError("no characters can be learned from an empty text; give text")
+        raise TokenizerError("an empty text has no characters to learn; give text")
     vocab = {token: id_ for id_, token in enumerate([*special, *letters])}
     # BPE without merges leaves characters as they are.
     tokenizer.model = models.BPE(vocab, [], unk_token=None if bare else "[UNK]")

@@ -111,9 +111,7 @@ def spelling_of(backend: tokenizers.Tokenizer) -> Spelling:
     if letters_only or not (is_of_words or drops):
         return Spelling("plain", with_bytes)
     if not is_of_words:
-        log.warning(
-            "the tokenizer drops white space and marks no words: each of its tokens is taken for a word of its own"
-        )
+        log.warning("the tokenizer drops white space and marks no words, so each token counts as a word")
     return Spelling("whole", str.encode)
 
 
@@ -126,7 +124,7 @@ def spelling() -> Iterator[None]:
         if type(error) is not Exception:  # the library raises bare ones
             raise
         raise TokenizerError(
-            f"the tokenizer cannot spell the text ({error}); take out what is not in its vocabulary, or give a "
+            f"the tokenizer cannot spell the text ({error}); remove what is not in its vocabulary, or give a "
             "tokenizer with [UNK]"
         ) from error
 

@@ -111,12 +111,11 @@ class ShowProgress(Callback):
             self._first, self._begin, self._tokens = report, time.monotonic(), -report.tokens
             self._micro_tokens = parts = trainer.first_micro_tokens
             if parts is not None and parts != trainer.settings.micro_batch_tokens:
-                self._reporter.note(f"steps are made in parts of {parts:,} positions, which fit the GPU by calculation")
+                self._reporter.note(f"steps are split into parts of {parts:,} positions, which should fit the GPU")
         if (parts := trainer.state.micro_tokens) != self._micro_tokens:
             self._micro_tokens = parts
             self._reporter.note(
-                f"memory ran out: steps are made in parts of {parts:,} positions from now on (the same result, more "
-                "slowly)"
+                f"out of memory: from now on steps are split into parts of {parts:,} positions (same result, slower)"
             )
         self._tokens += report.tokens
         if self._loss is None:
@@ -170,7 +169,7 @@ class StopAtSignal(Callback):
         group = trainer.group
         signum = max(int(signum) for (signum,) in group.all_gather([self._interruption.signum or 0]))
         if signum:
-            way_on = f"go on with --out {typed(self._out)} --resume"
+            way_on = f"resume with --out {typed(self._out)} --resume"
             said = (f"stopped and saved at step {report.step:,}", way_on) if group.is_main else ("",)
             trainer.request_save()
             trainer.request_stop(Interrupted(signum, *said))

@@ -170,7 +170,7 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
             raise ValueError(f"{_STATE}: {error}") from error
         for name, sha256 in content["files"].items():
             if file_sha256(folder / name) != sha256:
-                raise ValueError(f"{name} does not fit its checksum")
+                raise ValueError(f"{name} does not match its checksum")
         if content["fingerprint"] != fingerprint:
             raise RunError(f"{folder}: this checkpoint belongs to other data or another recipe; use --overwrite")
         counters: dict[str, Any] = {name: content[name] for name in _COUNTERS}
@@ -180,7 +180,7 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
         weights, optimizer = load_file(folder / _MODEL), load_file(folder / _OPTIMIZER)
         scores = None if state.board is None else load_file(folder / _SCORES)
         if weights.keys() != _weights(state.model).keys():
-            raise ValueError("its weights are those of another model")
+            raise ValueError("its weights belong to another model")
         state.model.load_state_dict(weights, strict=False)
         load_state_tensors(state.optimizer, state.model, optimizer)
         if state.board is not None and scores is not None:
@@ -189,7 +189,7 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
         raise
     except (OSError, KeyError, TypeError, AttributeError, RuntimeError, ValueError, SafetensorError) as error:
         before = [path.name for path in list_checkpoints(folder.parent) if path.name < folder.name]
-        way_out = f"to go on from {before[-1]}" if before else "to begin anew, since there is none before it"
+        way_out = f"to resume from {before[-1]}" if before else "to start over, since there is no earlier one"
         raise RunError(f"{folder}: damaged checkpoint ({error}); remove this folder {way_out}") from error
     for name, value in counters.items():
         setattr(state, name, value)
@@ -243,7 +243,7 @@ def fit(  # noqa: PLR0913  (what the trainings of all commands do alike)
     if names := on_rank_zero(group, lambda: [path.name for path in list_checkpoints(checkpoints)]):
         name, fingerprint = names[-1], trainer.fingerprint
         on_every_rank(group, lambda: load_checkpoint(checkpoints / name, state, fingerprint=fingerprint))
-        reporter.note(f"going on from step {state.step:,} ({name})")
+        reporter.note(f"resuming from step {state.step:,} ({name})")
     metrics = None
     if group.is_main:
         if with_metrics:
@@ -263,6 +263,6 @@ def fit(  # noqa: PLR0913  (what the trainings of all commands do alike)
         last = f"the latest checkpoint is {whole[-1]}" if whole else "there is no checkpoint yet"
         rate = f"learning_rate={trainer.settings.learning_rate / 3:.2g}"
         raise DivergedError(
-            f"{error}; {last}. Start anew with a lower rate, such as {rate}", options=["set", "overwrite"]
+            f"{error}; {last}. Start over with a lower rate, such as {rate}", options=["set", "overwrite"]
         ) from error
     return metrics

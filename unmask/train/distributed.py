@@ -130,8 +130,9 @@ class Group:
             if self.world_size == 1 or not of_backend or says_out_of_memory(error):
                 raise
             raise GroupError(
-                f"process {self.rank} of {self.world_size} (counted from 0) ends, since {self._who()} has ended or "
-                f"does not answer ({_first_sentence(error)}); its own message says why. Go on with --resume"
+                f"process {self.rank} of {self.world_size} (counted from 0) stops, since {self._who()} has "
+                f"stopped or does not answer ({_first_sentence(error)}); see its own message for the cause. "
+                "Continue with --resume"
             ) from error
 
     def _who(self) -> str:
@@ -165,16 +166,20 @@ def join_group() -> Group:
         if "RANK" not in environment and num_tasks > 1:
             if not {"MASTER_ADDR", "MASTER_PORT"} <= set(environment):
                 raise GroupError(
-                    f"srun started {num_tasks} tasks, but nothing says where they meet; start torchrun once a machine, "
-                    "or set MASTER_ADDR to the first machine and MASTER_PORT to a free port (docs/how-to/scaling.md)"
+                    f"srun started {num_tasks} tasks without an address to meet at; start torchrun once per "
+                    "machine, or set MASTER_ADDR to the first machine and MASTER_PORT to a free port "
+                    "(docs/how-to/scaling.md)"
                 )
             names = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_STEP_NUM_TASKS"}
             environment |= {name: environment[key] for name, key in names.items()}
         if int(environment.get("WORLD_SIZE", "1")) == 1 or "RANK" not in environment:
             if int(environment.get("SLURM_NTASKS", "1")) > 1:  # a batch script, or `srun` of a single task
-                log.warning("one of %s tasks of SLURM trains alone; `srun` starts all", environment["SLURM_NTASKS"])
+                log.warning(
+                    "this is one of %s SLURM tasks, but it trains alone; start all with `srun`",
+                    environment["SLURM_NTASKS"],
+                )
             elif "ACCELERATE_MIXED_PRECISION" in environment:
-                log.warning("accelerate has started one process, which trains alone, by the settings of the recipe")
+                log.warning("accelerate started a single process, which trains alone by the settings of the recipe")
             return ALONE
         if torch.cuda.is_available():
             torch.cuda.set_device(int(environment.get("LOCAL_RANK", "0")))
@@ -187,7 +192,7 @@ def join_group() -> Group:
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
             atexit.register(dist.destroy_process_group)
         except (RuntimeError, ValueError) as error:
-            raise GroupError(f"the other processes are not found ({_first_sentence(error)})") from error
+            raise GroupError(f"the other processes cannot be reached ({_first_sentence(error)})") from error
     if dist.get_world_size() == 1:
         return ALONE
     if _joined is None or _joined[0] is not dist.group.WORLD:
@@ -209,7 +214,7 @@ def check_same(group: Group, facts: Mapping[str, str]) -> None:
         for name, one, other in zip(facts, first, theirs, strict=True):
             if one != other:
                 if not group.is_main:
-                    raise EndedElsewhereError("rank 0 says why")
+                    raise EndedElsewhereError("see rank 0 for the cause")
                 raise RunError(f"process {rank} has another {name} than process 0; start all with the same")
 
 
@@ -222,7 +227,7 @@ def on_rank_zero(group: Group, work: Callable[[], Value]) -> Value:
     finally:
         went_well, value = group.broadcast_object(outcome)
     if not went_well:
-        raise EndedElsewhereError("rank 0 says why")
+        raise EndedElsewhereError("see rank 0 for the cause")
     return outcome[1] if group.is_main else value
 
 
@@ -237,7 +242,7 @@ def on_every_rank(group: Group, work: Callable[[], Value]) -> Value:
     if error is not None and (group.is_main or not failed[0]):
         raise error
     if any(failed):
-        raise EndedElsewhereError("another process says why") from error
+        raise EndedElsewhereError("see another process for the cause") from error
     return value
 
 

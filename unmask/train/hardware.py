@@ -58,17 +58,23 @@ def why_not_compiled(
     """
     if choice == "yes" and device.type != "cuda":
         raise SettingsError(
-            f"training.compile_blocks = 'yes' needs a GPU; here the device is {device.type}, where loops that are "
-            "compiled already do that work; take 'auto' or 'no'"
+            f"training.compile_blocks = 'yes' needs a GPU; here the device is {device.type}, which has "
+            "compiled loops already; use 'auto' or 'no'"
         )
     if choice == "no":
-        return "the recipe says so"
+        return "the recipe sets it"
     if device.type != "cuda":
-        return "loops for CPUs are compiled already"
+        return "CPUs use compiled loops instead"
     if choice == "auto" and minutes is not None and minutes < _WORTH_COMPILING:
-        return f"in less than {_WORTH_COMPILING:.0f} minutes it may not pay; training.compile_blocks = 'yes' does it"
+        return (
+            f"it may not pay off in less than {_WORTH_COMPILING:.0f} minutes; force it with "
+            "training.compile_blocks = 'yes'"
+        )
     if choice == "auto" and steps is not None and steps < _WORTH_COMPILING_STEPS:
-        return f"for fewer than {_WORTH_COMPILING_STEPS} steps it may not pay; training.compile_blocks = 'yes' does it"
+        return (
+            f"it may not pay off in fewer than {_WORTH_COMPILING_STEPS} steps; force it with "
+            "training.compile_blocks = 'yes'"
+        )
     # Triton being there is not enough: it needs a C compiler.
     from torch.utils._triton import has_triton
 
@@ -81,7 +87,7 @@ def why_not_compiled(
         except Exception as error:  # whatever it is, training goes on without
             failure = reason_of(error)
     if choice == "yes" and failure is not None:
-        raise SettingsError(f"training.compile_blocks = 'yes' cannot be done: {failure}; take 'auto' or 'no'")
+        raise SettingsError(f"training.compile_blocks = 'yes' is not possible: {failure}; use 'auto' or 'no'")
     return failure
 
 

@@ -46,7 +46,7 @@ class WarmupStableDecay(_Warmup):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if self.warmup + self.decay > 1.0:
-            raise ValueError(f"warmup {self.warmup} and decay {self.decay} are more than the whole budget")
+            raise ValueError(f"warmup {self.warmup} and decay {self.decay} exceed the whole budget")
         return self
 
 
@@ -70,14 +70,14 @@ Schedule = Annotated[WarmupStableDecay | LinearDecay | Cosine, Field(discriminat
 
 
 class EvaluationSettings(Settings):
-    """How often and on how much the model is evaluated."""
+    """How often the model is evaluated, and on how much text."""
 
     times: int = Field(default=10, ge=0)
-    """Evaluations spread over the training, besides those before and after it."""
+    """Evaluations during training, besides those before and after it."""
     max_tokens: int = Field(default=32_768, ge=1)
     """Held-out tokens of each of these evaluations."""
     prompts: tuple[str, ...] = ()
-    """Lines with some tokens masked, whose predictions are shown at each evaluation."""
+    """Lines with masked tokens, to show predictions for at each evaluation."""
     final_max_tokens: int = Field(default=1_000_000, ge=1)
     """Held-out tokens of the evaluation after the training, whose figures the summary gives."""
     trackers: tuple[Annotated[Literal["trackio", "wandb", "mlflow"], OrPlugIn(TRACKERS)], ...] = ()
@@ -110,7 +110,7 @@ class MuonSettings(Settings):
     momentum: float = Field(default=0.95, ge=0.0, lt=1.0)
     """Decay of the running gradient."""
     iterations: Literal[3, 4, 5] = 3
-    """Iterations that orthogonalise a matrix; more bring its singular values nearer to 1."""
+    """Iterations that orthogonalise a matrix; more of them bring its singular values closer to 1."""
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     """Decay of AdamW's running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0.0)
@@ -129,57 +129,57 @@ class LengthSchedule(Settings):
     """
 
     places: tuple[Annotated[float, Field(ge=0.0, lt=1.0)], ...]
-    """Progress from which each length holds; the first is 0."""
+    """Progress from which each length holds; starts at 0."""
     lengths: tuple[Annotated[int, Field(ge=8)], ...]
-    """Positions of a row from each of the places on."""
+    """Positions of a row from each place on."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
         if len(self.places) != len(self.lengths):
             raise ValueError(f"{len(self.places)} places but {len(self.lengths)} lengths; give as many of each")
         if not self.places or self.places[0] != 0.0 or list(self.places) != sorted(set(self.places)):
-            raise ValueError(f"places must begin with 0 and rise, not {list(self.places)}")
+            raise ValueError(f"places must start at 0 and increase, not {list(self.places)}")
         return self
 
 
 class TrainingSettings(Settings):
-    """How the model is trained. The budget is one of steps, tokens and minutes."""
+    """How the model is trained. The budget is exactly one of steps, tokens and minutes."""
 
     steps: int | None = Field(default=None, ge=1)
-    """The budget in optimizer steps; one of steps, tokens and minutes is set."""
+    """Budget in optimizer steps; set exactly one of steps, tokens and minutes."""
     tokens: int | None = Field(default=None, ge=1)
-    """The budget in tokens of text, repetitions included."""
+    """Budget in tokens of text, repetitions included."""
     minutes: float | None = Field(default=None, gt=0.0)
-    """The budget in minutes of training."""
+    """Budget in minutes of training."""
     sequence_length: int = Field(default=128, ge=8)
     """Positions of a row, special tokens included."""
     length_schedule: LengthSchedule | None = None
-    """Shorter rows at the beginning. Unset: `sequence_length` throughout."""
+    """Shorter rows at the beginning of training. Unset: `sequence_length` throughout."""
     batch_tokens: int = Field(default=4096, ge=8)
-    """Positions of a step at most: as many whole rows of the sequence length as fit."""
+    """Maximum positions of a step, filled with as many whole rows as fit."""
     micro_batch_tokens: int | None = Field(default=None, ge=8)
-    """Positions that are computed at once at most; a step adds up the gradients. Unset: all. Halved where memory runs
+    """Maximum positions computed at once; a step accumulates their gradients. Unset: all. Halved when memory runs
     out."""
     learning_rate: float = Field(default=5e-3, gt=0.0)
     """Peak of the learning rate (of the matrices, with Muon)."""
     schedule: Schedule = LinearDecay(kind="linear")
-    """How the learning rate rises and falls. A rate that stays high for long ends at a higher loss
+    """How the learning rate rises and falls. A rate that stays high for long ends in a higher loss
     (docs/explanation/experiments.md; Bergsma et al. 2025)."""
     weight_decay: float = Field(default=0.1, ge=0.0)
     """Decoupled weight decay, on matrices and the embedding."""
     clip_norm: float = Field(default=1.0, gt=0.0, allow_inf_nan=True)
     """Largest norm of the whole gradient; `inf` does not clip."""
     optimizer: Annotated[MuonSettings | AdamWSettings, Field(discriminator="kind")] = MuonSettings(kind="muon")
-    """What makes steps of gradients."""
+    """The optimizer."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
-    """Type of the activations; `auto` takes bf16 where the hardware multiplies it fast."""
+    """Type of the activations; `auto` uses bf16 where the hardware supports it."""
     gradient_checkpointing: bool = False
-    """Compute each block again in the backward pass: less memory, about a third more time, the same gradients."""
+    """Recompute each block in the backward pass: less memory, about a third more time, same gradients."""
     compile_blocks: Literal["auto", "yes", "no"] = "auto"
-    """Put the model's blocks through torch.compile: on GPUs their many small operations become few, at the price of
-    compiling at the beginning and for each new length of rows. `auto` does it on CUDA where Triton and a C compiler are
-    installed, unless the budget is less than five minutes or 100 steps, and goes on without where it fails, which is an
-    error with `yes`. CPUs have compiled loops instead, so `yes` is an error there."""
+    """Apply torch.compile to the model's blocks. On GPUs this merges many small operations, but costs compile time at
+    the start and for each new row length. `auto` does it on CUDA if Triton and a C compiler are installed and the
+    budget is at least five minutes or 100 steps; if it fails, training continues without (with `yes` it is an error).
+    CPUs have compiled loops instead, so `yes` is an error there."""
     seed: int = Field(default=0, ge=0, lt=2**31)
     """Seed of initial weights, order of the text, masks and dropout."""
 
@@ -196,14 +196,14 @@ class TrainingSettings(Settings):
     @model_validator(mode="after")
     def _check(self) -> Self:
         if sum(budget is not None for budget in (self.steps, self.tokens, self.minutes)) != 1:
-            raise ValueError("give one of steps, tokens and minutes as the budget")
+            raise ValueError("give exactly one of steps, tokens and minutes as the budget")
         longest = self.sequence_length
         for name, tokens in (("batch_tokens", self.batch_tokens), ("micro_batch_tokens", self.micro_batch_tokens)):
             if tokens is not None and tokens < longest:
-                raise ValueError(f"{name} {tokens} is less than one row (sequence_length {longest})")
+                raise ValueError(f"{name} = {tokens} is less than one row (sequence_length = {longest})")
         if self.length_schedule is not None and max(self.length_schedule.lengths) > longest:
             raise ValueError(
-                f"length_schedule.lengths {list(self.length_schedule.lengths)} go beyond sequence_length {longest}"
+                f"length_schedule.lengths {list(self.length_schedule.lengths)} exceed sequence_length = {longest}"
             )
         return self
 
@@ -230,80 +230,80 @@ class TrainingSettings(Settings):
 
 
 class CheckpointSettings(Settings):
-    """When the training is saved."""
+    """When checkpoints are written."""
 
     every_steps: int | None = Field(default=None, ge=1)
     """Steps between checkpoints. Unset: about two minutes."""
     keep: int = Field(default=2, ge=1)
-    """How many of the latest checkpoints are kept; the one with the lowest held-out loss is kept beside them."""
+    """Latest checkpoints to keep, besides the one with the lowest held-out loss."""
 
 
 class PairSettings(Settings):
-    """Telling right sentence pairs from wrong ones, from the first token. Only in the BERT layout.
+    """Classify sentence pairs as right or wrong, from the first token. Only in the BERT layout.
 
     `next_sentence`: in a wrong pair the second half is another document's. Source: Devlin et al. 2018 (BERT), section
     3.1. `sentence_order`: in a wrong pair the halves change places. Source: Lan et al. 2020 (ALBERT), section 3.1.
     """
 
     kind: Literal["next_sentence", "sentence_order"]
-    """What a wrong pair is: its second half is another document's (`next_sentence`), or its halves are exchanged
-    (`sentence_order`)."""
+    """How wrong pairs are made: the second half comes from another document (`next_sentence`), or the halves are
+    swapped (`sentence_order`)."""
     weight: float = Field(default=1.0, gt=0.0)
-    """Weight of the loss per pair, beside that per predicted token."""
+    """Weight of the loss per pair, relative to that per predicted token."""
 
 
 class SpanBoundarySettings(Settings):
-    """Predicting each masked token also from the two tokens beside its span. Only with spans.
+    """Predict each masked token also from the two tokens beside its span. Only with spans.
 
-    In a mixture with spans, the texts (or steps) that fall to other strategies have no targets of this objective. Its
-    held-out figures are of spans alone, drawn as those of the first strategy that draws some.
+    In a mixture, texts (or steps) of strategies without spans have no targets of this objective. Its held-out figures
+    use only spans, drawn as by the first strategy that has them.
 
     Source: Joshi et al. 2020 (SpanBERT), section 3.2.
     """
 
     weight: float = Field(default=1.0, gt=0.0)
-    """Weight of the loss per predicted token, beside that of masked tokens."""
+    """Weight of the loss per predicted token, relative to that of masked tokens."""
     max_length: int = Field(default=32, ge=1)
-    """Places in a span that have embeddings of their own; tokens further on share the last."""
+    """Positions in a span with their own embedding; later ones share the last."""
 
 
 class LabelSettings(Settings):
-    """Telling the class of a document from its first token. The data is prepared with `corpus.label`."""
+    """Predict the class of a document from its first token. Needs data prepared with `corpus.label`."""
 
     weight: float = Field(default=1.0, gt=0.0)
-    """Weight of the loss per segment with a class, beside that per predicted token."""
+    """Weight of the loss per segment with a class, relative to that per predicted token."""
 
 
 class RetroMAESettings(Settings):
-    """Rebuilding each text from its vector, by a decoder of one layer that sees little of the text itself.
+    """Rebuild each text from its vector, by a one-layer decoder that sees little of the text itself.
 
-    The vector comes from the text as it is masked for the encoder, whose rate is that of masking (15 to 30 %).
+    The vector is that of the masked text, at the masking rate (15 to 30 %).
 
-    Source: Xiao et al. 2022 (RetroMAE), section 3, with enhanced decoding. There all tokens are rebuilt, and the vector
-    is that of `[CLS]`.
+    Source: Xiao et al. 2022 (RetroMAE), section 3, with enhanced decoding. There all tokens are rebuilt, from the
+        vector of `[CLS]`.
     """
 
     weight: float = Field(default=1.0, gt=0.0)
-    """Weight of the loss per rebuilt token, beside that per predicted token."""
+    """Weight of the loss per rebuilt token, relative to that per predicted token."""
     rate: float = Field(default=0.5, ge=0.0, le=1.0)
-    """Share of a text's tokens that is hidden from each place in the decoder, drawn for each place apart; 1: all of
-    them, so that there is nothing but the vector."""
+    """Share of a text's tokens hidden from the decoder, drawn separately for each position; at 1 it sees only the
+    vector."""
     prediction_rate: float = Field(default=0.5, gt=0.0, le=1.0)
-    """Share of the tokens that are rebuilt, drawn anew in each epoch. The prediction head costs as much for each as for
-    a masked token, which in small models is most of a step. Tokens of a text say much the same of
-    its vector, so time is better spent on more texts; that was not measured."""
+    """Share of the tokens to rebuild, drawn afresh in each epoch. Each costs the prediction head as much as a masked
+    token, most of a step in small models. Tokens of one text teach its vector much the same, so time should be better
+    spent on more texts; we have not measured this."""
     vector: Literal["mean", "first"] = "mean"
-    """What becomes of a text's last hidden states: their `mean`, which is what `unmask embedder` trains and `unmask
-    embed` gives, or the `first`, which is `[CLS]` where the tokenizer has one."""
+    """How a text's vector is made of its last hidden states: their `mean`, as `unmask embedder` and `unmask embed` use,
+    or the `first`, which is `[CLS]` if the tokenizer has one."""
 
 
 class ObjectivesSettings(Settings):
-    """What is learned beside the masked tokens; None is not learned."""
+    """What is learned besides the masked tokens; None means not learned."""
 
     pairs: PairSettings | None = None
-    """Learn which sentence pairs are right. Only in the BERT layout."""
+    """Classify sentence pairs as right or wrong. Only in the BERT layout."""
     span_boundary: SpanBoundarySettings | None = None
-    """Predict masked tokens from the boundaries of their spans, too."""
+    """Also predict masked tokens from the boundaries of their spans."""
     label: LabelSettings | None = None
     """Learn the classes of documents (`corpus.label`)."""
     retromae: RetroMAESettings | None = None

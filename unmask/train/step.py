@@ -344,8 +344,8 @@ def training_step(  # noqa: PLR0915  (one step, whole)
         if not says_out_of_memory(error):
             raise
         raise MemoryFullError(
-            f"memory ran out while the weights of step {step} were changed ({reason_of(error)}): it cannot "
-            "be made again; go on with --resume when more memory is free, or take a smaller model"
+            f"out of memory while step {step} updated the weights ({reason_of(error)}), so the step cannot be "
+            "repeated; continue with --resume when more memory is free, or use a smaller model"
         ) from error
     finally:
         for parameter in parameters:
@@ -443,26 +443,26 @@ class _Attempts:
                 if self.is_syncing and of_memory:
                     half = self.micro_rows * self.length // 2
                     raise MemoryFullError(
-                        f"memory ran out while gradients went to other processes ({reason}); go on with --resume and "
-                        f"smaller parts of a step: --set training.micro_batch_tokens={half}"
+                        f"out of memory while gradients were exchanged between processes ({reason}); continue "
+                        f"with --resume and smaller parts of a step: --set training.micro_batch_tokens={half}"
                     ) from error
                 if not of_memory and (self.must_compile or self.is_syncing):
                     raise SettingsError(
-                        f"training.compile_blocks = 'yes' cannot be done: {reason}; take 'no' to train without"
+                        f"training.compile_blocks = 'yes' is not possible: {reason}; use 'no' to train without"
                     ) from error
             # Out of the handler, since the exception holds what the failed attempt had computed.
             model.zero_grad()
             if not of_memory:
                 uncompile_model(model)
-                log.warning("blocks cannot be compiled (%s): training goes on without, more slowly", reason)
+                log.warning("blocks cannot be compiled (%s): training continues uncompiled and slower", reason)
                 continue
             if torch.cuda.is_available():
                 torch.cuda.empty_cache()
             if self.micro_rows == 1:
                 raise MemoryFullError(
-                    f"one row of {self.length} positions does not fit into memory ({reason}); take shorter inputs "
-                    "(training.sequence_length, finetune.max_length), a smaller model, or, while pretraining, "
-                    "training.gradient_checkpointing=true"
+                    f"one row of {self.length} positions does not fit in memory ({reason}); use shorter "
+                    "inputs (training.sequence_length, finetune.max_length), a smaller model or, in "
+                    "pretraining, training.gradient_checkpointing=true"
                 )
             self.micro_rows = (self.micro_rows + 1) // 2
             self.state.micro_tokens = self.micro_rows * self.length  # the steps to come are made so, too

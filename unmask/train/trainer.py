@@ -115,7 +115,7 @@ class Trainer:
         except BaseException as error:
             self.error = error
             if isinstance(error, DivergedError) and not self.group.is_main:
-                raise EndedElsewhereError(f"{error}; rank 0 says what to do") from error
+                raise EndedElsewhereError(f"{error}; see rank 0 for what to do") from error
             raise
         finally:
             for callback in self.callbacks:

@@ -154,14 +154,14 @@ def test_a_stopped_index_goes_on_as_if_it_had_not(
     said: list[str] = []
     build(out, resume=True, note=said.append)
     assert said == [f"{out}: the index is complete already"]
-    with pytest.raises(RunError, match=r"encoding\.passage_tokens = 64, but now it is 32"):
+    with pytest.raises(RunError, match=r"encoding\.passage_tokens = 64, which is now 32"):
         build(out, resume=True, passage_tokens=32, overlap_tokens=8)
     (out / "index.json").unlink()
     table.write_text(table.read_text().replace("the cat", "a cat"))
     with pytest.raises(RunError, match="block 0"):
         build(out, resume=True)
     table.write_text(json.dumps(ROWS[0]) + "\n")
-    with pytest.raises(RunError, match="begun on"):
+    with pytest.raises(RunError, match="started on"):
         build(out, resume=True)
     assert build(out, overwrite=True).to_dict()["documents"] == 1
 

@@ -63,7 +63,7 @@ def test_a_system_learns(data_folder: Path, monkeypatch: pytest.MonkeyPatch, nam
     for module in (plain_loop, script):
         monkeypatch.setattr(module, "Turn", FewSteps)
     rate = 0.02 if name == "ours" else 5e-3
-    work = script.Work(str(data_folder), name, 0.1, 512, rate, compiled=False, length=32, overrides=SMALL)
+    work = script.Work(str(data_folder), name, 0.1, 512, rate, compiled=False, length=32, overrides=SMALL, size=(1, 64))
     train = {"ours": script.train_ours, "trainer": plain_loop.train_by_trainer}.get(name, plain_loop.train_peer)
     figures = script.own_figures if name == "ours" else plain_loop.held_out_figures
     train(

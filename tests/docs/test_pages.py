@@ -40,7 +40,7 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = ROOT / "docs"
 PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))}
-ELSEWHERE = ("extending", "scaling")  # run by tests of their own, or on several machines
+ELSEWHERE = ("extending", "scaling", "studio")  # run by tests of their own, or on several machines
 GUIDES = {"README", "index", *(page.stem for page in (DOCS / "how-to").glob("*.md"))}.difference(ELSEWHERE)
 WNUT = ("wnut17train", "emerging.dev", "emerging.test")
 ORDER = (

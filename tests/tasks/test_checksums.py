@@ -29,7 +29,7 @@ def test_a_flipped_bit_is_told_or_refused(model_copy: Path, caplog: pytest.LogCa
 @pytest.mark.parametrize("name", [CONFIG, "tokenizer.json", "tokenizer_config.json"])
 def test_every_file_that_decides(model_copy: Path, name: str) -> None:
     write_text(model_copy, name, (model_copy / name).read_text() + "\n")
-    with pytest.raises(ModelError, match=f"copy: {name} is not what"):
+    with pytest.raises(ModelError, match=f"copy: {name} is not as {CHECKSUMS}"):
         unmask.load(model_copy, strict=True)
 
 

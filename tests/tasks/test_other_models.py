@@ -157,7 +157,7 @@ def test_code_of_a_folder_is_neither_run_nor_asked_for(tmp_path: Path, monkeypat
     asked: list[str] = []
     monkeypatch.setattr("builtins.input", lambda text="": asked.append(text) or "n")
     (tmp_path / "config.json").write_text('{"model_type": "x", "auto_map": {"AutoConfig": "code.Config"}}')
-    with pytest.raises(ModelError, match="the code that the folder brings is never run"):
+    with pytest.raises(ModelError, match="code in the folder is never run"):
         as_predictor(tmp_path)
     (tmp_path / "config.json").write_text('{"model_type": "x"}')
     (tmp_path / "spiece.model").write_text("no tokenizer")

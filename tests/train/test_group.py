@@ -167,7 +167,7 @@ def test_who_dies_or_hangs_ends_the_others(data_folder: Path, tmp_path: Path) ->
     assert ended(processes)[1][0] == -signal.SIGKILL
     kind_of, text = json.loads((tmp_path / "0.json").read_text())["run"]["ended"]
     assert kind_of == "GroupError"
-    assert text.startswith("process 0 of 2 (counted from 0) ends, since process 1 has ended or does not answer")
+    assert text.startswith("process 0 of 2 (counted from 0) stops, since process 1 has stopped or does not answer")
     assert "\n" not in text
     saved = list_checkpoints(tmp_path / "run" / "checkpoints")
     assert saved[-1].name in ("step-00000002", "step-00000004")

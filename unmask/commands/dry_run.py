@@ -95,11 +95,13 @@ def measure_steps(trainer: Trainer, num_steps: int = NUM_STEPS) -> dict[str, Any
 class Forecast(Result):
     """What a command would do: figures for `--json`, and facts that are shown, a name and a sentence each."""
 
+    _facts: Sequence[tuple[str, str]]
+
     def __init__(self, figures: Mapping[str, Any], facts: Sequence[tuple[str, str]]) -> None:
         super().__init__({**figures, "_facts": facts})
 
     def shown(self) -> Iterator[Shown]:
-        yield Facts(self["_facts"])
+        yield Facts(self._facts)
         yield Styled("nothing was written (--dry-run)", "dim")
 
 

@@ -20,6 +20,7 @@ LESS = {  # of what a command does
     "compare": ["--set", "training.batch_tokens=512"],
     "embedder": ["--set", "embedder.batch_size=8"],
     "finetune": ["--set", "finetune.epochs=1"],
+    "evaluate": ["--max-tokens", "2000", "--pseudo-tokens", "20"],
 }
 SMALLER = {"--minutes": ("--steps", "2"), "--seeds": ("--seeds", "1"), "--vocab-size": ("--vocab-size", "300")}
 

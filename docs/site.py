@@ -18,7 +18,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))
 
 from tests.contract.test_commands import COMMANDS as ASKED  # noqa: E402
-from unmask.commands.cli import COMMANDS, OPTION_NAMES, read_parameters, read_summary  # noqa: E402
+from unmask.commands.cli import CHANNELS, COMMANDS, OPTION_NAMES, read_parameters, read_summary  # noqa: E402
 
 FROM_ROOT = {f"{name.upper()}.md": f"explanation/{name}.md" for name in ("architecture", "contributing", "changelog")}
 
@@ -44,7 +44,7 @@ def commands() -> str:
         lines += [f"## {name}", read_summary(command.function), f"```\nunmask {name} {command.example}\n```"]
         rows = ["| option | values | meaning |", "| --- | --- | --- |"]
         for each in read_parameters(command.function).values():
-            if each.name in ("reporter", "note", "notify"):
+            if each.name in CHANNELS:
                 continue
             spelled = OPTION_NAMES.get(each.name, each.name).replace("_", "-")
             option = each.name.upper() if each.positional else f"--{spelled}"

@@ -6,12 +6,14 @@ import shlex
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from unmask.commands.cli import OPTION_NAMES
+
 
 def words_of(command: str, arguments: Sequence[str], options: Mapping[str, Any]) -> list[str]:
-    """The words of a command line. An option that is None is left out, True is a flag, a list is repeated."""
+    """The words of a command line. Options are named as parameters; None is left out, True a flag, a list repeated."""
     words = ["unmask", *command.split()]
     for name, value in options.items():
-        flag = f"--{name.rstrip('_').replace('_', '-')}"
+        flag = f"--{OPTION_NAMES.get(name, name).replace('_', '-')}"
         for each in value if isinstance(value, list) else [value]:
             if each is True:
                 words.append(flag)
@@ -25,7 +27,7 @@ def copied(
     command: str, arguments: Sequence[str], options: Mapping[str, Any], *, python: str | None = None
 ) -> dict[str, str]:
     """The same as a command and in Python, where it is a function of the command's name."""
-    given = {name: value for name, value in options.items() if value not in (None, False, [])}
+    given = {name: value for name, value in options.items() if not (value is None or value is False or value == [])}
     called = [*map(repr, arguments), *(f"{name}={value!r}" for name, value in given.items())]
     return {
         "command": shlex.join(words_of(command, arguments, options)),

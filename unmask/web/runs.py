@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import tomllib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -180,11 +180,11 @@ def begin(  # noqa: PLR0913  (a form)
         raise SettingsError(f"recipe: {recipe!r} is not packaged; choose one of {', '.join(recipe_names())}")
     options: dict[str, Any] = {
         "out": str(out), "recipe": recipe, "minutes": minutes, "steps": steps, "strategy": strategy, "seed": seed,
-        "from": None if from_ is None else str(library.within(from_)), "set": settings,
+        "from_": None if from_ is None else str(library.within(from_)), "settings": settings,
     }  # fmt: skip
     if what == "resume":
         arguments, options = [], {"out": str(out), "resume": True}
-    same = copied("pretrain", arguments, options, python=_in_python(arguments, options))
+    same = copied("pretrain", arguments, options)
     if what == "command":
         return {"copy": same}
     words = [sys.executable, "-m", *words_of("pretrain", arguments, options)]
@@ -210,12 +210,6 @@ def begin(  # noqa: PLR0913  (a form)
             )
         )
     return {"run": str(out), "pid": _started[-1].pid, "copy": same}
-
-
-def _in_python(arguments: Sequence[str], options: Mapping[str, Any]) -> str:
-    names = {"from": "from_", "set": "settings"}
-    given = {names.get(name, name): value for name, value in options.items() if value not in (None, [])}
-    return f"unmask.pretrain({', '.join([*map(repr, arguments), *(f'{k}={v!r}' for k, v in given.items())])})"
 
 
 def log_of(out: Path) -> Path:

@@ -27,9 +27,11 @@ from unmask.data.data_folder import Manifest, load_manifest
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
+from unmask.masking.settings import STRATEGIES
 from unmask.model.config import PARTS, EncoderConfig
 from unmask.model.encoder import MaskedLM, initialise
 from unmask.model.layers import heads_for
+from unmask.model.pooling import POOLINGS
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
@@ -55,6 +57,13 @@ def pictures_are_empty(request: pytest.FixtureRequest) -> Iterator[None]:
         if "drawn" not in request.fixturenames:
             patch.setattr(Figure, "savefig", write_labels)
         yield
+
+
+@pytest.fixture(autouse=True)
+def plug_ins_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a test adds to the tables of names is in none of those after it."""
+    for table in (STRATEGIES, POOLINGS):
+        monkeypatch.setattr(table, "_items", dict(table._items))
 
 
 def write_labels(figure: Figure, file: TextIO, **_: object) -> None:

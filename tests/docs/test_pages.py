@@ -33,7 +33,6 @@ from unmask.data.documents import READERS
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import SUFFIXES
 from unmask.masking.features import rows_from_ids
-from unmask.model.pooling import POOLINGS
 from unmask.tasks.task import FinetuneSettings
 
 ROOT = Path(__file__).parents[2]
@@ -217,7 +216,6 @@ def mine(run: unmask.Run, data_folder: Path, tmp_path: Path, monkeypatch: pytest
 @pytest.mark.usefixtures("mine")
 def test_add_a_pooling() -> None:
     names = example("Add a pooling")
-    del POOLINGS["last"]
     model = names["model"]
     ids = [model.tokenizer.encode_prompt(text) for text in ("The king was here.", "A queen!")]
     with torch.no_grad():

@@ -22,6 +22,7 @@ from tests.elsewhere import Elsewhere
 from unmask.commands import cli
 from unmask.core import remote as addresses
 from unmask.core.declarations import settings_of
+from unmask.core.files import CACHE, cache
 from unmask.core.plugins import entry_points
 from unmask.data.data_folder import Manifest, load_manifest
 from unmask.data.prepare import prepare
@@ -38,8 +39,10 @@ from unmask.tokenizer.trainers import TokenizerSettings
 
 
 def pytest_configure() -> None:
-    """Keeps tests from the network, where names that are no paths would be looked for."""
+    """Keeps tests from the network, where names that are no paths would be looked for; and compiled loops where they
+    are, for tests with a cache of their own."""
     os.environ["HF_HUB_OFFLINE"] = "1"
+    os.environ.setdefault("NUMBA_CACHE_DIR", str(cache()))
 
 
 @pytest.fixture
@@ -245,7 +248,7 @@ SMALL = (
 @pytest.fixture
 def server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Elsewhere:
     fsspec.register_implementation("elsewhere", Elsewhere, clobber=True)
-    monkeypatch.setenv(addresses.CACHE, str(tmp_path / "cache"))
+    monkeypatch.setenv(CACHE, str(tmp_path / "cache"))
     monkeypatch.setattr(addresses, "FIRST_WAIT", 0.0)
     Elsewhere.pseudo_dirs[:] = [""]
     for state in (Elsewhere.store, Elsewhere.fetched, Elsewhere.failing, Elsewhere.sent):

@@ -23,8 +23,8 @@ from tests.commands.finetune_helpers import FAST, MakeModel, save_encoder, write
 from tests.elsewhere import Elsewhere
 from tests.processes import Forked, in_processes, start_command
 from unmask.core.errors import RunError
+from unmask.core.files import cache
 from unmask.core.interruption import Interrupted, Interruption
-from unmask.core.remote import cache
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.checkpoints import list_checkpoints
 

@@ -15,8 +15,7 @@ import pytest
 
 from tests.command_line import Main
 from unmask.core import remote as addresses
-from unmask.core.files import file_sha256
-from unmask.core.remote import cache
+from unmask.core.files import CACHE, cache, file_sha256
 
 pytestmark = pytest.mark.slow
 SMALL = [
@@ -42,7 +41,7 @@ def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dic
         "AWS_DEFAULT_REGION": "us-east-1",
         "AWS_MAX_ATTEMPTS": "1",
     }
-    for name, value in {**variables, addresses.CACHE: str(tmp_path / "cache")}.items():
+    for name, value in {**variables, CACHE: str(tmp_path / "cache")}.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(s3fs.S3FileSystem, "retries", 1)
     monkeypatch.setattr(addresses, "FIRST_WAIT", 0.1)

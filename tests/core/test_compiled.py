@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import unmask
 
 
 @pytest.mark.parametrize("threads", [1, 2])
@@ -42,6 +45,32 @@ def test_the_process_that_compiles_a_loop_gets_the_bits_of_those_after_it(tmp_pa
     assert len(cached[0]) == 1, "the first process compiled"
     assert cached[0] == cached[1], "and the second did not"
     assert printed[0] == printed[1]
+
+
+@pytest.mark.slow
+def test_another_environment_finds_what_was_compiled(tmp_path: Path) -> None:
+    """And compiles again where a function that loops use has changed."""
+    other = tmp_path / "other"
+    shutil.copytree(Path(unmask.__file__).parent, other / "unmask", ignore=shutil.ignore_patterns("__pycache__"))
+    code = (
+        "import numpy as np; from unmask.masking.draw_loops import sums;"
+        "print(__import__('unmask').__file__, sums(np.array([0, 0, 2]), np.array([1, 2, 4])))"
+    )
+
+    def compiled(root: Path) -> set[Path]:
+        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "loops"), "PYTHONPATH": str(root)}
+        command = [sys.executable, "-c", code]
+        out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=root).stdout
+        assert out.split(maxsplit=1) == [str(root / "unmask/__init__.py"), "[3 0 4]\n"]
+        return set(tmp_path.rglob("*.nbc"))
+
+    here = Path(unmask.__file__).parents[1]
+    first = compiled(here)
+    assert first
+    assert compiled(other) == first
+    with (other / "unmask/core/hashing.py").open("a") as file:
+        file.write("# changed\n")
+    assert len(compiled(other)) == 2 * len(first)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,8 @@ import unmask
 from tests.elsewhere import Elsewhere
 from unmask.core import remote
 from unmask.core.errors import CorpusError, RunError, WriteError
-from unmask.core.files import ClaimedFolder
-from unmask.core.remote import address_of, cache, lasting_source, local_copies, output_at, source_named
+from unmask.core.files import ClaimedFolder, cache
+from unmask.core.remote import address_of, lasting_source, local_copies, output_at, source_named
 
 ADDRESS = "elsewhere://bucket/runs/a"
 

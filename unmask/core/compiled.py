@@ -2,8 +2,8 @@
 
 A tensor operation on a CPU reads and writes megabytes for each of the dozens of steps that a mask takes or a block of
 the model; a compiled loop reads its input once and writes its result once. Loops are functions over numpy arrays that
-numba compiles once on a machine (a second or so each; it keeps them beside the source, or in the user's cache folder
-where that cannot be written). They hold no lock of Python's while they run.
+numba compiles once for a user (a second or so each; it keeps them in `~/.cache/unmask`, for all environments). They
+hold no lock of Python's while they run.
 
 A loop of the model computes what tensor operations compute on other devices; tests compare the two by making `serves`
 say no. Masking is done by loops alone, on the host.
@@ -11,9 +11,10 @@ say no. Masking is done by loops alone, on the host.
 
 from __future__ import annotations
 
-import contextlib
 import copy
 import functools
+import hashlib
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -21,6 +22,8 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
+
+from unmask.core.files import cache
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -58,14 +61,16 @@ class _Loop:
         # Loops that it calls are found among its globals, so they take their places there.
         import numba
 
-        _forget_what_is_old(Path(self.py_func.__code__.co_filename).parent)
+        before = numba.config.CACHE_LOCATOR_CLASSES  # type: ignore[attr-defined]
+        numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.LoopFolder"  # type: ignore[attr-defined]
         try:
             made = numba.njit(cache=True, nogil=True, **self._options)(self.py_func)
-        except RuntimeError:  # no folder for the cache can be written: then it is compiled in every process
-            made = numba.njit(nogil=True, **self._options)(self.py_func)
-        else:
             if "parallel" in self._options:
                 made._cache = _shared_cache(made)
+        except RuntimeError:  # the folder cannot be written: then it is compiled in every process
+            made = numba.njit(nogil=True, **self._options)(self.py_func)
+        finally:
+            numba.config.CACHE_LOCATOR_CLASSES = before  # type: ignore[attr-defined]
         self.__dict__["dispatcher"] = made
         names = self.py_func.__globals__
         for name, value in list(names.items()):
@@ -140,16 +145,49 @@ class _BytesAt:
 bytes_at: Any = _BytesAt()
 
 
+class LoopFolder:
+    """The folder in which numba keeps a compiled loop (the interface of its cache locators).
+
+    It is named after the text of the loop's file and of those whose functions and numbers loops use, and not after a
+    path, so that a new environment finds what another has compiled.
+    """
+
+    def __init__(self, function: Callable[..., Any], file: str) -> None:
+        self._line, self._path = function.__code__.co_firstlineno, _loop_folder(file)
+
+    @classmethod
+    def from_function(cls, function: Callable[..., Any], file: str) -> LoopFolder | None:
+        folder = cls(function, file)
+        try:
+            folder.ensure_cache_path()
+        except OSError:
+            return None
+        return folder
+
+    def ensure_cache_path(self) -> None:
+        self._path.mkdir(parents=True, exist_ok=True)
+        if not os.access(self._path, os.W_OK):
+            raise PermissionError(self._path)
+
+    def get_cache_path(self) -> str:
+        return str(self._path)
+
+    def get_source_stamp(self) -> str:
+        return ""  # the folder's name is one
+
+    def get_disambiguator(self) -> str:
+        return str(self._line)
+
+
 @functools.cache
-def _forget_what_is_old(folder: Path) -> None:
-    # Numba looks at a loop's own file only, not at those whose functions and numbers the loop uses.
+def _loop_folder(file: str) -> Path:
+    import numba
+
     package = Path(__file__).parents[1]
-    sources = [package / "core/hashing.py", *package.glob("*/*loops.py")]
-    newest = max(path.stat().st_mtime for path in sources)
-    for index in (folder / "__pycache__").glob("*.nbi"):
-        with contextlib.suppress(OSError):
-            if index.stat().st_mtime < newest:
-                index.unlink()
+    files = [Path(file), package / "core/hashing.py", *sorted(package.glob("*/*loops.py"))]
+    texts = [numba.__version__.encode(), *(path.read_bytes() for path in files)]
+    key = hashlib.sha256(b"\0".join(texts)).hexdigest()[:16]
+    return Path(numba.config.CACHE_DIR or cache()) / "loops" / f"{Path(file).stem}-{key}"  # type: ignore[attr-defined]
 
 
 def is_compiled(function: Callable[..., Any]) -> bool:

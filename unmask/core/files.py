@@ -20,6 +20,14 @@ from filelock import FileLock, Timeout
 
 from unmask.core.errors import RunError, UnmaskError, WriteError, parse_json, sealed, shortened, unsealed
 
+CACHE = "UNMASK_CACHE"  # names another folder than ~/.cache/unmask
+
+
+def cache() -> Path:
+    if named := os.environ.get(CACHE):
+        return Path(named)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unmask"
+
 
 @contextlib.contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:

@@ -30,9 +30,8 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from unmask.core.errors import CorpusError, RunError, UnmaskError, parse_json, without_secrets, without_secrets_of
-from unmask.core.files import LOCK, ClaimedFolder, locked, write_atomically, writing
+from unmask.core.files import LOCK, ClaimedFolder, cache, locked, write_atomically, writing
 
-CACHE = "UNMASK_CACHE"  # names another folder than ~/.cache/unmask
 TRIES, FIRST_WAIT = 7, 1.0  # seconds, twice as many after each try: two minutes in all
 AT_ONCE = 4
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}(.*)", re.DOTALL)
@@ -68,12 +67,6 @@ def path_at(out: str | Path) -> Path | None:
         return Path(out)
     scheme, _, rest = address.partition("://")
     return Path("/" + rest.lstrip("/")) if scheme in ("file", "local") else None
-
-
-def cache() -> Path:
-    if named := os.environ.get(CACHE):
-        return Path(named)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unmask"
 
 
 def local_copies(*names: Any) -> list[Any]:

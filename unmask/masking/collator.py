@@ -106,7 +106,7 @@ def _masked(
 
 
 class MaskingCollator(Readable):
-    """Pads features and masks them by any strategy.
+    """Pads features and masks them with any strategy.
 
         collator = unmask.MaskingCollator(tokenizer, strategy="span", rate=0.15, seed=0)
         trainer = Trainer(
@@ -114,30 +114,28 @@ class MaskingCollator(Readable):
             data_collator=collator, callbacks=[collator.callback],
         )
 
-    Masks are a function of (seed, epoch, content of the row): the same for any batch size, order and number of
-    workers. (A mixture `per="step"` also depends on the batch: its progress, or its number in the epoch where no
-    progress is set.) Words come from the tokenizer's vocabulary, so no offsets are needed and every family is right.
+    Masks depend only on (seed, epoch, content of the row), not on batch size, order or number of workers. (A mixture
+    with `per="step"` also depends on the batch: on its progress, or on its number in the epoch if no progress is set.)
+    Word boundaries are found from the vocabulary, so no offsets are needed and every kind of tokenizer works.
 
-    **The epoch.** A collator does not know it; `callbacks=[collator.callback]` sets it, also in workers in other
-    processes. Without it every epoch has the same masks, which the log warns of when a row comes again. Loops of
-    other kinds call `set_epoch`.
+    **The epoch.** A collator does not know the epoch: `callbacks=[collator.callback]` sets it, in worker processes as
+    well. Without the callback all epochs have the same masks, and the log warns when a row repeats. In your own loop,
+    call `set_epoch`.
 
-    **Evaluation.** `Trainer` uses one collator for training and for evaluation. So the masks of evaluation are made by
-    the data: `eval_dataset=collator.fixed(held_out)` are rows that are masked already, always in the same way, and that
-    the collator only pads. A data set without it gets the masks of the current epoch, so its loss moves with them, as
-    the callback says in the log. `Trainer`'s own `eval_loss` is a mean of means, which depends on the size of a batch;
-    `compute_metrics=unmask.evaluation_loss, preprocess_logits_for_metrics=unmask.token_losses` makes it the loss per
+    **Evaluation.** `Trainer` uses the same collator for training and evaluation. With
+    `eval_dataset=collator.fixed(held_out)` rows are masked beforehand, always in the same way, and only padded here.
+    Other evaluation data gets the masks of the current epoch, so its loss changes with them; the log says so.
+    `Trainer`'s own `eval_loss` averages the means of batches, so it depends on the batch size. With
+    `compute_metrics=unmask.evaluation_loss, preprocess_logits_for_metrics=unmask.token_losses` it is the loss per
     predicted token.
 
-    **Columns.** Of the features, `input_ids` is needed; `attention_mask`, `token_type_ids`, `position_ids`,
-    `special_tokens_mask` and `word_starts` are understood; a column that holds one integer a token is an annotation
-    under its name, which `Trainer` keeps with `TrainingArguments(remove_unused_columns=False)`. Anything else is left
-    out of the batch.
+    **Columns.** `input_ids` is required. `attention_mask`, `token_type_ids`, `position_ids`, `special_tokens_mask` and
+    `word_starts` are used if present. Any other column with one integer per token is an annotation; `Trainer` keeps it
+    with `TrainingArguments(remove_unused_columns=False)`. All other columns are left out of the batch.
 
     Attributes:
-        masker: Does the masking.
-        tokenizer: The transformers tokenizer, which `Trainer` saves beside the model; None where it was something
-            else.
+        masker: The `Masker` in use.
+        tokenizer: The transformers tokenizer, which `Trainer` saves with the model; None for other tokenizers.
     """
 
     def __init__(  # noqa: PLR0913  (what a masking is made of, each by its name)
@@ -283,15 +281,15 @@ class MaskingCollator(Readable):
         return EpochCallback()
 
     def set_epoch(self, epoch: int, *, progress: float = 0.0, progress_a_batch: float = 0.0) -> None:
-        """Begins an epoch, before its first batch is made; the callback does it in `Trainer`.
+        """Begins an epoch; call it before the first batch. In `Trainer` the callback does.
 
-        Each batch that is masked from then on moves the progress. In a loop of your own, evaluate on rows of `fixed`:
-        they are masked already and move nothing.
+        From then on, each masked batch advances the progress. In your own loop, evaluate on rows from `fixed`, which
+        are masked already and do not.
 
         Args:
             epoch: Masks of different epochs are independent.
-            progress: Of the training at the epoch's begin, in [0, 1], for the rate's schedule.
-            progress_a_batch: How much of it a batch is.
+            progress: Share of the training done when the epoch begins, in [0, 1], for the rate's schedule.
+            progress_a_batch: Share of the training in one batch.
         """
         if epoch < 0 or not 0.0 <= progress <= 1.0 or progress_a_batch < 0.0:
             raise SettingsError(
@@ -301,19 +299,19 @@ class MaskingCollator(Readable):
         self._clock.set(epoch, progress, progress_a_batch)
 
     def fixed(self, dataset: Any, *, rate: float = 0.15) -> Any:
-        """A data set whose rows are masked, always in the same way, for evaluation.
+        """A data set with masked rows for evaluation, masked the same way every time.
 
         Args:
-            dataset: Anything with a length and rows by number (`datasets.Dataset`, a torch data set, a list), or a
-                dict of several by name. Rows are masked when they are read.
-            rate: Share of the tokens that is predicted. Losses compare at equal rates only, so it is not the
-                collator's own by default.
+            dataset: Anything with a length and rows by index (`datasets.Dataset`, a torch data set, a list), or a
+                dict of them. Rows are masked when they are read.
+            rate: Share of the tokens to predict. The default is not the collator's rate, because losses are only
+                comparable at equal rates.
 
         Returns:
-            A torch data set with `input_ids`, `labels` and what a model takes beside them; a dict of them for a dict.
+            A torch data set with `input_ids`, `labels` and the model's other inputs; for a dict, a dict of them.
 
         Raises:
-            SettingsError: The rate is no share, or the data set is a stream.
+            SettingsError: The rate is not a share, or the data set is a stream.
         """
         if isinstance(dataset, Mapping):
             return {name: self.fixed(part, rate=rate) for name, part in dataset.items()}
@@ -327,15 +325,15 @@ class MaskingCollator(Readable):
         return FixedRows(dataset, masker)
 
     def __call__(self, features: Sequence[Any]) -> dict[str, Tensor]:
-        """Makes a batch of features, each a mapping of columns, or the list of its token ids.
+        """Makes a batch from features; each is a mapping of columns, or a list of token ids.
 
         Returns:
             int64 tensors [B, S]: `input_ids`, `attention_mask`, `labels` (-100 where nothing is predicted), and
-            `token_type_ids` and `position_ids` where the features have them (0 at padding).
+            `token_type_ids` and `position_ids` if the features have them (0 at padding).
 
         Raises:
             DataError: A column is missing or does not fit.
-            SettingsError: Ids lie outside the vocabulary.
+            SettingsError: Ids are outside the vocabulary.
         """
         rows, known, _ = rows_from_features(features, self.masker.tokenizer, **self._width)
         if "labels" in known:
@@ -403,17 +401,17 @@ class FixedRows(Dataset[dict[str, Any]]):
 
 
 def token_losses(logits_BSV: Any, labels_BS: Tensor) -> Tensor:
-    """What `Trainer` keeps of a batch in place of its logits: a number a position, not one for each word.
+    """The loss at each position, for `Trainer` to keep instead of a batch's logits.
 
     Args:
         logits_BSV: The model's logits, or a tuple that begins with them.
-        labels_BS: The targets; -100 where nothing is to be predicted.
+        labels_BS: The targets; -100 where nothing is predicted.
 
     Returns:
         float32 [B, S]: cross-entropies in nats, 0 where there is no target.
 
     Raises:
-        DataError: There are not logits for every position.
+        DataError: Some positions have no logits.
     """
     logits = logits_BSV[0] if isinstance(logits_BSV, tuple | list) else logits_BSV
     if logits.shape[:-1] != labels_BS.shape:
@@ -429,17 +427,17 @@ def token_losses(logits_BSV: Any, labels_BS: Tensor) -> Tensor:
 
 
 def evaluation_loss(evaluated: EvalPrediction) -> dict[str, float]:
-    """The loss per predicted token, for `compute_metrics` of `Trainer`, which then reports it as its `eval_loss`.
+    """The loss per predicted token, for `Trainer`'s `compute_metrics`; `Trainer` then reports it as `eval_loss`.
 
     Args:
-        evaluated: Predictions float [N, S], made by `token_losses` (or logits [N, S, V], which take much memory), and
-            labels int [N, S].
+        evaluated: Predictions, float [N, S] from `token_losses` (or logits [N, S, V], which need much memory), and
+            labels, int [N, S].
 
     Returns:
-        `loss` in nats, which takes the place of `Trainer`'s own; `perplexity`; and `predicted_tokens`.
+        `loss` in nats, which replaces `Trainer`'s own; `perplexity`; and `predicted_tokens`.
 
     Raises:
-        DataError: There is no target, or the predictions are neither.
+        DataError: There are no targets, or the predictions have another shape.
     """
     predictions, labels = evaluated.predictions, np.asarray(evaluated.label_ids)
     losses = np.asarray(predictions[0] if isinstance(predictions, tuple | list) else predictions)

@@ -69,18 +69,18 @@ def check_ids(input_ids: NDArray[np.int64], tokenizer: Tokenizer) -> None:
 
 
 def count_tokens(dataset: Any, tokenizer: Any) -> NDArray[np.int64]:
-    """Counts how often each id stands in a tokenised data set, for strategies and replacements by frequency.
+    """Counts each id in a tokenized data set, for strategies and replacements by frequency.
 
     Args:
-        dataset: Features with `input_ids`, or lists of token ids, one after the other.
-        tokenizer: In any form that `Masker.from_tokenizer` takes.
+        dataset: Features with `input_ids`, or lists of token ids.
+        tokenizer: Any form that `Masker.from_tokenizer` takes.
 
     Returns:
-        [vocab_size], int64. Special tokens are counted as they stand; masking leaves them out.
+        [vocab_size], int64. Special tokens are counted as well; masking ignores them.
 
     Raises:
         DataError: A feature has no `input_ids`, or they are not integers.
-        SettingsError: Ids lie outside the vocabulary.
+        SettingsError: Ids are outside the vocabulary.
     """
     known = as_tokenizer(tokenizer)
     counts = np.zeros(known.vocab_size, dtype=np.int64)

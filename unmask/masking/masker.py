@@ -64,17 +64,17 @@ _HOST = torch.device("cpu")
 
 @dataclass(frozen=True)
 class MaskedRows:
-    """What a masker makes of rows. It unpacks like a mapping: `model(**masked)` works with transformers.
+    """Masked rows. They unpack like a mapping: `model(**masked)` works with transformers.
 
     Attributes:
-        input_ids: [B, S], int64: what the model sees.
-        labels: [B, S], int64: the original id where it is to be predicted, -100 elsewhere.
+        input_ids: [B, S], int64: the model's input.
+        labels: [B, S], int64: the original id at predicted tokens, -100 elsewhere.
         attention_mask: [B, S], int64: 1 at tokens, 0 at padding.
-        loss_weights: [B, S], float32: of the loss at each target, where the rate has weights; else None. It is not
-            among the keys.
-        boundaries: Of the units in which targets stand, where the masker was made with them; not among the keys.
-        bits: [B, S], int64: random bits of each token, a hash of (seed, epoch, segment, position), for whatever else is
-            drawn for it; None where nothing was masked. Not among the keys.
+        loss_weights: [B, S], float32: weight of each target's loss, if the rate has weights; else None. Not among the
+            keys.
+        boundaries: Boundaries of the units with targets, if the masker was made `with_boundaries`. Not among the keys.
+        bits: [B, S], int64: random bits of each token, a hash of (seed, epoch, segment, position), for further random
+            choices; None if nothing was masked. Not among the keys.
     """
 
     input_ids: Tensor
@@ -121,20 +121,20 @@ class WeighedRows:
 
 
 class Masker(Readable):
-    """Masks batches of rows by one strategy.
+    """Masks batches of rows with one strategy.
 
     Args:
         settings: Strategy, rate and replacement.
-        tokenizer: For the ids that are ordinary, and the mask's.
-        seed: Masks of different seeds are independent.
-        frequencies: [vocab_size]: how often each id stands in the corpus; needed for `random_from="unigram"` and for
-            weights by frequency.
-        tables: These and others, in place of `frequencies`.
-        with_boundaries: Whether masked rows say where the units end; the tokenizer must put `[CLS]` and `[SEP]` around
-            a text.
+        tokenizer: Tells ordinary ids from special ones, and gives the id of the mask.
+        seed: Masks with different seeds are independent.
+        frequencies: [vocab_size]: count of each id in the corpus. Needed for `random_from="unigram"` and for weights by
+            frequency.
+        tables: Frequencies and other tables, instead of `frequencies`.
+        with_boundaries: Also return where the masked units begin and end. The tokenizer must put `[CLS]` and `[SEP]`
+            around a text.
 
     Raises:
-        SettingsError: The frequencies, or those special tokens, are needed and missing.
+        SettingsError: The frequencies, or these special tokens, are needed but missing.
     """
 
     def __init__(
@@ -247,19 +247,19 @@ class Masker(Readable):
         step: int = 0,
         scores: Scores | None = None,
     ) -> MaskedRows:
-        """Masks a batch. The rows are unchanged.
+        """Masks a batch, without changing the rows.
 
         Args:
             rows: Packed rows; or token ids with their special tokens, as a list of lists of any lengths or a
                 padded [B, S] integer tensor.
             epoch: Masks of different epochs are independent, unless the settings say `static`.
-            progress: Of the training, in [0, 1], for the rate's schedule.
-            step: Number of the step. Only a mixture `per="step"` looks at it, so that steps of the same epoch and
-                progress have strategies of their own; where the progress moves with each step, it may be left out.
-            scores: What a model made of the vocabulary, for strategies that follow one; None: none yet.
+            progress: Share of the training that is done, in [0, 1], for the rate's schedule.
+            step: Number of the step. Only a mixture with `per="step"` uses it, to choose a strategy where `progress`
+                does not change with every step.
+            scores: A model's scores of the vocabulary, for strategies that follow the model; None: no scores yet.
 
         Raises:
-            SettingsError: Ids lie outside the vocabulary, or the progress outside [0, 1].
+            SettingsError: Ids are outside the vocabulary, or the progress is outside [0, 1].
         """
         if not 0.0 <= progress <= 1.0:
             raise SettingsError(f"progress must be between 0 and 1, not {progress}")
@@ -295,7 +295,7 @@ class Masker(Readable):
     def weighed(
         self, rows: Rows, *, epoch: int = 0, progress: float = 0.0, step: int = 0, scores: Scores | None = None
     ) -> WeighedRows:
-        """What masking draws from. Takes rows on the host, and the rest as `__call__` does."""
+        """The units that masking samples from, with their weights. Arguments as in `__call__`; rows on the host."""
         settings = self.settings
         scores, known = scores or self.tables.scores, self._latest.scores
         if (scores and scores.version) != (known and known.version):  # what follows from them is made once a version

@@ -22,27 +22,27 @@ _MASK, _REPLACE = 3, 4
 
 
 class MLM:
-    """Masks sequences that stand in the columns of a tensor: `x, y = mlm(x)`.
+    """Masks sequences in the columns of a tensor: `x, y = mlm(x)`.
 
-    Where the interface comes from, "random" and "unchanged" are drawn apart from each other (81.0 / 10.0 / 9.1 instead
-    of 80 / 10 / 10), random tokens may be padding or the mask, and masks come from torch's random generator. Here one
-    draw parts the chosen tokens, random tokens are ordinary and never the token itself, the share of chosen tokens is
-    exact, and masks are a function of (seed, epoch, column, what the column holds): `mlm(x, epoch=3)` gives the same
-    whenever it is called. Without an epoch the calls are counted, from 0; to go on after a stop, set `mlm.calls`.
+    The interface is labml's. There, "random" and "unchanged" are sampled independently (81.0 / 10.0 / 9.1 instead of
+    80 / 10 / 10), random tokens may be padding or the mask, and masks come from torch's random generator. Here one draw
+    divides the chosen tokens, random tokens are ordinary and never the token itself, the share of chosen tokens is
+    exact, and masks depend only on (seed, epoch, column, content of the column): `mlm(x, epoch=3)` returns the same
+    whenever it is called. Without an epoch, calls are counted from 0; to resume, set `mlm.calls`.
 
     Args:
-        padding_token: Its id; it also stands in the labels wherever nothing is to be predicted, so that
-            `CrossEntropyLoss(ignore_index=padding_token)` is the loss.
+        padding_token: Id of padding. Labels have it wherever nothing is predicted, so the loss is
+            `CrossEntropyLoss(ignore_index=padding_token)`.
         mask_token: Id of the mask.
-        no_mask_tokens: Ids that are never chosen and never drawn, beside these two.
-        n_tokens: Random ids are drawn below it; so are all ids of the text.
-        masking_prob: Expected share of the ordinary tokens of each column that is to be predicted, in [0, 1].
-        randomize_prob: Share of these that becomes a random token.
-        no_change_prob: Share of these that stays; the others become the mask.
-        seed: Masks of different seeds are independent.
+        no_mask_tokens: Further ids that are never masked and never used as random tokens.
+        n_tokens: Size of the vocabulary: all ids are below it.
+        masking_prob: Expected share of each column's ordinary tokens to predict, in [0, 1].
+        randomize_prob: Share of these to replace by a random token.
+        no_change_prob: Share of these to leave unchanged; the others become the mask.
+        seed: Masks with different seeds are independent.
 
     Raises:
-        SettingsError: A share lies outside [0, 1], an id is negative, or fewer than two ids are ordinary.
+        SettingsError: A share is outside [0, 1], an id is negative, or fewer than two ids are ordinary.
 
     Source: Devlin et al. 2018, section 3.1.
     """
@@ -84,18 +84,18 @@ class MLM:
         self._ordinary_V, self._known_V = torch.from_numpy(ordinary), torch.from_numpy(known)
 
     def __call__(self, x: Tensor, *, epoch: int | None = None) -> tuple[Tensor, Tensor]:
-        """Masks a batch; it is unchanged.
+        """Masks a batch, without changing it.
 
         Args:
-            x: [S, B], int64: a sequence in each column.
+            x: [S, B], int64: one sequence per column.
             epoch: Masks of different epochs are independent; None counts the calls.
 
         Returns:
-            [S, B], int64 each: what the model sees, and the labels: the original id where it is to be predicted,
+            The model's input and the labels, both [S, B], int64. Labels hold the original id at predicted tokens and
             `padding_token` elsewhere.
 
         Raises:
-            SettingsError: The tensor has another shape or type, or holds ids that are not below `n_tokens`.
+            SettingsError: The tensor has another shape or type, or an id is not below `n_tokens`.
         """
         if x.ndim != 2 or x.dtype != torch.int64:
             raise SettingsError(

@@ -103,8 +103,8 @@ def lexicon_tables(lexicon: str | Path, tokenizer: Any) -> Tables:
     """Reads a lexicon for a masker: `Masker.from_tokenizer(tokenizer, strategy="pmi", tables=...)`.
 
     Args:
-        lexicon: File that `unmask lexicon` has made; a DataError says that it was made with another tokenizer.
-        tokenizer: A `tokenizers.Tokenizer`, a transformers fast tokenizer, or a folder.
+        lexicon: File from `unmask lexicon`; a DataError if it was made with another tokenizer.
+        tokenizer: A `tokenizers.Tokenizer`, a fast tokenizer of transformers, or a folder.
     """
     ready = as_tokenizer(tokenizer)
     content = load_lexicon(Path(lexicon))

@@ -66,30 +66,30 @@ class StepReport:
 
 
 class Callback:
-    """A base class of callbacks: override what you need. Each of several processes calls its own.
+    """Base class of callbacks: override the methods you need. Each process calls its own callbacks.
 
-    Callbacks are called in their order. They may look at `trainer.state`, and ask for something with
-    `trainer.request_save()`, `trainer.request_stop()` and `trainer.evaluated(...)`.
+    Callbacks are called in the order given. They may read `trainer.state` and call `trainer.request_save()`,
+    `trainer.request_stop()` and `trainer.evaluated(...)`.
     """
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
-        """A step was made. On a GPU its figures may still be computed: `report.loss` waits for them."""
+        """Called after a step. On a GPU its figures may still be pending: `report.loss` waits for them."""
 
     def on_figures(self, trainer: Trainer, report: StepReport) -> None:
-        """The figures of a step are there, so that nothing waits for them: before `on_step`, on a GPU a step or two
-        later. All are there before an evaluation, a checkpoint and the end."""
+        """Called when a step's figures are available, so nothing waits: before `on_step`, or on a GPU a step or two
+        later. All are available before an evaluation, a checkpoint and the end."""
 
     def on_evaluation(self, trainer: Trainer, figures: Mapping[str, Any]) -> None:
-        """The model was evaluated behind step `trainer.state.step`; figures are as `metrics.jsonl` has them."""
+        """Called after an evaluation at step `trainer.state.step`, with the figures as in `metrics.jsonl`."""
 
     def on_checkpoint(self, trainer: Trainer, folder: Path) -> None:
-        """A checkpoint is whole."""
+        """Called when a checkpoint is complete."""
 
     def on_end(self, trainer: Trainer) -> None:
-        """The training is over, was stopped, or has failed with `trainer.error`."""
+        """Called when the training is over, was stopped, or failed with `trainer.error`."""
 
     def close(self) -> None:
-        """Of a callback that a recipe names: the run is over, and its last evaluation was made."""
+        """Called, if a recipe names this callback, when the run is over and its last evaluation is done."""
 
 
 class ShowProgress(Callback):

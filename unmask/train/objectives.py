@@ -113,18 +113,24 @@ class JointLoss:
 
 @dataclass(frozen=True)
 class Objective:
-    """Something that a model learns."""
+    """A training objective: which targets a batch has, and the loss at each.
 
-    name: str  # as metrics and summary call it
-    weight: float  # of its loss per target
-    # Finds them in a batch, on the host: on a GPU their number would have to be waited for.
+    Attributes:
+        name: Its name in metrics and summary.
+        weight: Weight of its loss per target.
+        targets: Finds the targets of a batch, on the host, so that nothing waits for a GPU to count them.
+        losses: Computes the losses from the model, the hidden states [T, D] of the batch, the targets, and a seed for
+            the head's dropout (None: no dropout).
+        joint: The same in two halves, if a target's loss depends on targets of other micro-batches.
+        predicted: Share of positions that the prediction head predicts, if it is not the masks'; memory forecasts use
+            it.
+    """
+
+    name: str
+    weight: float
     targets: Callable[[Rows, MaskedRows], StepTargets]
-    # Given the model that it was made for, the hidden states [T, D] of the batch, the targets, and the seed of what a
-    # head drops (None: nothing).
     losses: Callable[[Any, Tensor, Any, int | None], Losses]
-    joint: JointLoss | None = None  # the same in two halves, where a target's loss depends on targets of other parts
-    # Share of a batch's positions that the prediction head predicts, where it is not that of the masks: for forecasts
-    # of memory.
+    joint: JointLoss | None = None
     predicted: float = 0.0
 
 

@@ -33,32 +33,32 @@ _BEGINNING = 1e-3  # progress of the first step by the clock
 
 
 class Trainer:
-    """Trains a model until its budget is used up, from wherever its state is.
+    """Trains a model from its current state until the budget is used up.
 
-    Each of several processes makes its own trainer alike and takes its share of every batch.
+    With several processes, each makes the same trainer and takes its share of every batch.
 
     Args:
-        model: An `nn.Module` on its device, with an `encoder` that makes hidden states of rows, and a `pad_id`, as
-            `unmask.model.encoder.Trainable` describes them.
-        stream: The training text: an `unmask.data.rows.RowStream`, or any other with its `batch`, and its `version`, a
-            number that changes when the batches that are still to come change.
-        settings: Budget, learning rate, batch.
-        masker: What is predicted; None: the model sees the text as it is.
-        objective: Whose loss is that of the step: masked tokens, a task, pairs, or one of your own.
-        objectives: What is learned beside it.
-        optimizer: Makes a `torch.optim.Optimizer` of the model; its learning rates are the peaks. None: as the settings
-            say, see `unmask.train.optimizer.build_optimizer`.
-        callbacks: Called after each step, in their order.
+        model: An `nn.Module` on its device, with an `encoder` that computes hidden states of rows, and a `pad_id`; see
+            `unmask.model.encoder.Trainable`.
+        stream: The training text: an `unmask.data.rows.RowStream`, or another object with its `batch` method and a
+            `version`, a number that changes when the coming batches change.
+        settings: Budget, learning rate, batch size.
+        masker: Masks the batches; None: the model sees the text as it is.
+        objective: The main objective: masked tokens, a task, pairs, or your own.
+        objectives: Further objectives, learned at the same time.
+        optimizer: Builds a `torch.optim.Optimizer` for the model; its learning rates are the peaks. None: the optimizer
+            of the settings, see `unmask.train.optimizer.build_optimizer`.
+        callbacks: Called after each step, in this order.
         board: Scores that the masking follows.
-        fingerprint: Of data and recipe, which all processes must have alike.
+        fingerprint: Fingerprint of data and recipe, which must be equal in all processes.
         group: The processes that train together.
-        clock: In seconds; that of rank 0 counts.
+        clock: Time in seconds; rank 0's is used.
 
     Attributes:
         state: Changed in place; consistent whenever callbacks are called.
-        first_micro_tokens: Positions that the first steps compute at once at most; None: all of a step.
-        save_requested: Whether a callback has requested a checkpoint behind this step.
-        error: What the training failed with.
+        first_micro_tokens: Maximum positions that the first steps compute at once; None: the whole step.
+        save_requested: Whether a callback has requested a checkpoint after this step.
+        error: The exception that ended the training.
     """
 
     def __init__(  # noqa: PLR0913  (what a training is made of)
@@ -91,14 +91,14 @@ class Trainer:
         self.fingerprint = fingerprint
 
     def fit(self) -> None:
-        """Trains to the end of the budget, or until a callback asks to stop.
+        """Trains until the budget is used up or a callback requests a stop.
 
         Raises:
-            DivergedError: The loss or the gradient is not finite; the step has changed no weight. On a CPU the state is
-                that of the step before; on a GPU up to two steps behind it were made.
+            DivergedError: The loss or the gradient is not finite; that step changed no weights. On a CPU the state is
+                that before the step; on a GPU up to two more steps may have been made.
             MemoryFullError: Not even one row fits into memory.
-            SettingsError: Blocks cannot be compiled, which the settings ask for.
-            GroupError: Another process has ended, or does not answer.
+            SettingsError: The settings require compiled blocks, but they cannot be compiled.
+            GroupError: Another process has ended or does not answer.
         """
         try:
             for report in self.steps():
@@ -122,23 +122,23 @@ class Trainer:
                 callback.on_end(self)
 
     def request_save(self) -> None:
-        """Asks for a checkpoint behind this step; a callback that saves must come later in their order."""
+        """Requests a checkpoint after this step; the callback that saves must come later in the list."""
         self.save_requested = True
 
     def request_stop(self, error: BaseException | None = None) -> None:
-        """Ends the training behind this step, with an error or without."""
+        """Ends the training after this step, optionally with an error."""
         self._stopped = error or True
 
     def evaluated(self, result: Any) -> None:
-        """Hands an evaluation to all callbacks, behind the figures of the steps before it."""
+        """Passes an evaluation to all callbacks, after the figures of all earlier steps."""
         self.read_figures()
         for callback in self.callbacks:
             callback.on_evaluation(self, result)
 
     def read_figures(self, *, wait: bool = True) -> None:
-        """Hands the figures of steps to all callbacks, in their order: those that are there, or, with a wait, all.
+        """Passes figures of steps to all callbacks, in the order of the steps: those available now, or all if it waits.
 
-        One that is not finite is a DivergedError.
+        A figure that is not finite raises a DivergedError.
         """
         while self._unread and (wait or self._unread[0].figures.arrived):
             report = self._unread.popleft()
@@ -147,11 +147,11 @@ class Trainer:
                 callback.on_figures(self, report)
 
     def steps(self) -> Iterator[StepReport]:
-        """Makes the steps, one whenever the next report is asked for. What is done between two counts as training time.
+        """Yields a report after each step. Time between two reports counts as training time.
 
-        A GPU computes while the host goes on: the next batches are made in a thread, and the host is some steps ahead
-        of the device at most. There a report's figures are still to come when it is handed out, and a state whose step
-        diverged may be, so read the figures before a state is saved (`Figures.read`). Errors are those of `fit`.
+        On a GPU, the host prepares the next batches in a thread and runs a few steps ahead of the device. A report's
+        figures may then still be pending, and so may the news that a step diverged: read the figures before saving a
+        state (`Figures.read`). Raises the errors of `fit`.
         """
         state, settings, masker, group, board = self.state, self.settings, self.masker, self.group, self.state.board
         check_same(group, {OF_RUN: self.fingerprint})

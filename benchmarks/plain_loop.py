@@ -1,8 +1,9 @@
 """transformers' ModernBERT in the plain loop that a careful user writes, and in `Trainer`: peers of time_to_loss.py.
 
-The loop gets what is known to be good: bf16 by autocast, torch.compile, the faster way to compute attention, logits at
-hidden tokens alone, fused AdamW, clipped gradients, a learning rate that rises for a twentieth of the budget and then
-falls in a line to 0, and in training the masks that it is evaluated with: 15 % of the tokens, all shown as `[MASK]`.
+The loop gets what is known to be good: bf16 by autocast where the hardware computes in it, torch.compile, the faster
+way to compute attention, logits at hidden tokens alone, fused AdamW, clipped gradients, a learning rate that rises for a
+twentieth of the budget and then falls in a line to 0, and in training the masks that it is evaluated with: 15 % of the
+tokens, all shown as `[MASK]`.
 Its rows are those that ours trains on, whose documents see each other; no mask is made for the two of a hundred
 positions that are padding, neither in training nor in evaluation, since that would cost a seventh of the time.
 """
@@ -24,6 +25,7 @@ from turns import Turn
 from unmask.commands.run_data import PreparedData, open_prepared
 from unmask.data.rows import Cursor, RowStream
 from unmask.measure.held_out import HeldOutSet
+from unmask.train.hardware import choose_dtype
 
 PEERS = ("modernbert-adamw", "modernbert-muon")
 TRAINER = "trainer"
@@ -38,6 +40,15 @@ WARM_STEPS = 2  # of a model that is thrown away: they compile
 
 Look = Callable[[Any], Sequence[float]]  # at a model: figures
 LookOf = Callable[[PreparedData], Look]
+
+
+def has_bf16(device: str) -> bool:
+    return choose_dtype("auto", torch.device(device)) == torch.bfloat16
+
+
+def in_bf16(device: str) -> torch.autocast:
+    """Where the hardware computes in it; elsewhere in float32, as ours does."""
+    return torch.autocast(device, dtype=torch.bfloat16, enabled=has_bf16(device))
 
 
 def scale_at(progress: float) -> float:
@@ -117,7 +128,7 @@ def train_peer(work: Any, out: TextIO, marks: list[float], look_of: LookOf) -> N
         def step(progress: float) -> int:
             at = next(chosen)
             ids, labels = collator.torch_mask_tokens(input_ids_NS[at], special_tokens_mask=special_NS[at])
-            with torch.autocast(work.device, dtype=torch.bfloat16):
+            with in_bf16(work.device):
                 loss = model(input_ids=ids.to(work.device), labels=labels.to(work.device)).loss
             loss.backward()
             nn.utils.clip_grad_norm_(model.parameters(), CLIP, foreach=True)
@@ -147,7 +158,7 @@ def held_out_figures(evaluated: HeldOutSet, model: Any) -> tuple[float, float]:
     model.eval()
     losses, right = [], 0
     # What is compiled is compiled for the rows of a step.
-    with torch.compiler.set_stance("force_eager"), torch.autocast("cpu", dtype=torch.bfloat16):
+    with torch.compiler.set_stance("force_eager"), in_bf16("cpu"):
         for _, masked in evaluated.batches:
             labels = masked.labels.where(masked.labels >= 0, -100)
             logits = model(input_ids=masked.input_ids, labels=labels).logits.float()  # at hidden tokens
@@ -160,7 +171,7 @@ def held_out_figures(evaluated: HeldOutSet, model: Any) -> tuple[float, float]:
 
 
 def train_by_trainer(work: Any, out: TextIO, marks: list[float], look_of: LookOf) -> None:
-    """`Trainer` with its own collator and optimizer, in bf16; its rate follows the budget as in the plain loop."""
+    """`Trainer` with its own collator and optimizer, in bf16 where that is fast; its rate follows the budget as in the plain loop."""
     import transformers
 
     data, tokenizer, input_ids_NS, special_NS, tokens_N = read_text(work)
@@ -187,7 +198,7 @@ def train_by_trainer(work: Any, out: TextIO, marks: list[float], look_of: LookOf
 
     options = transformers.TrainingArguments(
         output_dir=tempfile.gettempdir(), per_device_train_batch_size=rows, max_steps=1_000_000, seed=work.seed,
-        bf16=True, lr_scheduler_type="constant", remove_unused_columns=False, save_strategy="no",
+        bf16=has_bf16(work.device), lr_scheduler_type="constant", remove_unused_columns=False, save_strategy="no",
         logging_strategy="no", report_to=[], disable_tqdm=True, use_cpu=work.device == "cpu", **LOADING[work.device],
     )  # fmt: skip
     columns = zip(input_ids_NS.long(), special_NS.long(), strict=True)

@@ -9,8 +9,8 @@ same masks: 15 % of the tokens, all shown as `[MASK]`. Each is a process of its 
 minute each, so that whatever the machine does beside falls on all of them, and only a system's own training time counts
 (evaluations do not, for none of them, nor does what is compiled beforehand; see turns.py).
 
-    modernbert-adamw  transformers' ModernBertForMaskedLM in a plain loop in bf16, compiled, with fused AdamW: the best
-                      that we can make of it (plain_loop.py)
+    modernbert-adamw  transformers' ModernBertForMaskedLM in a plain loop in bf16 (float32 where the CPU lacks it),
+                      compiled, with fused AdamW: the best that we can make of it (plain_loop.py)
     modernbert-muon   the same with torch's Muon for the matrices and AdamW for the rest
     ours              the recipe `tiny` with this budget
 
@@ -239,7 +239,8 @@ def main() -> None:
     parser.add_argument("--systems", default=",".join(SETTINGS))
     parser.add_argument("--sweep", action="store_true", help="of the peers' settings, with the first seed, instead")
     parser.add_argument("--results", type=Path, help="file that runs are appended to")
-    parser.add_argument("--table", type=Path, help="page whose table `time-to-loss` is rewritten")
+    parser.add_argument("--table", type=Path, help="page whose table is rewritten")
+    parser.add_argument("--name", default="time-to-loss", help="of the table")
     parser.add_argument("--picture", type=Path, help="SVG of the curves")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -272,7 +273,7 @@ def main() -> None:
         draw(runs, options.picture)
     if options.table:
         curves = shown(options.picture, options.table, "Held-out loss over seconds of training, a curve a run")
-        write_table(options.table, "time-to-loss", lines + curves)
+        write_table(options.table, options.name, lines + curves)
 
 
 if __name__ == "__main__":

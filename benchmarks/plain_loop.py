@@ -1,9 +1,9 @@
 """transformers' ModernBERT in the plain loop that a careful user writes, and in `Trainer`: peers of time_to_loss.py.
 
 The loop gets what is known to be good: bf16 by autocast where the hardware computes in it, torch.compile, the faster
-way to compute attention, logits at hidden tokens alone, fused AdamW, clipped gradients, a learning rate that rises for a
-twentieth of the budget and then falls in a line to 0, and in training the masks that it is evaluated with: 15 % of the
-tokens, all shown as `[MASK]`.
+way to compute attention, logits at hidden tokens alone, fused AdamW, clipped gradients, a learning rate that rises for
+a twentieth of the budget and then falls in a line to 0, and in training the masks that it is evaluated with: 15 % of
+the tokens, all shown as `[MASK]`.
 Its rows are those that ours trains on, whose documents see each other; no mask is made for the two of a hundred
 positions that are padding, neither in training nor in evaluation, since that would cost a seventh of the time.
 """
@@ -171,7 +171,7 @@ def held_out_figures(evaluated: HeldOutSet, model: Any) -> tuple[float, float]:
 
 
 def train_by_trainer(work: Any, out: TextIO, marks: list[float], look_of: LookOf) -> None:
-    """`Trainer` with its own collator and optimizer, in bf16 where that is fast; its rate follows the budget as in the plain loop."""
+    """`Trainer` with its own collator and optimizer, in bf16 where that is fast; its rate is the plain loop's."""
     import transformers
 
     data, tokenizer, input_ids_NS, special_NS, tokens_N = read_text(work)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 import unmask
 from tests.report.test_card import written
@@ -13,14 +16,23 @@ from unmask.core.results import HiddenToken, ShownText, parts_of
 from unmask.data.data_folder import Manifest, load_manifest
 from unmask.data.near_duplicates import DuplicateExample, NearDuplicates
 from unmask.report.pages import write_report
+from unmask.report.plots import Curve, plot
 
 
 def test_the_page_is_self_contained_and_says_what_happened(run: unmask.Run) -> None:
     page = (run.folder / "report.html").read_text(encoding="utf-8")
-    assert "<script" not in page
-    assert not re.search(r"""(src|href)=["']?(?!["'#])""", page), "nothing is loaded from elsewhere"
+    without_script, num_scripts = re.subn(r"<script>.*?</script>", "", page, flags=re.DOTALL)
+    assert (num_scripts, "<script" in without_script) == (1, False)
+    assert not re.search(r"""(src|href)=["']?(?!["'#])""", without_script), "nothing is loaded from elsewhere"
     assert not re.search(r"url\((?!#)", page)
-    assert page.count("<svg") == 4
+    plots = [json.loads(each) for each in re.findall(r"data-plot='(.*?)'", page)]
+    assert [each["title"].partition(",")[0] for each in plots] == [
+        "loss", "held-out tokens predicted right", "gradient norm over steps", "learning rate over steps",
+        "tokens a second over steps",
+    ]  # fmt: skip
+    held = plots[1]["curves"][0]
+    assert held["places"][-1] == run.summary["steps"]
+    assert held["values"][-1] == pytest.approx(100 * run.summary["validation_accuracy"], rel=1e-4)
     low, high = run.summary["validation_loss_interval"]
     figures = (
         f"{run.summary['validation_loss']:.3f} ± {(high - low) / 2:.3f}",
@@ -56,9 +68,18 @@ def test_text_stands_as_it_was_written_and_is_escaped(run: unmask.Run, tmp_path:
     html = page[page.index("<h2>Held-out text</h2>") : page.index("<h2>Data</h2>")]
     assert "<b>" not in html
     assert "<i>" not in html
-    assert "&lt;b&gt;\n12:<span class=hidden>30</span> </p>" in html
-    assert "&lt;b&gt;\n12:<span class=wrong" in html
+    assert "&lt;b&gt;\n12:<span class=masked>30</span> </p>" in html
+    assert "&lt;b&gt;\n12:<span class=missed" in html
     assert "&lt;i&gt;</span> </p>" in html
+
+
+def test_long_curves_are_thinned_and_gaps_left_out() -> None:
+    places, label = range(100_001), "</script>"
+    shown = plot("loss", "step", Curve(label, places, [None, math.nan, *([1.23456789] * 99_999)]))
+    (curve,) = shown["curves"]
+    assert 4_000 <= len(curve["places"]) < 5_000
+    assert (curve["places"][0] > 1, set(curve["values"])) == (True, {1.23457})
+    assert plot("loss", "step", Curve("one dot", [1], [2.0])) == {}
 
 
 def test_an_example_of_near_duplicates_is_escaped(run: unmask.Run, manifest: Manifest, tmp_path: Path) -> None:

@@ -248,7 +248,7 @@ def test_a_fine_tuning_shows_its_confusions(page: Any, workspace: Path) -> None:
     go(page, "runs")
     page.get_by_label(f"show {workspace.name}/tuned").check()
     classes = page.get_by_role("region", name="Classes of")
-    expect(classes).to_contain_text("Worst examples", timeout=60_000)
+    expect(classes).to_contain_text("Surest mistakes", timeout=60_000)
     expect(classes.locator("table").first.locator("tbody tr")).to_have_count(2)
 
 

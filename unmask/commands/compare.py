@@ -64,7 +64,7 @@ from unmask.data.sources import find_sources, find_split, is_stream
 from unmask.masking.settings import STRATEGIES
 from unmask.measure.questions import check_lengths, read_pairs
 from unmask.measure.uncertainty import compare_figures, error_of_look, percent
-from unmask.report.pages import as_markup, write_shown
+from unmask.report.pages import write_shown
 from unmask.report.plots import comparison_curves, comparison_plot
 from unmask.tasks.kinds import task_named
 from unmask.tasks.loaded_model import load
@@ -285,7 +285,8 @@ def _written(root: Path, result: dict[str, Any], folders: Mapping[str, Sequence[
     plots = {
         figure: comparison_plot(of["recipes"], what=FIGURES[figure]) for figure, of in comparison.by_figure.items()
     }
-    curves, deciding = [], comparison.by_figure[comparison.figure]
+    curves: list[Any] = []
+    deciding = comparison.by_figure[comparison.figure]
     pairs = {f"{pair['first']} - {pair['second']}": pair for pair in deciding["differences"]}
     if pairs:  # what the verdict is on: runs of the same seed beside each other
         what = f"paired difference in {FIGURES[comparison.figure]}"
@@ -300,7 +301,7 @@ def _written(root: Path, result: dict[str, Any], folders: Mapping[str, Sequence[
         f"unmask compare: {', '.join(comparison.runs)}",
         about,
         [each for each in comparison.shown() if isinstance(each, Sheet)],
-        [("Curves", as_markup(*curves, *plots.values()), None)],
+        [("Curves", [*curves, *plots.values()], None)],
         remark=sentence(comparison.verdict),
     )
     write_atomically(root / "result.svg", plots[comparison.figure])

@@ -1,7 +1,7 @@
 """Pages of a pretraining, an audit of masking, a comparison, a fine-tuning and an embedder.
 
-Each is one file that needs nothing else: no script, no font, no picture from elsewhere. All are templates of Jinja2, in
-`templates/`; a function here gathers the values of one.
+Each is one file that needs nothing from elsewhere. All are templates of Jinja2, in `templates/`; a function here
+gathers the values of one. Style and curves are those of the studio, in `static/`.
 """
 
 from __future__ import annotations
@@ -14,8 +14,6 @@ from typing import Any, NamedTuple
 import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
-from matplotlib.colors import LinearSegmentedColormap
-from matplotlib.figure import Figure
 
 from unmask.core.files import write_atomically
 from unmask.core.results import (
@@ -31,19 +29,7 @@ from unmask.core.results import (
     sentence,
 )
 from unmask.data.data_folder import Manifest
-from unmask.report.plots import (
-    COLOURS,
-    HELD,
-    INK,
-    SOFT,
-    TRAIN,
-    Curve,
-    Metrics,
-    new_figure,
-    plot_lines,
-    to_svg,
-    training_curves,
-)
+from unmask.report.plots import HELD, SOFT, TRAIN, Curve, Metrics, new_figure, plot, to_svg, training_curves
 from unmask.tasks.task import Judged
 
 MOST_TEXTS = 8  # of held-out text, with predictions
@@ -55,6 +41,9 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
+STATIC = Path(__file__).parent / "static"
+for _name, _files in {"look": ("look.css", "uplot.css"), "script": ("uplot.js", "plot.js")}.items():
+    TEMPLATES.globals[_name] = Markup("\n".join((STATIC / each).read_text(encoding="utf-8") for each in _files))
 _COLUMNS = (
     ("loss", "nats per token", "{:.3f}"),
     ("accuracy", "right", "{:.1%}"),
@@ -62,9 +51,11 @@ _COLUMNS = (
 )
 
 
-def as_markup(*svg: str) -> list[Markup]:
-    """Plots as a template takes them: nothing in them is escaped, and those without a curve are left out."""
-    return [Markup(each) for each in svg if each]
+def write_page(path: Path, template: str, *, plots: Sequence[Any] = (), **values: Any) -> None:
+    """Writes a page. Where some of its plots are curves, and not SVG, it brings the script that draws them."""
+    plots = [each for each in plots if each]
+    values |= {"plots": plots, "has_curves": any(isinstance(each, dict) for each in plots)}
+    write_atomically(path, TEMPLATES.get_template(template).render(values))
 
 
 def in_millions(number: int) -> str:
@@ -129,7 +120,9 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
         if figures is not None
     ]
     now, before_it = flat(recipe), flat(usual)
-    page = TEMPLATES.get_template("report.html").render(
+    write_page(
+        path,
+        "report.html",
         title=f"{in_millions(summary['num_parameters'])} parameters, {recipe['masking']['strategy'] or 'own'} masking",
         sources=", ".join(Path(source["path"]).name for source in manifest.sources),
         headline=headline,
@@ -138,7 +131,7 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
         over=f" ({over(summary['validation_unit'])})" if "±" in str(domains) else "",
         domain_columns=[title for _, title, _ in _COLUMNS],
         domains=dict(domains),
-        plots=as_markup(*training_curves(metrics, summary["unigram_entropy"])),
+        plots=training_curves(metrics, summary["unigram_entropy"]),
         texts=[(list(parts_of(old)), list(parts_of(new))) for old, new in zip(before, after, strict=True)][:MOST_TEXTS],
         manifest=manifest,
         skipped=", ".join(f"{number:,} {reason}" for reason, number in manifest.skipped.items()) or "nothing",
@@ -146,7 +139,6 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
         others=[(key, value, before_it.get(key, "")) for key, value in now.items() if value != before_it.get(key)],
         settings=now.items(),
     )
-    write_atomically(path, page)
 
 
 def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, str]:
@@ -219,7 +211,7 @@ def write_audit(
         axes.set_ylabel("stretches, %")
         plots.append(to_svg(figure))
         units = Markup(as_html(groups[name])) if name in groups else None
-        sections.append((name, as_markup(*plots), units))
+        sections.append((name, plots, units))
     write_shown(path, "unmask: audit of masking", data, shown, sections)
 
 
@@ -228,12 +220,12 @@ def write_shown(
 ) -> None:
     """Writes a page of a result's tables and lines, and by section a heading, plots and a table or None."""
     tables = [Markup(as_html(each)) for each in shown]
-    values = {"title": title, "data": data, "remark": remark, "shown": tables, "sections": sections}
-    write_atomically(path, TEMPLATES.get_template("shown.html").render(values))
+    values: dict[str, Any] = {"title": title, "data": data, "remark": remark, "shown": tables}
+    every = [each for _, plots, _ in sections for each in plots]
+    write_page(path, "shown.html", plots=every, sections=sections, **values)
 
 
 MOST_CLASSES = 24
-_SHADES = LinearSegmentedColormap.from_list("unmask", ["#ffffff", TRAIN, "#1f4b8f"])
 
 
 def write_finetune_report(
@@ -249,14 +241,6 @@ def write_finetune_report(
     """Writes the page of a fine-tuning. `history` are the lines of metrics.jsonl, `classes` the right and the predicted
     ones of the validation file and `judged` its predictions one by one (both empty where the task has none), `files`
     their names by what they are for."""
-    right, predicted = classes
-    rows = []
-    if right:
-        from sklearn.metrics import precision_recall_fscore_support
-
-        names = sorted(set(right) | set(predicted))
-        by_class = precision_recall_fscore_support(right, predicted, labels=names, zero_division=0)
-        rows = [(name, values, int(count)) for name, *values, count in zip(names, *by_class, strict=True)]
     several = f"{len(summary['seeds'])} seeds" if len(summary["seeds"]) > 1 else None
     headline = []
     for name, value in summary["metrics"].items():
@@ -270,31 +254,28 @@ def write_finetune_report(
         headline.append((defined(value), f"{name.replace('_', ' ')} on the test file"))
     headline.append((in_millions(summary["num_parameters"]), "parameters of the encoder"))
     metric, scores, losses = summary["metric"], [], []
-    marked = {"marker": "o", "ms": 3.5, "alpha": 0.75}
-    for seed in dict.fromkeys(line["seed"] for line in history):
+    for number, seed in enumerate(dict.fromkeys(line["seed"] for line in history)):
         lines = [line for line in history if line["seed"] == seed]
-        known = [line for line in lines if line["metrics"][metric] is not None]
-        values = [line["metrics"][metric] for line in known]
-        scores.append(([line["epoch"] for line in known], values, {**marked, "color": HELD}))
-        epochs = [line["epoch"] for line in lines]
-        losses.append((epochs, [line["loss"] for line in lines], {**marked, "color": COLOURS[0]}))
-    page = TEMPLATES.get_template("finetune.html").render(
+        epochs, label = [line["epoch"] for line in lines], f"seed {seed}"
+        scores.append(Curve(label, epochs, [line["metrics"][metric] for line in lines], number=number))
+        losses.append(Curve(label, epochs, [line["loss"] for line in lines], number=number))
+    write_page(
+        path,
+        "finetune.html",
         title=f"{summary['task']}, {files['train']}",
         summary=summary,
         files=files,
         headline=headline,
         columns=["seed", *summary["metrics"], "epochs", "best epoch", "seconds"],
         shown=defined,
-        plots=as_markup(
-            plot_lines(scores, "epochs", f"{metric.replace('_', ' ')} on the validation file"),
-            plot_lines(losses, "epochs", "training loss"),
-        ),
-        confusion=as_markup(confusion_plot(right, predicted)) if right else None,
-        classes=rows,
+        plots=[
+            plot(f"{metric.replace('_', ' ')} on the validation file, over epochs", "epoch", *scores),
+            plot("training loss over epochs", "epoch", *losses),
+        ],
+        confusion=confusion_of(*classes),
         worst=worst_of(judged),
         settings=flat(settings).items(),
     )
-    write_atomically(path, page)
 
 
 MOST_WORST, WORST_CHARS = 10, 300
@@ -322,11 +303,13 @@ def defined(value: float | None) -> str:
     return "undefined" if value is None else f"{value:.3f}"
 
 
-def confusion_plot(right: Sequence[str], predicted: Sequence[str]) -> str:
-    """How often which class is taken for which; shades are shares of the right class's examples. More than 24 classes
-    are cut to the commonest, with all others as one."""
-    from sklearn.metrics import confusion_matrix
+def confusion_of(right: Sequence[str], predicted: Sequence[str]) -> dict[str, Any] | None:
+    """How often which class is taken for which: `names`, and `rows` of a class's name, its `counts` by predicted class,
+    and its `scores` (precision, recall, F1). Of more than 24 classes the commonest are kept, all others are one."""
+    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
+    if not right:
+        return None
     counts = Counter([*right, *predicted])
     names = sorted(counts)
     if len(names) > MOST_CLASSES:
@@ -334,24 +317,10 @@ def confusion_plot(right: Sequence[str], predicted: Sequence[str]) -> str:
         right, predicted = ([n if n in commonest else "others" for n in each] for each in (right, predicted))
         names = [*sorted(commonest), "others"]
     matrix = confusion_matrix(right, predicted, labels=names)
-    shares = matrix / np.maximum(matrix.sum(1, keepdims=True), 1)
-    size = 2.2 + 0.42 * max(len(names), 5)
-    figure = Figure(figsize=(size + 0.6, size), layout="constrained")
-    axes = figure.subplots()
-    image = axes.imshow(shares, cmap=_SHADES, vmin=0.0, vmax=1.0)
-    short = [name if len(name) <= 16 else f"{name[:15]}…" for name in names]
-    labels = [name.replace("$", r"\$") or "(none)" for name in short]
-    axes.set_xticks(range(len(names)), labels, rotation=90 if len(names) > 4 else 0)
-    axes.set_yticks(range(len(names)), labels)
-    axes.set_xlabel("predicted")
-    axes.set_ylabel("right")
-    if len(names) <= 12:  # more cells have no room for numbers
-        for (row, column), count in np.ndenumerate(matrix):
-            color = "#ffffff" if shares[row, column] > 0.6 else INK
-            axes.text(column, row, f"{count:,}", ha="center", va="center", fontsize=8, color=color)
-    axes.tick_params(labelsize=8)
-    figure.colorbar(image, ax=axes, shrink=0.7, label="share of the class")
-    return to_svg(figure)
+    *scores, _ = precision_recall_fscore_support(right, predicted, labels=names, zero_division=0)
+    by_class = zip(names, matrix.tolist(), *(each.tolist() for each in scores), strict=True)
+    rows = [{"name": name, "counts": of_name, "scores": of_class} for name, of_name, *of_class in by_class]
+    return {"names": names, "rows": rows}
 
 
 RECALL_HEADS = ("held-out pairs", "number", "recall@1 before", "after", "recall@10 before", "after")
@@ -391,24 +360,25 @@ def write_embedder_report(
     train = [line for line in metrics if line.get("kind") == "train"]
     held = [line for line in metrics if line.get("kind") == "evaluation"]
     steps = [line["step"] for line in held]
-    recalls: list[Curve] = []
-    for number, kind in enumerate(held[0]["kinds"] if held else ()):
-        style = {"color": HELD, "marker": "os^D"[number % 4], "ms": 3.5, "alpha": 1.0 - 0.2 * number, "label": kind}
-        recalls.append((steps, [line["kinds"][kind]["recall_at_10"] for line in held], style))
-    loss: Curve = [line["step"] for line in train], [line["loss"] for line in train], {"color": TRAIN}
-    page = TEMPLATES.get_template("embedder.html").render(
+    recalls = [
+        Curve(kind, steps, [line["kinds"][kind]["recall_at_10"] for line in held], number=number)
+        for number, kind in enumerate(held[0]["kinds"] if held else ())
+    ]
+    loss = Curve("training", [line["step"] for line in train], [line["loss"] for line in train], "training")
+    write_page(
+        path,
+        "embedder.html",
         summary=summary,
         headline=headline,
         heads=RECALL_HEADS,
         rows=recall_rows(summary),
         examples=examples,
-        plots=as_markup(
-            plot_lines(recalls, "steps", "recall@10 of held-out pairs"),
-            plot_lines([loss], "steps", "loss, nats per pair"),
-        ),
+        plots=[
+            plot("recall@10 of held-out pairs over steps", "step", *recalls, zero=True),
+            plot("loss, nats per pair, over steps", "step", loss),
+        ],
         settings=flat(settings).items(),
     )
-    write_atomically(path, page)
 
 
 def recall_rows(summary: Mapping[str, Any]) -> list[list[str]]:

@@ -1,81 +1,87 @@
-"""Curves, comparisons and searches as inline SVG."""
+"""What pages show: curves, which a script draws as in the studio, and comparisons and searches as inline SVG."""
 
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 # Blue, vermilion, green, purple, gold and sky: each has a contrast of 3 with white at the least, and they stay apart
-# for the colour-blind. The studio's page has the same (unmask/web/static/style.css).
+# for the colour-blind. Pages have the same (static/look.css).
 COLOURS = ("#0072b2", "#c2410c", "#00845f", "#a3457f", "#a87400", "#2b93c7")
 INK, SOFT, TRAIN, HELD = "#1d2733", "#8a94a3", "#9db4d6", COLOURS[1]
 _LONGEST = 40  # letters of a label: more leave no room for the figures
 
 Metrics = Sequence[Mapping[str, Any]]
 """The lines of a metrics.jsonl."""
-Curve = tuple[Sequence[float], Sequence[float], dict[str, Any]]
-"""Places, values and matplotlib's style of a line."""
+MOST_POINTS = 4_000  # of a curve: more than a screen has
 
 
-def plot_lines(curves: Sequence[Curve], x_label: str, y_label: str, *, from_zero: bool = False) -> str:
-    """Lines of one figure, with a legend where they have labels; nothing where none has two points."""
-    if all(len(places) < 2 for places, _, _ in curves):
-        return ""
-    figure, axes = new_figure()
-    for places, values, style in curves:
-        axes.plot(places, values, **{"lw": 1.4, **style})
-    if any("label" in style for _, _, style in curves):
-        axes.legend(frameon=False, fontsize=9)
-    if x_label == "epochs":
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if from_zero:
-        axes.set_ylim(bottom=0)
-    axes.set_xlabel(x_label)
-    axes.set_ylabel(y_label)
-    return to_svg(figure)
+class Curve(NamedTuple):
+    """A line of a plot. What is `held out` has points, `training` is thin, and a `level` is dashed."""
+
+    label: str
+    places: Sequence[float]
+    values: Sequence[float | None]
+    kind: Literal["held out", "training", "level"] = "held out"
+    number: int = 0  # of its colour
 
 
-def training_curves(metrics: Metrics, unigram_entropy: float) -> list[str]:
-    """Loss, held-out accuracy, learning rate with gradient norm, and speed of a pretraining."""
+def plot(title: str, x: str, *curves: Curve, log: bool = False, zero: bool = False) -> dict[str, Any]:
+    """Curves as `static/plot.js` draws them, on pages and in the studio; empty where none has two points.
+
+    `log` is a logarithmic axis, and with `zero` it begins at 0. Long curves are thinned.
+    """
+    drawn: list[dict[str, Any]] = []
+    for label, places, values, kind, number in curves:
+        every = max(1, len(places) // MOST_POINTS)
+        known = [(place, y) for place, y in zip(places[::every], values[::every], strict=True) if y is not None]
+        points = {place: float(f"{y:.6g}") for place, y in sorted(known) if math.isfinite(y)}
+        line = {"label": label, "kind": kind, "number": number}
+        drawn.append(line | {"places": list(points), "values": list(points.values())})
+    if all(len(each["places"]) < 2 for each in drawn if each["kind"] != "level"):
+        return {}
+    return {"title": title, "x": x, "curves": drawn, "log": log, "zero": zero}
+
+
+def training_curves(metrics: Metrics, unigram_entropy: float) -> list[dict[str, Any]]:
+    """Loss, held-out accuracy, learning rate, gradient norm and speed of a pretraining."""
     train = [line for line in metrics if line["kind"] == "train"]
     held = [line for line in metrics if line["kind"] == "evaluation"]
     unit, scale = ("minutes", 60.0) if metrics and metrics[-1]["seconds"] > 180 else ("seconds", 1.0)
-    thin: dict[str, Any] = {"color": TRAIN, "lw": 1.2}
-    marked: dict[str, Any] = {"color": HELD, "lw": 1.8, "marker": "o", "ms": 3.5}
-    dashed: dict[str, Any] = {"color": SOFT, "lw": 1, "ls": "--"}
     times = [[m["seconds"] / scale for m in lines] for lines in (train, held)]
     every = [*times[0], *times[1]] or [0.0]
-    losses: list[Curve] = [
-        (times[0], [m["loss"] for m in train], {**thin, "label": "training"}),
-        (times[1], [m["validation_loss"] for m in held], {**marked, "label": "held out"}),
-        ([min(every), max(every)], [unigram_entropy] * 2, {**dashed, "label": "word frequencies alone"}),
-    ]
-    accuracy = [m["step"] for m in held], [100 * m["validation_accuracy"] for m in held], marked
+    steps, held_steps = [m["step"] for m in train], [m["step"] for m in held]
     # Evaluations and checkpoints count into the speed.
     pairs = [(a, b) for a, b in pairwise(train) if b["seconds"] > a["seconds"]]
-    speed = [b["step"] for _, b in pairs], [b["tokens"] / (b["seconds"] - a["seconds"]) for a, b in pairs], thin
+    speed = [b["step"] for _, b in pairs], [b["tokens"] / (b["seconds"] - a["seconds"]) for a, b in pairs]
 
-    figure, axes = new_figure()
-    steps = [m["step"] for m in train]
-    axes.plot(steps, [m["gradient_norm"] for m in train], color=TRAIN, lw=1, label="gradient norm")
-    axes.set_yscale("log")
-    axes.set_xlabel("steps")
-    axes.set_ylabel("gradient norm")
-    right = axes.twinx()
-    right.plot(steps, [m["learning_rate"] for m in train], color=INK, lw=1.5, label="learning rate")
-    right.set_ylabel("learning rate")
-    right.spines["top"].set_visible(False)
+    def of_steps(title: str, key: str, *, log: bool = False) -> dict[str, Any]:
+        return plot(title, "step", Curve("training", steps, [m[key] for m in train], "training"), log=log)
+
     return [
-        plot_lines(losses, f"{unit} of training", "nats per predicted token"),
-        plot_lines([accuracy], "steps", "held-out tokens predicted right, %", from_zero=True),
-        to_svg(figure),
-        plot_lines([speed], "steps", "tokens a second", from_zero=True),
+        plot(
+            f"loss, nats per predicted token, over {unit}",
+            unit,
+            Curve("training", times[0], [m["loss"] for m in train], "training"),
+            Curve("held out", times[1], [m["validation_loss"] for m in held]),
+            Curve("word frequencies alone", [min(every), max(every)], [unigram_entropy] * 2, "level"),
+        ),
+        plot(
+            "held-out tokens predicted right, %, over steps",
+            "step",
+            Curve("held out", held_steps, [100 * m["validation_accuracy"] for m in held]),
+            zero=True,
+        ),
+        of_steps("gradient norm over steps", "gradient_norm", log=True),
+        of_steps("learning rate over steps", "learning_rate"),
+        plot("tokens a second over steps", "step", Curve("training", *speed, "training"), zero=True),
     ]
 
 
@@ -99,19 +105,19 @@ def comparison_plot(
     return to_svg(figure)
 
 
-def comparison_curves(metrics: Mapping[str, Sequence[Metrics]], entropy: float | None) -> str:
+def comparison_curves(metrics: Mapping[str, Sequence[Metrics]], entropy: float | None) -> dict[str, Any]:
     """The held-out loss of each recipe's runs as they train, beside that of word frequencies where it is known."""
-    curves: list[Curve] = []
+    curves = []
     for number, (name, of_recipe) in enumerate(metrics.items()):
         for seed, lines in enumerate(of_recipe):
             held = [line for line in lines if line["kind"] == "evaluation"]
-            style = {"color": COLOURS[number % len(COLOURS)], "alpha": 0.8} | ({} if seed else {"label": _label(name)})
-            curves.append(([line["step"] for line in held], [line["validation_loss"] for line in held], style))
+            label = f"{name}, seed {seed}" if len(of_recipe) > 1 else name
+            places, values = [line["step"] for line in held], [line["validation_loss"] for line in held]
+            curves.append(Curve(label, places, values, number=number))
     if entropy is not None:
-        steps = [step for places, _, _ in curves for step in places] or [0]
-        dashed = {"color": SOFT, "lw": 1, "ls": "--", "label": "word frequencies alone"}
-        curves.append(([min(steps), max(steps)], [entropy] * 2, dashed))
-    return plot_lines(curves, "steps", "held-out loss, nats per token")
+        steps = [step for curve in curves for step in curve.places] or [0]
+        curves.append(Curve("word frequencies alone", [min(steps), max(steps)], [entropy] * 2, "level"))
+    return plot("held-out loss, nats per token, over steps", "step", *curves)
 
 
 def _label(name: str) -> str:

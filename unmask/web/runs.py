@@ -22,16 +22,16 @@ from unmask.commands.recipe_files import light_recipe, recipe_names
 from unmask.core.errors import RunError, SettingsError, parse_json
 from unmask.core.files import read_object
 from unmask.masking.settings import STRATEGIES
-from unmask.report.pages import flat
+from unmask.report.pages import confusion_of, flat, worst_of
+from unmask.report.plots import MOST_POINTS
 from unmask.tasks.files import Columns, read_labelled
 from unmask.web.copying import copied, words_of
 from unmask.web.text import Count, Rate
 from unmask.web.things import Library, holder_of, state_of
 
 LOG = "studio.log"  # beside a run that the page started: NAME.studio.log
-MOST_POINTS = 4_000  # of a curve: more than a screen has
 FORECAST_SECONDS = 300
-_MOST_EXAMPLES, _WORST = 2_000, 30  # of a fine-tuning: that are predicted anew, and shown
+_MOST_EXAMPLES = 2_000  # of a fine-tuning: that are predicted anew
 _started: list[subprocess.Popen[bytes]] = []  # by this process, which has to notice their end
 
 # ----------------------------------------
@@ -110,7 +110,7 @@ def recipes(library: Library, *, runs: Annotated[list[str], Field(max_length=12)
 
 
 def finetuning(library: Library, *, run: str) -> dict[str, Any]:
-    """A fine-tuning's confusions, F1 by class and worst examples: its model reads the validation file once more."""
+    """A fine-tuning's confusions, F1 by class and surest mistakes: its model reads the validation file once more."""
     path, way_out = library.within(run), "the fine-tuning has not ended yet, or is damaged"
     summary, begun = read_object(path / "summary.json", way_out), read_object(path / "settings.json", way_out)
     result = {name: summary.get(name) for name in ("task", "metric", "metrics", "labels", "warning", "interval")}
@@ -124,26 +124,11 @@ def finetuning(library: Library, *, run: str) -> dict[str, Any]:
     read = read_labelled(library.within(file), network_task, columns)
     records = read.records[:_MOST_EXAMPLES]
     predictions, _ = model.predict_records(records)
-    right, said = network_task.right_and_predicted(records, predictions)
-    if not right:
+    confusion = confusion_of(*network_task.right_and_predicted(records, predictions))
+    if confusion is None:
         return result | {"remark": f"{result['task']} has no classes, so there are no confusions"}
-
-    from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
-
-    classes = sorted({*right, *said})
-    by_class = precision_recall_fscore_support(right, said, labels=classes, zero_division=0)
-    worst = []
-    if len(right) == len(records) and hasattr(predictions[0], "probabilities"):
-        chances = [each.probabilities.get(name, 0.0) for each, name in zip(predictions, right, strict=True)]
-        for number in sorted(range(len(records)), key=chances.__getitem__)[:_WORST]:
-            row = records[number].row
-            worst.append([row, " | ".join(records[number].texts), right[number], said[number], chances[number]])
-    return result | {
-        "examples": len(records),
-        "confusion": confusion_matrix(right, said, labels=classes).tolist(),
-        "classes": [[name, *map(float, each)] for name, *each in zip(classes, *by_class, strict=True)],
-        "worst": worst,
-    }
+    worst = [{**each._asdict(), "texts": texts} for each, texts in worst_of(network_task.judged(records, predictions))]
+    return result | {"examples": len(records), "confusion": confusion, "worst": worst}
 
 
 # ----------------------------------------

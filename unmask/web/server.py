@@ -30,6 +30,7 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from unmask.core.errors import UnmaskError, says_out_of_memory
+from unmask.report.pages import STATIC as SHARED
 from unmask.web import collections, runs, text
 from unmask.web.things import Library
 
@@ -155,6 +156,7 @@ def make_app(library: Library, *, token: str, port: int) -> ASGIApp:
             Route("/api/things", things),
             Route("/api/live", live),
             Route("/api/{name}", call, methods=["POST"]),
+            Mount("/static/shared", StaticFiles(directory=SHARED)),
             Mount("/static", StaticFiles(directory=STATIC)),
         ]
     )

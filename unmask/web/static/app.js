@@ -22,7 +22,8 @@ const part = () => (location.hash.slice(1) in PARTS ? location.hash.slice(1) : "
 
 // What is seen now as one file that needs no server: controls are left out, and canvases are pictures.
 async function save(title) {
-  const style = await (await fetch("/static/style.css")).text() + await (await fetch("/static/vendor/uplot.css")).text();
+  const sheets = ["shared/look", "style", "shared/uplot"].map((name) => fetch(`/static/${name}.css`).then((sheet) => sheet.text()));
+  const style = (await Promise.all(sheets)).join("\n");
   const main = document.querySelector("main").cloneNode(true);
   const drawn = document.querySelectorAll("main canvas");
   main.querySelectorAll("canvas").forEach((canvas, n) => {

@@ -100,18 +100,19 @@ function Lines({ name, columns }) {
 function Finetuning({ path, name }) {
   const { data, error, busy } = useCall("finetuning", { run: path });
   if (!data) return html`<${Problem} of=${error} /><${Busy} when=${busy} what=${`${name} predicts its validation file`} />`;
-  const names = data.classes?.map(([each]) => each || "(none)");
+  const { confusion } = data;
   return html`<section class="card" aria-label=${`Classes of ${name}`}><h2>${name}: ${data.task}</h2><${Problem} of=${error || data.remark || data.warning} />
-    ${data.confusion && html`<p class="soft">${whole(data.examples)} validation examples, predicted anew</p>
-      <div class="scroll" tabindex="0"><table class="heat"><thead><tr><th>right ↓ predicted →</th>${names.map((each) => html`<th class="number" key=${each}>${each}</th>`)}
+    ${confusion && html`<p class="soft">${whole(data.examples)} validation examples, predicted anew</p>
+      <div class="scroll" tabindex="0"><table class="heat"><thead><tr><th>right ↓ predicted →</th>${confusion.names.map((each) => html`<th class="number" key=${each}>${each || "(none)"}</th>`)}
         <th class="number">precision</th><th class="number">recall</th><th class="number">F1</th></tr></thead><tbody>
-      ${data.confusion.map((row, n) => {
-        const total = row.reduce((sum, each) => sum + each, 0) || 1;
-        return html`<tr key=${n}><th>${names[n]}</th>${row.map((count, m) => html`<td class="shade number" key=${m}><i style=${{ opacity: 0.5 * (count / total) }}></i>${whole(count)}</td>`)}
-          ${data.classes[n].slice(1, 4).map((value, m) => html`<td class="number" key=${m}>${fixed(value)}</td>`)}</tr>`;
+      ${confusion.rows.map((row) => {
+        const total = row.counts.reduce((sum, each) => sum + each, 0) || 1;
+        return html`<tr key=${row.name}><th>${row.name || "(none)"}</th>${row.counts.map((count, m) => html`<td class="shade number" key=${m}><i style=${{ opacity: 0.5 * (count / total) }}></i>${whole(count)}</td>`)}
+          ${row.scores.map((value, m) => html`<td class="number" key=${m}>${fixed(value)}</td>`)}</tr>`;
       })}</tbody></table></div>`}
-    ${data.worst?.length > 0 && html`<h2>Worst examples</h2><div class="scroll" tabindex="0"><table><thead><tr><th>row</th><th>text</th><th>right</th><th>predicted</th><th class="number">of the right one</th></tr></thead>
-      <tbody>${data.worst.map(([row, text, right, said, share]) => html`<tr key=${row}><td>${whole(row)}</td><td>${text.slice(0, 400)}</td><td>${right}</td><td>${said}</td><td class="number">${percent(share)}</td></tr>`)}</tbody></table></div>`}</section>`;
+    ${data.worst?.length > 0 && html`<h2>Surest mistakes</h2><div class="scroll" tabindex="0"><table><thead><tr><th>text</th><th>label</th><th>prediction</th><th class="number">probability</th></tr></thead>
+      <tbody>${data.worst.map(({ texts, right, predicted, probability }, n) => html`<tr key=${n}><td>${texts.map(([before, part, behind]) => html`<p>${before}${part && html`<span class="masked">${part}</span>`}${behind}</p>`)}</td>
+        <td>${right}</td><td>${predicted}</td><td class="number">${percent(probability)}</td></tr>`)}</tbody></table></div>`}</section>`;
 }
 
 const EMPTY = { name: "studio/first", data: null, from_: null, recipe: null, minutes: 2, steps: null, strategy: null, rate: null, seed: 0, prompts: "" };

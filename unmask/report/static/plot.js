@@ -1,0 +1,56 @@
+// Curves of figures over steps, seconds, tokens or epochs: the studio's and those of reports, which hold this file.
+// Colours and dashes tell runs apart; training is thin, what is held out has points, and a level is a dashed line.
+(() => {
+  const COLOURS = ["blue", "vermilion", "green", "purple", "gold", "sky"];
+  const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 2], [1, 2]];
+  const MANY = 200; // points are drawn where there are fewer
+  const HEIGHT = 280;
+  const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+  const short = (_, places) => places.map((each) => {
+    if (each == null) return "";
+    const size = Math.abs(each);
+    return size >= 1e6 ? `${each / 1e6}M` : size >= 1e4 ? `${each / 1e3}k` : size && size < 1e-3 ? each.toExponential() : each;
+  });
+
+  const seriesOf = ({ label, kind, number, places }) => ({
+    label, spanGaps: true, value: (_, value) => (value == null ? "–" : Number(value.toPrecision(4))),
+    ...(kind === "level" ? { stroke: colour("soft"), width: 1, dash: [4, 4], points: { show: false } } : {
+      stroke: colour(COLOURS[number % COLOURS.length]), dash: DASHES[number % DASHES.length],
+      width: kind === "training" ? 1 : 2, alpha: kind === "training" ? 0.75 : 1,
+      points: { show: kind !== "training" && places.length < MANY, size: 6, fill: colour("card") },
+    }),
+  });
+
+  // Makes a box show plots, one after the other: { title, x, curves: [{ label, kind, number, places, values }], log, zero }.
+  globalThis.plotIn = (box) => {
+    let made = null, shape = "", last = null;
+    const draw = (plot) => {
+      last = plot;
+      const { title, x, curves, log = false, zero = false } = plot;
+      const data = curves.length ? uPlot.join(curves.map(({ places, values }) => [places, values])) : [[]];
+      const series = [{ label: x }, ...curves.map(seriesOf)];
+      const now = JSON.stringify([series, log, zero]);
+      const ends = curves.map(({ label, values }) => `${label}: ${values.findLast((each) => each != null)}`);
+      box.setAttribute("aria-label", `Curves of ${title} over ${x}. Latest: ${ends.join("; ")}`);
+      if (now === shape) return void made?.setData(data, true);
+      made?.destroy();
+      [made, shape] = [null, now];
+      if (!curves.length) return;
+      const axis = { stroke: colour("soft"), grid: { stroke: colour("rule"), width: 1 }, ticks: { stroke: colour("rule") }, values: short };
+      const y = log ? { distr: 3 } : zero ? { range: (_, low, high) => [Math.min(0, low), high * 1.05 || 1] } : {};
+      made = new uPlot({
+        width: box.clientWidth, height: HEIGHT, series, scales: { x: { time: false }, y },
+        axes: [axis, { ...axis, size: 60 }], cursor: { drag: { x: true, y: false } },
+      }, data, box);
+    };
+    const dark = matchMedia("(prefers-color-scheme: dark)"); // other colours are another shape
+    const again = () => last && draw(last);
+    const resized = new ResizeObserver(() => made?.setSize({ width: box.clientWidth, height: HEIGHT }));
+    dark.addEventListener("change", again);
+    resized.observe(box);
+    box.setAttribute("role", "img");
+    return { draw, end: () => { dark.removeEventListener("change", again); resized.disconnect(); made?.destroy(); } };
+  };
+
+  document.querySelectorAll("[data-plot]").forEach((box) => plotIn(box).draw(JSON.parse(box.dataset.plot)));
+})();

@@ -110,9 +110,9 @@ def vectors(rows: int) -> np.ndarray:
 @pytest.mark.parametrize(
     ("ids", "message"),
     [
-        ([2**63 - 1, 2**63], "9223372036854775808"),
-        ([-(2**63), -(2**63) - 1], "-9223372036854775809"),
-        (["a", "b\ud800"], r"U\+D800"),
+        ([2**63 - 1, 2**63], "64 bits"),
+        ([-(2**63), -(2**63) - 1], "64 bits"),
+        (["a", "b\ud800"], "ud800"),
     ],
 )
 def test_ids_that_cannot_be_stored(tmp_path: Path, ids: list[str | int], message: str) -> None:
@@ -147,7 +147,6 @@ def test_a_map_has_texts_places_and_the_nearest_texts(run: unmask.Run, tmp_path:
 
 def test_places_without_umap_are_the_main_directions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embed_file, "find_spec", lambda name: None)
-    monkeypatch.setattr(embed_file, "_BLOCK", 7)
     made = vectors(40) * np.array([5, 3, 1, 1, 1, 1, 1, 1], dtype=np.float32)
     rows, distances = nearest(made, 15)
     assert (np.diff(distances, axis=1) >= 0).all()

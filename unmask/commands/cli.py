@@ -41,6 +41,7 @@ import typer
 import unmask
 from unmask.core.declarations import PACKAGE, declared, source_of, statements_of, value_of
 from unmask.core.errors import EndedElsewhereError, SettingsError, UnmaskError, printable, says_out_of_memory, unknown
+from unmask.core.interruption import GOES_ON, GOES_ON_WITH_RESUME, Interruption
 from unmask.core.plugins import entry_points
 
 if TYPE_CHECKING:
@@ -60,15 +61,13 @@ class Command:
     goes_on: str = "nothing was written"  # what to do after Ctrl-C or SIGTERM
 
 
-GOES_ON = "run the same command again to resume from the last save"
-WITH_RESUME = "run the same command with --resume to continue from the last save"
 MODEL, CORPUS = "runs/mine/model", "corpus.txt"
 COMMANDS = {  # in the order of --help
     "pretrain": Command(
         "commands.pretrain:pretrain",
         f"{CORPUS} --minutes 10 --out runs/mine",
         dry_run="commands.dry_run:forecast_pretrain",
-        goes_on=WITH_RESUME,
+        goes_on=GOES_ON_WITH_RESUME,
     ),
     "prepare": Command(
         "commands.prepare:prepare",
@@ -93,14 +92,14 @@ COMMANDS = {  # in the order of --help
         "commands.finetune:finetune",
         f"{MODEL} --task classify --train train.csv --validation dev.csv --out runs/mood",
         dry_run="commands.finetune:forecast_finetune",
-        goes_on=WITH_RESUME,
+        goes_on=GOES_ON_WITH_RESUME,
     ),
     "predict": Command("tasks.predict:predict", "runs/mood texts.csv --out predictions.csv"),
     "embedder": Command(
         "commands.embedder:embedder",
         f"{MODEL} {CORPUS} --minutes 10 --out runs/search",
         dry_run="commands.embedder:forecast_embedder",
-        goes_on=WITH_RESUME,
+        goes_on=GOES_ON_WITH_RESUME,
     ),
     "evaluate-search": Command("search.evaluate:evaluate_search", f"{MODEL} {CORPUS} --against other/model"),
     "export": Command("exporting.onnx:export", f"{MODEL} --format onnx --out runs/mine/onnx"),
@@ -109,7 +108,7 @@ COMMANDS = {  # in the order of --help
     "studio": Command("web.studio:studio", "runs data", goes_on="runs that it has started go on"),
     "recipes": Command("commands.recipe_files:recipes", ""),
     "settings": Command("commands.settings:settings", "learning_rate"),
-    "search index": Command("search.index:Index.build", f"{MODEL} docs/ --out runs/docs", goes_on=WITH_RESUME),
+    "search index": Command("search.index:Index.build", f"{MODEL} docs/ --out runs/docs", goes_on=GOES_ON_WITH_RESUME),
     "search query": Command("search.index:query_index", 'runs/docs "how is memory allocated" --top-k 3'),
     "search add": Command("search.index:Index.add", "runs/docs docs/new.txt"),
     "search remove": Command("search.index:Index.remove", "runs/docs docs/old.txt"),
@@ -391,7 +390,6 @@ def _call(function: str, options: dict[str, Any], *, goes_on: str, quiet: bool) 
         if paths and not (len(paths) == 1 and os.path.isfile(f"{paths[0]}/manifest.json")):
             find_sources(paths, announce=False)
 
-    from unmask.core.interruption import Interruption
     from unmask.core.results import Progress
 
     module, _, name = function.partition(":")
@@ -561,7 +559,7 @@ def make_app(names: Iterable[str] = COMMANDS, *, listed_only: bool = False) -> t
 def resume_with(arguments: Sequence[str]) -> str:
     """The command that goes on with what this one has begun; empty where there is none, or a launcher starts it."""
     command = COMMANDS.get(" ".join(arguments[:2])) or COMMANDS.get(arguments[0])
-    if command is None or command.goes_on != WITH_RESUME or {"RANK", "SLURM_PROCID"} & os.environ.keys():
+    if command is None or command.goes_on != GOES_ON_WITH_RESUME or {"RANK", "SLURM_PROCID"} & os.environ.keys():
         return ""
     same = [each for each in arguments if each not in ("--overwrite", "--resume")]
     return f"resume with: {shlex.join(['unmask', *same, '--resume'])}"

@@ -6,6 +6,7 @@ import logging
 import os
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -16,6 +17,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
+import torch
 from numpy.typing import NDArray
 
 from unmask.core.errors import CorpusError, RunError, without_secrets
@@ -26,14 +28,16 @@ from unmask.core.results import Notify, Progress, Result, Shown, amount, usual_r
 from unmask.core.settings import validated
 from unmask.data.columns import ColumnNames
 from unmask.data.documents import EMPTY, Document, Documents, in_groups
-from unmask.data.reading import LONGEST_ROW, broken_character
+from unmask.data.reading import LONGEST_ROW
 from unmask.data.settings import Reading
 from unmask.data.sources import TextColumn, is_saved_dataset, readable
 from unmask.data.tables import in_words
 from unmask.model.pooling import POOLINGS, SPLADE
+from unmask.search.exact import blocks_of, search_exactly
 from unmask.tasks.embed import Embedded, LongTexts, blank_line, embed_texts, long_line, sparse_texts
 from unmask.tasks.loaded_model import Model, Precision, load
 from unmask.train.hardware import choose_device, keep_freed_memory
+from unmask.train.scores import main_directions
 
 log = logging.getLogger("unmask")
 PART_TEXTS = 8192  # at once: they fit into memory, and are enough to be packed well
@@ -64,7 +68,7 @@ class EmbeddedFile(Result):
 
 
 @public
-def embed(  # noqa: PLR0912, PLR0913, PLR0915  (the options of the command line, each a name that users know)
+def embed(  # noqa: PLR0913  (the options of the command line, each a name that users know)
     model: str | Path | Model,
     file: str | Path | Iterable[Any],
     *,
@@ -114,22 +118,15 @@ def embed(  # noqa: PLR0912, PLR0913, PLR0915  (the options of the command line,
         target = output.path
         check_file(target, overwrite=overwrite)
         if target.suffix not in (".npy", ".parquet"):
-            raise RunError(
-                f"{out}: vectors are written as .npy or .parquet; give one of these endings", options=["out"]
-            )
-        if map and target.suffix != ".parquet":
-            raise RunError(f"{out}: a map is written as .parquet; give this ending", options=["out", "map"])
+            raise RunError(f"{out}: vectors are written as .npy or .parquet; give such an ending", options=["out"])
         if not target.parent.is_dir():
             raise RunError(f"{out}: there is no folder {target.parent}; make it first")
         loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
         is_sparse = pooling is None and loaded.makes_sparse
-        if is_sparse and target.suffix != ".parquet":
-            reason = f"the vectors of {loaded.folder} are sparse, and are written as .parquet"
-            raise RunError(f"{out}: {reason}; give this ending, or another pooling", options=["out", "pooling"])
+        if (is_sparse or map) and target.suffix != ".parquet":
+            raise RunError(f"{out}: maps and sparse vectors are .parquet; give this ending", options=["out", "pooling"])
         if is_sparse and map:
-            raise RunError(
-                f"{loaded.folder}: a map is made of dense vectors; give a pooling", options=["map", "pooling"]
-            )
+            raise RunError("a map is made of dense vectors; give a pooling", options=["map", "pooling"])
         vectors_of: Callable[..., Embedded]
         if is_sparse:
             loaded.check_head()
@@ -168,22 +165,21 @@ def embed(  # noqa: PLR0912, PLR0913, PLR0915  (the options of the command line,
             notify = notify or usual_reporter().notify
             with vector_file(target, dimension) if not map else map_file(target, note) as add:
                 counts = _embed_texts(texts, vectors_of, add, target, notify, shift=int(not is_file))
-                num_texts, num_tokens, num_long, num_blank = counts
     for reason, number in texts.skipped.items():
         note(f"passed over: {number:,} {reason}")
-    if num_blank:
-        note(blank_line(num_blank, num_texts))
-    if num_long:
-        note(long_line(num_long, num_texts, config.max_position_embeddings, long_texts))
+    if counts["blank"]:
+        note(blank_line(counts["blank"], counts["texts"]))
+    if counts["long"]:
+        note(long_line(counts["long"], counts["texts"], config.max_position_embeddings, long_texts))
     return EmbeddedFile(
         {
             "out": without_secrets(address_of(out) or str(out)),
             "dimension": dimension,
             "pooling": pooling,
             "normalize": normalize,
-            "texts": num_texts,
-            "tokens": num_tokens,
-            "long_texts": num_long,
+            "texts": counts["texts"],
+            "tokens": counts["tokens"],
+            "long_texts": counts["long"],
             "skipped": dict(texts.skipped),
             "seconds": time.perf_counter() - begin,
             "column": source.column,
@@ -194,12 +190,11 @@ def embed(  # noqa: PLR0912, PLR0913, PLR0915  (the options of the command line,
 
 def _embed_texts(
     file: Documents, vectors_of: Callable[..., Embedded], add: Add, out: Path, notify: Notify, *, shift: int
-) -> tuple[int, int, int, int]:
-    """Embeds the texts of a file, some thousands at a time: how many there are, their tokens, the long and the empty
-    ones. Rows without ids have their numbers, less a shift."""
-    source = file.sources[0]
+) -> Counter[str]:
+    """Embeds the texts of a file, some thousands at a time, and counts `texts`, `tokens`, `long`, `blank` and `chars`.
+    Rows without ids have their numbers, less a shift."""
+    source, counts = file.sources[0], Counter[str]()
     num_bytes = source.path.stat().st_size if source.kind == "text" else None
-    num_texts = num_tokens = num_long = num_blank = num_chars = 0
     texts = _whole_texts(file, gaps=out.suffix == ".parquet")
     for part in in_groups(texts, most=PART_TEXTS, most_chars=PART_CHARS):
         embedded = vectors_of([text.text for text in part], names=[f"{source.path}: text {text.id!r}" for text in part])
@@ -208,14 +203,11 @@ def _embed_texts(
             add(ids, embedded.vectors, [text.text for text in part])
         except CorpusError as error:
             raise CorpusError(f"{source.path}: {error}") from error
-        num_texts += len(part)
-        num_tokens += embedded.num_tokens
-        num_long += embedded.num_long
-        num_blank += sum(not text.text.strip() for text in part)
-        num_chars += sum(len(text.text) for text in part)
-        total = num_bytes if num_bytes is not None and num_bytes > num_chars else None
-        notify(Progress("embedding", num_chars, total, "characters"))
-    return num_texts, num_tokens, num_long, num_blank
+        counts.update(texts=len(part), tokens=embedded.num_tokens, long=embedded.num_long)
+        counts.update(blank=sum(not t.text.strip() for t in part), chars=sum(len(t.text) for t in part))
+        total = num_bytes if num_bytes is not None and num_bytes > counts["chars"] else None
+        notify(Progress("embedding", counts["chars"], total, "characters"))
+    return counts
 
 
 def _whole_texts(file: Documents, *, gaps: bool) -> Iterator[Document]:
@@ -226,11 +218,8 @@ def _whole_texts(file: Documents, *, gaps: bool) -> Iterator[Document]:
         if not text.last:
             raise CorpusError(f"{path}: a text is longer than {LONGEST_ROW:,} characters; cut it")
         if not gaps and file.skipped[EMPTY]:
-            raise CorpusError(
-                f"{path}: {unit} {number} has no text, so the rows of a .npy file, which keeps no ids, would not be "
-                "those of this file; write a .parquet file, which keeps them, or take the empty texts out",
-                options=["out"],
-            )
+            what = f"{unit} {number} has no text, so rows of a .npy file would not be those of this file"
+            raise CorpusError(f"{path}: {what}; write a .parquet file, which keeps ids", options=["out"])
         yield text
 
 
@@ -242,36 +231,47 @@ Add = Callable[[Sequence[str | int], Any, Sequence[str]], None]
 too."""
 
 
-def _check_ids(ids: Sequence[str | int], id_type: type[str] | type[int]) -> None:
-    for id_ in ids:
-        if type(id_) is not id_type:
-            raise CorpusError(f"the id {id_!r} is {type(id_).__name__}, but the first was {id_type.__name__}")
-        if isinstance(id_, str):
-            if (broken := broken_character(id_)) is not None:
-                raise CorpusError(f"the id {id_!r} holds {broken}, which is no character; take it out")
-        elif not -(2**63) <= id_ < 2**63:
-            reason = f"the id {id_} does not fit into 64 bits"
-            raise CorpusError(f"{reason}; give ids as texts (in quotes), or other ones", options=["id_column"])
+def _table(ids: Sequence[str | int], columns: dict[str, Any], schema: Any = None) -> Any:
+    try:
+        return pa.table({"id": ids, **columns}, schema=schema)
+    except (pa.ArrowInvalid, pa.ArrowTypeError, OverflowError, UnicodeEncodeError) as error:
+        reason = f"ids are whole numbers of 64 bits, or texts, and not both ({error})"
+        raise CorpusError(reason, options=["id_column"]) from error
 
 
 @contextmanager
-def vector_file(out: Path, dimension: int) -> Iterator[Add]:  # noqa: PLR0915  (the life of a file, whole)
+def _unfinished(out: Path) -> Iterator[Path]:
+    """The name under which a file is written, which nobody else writes meanwhile; in the end it is that of `out`."""
+    partial = out.with_name(out.name + ".partial")
+    with locked(out):
+        try:
+            yield partial
+            with writing(out):
+                with partial.open("rb+") as file:
+                    os.fsync(file.fileno())
+                os.replace(partial, out)
+                sync_names(out.parent)
+        finally:
+            with suppress(OSError):
+                partial.unlink(missing_ok=True)
+
+
+@contextmanager
+def vector_file(out: Path, dimension: int) -> Iterator[Add]:
     """A file of vectors, which has its name only once all is written.
 
     `.npy` is one array [texts, dimension], float32, in the order of the texts, without ids. `.parquet` has the columns
     `id` (whole numbers or texts) and `embedding` (lists of one length, float32); for sparse vectors `indices` (int32,
     ascending) and `values` (float32) in its place, and the `dimension` in the file's metadata.
     """
-    unfinished, is_array = out.with_name(out.name + ".partial"), out.suffix == ".npy"
-    num_texts, writer = 0, None
-    id_type: type[str] | type[int] = int
+    is_array, num_texts, writer = out.suffix == ".npy", 0, None
 
     def write_header() -> None:  # the format leaves room for the number of rows to grow: it is as long at the end
         header = {"descr": "<f4", "fortran_order": False, "shape": (num_texts, dimension)}
         np.lib.format.write_array_header_1_0(file, header)
 
     def add(ids: Sequence[str | int], vectors: Any, texts: Sequence[str] = ()) -> None:
-        nonlocal num_texts, writer, id_type
+        nonlocal num_texts, writer
         num_texts += len(ids)
         if is_array:
             assert isinstance(vectors, np.ndarray), "an array of sparse vectors would be mostly zeros"
@@ -279,55 +279,48 @@ def vector_file(out: Path, dimension: int) -> Iterator[Add]:  # noqa: PLR0915  (
                 file.write(np.ascontiguousarray(vectors, dtype="<f4").data)
             return
         if isinstance(vectors, np.ndarray):
-            values = pa.array(np.ascontiguousarray(vectors).reshape(-1))
-            columns = {"embedding": pa.FixedSizeListArray.from_arrays(values, vectors.shape[1])}
+            columns = {"embedding": _lists(vectors)}
         else:
             begins = pa.array(vectors.indptr.astype(np.int32))
             numbers = {"indices": vectors.indices.astype(np.int32), "values": vectors.data}
             columns = {name: pa.ListArray.from_arrays(begins, pa.array(each)) for name, each in numbers.items()}
-        id_type = type(ids[0]) if writer is None else id_type
-        _check_ids(ids, id_type)
+        table = _table(ids, columns, None if writer is None else writer.schema)
         with writing(out):
             if writer is None:
-                types = {"id": pa.string() if id_type is str else pa.int64()}
-                types |= {name: column.type for name, column in columns.items()}
-                writer = pq.ParquetWriter(file, pa.schema(types, {"dimension": str(dimension)}))
-            writer.write_table(pa.table({"id": ids, **columns}, schema=writer.schema))
+                writer = pq.ParquetWriter(file, table.schema.with_metadata({"dimension": str(dimension)}))
+            writer.write_table(table)
 
-    with locked(out):
+    with _unfinished(out) as partial:
+        with writing(out):
+            file = partial.open("wb")
         try:
+            if is_array:
+                write_header()
+            yield add
             with writing(out):
-                file = unfinished.open("wb")
-            try:
                 if is_array:
+                    file.seek(0)
                     write_header()
-                yield add
-                with writing(out):
-                    if is_array:
-                        file.seek(0)
-                        write_header()
-                    if writer is not None:
-                        writer.close()
-                    file.flush()
-                    os.fsync(file.fileno())
-            finally:
                 if writer is not None:
-                    writer.is_open = False  # where it failed, it would try again when it is collected
-                with suppress(OSError):  # what could not be written is still in its buffer
-                    file.close()
-            with writing(out):
-                os.replace(unfinished, out)
-                sync_names(out.parent)
+                    writer.close()
+                file.close()
         finally:
-            with suppress(OSError):
-                unfinished.unlink(missing_ok=True)
+            if writer is not None:
+                writer.is_open = False  # where it failed, it would try again when it is collected
+            with suppress(OSError):  # what could not be written is still in its buffer
+                file.close()
+
+
+def _lists(vectors_ND: NDArray[np.float32]) -> Any:
+    return pa.FixedSizeListArray.from_arrays(
+        pa.array(np.ascontiguousarray(vectors_ND).reshape(-1)), vectors_ND.shape[1]
+    )
 
 
 # ----------------------------------------
 # Maps.
 
 NEIGHBOURS = 15  # of each text
-_BLOCK = 1024  # texts whose neighbours are looked for at once
 
 
 @contextmanager
@@ -337,12 +330,11 @@ def map_file(out: Path, note: Callable[[str], None]) -> Iterator[Add]:
     every_id, every_text, parts = list[str | int](), list[str](), list[Any]()
 
     def add(ids: Sequence[str | int], vectors: Any, texts: Sequence[str] = ()) -> None:
-        _check_ids(ids, type((every_id or ids)[0]))
         every_id.extend(ids)
         every_text.extend(texts)
         parts.append(vectors)
 
-    with locked(out):
+    with _unfinished(out) as partial:
         yield add
         if not parts:
             raise CorpusError(f"{out}: there is no text to put on a map")
@@ -350,40 +342,24 @@ def map_file(out: Path, note: Callable[[str], None]) -> Iterator[Add]:
         nearest_NK, distance_NK = nearest(vectors_ND, NEIGHBOURS)
         places_N2, how = places_of(vectors_ND, nearest_NK, distance_NK)
         note(f"places on the map are {how}")
-        neighbours = [
-            {"ids": ids, "distances": distances}
-            for ids, distances in zip(nearest_NK.tolist(), distance_NK.tolist(), strict=True)
-        ]
-        columns = {"id": every_id, "text": every_text, "x": places_N2[:, 0], "y": places_N2[:, 1]}
-        values = pa.array(np.ascontiguousarray(vectors_ND).reshape(-1))
-        embedding = pa.FixedSizeListArray.from_arrays(values, vectors_ND.shape[1])
-        unfinished = out.with_name(out.name + ".partial")
-        try:
-            with writing(out):
-                pq.write_table(pa.table({**columns, "neighbors": neighbours, "embedding": embedding}), unfinished)
-                os.replace(unfinished, out)
-                sync_names(out.parent)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        near = zip(nearest_NK.tolist(), distance_NK.tolist(), strict=True)
+        columns = {
+            "text": every_text, "x": places_N2[:, 0], "y": places_N2[:, 1],
+            "neighbors": [{"ids": ids, "distances": distances} for ids, distances in near],
+            "embedding": _lists(vectors_ND),
+        }  # fmt: skip
+        with writing(out):
+            pq.write_table(_table(every_id, columns), partial)
 
 
 def nearest(vectors_ND: NDArray[np.float32], most: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """The nearest other rows of each [N, K], and their cosine distances [N, K]; all pairs are looked at."""
     unit_ND = vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-12)
-    most = min(most, len(unit_ND) - 1)
-    rows = np.zeros((len(unit_ND), most), dtype=np.int64)
-    distances = np.zeros((len(unit_ND), most), dtype=np.float32)
-    for begin in range(0, len(unit_ND) if most else 0, _BLOCK):
-        part = slice(begin, begin + _BLOCK)
-        cosine = unit_ND[part] @ unit_ND.T
-        own = np.arange(len(cosine))
-        cosine[own, begin + own] = -np.inf
-        top = np.argpartition(-cosine, most - 1, axis=1)[:, :most]
-        values = np.take_along_axis(cosine, top, axis=1)
-        order = np.argsort(-values, axis=1, kind="stable")
-        rows[part] = np.take_along_axis(top, order, axis=1)
-        distances[part] = 1.0 - np.take_along_axis(values, order, axis=1)
-    return rows, distances
+    own_N, most = np.arange(len(unit_ND)), min(most, len(unit_ND) - 1)
+    ranking = search_exactly(unit_ND, blocks_of(unit_ND, own_N), most + 1)
+    others = np.argsort(ranking.documents_QK == own_N[:, None], axis=1, kind="stable")[:, :most]  # itself last
+    cosine = np.take_along_axis(ranking.scores_QK, others, axis=1)
+    return np.take_along_axis(ranking.documents_QK, others, axis=1), (1.0 - cosine).astype(np.float32)
 
 
 def places_of(
@@ -402,9 +378,7 @@ def places_of(
                 n_neighbors=NEIGHBOURS + 1, metric="cosine", random_state=0, precomputed_knn=(*known, None), n_jobs=1
             )
             return np.asarray(reducer.fit_transform(vectors_ND), dtype=np.float32), "UMAP's, of the 15 nearest texts"
-    centred_ND = vectors_ND - vectors_ND.mean(axis=0)
-    main_D2 = np.linalg.eigh(centred_ND.T.astype(np.float64) @ centred_ND)[1][:, :-3:-1]
-    places_N2 = (centred_ND @ main_D2).astype(np.float32)
+    places_N2 = main_directions(torch.from_numpy(vectors_ND)).numpy()[:, :-3:-1]
     return np.pad(places_N2, ((0, 0), (0, 2 - places_N2.shape[1]))), (
         "the two main directions of the vectors; pip install 'unmask[map]' for UMAP's"
     )

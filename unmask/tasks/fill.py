@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.core.errors import SettingsError, TokenizerError
+from unmask.core.errors import SettingsError
 from unmask.core.results import Readable, Sheet, Shown, legible
 from unmask.data.reading import check_characters
 from unmask.tasks.inputs import Ids, around
@@ -27,7 +27,6 @@ from unmask.train.runner import Predictor, logits_at, run
 
 log = logging.getLogger("unmask")
 PART_TEXTS = 4096  # filled at once
-_SIGN = "("  # behind which a word carries no space
 
 
 @dataclass(frozen=True)
@@ -42,8 +41,6 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Filling:
-    """One choice for all masks of a text."""
-
     tokens: tuple[str, ...]  # a token for each mask, in order
     text: str  # with the tokens in place
     probability: float  # joint, each mask given those to its left (chain rule)
@@ -58,11 +55,8 @@ class Filled(Readable):
     fillings: tuple[Filling, ...] = ()  # the likeliest choices for all masks together
 
     def to_dict(self) -> dict[str, Any]:
-        names = ("token", "token_id", "probability")
-        masks = [
-            {"candidates": [{name: getattr(each, name) for name in names} for each in mask]} for mask in self.masks
-        ]
-        return {"masks": masks, "fillings": [asdict(filling) for filling in self.fillings]}
+        masks = [{"candidates": list(map(asdict, mask))} for mask in self.masks]
+        return {"masks": masks, "fillings": list(map(asdict, self.fillings))}
 
     def shown(self) -> Iterator[Shown]:
         several = len(self.masks) > 1
@@ -98,35 +92,27 @@ def fill_texts(
             log.warning(
                 "texts longer than the model's %d tokens: %d; each mask is seen with the text around it", longest, long
             )
-        allowed = None
-        if candidates is not None:
-            allowed = allowed_tokens(tokenizer, candidates, np.concatenate([text.spaced for text in masked]))
+        allowed = None if candidates is None else allowed_tokens(tokenizer, candidates, masked)
         first = likeliest(model, tokenizer, masked, top_k=top_k, allowed=allowed)
         fillings = _fillings(model, tokenizer, masked, first, top_k=top_k, allowed=allowed)
         rows = zip(first[0].tolist(), first[1].tolist(), strict=True)
         for text, best in zip(masked, fillings, strict=True):
-            masks = []
-            for _ in text.spans:
-                scored = [(id_, score) for id_, score in zip(*next(rows), strict=True) if score > -math.inf]
-                masks.append(tuple(Candidate(tokenizer.token(i), i, math.exp(s), tokenizer.text(i)) for i, s in scored))
+            of_masks = [list(zip(*next(rows), strict=True)) for _ in text.spans]
+            masks = [
+                tuple(Candidate(tokenizer.token(i), i, math.exp(s), tokenizer.text(i)) for i, s in scored)
+                for scored in of_masks
+            ]
             results.append(Filled(tuple(masks), best))
     return results
 
 
 # ----------------------------------------
-# Texts with masks. Where a vocabulary marks the space before a word, a word is spelled with this space, or without:
-#
-#                       The king of [MASK] sees     [MASK] sees, ([MASK] sees
-#     byte-level BPE    ĠParis                      Paris
-#     Unigram           ▁Paris                      Paris, but ▁Paris where a text begins
+# Texts with masks.
 
 
 class MaskedText(NamedTuple):
-    """A text with one or several masks."""
-
     input_ids: Ids  # of the whole text with its special tokens, however long
     places: NDArray[np.int64]  # [masks], where they are
-    spaced: NDArray[np.bool_]  # [masks], whether words are spelled with the space before them there
     text: str
     spans: tuple[tuple[int, int], ...]  # the characters [begin, end) of each mask, without white space that it takes
 
@@ -140,7 +126,7 @@ class MaskedText(NamedTuple):
             before = self.text[done:begin]
             result += before.encode()
             apart = tokenizer.space_before(id_)
-            if not marks_spaces(tokenizer):
+            if tokenizer.word_starts.spelling.family not in ("byte_level", "metaspace"):  # a token carries no space
                 is_word = kind_of(tokenizer.text(id_)[:1] or " ") in (Kind.LETTER, Kind.DIGIT)
                 apart = apart and is_word and not before
             has_space = before[-1:].isspace() if before else result[-1:].isspace()
@@ -152,11 +138,6 @@ class MaskedText(NamedTuple):
         return result.decode(errors="replace")
 
 
-def marks_spaces(tokenizer: Tokenizer) -> bool:
-    """Whether tokens carry the space before a word, so that a word has two spellings."""
-    return tokenizer.word_starts.spelling.family in ("byte_level", "metaspace")
-
-
 def read_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> list[MaskedText]:
     """Tokenizes texts and finds their masks; a SettingsError where something is no text, not Unicode, or has no
     mask."""
@@ -164,74 +145,39 @@ def read_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> list[MaskedText]:
         if not isinstance(text, str):
             raise SettingsError(f"fill takes a text or a list of texts, not {type(text).__name__}")
         check_characters(text, f"the text {text[:60]!r}")
-    mask = tokenizer.token(tokenizer.special.mask)
-    two_spellings = marks_spaces(tokenizer)
-    begins_spaced = False  # whether the first word of a text is spelled as if a space stood before it
-    if two_spellings:
-        ids = map(int, np.flatnonzero(tokenizer.ordinary))
-        words = (tokenizer.text(id_).strip() for id_ in ids if tokenizer.space_before(id_))
-        if (word := next(filter(None, words), None)) is not None:
-            first = tokenizer.encode_corpus([word])[0].input_ids[:1].tolist()
-            begins_spaced = any(tokenizer.space_before(id_) for id_ in first)
-    masked = []
+    masked, mask = [], tokenizer.token(tokenizer.special.mask)
     for text, (input_ids, offsets) in zip(texts, tokenizer.place_prompts(texts), strict=True):
         places = np.flatnonzero(input_ids == tokenizer.special.mask)
         if len(places) == 0:
             raise SettingsError(f"there is no {mask} in the text {text!r}; put one where a word is missing")
-        spans, spaced = [], np.ones(len(places), dtype=bool)
-        for number, place in enumerate(places.tolist()):
-            begin, end = offsets[place].tolist()
+        spans = []
+        for begin, end in offsets[places].tolist():
             inner = text[begin:end]
-            begin, end = end - len(inner.lstrip()), begin + len(inner.rstrip())
-            spans.append((begin, end))
-            if two_spellings:
-                end_before = int(offsets[place - 1, 1]) if place else 0
-                has_space = any(map(str.isspace, text[end_before:begin]))
-                spaced[number] = has_space or (end_before == 0 and begins_spaced)
-        masked.append(MaskedText(input_ids, places, spaced, text, tuple(spans)))
+            spans.append((end - len(inner.lstrip()), begin + len(inner.rstrip())))
+        masked.append(MaskedText(input_ids, places, text, tuple(spans)))
     return masked
 
 
-def allowed_tokens(tokenizer: Tokenizer, candidates: Sequence[str], spaced: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """The tokens of candidates [2, V], spelled without the space before the word, and with it; `spaced` says which
-    spellings are needed. A SettingsError where there are no candidates, or one is not exactly one token as spelled at
-    one of the masks."""
+def allowed_tokens(tokenizer: Tokenizer, candidates: Sequence[str], texts: Sequence[MaskedText]) -> NDArray[np.int64]:
+    """The token of each candidate at each mask [N, C]: the one that the text with the word there has, so that it is
+    spelled with the space before it or without (`ĠParis`, `Paris`). A SettingsError where there are no candidates, or
+    one is not exactly one token there."""
     if isinstance(candidates, str) or not candidates:
         raise SettingsError(f"candidates are a list of at least one word, not {candidates!r}")
-
-    def pieces(text: str) -> list[int]:
-        return [int(id_) for id_ in tokenizer.encode_corpus([text])[0].input_ids]
-
-    def is_spaced(ids: list[int]) -> bool:
-        return bool(ids) and tokenizer.space_before(ids[0])
-
-    allowed = np.zeros((2, tokenizer.vocab_size), dtype=bool)
+    places = [place for text in texts for place in text.places.tolist()]
+    lengths = [len(text.input_ids) for text in texts for _ in text.spans]
+    columns = []
     for word in map(str.strip, candidates):
-        if not word:
-            raise SettingsError(f"candidates: {word!r} is no word")
         check_characters(word, f"candidates: {word!r}")
-        alone = bare = with_space = pieces(word)
-        if marks_spaces(tokenizer):
-            with_space = behind if is_spaced(behind := pieces(f" {word}")) else alone
-            if is_spaced(alone):  # some tokenizers put a space before every text
-                try:
-                    sign, behind = pieces(_SIGN), pieces(_SIGN + word)
-                except TokenizerError:  # it has no [UNK], and the vocabulary lacks the sign
-                    sign, behind = [-1], []
-                bare = behind[len(sign) :] if behind[: len(sign)] == sign else with_space
-            if not bare or tokenizer.special.unk in bare:
-                bare = with_space
-        for spelling, ids in ((False, bare), (True, with_space)):
-            if not (spaced == spelling).any():
-                continue
-            if not ids or tokenizer.special.unk in ids:
-                raise SettingsError(f"candidates: the tokenizer has no tokens for {word!r}; leave it out")
-            if len(ids) > 1:
-                where = "" if spelling or bare == with_space else " without a space before the mask"
-                what = f"{word!r} is {len(ids)} tokens{where}, and a mask stands for one"
-                raise SettingsError(f"candidates: {what}; leave it out, or compare whole texts with Model.score")
-            allowed[int(spelling), ids[0]] = True
-    return allowed
+        filled = [text.text[:begin] + word + text.text[end:] for text in texts for begin, end in text.spans]
+        encoded = tokenizer.encode_prompts(filled)
+        more = max((len(ids) - length for ids, length in zip(encoded, lengths, strict=True)), key=abs, default=0)
+        column = [ids[min(place, len(ids) - 1)] for ids, place in zip(encoded, places, strict=True)]
+        if more or tokenizer.special.unk in column:
+            what = f"{word!r} is {1 + more} tokens, and a mask stands for one" if more else f"no token is {word!r}"
+            raise SettingsError(f"candidates: {what}; leave it out, or compare whole texts with Model.score")
+        columns.append(column)
+    return np.unique(np.array(columns, dtype=np.int64).T, axis=1)
 
 
 # ----------------------------------------
@@ -245,13 +191,13 @@ def likeliest(
     texts: Sequence[MaskedText],
     *,
     top_k: int,
-    allowed: NDArray[np.bool_] | None = None,
+    allowed: NDArray[np.int64] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The likeliest tokens at each mask, of those that are `allowed` (see `allowed_tokens`).
+    """The likeliest tokens at each mask, of those that are `allowed` there (see `allowed_tokens`).
 
     Returns:
         Tokens, the likeliest first [N, K], int64; and their log-probabilities among all of the vocabulary [N, K],
-        float32, -infinity behind the last token that is allowed.
+        float32.
     """
     longest = model.config.max_position_embeddings
     # The tokens of each window, which of the N masks are looked at in it, and their places.
@@ -267,11 +213,9 @@ def likeliest(
             window, inside = around(text.input_ids, place, longest, tokenizer.special)
             windows.append((window, np.array([number]), np.array([inside])))
     sequences, owners, places = [w[0] for w in windows], [w[1] for w in windows], [w[2] for w in windows]
-    if allowed is not None:
-        top_k = min(top_k, int(allowed.sum(1).max()))
-        allowed_2V, spaced_N = torch.from_numpy(allowed), np.concatenate([text.spaced for text in texts])
+    top_k = top_k if allowed is None else min(top_k, allowed.shape[1])
     ids_NK = torch.zeros(num_masks, top_k, dtype=torch.int64)
-    values_NK = torch.full((num_masks, top_k), -math.inf)
+    values_NK = torch.zeros(num_masks, top_k)
     for rows, hidden_TD in run(model, sequences):
         numbers_N = np.concatenate([owners[number] for number in rows.numbers])
         done = 0
@@ -280,10 +224,12 @@ def likeliest(
             done += len(part)
             log_norm_N1 = torch.logsumexp(logits_NV, -1, keepdim=True)
             scores_NV = logits_NV[:, : tokenizer.vocab_size]
-            if allowed is not None:
-                allowed_NV = allowed_2V[torch.from_numpy(spaced_N[part]).long()].to(scores_NV.device)
-                scores_NV = scores_NV.masked_fill(~allowed_NV, -math.inf)
-            top_NK, top_ids_NK = scores_NV.topk(top_k)
+            if allowed is None:
+                top_NK, top_ids_NK = scores_NV.topk(top_k)
+            else:
+                allowed_NC = torch.from_numpy(allowed[part]).to(scores_NV.device)
+                top_NK, order_NK = scores_NV.gather(1, allowed_NC).topk(top_k)
+                top_ids_NK = allowed_NC.gather(1, order_NK)
             ids_NK[part], values_NK[part] = top_ids_NK.cpu(), (top_NK - log_norm_N1).cpu()
     return ids_NK, values_NK
 
@@ -295,7 +241,7 @@ def _fillings(
     first: tuple[Tensor, Tensor],
     *,
     top_k: int,
-    allowed: NDArray[np.bool_] | None,
+    allowed: NDArray[np.int64] | None,
 ) -> list[tuple[Filling, ...]]:
     """The best `top_k` fillings of each text, by beam search from left to right; texts advance side by side, a mask
     each. `first` holds the likeliest tokens at each mask while all are masked."""
@@ -305,13 +251,10 @@ def _fillings(
         active = [n for n, text in enumerate(texts) if len(text.spans) > turn]
         best = first
         if turn:
-            here = slice(turn, turn + 1)
-            filled = [
-                texts[n]._replace(input_ids=ids, places=texts[n].places[here], spaced=texts[n].spaced[here])
-                for n in active
-                for ids, _ in beams[n]
-            ]
-            best = likeliest(model, tokenizer, filled, top_k=top_k, allowed=allowed)
+            begun = [(n, ids) for n in active for ids, _ in beams[n]]
+            filled = [texts[n]._replace(input_ids=ids, places=texts[n].places[turn : turn + 1]) for n, ids in begun]
+            own = None if allowed is None else allowed[[rows_of[n] + turn for n, _ in begun]]
+            best = likeliest(model, tokenizer, filled, top_k=top_k, allowed=own)
         row = 0
         for n in active:
             row = row if turn else int(rows_of[n])
@@ -323,10 +266,9 @@ def _fillings(
             order = np.argsort(-totals, axis=None, kind="stable")[:top_k]
             longer = []
             for beam, rank in zip(*np.unravel_index(order, totals.shape), strict=True):
-                if totals[beam, rank] > -math.inf:
-                    input_ids = beams[n][beam][0].copy()
-                    input_ids[place] = ids[beam, rank]
-                    longer.append((input_ids, float(totals[beam, rank])))
+                input_ids = beams[n][beam][0].copy()
+                input_ids[place] = ids[beam, rank]
+                longer.append((input_ids, float(totals[beam, rank])))
             beams[n] = longer
     fillings = []
     for text, some in zip(texts, beams, strict=True):

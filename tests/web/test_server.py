@@ -78,6 +78,7 @@ def test_nothing_outside_of_the_folders_is_touched(path: str, tmp_path: Path) ->
         "search": {"indexes": [path], "query": "a"},
         "recipes": {"runs": [path]},
         "finetuning": {"run": path},
+        "comparison": {"run": path},
         "space": {"file": path},
         "make_map": {"model": path, "texts": path, "name": "map.parquet"},
         "begin": {"what": "start", "name": path, "steps": 1},
@@ -185,6 +186,30 @@ def test_curves_come_as_they_are_written(tmp_path: Path) -> None:
     metrics.unlink()
     tmp_path.rmdir()
     assert (tail.news() or {})["state"] == "gone"
+
+
+def test_a_comparison_has_its_runs_before_and_its_verdict_afterwards(tmp_path: Path) -> None:
+    root = tmp_path / "compared"
+    for name in ("random-0", "my-span-0", "other"):
+        (root / "runs" / name).mkdir(parents=True)
+    (root / "compare.json").write_text(json.dumps({"recipes": ["random", "own/my-span.toml"]}), encoding="utf-8")
+    assert [(each["kind"], each["state"]) for each in Library([root]).list()] == [("comparison", "stopped")]
+    begun = ask(tmp_path, "comparison", run=str(root))
+    assert [run[1:] for run in begun["runs"]] == [["my-span-0", 1], ["random-0", 0]]
+    assert "not ended" in begun["remark"]
+    one = {"mean": 1, "interval": [0.5, 1.5], "values": [1]}
+    pair = {**one, "first": "random", "second": "my-span", "better": "my-span"}
+    judged = {"recipes": {"random": one, "my-span": one}, "differences": [pair], "confidence": 0.97}
+    judged |= {"verdict": "it is <b>", "exploratory": False}
+    result = {"figure": "loss", "look": 1, **judged, "by_figure": {"loss": judged}, "costs": {}}
+    runs = {"random": [{"unigram_entropy": 3.5}], "my-span": [{"failed": "no"}]}
+    (root / "result.json").write_text(json.dumps(result | {"runs": runs}), encoding="utf-8")
+    answer = ask(tmp_path, "comparison", run=str(root))
+    assert (answer["verdict"], answer["entropy"]) == ("It is <b>.", 3.5)
+    assert [(each["zero"], [*each["estimates"]]) for each in answer["intervals"]] == [
+        (True, ["random - my-span"]), (False, ["random", "my-span"]),
+    ]  # fmt: skip
+    assert answer["tables"][1][1][0][:3] == ["random - my-span", "loss", "1.000 (0.500 to 1.500)"]
 
 
 def test_a_command_is_spelled_so_that_options_are_options() -> None:

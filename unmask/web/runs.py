@@ -18,12 +18,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from unmask.commands.compare import STATE, Comparison
 from unmask.commands.recipe_files import light_recipe, recipe_names
 from unmask.core.errors import RunError, SettingsError, parse_json
 from unmask.core.files import read_object
+from unmask.core.results import Sheet, sentence
 from unmask.masking.settings import STRATEGIES
 from unmask.report.pages import confusion_of, flat, worst_of
-from unmask.report.plots import MOST_POINTS
+from unmask.report.plots import thinned
 from unmask.tasks.files import Columns, read_labelled
 from unmask.web.copying import copied, words_of
 from unmask.web.text import Count, Rate
@@ -59,13 +61,15 @@ class Tail:
             for text in whole.splitlines():
                 with suppress(ValueError):
                     lines.append(parse_json(text))
-            every = max(1, sum(line.get("kind") == "train" for line in lines) // MOST_POINTS)
-            for number, line in enumerate(lines):
-                kind = str(line.get("kind", "evaluation"))
-                self._tokens += line.get("tokens", 0) if kind == "train" else 0
-                if kind == "train" and number % every:
-                    continue
-                point = {**dict(_numbers(line)), "tokens": self._tokens}
+            every = thinned(sum(line.get("kind") == "train" for line in lines))
+            trained = 0
+            for line in lines:
+                kind = str(line.get("kind", "finetuning"))
+                if kind == "train":
+                    self._tokens, trained = self._tokens + line.get("tokens", 0), trained + 1
+                    if trained % every:
+                        continue
+                point = dict(_numbers(line)) | ({} if kind == "finetuning" else {"tokens": self._tokens})
                 if isinstance(line.get("lines"), list):
                     point["lines"] = line["lines"]
                 add_point(columns.setdefault(kind, {}), point)
@@ -107,6 +111,29 @@ def recipes(library: Library, *, runs: Annotated[list[str], Field(max_length=12)
     keys.pop("description", None)
     rows = [[key, *(table.get(key, "") for table in tables)] for key in keys]
     return {"rows": [row for row in rows if len(set(row[1:])) > 1], "same": sum(len(set(row[1:])) == 1 for row in rows)}
+
+
+def comparison(library: Library, *, run: str) -> dict[str, Any]:
+    """A comparison's runs, also while they train; and when it is over its verdict, tables and intervals."""
+    path = library.within(run)
+    names = read_object(path / STATE, f"{run} is no comparison any more, or is damaged")["recipes"]
+    labels = [Path(name).stem if name.endswith(".toml") else name for name in names]
+    runs = [[str(each), each.name, each.name.rpartition("-")[0]] for each in sorted((path / "runs").glob("*-*"))]
+    result: dict[str, Any] = {"runs": [[folder, name, labels.index(of)] for folder, name, of in runs if of in labels]}
+    if not (path / "result.json").is_file():
+        return result | {"remark": "It has not ended yet: there is no verdict before all runs are over."}
+    compared = Comparison(read_object(path / "result.json", f"{run}: its result is damaged; make it anew"))
+    sheets = [each for each in compared.shown() if isinstance(each, Sheet)]
+    tables = [[sheet.columns, [[str(cell) for cell in row] for row in sheet.rows]] for sheet in sheets]
+    entropies = (each.get("unigram_entropy") for of in compared.runs.values() for each in of)
+    if "loss" not in compared.by_figure:  # losses of several vocabularies have no axis in common
+        result["runs"] = []
+    return result | {
+        "verdict": sentence(compared.verdict),
+        "tables": tables,
+        "intervals": compared.intervals(),
+        "entropy": next(filter(None, entropies), None),
+    }
 
 
 def finetuning(library: Library, *, run: str) -> dict[str, Any]:

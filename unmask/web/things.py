@@ -217,7 +217,7 @@ def _kind(names: set[str]) -> Kind | None:
 def _thing(kind: Kind, path: Path, root: Path) -> dict[str, Any]:
     name = path.relative_to(root).as_posix()
     facts, state = {}, ""
-    if kind in _WITH_PARTS:
+    if kind in (*_WITH_PARTS, "comparison"):
         state = state_of(path)
         with suppress(OSError, ValueError):
             facts = parse_json(path / "summary.json")
@@ -234,7 +234,7 @@ def state_of(path: Path) -> Literal["finished", "running", "stopped", "gone"]:
         return "gone"
     if holder_of(path) is not None:
         return "running"
-    return "finished" if (path / "summary.json").is_file() else "stopped"
+    return "finished" if any((path / name).is_file() for name in ("summary.json", "result.json")) else "stopped"
 
 
 def holder_of(path: Path) -> int | None:

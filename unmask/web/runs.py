@@ -148,7 +148,7 @@ def finetuning(library: Library, *, run: str) -> dict[str, Any]:
     model, names = library.task_model(str(path / "model")), begun["finetune"]
     network_task = model.fine_tuned[1]
     columns = Columns(**{role: names.get(role) for role in Columns.model_fields})
-    read = read_labelled(library.within(file), network_task, columns)
+    read = read_labelled(library.typed(file), network_task, columns)
     records = read.records[:_MOST_EXAMPLES]
     predictions, _ = model.predict_records(records)
     confusion = confusion_of(*network_task.right_and_predicted(records, predictions))
@@ -185,14 +185,14 @@ def begin(  # noqa: PLR0913  (a form)
 ) -> dict[str, Any]:
     """Starts or resumes a run, or says what it would take; `name` is its folder below the first one that was given."""
     out = library.within(name)
-    arguments = [] if data is None else [str(library.within(data))]
+    arguments = [] if data is None else [str(library.typed(data))]
     settings = [] if rate is None else [f"masking.rate={rate}"]
     settings += [f"evaluation.prompts={json.dumps(prompts)}"] if prompts else []
     if recipe is not None and recipe not in recipe_names():
         raise SettingsError(f"recipe: {recipe!r} is not packaged; choose one of {', '.join(recipe_names())}")
     options: dict[str, Any] = {
         "out": str(out), "recipe": recipe, "minutes": minutes, "steps": steps, "strategy": strategy, "seed": seed,
-        "from_": None if from_ is None else str(library.within(from_)), "settings": settings,
+        "from_": None if from_ is None else str(library.typed(from_)), "settings": settings,
     }  # fmt: skip
     if what == "resume":
         arguments, options = [], {"out": str(out), "resume": True}

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 import socket
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import save_file
 
 import unmask
 from unmask.core.errors import RunError
@@ -78,6 +81,7 @@ def test_nothing_outside_of_the_folders_is_touched(path: str, tmp_path: Path) ->
         "search": {"indexes": [path], "query": "a"},
         "recipes": {"runs": [path]},
         "finetuning": {"run": path},
+        "comparison": {"run": path},
         "space": {"file": path},
         "make_map": {"model": path, "texts": path, "name": "map.parquet"},
         "begin": {"what": "start", "name": path, "steps": 1},
@@ -126,6 +130,37 @@ def test_masks_of_a_text_with_markup_are_those_of_the_units(data_folder: Path) -
     assert len(answer["tokens"]) >= units["random"] > units["whole_word"] > units["span"] > 1
     longer = ask(data_folder, "masks", text=TEXT, source=str(data_folder), rate=0.3, span_p=0.9)
     assert {each["name"]: each for each in longer["strategies"]}["span"] != by_name["span"]
+
+
+def test_strategies_follow_what_a_run_knows(run: unmask.Run, tmp_path: Path) -> None:
+    folder = shutil.copytree(run.folder, tmp_path / "run")
+
+    def missing() -> dict[str, list[str]]:
+        for source in (folder, folder / "data"):
+            answer = ask(tmp_path, "masks", text="the cat sees the king at sea .", source=str(source))
+            by_name = {each["name"]: each for each in answer["strategies"]}
+        chances = {name: {unit[2] for unit in each["units"]} for name, each in by_name.items()}
+        assert len(chances["semantic"]) > 1
+        assert (len(chances["adaptive"]) == 1) == bool(by_name["adaptive"]["missing"])
+        return {name: each["missing"] for name, each in by_name.items() if each["follows"]}
+
+    assert missing() == {"adaptive": ["loss"], "semantic": []}
+    losses = torch.rand(run.model.tokenizer.vocab_size)
+    (folder / "checkpoints" / "step-00000900").mkdir(parents=True)
+    save_file({"scores.loss": losses}, folder / "checkpoints" / "step-00000900" / "scores.safetensors")
+    assert missing() == {"adaptive": [], "semantic": []}
+
+
+def test_files_are_found_where_the_studio_was_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "inside").mkdir()
+    for name in ("inside/dev.csv", "dev.csv"):
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    library = Library([tmp_path / "inside"])
+    assert library.typed("inside/dev.csv") == tmp_path / "inside" / "dev.csv"
+    for name in ("nosuch.csv", "dev.csv"):
+        with pytest.raises(RunError, match=name):
+            library.typed(name)
 
 
 def test_a_piece_of_prepared_text_is_masked_as_it_was_stored(data_folder: Path, manifest: Manifest) -> None:
@@ -185,6 +220,30 @@ def test_curves_come_as_they_are_written(tmp_path: Path) -> None:
     metrics.unlink()
     tmp_path.rmdir()
     assert (tail.news() or {})["state"] == "gone"
+
+
+def test_a_comparison_has_its_runs_before_and_its_verdict_afterwards(tmp_path: Path) -> None:
+    root = tmp_path / "compared"
+    for name in ("random-0", "my-span-0", "other"):
+        (root / "runs" / name).mkdir(parents=True)
+    (root / "compare.json").write_text(json.dumps({"recipes": ["random", "own/my-span.toml"]}), encoding="utf-8")
+    assert [(each["kind"], each["state"]) for each in Library([root]).list()] == [("comparison", "stopped")]
+    begun = ask(tmp_path, "comparison", run=str(root))
+    assert [run[1:] for run in begun["runs"]] == [["my-span-0", 1], ["random-0", 0]]
+    assert "not ended" in begun["remark"]
+    one = {"mean": 1, "interval": [0.5, 1.5], "values": [1]}
+    pair = {**one, "first": "random", "second": "my-span", "better": "my-span"}
+    judged = {"recipes": {"random": one, "my-span": one}, "differences": [pair], "confidence": 0.97}
+    judged |= {"verdict": "it is <b>", "exploratory": False}
+    result = {"figure": "loss", "look": 1, **judged, "by_figure": {"loss": judged}, "costs": {}}
+    runs = {"random": [{"unigram_entropy": 3.5}], "my-span": [{"failed": "no"}]}
+    (root / "result.json").write_text(json.dumps(result | {"runs": runs}), encoding="utf-8")
+    answer = ask(tmp_path, "comparison", run=str(root))
+    assert (answer["verdict"], answer["entropy"]) == ("It is <b>.", 3.5)
+    assert [(each["zero"], [*each["estimates"]]) for each in answer["intervals"]] == [
+        (True, ["random - my-span"]), (False, ["random", "my-span"]),
+    ]  # fmt: skip
+    assert answer["tables"][1][1][0][:3] == ["random - my-span", "loss", "1.000 (0.500 to 1.500)"]
 
 
 def test_a_command_is_spelled_so_that_options_are_options() -> None:

@@ -145,6 +145,18 @@ class Comparison(Result):
             yield Sheet(("pair", "figure", ">difference over seeds", "interval", "verdict"), rows)
         yield f"\n{self.verdict}"
 
+    def intervals(self) -> list[dict[str, Any]]:
+        """What is drawn of it, each with a `title` and `estimates` by name: what the verdict is on, runs of the same
+        seed beside each other, with a line at `zero`; then each figure by recipe."""
+        deciding, what = self.by_figure[self.figure], "each seed, mean and {} interval"
+        pairs = {f"{pair['first']} - {pair['second']}": pair for pair in deciding["differences"]}
+        title = f"paired difference in {FIGURES[self.figure]}: {what.format(percent(deciding['confidence']))}"
+        drawn: list[dict[str, Any]] = [{"title": title, "zero": True, "estimates": pairs}]
+        for figure, of in self.by_figure.items():
+            title = f"{FIGURES[figure]}: {what.format('95 %')}"
+            drawn.append({"title": title, "zero": False, "estimates": of["recipes"]})
+        return [each for each in drawn if each["estimates"]]
+
 
 @public
 def compare(  # noqa: PLR0913  (the options of the command line, each a name that users know)
@@ -282,29 +294,22 @@ def _check(labels: Mapping[str, str], plan: RunPlan, deciding: str, *, number: i
 def _written(root: Path, result: dict[str, Any], folders: Mapping[str, Sequence[Path]], about: str) -> Comparison:
     """The result, with its page, plot and file; `folders` are of the runs by recipe."""
     comparison = Comparison(result)
-    plots = {
-        figure: comparison_plot(of["recipes"], what=FIGURES[figure]) for figure, of in comparison.by_figure.items()
-    }
-    curves: list[Any] = []
-    deciding = comparison.by_figure[comparison.figure]
-    pairs = {f"{pair['first']} - {pair['second']}": pair for pair in deciding["differences"]}
-    if pairs:  # what the verdict is on: runs of the same seed beside each other
-        what = f"paired difference in {FIGURES[comparison.figure]}"
-        curves.append(comparison_plot(pairs, what=what, level=percent(deciding["confidence"]), from_zero=True))
-    if "loss" in plots:  # those of several vocabularies have no axis in common
+    drawn: list[Any] = comparison.intervals()
+    if "loss" in comparison.by_figure:  # those of several vocabularies have no axis in common
         metrics = {name: [read_metrics(run / "metrics.jsonl") for run in of] for name, of in folders.items()}
         runs = [run for of_recipe in comparison.runs.values() for run in of_recipe]
         entropy = next((run["unigram_entropy"] for run in runs if "unigram_entropy" in run), None)
-        curves.append(comparison_curves(metrics, entropy))
+        drawn.append(comparison_curves(metrics, entropy))
     write_shown(
         root / "report.html",
         f"unmask compare: {', '.join(comparison.runs)}",
         about,
         [each for each in comparison.shown() if isinstance(each, Sheet)],
-        [("Curves", [*curves, *plots.values()], None)],
+        [("Intervals and curves", drawn, None)],
         remark=sentence(comparison.verdict),
     )
-    write_atomically(root / "result.svg", plots[comparison.figure])
+    deciding = comparison.by_figure[comparison.figure]["recipes"]
+    write_atomically(root / "result.svg", comparison_plot(deciding, what=FIGURES[comparison.figure]))
     write_atomically(root / "result.json", json.dumps(result, indent=1) + "\n")
     return comparison
 

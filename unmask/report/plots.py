@@ -23,6 +23,11 @@ Metrics = Sequence[Mapping[str, Any]]
 MOST_POINTS = 4_000  # of a curve: more than a screen has
 
 
+def thinned(number: int) -> int:
+    """Of so many points of a curve every how many are drawn, in reports and in the studio."""
+    return max(1, number // MOST_POINTS)
+
+
 class Curve(NamedTuple):
     """A line of a plot. What is `held out` has points, `training` is thin, and a `level` is dashed."""
 
@@ -40,7 +45,7 @@ def plot(title: str, x: str, *curves: Curve, log: bool = False, zero: bool = Fal
     """
     drawn: list[dict[str, Any]] = []
     for label, places, values, kind, number in curves:
-        every = max(1, len(places) // MOST_POINTS)
+        every = thinned(len(places))
         known = [(place, y) for place, y in zip(places[::every], values[::every], strict=True) if y is not None]
         points = {place: float(f"{y:.6g}") for place, y in sorted(known) if math.isfinite(y)}
         line = {"label": label, "kind": kind, "number": number}
@@ -85,11 +90,9 @@ def training_curves(metrics: Metrics, unigram_entropy: float) -> list[dict[str, 
     ]
 
 
-def comparison_plot(
-    recipes: Mapping[str, Mapping[str, Any]], *, what: str, level: str = "95 %", from_zero: bool = False
-) -> str:
-    """A comparison of a figure: by recipe, or pair of recipes, the `values` of each seed, their `mean`, and its
-    `interval` at a level, or None. `from_zero`: they are differences, which a line at 0 parts."""
+def comparison_plot(recipes: Mapping[str, Mapping[str, Any]], *, what: str) -> str:
+    """A comparison of a figure, for a file: by recipe the `values` of each seed, their `mean`, and its `interval`, or
+    None."""
     figure, axes = new_figure()
     for place, estimate in enumerate(recipes.values()):
         axes.plot(estimate["values"], [place] * len(estimate["values"]), "o", color="#9aa4b2", ms=4)
@@ -99,9 +102,7 @@ def comparison_plot(
     axes.set_yticks(range(len(recipes)), list(map(_label, recipes)))
     axes.set_ylim(-0.6, len(recipes) - 0.4)
     axes.invert_yaxis()
-    if from_zero:
-        axes.axvline(0.0, color=SOFT, lw=1, ls="--")
-    axes.set_xlabel(f"{what}: each seed, mean and {level} interval")
+    axes.set_xlabel(f"{what}: each seed, mean and 95 % interval")
     return to_svg(figure)
 
 

@@ -18,12 +18,14 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
+from unmask.commands.compare import STATE, Comparison
 from unmask.commands.recipe_files import light_recipe, recipe_names
 from unmask.core.errors import RunError, SettingsError, parse_json
 from unmask.core.files import read_object
+from unmask.core.results import Sheet, sentence
 from unmask.masking.settings import STRATEGIES
 from unmask.report.pages import confusion_of, flat, worst_of
-from unmask.report.plots import MOST_POINTS
+from unmask.report.plots import thinned
 from unmask.tasks.files import Columns, read_labelled
 from unmask.web.copying import copied, words_of
 from unmask.web.text import Count, Rate
@@ -59,13 +61,15 @@ class Tail:
             for text in whole.splitlines():
                 with suppress(ValueError):
                     lines.append(parse_json(text))
-            every = max(1, sum(line.get("kind") == "train" for line in lines) // MOST_POINTS)
-            for number, line in enumerate(lines):
-                kind = str(line.get("kind", "evaluation"))
-                self._tokens += line.get("tokens", 0) if kind == "train" else 0
-                if kind == "train" and number % every:
-                    continue
-                point = {**dict(_numbers(line)), "tokens": self._tokens}
+            every = thinned(sum(line.get("kind") == "train" for line in lines))
+            trained = 0
+            for line in lines:
+                kind = str(line.get("kind", "finetuning"))
+                if kind == "train":
+                    self._tokens, trained = self._tokens + line.get("tokens", 0), trained + 1
+                    if trained % every:
+                        continue
+                point = dict(_numbers(line)) | ({} if kind == "finetuning" else {"tokens": self._tokens})
                 if isinstance(line.get("lines"), list):
                     point["lines"] = line["lines"]
                 add_point(columns.setdefault(kind, {}), point)
@@ -109,6 +113,29 @@ def recipes(library: Library, *, runs: Annotated[list[str], Field(max_length=12)
     return {"rows": [row for row in rows if len(set(row[1:])) > 1], "same": sum(len(set(row[1:])) == 1 for row in rows)}
 
 
+def comparison(library: Library, *, run: str) -> dict[str, Any]:
+    """A comparison's runs, also while they train; and when it is over its verdict, tables and intervals."""
+    path = library.within(run)
+    names = read_object(path / STATE, f"{run} is no comparison any more, or is damaged")["recipes"]
+    labels = [Path(name).stem if name.endswith(".toml") else name for name in names]
+    runs = [[str(each), each.name, each.name.rpartition("-")[0]] for each in sorted((path / "runs").glob("*-*"))]
+    result: dict[str, Any] = {"runs": [[folder, name, labels.index(of)] for folder, name, of in runs if of in labels]}
+    if not (path / "result.json").is_file():
+        return result | {"remark": "It has not ended yet: there is no verdict before all runs are over."}
+    compared = Comparison(read_object(path / "result.json", f"{run}: its result is damaged; make it anew"))
+    sheets = [each for each in compared.shown() if isinstance(each, Sheet)]
+    tables = [[sheet.columns, [[str(cell) for cell in row] for row in sheet.rows]] for sheet in sheets]
+    entropies = (each.get("unigram_entropy") for of in compared.runs.values() for each in of)
+    if "loss" not in compared.by_figure:  # losses of several vocabularies have no axis in common
+        result["runs"] = []
+    return result | {
+        "verdict": sentence(compared.verdict),
+        "tables": tables,
+        "intervals": compared.intervals(),
+        "entropy": next(filter(None, entropies), None),
+    }
+
+
 def finetuning(library: Library, *, run: str) -> dict[str, Any]:
     """A fine-tuning's confusions, F1 by class and surest mistakes: its model reads the validation file once more."""
     path, way_out = library.within(run), "the fine-tuning has not ended yet, or is damaged"
@@ -121,7 +148,7 @@ def finetuning(library: Library, *, run: str) -> dict[str, Any]:
     model, names = library.task_model(str(path / "model")), begun["finetune"]
     network_task = model.fine_tuned[1]
     columns = Columns(**{role: names.get(role) for role in Columns.model_fields})
-    read = read_labelled(library.within(file), network_task, columns)
+    read = read_labelled(library.typed(file), network_task, columns)
     records = read.records[:_MOST_EXAMPLES]
     predictions, _ = model.predict_records(records)
     confusion = confusion_of(*network_task.right_and_predicted(records, predictions))
@@ -158,14 +185,14 @@ def begin(  # noqa: PLR0913  (a form)
 ) -> dict[str, Any]:
     """Starts or resumes a run, or says what it would take; `name` is its folder below the first one that was given."""
     out = library.within(name)
-    arguments = [] if data is None else [str(library.within(data))]
+    arguments = [] if data is None else [str(library.typed(data))]
     settings = [] if rate is None else [f"masking.rate={rate}"]
     settings += [f"evaluation.prompts={json.dumps(prompts)}"] if prompts else []
     if recipe is not None and recipe not in recipe_names():
         raise SettingsError(f"recipe: {recipe!r} is not packaged; choose one of {', '.join(recipe_names())}")
     options: dict[str, Any] = {
         "out": str(out), "recipe": recipe, "minutes": minutes, "steps": steps, "strategy": strategy, "seed": seed,
-        "from_": None if from_ is None else str(library.within(from_)), "settings": settings,
+        "from_": None if from_ is None else str(library.typed(from_)), "settings": settings,
     }  # fmt: skip
     if what == "resume":
         arguments, options = [], {"out": str(out), "resume": True}

@@ -38,7 +38,7 @@ log = logging.getLogger("unmask")
 STATIC = Path(__file__).parent / "static"
 OPEN = "/open/"  # before the token, in the path: values of queries are taken out of whatever a terminal shows
 MOST_BYTES = 4 << 20  # of a request
-MOST_RUNS = 12  # whose curves are followed at once
+MOST_RUNS = 36  # whose curves are followed at once
 LOOK_SECONDS = 0.5
 POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 HEADERS = {
@@ -63,6 +63,7 @@ COMPUTED: dict[str, Callable[..., dict[str, Any]]] = {
 }
 READ: dict[str, Callable[..., dict[str, Any]]] = {
     "recipes": runs.recipes,
+    "comparison": runs.comparison,
     "why": collections.why,
     "judged": collections.judged,
     "space": collections.space,

@@ -55,7 +55,7 @@ def masks(  # noqa: PLR0913  (what the page can set)
     tokenizer, tables_for = library.bench(source)
     shown, row, name = _tokens_and_row(library, tokenizer, text, source, document)
     window = slice(begin, begin + WINDOW)
-    strategies, left_out = [], dict[str, str]()
+    strategies, left_out, scores = [], dict[str, str](), library.scores(source)
     for strategy in STRATEGIES:
         values: dict[str, Any] = {"strategy": strategy, "rate": rate}
         if strategy == "span":
@@ -68,11 +68,13 @@ def masks(  # noqa: PLR0913  (what the page can set)
                 )
             else:
                 rows, masker = row, Masker(settings, tokenizer, seed=seed, tables=tables_for(settings))
-            drawn = _drawn(rows, masker, epoch, epochs, window)
+            follows = followed_scores(settings)
+            missing = sorted(follows - scores.tables.keys())
+            drawn = _drawn(rows, masker, epoch, epochs, window, _NONE_YET if missing else scores)
         except (SettingsError, DataError) as error:
             left_out[strategy] = str(error)
             continue
-        strategies.append({"name": strategy, "follows": bool(followed_scores(settings)), **drawn})
+        strategies.append({"name": strategy, "follows": sorted(follows), "missing": missing, **drawn})
     total = len(shown)
     return {
         "document": name,
@@ -117,11 +119,11 @@ def _tokens_and_row(
     return shown, rows, f"piece {document:,} of {len(store):,}"
 
 
-def _drawn(rows: Rows, masker: Masker, epoch: int, epochs: int, window: slice) -> dict[str, Any]:
+def _drawn(rows: Rows, masker: Masker, epoch: int, epochs: int, window: slice, scores: Scores) -> dict[str, Any]:
     """The masks of an epoch, as far as the window shows them, and shares of many epochs. Places are of the text."""
     tokenizer = masker.tokenizer
-    masked = masker(rows, epoch=epoch, scores=_NONE_YET)
-    weighed = masker.weighed(rows, epoch=epoch, scores=_NONE_YET)
+    masked = masker(rows, epoch=epoch, scores=scores)
+    weighed = masker.weighed(rows, epoch=epoch, scores=scores)
     maskable_T, target_T = rows.maskable.numpy()[0], (masked.labels >= 0).numpy()[0]
     segment_T = stretches(rows.segment_ids.numpy(), rows.segment_keys.numpy())
     place_U, size_U, asked_U, _ = expected_units(segment_T, maskable_T, weighed, masker.settings)
@@ -146,7 +148,7 @@ def _drawn(rows: Rows, masker: Masker, epoch: int, epochs: int, window: slice) -
     if epochs:
         often_T = np.zeros(len(ids))
         for number in range(epochs):
-            often_T += (masker(rows, epoch=number, scores=_NONE_YET).labels >= 0).numpy()[0]
+            often_T += (masker(rows, epoch=number, scores=scores).labels >= 0).numpy()[0]
         often_T /= epochs
         text_T = slice(first + window.start, first + window.stop)
         result |= {

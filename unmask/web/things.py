@@ -23,11 +23,11 @@ from safetensors.torch import load_file
 from unmask.commands.masks import tables_of
 from unmask.commands.recipe import encoder_config, load_recipe, read_fitting_config
 from unmask.commands.run_data import PreparedData, RunFolder, is_prepared, open_prepared, packaged_corpus
-from unmask.core.errors import ModelError, RunError, parse_json
+from unmask.core.errors import ModelError, RunError, UnmaskError, parse_json
 from unmask.core.files import LOCK
 from unmask.data.data_folder import MANIFEST
 from unmask.masking.settings import MaskingSettings
-from unmask.masking.tables import Tables, stored_tables
+from unmask.masking.tables import Scores, Tables, stored_tables
 from unmask.model.encoder import MaskedLM
 from unmask.model.layers import heads_for
 from unmask.search.index import Index
@@ -35,6 +35,7 @@ from unmask.tasks.loaded_model import Model, as_predictor, load
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import train_wordpiece
+from unmask.train.scores import main_directions
 
 Kind = Literal["run", "finetuning", "embedder", "comparison", "model", "checkpoint", "data", "index", "text", "map"]
 MOST_THINGS, MOST_NAMES, DEEPEST = 2_000, 1_000, 4
@@ -64,6 +65,12 @@ class Library:
                 return path
         raise RunError(f"{name}: outside of what the studio was started with; start it with that folder, too")
 
+    def typed(self, name: str) -> Path:
+        """A file or folder as a command was given it: a relative path begins where the studio was started."""
+        if not (Path(name).is_absolute() or Path(name).exists()):
+            raise RunError(f"{name}: not in {Path.cwd()}, where the studio was started; start it where the command was")
+        return self.within(str(Path.cwd() / name))
+
     def list(self) -> list[dict[str, Any]]:
         """Everything there is, the newest first: `kind`, `path`, `name`, `state` and `facts`."""
         every = chain.from_iterable(_find(root, root, 0) for root in self.roots)
@@ -85,7 +92,9 @@ class Library:
 
     def data(self, name: str) -> PreparedData:
         path = self.within(name)
-        path = path if (path / MANIFEST).is_file() else path / "data"
+        if not (path / MANIFEST).is_file():  # a run's, in its folder or beside it
+            sources = RunFolder(path).read_sources() if (path / "sources.json").is_file() else []
+            path = self.typed(sources[0]) if is_prepared(sources) else path / "data"
         return self._open("data", path, path / MANIFEST, open_prepared)
 
     def index(self, name: str) -> Index:
@@ -110,6 +119,26 @@ class Library:
             )
 
         return data.tokenizer, tables_for
+
+    def scores(self, source: str | None) -> Scores:
+        """What a run, or the one around prepared data, knows of the vocabulary, for strategies that follow a model: its
+        embedding, and where its masking followed scores, those of its last checkpoint. Without a run there are none."""
+        with suppress(UnmaskError):
+            if source is not None:
+                run = self.within(source)
+                run = self.within(str(run.parent)) if (run / MANIFEST).is_file() else run
+                return self._open("scores", run, run / "metrics.jsonl", self._scores)
+        return Scores(0, {})
+
+    def _scores(self, run: Path) -> Scores:
+        saved = sorted((run / "checkpoints").glob("step-*/scores.safetensors"))
+        tables = {} if not saved else load_file(saved[-1])
+        tables = {name.removeprefix("scores."): table for name, table in tables.items() if name.startswith("scores.")}
+        with suppress(UnmaskError):  # it has no model yet
+            network = self.model(str(run)).predictor
+            if isinstance(network, MaskedLM):
+                tables.setdefault("embedding", main_directions(network.encoder.tokens.detach()))
+        return Scores(1, tables)
 
     def warm(self) -> None:
         """Makes what the first page shows, before it is looked for."""
@@ -217,7 +246,7 @@ def _kind(names: set[str]) -> Kind | None:
 def _thing(kind: Kind, path: Path, root: Path) -> dict[str, Any]:
     name = path.relative_to(root).as_posix()
     facts, state = {}, ""
-    if kind in _WITH_PARTS:
+    if kind in (*_WITH_PARTS, "comparison"):
         state = state_of(path)
         with suppress(OSError, ValueError):
             facts = parse_json(path / "summary.json")
@@ -234,7 +263,7 @@ def state_of(path: Path) -> Literal["finished", "running", "stopped", "gone"]:
         return "gone"
     if holder_of(path) is not None:
         return "running"
-    return "finished" if (path / "summary.json").is_file() else "stopped"
+    return "finished" if any((path / name).is_file() for name in ("summary.json", "result.json")) else "stopped"
 
 
 def holder_of(path: Path) -> int | None:

@@ -52,5 +52,39 @@
     return { draw, end: () => { dark.removeEventListener("change", again); resized.disconnect(); made?.destroy(); } };
   };
 
+  // Means by name, each with its seeds and its interval: { estimates: { name: { values, mean, interval } }, zero }.
+  globalThis.intervalsIn = (box, { estimates, zero }) => {
+    const rows = Object.entries(estimates);
+    const numbers = rows.flatMap(([, { values, mean, interval }]) => [...values, mean, ...(interval ?? []), ...(zero ? [0] : [])]).filter((each) => each != null);
+    const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
+    const percent = (value) => `${high > low ? (100 * (value - low)) / (high - low) : 50}%`;
+    const plain = (value) => String(Number(value.toPrecision(4)));
+    const said = ([name, { mean, interval }]) => `${name}: ${plain(mean)}${interval ? ` (${interval.map(plain).join(" to ")})` : ""}`;
+    const add = (parent, name, text = "", at = null) => {
+      const made = parent.appendChild(document.createElement("span"));
+      made.className = name;
+      made.textContent = text;
+      if (at != null) made.style.left = percent(at);
+      return made;
+    };
+    box.replaceChildren();
+    box.setAttribute("role", "img");
+    box.setAttribute("aria-label", rows.map(said).join("; "));
+    for (const [name, of] of rows) {
+      add(box, "", name);
+      const track = add(box, "track");
+      track.title = said([name, of]);
+      if (zero) add(track, "zero", "", 0);
+      if (of.interval) add(track, "range", "", of.interval[0]).style.right = `calc(100% - ${percent(of.interval[1])})`;
+      of.values.filter((each) => each != null).forEach((each) => add(track, "seed", "", each));
+      add(track, "mean", "", of.mean);
+    }
+    add(box, "");
+    const ticks = add(box, "track ticks");
+    const middle = zero && Math.min(-low, high) > 0.2 * (high - low) ? [0] : []; // where it has room
+    new Set([low, ...middle, high]).forEach((each) => add(ticks, "", plain(each), each));
+  };
+
+  document.querySelectorAll("[data-intervals]").forEach((box) => intervalsIn(box, JSON.parse(box.dataset.intervals)));
   document.querySelectorAll("[data-plot]").forEach((box) => plotIn(box).draw(JSON.parse(box.dataset.plot)));
 })();

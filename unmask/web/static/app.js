@@ -52,7 +52,12 @@ function App() {
   const [name, go] = useState(part);
   const [things, setThings] = useState([]);
   const [error, setError] = useState("");
-  const look = () => call("things").then((found) => { setThings(found.things); setError(""); }, (e) => setError(e.message));
+  const look = () => call("things").then((found) => {
+    setThings(found.things);
+    setError("");
+    // A studio of a comparison alone opens with it.
+    if (!location.hash && found.things.some((each) => each.kind === "comparison" && found.roots.includes(each.path))) location.hash = "runs";
+  }, (e) => setError(e.message));
   useEffect(() => { look(); }, []);
   useEffect(() => {
     const moved = () => { go(part()); document.querySelector("main h1")?.focus(); };

@@ -1,12 +1,48 @@
-// Curves of several runs, as reports have them (plot.js).
-import { Choice, html, useEffect, useRef, useState } from "../common.js";
+// Curves of several runs as they come, drawn as in reports (plot.js).
+import { Choice, Segmented, html, useEffect, useKept, useRef, useState } from "../common.js";
 
+const SCALES = [["seconds", "Seconds"], ["step", "Steps"], ["tokens", "Tokens"]];
 const PLACES = ["step", "seconds", "tokens", "epoch", "seed"];
 const NAMES = {
   loss: "loss, nats per token", validation_accuracy: "held-out tokens predicted right", bits_per_token_byte: "bits per byte of tokens",
   gradient_norm: "gradient norm", learning_rate: "learning rate",
 };
-const pairsOf = (figure) => (figure === "loss" ? [["train", "loss"], ["evaluation", "validation_loss"], ["evaluation", "loss"]] : [["train", figure], ["evaluation", figure]]);
+// What a fine-tuning calls loss is that of its training.
+const KINDS = { train: "training", evaluation: "held out", finetuning: "validation file" };
+const pairsOf = (figure) => [...Object.keys(KINDS).map((kind) => [kind, figure]), ...(figure === "loss" ? [["evaluation", "validation_loss"]] : [])];
+
+// What runs have written so far, and what comes while they train.
+export function useLive(paths) {
+  const [runs, set] = useState({});
+  const [problem, setProblem] = useState("");
+  const key = paths.join("\n");
+  useEffect(() => {
+    set({});
+    setProblem("");
+    if (!paths.length) return undefined;
+    const source = new EventSource(`/api/live?${paths.map((path) => `run=${encodeURIComponent(path)}`).join("&")}`);
+    source.onopen = () => setProblem("");
+    source.onmessage = (event) => {
+      const { run, state, anew, columns } = JSON.parse(event.data);
+      set((before) => {
+        const known = anew ? {} : { ...before[run]?.columns };
+        for (const [kind, more] of Object.entries(columns)) {
+          const old = known[kind] || {};
+          const length = Math.max(0, ...Object.values(old).map((each) => each.length));
+          const added = Math.max(0, ...Object.values(more).map((each) => each.length));
+          known[kind] = {};
+          for (const name of new Set([...Object.keys(old), ...Object.keys(more)])) {
+            known[kind][name] = [...(old[name] || Array(length).fill(null)), ...(more[name] || Array(added).fill(null))];
+          }
+        }
+        return { ...before, [run]: { state, columns: known } };
+      });
+    };
+    source.onerror = () => setProblem("The studio does not answer; curves stand still until it does.");
+    return () => source.close();
+  }, [key]);
+  return [runs, problem];
+}
 
 function figuresOf(runs) {
   const known = new Set(["loss"]);
@@ -20,30 +56,48 @@ function figuresOf(runs) {
   return [...known].map((name) => [name, NAMES[name] ?? name.replaceAll("_", " ").replaceAll(".", ": ")]);
 }
 
-function curvesOf(runs, scale, figure) {
-  return runs.flatMap(({ name, columns }, number) => pairsOf(figure).flatMap(([kind, field]) => {
+// Runs without the scale, as fine-tunings are without seconds, are drawn by epochs, where they are alone.
+const placesOf = (runs) => runs.flatMap(({ columns }) => Object.values(columns));
+
+function curvesOf(runs, x, figure) {
+  return runs.flatMap(({ name, columns, number }, place) => pairsOf(figure).flatMap(([kind, field]) => {
     const of = columns[kind];
-    if (!of?.[field]?.some((each) => each != null)) return [];
-    const points = (of[scale] ?? of.step ?? of.epoch).map((place, n) => [place, of[field][n]])
-      .filter(([place, value]) => place != null && value != null).sort((a, b) => a[0] - b[0]);
-    const once = points.filter(([place], n) => n === 0 || place !== points[n - 1][0]);
-    const held = kind === "evaluation" ? "held out" : "training";
-    return [{ label: `${name}, ${held}`, kind: held, number, places: once.map(([place]) => place), values: once.map(([, value]) => value) }];
+    if (!of?.[field]?.some((each) => each != null) || !of[x]) return [];
+    const label = `${name}, ${kind === "finetuning" && field === "loss" ? "training" : KINDS[kind]}`;
+    const seeds = [...new Set(of.seed ?? [null])];
+    return seeds.map((seed) => {
+      const points = of[x].map((each, n) => [each, of[field][n], of.seed?.[n] ?? null])
+        .filter(([each, value, own]) => each != null && value != null && own === seed).sort((a, b) => a[0] - b[0]);
+      const once = points.filter(([each], n) => n === 0 || each !== points[n - 1][0]);
+      return {
+        label: seeds.length > 1 ? `${label}, seed ${seed}` : label, kind: kind === "train" ? "training" : "held out", number: number ?? place,
+        places: once.map(([each]) => each), values: once.map(([, value]) => value),
+      };
+    });
   }));
 }
 
-export function Curves({ runs, scale, figure, setFigure }) {
+// `level` is the loss of word frequencies alone, where it is known and the same for all runs.
+export function Curves({ runs, level, title = "Curves" }) {
+  const [scale, setScale] = useKept("runs.scale", "seconds");
+  const [figure, setFigure] = useKept("runs.figure", "loss");
   const box = useRef(null);
   const plot = useRef(null);
   const figures = figuresOf(runs);
   const shown = figures.some(([name]) => name === figure) ? figure : "loss";
-  const curves = curvesOf(runs, scale, shown);
+  const x = placesOf(runs).some((of) => of[scale]) ? scale : "epoch";
+  const curves = curvesOf(runs, x, shown);
+  const ends = curves.flatMap(({ places }) => [places[0], places.at(-1)]);
+  if (shown === "loss" && level != null && ends.length) {
+    curves.push({ label: "word frequencies alone", kind: "level", number: 0, places: [Math.min(...ends), Math.max(...ends)], values: [level, level] });
+  }
   useEffect(() => {
     plot.current = plotIn(box.current);
     return () => plot.current.end();
   }, []);
-  useEffect(() => { plot.current.draw({ title: shown, x: scale, curves }); }, [scale, shown, curves.map(({ label, places }) => `${label}${places.length}`).join()]);
-  return html`<div class="row"><${Choice} label="Figure" value=${shown} options=${figures} onChange=${(each) => setFigure(each ?? "loss")} /></div>
+  useEffect(() => { plot.current.draw({ title: shown, x, curves }); }, [x, shown, curves.map(({ label, places }) => `${label}${places.length}`).join()]);
+  return html`<section class="card" aria-label=${title}><div class="spread"><h2>${title}</h2><${Segmented} label="Scale" value=${scale} options=${SCALES} onChange=${setScale} /></div>
+    <div class="row"><${Choice} label="Figure" value=${shown} options=${figures} onChange=${(each) => setFigure(each ?? "loss")} /></div>
     <div class="plot" ref=${box}></div>
-    ${!curves.length && html`<p class="soft">No figures yet; they come with the first steps.</p>`}`;
+    ${!curves.length && html`<p class="soft">No figures yet; they come with the first steps.</p>`}</section>`;
 }

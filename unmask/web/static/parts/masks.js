@@ -7,6 +7,9 @@ const EXAMPLE = "Shall I compare thee to a summer's day? Thou art more lovely an
   + "the darling buds of May, and summer's lease hath all too short a date.";
 const VIEWS = [["masks", "Masks"], ["units", "Units and probabilities"], ["often", "How often, over 200 epochs"]];
 
+const SCORES = { loss: "losses", accuracy: "mistakes", embedding: "embeddings", pos_loss: "losses by part of speech" };
+const words = (names) => names.map((name) => SCORES[name] ?? name).join(" and ");
+
 class Strategy extends Component { // drawn anew only where its answer has changed
   shouldComponentUpdate(next) {
     return ["of", "tokens", "view"].some((name) => next[name] !== this.props[name]);
@@ -40,7 +43,8 @@ class Strategy extends Component { // drawn anew only where its answer has chang
     return html`<section class="card" aria-label=${of.name}>
       <div class="spread"><h2>${of.name}</h2><small>
         ${percent(of.rate)} hidden here, ${percent(of.expected)} expected${of.mean_rate != null && `, ${percent(of.mean_rate)} over ${of.epochs} epochs`};
-        ${" "}${whole(of.num_units)} units${of.follows ? "; it follows a model, here with equal weights as before its first scores" : ""}</small></div>
+        ${" "}${whole(of.num_units)} units</small></div>
+      ${of.follows.length > 0 && html`<p class="soft">${of.missing.length ? `It needs the ${words(of.missing)} of a run: equal weights here.` : `Its weights are by the ${words(of.follows)} of this run.`}</p>`}
       <p class="text">${units}</p></section>`;
   }
 }
@@ -66,7 +70,7 @@ export function Masks({ things }) {
   return html`
     <div class="row">
       <${Choice} label="Tokenizer and counts" value=${source} none="Tiny Shakespeare"
-        options=${named(things, "data")} onChange=${(each) => { setSource(each); setDocument(null); setBegin(0); }} />
+        options=${named(things, "data", "run")} onChange=${(each) => { setSource(each); setDocument(null); setBegin(0); }} />
       ${source && html`<${NumberField} label="Piece of the data" min="0" value=${document} placeholder="typed text"
         onChange=${(each) => { setDocument(each); setBegin(0); }} />`}
       <${Slider} label="Rate" shown=${percent(rate, 0)} min="0.01" max="0.95" step="0.01" value=${rate} onChange=${setRate} />

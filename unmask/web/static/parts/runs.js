@@ -2,43 +2,10 @@
 import {
   Busy, Choice, Copy, NumberField, Problem, Segmented, TextArea, TextField, call, fixed, html, named, percent, useCall, useEffect, useKept, useRef, useState, whole,
 } from "../common.js";
-import { Curves } from "./curves.js";
+import { Comparison } from "./comparison.js";
+import { Curves, useLive } from "./curves.js";
 
-const SCALES = [["seconds", "Seconds"], ["step", "Steps"], ["tokens", "Tokens"]];
 const KINDS = ["run", "finetuning", "embedder"];
-
-// What runs have written so far, and what comes while they train.
-function useLive(paths) {
-  const [runs, set] = useState({});
-  const [problem, setProblem] = useState("");
-  const key = paths.join("\n");
-  useEffect(() => {
-    set({});
-    setProblem("");
-    if (!paths.length) return undefined;
-    const source = new EventSource(`/api/live?${paths.map((path) => `run=${encodeURIComponent(path)}`).join("&")}`);
-    source.onopen = () => setProblem("");
-    source.onmessage = (event) => {
-      const { run, state, anew, columns } = JSON.parse(event.data);
-      set((before) => {
-        const known = anew ? {} : { ...before[run]?.columns };
-        for (const [kind, more] of Object.entries(columns)) {
-          const old = known[kind] || {};
-          const length = Math.max(0, ...Object.values(old).map((each) => each.length));
-          const added = Math.max(0, ...Object.values(more).map((each) => each.length));
-          known[kind] = {};
-          for (const name of new Set([...Object.keys(old), ...Object.keys(more)])) {
-            known[kind][name] = [...(old[name] || Array(length).fill(null)), ...(more[name] || Array(added).fill(null))];
-          }
-        }
-        return { ...before, [run]: { state, columns: known } };
-      });
-    };
-    source.onerror = () => setProblem("The studio does not answer; curves stand still until it does.");
-    return () => source.close();
-  }, [key]);
-  return [runs, problem];
-}
 
 const figuresOf = ({ facts }) => {
   if (facts.validation_loss != null) {
@@ -170,8 +137,9 @@ function Control({ path, name, state, look }) {
 export function Runs({ things, look }) {
   const runs = things.filter((each) => KINDS.includes(each.kind));
   const [chosen, choose] = useKept("runs.chosen", null);
-  const [scale, setScale] = useKept("runs.scale", "seconds");
-  const [figure, setFigure] = useKept("runs.figure", "loss");
+  const compared = named(things, "comparison");
+  const [comparison, compare] = useKept("runs.comparison", null);
+  const shown = compared.some(([path]) => path === comparison) ? comparison : runs.length ? null : compared[0]?.[0];
   const first = useRef(null);
   if (chosen === null && runs.length) first.current ??= [runs[0].path];
   const paths = chosen ?? first.current ?? [];
@@ -179,16 +147,17 @@ export function Runs({ things, look }) {
   const gone = paths.filter((path) => live[path]?.state === "gone");
   useEffect(() => { if (Object.values(live).some((each) => each.state === "finished")) look(); }, [Object.values(live).map((each) => each.state).join()]);
   const names = Object.fromEntries(paths.map((path) => [path, things.find((each) => each.path === path)?.name ?? path.split("/").slice(-2).join("/")]));
+  const levels = new Set(paths.map((path) => things.find((each) => each.path === path)?.facts.unigram_entropy).filter(Boolean));
   const kind = (path) => things.find((each) => each.path === path)?.kind;
   // A run that has just begun has no recipe yet.
-  const pretrained = paths.filter((path) => kind(path) !== "finetuning" && Object.keys(live[path]?.columns ?? {}).length > 0);
+  const pretrained = paths.filter((path) => !["finetuning", "embedder"].includes(kind(path)) && Object.keys(live[path]?.columns ?? {}).length > 0);
   return html`${runs.length ? html`<${Table} runs=${runs} chosen=${paths} choose=${choose} live=${live} />` : html`<p>There is no run in the folders yet.</p>`}
+    ${compared.length > 0 && html`<div class="row"><${Choice} label="Comparison" none="none" value=${shown} options=${compared} onChange=${compare} /></div>`}
+    ${shown && html`<${Comparison} key=${shown} folder=${shown} name=${compared.find(([path]) => path === shown)[1]} />`}
     <${Begin} things=${things} look=${look} choose=${(path) => choose([...paths, path].slice(-6))} />
     <${Problem} of=${problem} />${gone.map((path) => html`<div class="row tight" key=${path}><${Problem} of=${`${names[path]} is not there any more: it was removed.`} />
       <button onClick=${() => choose(paths.filter((each) => each !== path))}>Forget it</button></div>`)}
-    ${paths.length > 0 && html`<section class="card" aria-label="Curves"><div class="spread"><h2>Curves</h2>
-      <${Segmented} label="Scale" value=${scale} options=${SCALES} onChange=${setScale} /></div>
-      <${Curves} runs=${paths.filter((path) => live[path]).map((path) => ({ name: names[path], columns: live[path].columns }))} scale=${scale} figure=${figure} setFigure=${setFigure} /></section>`}
+    ${paths.length > 0 && html`<${Curves} runs=${paths.filter((path) => live[path]).map((path) => ({ name: names[path], columns: live[path].columns }))} level=${levels.size === 1 ? [...levels][0] : null} />`}
     ${paths.map((path) => live[path] && html`<${Control} key=${path} path=${path} name=${names[path]} state=${live[path].state} look=${look} />`)}
     ${paths.map((path) => live[path] && html`<${Lines} key=${path} name=${names[path]} columns=${live[path].columns} />`)}
     ${paths.filter((path) => kind(path) === "finetuning" && live[path]?.state === "finished").map((path) => html`<${Finetuning} key=${path} path=${path} name=${names[path]} />`)}

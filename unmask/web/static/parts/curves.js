@@ -20,26 +20,37 @@ export function useLive(paths) {
     set({});
     setProblem("");
     if (!paths.length) return undefined;
-    const source = new EventSource(`/api/live?${paths.map((path) => `run=${encodeURIComponent(path)}`).join("&")}`);
-    source.onopen = () => setProblem("");
-    source.onmessage = (event) => {
-      const { run, state, anew, columns } = JSON.parse(event.data);
-      set((before) => {
-        const known = anew ? {} : { ...before[run]?.columns };
-        for (const [kind, more] of Object.entries(columns)) {
-          const old = known[kind] || {};
-          const length = Math.max(0, ...Object.values(old).map((each) => each.length));
-          const added = Math.max(0, ...Object.values(more).map((each) => each.length));
-          known[kind] = {};
-          for (const name of new Set([...Object.keys(old), ...Object.keys(more)])) {
-            known[kind][name] = [...(old[name] || Array(length).fill(null)), ...(more[name] || Array(added).fill(null))];
+    // A browser has six connections for all its tabs: one that is not seen takes none.
+    let source = null;
+    const follow = () => {
+      source?.close();
+      if (document.hidden) return;
+      source = new EventSource(`/api/live?${paths.map((path) => `run=${encodeURIComponent(path)}`).join("&")}`);
+      source.onopen = () => setProblem("");
+      source.onmessage = (event) => {
+        const { run, state, anew, columns } = JSON.parse(event.data);
+        set((before) => {
+          const known = anew ? {} : { ...before[run]?.columns };
+          for (const [kind, more] of Object.entries(columns)) {
+            const old = known[kind] || {};
+            const length = Math.max(0, ...Object.values(old).map((each) => each.length));
+            const added = Math.max(0, ...Object.values(more).map((each) => each.length));
+            known[kind] = {};
+            for (const name of new Set([...Object.keys(old), ...Object.keys(more)])) {
+              known[kind][name] = [...(old[name] || Array(length).fill(null)), ...(more[name] || Array(added).fill(null))];
+            }
           }
-        }
-        return { ...before, [run]: { state, columns: known } };
-      });
+          return { ...before, [run]: { state, columns: known } };
+        });
+      };
+      source.onerror = () => setProblem("The studio does not answer; curves stand still until it does.");
     };
-    source.onerror = () => setProblem("The studio does not answer; curves stand still until it does.");
-    return () => source.close();
+    follow();
+    document.addEventListener("visibilitychange", follow);
+    return () => {
+      document.removeEventListener("visibilitychange", follow);
+      source?.close();
+    };
   }, [key]);
   return [runs, problem];
 }

@@ -39,7 +39,7 @@ MARKUP = "<img src=x onerror=\"document.title='broken'\"><b>the king</b> & the q
 
 @pytest.fixture(scope="module")
 def workspace(run: unmask.Run, corpus_file: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run, an index, a map, a fine-tuning and texts."""
+    """A run, an index, a map, a fine-tuning, a comparison and texts."""
     if named := os.environ.get("WORKSPACE"):
         return Path(named)
     root = tmp_path_factory.mktemp("workspace")
@@ -56,6 +56,8 @@ def workspace(run: unmask.Run, corpus_file: Path, tmp_path_factory: pytest.TempP
     unmask.finetune(
         model, task="classify", train=root / "train.csv", validation=root / "dev.csv", out=root / "tuned", settings=few
     )
+    budget: dict[str, Any] = {"steps": 6, "seeds": 2, "base": "tiny", "settings": ["model.num_layers=1"]}
+    unmask.compare(["random", "span"], data=root / "demo" / "data", out=root / "compared", **budget)
     return root
 
 
@@ -224,6 +226,8 @@ def test_a_run_is_forecast_started_stopped_and_resumed(page: Any, workspace: Pat
     page.get_by_label("Your sentences").fill("the cat sees the king at sea .")
     page.get_by_role("button", name="Show the command").click()
     expect(page.locator("pre").first).to_contain_text("unmask pretrain")
+    page.get_by_role("button", name="Forecast").click()
+    expect(page.locator("pre").first).to_contain_text("parameters", timeout=120_000)
     page.get_by_role("button", name="Start", exact=True).click()
     process = page.get_by_role("region", name="Process of")
     expect(process.get_by_text("running")).to_be_visible(timeout=60_000)
@@ -250,6 +254,24 @@ def test_a_fine_tuning_shows_its_confusions(page: Any, workspace: Path) -> None:
     classes = page.get_by_role("region", name="Classes of")
     expect(classes).to_contain_text("Surest mistakes", timeout=60_000)
     expect(classes.locator("table").first.locator("tbody tr")).to_have_count(2)
+
+
+def test_a_comparison_opens_in_many_tabs(browser: Any, workspace: Path, tmp_path: Path) -> None:
+    """More than the six connections of a browser: tabs that are not seen hold none."""
+    if not (workspace / "compared").is_dir():
+        pytest.skip("there is no comparison in this workspace")
+    with studio(tmp_path, workspace / "compared") as (address, _):
+        context = browser.new_context()
+        for _ in range(8):
+            page = context.new_page()
+            page.goto(address)
+            expect(page.get_by_role("heading", level=1)).to_have_text("Runs")
+            compared = page.get_by_role("region", name="Comparison")
+            expect(compared.get_by_role("img", name="random - span")).to_be_visible(timeout=30_000)
+            expect(page.get_by_role("region", name="Curves of").locator("canvas")).to_be_visible(timeout=30_000)
+            hidden = "Object.defineProperty(document, 'hidden', { value: true })"
+            page.evaluate(f"{hidden}; document.dispatchEvent(new Event('visibilitychange'))")
+        context.close()
 
 
 def test_a_corpus_says_why_a_text_is_held_out(page: Any) -> None:

@@ -41,6 +41,7 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
+TEMPLATES.policies["json.dumps_kwargs"] = {"sort_keys": False}  # recipes stand in their order
 STATIC = Path(__file__).parent / "static"
 for _name, _files in {"look": ("look.css", "uplot.css"), "script": ("uplot.js", "plot.js")}.items():
     TEMPLATES.globals[_name] = Markup("\n".join((STATIC / each).read_text(encoding="utf-8") for each in _files))

@@ -72,7 +72,10 @@ def studio(folder: Path, *paths: Path) -> Iterator[tuple[str, subprocess.Popen[s
             assert process.poll() is None, said.read_text(encoding="utf-8")
             assert time.monotonic() - begin < PATIENCE
             time.sleep(0.1)
-        yield address[0], process
+        try:
+            yield address[0], process
+        finally:
+            process.terminate()
 
 
 @pytest.fixture(scope="module")

@@ -217,7 +217,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     deciding = primary or ("loss" if task is None else "task_error")
     if plan.from_ is not None:
         recipes, plan = STARTS, _plan_of_starts(recipes, plan, deciding)
-    labels = {name: Path(name).stem if name.endswith(".toml") else name for name in recipes}
+    labels = {name: label_of(name) for name in recipes}
     _check(labels, plan, deciding, number=len(recipes), seeds=seeds)
     refused(out, "a comparison")
     root, reporter = Path(out), reporter or usual_reporter()
@@ -271,6 +271,11 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
 
 # ----------------------------------------
 # What is compared, the verdict, and how often there was one.
+
+
+def label_of(recipe: str) -> str:
+    """What runs of a recipe are called by, in the names of their folders."""
+    return Path(recipe).stem if recipe.endswith(".toml") else recipe
 
 
 def _check(labels: Mapping[str, str], plan: RunPlan, deciding: str, *, number: int, seeds: int) -> None:

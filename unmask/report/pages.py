@@ -53,7 +53,7 @@ _COLUMNS = (
 
 
 def write_page(path: Path, template: str, *, plots: Sequence[Any] = (), **values: Any) -> None:
-    """Writes a page. Where some of its plots are curves, and not SVG, it brings the script that draws them."""
+    """Writes a page. Where some of its plots are curves or intervals, not SVG, it brings the script that draws them."""
     plots = [each for each in plots if each]
     values |= {"plots": plots, "has_curves": any(isinstance(each, dict) for each in plots)}
     write_atomically(path, TEMPLATES.get_template(template).render(values))

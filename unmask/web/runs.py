@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from unmask.commands.compare import STATE, Comparison
+from unmask.commands.compare import STATE, Comparison, label_of
 from unmask.commands.recipe_files import light_recipe, recipe_names
 from unmask.core.errors import RunError, SettingsError, parse_json
 from unmask.core.files import read_object
@@ -117,7 +117,7 @@ def comparison(library: Library, *, run: str) -> dict[str, Any]:
     """A comparison's runs, also while they train; and when it is over its verdict, tables and intervals."""
     path = library.within(run)
     names = read_object(path / STATE, f"{run} is no comparison any more, or is damaged")["recipes"]
-    labels = [Path(name).stem if name.endswith(".toml") else name for name in names]
+    labels = list(map(label_of, names))
     runs = [[str(each), each.name, each.name.rpartition("-")[0]] for each in sorted((path / "runs").glob("*-*"))]
     result: dict[str, Any] = {"runs": [[folder, name, labels.index(of)] for folder, name, of in runs if of in labels]}
     if not (path / "result.json").is_file():

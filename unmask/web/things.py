@@ -81,8 +81,8 @@ class Library:
     def model(self, name: str) -> Model:
         """A model that predicts tokens, by the folder of a model, a run or a checkpoint."""
         path = self.within(name)
-        weights = next((path / part for part in ("model/model.safetensors",) if (path / part).is_file()), path)
-        weights = weights if weights.is_file() else path / "model.safetensors"
+        named = (path / "model" / "model.safetensors", path)
+        weights = next((each for each in named if each.is_file()), path / "model.safetensors")
         is_checkpoint = path.parent.name == "checkpoints"
         return self._open("model", path, weights, _load_checkpoint if is_checkpoint else as_predictor)
 

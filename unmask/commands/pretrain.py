@@ -20,9 +20,8 @@ from unmask.commands.run_data import (
     obtain_data,
     packaged_corpus,
 )
-from unmask.commands.sizing import compile_loops, fit_to_budget, sizes_of, with_sizes
+from unmask.commands.sizing import fit_to_budget, sizes_of, with_sizes
 from unmask.commands.training_run import LOSS_CURVE, TrainingRun, held_out_curve
-from unmask.core.compiled import is_compiled
 from unmask.core.errors import RunError, UnmaskError, without_secrets
 from unmask.core.files import typed, write_atomically
 from unmask.core.hub import local_path
@@ -50,13 +49,12 @@ from unmask.data.lexicon import load_lexicon
 from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
 from unmask.masking.settings import AnyStrategy, add_kind
 from unmask.model.card_head import CARD, CardSettings, change_card
-from unmask.model.loops import losses
 from unmask.tasks.loaded_model import Model, load
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.trainers import TokenizerKind
 from unmask.train.callbacks import Callback
 from unmask.train.distributed import OF_RUN, check_same, join_group, on_rank_zero, rank_zero_first
-from unmask.train.hardware import choose_device
+from unmask.train.hardware import COMPILING, choose_device, must_compile
 from unmask.train.trainer import Trainer
 
 _MANY = 20  # times that a text was seen: more of them teach little
@@ -233,10 +231,9 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
                 data = obtain_data(sources, folder.data, resolved, reporter)
             else:
                 data = data_from_checkpoint(sources, folder, resolved, reporter)
-            if choose_device().type == "cpu" and not is_compiled(losses):
-                reporter.note("compiling loops for this machine, once; some 20 seconds")
-                compile_loops(resolved, data)
             if resolved.sizing is not None:
+                if must_compile(choose_device()):
+                    reporter.note(COMPILING)
                 reporter.notify(Progress("measuring this machine", facts=""))
                 sizes, outlook = fit_to_budget(resolved, data, processes=group.world_size)
                 for line in outlook:

@@ -242,11 +242,6 @@ def measure_speed(recipe: Recipe, data: PreparedData) -> Speed:
     return Speed.through(cost, positions, seconds)
 
 
-def compile_loops(recipe: Recipe, data: PreparedData) -> None:
-    """Has numba compile the loops of a training, by a step of a small model, so that no budget by the clock pays."""
-    next(trial(recipe, data, 1, HEAD_SIZE, recipe.training.sequence_length).steps())
-
-
 def trial(recipe: Recipe, data: PreparedData, num_layers: int, hidden_size: int, batch_tokens: int) -> Trainer:
     """A training that is thrown away. Tokens are hidden at random: which ones makes no difference to the time."""
     recipe = with_sizes(recipe, sizes(num_layers, hidden_size, batch_tokens))

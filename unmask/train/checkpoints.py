@@ -34,7 +34,7 @@ from unmask.data.rows import Cursor
 from unmask.model.encoder import compile_model
 from unmask.train.callbacks import Callback, MetricsFile, ShowProgress, StepReport, StopAtSignal, Trainer
 from unmask.train.distributed import on_every_rank, on_rank_zero
-from unmask.train.hardware import choose_device, choose_dtype, why_not_compiled
+from unmask.train.hardware import COMPILING, choose_device, choose_dtype, must_compile, why_not_compiled
 from unmask.train.optimizer import load_state_tensors, state_tensors
 from unmask.train.settings import CheckpointSettings, TrainingSettings
 from unmask.train.step import Best, TrainState
@@ -254,6 +254,8 @@ def fit(  # noqa: PLR0913  (what the trainings of all commands do alike)
     if group.is_main:
         sync = (lambda: None) if metrics is None else metrics.sync
         trainer.callbacks.append(Checkpoints(checkpoints, settings, fingerprint=trainer.fingerprint, sync=sync))
+    if must_compile(choose_device()):
+        reporter.note(COMPILING)
     begin()
     try:
         with interruption.patience():

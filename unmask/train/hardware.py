@@ -8,12 +8,15 @@ from typing import Literal
 
 import torch
 
+from unmask.core.compiled import is_compiled
 from unmask.core.errors import SettingsError
 from unmask.model.encoder import MaskedLM
+from unmask.model.loops import norm_backward
 from unmask.train.settings import MuonSettings, TrainingSettings
 
 _WORTH_COMPILING = 5.0  # minutes of training, at least: compiling takes up to one (not measured on a GPU yet)
 _WORTH_COMPILING_STEPS = 100  # fewer take less than that wherever a step takes less than three seconds
+COMPILING = "compiling loops for this machine, once; some 20 seconds"
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
@@ -22,6 +25,11 @@ def choose_device() -> torch.device:
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def must_compile(device: torch.device) -> bool:
+    """Whether the first step of a training compiles loops, which takes a CPU some 20 seconds, once for a user."""
+    return device.type == "cpu" and not is_compiled(norm_backward)
 
 
 def sums_dtype(device: torch.device) -> torch.dtype:

@@ -20,7 +20,7 @@ from unmask.masking.masker import MaskedRows, Masker, unmasked
 from unmask.masking.settings import rate_at
 from unmask.train.callbacks import Callback, StepReport
 from unmask.train.distributed import ALONE, OF_RUN, Group, check_same, synced_over
-from unmask.train.hardware import first_micro_tokens, keep_freed_memory, works_on_its_own
+from unmask.train.hardware import first_micro_tokens, keep_freed_memory, must_compile, works_on_its_own
 from unmask.train.objectives import PREDICT_MASKED, Objective
 from unmask.train.optimizer import build_optimizer
 from unmask.train.scores import SAMPLE_POSITIONS, ScoreBoard
@@ -147,7 +147,8 @@ class Trainer:
                 callback.on_figures(self, report)
 
     def steps(self) -> Iterator[StepReport]:
-        """Yields a report after each step. Time between two reports counts as training time.
+        """Yields a report after each step. Time between two reports counts as training time, but for the first step
+        where loops are compiled in it.
 
         On a GPU, the host prepares the next batches in a thread and runs a few steps ahead of the device. A report's
         figures may then still be pending, and so may the news that a step diverged: read the figures before saving a
@@ -173,7 +174,7 @@ class Trainer:
 
         synced = synced_over(self.model, group)
         on_the_way: deque[Figures] = deque()
-        begin = self.clock() - state.seconds
+        begin, compiles = self.clock() - state.seconds, must_compile(device)
 
         def now() -> float:
             """Seconds of training, by rank 0's clock where they decide anything."""
@@ -210,6 +211,8 @@ class Trainer:
                 on_the_way.append(figures)
                 if len(on_the_way) > STEPS_AHEAD:
                     on_the_way.popleft().read()
+                if compiles:  # loops, in a user's first step, which costs no budget
+                    begin, compiles = self.clock() - state.seconds, False
                 state.seconds = now()
                 yield StepReport(
                     step=state.step,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from dataclasses import replace
 from pathlib import Path
@@ -66,6 +67,12 @@ def test_a_task_is_exported(
     config = json.loads((tmp_path / "out" / "config.json").read_text())
     assert config["architectures"][0].endswith(info.task_head.architecture)
     assert config.get("id2label", {}) == {str(number): name for number, name in enumerate(info.task_head.names)}
+    text = "The old man looked at her."
+    given = {"pairs": (text, text), "answer": ("Who?", text)}.get(info.kind, text)
+    ours, theirs = unmask.load(folder), unmask.load(tmp_path / "out", backend="onnx")
+    values = [re.split(r"(\d\.\d+(?:e-\d+)?)", str(model.predict([given]))) for model in (ours, theirs)]
+    assert values[0][::2] == values[1][::2]
+    assert [*map(float, values[1][1::2])] == pytest.approx([*map(float, values[0][1::2])], abs=1e-4)
     checks = unmask.verify(folder, onnx=tmp_path / "out").checks
     assert checks["onnx_task_equals_ours"].passed
     assert checks["onnx_task_int8_follows_ours"].passed

@@ -32,6 +32,7 @@ from unmask.core.hub import HubName, hub_name
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import find_weights, has_prediction_head, read_config_file, read_content, read_weights
 from unmask.model.layout_names import LAYOUTS
+from unmask.model.onnx import GRAPH_FILES
 from unmask.model.pooling import POOLINGS, check_splade, module_file
 from unmask.tasks.inputs import Example
 from unmask.tasks.loaded_model import Model, does_task, load
@@ -212,10 +213,7 @@ def open_checked_model(folder: str | Path) -> CheckedModel:
 # ----------------------------------------
 # Graphs
 
-ONNX = "onnx"  # where sentence-transformers and transformers.js look within a folder
-# The only names that optimum, sentence-transformers and transformers.js look for.
-FILE = "model.onnx"
-INT8_FILE = "model_quantized.onnx"  # the same graph with 8-bit weights
+FILE, INT8_FILE = GRAPH_FILES["onnx"], GRAPH_FILES["onnx-int8"]
 DATA_FILE = "model.onnx_data"  # the weights of a graph that are too large for its own file
 VECTORS = "sentence_embedding"  # the output with a vector a text, where there is one
 

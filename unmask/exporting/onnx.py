@@ -34,7 +34,6 @@ from unmask.exporting import graphs
 from unmask.exporting.graphs import (
     EMBED,
     KINDS,
-    ONNX,
     OPSET,
     SPLADE,
     VECTORS,
@@ -47,6 +46,7 @@ from unmask.exporting.graphs import (
     open_checked_model,
     worst,
 )
+from unmask.model.onnx import ONNX, open_session, run_session
 from unmask.model.pooling import POOLING_FOLDERS, POOLINGS, SPARSE_FOLDER, copy_sentence_files
 from unmask.tasks.embed import pooled
 from unmask.tokenizer.loading import load_tokenizer
@@ -313,26 +313,8 @@ def compared_outputs(subject: CheckedModel, file: Path, kind: GraphKind) -> list
 
 def open_graph(file: Path, graph: Graph) -> Callable[[dict[str, Tensor]], list[Tensor]]:
     """The outputs of a file in onnxruntime, as a function of padded rows; `graph` is what was written to it."""
-    import onnxruntime
-
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    options.intra_op_num_threads = torch.get_num_threads()
-    try:
-        session = onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its exceptions share no base of their own
-        line = str(error).partition("\n")[0]
-        raise ModelError(f"{file}: onnxruntime cannot load it ({line}); export the model again") from error
+    session = open_session(file)
     for names, values in ((graph.inputs, session.get_inputs()), (tuple(graph.kind.outputs), session.get_outputs())):
         if (in_file := tuple(value.name for value in values)) != names:
             raise ModelError(f"{file}: has {', '.join(in_file)} instead of {', '.join(names)}; export the model again")
-
-    def run(rows: dict[str, Tensor]) -> list[Tensor]:
-        feeds = {name: rows[name].contiguous().numpy() for name in graph.inputs}
-        try:
-            return [torch.from_numpy(array) for array in session.run(None, feeds)]
-        except Exception as error:
-            line = str(error).partition("\n")[0]
-            raise ModelError(f"{file}: onnxruntime cannot run it ({line}); export the model again") from error
-
-    return run
+    return lambda rows: list(run_session(session, file, rows).values())

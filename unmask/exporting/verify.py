@@ -23,9 +23,10 @@ from unmask.core.hub import CONFIG
 from unmask.core.public import public
 from unmask.core.results import Readable, Sheet, Shown, Styled
 from unmask.exporting import graphs
-from unmask.exporting.graphs import ONNX, Check, CheckedModel, GraphKind, compare, none_wrong, splade_of, worst
+from unmask.exporting.graphs import Check, CheckedModel, GraphKind, compare, none_wrong, splade_of, worst
 from unmask.exporting.onnx import int8_follows_ours, onnx_equals_ours, onnx_tokenizer_equals_ours
 from unmask.model.folder import CHECKSUMS, KEY, read_checksums, read_config_file
+from unmask.model.onnx import ONNX
 from unmask.model.pooling import MODULES, check_splade, module_file, read_pooling
 from unmask.model.transformers import why_in_transformers
 from unmask.tokenizer.tokenizer import SPELLINGS, Tokenizer

@@ -65,6 +65,7 @@ def does_task(content: Mapping[str, Any]) -> bool:
 
 
 Precision = Literal["float32", "bf16", "auto"]
+Backend = Literal["torch", "onnx", "onnx-int8"]
 
 
 class Model(Readable):
@@ -114,15 +115,16 @@ class Model(Readable):
             "hidden_size": config.hidden_size,
             "vocab_size": config.vocab_size,
             "max_position_embeddings": config.max_position_embeddings,
-            "num_parameters": sum(parameter.numel() for parameter in network.parameters()),
+            "num_parameters": sum(parameter.numel() for parameter in network.parameters()) or None,  # of a graph
             "task": None if self.task is None else self.task.kind,
             "has_head": self.has_head,
         }
 
     def shown(self) -> Iterator[Shown]:
         facts = self.to_dict()
+        size = f"{facts['num_parameters']:,} parameters, " if facts["num_parameters"] else ""
         yield (
-            f"{facts['runs']} of width {facts['hidden_size']}, {facts['num_parameters']:,} parameters, "
+            f"{facts['runs']} of width {facts['hidden_size']}, {size}"
             f"{facts['vocab_size']:,} entries, {facts['max_position_embeddings']:,} positions; {self.folder}"
         )
         if self.task is not None:
@@ -358,7 +360,9 @@ def fill(
 
 
 @public
-def load(folder: str | Path, *, precision: Precision = "float32", strict: bool = False) -> Model:
+def load(
+    folder: str | Path, *, precision: Precision = "float32", strict: bool = False, backend: Backend = "torch"
+) -> Model:
     """Loads a model written by unmask or transformers. A bare encoder can embed texts but not predict tokens.
 
     Layouts of ours run in our encoder. Others (DistilBERT, ELECTRA, DeBERTa, MPNet, ALBERT, ESM, ...) run in
@@ -370,15 +374,26 @@ def load(folder: str | Path, *, precision: Precision = "float32", strict: bool =
         precision: Type of the activations: `float32` equals transformers; `bf16` is several times faster on hardware
             that supports it, and accurate to two or three digits; `auto` is bf16 there and float32 elsewhere.
         strict: A file that differs from the folder's checksums is an error, not a warning.
+        backend: `onnx` runs the graph of a folder that `unmask export` wrote (`fill-mask`, `feature-extraction`, a
+            task) in onnxruntime; `onnx-int8` the one with 8-bit weights.
 
     Raises:
         ModelError: The folder is missing, lacks a file, holds a damaged one, or has a type that is a masked language
             model neither here nor in transformers; or it needs transformers, which is not installed.
-        SettingsError: The precision is unknown.
+        SettingsError: The precision or the backend is unknown.
         TokenizerError: The tokenizer cannot be used.
     """
-    if precision not in get_args(Precision):
-        raise SettingsError(f"precision is {' or '.join(map(repr, get_args(Precision)))}, not {precision!r}")
+    for name, value, kinds in (("precision", precision, Precision), ("backend", backend, Backend)):
+        if value not in get_args(kinds):
+            raise SettingsError(f"{name} is {' or '.join(map(repr, get_args(kinds)))}, not {value!r}")
+    if backend != "torch":
+        return _load_graph(find_model(folder), backend)
+    model = _load_weights(folder, precision, strict=strict)
+    model.to()
+    return model
+
+
+def _load_weights(folder: str | Path, precision: Precision, *, strict: bool) -> Model:
     path = find_model(folder)
     with files_checked(path, strict=strict):
         in_transformers = why_in_transformers(path) is not None
@@ -421,12 +436,25 @@ def load(folder: str | Path, *, precision: Precision = "float32", strict: bool =
                     f"{path}: the tokenizer has {vocab_size} ids, but the model only {network.config.vocab_size}"
                 )
             has_head = has_prediction_head(path, network.config.layout)
-    model = Model(
+    return Model(
         path, network, tokenizer, fine_tuned, embedder=bare, has_head=has_head, precision=precision,
         hub=hub_name(folder),
     )  # fmt: skip
-    model.to()
-    return model
+
+
+def _load_graph(path: Path, backend: str) -> Model:
+    from unmask.model.onnx import find_graph, load_onnx
+
+    file = find_graph(path, backend)
+    tokenizer = load_tokenizer(path)
+    network, output = load_onnx(file, mask_id=tokenizer.special.mask, pad_id=tokenizer.special.pad)
+    if does_task(content := read_content(path)):
+        from unmask.tasks.kinds import task_of
+
+        return Model(path, None, tokenizer, (network, task_of(content, path, pools_itself=True)), has_head=False)
+    if output == "logits":
+        return Model(path, network, tokenizer)
+    return Model(path, None, tokenizer, embedder=network, has_head=False)
 
 
 def as_predictor(model: Model | str | Path, *, strict: bool = False) -> Model:

@@ -99,7 +99,7 @@ export const Segmented = ({ label, value, options, onChange }) => html`<div clas
   ${options.map(([key, name]) => html`<button key=${key} aria-pressed=${String(key === value)}
     onClick=${() => onChange(key)}>${name}</button>`)}</div>`;
 
-export const named = (things, ...kinds) => things.filter((each) => kinds.includes(each.kind)).map((each) => [each.path, each.name]);
+export const named = (things, ...kinds) => kinds.flatMap((kind) => things.filter((each) => each.kind === kind)).map((each) => [each.path, each.name]);
 
 // "Copy as command", "copy as Python", of what an answer says.
 export function Copy({ of }) {

@@ -21,8 +21,8 @@ export function Grammar({ things }) {
       <${Choice} label="Beside it" none="none" value=${second} options=${models} onChange=${setSecond} />
       <${Segmented} label="Form of the score" value=${form} options=${[["plain", "One token hidden"], ["word_l2r", "With the rest of its word"]]} onChange=${setForm} /></div>
     <${Problem} of=${error} /><${Busy} when=${busy} what="scoring" />
-    <div class="card scroll" tabindex="0"><table><thead><tr><th>right</th><th>wrong</th>${(data?.results ?? []).map((each) => html`<th key=${each.model} class="number">right − wrong, nats: ${name(each.model)}</th>`)}<td></td></tr></thead><tbody>
-      ${pairs.map((pair, row) => html`<tr key=${row}>${pair.map((sentence, side) => html`<td key=${side}><input aria-label=${`${side ? "Wrong" : "Right"} sentence ${row + 1}`} value=${sentence} size="34" onInput=${(event) => put(row, side, event.target.value)} /></td>`)}
+    <div class="card scroll" tabindex="0"><table class="pairs"><thead><tr><th>right</th><th>wrong</th>${(data?.results ?? []).map((each) => html`<th key=${each.model} class="number">right − wrong, nats: ${name(each.model)}</th>`)}<td></td></tr></thead><tbody>
+      ${pairs.map((pair, row) => html`<tr key=${row}>${pair.map((sentence, side) => html`<td key=${side}><input aria-label=${`${side ? "Wrong" : "Right"} sentence ${row + 1}`} value=${sentence} placeholder=${side ? "wrong" : "right"} onInput=${(event) => put(row, side, event.target.value)} /></td>`)}
         ${(data?.results ?? []).map((each) => {
           const scores = scoreOf(each, row);
           return html`<td class="number" key=${each.model}>${scores ? html`<span class=${scores[0] > scores[1] ? "tag yes" : "tag no"}>${scores[0] > scores[1] ? "✓" : "✗"} ${fixed(scores[0] - scores[1], 2)}</span><br /><small>${fixed(scores[0], 2)} and ${fixed(scores[1], 2)}</small>` : "–"}</td>`;

@@ -9,9 +9,19 @@ import numpy as np
 import pytest
 import torch
 
+from tests.model.helpers import MakeModel
 from unmask.data.store import TokenChunk
+from unmask.model.fused import heads_of
+from unmask.model.layers import Attention
 from unmask.train import initialisation
-from unmask.train.initialisation import STD, begin_from_corpus, corpus_embeddings, count_neighbours, words_from_corpus
+from unmask.train.initialisation import (
+    STD,
+    attend_nearby,
+    begin_from_corpus,
+    corpus_embeddings,
+    count_neighbours,
+    words_from_corpus,
+)
 
 # Tokens 0 and 1 stand between 4 and 5, 2 and 3 between 6 and 7; 8 stands alone, and 9 nowhere.
 TEXT = [[4, 0, 5], [4, 0, 5], [4, 1, 5], [6, 2, 7], [6, 3, 7], [6, 3, 7], [8]]
@@ -104,7 +114,8 @@ def test_in_directions_that_the_corpus_leaves_empty_what_was_drawn_stays() -> No
     store: Any = SimpleNamespace(chunks=lambda num_tokens: [chunk])
     drawn = 0.02 * torch.randn(VOCAB, 8, generator=torch.Generator().manual_seed(0))
     tokens = drawn.clone()
-    model: Any = SimpleNamespace(encoder=SimpleNamespace(tokens=tokens), config=SimpleNamespace(hidden_size=8))
+    config = SimpleNamespace(hidden_size=8, rotary=None)
+    model: Any = SimpleNamespace(encoder=SimpleNamespace(tokens=tokens), config=config)
     frequencies = np.bincount(chunk.input_ids, minlength=VOCAB)
     begin_from_corpus(model, store, frequencies, seed=0)
     _, rows = corpus_embeddings([chunk], frequencies, size=8, seed=0)
@@ -145,3 +156,28 @@ def test_a_new_word_begins_as_what_stands_near_the_same() -> None:
     tokens.copy_(old)
     words_from_corpus(model, store, frequencies // 60, range(8, 10), seed=0)
     assert torch.equal(tokens, old), "what was seen a few times says little"
+
+
+def test_heads_begin_by_attending_to_what_stands_near(make_model: MakeModel) -> None:
+    model = make_model()
+    tokens = model.encoder.tokens.detach().clone()
+    attend_nearby(model, seed=0)
+    torch.testing.assert_close(model.encoder.tokens.norm(dim=1), tokens.norm(dim=1))
+    distances: list[torch.Tensor] = []
+
+    def look(module: Attention, inputs: Any) -> None:
+        x_BSD, plan = inputs
+        query, key, _ = heads_of(module.project(x_BSD), plan)
+        p_BHSS = torch.softmax(query @ key.transpose(-1, -2) * query.shape[-1] ** -0.5, -1)
+        distances.append(torch.stack([p_BHSS[..., 20, 20 + n] for n in (-9, -3, -1, 0, 1, 3, 9)], -1).mean(0))
+
+    for module in model.modules():
+        if isinstance(module, Attention):
+            module.register_forward_pre_hook(look)
+    ids = torch.randint(5, model.config.vocab_size, (64, 41), generator=torch.Generator().manual_seed(0))
+    model.eval().encoder(ids)
+    assert len(distances) == model.config.num_layers
+    for p_HN in distances:
+        assert (p_HN[:, 3] > p_HN[:, 2]).all(), "at itself most of all"
+        assert (p_HN[:, [1, 5]] < 0.5 * p_HN[:, [2, 4]]).all()
+        assert (p_HN[:, [0, 6]] < 0.2 * p_HN[:, [2, 4]]).all()

@@ -92,6 +92,17 @@ def test_no_step_has_rate_0(make_model: MakeModel, stream: RowStream, masker: Ma
     assert all(report.learning_rate > 0.0 for report in reports)
 
 
+@pytest.mark.parametrize("compiles", [True, False])
+def test_the_step_that_compiles_costs_no_budget(
+    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch, compiles: bool
+) -> None:
+    """The budget is six seconds, the first step takes sixty."""
+    monkeypatch.setattr("unmask.train.trainer.must_compile", lambda device: compiles)
+    settings, clock = settings_of(steps=None, minutes=0.1), itertools.chain([0.0], itertools.count(60.0))
+    reports = list(train(new_state(make_model, settings), stream, masker, settings, clock=lambda: next(clock)))
+    assert [report.seconds for report in reports][:3] == ([1.0, 3.0, 5.0] if compiles else [60.0])
+
+
 def test_one_batch_is_overfitted(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
     """The whole step learns: the same masked batch goes from chance to almost no loss."""
     settings = settings_of(learning_rate=1e-2, weight_decay=0.0)

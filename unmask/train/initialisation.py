@@ -16,6 +16,7 @@ spread is right: Kim et al. 2024 (arXiv 2407.12514).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 
 import numpy as np
@@ -27,6 +28,7 @@ from torch.nn import functional
 from unmask.core.compiled import compiled
 from unmask.data.store import TokenChunk, TokenStore
 from unmask.model.encoder import MaskedLM
+from unmask.model.layers import Attention
 
 WINDOW = 5  # tokens to either side
 MOST_TOKENS = 1 << 24  # that are counted: of a larger corpus, chunks spread over it
@@ -36,6 +38,8 @@ CONTEXTS = 2048  # the most frequent tokens
 SMOOTHING = 0.75  # power of the contexts' frequencies
 STD = 0.05  # of all numbers together: the root of their mean square
 _LONGEST = 2.0  # row, in medians
+COMMON = 0.5  # of the length of every token's embedding is a direction that all have
+SCORE = 12.0  # of a place with itself, at the beginning
 _ROUNDING = 1e-5  # of the first singular value, or of the largest square
 _FREQUENT = 50  # times that an old token stands in the corpus at least, for new words to be like it
 _NEAREST, _TEMPERATURE = 10, 0.1
@@ -164,3 +168,36 @@ def begin_from_corpus(model: MaskedLM, store: TokenStore, frequencies: NDArray[n
     squares, directions = torch.linalg.eigh(rows.T @ rows)
     empty = directions[:, squares <= _ROUNDING * squares.max()]
     model.encoder.tokens[token_ids] = rows + model.encoder.tokens[token_ids] @ empty @ empty.T
+    if model.config.rotary is not None:
+        attend_nearby(model, seed=seed)
+
+
+@torch.no_grad()
+def attend_nearby(model: MaskedLM, *, seed: int) -> None:
+    """Makes every head of a model with rotary positions begin by attending to what stands near, whatever it is.
+
+    All tokens get a direction in common, a share of their length; norms keep it, so it reaches every layer. Query and
+    key matrices map it to one vector q. Of two places a distance apart, rotated, their score is then
+
+        q . R(distance) q = SCORE / P x the sum of cos(distance x frequency) over the P highest frequencies
+
+    which is largest at distance 0. The decoder, tied to the embeddings, does not see what all logits have in common.
+
+    Source: ours. Trockman and Kolter 2023 (Mimetic initialization of self-attention layers) make heads begin near
+    what they become, by products of weights.
+    """
+    config, encoder = model.config, model.encoder
+    width, head_dim = config.hidden_size, config.hidden_size // config.num_heads
+    common = torch.randn(width, generator=torch.Generator().manual_seed(seed))
+    common = functional.normalize(common - common.mean(), dim=0)
+    lengths = encoder.tokens.norm(dim=1, keepdim=True)
+    others = functional.normalize(encoder.tokens - (encoder.tokens @ common)[:, None] * common, dim=1)
+    encoder.tokens.copy_(lengths * (math.sqrt(1.0 - COMMON**2) * others + COMMON * common))
+
+    pairs = max(1, head_dim // 4)  # a head's first half is paired with its second
+    query = torch.zeros(head_dim)
+    query[:pairs] = math.sqrt(SCORE * math.sqrt(head_dim) / pairs)
+    rank_one = torch.outer(query, common / (COMMON * math.sqrt(width)))
+    for attention in encoder.modules():
+        if isinstance(attention, Attention):
+            attention.qkv.weight.view(3, config.num_heads, head_dim, width)[:2].add_(rank_one)

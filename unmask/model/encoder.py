@@ -354,7 +354,8 @@ def initialise(model: MaskedLM, *, seed: int, method: Initialisation = "depth_sc
     - `truncated_normal`: `initializer_range`. Source: BERT (Devlin et al. 2019), as its released code has it.
     - `depth_scaled`: the same, but output projections and the head are divided by sqrt(2 x layers), so that the
       residual stream does not grow with depth. Source: ModernBERT (Warner et al. 2024, appendix A), after Megatron.
-    - `corpus`: as `depth_scaled`. The embeddings of tokens wait for the corpus (`unmask.train.initialisation`).
+    - `corpus`: as `depth_scaled`. The embeddings of tokens, and where attention begins, wait for the corpus
+      (`unmask.train.initialisation`).
     """
     generator = torch.Generator().manual_seed(seed)
     std = model.config.initializer_range

@@ -31,7 +31,7 @@ from unmask.core.files import file_sha256, whole_folder, write_object, writing
 from unmask.core.interruption import Interrupted, Interruption
 from unmask.core.results import Reporter
 from unmask.data.rows import Cursor
-from unmask.model.encoder import compile_model
+from unmask.model.encoder import MaskedLM, compile_model
 from unmask.train.callbacks import Callback, MetricsFile, ShowProgress, StepReport, StopAtSignal, Trainer
 from unmask.train.distributed import on_every_rank, on_rank_zero
 from unmask.train.hardware import COMPILING, choose_device, choose_dtype, must_compile, why_not_compiled
@@ -254,7 +254,7 @@ def fit(  # noqa: PLR0913  (what the trainings of all commands do alike)
     if group.is_main:
         sync = (lambda: None) if metrics is None else metrics.sync
         trainer.callbacks.append(Checkpoints(checkpoints, settings, fingerprint=trainer.fingerprint, sync=sync))
-    if must_compile(choose_device()):
+    if isinstance(trainer.model, MaskedLM) and must_compile(choose_device()):
         reporter.note(COMPILING)
     begin()
     try:

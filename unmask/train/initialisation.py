@@ -1,4 +1,6 @@
-"""Token embeddings that begin from the corpus: which tokens stand near which, factorised.
+"""What begins otherwise than at random: token embeddings from the corpus, and attention near each place.
+
+Embeddings are which tokens stand near which, factorised:
 
     counts [V, C]     1 / distance, summed over the neighbours within a window; C are the most frequent tokens
     PPMI [V, C]       log of how much more often two tokens meet than by chance; 0 where less often, or never

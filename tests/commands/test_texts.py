@@ -263,4 +263,15 @@ def test_near_duplicates_of_what_is_held_out_are_not_trained_on(base: Path, toke
     texts = read_texts([file], tokenizer, CorpusSettings(holdout=0.1), note=notes.append, notify=lambda progress: None)
     either = [fraction(a) < 0.1 or fraction(f"{a} ship") < 0.1 for a in stories]
     assert texts.held.astype(bool).tolist() == either * 2
-    assert any(note.startswith("held out as near-duplicates of held-out documents: ") for note in notes)
+    assert any("near-duplicates of held-out ones, and held out with them" in note for note in notes)
+
+
+def test_text_of_few_patterns_is_trained_on_all_the_same(base: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Of logs, every held-out line has near-duplicates, which would leave nothing."""
+    file, notes = tmp_path / "app.log", list[str]()
+    lines = [f"pool {n % 7} of {n}: connection {n * n} idle for {n % 90} seconds, closing it now" for n in range(300)]
+    file.write_text("\n".join(lines) + "\n")
+    settings = CorpusSettings(holdout=0.1, documents="line")
+    texts = read_texts([file], tokenizer, settings, note=notes.append, notify=lambda progress: None)
+    assert texts.held.astype(bool).tolist() == [fraction(line) < 0.1 for line in lines]
+    assert any("trained on all the same" in note for note in notes)

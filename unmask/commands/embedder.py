@@ -110,9 +110,10 @@ class Embedder(Finished):
             ]
         )
         model = s["model"]
-        use = "search index {} FILES --out INDEX" if s["sparse"] else "embed {} FILE --out vectors.npy"
+        name = typed(model)
         yield Hint(
-            f"unmask {use.format(typed(model))}\nMeasure it beside BM25: unmask evaluate-search {typed(model)} CORPUS",
+            f"unmask search index {name} FILES --out INDEX\n"
+            f"Measure it beside BM25: unmask evaluate-search {name} CORPUS",
             f'unmask.evaluate_search({model!r}, "CORPUS")',
         )
 
@@ -182,7 +183,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
                 reporter.note(f"the embedder in {root} is finished: nothing is left to do")
                 return None
             if plan.maker is not None and plan.texts and not goes_on:
-                reporter.note(f"text is read and held out as in {plan.maker}, but for what --set corpus says")
+                reporter.note(f"text is read and held out as in {plan.maker}; --set corpus.KEY=VALUE would change that")
             if not plan.has_head:
                 reporter.note(f"{plan.model} has no head for masked tokens, so pairs alone are learned")
             return goes_on

@@ -160,7 +160,8 @@ def read_texts(
     note: Callable[[str], None],
     notify: Notify,
 ) -> TokenTexts:
-    """Reads and tokenizes a corpus, raw or prepared. Near-duplicates of what is held out are held out with it.
+    """Reads and tokenizes a corpus, raw or prepared. Near-duplicates of what is held out are held out with it, unless
+    that were most of the text, as of logs.
 
     What is held out is what `Corpus` holds out by the same settings, so that it is the same wherever the text lies.
     Where parts of documents are held out since there are few, each is a document. Titles are those that are marked as
@@ -172,17 +173,17 @@ def read_texts(
         return _from_prepared(Path(paths[0]), answers, tokenizer)
     # A user who names the column of the text means no other for titles.
     corpus = Corpus(paths, settings, titles=settings.column is None)
-    texts, num_near = _tokenize(corpus, tokenizer, answers, notify)
+    texts, near = _tokenize(corpus, tokenizer, answers, notify)
     note(corpus.describe(corpus.decided()))
-    if num_near:
-        note(f"held out as near-duplicates of held-out documents: {num_near:,}")
+    if near:
+        note(near)
     for reason, number in corpus.skipped.items():
         note(f"left out: {number:,} {reason}")
     return texts
 
 
-def _tokenize(corpus: Corpus, tokenizer: Tokenizer, answers: Sequence[str], notify: Notify) -> tuple[TokenTexts, int]:
-    """The documents, a batch at a time; and how many are held out as near-duplicates."""
+def _tokenize(corpus: Corpus, tokenizer: Tokenizer, answers: Sequence[str], notify: Notify) -> tuple[TokenTexts, str]:
+    """The documents, a batch at a time; and what is said of near-duplicates of those held out, if anything."""
     in_parts = corpus.plan.holdout_unit in ("part", "end")
     encoded: list[tuple[NDArray[np.int32], NDArray[np.uint8], Ints]] = []  # tokens, word starts, sizes of paragraphs
     heads: list[int] = []  # of each paragraph: _TITLE, _BODY or _MARKED where a document begins, else 0
@@ -228,16 +229,29 @@ def _tokenize(corpus: Corpus, tokenizer: Tokenizer, answers: Sequence[str], noti
     # What is held out, and what counts as a title.
     cluster, keys = cluster_keys(answers, clusters)
     rule = np.array(by_rule, dtype=np.bool_)
-    held = np.isin(cluster, cluster[rule])
-    if held.all():
-        raise CorpusError(
-            "all documents are held out or near-duplicates of such, so there is nothing to train on; give more"
-        )
+    if rule.all():
+        raise CorpusError("all documents are held out, so there is nothing to train on; give more")
+    held, near = _with_near_duplicates(rule, cluster)
     head_U = np.array(heads, dtype=np.uint8)
     if num_titled <= _MOSTLY * max(num_several, 1):
         head_U[head_U == _TITLE] = _BODY
     ids, starts, lengths = map(np.concatenate, zip(*encoded, strict=True))
-    return _cut(ids, starts, lengths, head_U, cluster, held, keys), int((held & ~rule).sum())
+    return _cut(ids, starts, lengths, head_U, cluster, held, keys), near
+
+
+def _with_near_duplicates(rule: NDArray[np.bool_], cluster: Ints) -> tuple[NDArray[np.bool_], str]:
+    """What is held out, [D], and what is said of it: near-duplicates of texts that are, by the rule, are held out with
+    them, unless that were most of the text."""
+    held = np.isin(cluster, cluster[rule])
+    num_near = int((held & ~rule).sum())
+    if not num_near:
+        return held, ""
+    if num_near <= _MOSTLY * len(rule):
+        return held, f"{num_near:,} documents are near-duplicates of held-out ones, and held out with them"
+    return rule, (
+        f"{num_near:,} of {len(rule):,} documents are near-duplicates of held-out ones, and trained on all the same: "
+        "figures tell how well these kinds of text are known, not new ones"
+    )
 
 
 def cluster_keys(answers: Sequence[str], documents: Clusters) -> tuple[Ints, Ints]:

@@ -123,7 +123,7 @@ class Run(Finished):
             if figures is not None:
                 losses, bits = (
                     f"{figure(figures['before'], key)} {unit} before, {figure(figures['after'], key)} after"
-                    for key, unit in (("loss", "nats per token"), ("bits_per_token_byte", "bits per token byte"))
+                    for key, unit in (("loss", "nats per token"), ("bits_per_token_byte", "bits per byte"))
                 )
                 lines.append((f"{name} text", f"{losses}; {bits}"))
         lines.append(("trained", f"{s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"))
@@ -234,7 +234,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             if resolved.sizing is not None:
                 if must_compile(choose_device()):
                     reporter.note(COMPILING)
-                reporter.notify(Progress("measuring this machine", facts=""))
+                reporter.notify(Progress("measuring this machine", facts="some steps"))
                 sizes, outlook = fit_to_budget(resolved, data, processes=group.world_size)
                 for line in outlook:
                     reporter.note(line)

@@ -93,9 +93,11 @@ def fit_to_budget(
         for factor in (1, 3)
     )
     lines = [
-        f"this text on this machine for {duration(60 * minutes)}: {now.num_layers} x {now.hidden_size}, about "
-        f"{now.steps:,} steps of {now.batch_tokens:,} positions, {text.bits(now.loss)} bits per byte of hidden tokens",
-        f"for {duration(180 * minutes)}: {longer.num_layers} x {longer.hidden_size}, {text.bits(longer.loss)}",
+        f"chosen for {duration(60 * minutes)} on this machine: {now.num_layers} x {now.hidden_size}, about "
+        f"{now.steps:,} steps of {now.batch_tokens:,} positions; expected: {text.bits(now.loss)} bits per byte of "
+        "hidden tokens",
+        f"expected of {duration(180 * minutes)}: {longer.num_layers} x {longer.hidden_size}, "
+        f"{text.bits(longer.loss)} bits per byte",
     ]
     return now.settings, lines
 

@@ -87,6 +87,8 @@ def validated(
             allowed = re.findall(r"'([^']+)'", str({**detail.get("ctx", {})}.get("expected", "")))
             if detail["type"] == "literal_error" and (near := get_close_matches(str(detail["input"]), allowed, n=1)):
                 message += f"; did you mean {near[0]!r}?"
+            if detail["type"] == "tuple_type":
+                message = f'input should be a list, such as ["{detail["input"]}"]'
             message = message[:1].lower() + message[1:]
             is_table = isinstance(detail["input"], dict | Settings)
             key = "" if key == prefix else key

@@ -87,7 +87,7 @@ class Tables:
         if self.scores is not None and not self.scores.tables:
             return None
         if self.scores is None or name not in self.scores.tables:
-            raise SettingsError(f"{needed_by} needs the score {name!r}, which only a model in training makes")
+            raise SettingsError(f"{needed_by} needs a model's score {name!r}, which only a training run computes")
         return self.scores.tables[name]
 
     def labels_of(self, column: str, needed_by: str) -> Sequence[str]:

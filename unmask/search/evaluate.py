@@ -425,8 +425,9 @@ def _verdict(model: str, task: dict[str, Any]) -> str:
     for second, ahead in task["ahead"].items():
         interval = ahead[f"{DECIDES}_interval"]
         is_shown = interval is not None and interval[0] > 0.0
-        lead = f"{ahead[DECIDES]:.3f} better than" if is_shown else "not shown to be better than"
-        lines.append(f"best here: `search query --rank {task['best']}`, {lead} {second}")
+        by_chance = f"perhaps by chance: {second} may be as good"
+        lead = f"{ahead[DECIDES]:.3f} better than {second}" if is_shown else by_chance
+        lines.append(f"best here: `search query --rank {task['best']}`, {lead}")
     return "\n".join(lines)
 
 

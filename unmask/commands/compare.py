@@ -57,7 +57,7 @@ from unmask.core.hub import lasting_name
 from unmask.core.interruption import GOES_ON, Interrupted
 from unmask.core.public import public
 from unmask.core.remote import refused
-from unmask.core.results import Reporter, Result, Sheet, Shown, sentence, usual_reporter
+from unmask.core.results import ProgressReporter, Reporter, Result, Sheet, Shown, sentence, usual_reporter
 from unmask.data.data_folder import load_manifest
 from unmask.data.lexicon import load_lexicon
 from unmask.data.sources import find_sources, find_split, is_stream
@@ -237,15 +237,8 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
         for name in (*recipes[turn:], *recipes[:turn]):
             reporter.note(f"{name}, seed {seed}")
             run = root / "runs" / f"{labels[name]}-{seed}"
-            try:
-                own_plan, own_data = ways[name]
-                figures = measured_run(name, own_plan, seed=seed, data=own_data, folder=run, reporter=reporter)
-            except (DivergedError, MemoryFullError) as error:  # written down, so that it is not made again
-                reporter.note(f"{name}, seed {seed} failed: {error} (remove {run} to try it again)")
-                figures = {"name": name, "seed": seed, "failed": str(error)}
-                run.mkdir(parents=True, exist_ok=True)
-                write_object(run / EVALUATION, figures)
-            runs[name].append(figures)
+            is_first = not any(runs.values())
+            runs[name].append(_run_of(name, *ways[name], seed=seed, folder=run, reporter=reporter, with_notes=is_first))
     if all("failed" in run for of_recipe in runs.values() for run in of_recipe):
         raise RunError(f"{root}: every run failed, the first because of this: {runs[recipes[0]][0]['failed']}")
 
@@ -561,6 +554,31 @@ def begin_runs(
             prepare_by(recipe, plan.data, Path(data[0]), reporter)
     _check_pairs_fit(every_recipe, plan, data)
     return data, items
+
+
+def _run_of(
+    name: str,
+    plan: RunPlan,
+    data: Sequence[str],
+    *,
+    seed: int,
+    folder: Path,
+    reporter: Reporter,
+    with_notes: bool,
+) -> dict[str, Any]:
+    """The figures of a run, or why it failed. What its notes say is the same for all, so the first ones are enough."""
+    of_run = reporter if with_notes else ProgressReporter(reporter)
+    try:
+        figures = measured_run(name, plan, seed=seed, data=data, folder=folder, reporter=of_run)
+    except (DivergedError, MemoryFullError) as error:  # written down, so that it is not made again
+        reporter.note(f"{name}, seed {seed} failed: {error} (remove {folder} to try it again)")
+        figures = {"name": name, "seed": seed, "failed": str(error)}
+        folder.mkdir(parents=True, exist_ok=True)
+        write_object(folder / EVALUATION, figures)
+        return figures
+    known = [f"{what} {figures[key]:.3f}" for key, what in FIGURES.items() if figures.get(key) is not None]
+    reporter.note(f"{name}, seed {seed}: {', '.join(known)}")
+    return figures
 
 
 def measured_run(

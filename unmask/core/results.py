@@ -377,6 +377,16 @@ class SilentReporter(Reporter):
         pass
 
 
+class ProgressReporter(SilentReporter):
+    """Passes on how far the work has come, and no notes: of several runs the first one says what all have in common."""
+
+    def __init__(self, reporter: Reporter) -> None:
+        self._reporter = reporter
+
+    def notify(self, progress: Progress) -> None:
+        self._reporter.notify(progress)
+
+
 EVERY_SECONDS = 0.25
 
 

@@ -20,6 +20,7 @@ from unmask.commands.recipe import load_recipe
 from unmask.commands.tune import Dimension, read_dimension, usual_dimensions
 from unmask.core.errors import DataError, DivergedError, MemoryFullError, RunError, SettingsError, UnmaskError
 from unmask.core.interruption import Interrupted
+from unmask.core.results import Reporter
 from unmask.data.data_folder import load_manifest
 from unmask.model.encoder import MaskedLM
 from unmask.tokenizer.loading import load_tokenizer
@@ -28,6 +29,14 @@ from unmask.tokenizer.tokenizer import Tokenizer
 TINY = (*SMALL, "model.num_layers=1", "model.hidden_size=16")
 PAIR = '{"sentence_good": "The cat sees.", "sentence_bad": "Cat the sees."}\n'
 MOODS = "".join(f"{text}\t{mood}\n" for text, mood in [("The cat sees.", "up"), ("No dog.", "down")] * 8)
+
+
+class Notes(Reporter):
+    def __init__(self) -> None:
+        self.notes: list[str] = []
+
+    def note(self, text: Any) -> None:
+        self.notes.append(str(text))
 
 
 def compare(data: Path, out: Path, **changes: Any) -> dict[str, Any]:
@@ -63,8 +72,12 @@ def test_a_comparison_goes_on_and_seeds_may_be_added(
     assert difference["mean"] == pytest.approx(result["recipes"]["random"]["mean"] - result["recipes"]["span"]["mean"])
     assert (out / "result.svg").read_text().startswith("<svg")
     assert json.loads((out / "result.json").read_text())["verdict"] == result["verdict"]
-    compare(data_folder, out, **options, seeds=3)
+    reporter = Notes()
+    compare(data_folder, out, **options, seeds=3, reporter=reporter)
     assert trained[5:] == [("random", 2), ("span", 2)]
+    notes = "\n".join(reporter.notes)
+    assert notes.count("tokens to train on") == 1, "the first run that is made says what all have in common"
+    assert notes.count("share of wrong minimal pairs") == 6, "and each has a line of figures"
 
 
 def test_what_was_edited_meanwhile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,7 +15,13 @@ import pytest
 import unmask
 from tests.commands.test_embedder import FAST, base
 from unmask.commands.embedder_pairs import EmbedderSettings, PairDrawer, pair_data, pair_parts
-from unmask.commands.embedder_texts import TokenTexts, parts_of_text, read_pairs, read_texts
+from unmask.commands.embedder_texts import (
+    TokenTexts,
+    _with_near_duplicates,
+    parts_of_text,
+    read_pairs,
+    read_texts,
+)
 from unmask.core.errors import CorpusError, DataError
 from unmask.data.rows import Cursor
 from unmask.data.settings import CorpusSettings
@@ -275,3 +281,21 @@ def test_text_of_few_patterns_is_trained_on_all_the_same(base: Path, tokenizer: 
     texts = read_texts([file], tokenizer, settings, note=notes.append, notify=lambda progress: None)
     assert texts.held.astype(bool).tolist() == [fraction(line) < 0.1 for line in lines]
     assert any("trained on all the same" in note for note in notes)
+
+
+@pytest.mark.parametrize(
+    ("rule", "held", "says"),
+    [
+        ([1, 0, 0, 0], [1, 1, 0, 0], "held out with them"),
+        ([1, 0, 0, 1], [1, 0, 0, 1], "trained on all the same"),  # of two others one were left
+        ([1, 0, 0, 0, 0], [1, 1, 0, 0, 0], "held out with them"),
+    ],
+)
+def test_near_duplicates_are_held_out_unless_hardly_anything_were_left(
+    rule: list[int], held: list[int], says: str
+) -> None:
+    cluster = np.array([0, 0, 1, 1, 2][: len(rule)])
+    found, near = _with_near_duplicates(np.array(rule, dtype=np.bool_), cluster)
+    assert (found.astype(int).tolist(), says in near) == (held, True)
+    with pytest.raises(CorpusError, match="nothing to train on"):
+        _with_near_duplicates(np.ones(5, dtype=np.bool_), np.arange(5))

@@ -232,13 +232,15 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
         ways = dict.fromkeys(recipes, (plan, prepared)) | _prepare_starts(root, plan, loaded, reporter)
 
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in recipes}
+    is_told = False  # what the runs have in common: the first one that is made says it
     for seed in range(seeds):
         turn = seed % len(recipes)
         for name in (*recipes[turn:], *recipes[:turn]):
             reporter.note(f"{name}, seed {seed}")
             run = root / "runs" / f"{labels[name]}-{seed}"
-            is_first = not any(runs.values())
-            runs[name].append(_run_of(name, *ways[name], seed=seed, folder=run, reporter=reporter, with_notes=is_first))
+            of_run = ProgressReporter(reporter) if is_told else reporter
+            is_told = is_told or not (run / EVALUATION).is_file()
+            runs[name].append(_run_of(name, *ways[name], seed=seed, folder=run, of_run=of_run, reporter=reporter))
     if all("failed" in run for of_recipe in runs.values() for run in of_recipe):
         raise RunError(f"{root}: every run failed, the first because of this: {runs[recipes[0]][0]['failed']}")
 
@@ -563,21 +565,20 @@ def _run_of(
     *,
     seed: int,
     folder: Path,
+    of_run: Reporter,
     reporter: Reporter,
-    with_notes: bool,
 ) -> dict[str, Any]:
-    """The figures of a run, or why it failed. What its notes say is the same for all, so the first ones are enough."""
-    of_run = reporter if with_notes else ProgressReporter(reporter)
+    """The figures of a run, or why it failed."""
     try:
         figures = measured_run(name, plan, seed=seed, data=data, folder=folder, reporter=of_run)
     except (DivergedError, MemoryFullError) as error:  # written down, so that it is not made again
-        reporter.note(f"{name}, seed {seed} failed: {error} (remove {folder} to try it again)")
         figures = {"name": name, "seed": seed, "failed": str(error)}
         folder.mkdir(parents=True, exist_ok=True)
         write_object(folder / EVALUATION, figures)
-        return figures
-    known = [f"{what} {figures[key]:.3f}" for key, what in FIGURES.items() if figures.get(key) is not None]
-    reporter.note(f"{name}, seed {seed}: {', '.join(known)}")
+    if "failed" in figures:
+        reporter.note(f"{name}, seed {seed} failed: {figures['failed']} (remove {folder} to try it again)")
+    elif known := [f"{what} {figures[key]:.3f}" for key, what in FIGURES.items() if figures.get(key) is not None]:
+        reporter.note(f"{name}, seed {seed}: {', '.join(known)}")
     return figures
 
 

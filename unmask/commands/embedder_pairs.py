@@ -543,7 +543,7 @@ def _split(
     if not len(texts):
         held &= min(held.sum(), (~held).sum()) > 1
         return own.chosen(~held), own.chosen(held)
-    held_keys = texts.cluster[texts.held == 1]
+    held_keys = np.setdiff1d(texts.cluster[texts.held == 1], texts.cluster[texts.held == 0])
     held = np.isin(key, held_keys) | (held & ~np.isin(key, texts.cluster))
     is_lost = ~held & np.isin(own.document[WRONG], held_keys) & (own.length[WRONG] > 0)
     if lost := int(is_lost.sum()):

@@ -229,8 +229,6 @@ def _tokenize(corpus: Corpus, tokenizer: Tokenizer, answers: Sequence[str], noti
     # What is held out, and what counts as a title.
     cluster, keys = cluster_keys(answers, clusters)
     rule = np.array(by_rule, dtype=np.bool_)
-    if rule.all():
-        raise CorpusError("all documents are held out, so there is nothing to train on; give more")
     held, near = _with_near_duplicates(rule, cluster)
     head_U = np.array(heads, dtype=np.uint8)
     if num_titled <= _MOSTLY * max(num_several, 1):
@@ -241,16 +239,18 @@ def _tokenize(corpus: Corpus, tokenizer: Tokenizer, answers: Sequence[str], noti
 
 def _with_near_duplicates(rule: NDArray[np.bool_], cluster: Ints) -> tuple[NDArray[np.bool_], str]:
     """What is held out, [D], and what is said of it: near-duplicates of texts that are, by the rule, are held out with
-    them, unless that were most of the text."""
+    them, unless that were most of the others."""
+    if rule.all():
+        raise CorpusError("all documents are held out, so there is nothing to train on; give more")
     held = np.isin(cluster, cluster[rule])
-    num_near = int((held & ~rule).sum())
+    num_near, num_others = int((held & ~rule).sum()), int((~rule).sum())
     if not num_near:
         return held, ""
-    if num_near <= _MOSTLY * len(rule):
+    if num_near <= _MOSTLY * num_others:
         return held, f"{num_near:,} documents are near-duplicates of held-out ones, and held out with them"
     return rule, (
-        f"{num_near:,} of {len(rule):,} documents are near-duplicates of held-out ones, and trained on all the same: "
-        "figures tell how well these kinds of text are known, not new ones"
+        f"{num_near:,} of {num_others:,} other documents are near-duplicates of held-out ones, and trained on all the "
+        "same: figures tell how well these kinds of text are known, not new ones"
     )
 
 

@@ -58,6 +58,7 @@ from unmask.train.hardware import COMPILING, choose_device, must_compile
 from unmask.train.trainer import Trainer
 
 _MANY = 20  # times that a text was seen: more of them teach little
+DOMAIN_FIGURES = {"loss": "nats per token", "bits_per_token_byte": "bits per byte of hidden tokens"}
 
 
 class Run(Finished):
@@ -123,7 +124,7 @@ class Run(Finished):
             if figures is not None:
                 losses, bits = (
                     f"{figure(figures['before'], key)} {unit} before, {figure(figures['after'], key)} after"
-                    for key, unit in (("loss", "nats per token"), ("bits_per_token_byte", "bits per byte"))
+                    for key, unit in DOMAIN_FIGURES.items()
                 )
                 lines.append((f"{name} text", f"{losses}; {bits}"))
         lines.append(("trained", f"{s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"))

@@ -237,7 +237,7 @@ class TrainingRun(Callback):
     def _say(self, result: HeldOut) -> None:
         self.reporter.note(
             f"  step {self.state.step:>6,}: held-out loss {result.loss:.3f}, accuracy {result.accuracy:.1%}, "
-            f"{result.bits_per_token_byte:.3f} bits per byte"
+            f"{result.bits_per_token_byte:.3f} bits per byte of hidden tokens"
             + "".join(f"; {name} {figures['accuracy']:.1%}" for name, figures in result.objectives.items())
         )
 

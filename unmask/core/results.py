@@ -378,13 +378,16 @@ class SilentReporter(Reporter):
 
 
 class ProgressReporter(SilentReporter):
-    """Passes on how far the work has come, and no notes: of several runs the first one says what all have in common."""
+    """Passes on how far the work has come, and its curves, but no notes."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
 
     def notify(self, progress: Progress) -> None:
         self._reporter.notify(progress)
+
+    def plot(self, points: Sequence[tuple[float, float]], what: str) -> None:
+        self._reporter.plot(points, what)
 
 
 EVERY_SECONDS = 0.25

@@ -5,6 +5,7 @@ A settings class lives beside the part that it configures; `unmask.recipe` puts 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from difflib import get_close_matches
@@ -88,7 +89,8 @@ def validated(
             if detail["type"] == "literal_error" and (near := get_close_matches(str(detail["input"]), allowed, n=1)):
                 message += f"; did you mean {near[0]!r}?"
             if detail["type"] == "tuple_type":
-                message = f'input should be a list, such as ["{detail["input"]}"]'
+                of_text = isinstance(detail["input"], str)
+                message = "input should be a list" + (f", such as [{json.dumps(detail['input'])}]" if of_text else "")
             message = message[:1].lower() + message[1:]
             is_table = isinstance(detail["input"], dict | Settings)
             key = "" if key == prefix else key

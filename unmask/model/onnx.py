@@ -34,9 +34,9 @@ def open_session(file: Path) -> Any:
 
 def run_session(session: Any, file: Path, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
     """The outputs of a graph by name; it takes those of the `inputs` that it knows."""
-    feeds = {each.name: inputs[each.name].contiguous().numpy() for each in session.get_inputs()}
     names = [each.name for each in session.get_outputs()]
     try:
+        feeds = {each.name: inputs[each.name].contiguous().cpu().numpy() for each in session.get_inputs()}
         return dict(zip(names, map(torch.from_numpy, session.run(names, feeds)), strict=True))
     except Exception as error:
         raise _failed(file, "run", error) from error
@@ -51,6 +51,8 @@ class _Outputs(dict[str, Tensor]):
     """Outputs with the interface of transformers' `ModelOutput`."""
 
     def __getattr__(self, name: str) -> Tensor:
+        if name not in self:
+            raise AttributeError(name)
         return self[name]
 
 
@@ -60,7 +62,7 @@ class OnnxGraph(nn.Module):
     def __init__(self, file: Path) -> None:
         super().__init__()
         self.file, self.session = file, open_session(file)
-        self.place = nn.Parameter(torch.zeros(0), requires_grad=False)  # where inputs are to be: on the CPU
+        self.place = nn.Parameter(torch.zeros(0), requires_grad=False)  # of the inputs; the graph runs on the CPU
 
     def forward(
         self,

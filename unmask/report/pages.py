@@ -48,7 +48,7 @@ for _name, _files in {"look": ("look.css", "uplot.css"), "script": ("uplot.js", 
 _COLUMNS = (
     ("loss", "nats per token", "{:.3f}"),
     ("accuracy", "right", "{:.1%}"),
-    ("bits_per_token_byte", "bits per byte", "{:.3f}"),
+    ("bits_per_token_byte", "bits per byte of hidden tokens", "{:.3f}"),
 )
 
 

@@ -94,6 +94,7 @@ class Model(Readable):
         hub: HubName | None = None,
     ) -> None:
         self.folder = folder
+        self.is_graph = False  # `load` with another backend makes it True
         self._predictor = network
         self._embedder = network if isinstance(network, MaskedLM) else embedder
         self._fine_tuned = fine_tuned
@@ -137,6 +138,8 @@ class Model(Readable):
     @property
     def network(self) -> MaskedLM:
         """Our encoder with its head; a ModelError where transformers runs the model."""
+        if self.is_graph:
+            raise ModelError(f"{self.folder}: this is an exported graph; load the model that it was made from")
         if not isinstance(self._embedder, MaskedLM):
             raise ModelError(
                 f"{self.folder}: transformers runs this model, not our encoder: {why_in_transformers(self.folder)}; it "
@@ -154,6 +157,8 @@ class Model(Readable):
     @property
     def embedder(self) -> MaskedLM | TransformersNetwork:
         """What makes hidden states; a ModelError for an encoder-decoder."""
+        if self._embedder is None and self.is_graph:
+            raise ModelError(f"{self.folder}: this graph has no hidden states; load the one in feature-extraction")
         if self._embedder is None:
             raise ModelError(
                 f"{self.folder}: no hidden states are taken from a model with a decoder, or whose head "
@@ -266,6 +271,8 @@ class Model(Readable):
         if self.task is not None:
             what = f"fine-tuned ({self.task.kind}), so it predicts no tokens any more"
             raise ModelError(f"{self.folder}: {what}; give the model that it was made from")
+        if not self.has_head and self.is_graph:
+            raise ModelError(f"{self.folder}: this graph predicts no tokens; load the one in fill-mask")
         if not self.has_head:
             what = "no masked language model, but a discriminator or a bare encoder"
             raise ModelError(f"{self.folder}: {what}; pretrain it first (--from), or give another model")
@@ -387,7 +394,11 @@ def load(
         if value not in get_args(kinds):
             raise SettingsError(f"{name} is {' or '.join(map(repr, get_args(kinds)))}, not {value!r}")
     if backend != "torch":
-        return _load_graph(find_model(folder), backend)
+        if precision != "float32":
+            raise SettingsError(f"precision {precision!r} is none of a graph, which computes as it was exported")
+        path = find_model(folder)
+        with files_checked(path, strict=strict):
+            return _load_graph(path, backend)
     model = _load_weights(folder, precision, strict=strict)
     model.to()
     return model
@@ -451,10 +462,14 @@ def _load_graph(path: Path, backend: str) -> Model:
     if does_task(content := read_content(path)):
         from unmask.tasks.kinds import task_of
 
-        return Model(path, None, tokenizer, (network, task_of(content, path, pools_itself=True)), has_head=False)
-    if output == "logits":
-        return Model(path, network, tokenizer)
-    return Model(path, None, tokenizer, embedder=network, has_head=False)
+        fine_tuned = network, task_of(content, path, pools_itself=True)
+        model = Model(path, None, tokenizer, fine_tuned, has_head=False)
+    elif output == "logits":
+        model = Model(path, network, tokenizer)
+    else:
+        model = Model(path, None, tokenizer, embedder=network, has_head=False)
+    model.is_graph = True
+    return model
 
 
 def as_predictor(model: Model | str | Path, *, strict: bool = False) -> Model:

@@ -11,7 +11,6 @@ import torch
 from unmask.core.compiled import is_compiled
 from unmask.core.errors import SettingsError
 from unmask.model.encoder import MaskedLM
-from unmask.model.loops import norm_backward
 from unmask.train.settings import MuonSettings, TrainingSettings
 
 _WORTH_COMPILING = 5.0  # minutes of training, at least: compiling takes up to one (not measured on a GPU yet)
@@ -29,6 +28,8 @@ def choose_device() -> torch.device:
 
 def must_compile(device: torch.device) -> bool:
     """Whether the first step of a training compiles loops, which takes a CPU some 20 seconds, once for a user."""
+    from unmask.model.loops import norm_backward  # which loads numba
+
     return device.type == "cpu" and not is_compiled(norm_backward)
 
 

@@ -28,6 +28,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.core.compiled import compiled
+from unmask.core.hashing import mix_ints
 from unmask.data.store import TokenChunk, TokenStore
 from unmask.model.encoder import MaskedLM
 from unmask.model.layers import Attention
@@ -42,6 +43,8 @@ STD = 0.05  # of all numbers together: the root of their mean square
 _LONGEST = 2.0  # row, in medians
 COMMON = 0.5  # of the length of every token's embedding is a direction that all have
 SCORE = 12.0  # of a place with itself, at the beginning
+_LEAST_HEAD = 8  # numbers; with fewer, frequencies are too few for scores to fall with the distance
+_NEARBY = 29  # sets these draws apart
 _ROUNDING = 1e-5  # of the first singular value, or of the largest square
 _FREQUENT = 50  # times that an old token stands in the corpus at least, for new words to be like it
 _NEAREST, _TEMPERATURE = 10, 0.1
@@ -160,7 +163,8 @@ def words_from_corpus(
 
 @torch.no_grad()
 def begin_from_corpus(model: MaskedLM, store: TokenStore, frequencies: NDArray[np.int64], *, seed: int) -> None:
-    """Replaces the embeddings of a model's tokens by those of a corpus; tokens without neighbours keep theirs.
+    """Replaces the embeddings of a model's tokens by those of a corpus; tokens without neighbours keep theirs. Where
+    positions are rotary, `attend_nearby` then gives all a direction in common.
 
     A small vocabulary, or a text of few patterns, does not fill all directions: in the others what was drawn stays, and
     tells tokens apart whose neighbours are the same.
@@ -170,7 +174,7 @@ def begin_from_corpus(model: MaskedLM, store: TokenStore, frequencies: NDArray[n
     squares, directions = torch.linalg.eigh(rows.T @ rows)
     empty = directions[:, squares <= _ROUNDING * squares.max()]
     model.encoder.tokens[token_ids] = rows + model.encoder.tokens[token_ids] @ empty @ empty.T
-    if model.config.rotary is not None:
+    if model.config.rotary is not None and size // model.config.num_heads >= _LEAST_HEAD:
         attend_nearby(model, seed=seed)
 
 
@@ -183,14 +187,16 @@ def attend_nearby(model: MaskedLM, *, seed: int) -> None:
 
         q . R(distance) q = SCORE / P x the sum of cos(distance x frequency) over the P highest frequencies
 
-    which is largest at distance 0. The decoder, tied to the embeddings, does not see what all logits have in common.
+    which is largest at distance 0. To the logits of the decoder, which is tied to the embeddings, the direction adds a
+    number that differs between tokens only as much as the lengths of their embeddings do.
 
     Source: ours. Trockman and Kolter 2023 (Mimetic initialization of self-attention layers) make heads begin near
     what they become, by products of weights.
     """
     config, encoder = model.config, model.encoder
     width, head_dim = config.hidden_size, config.hidden_size // config.num_heads
-    common = torch.randn(width, generator=torch.Generator().manual_seed(seed))
+    generator = torch.Generator().manual_seed(mix_ints(seed, _NEARBY))  # `initialise` draws by the seed itself
+    common = torch.randn(width, generator=generator)
     common = functional.normalize(common - common.mean(), dim=0)
     lengths = encoder.tokens.norm(dim=1, keepdim=True)
     others = functional.normalize(encoder.tokens - (encoder.tokens @ common)[:, None] * common, dim=1)

@@ -18,6 +18,7 @@ from unmask.core.errors import DivergedError, EndedElsewhereError
 from unmask.data.rows import Cursor, Rows
 from unmask.masking.masker import MaskedRows, Masker, unmasked
 from unmask.masking.settings import rate_at
+from unmask.model.encoder import MaskedLM
 from unmask.train.callbacks import Callback, StepReport
 from unmask.train.distributed import ALONE, OF_RUN, Group, check_same, synced_over
 from unmask.train.hardware import first_micro_tokens, keep_freed_memory, must_compile, works_on_its_own
@@ -146,6 +147,11 @@ class Trainer:
             for callback in self.callbacks:
                 callback.on_figures(self, report)
 
+    def _must_compile(self, device: torch.device) -> bool:
+        """Whether the first step of any process compiles loops."""
+        own = isinstance(self.model, MaskedLM) and must_compile(device)
+        return any(each for (each,) in self.group.all_gather([float(own)]))
+
     def steps(self) -> Iterator[StepReport]:
         """Yields a report after each step. Time between two reports counts as training time, but for the first step
         where loops are compiled in it.
@@ -174,7 +180,7 @@ class Trainer:
 
         synced = synced_over(self.model, group)
         on_the_way: deque[Figures] = deque()
-        begin, compiles = self.clock() - state.seconds, must_compile(device)
+        begin, compiles = self.clock() - state.seconds, self._must_compile(device)
 
         def now() -> float:
             """Seconds of training, by rank 0's clock where they decide anything."""

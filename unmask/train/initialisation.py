@@ -182,8 +182,9 @@ def begin_from_corpus(model: MaskedLM, store: TokenStore, frequencies: NDArray[n
 def attend_nearby(model: MaskedLM, *, seed: int) -> None:
     """Makes every head of a model with rotary positions begin by attending to what stands near, whatever it is.
 
-    All tokens get a direction in common, a share of their length; norms keep it, so it reaches every layer. Query and
-    key matrices map it to one vector q. Of two places a distance apart, rotated, their score is then
+    All tokens but [CLS] and [SEP], which go on seeing all of a text, get a direction in common, a share of their
+    length; norms keep it, so it reaches every layer. Query and key matrices map it to one vector q. Of two places a
+    distance apart, rotated, their score is then
 
         q . R(distance) q = SCORE / P x the sum of cos(distance x frequency) over the P highest frequencies
 
@@ -200,7 +201,10 @@ def attend_nearby(model: MaskedLM, *, seed: int) -> None:
     common = functional.normalize(common - common.mean(), dim=0)
     lengths = encoder.tokens.norm(dim=1, keepdim=True)
     others = functional.normalize(encoder.tokens - (encoder.tokens @ common)[:, None] * common, dim=1)
-    encoder.tokens.copy_(lengths * (math.sqrt(1.0 - COMMON**2) * others + COMMON * common))
+    has_it = torch.ones_like(lengths, dtype=torch.bool)
+    has_it[[id_ for id_ in (config.cls_id, config.sep_id) if id_ is not None]] = False
+    with_it = lengths * (math.sqrt(1.0 - COMMON**2) * others + COMMON * common)
+    encoder.tokens.copy_(torch.where(has_it, with_it, encoder.tokens))
 
     pairs = max(1, head_dim // 4)  # a head's first half is paired with its second
     query = torch.zeros(head_dim)

@@ -98,6 +98,7 @@ def _listening(port: int | None) -> socket.socket:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             listening.bind(("127.0.0.1", number))
+            listening.listen()  # so that nobody is refused who is quicker than the server's thread
             return listening
         except (OSError, OverflowError) as error:
             listening.close()

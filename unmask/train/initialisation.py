@@ -41,7 +41,7 @@ CONTEXTS = 2048  # the most frequent tokens
 SMOOTHING = 0.75  # power of the contexts' frequencies
 STD = 0.05  # of all numbers together: the root of their mean square
 _LONGEST = 2.0  # row, in medians
-COMMON = 0.5  # of the length of every token's embedding is a direction that all have
+COMMON = 0.5  # of the length of a token's embedding is a direction that all have but [CLS] and [SEP]
 SCORE = 12.0  # of a place with itself, at the beginning
 _LEAST_HEAD = 8  # numbers; with fewer, frequencies are too few for scores to fall with the distance
 _NEARBY = 29  # sets these draws apart
@@ -164,7 +164,7 @@ def words_from_corpus(
 @torch.no_grad()
 def begin_from_corpus(model: MaskedLM, store: TokenStore, frequencies: NDArray[np.int64], *, seed: int) -> None:
     """Replaces the embeddings of a model's tokens by those of a corpus; tokens without neighbours keep theirs. Where
-    positions are rotary, `attend_nearby` then gives all a direction in common.
+    positions are rotary, `attend_nearby` then gives nearly all a direction in common.
 
     A small vocabulary, or a text of few patterns, does not fill all directions: in the others what was drawn stays, and
     tells tokens apart whose neighbours are the same.
@@ -201,10 +201,10 @@ def attend_nearby(model: MaskedLM, *, seed: int) -> None:
     common = functional.normalize(common - common.mean(), dim=0)
     lengths = encoder.tokens.norm(dim=1, keepdim=True)
     others = functional.normalize(encoder.tokens - (encoder.tokens @ common)[:, None] * common, dim=1)
-    has_it = torch.ones_like(lengths, dtype=torch.bool)
-    has_it[[id_ for id_ in (config.cls_id, config.sep_id) if id_ is not None]] = False
     with_it = lengths * (math.sqrt(1.0 - COMMON**2) * others + COMMON * common)
-    encoder.tokens.copy_(torch.where(has_it, with_it, encoder.tokens))
+    around = [id_ for id_ in (config.cls_id, config.sep_id) if id_ is not None]
+    with_it[around] = encoder.tokens[around]
+    encoder.tokens.copy_(with_it)
 
     pairs = max(1, head_dim // 4)  # a head's first half is paired with its second
     query = torch.zeros(head_dim)

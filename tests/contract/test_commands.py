@@ -123,7 +123,7 @@ OPTIONS = {  # that scripts rely on
     "pretrain": "--out --minutes --steps --tokens --recipe --from --extend-vocab --strategy --tokenizer "
     "--tokenizer-kind --vocab-size --seed --set --resume --overwrite --dry-run --json --quiet --verbose",
     "prepare": "--out --tokenizer --tokenizer-kind --vocab-size --annotate --workers --ray --part --join",
-    "masks": "--strategy --rate --tokenizer --seed --lexicon",
+    "masks": "--strategy --rate --tokenizer --seed --lexicon --set",
     "evaluate": "--rates --masks --max-tokens --pseudo-tokens --column --strict",
     "finetune": "--task --train --validation --test --out --text --second --label --seeds --seed --max-length --resume",
     "embedder": "--out --minutes --steps --pairs --sparse --seed --resume --overwrite",
@@ -213,6 +213,15 @@ def test_masks_say_what_is_chosen_and_what_is_seen(command: Command, run: unmask
         assert all(0 < place < len(one["tokens"]) - 1 for place in one["targets"]), "special tokens are never chosen"
         changed = {n for n, pair in enumerate(zip(one["tokens"], one["input_tokens"], strict=True)) if len({*pair}) > 1}
         assert changed <= set(one["targets"])
+
+
+def test_masks_show_one_masking_where_settings_choose_it(command: Command, run: unmask.Run) -> None:
+    words = ("masks", "Anna Lee sees the ship.", "--tokenizer", run.folder / "model", "--rate", 0.5, "--json")
+    done = command(*words, "--set", "masking.units.kind=span", "--set", "masking.replacement.shares=[1.0, 0.0, 0.0]")
+    (one,) = done.json["strategies"]
+    assert one["name"] == "span x uniform"
+    assert {one["input_tokens"][place] for place in one["targets"]} == {done.json["mask_token"]}
+    assert "training.minutes" in command(*words, "--set", "training.minutes=3").err
 
 
 def test_predictions_of_a_file_are_a_line_a_row(command: Command, tuned: Path, samples: Path, tmp_path: Path) -> None:

@@ -231,6 +231,11 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
         write_object(root / STATE, {**state, "most_seeds": most_seeds})
         ways = dict.fromkeys(recipes, (plan, prepared)) | _prepare_starts(root, plan, loaded, reporter)
 
+    if seeds < 3:
+        reporter.note(
+            ("one seed gives no verdict" if seeds == 1 else "two seeds show only very large differences")
+            + "; five show one of 1.2 times its standard deviation between seeds"
+        )
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in recipes}
     is_told = False  # what the runs have in common: the first one that is made says it
     for seed in range(seeds):

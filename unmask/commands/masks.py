@@ -14,7 +14,7 @@ import torch
 
 from unmask.commands.masking_tables import masking_tables
 from unmask.commands.recipe import Recipe, load_recipe
-from unmask.commands.recipe_files import DEFAULT, Overrides, as_overrides
+from unmask.commands.recipe_files import DEFAULT, Overrides, as_overrides, section_values
 from unmask.commands.run_data import (
     PreparedData,
     check_annotations,
@@ -47,6 +47,7 @@ from unmask.tokenizer.trainers import train_wordpiece
 
 log = logging.getLogger("unmask")
 SHOWN_VOCABULARY = 4096
+CHOICES = ("strategy", "units", "weights")  # settings of masking; without any of them every strategy is meant
 
 
 # What stands at a target, with its mark and style: where there are no colours, marks tell.
@@ -86,6 +87,7 @@ def masks(
     tokenizer: str | Path | None = None,
     seed: int = 0,
     lexicon: str | Path | None = None,
+    settings: Overrides = (),
     note: Callable[[str], None] = log.info,
 ) -> ShownMasks:
     """Shows what each strategy would mask in a text.
@@ -101,6 +103,8 @@ def masks(
             Tiny Shakespeare and the text.
         seed: Seed of the masks.
         lexicon: Lexicon for pmi, made by unmask lexicon. By default one of Tiny Shakespeare.
+        settings: `masking.key=value` overrides, or a dict of them. Setting masking.strategy, masking.units or
+            masking.weights also chooses a masking.
         note: Called with each decision, a line.
 
     Raises:
@@ -110,10 +114,11 @@ def masks(
     if not text.strip():
         raise SettingsError("the text is empty")
     check_characters(text, f"the text {text[:60]!r}")
-    strategies = [strategy] if strategy is not None else list(STRATEGIES)
-    settings = {
-        name: validated(MaskingSettings, {"strategy": name, "rate": rate}, where="masking") for name in strategies
-    }
+    values = {"rate": rate, **section_values(settings, "masking")["masking"]}
+    if strategy is not None:
+        values["strategy"] = strategy
+    masking = validated(MaskingSettings, values, where="masking")
+    chosen = any(name in values for name in CHOICES)
     corpus = [*packaged_corpus().read_text(encoding="utf-8").splitlines(), text]
     if tokenizer is None:
         note("a tokenizer of 4,096 entries is trained on Tiny Shakespeare and this text")
@@ -122,12 +127,12 @@ def masks(
         ready = load_tokenizer(tokenizer)
     tables = tables_of(ready, corpus if ready.special.unk is not None else [text], lexicon)
     masked_texts, left_out = [], {}
-    for name, each in settings.items():
+    for name, each in _maskings(masking, chosen=chosen).items():
         try:
             rows, masker = row_and_masker(text, ready, each, name, tables=tables, seed=seed)
             masked = masker(rows)
         except (SettingsError, DataError) as error:
-            if strategy is not None:
+            if chosen:
                 raise
             left_out[name] = str(error)
             continue
@@ -135,6 +140,13 @@ def masks(
         targets = (masked.labels[0] >= 0).nonzero()[:, 0].tolist()
         masked_texts.append({"name": name, "tokens": tokens, "targets": targets, "input_tokens": seen})
     return ShownMasks({"strategies": masked_texts, "left_out": left_out, "mask_token": ready.token(ready.special.mask)})
+
+
+def _maskings(masking: MaskingSettings, *, chosen: bool) -> dict[str, MaskingSettings]:
+    """By its name the masking that was chosen, otherwise that of every strategy at the same rate and shares."""
+    if chosen:
+        return {masking.strategy or f"{masking.units.kind} x {masking.weights.kind}": masking}
+    return {name: masking.model_copy(update={"strategy": name, **pair}) for name, pair in STRATEGIES.items()}
 
 
 def row_and_masker(
@@ -191,7 +203,6 @@ def tables_of(tokenizer: Tokenizer, corpus: list[str], lexicon: str | Path | Non
 # The audit.
 
 BATCH_POSITIONS = 1 << 14
-_CHOICES = ("masking.strategy", "masking.units", "masking.weights")
 
 
 class MaskingAudit(Result):
@@ -292,7 +303,11 @@ def audit(
     reporter = reporter or usual_reporter()
     paths = [str(path) for path in ([data] if isinstance(data, str | Path) else data)]
     overrides = as_overrides(settings)
-    chosen = recipe is not None or strategy is not None or any(each.startswith(_CHOICES) for each in overrides)
+    chosen = (
+        recipe is not None
+        or strategy is not None
+        or any(each.startswith(tuple(f"masking.{name}" for name in CHOICES)) for each in overrides)
+    )
     if not isinstance(recipe, Recipe):
         recipe = load_recipe(recipe or DEFAULT, options={"masking.strategy": strategy}, overrides=overrides)
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
@@ -306,12 +321,7 @@ def audit(
         if chosen:
             check_annotations(recipe, opened.manifest)
         strategies, not_audited, followers = dict[str, Any](), dict[str, str](), list[str]()
-        masking = recipe.masking
-        maskings = {masking.strategy or f"{masking.units.kind} x {masking.weights.kind}": masking}
-        if not chosen:
-            every = STRATEGIES.items()
-            maskings = {name: masking.model_copy(update={"strategy": name, **pair}) for name, pair in every}
-        for name, masking in maskings.items():
+        for name, masking in _maskings(recipe.masking, chosen=chosen).items():
             count = counted(reporter.notify, f"masking by {name}", min(max_tokens, opened.manifest.train.tokens))
             try:
                 strategies[name] = asdict(_audit_one(masking, recipe, opened, max_tokens, Path(scratch), count))

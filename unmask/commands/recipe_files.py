@@ -202,7 +202,7 @@ def section_values(overrides: Overrides, section: str, *others: str) -> dict[str
     apply_overrides(values, as_overrides(overrides))
     if unknown := sorted(set(values) - {section, "card", *others}):
         key = next(each for each in as_overrides(overrides) if each.strip().startswith(unknown[0])).partition("=")[0]
-        near = nearest_settings(key, settings_of(*CLASSES[section]))
+        near = nearest_settings(key, settings_of(*CLASSES.get(section, CLASSES["recipe"])))
         raise SettingsError(
             f"{key}: there is no such section of settings here; there are {', '.join((section, *others))} and card; "
             f"the nearest settings are {', '.join(near)}",

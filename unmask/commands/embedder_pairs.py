@@ -142,7 +142,7 @@ class EmbedderSettings(Settings):
     """The optimizer."""
     holdout: float = Field(default=0.05, gt=0.0, le=0.5)
     """Share of the documents (or pairs) to hold out for evaluation, at most 512 pairs of each kind. For text it is
-    short for `corpus.holdout`; if the model's own run is known and nothing is set, that run's rule holds."""
+    short for `corpus.holdout`; if the model's own run is known and nothing is set, that run's rule applies."""
     evaluations: int = Field(default=4, ge=1)
     """Evaluations on held-out pairs during training, besides those at its beginning and end."""
     patience: int | None = Field(default=None, ge=1)

@@ -345,7 +345,7 @@ class MaskingSettings(Settings):
     replacement: Replacement = Replacement()
     """What replaces the chosen tokens."""
     static: bool = False
-    """Whether masks are the same in every epoch; with a rate schedule, its rate decides how many of them apply."""
+    """Whether masks are the same in every epoch; a rate schedule then decides how many of them apply."""
     refresh_steps: Annotated[int, Field(ge=1)] = 200
     """Steps after which the model's scores for the weights are recomputed."""
 

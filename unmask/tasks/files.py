@@ -88,7 +88,7 @@ class Columns(Settings):
     """
 
     text: str | None = None
-    """Column of the text; for tags the list of words; in CoNLL files the words stand in column 0, or 1 of CoNLL-U."""
+    """Column of the text; for tags the list of words; in CoNLL files the words are in column 0, in CoNLL-U in 1."""
     second: str | None = None
     """Column of the other text of a pair."""
     label: str | None = None

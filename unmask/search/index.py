@@ -261,7 +261,7 @@ class Index(Readable):
                 needs_graph = bool(approximate) and not had_graph
             else:
                 if state.changes:
-                    what = "documents were added or removed since it was made, so it cannot be made again from files"
+                    what = "documents were added or removed since it was made, so no text holds all of its documents"
                     raise damaged(folder.root, what)
                 note(files.describe())
                 own_ids(files)

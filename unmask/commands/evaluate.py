@@ -120,10 +120,9 @@ class Evaluation(Result):
             for number, (kind, figures) in enumerate(kinds.items())
         ]
         first = next(iter(self.by_rate))
-        yield Sheet(("", "", ">loss", ">accuracy", ">hidden tokens"), rows, f"with {float(first):.0%} hidden, by group")
+        yield Sheet(("", "", ">loss", ">accuracy", ">hidden tokens"), rows, f"{float(first):.0%} hidden, by group")
         if self.to_dict().get("pseudo_perplexity") is not None:
-            how = f"{self.pseudo_tokens:,} tokens, hidden one at a time"
-            yield f"\npseudo-perplexity {self.pseudo_perplexity:.1f} ({how})"
+            yield f"\npseudo-perplexity {self.pseudo_perplexity:.1f} ({self.pseudo_tokens:,} tokens, one at a time)"
         if self.warning is not None:
             yield Styled(f"\n{self.warning}", "yellow")
 

@@ -192,7 +192,7 @@ def test_pairs_alone_and_a_bare_encoder(
         ({"steps": 2, "minutes": 1.0}, SettingsError, "minutes"),
         ({"settings": ["embedder.first_lengths=[70, 90]"]}, SettingsError, "first_lengths"),
         ({"settings": ["embedder.dimensions=[16]"], "sparse": True}, SettingsError, "dimensions"),
-        ({"corpus": ["the king", "a dog at sea"]}, CorpusError, "no document has a pair"),
+        ({"corpus": ["the king", "a dog at sea"]}, CorpusError, "no document is long enough"),
     ],
 )
 def test_errors(

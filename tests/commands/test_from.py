@@ -216,7 +216,7 @@ def test_mistakes_around_the_text(
     other = released(make_model(vocab_size=256), Tokenizer(words.backend), tmp_path / "other")
     out = tmp_path / "run"
     for text, start, options, error, message in (
-        (run.folder / "data", run.folder, {"extend_vocab": 4}, DataError, "prepared already"),
+        (run.folder / "data", run.folder, {"extend_vocab": 4}, DataError, "already prepared"),
         (data_folder, other, {}, DataError, "another tokenizer"),
         (new_file, other, {"old_data": data_folder}, DataError, "another tokenizer"),
         (new_file, run.folder, {"old_data": tmp_path / "nowhere.txt"}, CorpusError, "nowhere"),
@@ -233,4 +233,4 @@ def test_a_dry_run_says_what_would_be_done(run: unmask.Run, new_file: Path) -> N
     forecast = forecast_run([new_file], requested_recipe(from_=run.folder, extend_vocab=5, steps=7, settings=options))
     assert (forecast["steps"], forecast["vocab_size"]) == (7, run.summary["vocab_size"] + 5)
     assert forecast["num_parameters"] == run.summary["num_parameters"] + 5 * 65, "a row and a bias each"
-    assert forecast["start"][1].startswith("5 new words, such as ")
+    assert forecast["start"][1].startswith("added 5 words, such as ")

@@ -163,7 +163,7 @@ def test_weights_without_a_name_train(data_folder: Path, run: unmask.Run, tmp_pa
 def test_a_run_goes_on_with_its_own_sources(run: unmask.Run, tmp_path: Path) -> None:
     (tmp_path / "x.txt").write_text("x")
     before = (run.folder / "summary.json").read_bytes()
-    with pytest.raises(RunError, match="the run was begun on .*corpus.txt"):
+    with pytest.raises(RunError, match="the run was started on .*corpus.txt"):
         unmask.pretrain([tmp_path / "x.txt"], out=run.folder, resume=True)
     assert (run.folder / "summary.json").read_bytes() == before
 

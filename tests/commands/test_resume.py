@@ -75,7 +75,7 @@ def test_more_seeds_are_asked_for_later(options: dict[str, Any], tmp_path: Path)
     unmask.finetune(**options, out=tmp_path / "whole", settings=settings(2))
     assert content(out) == content(tmp_path / "whole")
     assert json.loads((out / "settings.json").read_text())["finetune"]["seeds"] == 2
-    with pytest.raises(RunError, match="holds 2 seeds"):
+    with pytest.raises(RunError, match="holds 2 trained seeds"):
         unmask.finetune(**options, out=out, settings=settings(1), resume=True)
 
 

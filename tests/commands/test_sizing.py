@@ -129,4 +129,4 @@ def test_this_machine_is_measured_and_said(corpus_file: Path, main: Main, monkey
     )
     assert code == 0
     assert "bits per byte of hidden tokens" in out
-    assert "expected of 9 s" in out, "and what three times as long would bring"
+    assert "with 9 s instead" in out, "and what three times as long would bring"

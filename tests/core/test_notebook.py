@@ -66,7 +66,7 @@ def test_verbs_draw_without_being_asked(
     assert len(curve) > 2, "each evaluation in the place of the one before"
     drawn.clear()
     unmask.evaluate(run.model, texts, pseudo_tokens=0)
-    assert "words at 15%" in drawn[-1][-1]
+    assert "hiding 15% of the words" in drawn[-1][-1]
 
 
 def test_a_run_is_a_table_with_its_curve(run: unmask.Run) -> None:

@@ -109,7 +109,7 @@ def test_large_groups_and_rows_without_a_group(tmp_path: Path) -> None:
     corpus = by_patient(write_jsonl(tmp_path / "a.jsonl", rows))
     assert not any(held and piece.group == "large" for piece, held in corpus.pieces())
     description = corpus.describe(corpus.decided())
-    assert "1 of them too large to hold out" in description
+    assert "too large to hold out: 1 of these" in description
     held = sum(len(text) for text, side in sides(corpus).items() if side) / sum(map(len, sides(corpus)))
     assert f"{held:.1%} of the text" in description
     assert 0.025 < held < 0.075

@@ -168,9 +168,9 @@ def test_errors_in_the_middle_of_a_file_name_their_place(tmp_path: Path) -> None
 @pytest.mark.parametrize(
     ("files", "settings", "within"),
     [
-        ({"a.txt": make_text(150)}, {}, "blocks of files"),
-        ({"a.txt": make_text(150)}, {"documents": "file"}, "parts of documents"),
-        ({"a.txt": make_text(150)}, {"holdout_from": "end"}, "the end of a file"),
+        ({"a.txt": make_text(150)}, {}, "blocks of files whose other blocks are"),
+        ({"a.txt": make_text(150)}, {"documents": "file"}, "parts of documents whose other parts are"),
+        ({"a.txt": make_text(150)}, {"holdout_from": "end"}, "the end of a file whose beginning is"),
         ({"a.txt": make_text(9), "b.txt": make_text(9, seed=1)}, {"validation": ["b.txt"]}, None),
         ({f"{n}.txt": make_text(1, seed=n) for n in range(150)}, {"documents": "file"}, None),
         ({"a.jsonl": "".join(f'{{"text": "Row {n}."}}\n' for n in range(150))}, {}, None),
@@ -188,4 +188,4 @@ def test_it_is_said_that_the_rest_of_a_file_is_trained_on(
         write(Path(name), text)
     paths = [name for name in files if name not in str(settings)]
     corpus = Corpus(paths, CorpusSettings.model_validate(settings))
-    assert corpus.held_within == (within and f"{within}, the rest of which is trained on")
+    assert corpus.held_within == (within and f"{within} trained on")

@@ -118,7 +118,7 @@ def test_runs_that_failed_are_left_out_by_pairs() -> None:
     assert (set(nothing["recipes"]), nothing["differences"]) == ({"a"}, [])
     assert "2 of 2 runs of b" in nothing["verdict"]
     for figures in ({"a": [None], "b": [None]}, {"a": [1.0]}, {"a": [1.0], "b": []}):
-        with pytest.raises(SettingsError, match="two recipes at the least"):
+        with pytest.raises(SettingsError, match="at least two recipes"):
             compare_figures(figures)
 
 

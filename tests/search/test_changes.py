@@ -227,7 +227,7 @@ def test_resuming_a_changed_index_does_not_undo_it(model_folder: Path, tmp_path:
     build(model_folder, out, file).remove(["d2"])
     said: list[str] = []
     assert build(model_folder, out, file, resume=True, note=said.append).to_dict()["documents"] == 2
-    assert said[0] == f"{out}: the index is complete already"
+    assert said[0] == f"{out}: the index is already complete"
     begun = json.loads((out / "search.json").read_text())
     (out / "blocks" / begun["numbers"]).write_bytes(b"")
     with pytest.raises(DataError, match="documents were added or removed"):
@@ -277,7 +277,7 @@ def test_the_command_line(main: Main, model_folder: Path, tmp_path: Path) -> Non
     assert code == 0, err
     change = json.loads(printed)
     assert [change[name] for name in ("added", "removed", "documents")] == [2, 1, 4]
-    assert main("search", "remove", out, "d1", "d2")[1] == "0 documents added, 2 removed; it holds 2 now\n"
+    assert main("search", "remove", out, "d1", "d2")[1] == "0 documents added, 2 removed; the index now holds 2\n"
     code, printed, _ = main("search", "query", out, "whale", "--rank", "words", "--json")
     [hit] = json.loads(printed)["queries"][0]["hits"]
     assert (hit["id"], hit["scores"]) == ("w", {"words": hit["score"]})

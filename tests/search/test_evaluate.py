@@ -161,7 +161,7 @@ def test_what_is_held_out_is_what_the_run_held_out(
     few, _, passed_over = read_items([corpus_file], run / "model", settings)
     assert [each.text for each in few if each.is_held_out] == held
     assert len(few) == len(held) + 3
-    assert passed_over["documents more than --max-documents"] == len(set(texts)) - len(held) - 3
+    assert passed_over["documents beyond --max-documents"] == len(set(texts)) - len(held) - 3
 
 
 def write_beir(folder: Path) -> Path:

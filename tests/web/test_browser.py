@@ -178,9 +178,9 @@ def test_masks_are_drawn_by_epoch_and_rate_and_saved(page: Any, browser: Any, tm
 def test_words_are_hidden_by_a_click_and_by_keys(page: Any) -> None:
     go(page, "predict")
     page.locator(".word").nth(8).click()
-    page.get_by_label("Beside it").select_option(index=3)
+    page.get_by_label("Compare with").select_option(index=3)
     picture(page, "predict")
-    page.get_by_label("Beside it").select_option(index=0)
+    page.get_by_label("Compare with").select_option(index=0)
     page.get_by_role("button", name="Edit the text").click()
     page.get_by_label("Text", exact=True).fill("the cat sees the king at sea .")
     page.get_by_role("button", name="Edit the text").click()
@@ -198,7 +198,7 @@ def test_words_are_hidden_by_a_click_and_by_keys(page: Any) -> None:
     words.nth(1).click()
     settled(page)
     expect(filled).not_to_contain_text("“cat”")
-    page.get_by_label("Beside it").select_option(index=2)
+    page.get_by_label("Compare with").select_option(index=2)
     settled(page)
     expect(page.get_by_role("region", name="Predictions of")).to_have_count(2)
     looked_at(page, "predict")
@@ -244,8 +244,8 @@ def test_a_run_is_forecast_started_stopped_and_resumed(page: Any, workspace: Pat
     expect(page.get_by_role("region", name="Differences")).to_contain_text("model.hidden_size")
     page.get_by_role("button", name="Steps", exact=True).click()
     shutil.rmtree(workspace / "live")
-    expect(page.get_by_text("not there any more")).to_be_visible(timeout=10_000)
-    page.get_by_role("button", name="Forget it").click()
+    expect(page.get_by_text("no longer exists")).to_be_visible(timeout=10_000)
+    page.get_by_role("button", name="Remove from the page").click()
     looked_at(page, "runs")
 
 
@@ -320,7 +320,7 @@ def test_a_map_shows_the_nearest_texts(page: Any) -> None:
     page.get_by_label("Find words").fill("the")
     page.get_by_role("button", name="choose").first.click()
     expect(page.get_by_role("region", name="Nearest texts").locator(".hit").first).to_be_visible()
-    page.get_by_role("button", name="Larger").click()
+    page.get_by_role("button", name="Zoom in").click()
     expect(page.get_by_text("1.5 times")).to_be_visible()
     looked_at(page, "space")
 

@@ -230,7 +230,7 @@ def test_a_comparison_has_its_runs_before_and_its_verdict_afterwards(tmp_path: P
     assert [(each["kind"], each["state"]) for each in Library([root]).list()] == [("comparison", "stopped")]
     begun = ask(tmp_path, "comparison", run=str(root))
     assert [run[1:] for run in begun["runs"]] == [["my-span-0", 1], ["random-0", 0]]
-    assert "not ended" in begun["remark"]
+    assert "not finished" in begun["remark"]
     one = {"mean": 1, "interval": [0.5, 1.5], "values": [1]}
     pair = {**one, "first": "random", "second": "my-span", "better": "my-span"}
     judged = {"recipes": {"random": one, "my-span": one}, "differences": [pair], "confidence": 0.97}

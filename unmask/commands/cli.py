@@ -105,7 +105,7 @@ COMMANDS = {  # in the order of --help
     "export": Command("exporting.onnx:export", f"{MODEL} --format onnx --out runs/mine/onnx"),
     "verify": Command("exporting.verify:verify", f"{MODEL} --onnx runs/mine/onnx"),
     "push": Command("commands.push:push", f"{MODEL} owner/name"),
-    "studio": Command("web.studio:studio", "runs data", goes_on="runs that it has started go on"),
+    "studio": Command("web.studio:studio", "runs data", goes_on="runs started from it continue"),
     "recipes": Command("commands.recipe_files:recipes", ""),
     "settings": Command("commands.settings:settings", "learning_rate"),
     "search index": Command("search.index:Index.build", f"{MODEL} docs/ --out runs/docs", goes_on=GOES_ON_WITH_RESUME),
@@ -322,7 +322,7 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
         for name in options.keys() - read_parameters(function).keys():
             spelled = OPTION_NAMES.get(name, name).replace("_", "-")
             way = "with" if flags[flag] else "without"
-            raise SettingsError(f"--{spelled} means nothing {way} --{flag}; leave it out")
+            raise SettingsError(f"--{spelled} has no effect {way} --{flag}; leave it out")
         if flags[flag]:
             if len(names := options.get(mine, [])) != 1:
                 raise SettingsError(f"--{flag} takes one {mine}, not {len(names)}")
@@ -361,7 +361,7 @@ def _value(parameter: Parameter, value: Any) -> Any:
         try:
             return [] if parts == ["none"] else [float(each) if parameter.kind == "float" else each for each in parts]
         except ValueError as error:
-            raise SettingsError(f"--{parameter.name} {value}: expected numbers with commas between them") from error
+            raise SettingsError(f"--{parameter.name} {value}: expected numbers separated by commas") from error
     if value == "-" and parameter.name == "text" and parameter.positional:
         from unmask.data.sources import open_stream
 
@@ -565,7 +565,7 @@ def resume_with(arguments: Sequence[str]) -> str:
     return f"resume with: {shlex.join(['unmask', *same, '--resume'])}"
 
 
-NO_MEMORY = "not enough memory ({}); free some, or begin with smaller batches or files"
+NO_MEMORY = "not enough memory ({}); free some, or use smaller batches or files"
 
 
 def main() -> None:  # noqa: PLR0912, PLR0915  (each way to end)
@@ -607,11 +607,11 @@ def main() -> None:  # noqa: PLR0912, PLR0915  (each way to end)
             message = "no space left: standard output, or the disk of temporary files (TMPDIR) or results, is full"
             code = 2
         elif error.filename is None and "temporary directory" in str(error):  # Python's own, which torch needs too
-            message = f"{error.strerror}; name a folder that can be written by TMPDIR"
+            message = f"{error.strerror}; set TMPDIR to a folder that can be written"
         elif error.filename is None or isinstance(error, FileNotFoundError | FileExistsError):
             raise  # a defect of ours
         else:
-            message = f"{error.filename}: {error.strerror}; mind its name, and the rights and room that there are"
+            message = f"{error.filename}: {error.strerror}; check its name, its permissions and the free space"
     except Exception as error:
         if (signum := getattr(error, "signum", None)) is not None:
             code, message = 128 + signum, str(error)

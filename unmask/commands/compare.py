@@ -191,8 +191,8 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
         steps: Steps of each run, instead of minutes.
         seeds: Runs of each recipe.
         base: Recipe for strategies, and for training from scratch. By default tiny.
-        from_: Answer whether to pretrain at all: compare on a task a model trained from scratch, this model continued
-            on the text, continued with new words, and unchanged.
+        from_: Compare ways to start, on a task: a model trained from scratch, this model trained further on the text,
+            the same with new words, and this model unchanged.
         extend_vocab: With a starting model: number of new words. By default 1,000.
         rates: Shares of hidden tokens to measure at; the loss is taken at the first.
         primary: The figure that decides. By default the task's error, or the loss if there is no task.
@@ -234,7 +234,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     if seeds < 3:
         reporter.note(
             ("one seed gives no verdict" if seeds == 1 else "two seeds show only very large differences")
-            + "; five show one of 1.2 times its standard deviation between seeds"
+            + "; five show a measured difference of 1.2 times its standard deviation between seeds"
         )
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in recipes}
     is_told = False  # what the runs have in common: the first one that is made says it
@@ -247,7 +247,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
             is_told = is_told or not (run / EVALUATION).is_file()
             runs[name].append(_run_of(name, *ways[name], seed=seed, folder=run, of_run=of_run, reporter=reporter))
     if all("failed" in run for of_recipe in runs.values() for run in of_recipe):
-        raise RunError(f"{root}: every run failed, the first because of this: {runs[recipes[0]][0]['failed']}")
+        raise RunError(f"{root}: every run failed, the first one with: {runs[recipes[0]][0]['failed']}")
 
     # By figure and recipe a value a seed, of the figures that some run has.
     values: dict[str, dict[str, list[float | None]]] = {}
@@ -258,15 +258,15 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     look = _look(folder, deciding, values, seeds=seeds, most_seeds=most_seeds)
     if seeds < most_seeds:
         reporter.note(
-            f"{most_seeds} seeds were planned, and runs show their figures as they end: a verdict on {seeds} counts as "
-            f"number {look}, with wider intervals"
+            f"{most_seeds} seeds were planned, and figures of finished runs are visible: stopping at {seeds} seeds "
+            f"counts as verdict {look}, with wider intervals"
         )
     by_figure = _judged(deciding, values, look, items, runs)
     result = {"figure": deciding, "look": look, **by_figure[deciding], "by_figure": by_figure, "runs": runs}
     result["costs"] = {} if task is None else {name: _cost(of_recipe) for name, of_recipe in runs.items()}
     budget = f"{steps:,} steps" if steps else f"{minutes:g} minutes"
     folders = {name: [root / "runs" / f"{labels[name]}-{seed}" for seed in range(seeds)] for name in recipes}
-    return _written(root, result, folders, f"{', '.join(plan.data)}; seeds: {seeds}, each of {budget}")
+    return _written(root, result, folders, f"{', '.join(plan.data)}; seeds: {seeds}, each with {budget}")
 
 
 # ----------------------------------------
@@ -282,18 +282,18 @@ def _check(labels: Mapping[str, str], plan: RunPlan, deciding: str, *, number: i
     if number < 2 or len(labels) < number:
         raise SettingsError("give two or more different recipes or strategies to compare")
     if len(set(labels.values())) < number:
-        raise SettingsError("recipes are named by their files; rename one of those that are alike")
+        raise SettingsError("two recipe files have the same name, by which results are listed; rename one")
     if plan.base is not None and plan.from_ is None and not set(labels) & set(STRATEGIES):
-        raise SettingsError("there is no masking strategy among what is compared; leave the base out", options=["base"])
+        raise SettingsError("base is for masking strategies, but none is compared; leave it out", options=["base"])
     if seeds < 1:
-        raise SettingsError(f"seeds: a number from 1 on, not {seeds}")
+        raise SettingsError(f"seeds must be at least 1, not {seeds}")
     if deciding not in FIGURES:
-        raise SettingsError(f"primary {deciding}: no such figure; known are {', '.join(FIGURES)}")
+        raise SettingsError(f"primary: there is no figure {deciding}; known are {', '.join(FIGURES)}")
     for figure, option in (("pairs_error", "pairs"), ("task_error", "task")):
         if deciding == figure and getattr(plan, option) is None:
-            raise SettingsError(f"primary {figure}: there is no {option} option", options=[option])
+            raise SettingsError(f"primary {figure} needs the option {option}", options=[option])
     if plan.extend_vocab is not None and plan.from_ is None:
-        raise SettingsError("new words are given to a model to begin with; name one", options=["from_"])
+        raise SettingsError("new words are added to a starting model; name one", options=["from_"])
 
 
 def _written(root: Path, result: dict[str, Any], folders: Mapping[str, Sequence[Path]], about: str) -> Comparison:
@@ -323,18 +323,18 @@ def _plan_of_starts(recipes: Sequence[str], plan: RunPlan, deciding: str) -> Run
     """The plan of `STARTS`, with a name of the model that always means the same."""
     if recipes:
         raise SettingsError(
-            f"a model to begin with is compared in {len(STARTS)} ways, and not with recipes; leave them out, or name "
-            f"{recipes[0]} as the recipe of the start from scratch",
+            f"a starting model is compared in {len(STARTS)} ways, not with recipes; leave recipes out, or name "
+            f"{recipes[0]} as the base, by which the model from scratch is trained",
             options=["base"],
         )
     if plan.task is None:
-        raise SettingsError("ways to begin are judged by a task; give one", options=["task", "train"])
+        raise SettingsError("ways to start are compared on a task; give one", options=["task", "train"])
     extra = {"primary": deciding != "task_error", "pairs": plan.pairs is not None, "rates": plan.rates != RATES}
     if unused := [name for name, is_extra in extra.items() if is_extra]:
-        what = "starts have vocabularies of their own, and one is not pretrained: the task alone is measured"
+        what = "ways to start differ in vocabulary, and one is not pretrained, so only the task is measured"
         raise SettingsError(f"{what}; leave this out", options=unused)
     if is_prepared(plan.data) or any(map(is_stream, plan.data)):
-        raise SettingsError(f"{plan.data[0]}: each start has a vocabulary of its own; give files of text")
+        raise SettingsError(f"{plan.data[0]}: each way to start has its own vocabulary; give files of text")
     name = lasting_name(str(plan.from_), find_checkpoint(str(plan.from_)))
     return replace(plan, from_=name, extend_vocab=NUM_NEW_WORDS if plan.extend_vocab is None else plan.extend_vocab)
 
@@ -506,14 +506,14 @@ def run_plan(
     )
     task = plan.task
     if (plan.files or task is not None) and (task is None or "train" not in plan.files):
-        raise SettingsError("a task takes its kind and a training file", options=["task", "train"])
+        raise SettingsError("a task needs its kind and a training file", options=["task", "train"])
     if (plan.minutes is None) == (plan.steps is None):
         raise SettingsError("give either minutes or steps for each run", options=["minutes", "steps"])
     check_rates(plan.rates)
     if task is None and plan.of_finetuning:
-        raise SettingsError(f"{plan.of_finetuning[0]}: there is no task", options=["task"])
+        raise SettingsError(f"{plan.of_finetuning[0]}: there is no task to fine-tune for; name one", options=["task"])
     if seed := next((setting for setting in plan.settings if setting.startswith("training.seed=")), None):
-        raise SettingsError(f"{seed}: runs differ by their seeds, which are 0, 1, ...; leave it out")
+        raise SettingsError(f"{seed}: runs have the seeds 0, 1, ...; leave it out")
     return plan
 
 
@@ -553,7 +553,7 @@ def begin_runs(
             folder.check_same(begun["recipes"], content["recipes"], of="recipe ")
             for path, old, new in differences(begun["files"], content["files"]):
                 change = "is new" if old is None else "is gone" if new is None else "has changed"
-                raise folder.changed(f"that began with other files: {path} {change}")
+                raise folder.changed(f"that started with other files: {path} {change}")
         if not is_prepared(data):
             recipe = next(iter(recipes.values()))
             recipe = recipe.model_copy(update={"tokenizer": _tokenizer_of(recipe)})
@@ -643,7 +643,7 @@ def measured_run(
             content["finetuning_seconds"] = sum(each["seconds"] for each in summary["seeds"])
             content["num_parameters"] = summary["num_parameters"]
         write_object(file, content)
-    return read_object(file, "take it away, and the same command measures the run again", is_sealed=True)
+    return read_object(file, "remove it to measure the run again with the same command", is_sealed=True)
 
 
 # What the runs depend on: read, checked and hashed before the first of them.
@@ -696,9 +696,9 @@ def _hash_text(recipes: Mapping[str, Recipe], plan: RunPlan) -> dict[str, str]:
     for name, recipe in recipes.items():
         if recipe.start is not None and recipe.start.extend_vocab is not None and not are_starts:
             raise SettingsError(
-                f"{name}: start.extend_vocab gives each run a tokenizer of its own, but compared runs share one; add "
-                f"the words before (unmask pretrain TEXT --from {typed(recipe.start.checkpoint)} --extend-vocab "
-                f"{recipe.start.extend_vocab} --steps 1 --out RUN), and begin with RUN/start"
+                f"{name}: start.extend_vocab gives each run its own tokenizer, but compared runs share one; add "
+                f"the words first (unmask pretrain TEXT --from {typed(recipe.start.checkpoint)} --extend-vocab "
+                f"{recipe.start.extend_vocab} --steps 1 --out RUN), and start from RUN/start"
             )
         check_data(recipe, manifest, Path(data[0]))
         if manifest is not None and recipe.start is not None:

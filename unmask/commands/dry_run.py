@@ -118,7 +118,7 @@ def training_fact(figures: Mapping[str, Any]) -> tuple[str, str]:
 def memory_fact(figures: Mapping[str, Any]) -> tuple[str, str]:
     num_bytes, processes = figures["memory_bytes"], figures["processes"]
     if num_bytes is None:
-        return "memory", "not known: this system does not say what a process takes"
+        return "memory", "unknown: this system does not report the memory of a process"
     each = f" in each of {processes} processes" if processes > 1 else ""
     return "memory", f"{num_bytes / 2**30:.1f} GiB{each}, measured in the first steps"
 
@@ -286,7 +286,7 @@ def _sample(sources: Sequence[str | Path], recipe: Recipe, stack: ExitStack) -> 
         tokenizer = preparing.tokenizer
         if recipe.start.extend_vocab is not None:
             size = f"{SAMPLE_BYTES / 2**20:.0f} MiB"
-            notes.append(f"these are words of the first {size}; the run reads all of the text")
+            notes.append(f"new words were looked for in the first {size} only; the run reads all of the text")
     if is_prepared(sources):
         root = Path(sources[0])
         manifest = open_prepared(root).manifest

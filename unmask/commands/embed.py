@@ -104,8 +104,8 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         precision: Type of the activations; bf16 is several times faster on hardware that supports it, and auto uses it
             there.
         strict: Refuse a model whose files differ from its checksums.json.
-        map: A .parquet file also has the texts, places x and y on a map, and the nearest texts, as embedding-atlas and
-            unmask studio show them; texts and vectors are held in memory.
+        map: Also write the texts, their positions x and y on a map, and the nearest texts into the .parquet file, for
+            embedding-atlas and unmask studio; texts and vectors are held in memory.
         overwrite: Replace the file that is there.
         note: Called with each decision, a line.
         notify: Called with the progress.
@@ -157,16 +157,16 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             keep_freed_memory()
             source, begin = texts.sources[0], time.perf_counter()
             if source.column is None:
-                note(f"a text is a {_UNITS.get(source.kind, 'line')}")
+                note(f"each text is a {_UNITS.get(source.kind, 'line')}")
             else:
-                ids = f"the number of the row, from {int(is_file)}" if source.id is None else f"column {source.id!r}"
-                note(f"a text is a row, its text in {in_words(source.column)}, its id {ids}")
+                ids = f"row numbers from {int(is_file)}" if source.id is None else f"in column {source.id!r}"
+                note(f"texts are in {in_words(source.column)}, ids are {ids}")
             note(f"a text's vector is {made}{', divided by its length' if normalize else ''}")
             notify = notify or usual_reporter().notify
             with vector_file(target, dimension) if not map else map_file(target, note) as add:
                 counts = _embed_texts(texts, vectors_of, add, target, notify, shift=int(not is_file))
     for reason, number in texts.skipped.items():
-        note(f"passed over: {number:,} {reason}")
+        note(f"skipped: {number:,} {reason}")
     if counts["blank"]:
         note(blank_line(counts["blank"], counts["texts"]))
     if counts["long"]:
@@ -341,7 +341,7 @@ def map_file(out: Path, note: Callable[[str], None]) -> Iterator[Add]:
         vectors_ND = np.concatenate(parts)
         nearest_NK, distance_NK = nearest(vectors_ND, NEIGHBOURS)
         places_N2, how = places_of(vectors_ND, nearest_NK, distance_NK)
-        note(f"places on the map are {how}")
+        note(f"positions on the map are {how}")
         near = zip(nearest_NK.tolist(), distance_NK.tolist(), strict=True)
         columns = {
             "text": every_text, "x": places_N2[:, 0], "y": places_N2[:, 1],
@@ -377,8 +377,8 @@ def places_of(
             reducer = umap.UMAP(
                 n_neighbors=NEIGHBOURS + 1, metric="cosine", random_state=0, precomputed_knn=(*known, None), n_jobs=1
             )
-            return np.asarray(reducer.fit_transform(vectors_ND), dtype=np.float32), "UMAP's, of the 15 nearest texts"
+            return np.asarray(reducer.fit_transform(vectors_ND), dtype=np.float32), "UMAP's, from the 15 nearest texts"
     places_N2 = main_directions(torch.from_numpy(vectors_ND)).numpy()[:, :-3:-1]
     return np.pad(places_N2, ((0, 0), (0, 2 - places_N2.shape[1]))), (
-        "the two main directions of the vectors; pip install 'unmask[map]' for UMAP's"
+        "the two main directions of the vectors (for UMAP: pip install 'unmask[map]')"
     )

@@ -98,7 +98,7 @@ class Embedder(Finished):
             before, after = s["before"]["mlm_loss"], s["after"]["mlm_loss"]
             facts.append(("masked tokens", f"loss {before:.3f} before, {after:.3f} after"))
         if s["nonzero"] is not None:
-            of = f"{s['nonzero']['after']:,.0f} of {s['dimension']:,} numbers are not 0"
+            of = f"{s['nonzero']['after']:,.0f} of {s['dimension']:,} numbers are nonzero"
             facts.append(("sparse vectors", f"{of}, {s['nonzero']['before']:,.0f} before"))
         yield Facts(
             [
@@ -112,8 +112,7 @@ class Embedder(Finished):
         model = s["model"]
         name = typed(model)
         yield Hint(
-            f"unmask search index {name} FILES --out INDEX\n"
-            f"Measure it beside BM25: unmask evaluate-search {name} CORPUS",
+            f"unmask search index {name} FILES --out INDEX\nCompare it with BM25: unmask evaluate-search {name} CORPUS",
             f'unmask.evaluate_search({model!r}, "CORPUS")',
         )
 
@@ -179,18 +178,18 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
             goes_on = resume and claimed.is_claimed
             if goes_on and (root / "summary.json").is_file():
                 if change_card(root / "model", plan.settings.card):
-                    reporter.note(f"{root / 'model' / CARD} was changed")
-                reporter.note(f"the embedder in {root} is finished: nothing is left to do")
+                    reporter.note(f"updated {root / 'model' / CARD}")
+                reporter.note(f"the embedder in {root} is already finished")
                 return None
             if plan.maker is not None and plan.texts and not goes_on:
-                reporter.note(f"text is read and held out as in {plan.maker}; --set corpus.KEY=VALUE would change that")
+                reporter.note(f"text is read and held out as in {plan.maker}; to change that, --set corpus.KEY=VALUE")
             if not plan.has_head:
-                reporter.note(f"{plan.model} has no head for masked tokens, so pairs alone are learned")
+                reporter.note(f"{plan.model} has no head for masked tokens, so it is trained on pairs only")
             return goes_on
 
         goes_on = on_rank_zero(group, begin)
         if goes_on is None:
-            return Embedder.reopened(root, "remove it, and the model is measured again")
+            return Embedder.reopened(root, "remove it to measure the model again")
         try:
             run = on_every_rank(group, lambda: EmbedderRun(claimed, plan, reporter, group, goes_on=goes_on))
         except UnmaskError:
@@ -289,21 +288,21 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
     folder = find_weights(model, way_out="give the folder of a masked language model, such as RUN/model")
     if does_task(read_content(folder)):
         raise ModelError(
-            f"{folder}: fine-tuned for a task, and no masked language model any more; give the model that it was made "
+            f"{folder}: fine-tuned for a task, so no longer a masked language model; give the model that it was made "
             "from"
         )
     if why_in_transformers(folder) is not None:
         raise ModelError(
-            f"{folder}: transformers runs this model, and not our encoder, which trains embedding models of the "
-            "layouts of BERT, RoBERTa and ModernBERT; give one of these"
+            f"{folder}: only transformers can run this model, but embedding models are trained in our encoder; give a "
+            "model in the layout of BERT, RoBERTa or ModernBERT"
         )
     tokenizer = load_tokenizer(folder)
     config = read_fitting_config(folder, tokenizer)
     has_head = has_prediction_head(folder, config.layout)
     if not has_head and (own.get("mlm_weight") or chosen.sparse is not None):
-        what, way_out = "of which sparse vectors are made", "go without sparse vectors"
+        what, way_out = "which sparse vectors need", "make dense vectors"
         if chosen.sparse is None:
-            what, way_out = "which embedder.mlm_weight would have learned beside the pairs", "leave that setting out"
+            what, way_out = "which embedder.mlm_weight needs", "leave that setting out"
         raise ModelError(
             f"{folder}: a bare encoder without a head for masked tokens, {what}; {way_out}, or give a masked language "
             "model"
@@ -312,7 +311,7 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
     lengths = {"first_lengths": chosen.first_lengths, "second_lengths": chosen.second_lengths}
     if any(least > room for least, _ in lengths.values()):
         raise SettingsError(
-            f"embedder.first_lengths and second_lengths begin with {chosen.first_lengths[0]} and "
+            f"embedder.first_lengths and second_lengths start at {chosen.first_lengths[0]} and "
             f"{chosen.second_lengths[0]} tokens, but the model has room for {room}; give shorter ones"
         )
     changes: dict[str, Any] = {key: (least, min(most, room)) for key, (least, most) in lengths.items()}

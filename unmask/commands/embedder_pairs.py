@@ -142,7 +142,7 @@ class EmbedderSettings(Settings):
     """The optimizer."""
     holdout: float = Field(default=0.05, gt=0.0, le=0.5)
     """Share of the documents (or pairs) to hold out for evaluation, at most 512 pairs of each kind. For text it is
-    short for `corpus.holdout`; if the model's own run is known and nothing is set, that run's rule holds."""
+    short for `corpus.holdout`; if the model's own run is known and nothing is set, that run's rule applies."""
     evaluations: int = Field(default=4, ge=1)
     """Evaluations on held-out pairs during training, besides those at its beginning and end."""
     patience: int | None = Field(default=None, ge=1)
@@ -173,11 +173,11 @@ class EmbedderSettings(Settings):
         both = self.first_lengths[0] + self.second_lengths[0]
         if both > self.part_tokens:
             raise ValueError(
-                f"the shortest crops, {self.least_tokens}, do not fit a part of a document together; give part_tokens "
-                f"= {2 * both}, or shorter crops"
+                f"the two shortest crops, {self.least_tokens}, do not fit into one part of a document; give "
+                f"part_tokens = {2 * both}, or shorter crops"
             )
         if self.sparse is not None and self.dimensions:
-            raise ValueError("dimensions are beginnings of dense vectors, and sparse ones have none; leave one out")
+            raise ValueError("dimensions truncate dense vectors, which sparse ones do not allow; leave one out")
         return self
 
     @property
@@ -491,15 +491,13 @@ def _document_facts(
     note(f"{facts['documents']:,} documents to train on, {facts['held_out_documents']:,} held out")
     kinds = zip(KINDS, ("two crops", "a title and a crop", "neighbouring paragraphs"), strict=True)
     counts = ", ".join(f"{words} {facts[kind]:,}" for kind, words in kinds if facts[kind])
-    note(f"{len(parts):,} parts of them have pairs: {counts or 'none'}")
+    note(f"pairs can be drawn from {len(parts):,} parts of documents: {counts or 'none'}")
     if too_short:
-        note(
-            f"left out: {too_short:,} documents too short for a pair, whose crops have at least {settings.least_tokens}"
-        )
+        note(f"left out: {too_short:,} documents too short for a pair of crops of at least {settings.least_tokens}")
     if facts["crops"] and settings.longest > settings.part_tokens:
         note(
-            f"crops of {settings.longest} tokens do not fit parts of about {settings.part_tokens}, and are cut to "
-            f"them; for longer ones --set embedder.part_tokens={2 * settings.longest}"
+            f"crops of up to {settings.longest} tokens are cut to parts of about {settings.part_tokens}; for longer "
+            f"crops --set embedder.part_tokens={2 * settings.longest}"
         )
     return facts
 
@@ -527,7 +525,7 @@ def _own_pairs(
     own = own.chosen((own.length[FIRST] > 0) & (own.length[SECOND] > 0))
     first, is_wrong = begins_of_pairs(own)[:-1], own.length[WRONG] > 0
     with_wrong = int(np.maximum.reduceat(is_wrong, first).sum()) if len(first) else 0
-    several = f" or several, {int(is_wrong.sum()):,} in all" if is_wrong.sum() > with_wrong else ""
+    several = f"s ({int(is_wrong.sum()):,} in all)" if is_wrong.sum() > with_wrong else ""
     note(f"pairs: {len(first):,}, {with_wrong:,} of them with a wrong answer{several}")
     return encoded, own
 
@@ -547,7 +545,7 @@ def _split(
     held = np.isin(key, held_keys) | (held & ~np.isin(key, texts.cluster))
     is_lost = ~held & np.isin(own.document[WRONG], held_keys) & (own.length[WRONG] > 0)
     if lost := int(is_lost.sum()):
-        note(f"pairs: {lost:,} wrong answers are held-out documents, and are left out")
+        note(f"pairs: left out: {lost:,} wrong answers that are held-out documents")
     length = own.length.copy()
     length[WRONG, is_lost] = 0
     own = replace(own, length=length)
@@ -574,10 +572,10 @@ def pair_data(
     if pairs is None and len(np.unique(parts.key)) < 2:
         longest = int((documents.ends - documents.begins).max(initial=0))
         raise CorpusError(
-            "there is one document to train on, and nothing to contrast it with (near-duplicates are one); give more "
-            "documents, or have lines or blocks be documents (--set corpus.documents=line)"
+            "there is only one document to train on (near-duplicates count as one), and nothing to contrast it with; "
+            "give more documents, or make lines or blocks documents (--set corpus.documents=line)"
             if len(parts)
-            else f"no document has a pair of texts: the longest has {longest} tokens, but two crops have at least "
+            else f"no document is long enough for a pair: the longest has {longest} tokens, but two crops need "
             f"{settings.least_tokens}; give longer documents (--set corpus.documents=block or file), shorter crops "
             "(--set 'embedder.first_lengths=[4,64]' and second_lengths), or pairs of your own",
             options=("pairs",),
@@ -612,8 +610,8 @@ def pair_data(
     if len(held_own):
         held["given"] = held_own.chosen(np.arange(len(held_own))[:MOST_HELD])
     if held:
-        note(f"held out: {', '.join(f'{len(drawn):,} {kind}' for kind, drawn in held.items())}")
+        note(f"held-out pairs: {', '.join(f'{len(drawn):,} {kind}' for kind, drawn in held.items())}")
     else:
-        note("too little is held out to measure on, so nothing is measured")
+        note("too few pairs are held out to measure on, so nothing is measured")
     drawer = PairDrawer(ids, word_starts, parts, settings)
     return PairData(PairStream(drawer, own, tokenizer, max_positions=max_positions), held, facts)

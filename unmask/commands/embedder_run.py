@@ -230,7 +230,7 @@ class EmbedderRun(Callback):
         deciding = {key: value for key, value in content.items() if key not in MAY_DIFFER}
         deciding["embedder"] = settings.model_dump(mode="json", exclude={"card"})
         if holds:
-            before = read_object(self.root / "settings.json", "start anew with --overwrite")
+            before = read_object(self.root / "settings.json", "start over with --overwrite")
             claimed.check_same(before, json.loads(json.dumps(content)), but_for=MAY_DIFFER)
         data = pair_data(texts, pairs, plan.tokenizer, settings, max_positions=max_positions, note=note)
         if not holds:
@@ -243,15 +243,15 @@ class EmbedderRun(Callback):
         settings, training, state, note = self.settings, self.training, self.state, self.reporter.note
         model, negatives, patience = state.model, self.root / "negatives.safetensors", settings.patience
         dimensions = settings.dimensions_for(model.config.hidden_size)
-        beginnings = f", and their first {', '.join(map(str, dimensions))}" if dimensions else ""
+        beginnings = f", also truncated to {', '.join(map(str, dimensions))}" if dimensions else ""
         note(
-            f"{self.stream.size:,} pairs an epoch, {self.stream.pairs_a_step:,} a step; "
-            f"{'' if settings.sparse is None else 'sparse '}vectors of {self.dimension:,}{beginnings}; "
+            f"{self.stream.size:,} pairs per epoch, {self.stream.pairs_a_step:,} per step; "
+            f"{'' if settings.sparse is None else 'sparse '}vectors of {self.dimension:,} dimensions{beginnings}; "
             f"model with {model.num_parameters:,} parameters, "
             f"{str(model.encoder.compute_dtype).removeprefix('torch.')} on {model.encoder.device.type}"
         )
         if (parts := training.micro_batch_tokens or training.batch_tokens) < training.batch_tokens:
-            note(f"steps are made in parts of about {parts:,} positions, by way of their vectors (the same result)")
+            note(f"each step is computed in parts of about {parts:,} positions (gradient caching, same result)")
 
         def begin() -> None:
             if state.step:
@@ -272,7 +272,7 @@ class EmbedderRun(Callback):
             path = checkpoint_path(self.root / "checkpoints", best.step)
             on_every_rank(self.group, lambda: load_checkpoint(path, state, fingerprint=self.fingerprint))
             state.step, state.tokens_seen, state.seconds = spent
-            note(f"the model of step {best.step:,} is the best by held-out loss")
+            note(f"keeping the model of step {best.step:,}, which has the lowest held-out loss")
         note("writing the model")
         return on_rank_zero(self.group, self._write)
 
@@ -297,7 +297,7 @@ class EmbedderRun(Callback):
         if less > 0.0:
             with torch.no_grad():
                 self.state.model.head.bias.sub_(less)
-            self.reporter.note(f"all logits are less by {less:.2f}, so that vectors are sparse from the beginning")
+            self.reporter.note(f"lowered all logits by {less:.2f}, so that vectors are sparse from the start")
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
         settings, stream = self.settings, self.stream
@@ -313,13 +313,13 @@ class EmbedderRun(Callback):
             assert negatives is not None, "they were mined by this step"
             stream.negatives = negatives
             have = int((negatives >= 0).any(1).sum())
-            self.reporter.note(f"step {report.step:,}: hard negatives for {have:,} of {len(negatives):,} parts")
+            self.reporter.note(f"step {report.step:,}: mined hard negatives for {have:,} of {len(negatives):,} parts")
             trainer.request_save()
         if self._times.is_due(trainer, report):
             self._evaluate()
         losses, patience = [line["loss"] for line in self.state.history if line["step"]], settings.patience
         if patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience]):
-            self.reporter.note(f"the held-out loss has not fallen for a while: ended at step {report.step:,}")
+            self.reporter.note(f"stopping early at step {report.step:,}: the held-out loss no longer falls")
             trainer.request_stop()
 
     def on_end(self, trainer: Trainer) -> None:
@@ -337,7 +337,7 @@ class EmbedderRun(Callback):
             temperature = self.settings.temperature_or_default
             figures = measure(state.model, self.stream, self.data.held, self.kind, temperature, self.masker)
             if not math.isfinite(figures["loss"]):
-                raise DivergedError(f"the held-out loss behind step {state.step} is {figures['loss']}")
+                raise DivergedError(f"the held-out loss after step {state.step} is {figures['loss']}")
             return figures
 
         with self._times.timed(self.trainer):
@@ -566,4 +566,4 @@ def load_negatives(file: Path, step: int) -> Ints | None:
         parts: Ints = content["parts"]
         return parts if int(content["step"][0]) <= step else None
     except (OSError, KeyError, SafetensorError) as error:
-        raise RunError(f"{file}: damaged ({error}); remove it, and it is made again") from error
+        raise RunError(f"{file}: damaged ({error}); remove it to make it again") from error

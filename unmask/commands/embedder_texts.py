@@ -142,7 +142,7 @@ class TokenTexts:
         try:
             return cls(**load_file(file))
         except (OSError, SafetensorError, TypeError) as error:
-            raise RunError(f"{file}: damaged ({error}); start anew", options=("overwrite",)) from error
+            raise RunError(f"{file}: damaged ({error}); start over", options=("overwrite",)) from error
 
 
 _NOTHING, _START, _NO_BYTES = np.zeros(0, np.int64), np.zeros(1, np.int64), np.zeros(0, np.uint8)
@@ -169,7 +169,7 @@ def read_texts(
     whose near-duplicates among the documents are looked for.
     """
     if is_prepared(paths):
-        note("the data is prepared, so nothing is known of titles and paragraphs: pairs are crops of documents")
+        note("prepared data has no titles or paragraphs, so all pairs are crops of documents")
         return _from_prepared(Path(paths[0]), answers, tokenizer)
     # A user who names the column of the text means no other for titles.
     corpus = Corpus(paths, settings, titles=settings.column is None)
@@ -249,8 +249,8 @@ def _with_near_duplicates(rule: NDArray[np.bool_], cluster: Ints) -> tuple[NDArr
     if num_near <= _MOSTLY * num_others:
         return held, f"{num_near:,} documents are near-duplicates of held-out ones, and held out with them"
     return rule, (
-        f"{num_near:,} of {num_others:,} other documents are near-duplicates of held-out ones, and trained on all the "
-        "same: figures tell how well these kinds of text are known, not new ones"
+        f"{num_near:,} of {num_others:,} training documents are near-duplicates of held-out ones, too many to hold "
+        "out: figures show how well such texts are known, not new ones"
     )
 
 
@@ -384,9 +384,9 @@ def _texts_at(row: Row, columns: Sequence[str], where: str) -> list[str]:
     for column in columns:
         value = value_at(row, column)
         if (some := texts_of(value)) is None:
-            raise CorpusError(f"{where} {shown(value)} in column {column!r}, which is no text")
+            raise CorpusError(f"{where} {shown(value)} in column {column!r}, which is not a text")
         if broken := next(filter(None, map(broken_character, some)), None):
-            raise CorpusError(f"{where} {broken} in column {column!r}, which is no character; take it out")
+            raise CorpusError(f"{where} {broken} in column {column!r}, which is not a character; remove it")
         texts += some
     return texts
 
@@ -413,8 +413,10 @@ def read_pairs(
     form = ", ".join(f"{part} in {' and '.join(map(repr, names))}" for part, names in columns_of.items())
     is_list, is_array = columns_of["query"] == columns_of["text"], columns_of["text"] == ["text"]
     if is_list:
-        form = "arrays of a query, a text and wrong ones" if is_array else f"texts of a list in {used[0]!r} go together"
-    note(f"pairs: {form} (embedder.columns names others)")
+        form = (
+            "arrays of query, text and wrong texts" if is_array else f"texts of a list in {used[0]!r} belong together"
+        )
+    note(f"pairs: {form} (override with embedder.columns)")
     right: list[tuple[str, str, list[str]]] = []
     wrong: dict[str, list[str]] = defaultdict(list)
     num_pairs = num_chars = num_partial = 0
@@ -436,7 +438,7 @@ def read_pairs(
             wrong[query] += [] if belong else answers
             right += [(query, answer, negatives) for answer in answers if belong]
     if not right:
-        raise CorpusError(f"{path}: no row is a pair that belongs together; there must be two at the least")
+        raise CorpusError(f"{path}: no row is a pair of texts that belong together; at least two are needed")
     if num_partial:
         note(f"pairs: left out: {num_partial:,} rows without one of the texts")
     with_right = {query for query, _, _ in right}
@@ -492,7 +494,7 @@ def _find_columns(path: Path, rows: Sequence[Row], named: Mapping[str, str]) -> 
         if part not in column_of:
             usual = ", ".join(USUAL[_ROLES[part]][:4])
             raise CorpusError(
-                f"{path}: no column is called like that of the {part} ({usual}, ...); columns are {', '.join(names)}; "
+                f"{path}: no column has a usual name for the {part} ({usual}, ...); columns are {', '.join(names)}; "
                 f"name it with --set embedder.columns.{part}=NAME"
             )
     scores = {name: set(map(_score, values[name])) for name in names if not name.lower().endswith(_IDS)}

@@ -120,9 +120,9 @@ class Evaluation(Result):
             for number, (kind, figures) in enumerate(kinds.items())
         ]
         first = next(iter(self.by_rate))
-        yield Sheet(("", "", ">loss", ">accuracy", ">hidden tokens"), rows, f"at {float(first):.0%}, by")
+        yield Sheet(("", "", ">loss", ">accuracy", ">hidden tokens"), rows, f"{float(first):.0%} hidden, by group")
         if self.to_dict().get("pseudo_perplexity") is not None:
-            yield f"\npseudo-perplexity {self.pseudo_perplexity:.1f} ({self.pseudo_tokens:,} tokens, one a time)"
+            yield f"\npseudo-perplexity {self.pseudo_perplexity:.1f} ({self.pseudo_tokens:,} tokens, one at a time)"
         if self.warning is not None:
             yield Styled(f"\n{self.warning}", "yellow")
 
@@ -167,7 +167,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     check_rates(rates)
     for name, value, least in (("masks", masks, 1), ("max_tokens", max_tokens, 1), ("pseudo_tokens", pseudo_tokens, 0)):
         if value < least:
-            raise SettingsError(f"{name}: a number from {least} on, not {value}", options=[name])
+            raise SettingsError(f"{name} must be at least {least}, not {value}", options=[name])
     loaded = as_predictor(model, strict=strict)
     longest, least = loaded.predictor.config.max_position_embeddings, len(loaded.tokenizer.special.around) + 1
     size = min(longest, 512) if length is None else length
@@ -191,14 +191,16 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     kinds = kinds_of(passages, with_pos=bool(labels))
     by_rate = {}
     for rate in rates:
-        figures = measure_tokens(measured(f"tokens at {rate:.0%}", masks * tokens), passages, kinds, names, rate)
+        figures = measure_tokens(
+            measured(f"hiding {rate:.0%} of the tokens", masks * tokens), passages, kinds, names, rate
+        )
         if not figures.loss.denominator:
             raise DataError(f"the {tokens} tokens are too few to hide any of them at the rate {rate:g}; give more text")
-        words = measure_words(measured(f"words at {rate:.0%}", masks * tokens), passages, rate)
+        words = measure_words(measured(f"hiding {rate:.0%} of the words", masks * tokens), passages, rate)
         by_rate[f"{rate:g}"] = plain(figures, words)
     pseudo: dict[str, Any] = {}
     if pseudo_tokens:
-        losses = measure_pseudo(measured("one at a time", pseudo_tokens), passages, pseudo_tokens)
+        losses = measure_pseudo(measured("hiding one token at a time", pseudo_tokens), passages, pseudo_tokens)
         loss, some = losses.result, losses.denominator > 0
         pseudo = {
             "pseudo_perplexity": math.exp(min(loss.value, 700.0)) if some else None,
@@ -226,7 +228,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
 
 def check_rates(rates: Sequence[float]) -> None:
     if not rates:
-        raise SettingsError("give one rate at the least, such as 0.15")
+        raise SettingsError("give at least one rate, such as 0.15")
     for rate in rates:
         if not 0.0 < rate < 1.0:
             raise SettingsError(f"a rate is between 0 and 1, not {rate}")
@@ -240,7 +242,7 @@ def _read(
     root = Path(paths[0]) if len(paths) == 1 else None
     if root is not None and (root / MANIFEST).is_file():
         if column is not None:
-            raise SettingsError(f"{root} is prepared: its text has no columns any more", options=["column"])
+            raise SettingsError(f"{root}: prepared data has no columns; leave the column out", options=["column"])
         manifest = load_manifest(root)
         if manifest.tokenizer_sha256 != loaded.tokenizer.fingerprint:
             raise SettingsError(
@@ -264,7 +266,7 @@ def _read(
         facts = {"words": "text", "share": share, "columns": columns, "unit": DOCUMENTS}
     if not passages:
         where = ", ".join(map(str, paths))
-        raise DataError(f"{where}: there is no text in it, or too little for max_tokens = {max_tokens}; give more")
+        raise DataError(f"{where}: contains no text, or too little for max_tokens = {max_tokens}; give more")
     return passages, tuple(labels), facts
 
 
@@ -328,7 +330,7 @@ def score(
     """
     known = checked_form(form)
     if pairs_per_paradigm is not None and pairs_per_paradigm < 1:
-        raise SettingsError(f"pairs a paradigm: a number from 1 on, not {pairs_per_paradigm}")
+        raise SettingsError(f"pairs_per_paradigm must be at least 1, not {pairs_per_paradigm}")
     with readable(pairs) as file:
         read = read_pairs(file)
     if pairs_per_paradigm is not None:

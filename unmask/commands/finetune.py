@@ -197,7 +197,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
                 if resume and claimed.is_claimed:  # the card says what it said, and what is named now
                     before = read_object(begun, _ANEW).get("finetune")
                     if not isinstance(before, dict) or not isinstance(before.get("card", {}), dict):
-                        raise RunError(f"{begun}: damaged (it does not say how the result was begun); {_ANEW}")
+                        raise RunError(f"{begun}: damaged (it does not say how the result was started); {_ANEW}")
                     card = validated(
                         CardSettings,
                         before.get("card", {}) | chosen.card.model_dump(exclude_unset=True),
@@ -232,8 +232,8 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
                 claimed.check_same(read_object(begun, _ANEW), json.loads(json.dumps(content)), but_for=MAY_DIFFER)
                 if len(finished) > (number := content["finetune"]["seeds"]):
                     raise RunError(
-                        f"{root} holds {len(finished)} seeds whose training is over, but finetune.seeds is {number}; "
-                        "ask for as many at least, or replace the result with --overwrite"
+                        f"{root} holds {len(finished)} trained seeds, but finetune.seeds is {number}; ask for at least "
+                        "as many, or replace the result with --overwrite"
                     )
             claimed.claim(json.dumps(content, indent=2) + "\n")
             return finished

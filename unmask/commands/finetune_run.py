@@ -220,12 +220,12 @@ def read_files(
     for line in train.notes:
         note(line)
     if train.columns:
-        ways = "" if train.columns.items() <= dict(settings.columns).items() else " (overrule with finetune.columns)"
+        ways = "" if train.columns.items() <= dict(settings.columns).items() else " (override with finetune.columns)"
         note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in train.columns.items()) + ways)
     files = {"train": train}
     if "validation" not in paths:
         files["train"], files["validation"] = train, held = hold_out(train, kind, settings.least_examples)
-        note(f"validation: {held.path.name}, {len(held.records):,} rows by a hash of their text (or --validation FILE)")
+        note(f"validation: {held.path.name}, {len(held.records):,} rows chosen by a hash (or give --validation FILE)")
     task = kind.learned_from(train, settings, pooling)
     if remark := task.check(train, train.path):
         note(remark)
@@ -235,7 +235,9 @@ def read_files(
         file = files[name] = read_labelled(paths[name], kind, columns, like=train, **how)
         again = [text for text in map(task.text_of, file.records) if text in learned]
         share = f"{len(again):,} of {len(file.records):,} texts ({len(again) / len(file.records):.1%})"
-        seen = f"{file.path}: {share} stand word for word in {train.path}, such as {shown(again[0])}" if again else ""
+        seen = (
+            f"{file.path}: {share} are also in {train.path}, word for word, such as {shown(again[0])}" if again else ""
+        )
         for line in filter(None, (*file.notes, task.check(file, train.path), seen)):
             note(line)
     return files, task
@@ -257,7 +259,7 @@ def hold_out(train: Labelled, kind: type[Task], least: int) -> tuple[Labelled, L
             held.update(numbers)
             left.subtract(own)
     if len(held) < _LEAST_HELD_OUT:
-        what = f"a tenth of {len(train.records):,} rows is too few for validation; give another file for it"
+        what = f"a tenth of {len(train.records):,} rows is too few for validation; give a separate file"
         raise CorpusError(f"{train.path}: {what}", options=("validation",))
     learned, rest = ([r for n, r in enumerate(train.records) if (n in held) is is_held] for is_held in (False, True))
     return replace(train, records=learned), replace(train, records=rest, path=Path(f"a tenth of {train.path.name}"))
@@ -327,7 +329,7 @@ class Runs(Callback):
             choices = ("mean", "first") if has_mean else ("first",)
         if settings.pooling is not None and settings.pooling not in choices:
             one_of = " or ".join(choices) or "no choice"
-            raise SettingsError(f"finetune.pooling={settings.pooling}: this model has {one_of} for {kind}; omit it")
+            raise SettingsError(f"finetune.pooling={settings.pooling}: this model allows {one_of} for {kind}; omit it")
         pooling: ClassifierPooling = settings.pooling or (choices[0] if choices else "first")
 
         # Files, and their records as inputs.
@@ -434,7 +436,7 @@ class Runs(Callback):
             f"{self.learning_rate:.2g}"
         )
         if finished:
-            self.reporter.note(f"going on: the training of {len(finished)} of {seeds} seeds is over")
+            self.reporter.note(f"resuming: {len(finished)} of {seeds} seeds are already trained")
         for number in range(len(finished), seeds):
             seed, what = self.settings.seed + number, "training"
             if seeds > 1:
@@ -568,16 +570,17 @@ def learned_nothing(
         ]
     value, what = metrics[metric], ""
     if len(set(said)) == 1 and len(records) > 1 and len(set(right)) != 1:
-        what = f"learned nothing: all {len(said):,} {'words' if task.kind == 'tag' else 'texts'} get {said[0]!r}"
+        unit = "words" if task.kind == "tag" else "texts"
+        what = f"learned nothing: it predicts {said[0]!r} for all {len(said):,} {unit}"
     elif len(set(right)) > 1 and metric in CLASS_METRICS:
         common = Counter(right).most_common(1)[0][0]
         always = class_metrics(right, [common] * len(right))[metric] or 0.0
         if value is not None and value <= always:
-            what = f"is no better than {common!r} for all: {metric} {value:.3f}, and {always:.3f}"
+            what = f"is no better than predicting {common!r} for all: {metric} {value:.3f} against {always:.3f}"
     elif task.kind == "regress":
         error, deviation = metrics["rmse"] or 0.0, statistics.pstdev(record.label for record in records)
         if deviation and error >= deviation:
-            what = f"is no better than the mean number for all: rmse {error:.3g}, and {deviation:.3g}"
+            what = f"is no better than predicting the mean for all: rmse {error:.3g} against {deviation:.3g}"
     elif value == 0.0:
         what = f"learned nothing: its {metric.replace('_', ' ')} is 0"
     return what and (

@@ -66,7 +66,7 @@ def masking_tables(
         facts = lexicon.facts
         if facts["data_sha256"] == data.manifest.fingerprint and facts["settings"] == usual.model_dump():
             return with_lexicon(tables, lexicon), lexicon
-    reporter.note("making a lexicon of the training text (`unmask lexicon` makes one that several runs share)")
+    reporter.note("making a lexicon of the training text (to share one among runs, make it with `unmask lexicon`)")
     lexicon = make_lexicon(data, own_lexicon, usual, reporter)
     reporter.note(f"{len(lexicon):,} collocations of 2 to {usual.max_words} words: {own_lexicon}")
     return with_lexicon(tables, lexicon), lexicon
@@ -82,7 +82,7 @@ def needed_lexicons(masking: MaskingSettings) -> set[str | None]:
 def named_lexicon(masking: MaskingSettings) -> Path | None:
     files = sorted(file for file in needed_lexicons(masking) if file is not None)
     if len(files) > 1:
-        raise SettingsError(f"masking: a run has one lexicon, but the settings name {' and '.join(files)}")
+        raise SettingsError(f"masking: a run takes a single lexicon, but the settings name {' and '.join(files)}")
     return Path(files[0]) if files else None
 
 

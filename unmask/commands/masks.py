@@ -121,7 +121,7 @@ def masks(
     chosen = any(name in values for name in CHOICES)
     corpus = [*packaged_corpus().read_text(encoding="utf-8").splitlines(), text]
     if tokenizer is None:
-        note("a tokenizer of 4,096 entries is trained on Tiny Shakespeare and this text")
+        note("training a tokenizer of 4,096 entries on Tiny Shakespeare and this text")
         ready = Tokenizer(train_wordpiece(lambda: corpus, vocab_size=SHOWN_VOCABULARY))
     else:
         ready = load_tokenizer(tokenizer)
@@ -167,7 +167,7 @@ def row_and_masker(
             except SettingsError as error:
                 reason = error
         else:
-            raise SettingsError(f"{name} needs the annotation {', '.join(columns)} of the text: {reason}") from reason
+            raise SettingsError(f"{name} needs the text annotated with {', '.join(columns)}: {reason}") from reason
         plan = AnnotationPlan(
             dict.fromkeys(columns, "pipeline"),
             {column: pipeline.labels(column) for column in columns},
@@ -245,8 +245,8 @@ class MaskingAudit(Result):
             if (pairs := entry["pairs"]) is not None:
                 yield (
                     f"{name}: {pairs['first_rate']:.2%} of the tokens in first halves of pairs are predicted, "
-                    f"{pairs['second_rate']:.2%} in second halves, some in both of {pairs['with_both']:,} of "
-                    f"{pairs['pairs']:,} pairs"
+                    f"{pairs['second_rate']:.2%} in second halves; {pairs['with_both']:,} of {pairs['pairs']:,} pairs "
+                    "have targets in both"
                 )
         if len(self.strategies) == 1:
             yield ""
@@ -255,8 +255,8 @@ class MaskingAudit(Result):
             yield from (Styled(f"{name}: {text}", "red") for text in entry["broken"])
         if self.followers:
             names = " and ".join(self.followers)
-            without_model = "here with equal weights, as before its first scores"
-            yield Styled(f"{names} follow a model in training: {without_model}", "dim")
+            without_model = "audited with equal weights, as before its first scores"
+            yield Styled(f"{names} depend on a model in training: {without_model}", "dim")
         yield from (Styled(f"{name}: not audited: {why}", "dim") for name, why in self.not_audited.items())
         if self.page is not None:
             yield f"\n{self.page}"

@@ -114,16 +114,18 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
     shared, place = part is not None or join, None  # its number, and of how many
     if part is not None:
         if join:
-            raise SettingsError("a part is done alone, a join puts all together", options=["part", "join"])
+            raise SettingsError(
+                "part makes one part and join puts all parts together: give only one", options=["part", "join"]
+            )
         number, _, of = part.partition("/")
         if not (number.isdecimal() and of.isdecimal()):
             raise SettingsError(
-                f"part {part}: give its number, counted from 1, and of how many, as 2/8", options=["part"]
+                f"part {part}: give its number, counted from 1, and the number of parts, as in 2/8", options=["part"]
             )
         place = int(number), int(of)
     alone = {"resume": resume, "overwrite": overwrite, "ray": ray}
     if shared and (excluded := [name for name, value in alone.items() if value]):
-        reason = f"{excluded[0]} is for a preparation in one piece; parts go on with what is in the folder"
+        reason = f"{excluded[0]} does not go with parts, which continue what is in the folder; leave it out"
         raise SettingsError(reason, options=excluded)
     reporter = reporter or usual_reporter()
     recipe = requested_preparation(
@@ -131,7 +133,9 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         annotate=annotate, settings=settings,
     )  # fmt: skip
     if path_at(out) is None and (shared or ray is not None):
-        raise SettingsError(f"{out}: a shared preparation takes a folder on a disk that all see", options=["out"])
+        raise SettingsError(
+            f"{out}: a shared preparation needs a folder on a disk that all machines share", options=["out"]
+        )
     with output_at(out, data_folder, resume=resume, overwrite=overwrite) as output:
         root, texts = output.path, paths_or_texts(paths) or []
         folder = data_folder(root)
@@ -178,10 +182,12 @@ def describe(manifest: Manifest) -> list[str]:
     """What a reader of the log should know of the data, a line each."""
     lines = [manifest.plan]
     if manifest.held_within is not None:
-        lines.append(f"held out are {manifest.held_within}; for figures of unseen files name some in corpus.validation")
+        lines.append(
+            f"held-out text: {manifest.held_within}; to measure on unseen files, name some in corpus.validation"
+        )
     lines += [f"left out: {number:,} {reason}" for reason, number in manifest.skipped.items()]
     for column, (spans, lost) in manifest.spans.items():
-        without = f", {lost:,} of them without a token of their own" if lost else ""
+        without = f", {lost:,} of them without a token" if lost else ""
         lines.append(f"{column}: {spans:,} spans{without}; {len(manifest.annotations[column]):,} labels")
     if manifest.labels:  # the most frequent classes first
         ranked = sorted(manifest.labels.items(), key=lambda entry: -entry[1])

@@ -115,7 +115,7 @@ class Run(Finished):
             ("bits per byte", f"{figure(s, 'bits_per_token_byte')} of hidden tokens"),
         ]
         if s.get("validation_loss_interval") is not None:
-            lines.append(("", f"± 95 %, over {documents(s)} held out"))
+            lines.append(("", f"±: 95 % interval over {documents(s)} held out"))
         if s.get("validation_within") is not None:
             lines.append(("", f"held out: {s['validation_within']}"))
         for name, figures in s.get("objectives", {}).items():
@@ -135,7 +135,7 @@ class Run(Finished):
         if (warning := s.get("validation_warning")) is not None:
             yield Styled(f"\n{warning}", "yellow")
         if s["on_plateau"]:
-            longer, more = "train longer (--minutes, --steps)", f"give more text; this was seen {s['epochs']:.0f} times"
+            longer, more = "train longer (--minutes, --steps)", f"give more text: it was seen {s['epochs']:.0f} times"
             yield Styled(f"\nno better than word frequencies: {longer if s['epochs'] < _MANY else more}", "yellow")
         else:
             command = f'unmask fill {typed(s["model"])} "... [MASK] ..."'
@@ -223,7 +223,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         begun = on_rank_zero(group, begin)
         folder = RunFolder(Path(begun["root"]))
         if begun["is_finished"]:
-            return Run.reopened(folder.root, "remove it, and the run is evaluated again")
+            return Run.reopened(folder.root, "remove it to evaluate the run again")
 
         def opened() -> TrainingRun:
             sources = list(map(source_named, begun["sources"]))  # each machine has its own copies of what is remote
@@ -235,7 +235,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             if resolved.sizing is not None:
                 if must_compile(choose_device()):
                     reporter.note(COMPILING)
-                reporter.notify(Progress("measuring this machine", facts="some steps"))
+                reporter.notify(Progress("measuring the speed of this machine", facts="a few steps"))
                 sizes, outlook = fit_to_budget(resolved, data, processes=group.world_size)
                 for line in outlook:
                     reporter.note(line)
@@ -254,7 +254,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             raise
         summary = training.run(interruption, [*callbacks, *map(SendCheckpoints, outputs)])
     if path_at(out) is None:
-        reporter.note(f"all of it is at {without_secrets(str(address_of(out)))}")
+        reporter.note(f"the run is stored at {without_secrets(str(address_of(out)))}")
     return Run(folder.root, summary)
 
 
@@ -302,7 +302,7 @@ def _begin(
 
     if not folder.claimed.is_claimed:
         if resume:
-            reporter.note(f"there is no run in {folder.root} yet: a new one begins")
+            reporter.note(f"no run to resume in {folder.root}: starting a new one")
         assert recipe is not None, "a new run has a recipe"
         files = keep_as_files(named or [packaged_corpus()], folder.root, notify=reporter.notify)
         sources = [lasting_source(Path(path).absolute()) for path in files]
@@ -315,11 +315,11 @@ def _begin(
     is_same = [lasting_source(Path(path).absolute()) for path in paths] == sources
     if paths and len(paths) == len(named or ()) and not is_same:
         raise RunError(
-            f"{folder.root}: the run was begun on {', '.join(sources)}; leave the paths out, or {START_ANEW}",
+            f"{folder.root}: the run was started on {', '.join(sources)}; leave the paths out, or {START_ANEW}",
             options=["overwrite"],
         )
     if any(isinstance(name, InMemory) for name in named or ()):
-        reporter.note("the run goes on with the texts that it began with; those in memory now are not read")
+        reporter.note("resuming with the texts that the run was started with; those passed now are ignored")
     old = load_recipe(str(folder.recipe), complete=False)
     if recipe is not None:
         if recipe.sizing is not None and old.sizing is None:
@@ -332,8 +332,8 @@ def _begin(
         folder.claimed.claim(old.model_copy(update={"card": new_card}).to_toml())
     if is_finished := folder.summary.is_file():
         if change_card(folder.model, card):
-            reporter.note(f"{folder.model / CARD} was changed")
-        reporter.note(f"the run in {folder.root} is finished: nothing is left to do")
+            reporter.note(f"updated {folder.model / CARD}")
+        reporter.note(f"the run in {folder.root} is already finished")
     return {"root": str(folder.root), "sources": sources, "is_new": False, "is_finished": is_finished}
 
 

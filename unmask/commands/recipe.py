@@ -67,8 +67,8 @@ class Recipe(LightRecipe):
     def _check(self) -> Recipe:
         if self.sizing is not None and (self.training.minutes is None or self.start is not None):
             raise ValueError(
-                "sizing = 'budget' chooses the size of a new model by minutes of training; with steps, tokens or a "
-                "checkpoint, take a recipe with a size of its own, such as tiny or continue"
+                "sizing = 'budget' chooses the size of a new model from the minutes of training; with steps, tokens or "
+                "a checkpoint, use a recipe with a fixed size, such as tiny or continue"
             )
         longest, rows = self.model.max_position_embeddings, self.training.sequence_length
         if longest is not None and longest < rows:
@@ -167,7 +167,7 @@ RATE_AT_WIDTH = 1e-4 * 768
 
 def find_checkpoint(path: str | Path) -> Path:
     """The folder of a model, named by it, by the folder of its run, or by a name on the hub."""
-    return find_weights(path, way_out="a training begins with the folder of a model, such as RUN/model")
+    return find_weights(path, way_out="training starts from the folder of a model, such as RUN/model")
 
 
 def checkpoint_sha256(folder: Path) -> str:
@@ -195,8 +195,8 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
     sha256 = checkpoint_sha256(folder)
     if start.get("sha256") not in (None, sha256):
         raise SettingsError(
-            f"{where}: start.sha256 is {start['sha256']}, but {folder} now has {sha256}: it is another checkpoint than "
-            "this recipe was made with; give that one back, or remove start.sha256 (start.sha256=none)",
+            f"{where}: start.sha256 is {start['sha256']}, but {folder} has {sha256}: it is not the checkpoint that the "
+            "recipe was made with; restore that one, or remove start.sha256 (start.sha256=none)",
             options=["set"],
         )
     start["checkpoint"], start["sha256"] = lasting_name(start["checkpoint"], folder), sha256

@@ -256,9 +256,9 @@ class LightRecipe(Settings):
     description: str | None = None
     """What the recipe is for, in a line."""
     sizing: Literal["budget"] | None = None
-    """Has the minutes, this machine and the text choose the size of the model, positions a step and learning rate."""
+    """Chooses the model's size, positions per step and learning rate from the minutes, this machine and the text."""
     start: Annotated[Any, "commands.recipe:StartSettings"] = None
-    """The checkpoint that the training begins with. Unset: new weights are drawn."""
+    """The checkpoint that training starts from. Unset: new weights are drawn."""
     corpus: CorpusSettings = CorpusSettings()
     """How files become documents, and what is held out."""
     tokenizer: TokenizerSettings = TokenizerSettings()

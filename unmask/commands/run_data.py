@@ -82,7 +82,7 @@ from unmask.train.initialisation import words_from_corpus
 FACTS = "start.json"
 OLD_FACTS = "old.json"
 _SHOWN = 8
-START_ANEW = "start over, overwriting it"  # the way out where a file of a run is damaged
+START_ANEW = "start the run over with overwrite"  # the way out where a file of a run is damaged
 
 
 class RunFolder:
@@ -114,7 +114,7 @@ class RunFolder:
         try:
             names = parse_json(self.sources)
             if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
-                raise ValueError("it is no list of paths")
+                raise ValueError("it is not a list of paths")
         except (OSError, ValueError) as error:
             raise RunError(f"{self.sources}: damaged ({error}); {way_out}") from error
         return names
@@ -177,7 +177,7 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
     for text in describe(manifest):
         reporter.note(text)
     if manifest.labels and recipe.objectives.label is None:
-        reporter.note("the classes are not learned; set objectives.label.weight=1 to learn them")
+        reporter.note("classes of documents are not learned; to learn them, set objectives.label.weight=1")
     return data
 
 
@@ -209,8 +209,8 @@ def check_data(recipe: Recipe, manifest: Manifest | None = None, root: Path | No
                 fits = section == type(section)() or section.model_dump(mode="json") == manifest.settings.get(name)
             if not fits:
                 raise DataError(
-                    f"{root}: the shards were prepared with other settings than [{name}] of the recipe asks for; "
-                    "leave these out, or prepare the text again with them"
+                    f"{root}: the shards were prepared with other settings than the recipe's [{name}]; leave these "
+                    "out, or prepare the text again with them"
                 )
     check_annotations(recipe, manifest)
     if recipe.objectives.label is None:
@@ -298,7 +298,7 @@ def begin_from_checkpoint(
     assert settings is not None
     if settings.extend_vocab is not None and is_prepared(sources):
         raise DataError(
-            f"{sources[0]} is prepared already, with the words that its tokenizer has; new words need the text",
+            f"{sources[0]} is already prepared with a fixed vocabulary; to add words, give the text itself",
             options=["extend_vocab"],
         )
 
@@ -314,22 +314,22 @@ def begin_from_checkpoint(
     if not (start / FACTS).is_file():
         _make_start(start, recipe, settings, training_texts())
     facts = start_facts(start)
-    notes = [f"beginning with the model in {facts['checkpoint']}"]
+    notes = [f"starting from the model in {facts['checkpoint']}"]
     if facts["new_head"]:
-        notes.append("the checkpoint has no head for masked tokens: a new one begins with word frequencies")
+        notes.append("the checkpoint has no head for masked tokens: adding one that starts from word frequencies")
     if facts.get("sentence_encoder"):
         notes.append(
-            "it is a sentence encoder: the result is a masked language model without its pooling and prompts, of which "
-            "`unmask embedder RUN/model` makes an embedding model"
+            "the checkpoint is a sentence encoder: the result is a masked language model without its pooling and "
+            "prompts; `unmask embedder RUN/model` makes an embedding model of that"
         )
     if facts["positions"] is not None:
-        notes.append("the model was made longer, from {:,} positions to {:,}".format(*facts["positions"]))
+        notes.append("the model was extended from {:,} to {:,} positions".format(*facts["positions"]))
     if (most := settings.extend_vocab) is not None:
         words, before, after = facts["new_words"], facts["tokens_before"], facts["tokens_after"]
         fewer = f" (of at most {most:,}; the text has no more)" if words < most else ""
         notes.append(
-            f"{words:,} new words{fewer}, such as {', '.join(facts['examples'])}: {before:,} tokens of the training "
-            f"text become {after:,} ({after / before - 1:+.1%})"
+            f"added {words:,} words{fewer}, such as {', '.join(facts['examples'])}: the training text goes from "
+            f"{before:,} to {after:,} tokens ({after / before - 1:+.1%})"
         )
     if is_prepared(sources):  # a prepared folder keeps its own tokenizer, which `check_tokenizer` compares
         return recipe, notes
@@ -356,7 +356,7 @@ def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Itera
     folder = find_checkpoint(settings.checkpoint)
     if checkpoint_sha256(folder) != settings.sha256:
         raise RunError(
-            f"{folder}: the checkpoint has changed since the run began, which has made nothing of it yet; start anew",
+            f"{folder}: the checkpoint has changed since the run was started, before it was copied; start over",
             options=["overwrite"],
         )
     tokenizer = load_tokenizer(folder)
@@ -407,7 +407,7 @@ def check_tokenizer(root: Path, manifest: Manifest, start: str | Path, checkpoin
     """Makes sure that data was prepared with the tokenizer of the start, which was made of this checkpoint."""
     if manifest.tokenizer_sha256 != load_tokenizer(start).fingerprint:
         raise DataError(
-            f"{root} was prepared with another tokenizer than that of {checkpoint}; prepare it with "
+            f"{root} was prepared with another tokenizer than {checkpoint} has; prepare it with "
             f"unmask prepare ... --tokenizer {typed(checkpoint)}, or give the text itself"
         )
 
@@ -457,7 +457,7 @@ def start_model(
             counts[: len(frequencies)] += np.where(tokenizer.ordinary, frequencies, 0)
             model.head.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
     model.unused_weights = old.unused_weights
-    old_head = "the checkpoint's"
+    old_head = "from the checkpoint"
     heads = (
         (PairHead, "the head for pairs", old_head if pairs else "new"),
         (LabelHead, "the head for classes", old_head if same_labels else "new"),
@@ -495,7 +495,7 @@ def _obtain_old_text(folder: Path, settings: StartSettings, tokenizer: Tokenizer
                     counts = write_shards(chunk, tokenizer, partial)
                     files += [file.name for split in (counts.train, counts.validation) for file in split.files]
             if not files and settings.old_data:
-                raise DataError(f"{', '.join(settings.old_data)}: there is no text in it", options=["old_data"])
+                raise DataError(f"{', '.join(settings.old_data)}: contains no text", options=["old_data"])
         content = {"source": source, "files": files}
         write_object(partial / OLD_FACTS, content)
     return source
@@ -521,15 +521,15 @@ def _find_old_text(  # noqa: PLR0911  (a case a line)
             )
         return f"old text: the validation split of {root}", root
 
-    way_out = "what the model forgets is not measured (old_data names text of its old domain)"
+    way_out = "forgetting is not measured (to measure it, give text of the old domain as old_data)"
     run = RunFolder(Path(settings.checkpoint).parent)
     if Path(settings.checkpoint).name != "model" or not run.claimed.is_claimed:
-        return f"the old text is not known: {way_out}", None
+        return f"the checkpoint's training text is not known: {way_out}", None
     root = run.data
     if not (root / MANIFEST).is_file() and run.sources.is_file():  # a prepared folder, if any
-        root = Path(source_named(run.read_sources("mend it, or name the text of the old domain")[0]))
+        root = Path(source_named(run.read_sources("fix it, or give text of the old domain as old_data")[0]))
     if not (root / MANIFEST).is_file():
-        return f"the data of {run.root} is not there any more: {way_out}", None
+        return f"the data of {run.root} is gone: {way_out}", None
     manifest = load_manifest(root)
     if manifest.tokenizer_sha256 == tokenizer.fingerprint:
         return f"old text: the validation split of {root}", root
@@ -538,5 +538,5 @@ def _find_old_text(  # noqa: PLR0911  (a case a line)
         corpus = Corpus(sources, validated(CorpusSettings, manifest.settings["corpus"], where=f"{root}: corpus"))
         sizes = {source.path.resolve(): source.path.stat().st_size for source in corpus.all_sources()}
         if sizes == {Path(source["path"]).resolve(): source["bytes"] for source in manifest.sources}:
-            return f"old text: what {root} holds out, read again", corpus
-    return f"the text that {root} was made from is not there any more as it was: {way_out}", None
+            return f"old text: the held-out part of {root}, tokenized again", corpus
+    return f"the text that {root} was made from is gone or has changed: {way_out}", None

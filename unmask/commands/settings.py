@@ -42,7 +42,7 @@ def settings(word: str | None = None) -> SettingsReference:
     """Lists all settings of recipes, fine-tuning and embedders: values, default, meaning.
 
     Args:
-        word: Only settings that have it in their name, kind or meaning, such as `learning_rate`.
+        word: Only settings with this in their name, kind or meaning, such as `learning_rate`.
     """
     every = [each for of in CLASSES.values() for each in settings_of(*of)]
     chosen = [each for each in every if (word or "").lower() in f"{each.name} {each.kinds} {each.meaning}".lower()]

@@ -93,10 +93,10 @@ def fit_to_budget(
         for factor in (1, 3)
     )
     lines = [
-        f"chosen for {duration(60 * minutes)} on this machine: {now.num_layers} x {now.hidden_size}, about "
-        f"{now.steps:,} steps of {now.batch_tokens:,} positions; expected: {text.bits(now.loss)} bits per byte of "
-        "hidden tokens",
-        f"expected of {duration(180 * minutes)}: {longer.num_layers} x {longer.hidden_size}, "
+        f"chosen for {duration(60 * minutes)} on this machine: {now.num_layers} layers of width {now.hidden_size}, "
+        f"about {now.steps:,} steps of {now.batch_tokens:,} positions; expected: {text.bits(now.loss)} bits per byte "
+        "of hidden tokens",
+        f"with {duration(180 * minutes)} instead: {longer.num_layers} layers of width {longer.hidden_size}; expected: "
         f"{text.bits(longer.loss)} bits per byte",
     ]
     return now.settings, lines

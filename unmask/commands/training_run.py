@@ -145,7 +145,7 @@ class TrainingRun(Callback):
         try:
             tokenizer.encode_corpus(self.prompts)
         except TokenizerError as error:  # lines of a recipe that is used on another text
-            reporter.note(f"the recipe's lines (evaluation.prompts) are not shown: {error}")
+            reporter.note(f"predictions for the recipe's evaluation.prompts are not shown: {error}")
             self.prompts = ()
         self._times = EvaluationTimes(recipe.evaluation.times)
         self._plateau: list[bool] = []  # of each evaluation
@@ -163,16 +163,16 @@ class TrainingRun(Callback):
         if (advice := proposed_length(self.data, recipe, model)) is not None:
             reporter.note(advice)
         if device.type != "cpu" and self._uncompiled is None:
-            reporter.note("blocks are compiled in the first steps, which takes up to a minute")
+            reporter.note("compiling the model's blocks in the first steps, which takes up to a minute")
         elif device.type != "cpu":
-            reporter.note(f"blocks are not compiled: {self._uncompiled}")
+            reporter.note(f"the model's blocks are not compiled: {self._uncompiled}")
         trackers: list[Callback] = []
 
         def look_before() -> None:
             """Keeps what the untrained model makes of some lines and, of a checkpoint, its figures on both texts."""
             write_atomically(folder.predictions, json.dumps({"before": self._predicted(manifest.examples)}))
             if recipe.start is not None:
-                reporter.note("evaluating the model before the training")
+                reporter.note("evaluating the model before training")
                 figures = {"new": self._domain(self.data.validation), "old": self._domain(open_old_text(folder.old))}
                 write_object(folder.before, figures)
 
@@ -209,7 +209,7 @@ class TrainingRun(Callback):
         with self._times.timed(self.trainer):
             result = self.held_out.evaluate(self.model, group=self.group)
         if not math.isfinite(result.loss):
-            raise DivergedError(f"the held-out loss behind step {state.step} is {result.loss}")
+            raise DivergedError(f"the held-out loss after step {state.step} is {result.loss}")
         lines = self._predicted(self.prompts)
         self.trainer.evaluated(metrics_of(result) | ({"lines": lines} if lines else {}))
         self._say(result)

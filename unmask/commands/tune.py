@@ -106,7 +106,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
     """
     plan = run_plan(data, rates, settings, minutes=minutes, steps=steps, base=base)
     if trials < 1:
-        raise SettingsError(f"trials: a number from 1 on, not {trials}")
+        raise SettingsError(f"trials must be at least 1, not {trials}")
     own_recipe = _load(plan, recipe, {})
     dimensions = tuple(map(read_dimension, search)) or usual_dimensions(own_recipe)
     ends: dict[str, Recipe] = {}  # each must be allowed, and fit the text
@@ -122,7 +122,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
     try:
         import optuna
     except ImportError as error:
-        raise SettingsError("searching takes Optuna; install it with pip install 'unmask[optuna]'") from error
+        raise SettingsError("tuning needs Optuna; install it with pip install 'unmask[optuna]'") from error
     optuna.logging.set_verbosity(optuna.logging.ERROR)
 
     refused(out, "a search")
@@ -218,11 +218,11 @@ def _result(trials: Sequence[dict[str, Any]], root: Path, own: dict[str, Any], o
     if baseline is not None:
         verdict += f", against {baseline['loss']:.4f} of the recipe's own numbers"
     elif outside:
-        verdict += f" (the recipe's own {', '.join(outside)} is not in what is searched, so there is no baseline)"
+        verdict += f" (the recipe's own {', '.join(outside)} is outside the search space, so there is no baseline)"
     else:
         verdict += " (no trial of the recipe's own numbers succeeded, so there is no baseline)"
     # One seed, and the best of many: the figure flatters.
-    verdict += "; it is the best of one seed each: compare it with the recipe over seeds before trusting it"
+    verdict += "; each trial has one seed, so compare it with the recipe over several seeds before relying on it"
     return {"best": {**best, "recipe": str(root / "best.toml")}, "own": baseline, "trials": trials, "verdict": verdict}
 
 
@@ -291,7 +291,7 @@ def read_dimension(text: str) -> Dimension:
     if any(isinstance(end, bool) or not isinstance(end, int | float) for end in ends):
         raise malformed
     if not (all(map(math.isfinite, ends)) and ends[0] < ends[1]):
-        raise SettingsError(f"search {text}: the first end must be less than the second")
+        raise SettingsError(f"search {text}: LOW must be less than HIGH")
     return Dimension(key, tuple(ends if all(isinstance(end, int) for end in ends) else map(float, ends)), is_range=True)
 
 

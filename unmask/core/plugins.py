@@ -56,7 +56,7 @@ class Table(MutableMapping[str, Value]):
             package = point.dist.name if point.dist is not None else "unknown"
             raise SettingsError(
                 f"the plug-in {name!r} (package {package}, {point.value}, group unmask.{self.group}) cannot be used: "
-                f"{type(error).__name__}: {error}; mend or uninstall it"
+                f"{type(error).__name__}: {error}; fix or uninstall it"
             ) from error
 
     def __setitem__(self, name: str, value: Value) -> None:
@@ -108,5 +108,5 @@ class OrPlugIn:
                         return type(settings).model_validate(value)
             key = "expected" if self._method is None else "expected_tags"
             known = (what["ctx"][key].replace(" or ", ", "), *(f"'{each}'" for each in entry_points(self._table.group)))
-            expected = f"{', '.join(known)}, or that of a plug-in that is installed"
+            expected = f"{', '.join(known)}, or that of an installed plug-in"
             raise PydanticKnownError(reason, {**what["ctx"], key: expected}) from error

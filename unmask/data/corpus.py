@@ -168,14 +168,13 @@ class Corpus:
         """What is held out, in words, where the rest of the same file or document is trained on, such as blocks of a
         book. None where whole files are held out, or what stands by itself: rows of tables, records."""
         unit, of_text = self.plan.holdout_unit, {source.kind for source in self.sources} & {"text", "conll", "conllu"}
-        what = None
         if unit == "part":
-            what = "parts of documents"
-        elif unit == "end" and len(self.sources) == 1:
-            what = "the end of a file"
-        elif unit in ("document", "group") and of_text and self.plan.unit != "file":
-            what = f"{self.plan.unit}s of files"
-        return what and f"{what}, the rest of which is trained on"
+            return "parts of documents whose other parts are trained on"
+        if unit == "end" and len(self.sources) == 1:
+            return "the end of a file whose beginning is trained on"
+        if unit in ("document", "group") and of_text and self.plan.unit != "file":
+            return f"{self.plan.unit}s of files whose other {self.plan.unit}s are trained on"
+        return None
 
     def all_sources(self) -> list[Source]:
         return [*self.sources, *self.validation_sources]
@@ -312,8 +311,8 @@ class Corpus:
         if isinstance(self.settings.holdout_groups, ColumnGroups):
             column = repr(str(self.settings.holdout_groups.column))
             if len(sizes) < 2:
-                what = f"all rows have the same value there ({shown!r}), so none of them can be held out"
-                what = what if sizes else "no row has a value in this column"
+                what = f"all rows have the same value in it ({shown!r}), so none can be held out"
+                what = what if sizes else "no row has a value in it"
                 raise CorpusError(f"corpus.holdout_groups = {column}: {what}; name another column, or {WAY_OUT}")
             keys, counts = (np.array(list(values), dtype=np.int64) for values in (sizes, sizes.values()))
             what = f"groups by column {column}"
@@ -374,20 +373,20 @@ class Corpus:
         groups, share = decisions.groups, self.plan.threshold
         if task.is_held:
             files = ", ".join(str(source.path) for source in task.sources)
-            rule, reason = "file", f"it is in files that are held out ({files})"
+            rule, reason = "file", f"it is in a held-out file ({files})"
         elif self.plan.holdout_unit == "end":
-            rule, reason = "end", f"the last {share:.1%} of the text are held out"
+            rule, reason = "end", f"the last {share:.1%} of the text is held out"
         elif "clusters" in self.needs:
-            rule, reason = "cluster", "whole clusters of near-duplicates go by the hash of their texts"
+            rule, reason = "cluster", "its cluster of near-duplicates is assigned as a whole, by a hash of its texts"
         elif groups is not None and piece.group is not None:
-            among = f"{'is' if held else 'is not'} among the {len(groups.keys):,} held out of {groups.num_groups:,}"
-            rule, reason = "group", f"its group {piece.group!r} {among} by the hash of their names"
+            among = f"{'is' if held else 'is not'} among the {len(groups.keys):,} of {groups.num_groups:,} groups"
+            rule, reason = "group", f"its group {piece.group!r} {among} that are held out by a hash of their names"
         elif self.plan.holdout_unit in ("document", "part", "group"):
             what = "part" if self.plan.holdout_unit == "part" else "document"
             below = "below" if held else "not below"
             rule, reason = "hash", f"the hash of the {what}, {fraction(piece.text):.4f}, is {below} {share:.4f}"
         else:
-            rule, reason = "nothing", "files of their own, or nothing, are held out"
+            rule, reason = "nothing", "only separate files, or nothing, are held out"
         return Side(held, rule, f"{'held out' if held else 'trained on'}: {reason}")
 
     def left_out_examples(self, decisions: Decisions) -> tuple[LeftOutPair, ...]:
@@ -444,11 +443,11 @@ def _split(paths: Sequence[str | Path], settings: CorpusSettings, *, hold_out: b
         if not train:
             raise CorpusError("corpus.validation holds out all files; give others to train on")
         if len(train) < len(split.train):
-            log.warning("%d of the files are held out and not trained on", len(split.train) - len(train))
+            log.warning("%d of the training files are held out (corpus.validation)", len(split.train) - len(train))
         return SourceSplit(train, held)
     if not hold_out:
         if split.validation:
-            log.warning("only the validation part is read: %d of the files", len(split.validation))
+            log.warning("reading only the validation split: %d of the files", len(split.validation))
         return SourceSplit(split.validation or split.train, [])
     if split.validation and (settings.holdout_groups is not None or settings.holdout_from == "end"):
         name = "holdout_groups" if settings.holdout_groups is not None else "holdout_from"

@@ -210,7 +210,7 @@ def choose_unit(
         why = "as set"
         if chosen == "auto":
             unit, why = _unit_by_empty_lines([source for source in sources if source.kind == "text"], bad)
-        reasons.append(f"a {unit} ({why})")
+        reasons.append(f"a {unit}{' between empty lines' if unit == 'block' else ''} ({why})")
     elif trees and chosen == "auto":  # blocks where the beginning of the first file has marks of documents
         unit = "block" if any(not line.text for line in islice(read_conll(trees[0], bad, None), 1000)) else "line"
     elif not trees:
@@ -249,9 +249,9 @@ def _unit_by_empty_lines(sources: Sequence[Source], bad: BadInput) -> tuple[Docu
     if not lines:
         raise CorpusError(f"{names_of(sources)}: contains no text")
     if empty_inside:
-        return "block", f"there are {empty_inside:,} empty lines among the first {lines:,} lines of text"
+        return "block", f"{empty_inside:,} among the first {lines:,} lines of text"
     if lines > num_files:
-        return "line", "there are no empty lines between them"
+        return "line", "no empty lines between lines of text"
     return "file", "each file has one line"
 
 
@@ -314,7 +314,7 @@ class Documents:
         columns = {"text": column, "ids": id_column or None, "titles": title_column or None}
         named = next((role for role, name in columns.items() if name is not None), None)
         if named is not None and not any(source.is_table for source in sources):
-            raise CorpusError(f"{sources[0].path}: {named} names a column, but this file has none")
+            raise CorpusError(f"{sources[0].path}: {named} names a column, but this file has no columns")
         id_, title = (True if name is None else name or False for name in (id_column, title_column))
         self.sources = with_columns(sources, column, self._bad, id=id_, title=title, usual=usual)
         self.unit, reason = choose_unit(self.sources, unit, self._bad)

@@ -67,11 +67,11 @@ def choose_groups(keys: Ints, sizes: Ints, share: float, *, what: str = "groups"
     realised, num_large = float(shares[below - 1]), int(large.sum())
     description = f"held out: {below:,} of {len(keys):,} {what}, {realised:.1%} of the text"
     if alone:
-        description += f"; {alone:,} documents without a value there are assigned by their text"
+        description += f"; {alone:,} documents without a value are assigned by a hash of their text"
     if num_large:
         description += (
-            f"; {num_large:,} of them too large to hold out: the largest has {sizes.max() / total:.1%} of the "
-            "text and is trained on, so held-out figures say nothing about such texts"
+            f"; too large to hold out: {num_large:,} of these, the largest with {sizes.max() / total:.1%} of the text, "
+            "so held-out figures say nothing about such texts"
         )
     if abs(realised - share) > FAR * share:
         description += (

@@ -487,7 +487,7 @@ class NearDuplicates:
             return line
         advice = "; to drop such training texts, use --set corpus.leaks=drop"
         if way_out:
-            advice += "; to keep such texts on one side, use --set corpus.holdout_groups=near_duplicates"
+            advice += "; to keep such texts in one split, use --set corpus.holdout_groups=near_duplicates"
         return f"warning: {line}{advice}"
 
     def plain(self) -> dict[str, Any]:

@@ -186,7 +186,7 @@ def prepare(  # noqa: PLR0912, PLR0913  (what goes in, how it is done, and what 
             path = Path(source["path"])
             if path.is_file() and path.stat().st_size != source["bytes"]:
                 raise DataError(f"{path} has changed since {out} was prepared; prepare it again", options=["overwrite"])
-        note(f"{out} is complete already")
+        note(f"{out} is already complete")
         if part is not None:
             raise Unfinished(f"{out} is complete already")
         return manifest
@@ -282,7 +282,7 @@ class Preparation:
             decisions = self.corpus.decide([(task.number, arrays) for task, arrays in self._results("look")])
             save_arrays(self.work.file(DECISIONS), decisions.arrays, self._key)
             if executor is None:
-                return "decided what to drop and what to hold out; run the parts again, then this"
+                return "decided what to drop and what to hold out; run the parts again, then this command"
         self._run(executor, "survey", tasks)
 
         # There may be a tokenizer and all held-out texts, by the libraries that are used here.
@@ -299,7 +299,7 @@ class Preparation:
                 return RUN_PARTS
             self._settle()
             if executor is None:
-                return "the tokenizer is there; run the parts again, then this"
+                return "the tokenizer is ready; run the parts again, then this command"
         self._run(executor, "shards", tasks)
         return "when all parts have reached this point, assemble the data (--join)" if is_part else self._finish()
 
@@ -307,7 +307,7 @@ class Preparation:
         if executor is None or (kind == "look" and not self.corpus.needs):
             return
         if kind == "shards" and (done := sum(self.work.result("shards", task) is not None for task in tasks)):
-            self._note(f"resuming: {done:,} of {len(tasks):,} tasks are done already")
+            self._note(f"resuming: {done:,} of {len(tasks):,} tasks are already done")
         total = self.corpus.num_bytes
         if len(tasks) < len(self.tasks) and total is not None:
             total = sum(task.num_bytes for task in tasks)

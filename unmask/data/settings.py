@@ -58,7 +58,7 @@ class CleaningSettings(Settings):
 
 
 class ColumnGroups(Settings):
-    """Documents with the same value in a table's column stay on one side."""
+    """Documents with the same value in a table's column stay in one split."""
 
     kind: Literal["column"] = "column"
     column: str | int
@@ -66,7 +66,7 @@ class ColumnGroups(Settings):
 
 
 class NearDuplicateGroups(Settings):
-    """Near-duplicate documents stay on one side."""
+    """Near-duplicate documents stay in one split."""
 
     kind: Literal["near_duplicates"] = "near_duplicates"
 
@@ -94,17 +94,17 @@ class CorpusSettings(Reading):
     holdout: float = Field(default=0.05, gt=0.0, le=0.5)
     """Expected share of the text to hold out."""
     holdout_from: Literal["hash", "end"] = "hash"
-    """What is held out: texts by their `hash`, which stay held out when the corpus grows and never land on both sides;
+    """What is held out: texts by their `hash`, which stay held out when the corpus grows and are never in both splits;
     or the `end` of the text, as in experiments with a fixed corpus."""
     holdout_groups: HoldoutGroups | None = None
-    """What stays on one side when text is held out by its hash. Also as a string: `near_duplicates`, or a column's name
-    (`column:near_duplicates` for a column of that name). Unset: only equal documents."""
+    """What stays in one split when text is held out by its hash. Also as a string: `near_duplicates`, or a column's
+    name (`column:near_duplicates` for a column of that name). Unset: only equal documents."""
     leaks: Literal["keep", "drop"] = "keep"
     """Whether to `keep` or `drop` training texts that nearly repeat held-out text."""
     validation: tuple[str, ...] = ()
     """Files to hold out instead of a share of the text."""
     max_unknown: float = Field(default=0.2, ge=0.0, le=1.0)
-    """Largest share of letters that the tokenizer may not know; above 1 % there is a warning."""
+    """Largest share of letters that may be unknown to the tokenizer; above 1 % there is a warning."""
     splits: Literal["auto", "ignore"] = "auto"
     """Whether file names such as `train` and `test` in a folder decide what is trained on, held out and not read, if
     most files have one (`auto`, see `unmask.data.sources.find_split`), or all files are trained on (`ignore`)."""
@@ -154,8 +154,8 @@ class AnnotationSettings(Settings):
     pipeline: str = "en_core_web_sm"
     """The spaCy pipeline that annotates: the name of its package, or a folder."""
     gazetteer: str | None = None
-    """A file with one phrase per line, optionally with a tab and a label; `entities` are the places of these
-    phrases."""
+    """A file with one phrase per line, optionally with a tab and a label; `entities` are the occurrences of
+    these phrases."""
     fields: dict[str, str] = Field(default_factory=dict)
     """Other names of the data's annotations: column to field (for CoNLL the column's number, counted from 0; for
     CoNLL-U `xpos` instead of `upos`)."""

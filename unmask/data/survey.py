@@ -219,10 +219,11 @@ class CorpusPlan:
 
     def describe(self) -> str:
         held = {
-            "document": f"whole documents, {self.threshold:.1%}",
-            "part": f"parts of about {self.piece_chars:,} characters, since documents are few, {self.threshold:.1%}",
-            "group": f"groups of documents, {self.threshold:.1%}",
-            "end": f"the end of the text, {self.threshold:.1%}",
+            "document": f"{self.threshold:.1%} of the documents",
+            "part": f"{self.threshold:.1%} of the text, in parts of about {self.piece_chars:,} characters, since there "
+            "are few documents",
+            "group": f"{self.threshold:.1%} of the text, in groups of documents",
+            "end": f"the last {self.threshold:.1%} of the text",
             "file": "separate files",
             "nothing": "nothing",
         }

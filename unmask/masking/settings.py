@@ -166,7 +166,7 @@ def pair_of(name: str, kind: Any) -> dict[str, Settings]:
     """Units and weights, of which one is of a class that is not the package's."""
     part = "units" if hasattr(kind, "starts") else "weights" if hasattr(kind, "log2") else ""
     if not part or not (isinstance(kind, type) and issubclass(kind, Settings)):
-        raise SettingsError(f"{kind!r} is no class of unmask.Settings with starts() or log2()")
+        raise SettingsError(f"{kind!r} is not a class of unmask.Settings with starts() or log2()")
     try:
         settings = kind()
     except ValidationError as error:
@@ -345,7 +345,7 @@ class MaskingSettings(Settings):
     replacement: Replacement = Replacement()
     """What replaces the chosen tokens."""
     static: bool = False
-    """Whether masks are the same in every epoch; with a rate schedule, its rate decides how many of them apply."""
+    """Whether masks are the same in every epoch; a rate schedule then decides how many of them apply."""
     refresh_steps: Annotated[int, Field(ge=1)] = 200
     """Steps after which the model's scores for the weights are recomputed."""
 
@@ -359,7 +359,9 @@ class MaskingSettings(Settings):
             raise ValueError("static masks cannot have a different strategy at each step; set units.per to 'row'")
         weighted = getattr(self.rate, "loss_weight", "none") != "none"
         if self.least_one and weighted:
-            raise ValueError("loss_weight = 'inverse' weighs targets by their rate, which least_one bends; choose one")
+            raise ValueError(
+                "loss_weight = 'inverse' weights targets by their rate, which least_one distorts; choose one"
+            )
         if self.prediction_rate is not None:
             if weighted:
                 raise ValueError(

@@ -355,7 +355,7 @@ class AccuracyWeights(_VocabularyScore):
 
 
 class AttentionWeights(_VocabularyScore):
-    """What others look at: the attention that a vocabulary entry receives on average in the model being trained,
+    """What others attend to: the attention that a vocabulary entry receives on average in the model being trained,
     relative to an even share.
 
     Source: saliency by attention, as in AttnMask; measured on a sample of rows at every refresh, not in every step.

@@ -399,8 +399,8 @@ def explain_plateau(loss: float, entropy: float, *, step: int, learning_rate: fl
             f"({figures}): give more minutes or steps, or a smaller training.batch_tokens"
         )
     return (
-        f"nothing of the context is used after {step:,} steps ({figures}). Every masked language model goes through "
-        "this, small ones mostly for some hundred steps. If it stays: more steps (a longer budget, or a smaller "
-        f"training.batch_tokens), another training.learning_rate (now {learning_rate:g}; try a third, or three times), "
-        "a lower masking.rate; and a look at the text: shuffled or one-word lines have no context to learn from"
+        f"the model does not use context after {step:,} steps ({figures}). Every masked language model goes through "
+        "this phase, small ones usually for a few hundred steps. If it lasts, try more steps (a longer budget, or a "
+        f"smaller training.batch_tokens), a third or three times the training.learning_rate of {learning_rate:g}, or a "
+        "lower masking.rate; and check the text: shuffled or one-word lines have no context to learn from"
     )

@@ -326,8 +326,8 @@ def read_pairs(path: Path) -> list[Pair]:
                             )
                         if broken := broken_character("".join(texts) + paradigm + phenomenon):
                             raise CorpusError(
-                                f"{file}: {row} {number}: a sentence or a name holds {broken}, which is no character; "
-                                "take the pair out"
+                                f"{file}: {row} {number}: a sentence or a name holds {broken}, which is not a "
+                                "character; remove the pair"
                             )
                         pairs.append(Pair(good, bad, paradigm, phenomenon, f"{name}: {row} {number}", context))
             except CorpusError as error:
@@ -421,10 +421,10 @@ def tally(pairs: Sequence[Pair], differences: NDArray[np.float64]) -> dict[str, 
     overall, phenomena = accuracy(np.ones(len(pairs), dtype=bool)), by_name([pair.phenomenon for pair in pairs])
     warning = None
     if overall["interval_over"] == "pairs":
-        warning = "the interval is over pairs of just these paradigms: it says nothing of others"
+        warning = "the interval is over pairs of these paradigms only: it says nothing about others"
     elif overall["num_paradigms"] < FEW:
         warning = (
-            f"there are {overall['num_paradigms']} paradigms only: the interval over them is wide, and less reliable "
+            f"there are only {overall['num_paradigms']} paradigms: the interval over them is wide, and less reliable "
             f"than with {FEW} or more"
         )
     return {

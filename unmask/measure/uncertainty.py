@@ -240,13 +240,10 @@ def few_draws(number: int, unit: str = "documents") -> str | None:
     if number < 2:
         one = {"queries": "query"}.get(unit, unit.removesuffix("s"))
         return (
-            f"all of the measured text is one {one}, so that there is no standard error and no interval: how much "
-            f"the figures would change with other text is not known; measure on several {unit}"
+            f"only one {one} was measured, so there is no standard error and no interval: how much the figures would "
+            f"change with other text is unknown; measure on several {unit}"
         )
-    return (
-        f"the measured text is of {number} {unit} only: the intervals are wide, and less reliable than with "
-        f"{FEW} or more"
-    )
+    return f"only {number} {unit} were measured: the intervals are wide, and less reliable than with {FEW} or more"
 
 
 class Ratio:
@@ -338,7 +335,7 @@ def compare_figures(
     counts = {len(values) for values in figures.values()}
     known = {name: [value for value in values if value is not None] for name, values in figures.items()}
     if len(figures) < 2 or len(counts) != 1 or not any(known.values()):
-        raise SettingsError("a comparison takes two recipes at the least, and the same seeds of each")
+        raise SettingsError("a comparison needs at least two recipes, each with the same seeds")
     seeds, pairs = counts.pop(), list(combinations(figures, 2))
     confidence = 1.0 - error_of_look(look) / len(pairs) / max(1, exploratory)
     differences: list[dict[str, Any]] = []
@@ -361,7 +358,7 @@ def compare_figures(
             steady, varying = sorted(spread, key=spread.__getitem__)
             if spread[varying] > UNLIKE * spread[steady]:
                 unlike += (
-                    f"; runs of {varying} vary more than {UNLIKE:g} times as much as those of {steady}, so that the "
+                    f"; runs of {varying} vary more than {UNLIKE:g} times as much as those of {steady}, so the "
                     f"interval of {len(both)} seeds may be too narrow"
                 )
         estimate = _estimate(values, interval, None if items is None else (-1.0, 1.0))
@@ -412,7 +409,7 @@ def _verdict(
     if not differences:
         return f"no difference shown: no two recipes have a {what} of the same seed ({best} has the lowest {what})"
     if max(len(each["values"]) for each in differences) < 2:
-        return f"no difference shown: one seed says nothing of chance ({best} has the lowest {what}); give more seeds"
+        return f"no difference shown: one seed cannot rule out chance ({best} has the lowest {what}); give more seeds"
     shown = [each for each in differences if each["better"] is not None]
     if not shown:
         # The same for several seeds, and not 0: what figures that come in steps may be by accident.
@@ -420,7 +417,7 @@ def _verdict(
             len(each["values"]) > 1 and each["interval"] is None and not math.isclose(each["mean"], 0.0, abs_tol=1e-9)
             for each in differences
         )
-        why = "; the same difference for every seed says nothing of chance" if steady else ""
+        why = "; the same difference for every seed cannot rule out chance" if steady else ""
         return f"no difference shown in {what} over {seeds} seeds ({best} has the lowest mean; {basis}){why}"
     sentences = []
     for each in shown:

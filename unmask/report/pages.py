@@ -176,7 +176,7 @@ def write_audit(
         for key, label in (
             ("by_pieces", "pieces of the word"),
             ("by_bytes", "bytes of the word"),
-            ("by_frequency", "times that the token occurs in the text"),
+            ("by_frequency", "occurrences of the token in the text"),
             ("by_pos", "part of speech"),
         ):
             counts = audit[key]
@@ -208,8 +208,8 @@ def write_audit(
         axes.bar(
             [*map(str, range(1, len(lengths))), f"{len(lengths)}+"], 100 * lengths / max(lengths.sum(), 1), color=HELD
         )
-        axes.set_xlabel("words of a stretch of predicted tokens")
-        axes.set_ylabel("stretches, %")
+        axes.set_xlabel("words in a span of predicted tokens")
+        axes.set_ylabel("spans, %")
         plots.append(to_svg(figure))
         units = Markup(as_html(groups[name])) if name in groups else None
         sections.append((name, plots, units))

@@ -80,7 +80,7 @@ class Names:
         if several := [name for name in places if len(places[name]) > 1 and name not in own]:
             first, second, *_ = sorted(map(str, places[several[0]]))
             raise SettingsError(
-                f"document number {several[0]} exists in {first} and in {second}; name a file to remove all "
+                f"document number {several[0]} exists both in {first} and in {second}; name a file to remove all "
                 "its documents, or index a table that has a column of ids",
                 options=("ids",),
             )

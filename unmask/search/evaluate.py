@@ -105,7 +105,7 @@ class SearchEvaluation(Result):
             yield Styled(
                 f"{what}: {task['queries']:,} queries, {task['documents']:,} documents; {over(self.unit)}", "dim"
             )
-            columns = ("", *(f">{NAMES[figure]}" for figure in FIGURES), f">{NAMES[DECIDES]}: model less this")
+            columns = ("", *(f">{NAMES[figure]}" for figure in FIGURES), f">{NAMES[DECIDES]}: model minus this")
             lines = []
             for system, figures in task["systems"].items():
                 cells = [f"{figures[f]:.3f}{margin(figures[f'{f}_interval'], of=figures[f])}" for f in FIGURES]
@@ -169,7 +169,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         max_documents: Maximum number of documents to search; a BEIR folder is searched whole.
         crops: Whether crops are removed from their documents or left inside.
         crop_chars: Approximate characters of a crop. By default 120, or three eighths of a document shorter than 320;
-            with a number, documents too short for it serve for no query.
+            with a number, documents too short for it make no queries.
         every: Make queries from all documents, for a text no model was trained on.
         among_all: Search among all documents, not only held-out ones.
         split: Split of the judgements in a BEIR folder.
@@ -220,9 +220,9 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         called = str(each.folder if isinstance(each, Model) else each)
         if called in (*searches, *_LEXICAL):
             reason = (
-                "is the name of a baseline (write ./ before it)"
+                "has the name of a baseline; write ./ before it"
                 if called in _LEXICAL
-                else "is used already; choose another name"
+                else "is given twice; give it once"
             )
             raise SettingsError(f"the model {called} {reason}", options=("against",))
         searches[called] = ModelSearch(open_encoder(each, precision=precision, strict=strict, **chosen))
@@ -233,7 +233,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     passed_over: Counter[str] = Counter()
     if is_judged:
         tasks = [read_beir(Path(str(named[0])), split=split, num_queries=queries, seed=seed)]
-        described = [f"{named[0]}: a folder in BEIR's format, judgements of its part {split}"]
+        described = [f"{named[0]}: a folder in BEIR's format, judgements of its split {split}"]
     else:
         with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
             files = list(keep_as_files(named, Path(scratch)))
@@ -344,12 +344,12 @@ def _measure(
     ranked: dict[str, Ranking] = {}
     for name, search in searches.items():
 
-        def count(done: int, total: int, what: str = f"documents by {name}") -> None:
+        def count(done: int, total: int, what: str = f"embedding documents with {name}") -> None:
             notify(Progress(what, done, total, "texts"))
 
         ranked[name] = search.rank(task, FUSED, count)
     for kind in lexical:
-        notify(Progress(f"words by {kind}", 0, len(task.documents), "texts"))
+        notify(Progress(f"scoring documents with {kind}", 0, len(task.documents), "texts"))
         ranked[kind] = rank_lexically(kind, task.documents, task.queries, FUSED)
     if "bm25" in ranked:
         vectors = ranked[next(iter(searches))]

@@ -84,7 +84,7 @@ class Hits(Result):
                 yield from [""] * (number > 0)
                 yield Styled(query["query"], "bold underline")
             if not query["hits"]:
-                yield Styled("    no hits: no document shares a token or word with it", "dim")
+                yield Styled("    no hits: no document shares a token or word with the query", "dim")
             for hit in query["hits"]:
                 title = [Styled(f"  {hit['title']}", "bold")] if hit["title"] else []
                 id_, file = hit["id"], hit["file"]
@@ -107,7 +107,7 @@ class IndexChange(Result):
     documents: int
 
     def shown(self) -> Iterator[Shown]:
-        yield f"{self.added:,} documents added, {self.removed:,} removed; it holds {self.documents:,} now"
+        yield f"{self.added:,} documents added, {self.removed:,} removed; the index now holds {self.documents:,}"
 
 
 class Index(Readable):
@@ -257,11 +257,11 @@ class Index(Readable):
             is_finished |= state.changes > 0
             had_graph = state.graph is not None
             if is_finished and folder.has(*state.names):
-                note(f"{out}: the index is complete already")
+                note(f"{out}: the index is already complete")
                 needs_graph = bool(approximate) and not had_graph
             else:
                 if state.changes:
-                    what = "documents were added or removed since it was made, so no text holds all of it"
+                    what = "documents were added or removed since it was made, so no text holds all of its documents"
                     raise damaged(folder.root, what)
                 note(files.describe())
                 own_ids(files)
@@ -304,7 +304,8 @@ class Index(Readable):
         prompt = f", after {facts['document_prompt']!r}" if facts["document_prompt"] else ""
         yield (
             f"{facts['documents']:,} documents in {facts['passages']:,} passages of up to {facts['passage_tokens']} "
-            f"tokens{prompt}; vectors of {facts['dimension']} by {facts['model']}; {facts['bytes'] / 1e6:,.1f} MB"
+            f"tokens{prompt}; vectors of {facts['dimension']} dimensions from {facts['model']}; "
+            f"{facts['bytes'] / 1e6:,.1f} MB"
         )
         yield Styled(f'Search it: unmask search query {self.folder} "..."', "dim")
 
@@ -628,9 +629,9 @@ def _write_blocks(
 def _linked(folder: IndexFolder, state: IndexState, note: Callable[[str], None]) -> IndexState:
     """A state with a graph of all passages, where one can be made."""
     if (reason := why_no_graph()) is not None:
-        note(f"each query scans all {state.passages:,} passages: {reason}")
+        note(f"each query will scan all {state.passages:,} passages: {reason}")
         return state
-    note(f"approximate search: linking {state.passages:,} passages")
+    note(f"building the graph for approximate search: {state.passages:,} passages")
     return state.model_copy(update={"graph": folder.write_graph(state), "linked": len(state.blocks)})
 
 

@@ -222,10 +222,10 @@ def read_items(
         push(lowest, (is_held_out, order, len(seen), item._replace(is_held_out=is_held_out)))
     items = [item for *_, item in sorted(lowest, key=lambda entry: entry[2])]
     if len(seen) > most:
-        passed_over["documents more than --max-documents"] = len(seen) - most
+        passed_over["documents beyond --max-documents"] = len(seen) - most
     passed_over += corpus.skipped
     if len(items) < 2 or not any(item.is_held_out for item in items):
-        kind, way_out = "held-out documents", ", or all of a text the model was not trained on"
+        kind, way_out = "held-out documents", ", or query for all documents of a text the model was not trained on"
         if every:
             kind, way_out = "documents", ""
         raise DataError(
@@ -236,7 +236,7 @@ def read_items(
     items, where = _with_titles(corpus, items, settings.title_column)
     described = corpus.describe(corpus.decided())
     if not every:
-        unknown = "by the default rule: the model's run is unknown, so it may have trained on them"
+        unknown = "the default rule: the model's run is unknown, so it may have trained on these documents"
         described += f" ({unknown if run is None else f'as in {run}'})"
     documents: dict[str, ItemDocument] = {}
     for item in items:

@@ -131,16 +131,16 @@ class AnswerTask(Task):
         for text, begin in zip(texts, begins, strict=True):
             if not isinstance(text, str) or isinstance(begin, bool) or not isinstance(begin, int):
                 raise CorpusError(
-                    f"{row.where}: the answer {shown(text)} at {shown(begin)} is no text with the number of a character"
+                    f"{row.where}: the answer {shown(text)} at {shown(begin)} must be a text and a character's number"
                 )
             answer, begin = text.strip(), begin + len(text) - len(text.lstrip())  # noqa: PLW2901
             places = context.rfind(answer, 0, max(begin, 0) + len(answer)), context.find(answer, max(begin, 0))
             place = min((each for each in places if each >= 0), key=lambda each: abs(each - begin), default=None)
             if not answer or place is None:
-                row.counts["answers do not stand in their texts: left out"] += 1
+                row.counts["answers are not in their texts: left out"] += 1
                 continue
             if place != begin:
-                row.counts["answers do not stand at their answer_start: taken at the nearest place"] += 1
+                row.counts["answers are not at their answer_start: moved to the nearest occurrence"] += 1
             answers.append(AnswerSpan(answer, place))
         return QuestionRecord(row.number, id_, question, context, tuple(answers) if answers or not texts else None)
 
@@ -150,8 +150,8 @@ class AnswerTask(Task):
         broken, total = [record.row for record in read.records if record.answers is None], len(read.records)
         if 2 * len(broken) > total:
             raise CorpusError(
-                f"{read.path}: no answer of {len(broken):,} of {total:,} questions stands in its text, the first in "
-                f"question {broken[0]}; give texts and answers of one version, with the same letters and spaces"
+                f"{read.path}: {len(broken):,} of {total:,} questions have no answer that is in their text, the first "
+                f"is question {broken[0]}; give texts and answers of one version, with the same letters and spaces"
             )
         return replace(read, records=[record for record in read.records if record.answers is not None])
 
@@ -174,7 +174,7 @@ class AnswerTask(Task):
             return None
         return (
             f"{file.path}: {count:,} of {len(file.records):,} questions have no answer, but the model always gives "
-            f"one, since all have in {train}; they count as wrong"
+            f"one, since all in {train} have one; these questions count as wrong"
         )
 
     def encode(self, records: Sequence[QuestionRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:

@@ -148,12 +148,12 @@ class TextTask(Task):
         counts = Counter(name for record in records for name in set(cls.classes_of(record)))
         if len(counts) < 2:
             only = f"only the class {next(iter(counts))!r}" if counts else "no class"
-            raise CorpusError(f"{train.path}: the examples have {only}; two are needed at least")
+            raise CorpusError(f"{train.path}: the examples have {only}; at least two are needed")
         if rare := sorted(name for name, count in counts.items() if count < least):
             row = next(record.row for record in records if rare[0] in cls.classes_of(record))
             raise CorpusError(
                 f"{train.path}: the class {rare[0]!r} has {counts[rare[0]]} examples, one in row {row} ({len(rare)} "
-                f"classes have fewer than {least}); give it more, or allow it: --set "
+                f"classes have fewer than {least}); give more, or allow it: --set "
                 f"finetune.least_examples={counts[rare[0]]}"
             )
         names = tuple(name for name in train.places if name in counts) or in_order(counts)
@@ -218,14 +218,16 @@ class Classify(TextTask):
             is_rare = len(others) > 2 or 2 * counts["-1"] <= min(counts[name] for name in others)
             is_class = {"-": "+" in others, "-1": not (are_numbers and is_rare)}
             if counts["-1"] and are_numbers and not is_rare:
-                notes.append(f"{read.path}: -1 is a class of {counts['-1']:,} rows; if it is none, take them out")
+                notes.append(
+                    f"{read.path}: -1 is the class of {counts['-1']:,} rows; if it means no class, remove them"
+                )
         lists = [name for name in counts if len(list_in(name) or ()) > 1]
         if like is None and separator is None and (lists or (sign := _sign_between(counts))):
             what, way_out = f"lists, such as {shown(lists[0])}" if lists else f"names joined by {sign!r}", ""
             if not lists:
                 way_out = f" --set finetune.label_separator={sign!r}"
             raise CorpusError(
-                f"{read.path}: the labels are {what}; for several of a text take --task multi_label{way_out}; {_WHOLE}"
+                f"{read.path}: the labels are {what}; for several per text use --task multi_label{way_out}; {_WHOLE}"
             )
         records = [replace(each, label=None) if not is_class.get(each.label, True) else each for each in read.records]
         return super().settled(replace(read, records=records, notes=notes), like, separator)
@@ -240,7 +242,7 @@ class Classify(TextTask):
             if record.label not in self.names:
                 raise CorpusError(
                     f"{file.path}: row {record.row} has the class {record.label!r}, which {train} does not have "
-                    f"(it has {listed(self.names, 8)}); add examples of it there, or take the row out"
+                    f"(it has {listed(self.names, 8)}); add examples of it there, or remove the row"
                 )
         return super().check(file, train)
 
@@ -302,7 +304,7 @@ class MultiLabel(TextTask):
     """
 
     kind: ClassVar[str] = "multi_label"
-    title: ClassVar[str] = "labels of texts, any number each"
+    title: ClassVar[str] = "labels of texts, any number per text"
     problem_type: ClassVar[str | None] = "multi_label_classification"
     metrics: ClassVar[tuple[str, ...]] = ("micro_f1", "macro_f1", "subset_accuracy", "ranking_precision")
     pairing: ClassVar[Pairing] = "named"
@@ -315,7 +317,7 @@ class MultiLabel(TextTask):
         value, place = row.cell("label")
         if isinstance(value, str) and value.strip().startswith("["):
             if (values := list_in(value)) is None:
-                raise CorpusError(f"{place} has {value.strip()[:40]!r}, which begins like a list and is none")
+                raise CorpusError(f"{place} has {value.strip()[:40]!r}, which begins like a list but is not one")
             return values
         is_empty = value is None or str(value).strip().lower() in NO_LABEL
         return None if is_empty else value if isinstance(value, str | list) else [value]
@@ -338,11 +340,11 @@ class MultiLabel(TextTask):
             for record, cell in zip(read.records, cells, strict=True):
                 each = [-1] if cell is None else [flag_of(value) for value in cell]
                 if None in each or (-1 not in each and len(each) != size):
-                    raise CorpusError(f"{read.path}: row {record.row} has {shown(cell)}, not {size} times 0 or 1")
+                    raise CorpusError(f"{read.path}: row {record.row} has {shown(cell)}, not {size} values of 0 or 1")
                 pairs = zip(places, each, strict=False)
                 labels.append(None if -1 in each else tuple(name for name, flag in pairs if flag))
             if like is None:
-                notes.append(f"{read.path}: labels are 0 or 1 by place, and called {listed(places, 8)}")
+                notes.append(f"{read.path}: labels are lists of 0 and 1 for {listed(places, 8)}")
         else:
             for record, cell in zip(read.records, cells, strict=True):
                 try:
@@ -352,7 +354,7 @@ class MultiLabel(TextTask):
                 is_none = any(name is None or name.lower() in {*NO_LABEL, "-", "-1"} for name in every)
                 labels.append(None if is_none else tuple(map(str, every)))
             if like is None and separator is None and (joins := _sign_between(chain(*filter(None, labels)))):
-                way_out = f"cut them with --set finetune.label_separator={joins!r}; {_WHOLE}"
+                way_out = f"split them with --set finetune.label_separator={joins!r}; {_WHOLE}"
                 raise CorpusError(f"{read.path}: the labels are names joined by {joins!r}; {way_out}")
         records = [replace(record, label=each) for record, each in zip(read.records, labels, strict=True)]
         return super().settled(replace(read, records=records, notes=notes, places=places), like, separator)
@@ -368,7 +370,7 @@ class MultiLabel(TextTask):
         if not unseen:
             return None
         names = listed(sorted(unseen), 8)
-        return f"{file.path}: {unseen.total():,} labels are none that {train} has ({names}); they count as wrong"
+        return f"{file.path}: {unseen.total():,} labels do not occur in {train} ({names}); they count as wrong"
 
     def targets_of(self, record: TextRecord) -> Targets:
         columns = [0] * -(-len(self.names) // _BITS)
@@ -474,13 +476,13 @@ class Regress(TextTask):
             number = float(value)
         except (TypeError, ValueError, OverflowError):
             way_out = "write it as 2.5 or 2,5, without a unit, or leave the cell empty"
-            raise CorpusError(f"{place} has {shown(value)}, which is no number; {way_out}") from None
+            raise CorpusError(f"{place} has {shown(value)}, which is not a number; {way_out}") from None
         if math.isnan(number):
             return None
         if math.isinf(number):
-            raise CorpusError(f"{place} has {number}; take the row out")
+            raise CorpusError(f"{place} has {number}; remove the row")
         if abs(number) > _LARGEST:
-            raise CorpusError(f"{place} has {number:g}; numbers up to {_LARGEST:g} are learned: scale them")
+            raise CorpusError(f"{place} has {number:g}; numbers can be at most {_LARGEST:g}: scale them")
         return number
 
     @classmethod
@@ -492,7 +494,7 @@ class Regress(TextTask):
         signs = [sign for sign, numbers in NUMBERS.items() if all(map(numbers.fullmatch, texts))]
         if not signs or (len(signs) == 2 and all(samples.values())):
             what = f"some numbers have a decimal comma ({samples[',']}), others a point ({samples['.']})"
-            raise CorpusError(f"{read.path}: {what}; write all in one way, thousands without a sign between them")
+            raise CorpusError(f"{read.path}: {what}; write all in the same way, without separators of thousands")
         decimal = signs[0] if len(signs) == 1 else (like and like.decimal) or next(filter(samples.get, signs), ".")
         records, number_of = [], dict[str, float | None]()
         for record in read.records:
@@ -581,6 +583,6 @@ def last_layer(model: TaskNetwork) -> tuple[Tensor, Tensor]:
     if len(layers) != 1 or layers[0].bias is None:
         raise ModelError(
             f"the head of {type(theirs).__name__} has no single layer with a bias to hold the scale of the numbers; "
-            "take another model for --task regress"
+            "use another model for --task regress"
         )
     return layers[0].weight, layers[0].bias

@@ -110,12 +110,12 @@ def _in_windows(
 
 def blank_line(num_blank: int, num_texts: int) -> str:
     """The note about texts that are empty."""
-    return f"{num_blank:,} of {num_texts:,} texts are empty: the vector of each is that of special tokens alone"
+    return f"{num_blank:,} of {num_texts:,} texts are empty: their vectors come from the special tokens alone"
 
 
 def long_line(num_long: int, num_texts: int, longest: int, long_texts: LongTexts) -> str:
     """The note about texts longer than the model."""
-    what = "their parts make one vector" if long_texts == "split" else "cut off"
+    what = "split into parts, whose vectors are combined" if long_texts == "split" else "cut off"
     return f"{num_long:,} of {num_texts:,} texts are longer than the model's {longest:,} tokens: {what} (long_texts)"
 
 
@@ -132,7 +132,7 @@ def texts_in_memory(texts: Any) -> list[Any]:
         rows = Documents(here, title_column=False, unit="line", piece_chars=LONGEST_ROW)
         listed = [row.text for row in rows]
     if (column := rows.sources[0].column) is not None:
-        log.info("texts are those of %s", in_words(column))
+        log.info("texts are in %s", in_words(column))
     return listed
 
 

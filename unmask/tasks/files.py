@@ -88,7 +88,7 @@ class Columns(Settings):
     """
 
     text: str | None = None
-    """Column of the text; for tags the list of words; in CoNLL files the words stand in column 0, or 1 of CoNLL-U."""
+    """Column of the text; for tags the list of words; in CoNLL files the words are in column 0, in CoNLL-U in 1."""
     second: str | None = None
     """Column of the other text of a pair."""
     label: str | None = None
@@ -173,7 +173,9 @@ def _opened(files: ExampleFiles, task: Any, with_labels: bool) -> tuple[ExampleF
     elif "squad" in task.forms and bare_suffix(path) == ".json" and json_form(path) == "object":
         form = "squad"  # one object; an array of objects, or an object a line, are rows
     if form not in task.forms and form == "treebank":
-        raise CorpusError(f"{files.path}: this file holds words with tags, for --task tag; the task is {task.kind}")
+        raise CorpusError(
+            f"{files.path}: this file holds words with tags, which are for --task tag, not for {task.kind}"
+        )
     return files, form, word_form
 
 
@@ -299,7 +301,7 @@ def _table_rows(
         used = [name for name in (*used, *ANSWER_COLUMNS) if name in look[0]]
     id_column = find_column(look, "id", where=files.path, taken=[*used, usual.label])
     if id_column is not None and not with_labels and id_column.lower() not in USUAL["id"]:
-        log.warning("%s: its ids are those of column %r", files.path, id_column)
+        log.warning("%s: ids are read from column %r", files.path, id_column)
     rows = read([*used, *filter(None, [id_column])])
     if id_column is not None:
         rows = ((number, row | {_ID: row.get(id_column)}) for number, row in rows)
@@ -346,7 +348,7 @@ def _find_columns(
     for role in ("text", *["second"] * (pairing == "always"), *["label"] * with_label):
         if columns[role] is None:
             way_out = f" with finetune.columns.{role}=COLUMN" if with_label else ""
-            what = f"the column of the {role} is not found among {listed(names)}; name it{way_out}"
+            what = f"cannot tell which column is the {role}: there are {listed(names)}; name it{way_out}"
             raise CorpusError(f"{path}: {what}", options=(role,))
     return Columns(**columns)
 
@@ -519,7 +521,7 @@ class LabelledRow:
         labels = label if isinstance(label, tuple | list) else [label]
         texts = (*record.texts, *map(str, labels), str(self.cells.get(_ID)))
         if broken := next(filter(None, map(broken_character, texts)), None):
-            raise CorpusError(f"{self.where} holds {broken}, which is no character; take it out")
+            raise CorpusError(f"{self.where} holds {broken}, which is not a character; remove it")
 
     def class_name(self, value: Any, place: str) -> str | None:
         """The name of the class that a label is, or one of several; None: it is missing."""

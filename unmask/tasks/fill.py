@@ -174,7 +174,9 @@ def allowed_tokens(tokenizer: Tokenizer, candidates: Sequence[str], texts: Seque
         more = max((len(ids) - length for ids, length in zip(encoded, lengths, strict=True)), key=abs, default=0)
         column = [ids[min(place, len(ids) - 1)] for ids, place in zip(encoded, places, strict=True)]
         if more or tokenizer.special.unk in column:
-            what = f"{word!r} is {1 + more} tokens, and a mask stands for one" if more else f"no token is {word!r}"
+            what = (
+                f"{word!r} is {1 + more} tokens, but a mask stands for one" if more else f"there is no token {word!r}"
+            )
             raise SettingsError(f"candidates: {what}; leave it out, or compare whole texts with Model.score")
         columns.append(column)
     return np.unique(np.array(columns, dtype=np.int64).T, axis=1)

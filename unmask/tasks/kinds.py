@@ -64,8 +64,8 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
         kind = TASKS.get(str(content_own.get("kind")))
         if kind is None:
             raise ModelError(
-                f"{folder}: fine-tuned for {shown(content_own.get('kind'))}, which neither unmask nor a plug-in here "
-                "knows; install what it was made with"
+                f"{folder}: fine-tuned for {shown(content_own.get('kind'))}, which neither unmask nor an installed "
+                "plug-in knows; install the one it was made with"
             )
         try:
             own = validated(_Own, content_own, where=f"{folder / CONFIG}: {KEY}")

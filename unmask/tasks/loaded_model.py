@@ -133,7 +133,7 @@ class Model(Readable):
             labels = f" ({', '.join(names[:5])}{', ...' if len(names) > 5 else ''})" if names else ""
             yield f"fine-tuned: {self.task.kind}{labels}, for {self.task.takes}"
         elif not self.has_head:
-            yield "a bare encoder: it embeds, and fills nothing"
+            yield "a bare encoder: it can embed texts, but not fill masks"
 
     @property
     def network(self) -> MaskedLM:
@@ -161,8 +161,8 @@ class Model(Readable):
             raise ModelError(f"{self.folder}: this graph has no hidden states; load the one in feature-extraction")
         if self._embedder is None:
             raise ModelError(
-                f"{self.folder}: no hidden states are taken from a model with a decoder, or whose head "
-                "transformers does not separate from its encoder; give an encoder"
+                f"{self.folder}: cannot take hidden states from a model with a decoder, or with a head that "
+                "transformers does not separate from the encoder; give an encoder"
             )
         return self._embedder
 
@@ -269,12 +269,12 @@ class Model(Readable):
     def check_head(self) -> None:
         """Raises a ModelError where the model has no head for masked tokens."""
         if self.task is not None:
-            what = f"fine-tuned ({self.task.kind}), so it predicts no tokens any more"
+            what = f"fine-tuned ({self.task.kind}), so it no longer predicts tokens"
             raise ModelError(f"{self.folder}: {what}; give the model that it was made from")
         if not self.has_head and self.is_graph:
             raise ModelError(f"{self.folder}: this graph predicts no tokens; load the one in fill-mask")
         if not self.has_head:
-            what = "no masked language model, but a discriminator or a bare encoder"
+            what = "a discriminator or bare encoder, which cannot predict tokens"
             raise ModelError(f"{self.folder}: {what}; pretrain it first (--from), or give another model")
 
     @public
@@ -395,7 +395,9 @@ def load(
             raise SettingsError(f"{name} is {' or '.join(map(repr, get_args(kinds)))}, not {value!r}")
     if backend != "torch":
         if precision != "float32":
-            raise SettingsError(f"precision {precision!r} is none of a graph, which computes as it was exported")
+            raise SettingsError(
+                f"precision {precision!r}: a graph computes in the precision it was exported in; leave this out"
+            )
         path = find_model(folder)
         with files_checked(path, strict=strict):
             return _load_graph(path, backend)
@@ -431,7 +433,7 @@ def _load_weights(folder: str | Path, precision: Precision, *, strict: bool) -> 
             except ModelError as error:
                 if in_transformers:
                     raise
-                log.warning("the head of a task is passed over: %s", error)  # the encoder can still embed, and learn
+                log.warning("ignoring the head of the task: %s", error)  # the encoder can still embed, and learn
                 fine_tuned = error
         bare: TransformersNetwork | None = None
         if isinstance(network, TransformersNetwork):

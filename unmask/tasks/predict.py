@@ -102,7 +102,9 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
         loaded.to(choose_device())
     network, task = loaded.fine_tuned
     if form in ("conll", "conllu", "spacy") and task.kind != "tag":
-        raise RunError(f"--format {form} is for words with tags, but this model does {task.kind}; take jsonl or csv")
+        raise RunError(
+            f"--format {form} is for words with tags, but this model's task is {task.kind}; use jsonl or csv"
+        )
     data = _read(loaded, file, Columns(text=text, second=second), encoding)
     if data.columns:
         note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in data.columns.items()))
@@ -112,7 +114,7 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
         note(line)
     rows = _rows(task, data, predictions)
     if blank := sum(not has_text(record) for record in data.records):
-        note(f"{blank:,} of {len(rows):,} rows have no text, so nothing is predicted of them (null)")
+        note(f"{blank:,} of {len(rows):,} rows have no text, so they get no prediction (null)")
     counts = {"examples": len(rows), "truncated": encoded.truncated, "split": encoded.split}
     figures = {"model": str(loaded.folder), "task": task.kind, **counts}
     if target is None:
@@ -130,7 +132,7 @@ def _form(out: str | Path | None, format: Format | None) -> str:  # noqa: A002
     """The format of the predictions; a RunError where they cannot be written so."""
     form = format or ("jsonl" if out is None else Path(out).suffix.removeprefix("."))
     if form not in FORMATS:
-        raise RunError(f"{out or form}: give one of the formats {', '.join(FORMATS)} as ending or --format")
+        raise RunError(f"{out or form}: use one of the endings or --format {', '.join(FORMATS)}")
     if form == "spacy" and out is None:
         raise RunError("a DocBin of spaCy cannot be printed; give a file for it with --out")
     if form == "spacy" and importlib.util.find_spec("spacy") is None:

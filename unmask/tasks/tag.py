@@ -143,14 +143,14 @@ class Tag(Task):
                 num_words += len(tags)
         if not records:
             raise CorpusError(f"{read.path}: none of the {len(read.records):,} sentences has a tag")
-        left_out, what = len(read.records) - len(records), "sentences have no tags, or were refused: left out"
+        left_out, what = len(read.records) - len(records), "sentences have no tags or were rejected: left out"
         notes = [f"{read.path}: {left_out:,} of {len(read.records):,} {what}"] * (left_out > 0)
-        so = "which is O, as no other tag is" if outside else "so they are neither learned nor measured"
+        so = "which counts as O" if outside else "so they are neither learned nor measured"
         notes += [f"{read.path}: {num_missing:,} of {num_words:,} words have no tag, {so}"] * (num_missing > 0)
         names |= {"O"} if outside and num_missing else set()
         if like is None and (scheme := scheme_of(names)) is not None:
             kinds = "with labels" if any("-" in tag for tag in names) else "of one kind of entity"
-            notes.append(f"{read.path}: tags are {scheme} {kinds}, so F1 of entities is measured")
+            notes.append(f"{read.path}: tags are {scheme} {kinds}, so entity F1 is measured")
         return replace(read, records=records, notes=[*read.notes, *notes])
 
     def of_input(self, number: int, value: Any) -> WordsRecord | None:
@@ -176,7 +176,7 @@ class Tag(Task):
     def check(self, file: Labelled, train: Path) -> str | None:
         if file.path == train and all(name.removeprefix("-").isdecimal() for name in self.names):
             return (
-                f"{train}: the tags are numbers without names ({listed(self.names, 8)}), so F1 of entities is not "
+                f"{train}: the tags are numbers without names ({listed(self.names, 8)}), so entity F1 is not "
                 "measured; write entities as O, B-NAME and I-NAME, or save the table with datasets' ClassLabel"
             )
         unseen = Counter(tag for record in file.records for tag in self.classes_of(record) if tag not in self.names)

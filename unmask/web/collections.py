@@ -80,7 +80,7 @@ def why(library: Library, *, data: str, document: Count) -> dict[str, Any]:
     try:
         side = Corpus(paths, settings).why(document)
     except CorpusError as error:
-        raise CorpusError(f"the text that this was made of cannot be read as it was: {error}") from error
+        raise CorpusError(f"the original text cannot be read or has changed: {error}") from error
     return {"document": document, "held_out": side.is_held_out, "rule": side.rule, "reason": side.reason}
 
 
@@ -174,14 +174,14 @@ def space(library: Library, *, file: str) -> dict[str, Any]:
     except (OSError, ValueError) as error:
         if isinstance(error, UnmaskError):
             raise
-        raise DataError(f"{file}: no map that can be read ({error})") from error
+        raise DataError(f"{file}: not a readable map ({error})") from error
     rows = np.unique(np.linspace(0, len(table) - 1, min(len(table), MOST_POINTS)).astype(np.int64))
     taken = table.take(rows)
     shown = {int(row): number for number, row in enumerate(rows)}
     near = [[shown[id_] for id_ in each["ids"][:10] if id_ in shown] for each in taken["neighbors"].to_pylist()]
     columns = {name: [round(value, 4) for value in taken[name].to_pylist()] for name in ("x", "y")}
     if not all(map(math.isfinite, columns["x"] + columns["y"])):
-        raise DataError(f"{file}: some places are no finite numbers")
+        raise DataError(f"{file}: some positions are not finite")
     texts = [(text or "")[:200] for text in taken["text"].to_pylist()]
     return {
         **columns,

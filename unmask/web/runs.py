@@ -106,7 +106,7 @@ def recipes(library: Library, *, runs: Annotated[list[str], Field(max_length=12)
                 continue
             tables.append(flat(parse_json(path / "settings.json")))
             continue
-        raise RunError(f"{run}: its recipe cannot be read; it was removed, or is damaged")
+        raise RunError(f"{run}: the run's recipe cannot be read; it was removed or is damaged")
     keys = dict.fromkeys(key for table in tables for key in table)
     keys.pop("description", None)
     rows = [[key, *(table.get(key, "") for table in tables)] for key in keys]
@@ -116,13 +116,13 @@ def recipes(library: Library, *, runs: Annotated[list[str], Field(max_length=12)
 def comparison(library: Library, *, run: str) -> dict[str, Any]:
     """A comparison's runs, also while they train; and when it is over its verdict, tables and intervals."""
     path = library.within(run)
-    names = read_object(path / STATE, f"{run} is no comparison any more, or is damaged")["recipes"]
+    names = read_object(path / STATE, f"{run} is no longer a comparison, or is damaged")["recipes"]
     labels = list(map(label_of, names))
     runs = [[str(each), each.name, each.name.rpartition("-")[0]] for each in sorted((path / "runs").glob("*-*"))]
     result: dict[str, Any] = {"runs": [[folder, name, labels.index(of)] for folder, name, of in runs if of in labels]}
     if not (path / "result.json").is_file():
-        return result | {"remark": "It has not ended yet: there is no verdict before all runs are over."}
-    compared = Comparison(read_object(path / "result.json", f"{run}: its result is damaged; make it anew"))
+        return result | {"remark": "The comparison is not finished: there is a verdict when all runs are."}
+    compared = Comparison(read_object(path / "result.json", f"{run}: the result is damaged; run the comparison again"))
     sheets = [each for each in compared.shown() if isinstance(each, Sheet)]
     tables = [[sheet.columns, [[str(cell) for cell in row] for row in sheet.rows]] for sheet in sheets]
     entropies = (each.get("unigram_entropy") for of in compared.runs.values() for each in of)
@@ -138,12 +138,12 @@ def comparison(library: Library, *, run: str) -> dict[str, Any]:
 
 def finetuning(library: Library, *, run: str) -> dict[str, Any]:
     """A fine-tuning's confusions, F1 by class and surest mistakes: its model reads the validation file once more."""
-    path, way_out = library.within(run), "the fine-tuning has not ended yet, or is damaged"
+    path, way_out = library.within(run), "the fine-tuning is not finished, or is damaged"
     summary, begun = read_object(path / "summary.json", way_out), read_object(path / "settings.json", way_out)
     result = {name: summary.get(name) for name in ("task", "metric", "metrics", "labels", "warning", "interval")}
     if (file := begun.get("validation")) in (None, begun["train"]):
         return result | {
-            "remark": "its validation examples were taken out of the training file, so they are in no file"
+            "remark": "its validation examples were taken from the training file, so there is no file to predict"
         }
     model, names = library.task_model(str(path / "model")), begun["finetune"]
     network_task = model.fine_tuned[1]
@@ -153,7 +153,7 @@ def finetuning(library: Library, *, run: str) -> dict[str, Any]:
     predictions, _ = model.predict_records(records)
     confusion = confusion_of(*network_task.right_and_predicted(records, predictions))
     if confusion is None:
-        return result | {"remark": f"{result['task']} has no classes, so there are no confusions"}
+        return result | {"remark": f"{result['task']} has no classes, so there is no confusion matrix"}
     worst = [{**each._asdict(), "texts": texts} for each, texts in worst_of(network_task.judged(records, predictions))]
     return result | {"examples": len(records), "confusion": confusion, "worst": worst}
 
@@ -189,7 +189,7 @@ def begin(  # noqa: PLR0913  (a form)
     settings = [] if rate is None else [f"masking.rate={rate}"]
     settings += [f"evaluation.prompts={json.dumps(prompts)}"] if prompts else []
     if recipe is not None and recipe not in recipe_names():
-        raise SettingsError(f"recipe: {recipe!r} is not packaged; choose one of {', '.join(recipe_names())}")
+        raise SettingsError(f"recipe: {recipe!r} does not come with unmask; choose one of {', '.join(recipe_names())}")
     options: dict[str, Any] = {
         "out": str(out), "recipe": recipe, "minutes": minutes, "steps": steps, "strategy": strategy, "seed": seed,
         "from_": None if from_ is None else str(library.typed(from_)), "settings": settings,
@@ -211,9 +211,9 @@ def begin(  # noqa: PLR0913  (a form)
             raise RunError(done.stderr.strip().removeprefix("unmask: ") or "the dry run failed")
         return {"forecast": done.stdout, "copy": same}
     if state_of(out) == "running":
-        raise RunError(f"{name}: a process is training there already")
+        raise RunError(f"{name}: a process is already training there")
     if what == "start" and out.exists():
-        raise RunError(f"{name} is there already; give another name, or resume it")
+        raise RunError(f"{name} already exists; give another name, or resume it")
     out.parent.mkdir(parents=True, exist_ok=True)
     with log_of(out).open("wb") as log:
         _started.append(
@@ -245,7 +245,7 @@ def stop(library: Library, *, run: str) -> dict[str, Any]:
     _reap()
     pid = holder_of(out)
     if pid is None:
-        raise RunError(f"{run}: nothing trains there now, or on another machine")
+        raise RunError(f"{run}: nothing is training there, or it trains on another machine")
     command = Path(f"/proc/{pid}/cmdline")
     if all(pid != each.pid for each in _started) and not (command.exists() and b"unmask" in command.read_bytes()):
         raise RunError(f"{run}: process {pid} was started elsewhere; stop it there")

@@ -107,14 +107,14 @@ class Guard:
 
     def _refusal(self, request: Request, headers: Headers) -> Response | None:
         if headers.get("host", "") not in self.hosts:
-            return PlainTextResponse("this server answers as 127.0.0.1 alone", 421)
+            return PlainTextResponse("this server answers only as 127.0.0.1", 421)
         origin = headers.get("origin")
         is_own = origin is None or origin.removeprefix("http://") in self.hosts
         is_own &= headers.get("sec-fetch-site", "none") in ("none", "same-origin")
         path = request.url.path
         # A link from elsewhere may open the page, with its token; nothing else may come from there.
         if not is_own and not (request.method == "GET" and path.startswith(OPEN)):
-            return PlainTextResponse("this server answers its own page alone", 403)
+            return PlainTextResponse("this server answers only its own page", 403)
         given = path.removeprefix(OPEN) if path.startswith(OPEN) else request.cookies.get(self.cookie, "")
         if not secrets.compare_digest(given.encode(), self.token.encode()):
             return PlainTextResponse("open the address that `unmask studio` has printed, with its token", 401)
@@ -134,7 +134,7 @@ def make_app(library: Library, *, token: str, port: int) -> ASGIApp:
         async for part in request.stream():
             body += part
             if len(body) > MOST_BYTES:
-                return _problem(413, f"the request is longer than {MOST_BYTES >> 20} MiB; take less text")
+                return _problem(413, f"the request is longer than {MOST_BYTES >> 20} MiB; use less text")
         return await run_sync(partial(_answer, library, function, bytes(body), computes=computes))
 
     async def things(request: Request) -> Response:
@@ -173,7 +173,7 @@ def _answer(library: Library, function: Callable[..., Any], body: bytes, *, comp
     try:
         arguments = json.loads(body)
         if not isinstance(arguments, dict) or "library" in arguments:
-            return _problem(400, "the request is no JSON object of arguments")
+            return _problem(400, "the request is not a JSON object of arguments")
         with library.computing if computes else nullcontext():
             return JSONResponse(function(library, **arguments))
     except ValidationError as error:
@@ -182,15 +182,15 @@ def _answer(library: Library, function: Callable[..., Any], body: bytes, *, comp
     except UnmaskError as error:
         return _problem(400, str(error))
     except FileNotFoundError as error:
-        return _problem(404, f"{error.filename}: it is not there any more")
+        return _problem(404, f"{error.filename}: no longer exists")
     except (ValueError, RecursionError) as error:
         log.exception("the studio could not answer")
         return _problem(400, f"{error}")
     except Exception as error:
         if says_out_of_memory(error):
-            return _problem(507, "not enough memory for this model or text; close others, or take a smaller one")
+            return _problem(507, "not enough memory for this model or text; free some, or use a smaller one")
         log.exception("the studio could not answer")
-        return _problem(500, f"this is a defect of the studio ({type(error).__name__}); its terminal says more")
+        return _problem(500, f"this is a bug in the studio ({type(error).__name__}); its terminal says more")
 
 
 async def _events(request: Request, tails: list[runs.Tail]) -> AsyncIterator[str]:

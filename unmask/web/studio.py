@@ -29,7 +29,7 @@ class StudioVisit(Result):
     paths: list[str]
 
     def shown(self) -> Iterator[Shown]:
-        yield f"the studio at {self.address} is closed; runs that it started go on"
+        yield f"the studio at {self.address} is closed; runs that it started continue"
 
 
 @public
@@ -41,14 +41,14 @@ def studio(
     note: Callable[[str], None] = log.info,
     notify: Notify | None = None,
 ) -> StudioVisit:
-    """Shows masks, predictions, runs, searches and texts on a page in the browser, until it is stopped by Ctrl-C.
+    """Shows masks, predictions, runs, searches and texts on a page in the browser, until Ctrl-C stops it.
 
     The page is served to this machine alone, and fetches nothing from elsewhere.
 
     Args:
         paths: Folders of runs, models, prepared data and indexes, or folders of such; nothing else is
-            read or written. By default runs, where there is one, else this folder.
-        port: Of the server. By default 8642, or any that is free.
+            read or written. By default the folder runs if there is one, else the current folder.
+        port: Port of the server. By default 8642, or any free one.
         no_browser: Only print the address.
         note: Called with the address, a line.
         notify: Called when the page can be opened.

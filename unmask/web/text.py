@@ -105,7 +105,7 @@ def _tokens_and_row(
         return [[text[before:begin], text[begin:end]] for before, begin, end in edges], None, ""
     store = library.data(source).train
     if document >= len(store):
-        raise SettingsError(f"document {document:,}: the training text has {len(store):,} pieces, counted from 0")
+        raise SettingsError(f"piece {document:,}: the training text has {len(store):,} pieces, counted from 0")
     piece = store.gather(np.array([document]))
     ids = piece.input_ids.astype(np.int64)
     rows = rows_from_ids([with_special(ids, tokenizer).tolist()], tokenizer)
@@ -193,7 +193,7 @@ def _prompt(mask: str, text: str, hidden: Sequence[tuple[int, int]]) -> str:
     parts, end = list[str](), 0
     for begin, stop in hidden:
         if not end <= begin < stop <= len(text):
-            raise SettingsError(f"hidden: {begin} to {stop} is no stretch of the text's {len(text)} characters")
+            raise SettingsError(f"hidden: {begin} to {stop} is not a range of the text's {len(text)} characters")
         parts += [text[end:begin], mask]
         end = stop
     return "".join([*parts, text[end:]])

@@ -63,12 +63,14 @@ class Library:
             path = (self.roots[0] / path).resolve()
             if any(path.is_relative_to(root) for root in self.roots):
                 return path
-        raise RunError(f"{name}: outside of what the studio was started with; start it with that folder, too")
+        raise RunError(f"{name}: outside the folders that the studio was started with; start it with this one, too")
 
     def typed(self, name: str) -> Path:
         """A file or folder as a command was given it: a relative path begins where the studio was started."""
         if not (Path(name).is_absolute() or Path(name).exists()):
-            raise RunError(f"{name}: not in {Path.cwd()}, where the studio was started; start it where the command was")
+            raise RunError(
+                f"{name}: not in {Path.cwd()}, where the studio was started; start it in the folder of that command"
+            )
         return self.within(str(Path.cwd() / name))
 
     def list(self) -> list[dict[str, Any]]:
@@ -149,7 +151,7 @@ class Library:
         try:
             date = dated.stat().st_mtime
         except OSError as error:
-            raise RunError(f"{path}: it is not there any more; look for things anew") from error
+            raise RunError(f"{path}: no longer exists; reload the page") from error
         key = (kind, str(path))
         known = self._opened.get(key)
         if known is None or known[0] != date:
@@ -176,7 +178,9 @@ def _load_checkpoint(folder: Path) -> Model:
     else:
         recipe = load_recipe(str(run.recipe), complete=False)
         if recipe.start is not None:
-            raise ModelError(f"{folder}: a run from another model can be looked at when it is over")
+            raise ModelError(
+                f"{folder}: checkpoints of a run from another model can be opened when the run is finished"
+            )
         sources = run.read_sources()
         tokenizer = load_tokenizer(Path(sources[0] if is_prepared(sources) else run.data) / "tokenizer")
         config = encoder_config(recipe, tokenizer)

@@ -10,13 +10,13 @@ import { Grammar } from "./parts/grammar.js";
 import { Space } from "./parts/space.js";
 
 const PARTS = {
-  masks: ["Masks", Masks, "What each strategy hides of a text, and how likely it hides what."],
-  predict: ["Predict", Predict, "Hide words, and see what a model puts there; or see which words surprise it."],
+  masks: ["Masks", Masks, "What each strategy masks in a text, and with what probability."],
+  predict: ["Predict", Predict, "Hide words and see what a model predicts for them, or see which words surprise it."],
   runs: ["Runs", Runs, "Figures and curves of all runs, while they train and afterwards."],
   corpus: ["Corpus", Corpus, "What a prepared text holds, what was left out of it, and why."],
-  search: ["Search", Search, "The same query by vectors, by words and by both, beside each other."],
+  search: ["Search", Search, "The same query by vectors, by words and by both, side by side."],
   grammar: ["Grammar", Grammar, "Which of two sentences a model finds likelier."],
-  space: ["Space", Space, "Texts by their vectors, on a map."],
+  space: ["Space", Space, "A map of texts by their vectors."],
 };
 const part = () => (location.hash.slice(1) in PARTS ? location.hash.slice(1) : "masks");
 

@@ -8,7 +8,7 @@ export const percent = (share, digits = 1) => (share == null ? "–" : `${(100 *
 export const whole = (number) => (number == null ? "–" : Math.round(number).toLocaleString("en"));
 export const fixed = (number, digits = 3) => (number == null || Number.isNaN(number) ? "–" : number.toFixed(digits));
 
-const UNREACHABLE = "The studio does not answer: it was stopped. Start it again with unmask studio, and open its address.";
+const UNREACHABLE = "The studio does not answer; it may have stopped. Start it again with unmask studio, and open its address.";
 
 async function answerOf(response) {
   const type = response.headers.get("content-type") || "";

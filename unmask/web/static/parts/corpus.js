@@ -22,7 +22,7 @@ export function Corpus({ things }) {
   const [begin, setBegin] = useKept("corpus.begin", 0);
   const data = folder ?? folders[0]?.[0];
   const { data: of, error, busy } = useCall("corpus", { data, split, begin }, { when: Boolean(data) });
-  if (!data) return html`<p>There is no prepared data in the folders: a run makes it, or <code>unmask prepare</code>.</p>`;
+  if (!data) return html`<p>There is no prepared data in the folders; runs and <code>unmask prepare</code> make it.</p>`;
   const turn = (to) => setBegin(Math.max(0, to));
   return html`<div class="row"><${Choice} label="Prepared data" value=${data} options=${folders} onChange=${(each) => { setFolder(each); setBegin(0); }} /></div>
     <${Problem} of=${error} /><${Busy} when=${busy && !of} what="opening" />
@@ -33,7 +33,7 @@ export function Corpus({ things }) {
       <p class="soft">${of.sources.slice(0, 5).map(([path]) => path).join(", ")}${of.sources.length > 5 ? ` and ${of.sources.length - 5} more` : ""}</p>
       <p>Left out: ${Object.entries(of.skipped).map(([why, count]) => `${whole(count)} ${why}`).join(", ") || "nothing"}.</p>
       ${of.near && html`<p>Near-duplicates: ${of.near.summary}.</p>${of.near.example && html`<p class="soft">Held out: “${of.near.example.held_out}”; in the training text: “${of.near.example.training}”</p>`}`}
-      ${of.left_out.map(([gone, stays], n) => html`<p class="soft" key=${n}>Left out as a near-duplicate: “${gone}”, for “${stays}”</p>`)}
+      ${of.left_out.map(([gone, stays], n) => html`<p class="soft" key=${n}>Left out: “${gone}”, a near-duplicate of “${stays}”</p>`)}
       ${of.unknown.examples.length > 0 && html`<p>Unknown, for example: ${of.unknown.examples.join(", ")}</p>`}
       ${Object.keys(of.labels).length > 0 && html`<p>Classes: ${Object.entries(of.labels).map(([name, count]) => `${name} ${whole(count)}`).join(", ")}</p>`}</section>
     <section class="card" aria-label="Texts"><div class="spread"><h2>Texts</h2><${Segmented} label="Split" value=${split} options=${[["validation", "Held out"], ["train", "Training"]]} onChange=${(each) => { setSplit(each); setBegin(0); }} /></div>

@@ -43,7 +43,7 @@ export function useLive(paths) {
           return { ...before, [run]: { state, columns: known } };
         });
       };
-      source.onerror = () => setProblem("The studio does not answer; curves stand still until it does.");
+      source.onerror = () => setProblem("The studio does not answer; curves are paused until it does.");
     };
     follow();
     document.addEventListener("visibilitychange", follow);
@@ -110,5 +110,5 @@ export function Curves({ runs, level, title = "Curves" }) {
   return html`<section class="card" aria-label=${title}><div class="spread"><h2>${title}</h2><${Segmented} label="Scale" value=${scale} options=${SCALES} onChange=${setScale} /></div>
     <div class="row"><${Choice} label="Figure" value=${shown} options=${figures} onChange=${(each) => setFigure(each ?? "loss")} /></div>
     <div class="plot" ref=${box}></div>
-    ${!curves.length && html`<p class="soft">No figures yet; they come with the first steps.</p>`}</section>`;
+    ${!curves.length && html`<p class="soft">No figures yet; they appear with the first steps.</p>`}</section>`;
 }

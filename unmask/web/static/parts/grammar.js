@@ -18,7 +18,7 @@ export function Grammar({ things }) {
   const put = (row, side, text) => setPairs(pairs.map((pair, n) => (n === row ? pair.map((old, m) => (m === side ? text : old)) : pair)));
   const scoreOf = (result, row) => result.scores?.[whole.indexOf(pairs[row])];
   return html`<div class="row"><${Choice} label="Model" value=${first} options=${models} onChange=${setModel} />
-      <${Choice} label="Beside it" none="none" value=${second} options=${models} onChange=${setSecond} />
+      <${Choice} label="Compare with" none="none" value=${second} options=${models} onChange=${setSecond} />
       <${Segmented} label="Form of the score" value=${form} options=${[["plain", "One token hidden"], ["word_l2r", "With the rest of its word"]]} onChange=${setForm} /></div>
     <${Problem} of=${error} /><${Busy} when=${busy} what="scoring" />
     <div class="card scroll" tabindex="0"><table class="pairs"><thead><tr><th>right</th><th>wrong</th>${(data?.results ?? []).map((each) => html`<th key=${each.model} class="number">right − wrong, nats: ${name(each.model)}</th>`)}<td></td></tr></thead><tbody>

@@ -44,7 +44,7 @@ class Strategy extends Component { // drawn anew only where its answer has chang
       <div class="spread"><h2>${of.name}</h2><small>
         ${percent(of.rate)} hidden here, ${percent(of.expected)} expected${of.mean_rate != null && `, ${percent(of.mean_rate)} over ${of.epochs} epochs`};
         ${" "}${whole(of.num_units)} units</small></div>
-      ${of.follows.length > 0 && html`<p class="soft">${of.missing.length ? `It needs the ${words(of.missing)} of a run: equal weights here.` : `Its weights are by the ${words(of.follows)} of this run.`}</p>`}
+      ${of.follows.length > 0 && html`<p class="soft">${of.missing.length ? `Needs the ${words(of.missing)} of a run; shown with equal weights.` : `Weights follow the ${words(of.follows)} of this run.`}</p>`}
       <p class="text">${units}</p></section>`;
   }
 }
@@ -88,7 +88,7 @@ export function Masks({ things }) {
     ${data && html`
       ${data.total > data.window && html`<div class="row tight" role="group" aria-label="Stretch of the text">
         <button disabled=${data.begin === 0} onClick=${() => setBegin(Math.max(0, begin - data.window))}>Earlier</button>
-        <small>tokens ${whole(data.begin + 1)} to ${whole(Math.min(data.begin + data.window, data.total))} of ${whole(data.total)}; all of them are masked</small>
+        <small>tokens ${whole(data.begin + 1)} to ${whole(Math.min(data.begin + data.window, data.total))} of ${whole(data.total)}; the rest is masked, too</small>
         <button disabled=${data.begin + data.window >= data.total} onClick=${() => setBegin(begin + data.window)}>Later</button></div>`}
       <div class="grid">${data.strategies.map((each) => html`<${Strategy} key=${each.name} of=${each}
         tokens=${data.tokens} begin=${data.begin} view=${view} />`)}</div>

@@ -39,7 +39,7 @@ function Words({ text, hidden, toggle }) {
     else return;
     event.preventDefault();
   };
-  return html`<p class="card text long" ref=${box} role="group" aria-label="Words: Enter hides one, arrow keys go on" onKeyDown=${key}
+  return html`<p class="card text long" ref=${box} role="group" aria-label="Words: Enter hides one, arrow keys move" onKeyDown=${key}
     onClick=${(event) => event.target.dataset.n && toggle(Number(event.target.dataset.n))}>
     ${blocks.map((words, number) => html`<${Block} key=${number} words=${words} hidden=${hidden}
       marks=${words.map(([, , each]) => hidden.has(each)).join()} />`)}</p>`;
@@ -98,7 +98,7 @@ function Surprise({ model, text }) {
   const worst = [...tokens].sort((a, b) => b[2] - a[2]).slice(0, 12);
   return html`<${Problem} of=${error} /><${Busy} when=${!error && done < text.length} what=${`each token is hidden in turn, ${percent(done / Math.max(1, text.length), 0)}`} />
     <p class="card text long" tabindex="0">${passages.map((each) => html`<${Passage} key=${each.begin} text=${text} ...${each} />`)}${text.slice(done)}</p>
-    ${tokens.length > 0 && html`<p class="soft">pseudo-log-likelihood ${(-total).toFixed(2)} nats, ${(total / tokens.length).toFixed(2)} a token; passages are judged one by one</p>
+    ${tokens.length > 0 && html`<p class="soft">pseudo-log-likelihood ${(-total).toFixed(2)} nats, ${(total / tokens.length).toFixed(2)} per token; passages are scored separately</p>
     <section class="card" aria-label="Largest surprises"><h2>Largest surprises</h2>
       ${worst.map(([first, last, loss]) => html`<p key=${first}><span class="number soft">${loss.toFixed(2)} nats</span>${" "}
         …${text.slice(Math.max(0, first - 30), first)}<mark>${text.slice(first, last)}</mark>${text.slice(last, last + 30)}…</p>`)}</section>`}`;
@@ -124,7 +124,7 @@ export function Predict({ things }) {
   const name = (path) => models.find(([each]) => each === path)?.[1] ?? path;
   return html`<div class="row">
       <${Choice} label="Model" value=${chosen} options=${models} onChange=${setModel} />
-      <${Choice} label="Beside it" value=${second} none="none" options=${models} onChange=${setSecond} />
+      <${Choice} label="Compare with" value=${second} none="none" options=${models} onChange=${setSecond} />
       <${Segmented} label="What is shown" value=${view} options=${[["fill", "Hide words"], ["surprise", "Surprise"]]} onChange=${setView} />
       <button aria-pressed=${String(editing)} onClick=${() => edit(!editing)}>Edit the text</button>
       <button disabled=${!numbers.length} onClick=${() => setNumbers([])}>Show all words</button></div>
@@ -132,7 +132,7 @@ export function Predict({ things }) {
     ${view === "surprise" ? both.map((path) => html`<div key=${path}>${both.length > 1 && html`<h2>${name(path)}</h2>`}<${Surprise} model=${path} text=${text} /></div>`) : html`
       <${Words} text=${text} hidden=${hidden} toggle=${(n) => setNumbers(hidden.has(n) ? numbers.filter((each) => each !== n) : [...numbers, n])} />
       <${Problem} of=${error} /><${Busy} when=${busy && both.length > 0 && places.length > 0} what="predicting" />
-      ${places.length === 0 && !typed ? html`<p class="soft">Click a word, or choose one by the arrow keys and Enter, to hide it.</p>`
+      ${places.length === 0 && !typed ? html`<p class="soft">To hide a word, click it, or choose it with the arrow keys and Enter.</p>`
     : data && html`<div class="grid">${data.results.map((each) => html`<${Filled} key=${each.model} of=${each} name=${name(each.model)}
         words=${data.results[0].masks?.length === places.length ? places.map(([begin, stop]) => text.slice(begin, stop)) : []} />`)}</div><${Copy} of=${data.copy} />`}`}`;
 }

@@ -69,7 +69,7 @@ function Finetuning({ path, name }) {
   if (!data) return html`<${Problem} of=${error} /><${Busy} when=${busy} what=${`${name} predicts its validation file`} />`;
   const { confusion } = data;
   return html`<section class="card" aria-label=${`Classes of ${name}`}><h2>${name}: ${data.task}</h2><${Problem} of=${error || data.remark || data.warning} />
-    ${confusion && html`<p class="soft">${whole(data.examples)} validation examples, predicted anew</p>
+    ${confusion && html`<p class="soft">${whole(data.examples)} validation examples, predicted again</p>
       <div class="scroll" tabindex="0"><table class="heat"><thead><tr><th>right ↓ predicted →</th>${confusion.names.map((each) => html`<th class="number" key=${each}>${each || "(none)"}</th>`)}
         <th class="number">precision</th><th class="number">recall</th><th class="number">F1</th></tr></thead><tbody>
       ${confusion.rows.map((row) => {
@@ -100,18 +100,18 @@ function Begin({ things, look, choose }) {
   return html`<details class="card"><summary>Start a run</summary>
     <div class="row"><${TextField} label=${`Folder, below ${choices?.root ?? ""}`} wide=${false} value=${form.name} onChange=${put("name")} />
       <${Choice} label="Text" none="Tiny Shakespeare" value=${form.data} options=${named(things, "data", "text")} onChange=${put("data")} />
-      <${Choice} label="Begin with" none="new weights" value=${form.from_} options=${named(things, "model")} onChange=${put("from_")} />
+      <${Choice} label="Start from" none="new weights" value=${form.from_} options=${named(things, "model")} onChange=${put("from_")} />
       <${Choice} label="Recipe" none="fits the minutes" value=${form.recipe} options=${Object.keys(choices?.recipes ?? {}).map((each) => [each, each])} onChange=${put("recipe")} />
       <${Choice} label="Strategy" none="the recipe's" value=${form.strategy} options=${(choices?.strategies ?? []).map((each) => [each, each])} onChange=${put("strategy")} />
       <${NumberField} label="Minutes" min="0.1" step="any" value=${form.minutes} onChange=${(value) => setForm({ ...form, minutes: value, steps: null })} />
       <${NumberField} label="or steps" min="1" value=${form.steps} onChange=${(value) => setForm({ ...form, steps: value, minutes: null })} />
       <${NumberField} label="Rate" min="0.01" max="0.99" step="0.01" value=${form.rate} placeholder="usual" onChange=${put("rate")} />
       <${NumberField} label="Seed" min="0" value=${form.seed} onChange=${put("seed")} /></div>
-    <${TextArea} label="Your sentences, one a line: predicted at every evaluation" value=${form.prompts} onChange=${put("prompts")} />
+    <${TextArea} label="Your sentences, one per line: predicted at every evaluation" value=${form.prompts} onChange=${put("prompts")} />
     <div class="row"><button onClick=${() => act("forecast")} disabled=${Boolean(state.busy)}>Forecast</button>
       <button class="main" onClick=${() => act("start")} disabled=${Boolean(state.busy)}>Start</button>
       <button onClick=${() => act("command")} disabled=${Boolean(state.busy)}>Show the command</button></div>
-    <${Busy} when=${state.busy === "forecast"} what="some steps are tried; it may take a minute" /><${Problem} of=${state.error} />
+    <${Busy} when=${state.busy === "forecast"} what="trying a few steps; this may take a minute" /><${Problem} of=${state.error} />
     ${state.forecast && html`<pre tabindex="0">${state.forecast}</pre>`}
     ${state.copy && html`<pre tabindex="0">${state.copy.command}</pre><${Copy} of=${state.copy} />`}</details>`;
 }
@@ -126,12 +126,12 @@ function Control({ path, name, state, look }) {
     const timer = running && setInterval(read, 2000);
     return () => clearInterval(timer);
   }, [path, running]);
-  const act = (part, body) => call(part, { run: path, ...body }).then(() => { say(part === "stop" ? "It saves, and ends." : "It goes on."); setTimeout(look, 1500); }, (error) => say(error.message));
-  const resume = () => call("begin", { what: "resume", name: path }).then(() => { say("It goes on."); setTimeout(look, 1500); }, (error) => say(error.message));
+  const act = (part, body) => call(part, { run: path, ...body }).then(() => { say(part === "stop" ? "The run saves and stops." : "The run continues."); setTimeout(look, 1500); }, (error) => say(error.message));
+  const resume = () => call("begin", { what: "resume", name: path }).then(() => { say("The run continues."); setTimeout(look, 1500); }, (error) => say(error.message));
   if (state === "finished" && !text) return null;
   return html`<section class="card" aria-label=${`Process of ${name}`}><div class="spread"><h2>${name} <span class=${`tag ${state}`}>${state}</span></h2>
     <span class="row tight">${running && html`<button onClick=${() => act("stop")}>Stop</button>`}${state === "stopped" && html`<button onClick=${resume}>Resume</button>`}</span></div>
-    <p class="soft" role="status">${said}</p>${text && html`<details open=${running}><summary class="soft">what it said</summary><pre tabindex="0">${text.slice(-3000)}</pre></details>`}</section>`;
+    <p class="soft" role="status">${said}</p>${text && html`<details open=${running}><summary class="soft">output</summary><pre tabindex="0">${text.slice(-3000)}</pre></details>`}</section>`;
 }
 
 export function Runs({ things, look }) {
@@ -155,8 +155,8 @@ export function Runs({ things, look }) {
     ${compared.length > 0 && html`<div class="row"><${Choice} label="Comparison" none="none" value=${shown} options=${compared} onChange=${compare} /></div>`}
     ${shown && html`<${Comparison} key=${shown} folder=${shown} name=${compared.find(([path]) => path === shown)[1]} />`}
     <${Begin} things=${things} look=${look} choose=${(path) => choose([...paths, path].slice(-6))} />
-    <${Problem} of=${problem} />${gone.map((path) => html`<div class="row tight" key=${path}><${Problem} of=${`${names[path]} is not there any more: it was removed.`} />
-      <button onClick=${() => choose(paths.filter((each) => each !== path))}>Forget it</button></div>`)}
+    <${Problem} of=${problem} />${gone.map((path) => html`<div class="row tight" key=${path}><${Problem} of=${`${names[path]} no longer exists: it was removed.`} />
+      <button onClick=${() => choose(paths.filter((each) => each !== path))}>Remove from the page</button></div>`)}
     ${paths.length > 0 && html`<${Curves} runs=${paths.filter((path) => live[path]).map((path) => ({ name: names[path], columns: live[path].columns }))} level=${levels.size === 1 ? [...levels][0] : null} />`}
     ${paths.map((path) => live[path] && html`<${Control} key=${path} path=${path} name=${names[path]} state=${live[path].state} look=${look} />`)}
     ${paths.map((path) => live[path] && html`<${Lines} key=${path} name=${names[path]} columns=${live[path].columns} />`)}

@@ -57,16 +57,16 @@ export function Search({ things }) {
   if (!index) return html`<p>There is no index in the folders: make one with <code>unmask search index MODEL TEXT --out INDEX</code>.</p>`;
   const grades = judgements[query]?.grades ?? {};
   return html`<div class="row"><${Choice} label="Index" value=${index} options=${indexes} onChange=${setFirst} />
-      <${Choice} label="Beside it" none="none" value=${second} options=${indexes.filter(([path]) => path !== index)} onChange=${setSecond} />
+      <${Choice} label="Compare with" none="none" value=${second} options=${indexes.filter(([path]) => path !== index)} onChange=${setSecond} />
       <${TextField} label="Query" value=${query} onChange=${setQuery} />
-      <${Slider} label="Share of words in both" shown=${weight.toFixed(2)} min="0" max="1" step="0.05" value=${weight} onChange=${setWeight} /></div>
-    <p class="soft">Judge a hit: y is relevant, n is not, while it is chosen. Judgements stay in this browser.</p>
+      <${Slider} label="Weight of words in both" shown=${weight.toFixed(2)} min="0" max="1" step="0.05" value=${weight} onChange=${setWeight} /></div>
+    <p class="soft">Judge the selected hit with y (relevant) or n (not relevant). Judgements stay in this browser.</p>
     <${Problem} of=${error} /><${Busy} when=${busy} what="searching" />
     ${figures && html`<section class="card" aria-label="Your judgements"><div class="spread"><h2>nDCG@10 of your judgements</h2><button class="quiet" onClick=${() => { localStorage.removeItem(`judged ${index}`); setJudgements({}); }}>forget them</button></div>
       <${Problem} of=${figures.error} /><table><thead><tr><th>ranked by</th><th class="number">nDCG@10</th><th class="number">95 %, over queries</th><th class="number">queries</th></tr></thead><tbody>
       ${Object.entries(figures.columns).map(([name, each]) => html`<tr key=${name}><td>${name}</td><td class="number">${fixed(each.ndcg_at_10)}</td><td class="number">${each.interval ? `${fixed(Math.max(0, each.interval[0]))} to ${fixed(Math.min(1, each.interval[1]))}` : "too few"}</td><td class="number">${whole(each.queries)}</td></tr>`)}</tbody></table>
-      ${figures.left_out > 0 && html`<p class="soft">${figures.left_out} without a relevant hit so far say nothing, and are left out. Unjudged hits count as not relevant.</p>`}</section>`}
+      ${figures.left_out > 0 && html`<p class="soft">Queries without a relevant hit so far are left out: ${figures.left_out}. Unjudged hits count as not relevant.</p>`}</section>`}
     ${data && html`<div class="grid">${data.columns.map((each) => html`<section class="card" key=${column(each)} aria-label=${column(each)}><div class="spread"><h2>${column(each)}</h2>${each.seconds != null && html`<small>${(1000 * each.seconds).toFixed(0)} ms</small>`}</div>
-      <${Problem} of=${each.error} />${!each.error && !each.hits.length && html`<p class="soft">No document shares a word with it.</p>`}
+      <${Problem} of=${each.error} />${!each.error && !each.hits.length && html`<p class="soft">No document shares a word with the query.</p>`}
       ${each.hits.map((hit) => html`<${Hit} key=${hit.document} hit=${hit} grade=${grades[hit.document]} judge=${judge} />`)}</section>`)}</div><${Copy} of=${data.copy} />`}`;
 }

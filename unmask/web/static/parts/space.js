@@ -75,8 +75,8 @@ function Map({ of, chosen, choose, found }) {
         drag.current = [event.clientX, event.clientY, true];
       }}
       onPointerUp=${(event) => { if (drag.current && !drag.current[2]) choose(nearest(event)); drag.current = null; }}></canvas>
-    <div class="row tight"><button aria-label="Larger" onClick=${() => zoom(1.5)}>+</button><button aria-label="Smaller" onClick=${() => zoom(1 / 1.5)}>−</button>
-      <small>${view.zoom.toFixed(1)} times; the wheel, a drag, or + − and the arrow keys move it, too</small></div>
+    <div class="row tight"><button aria-label="Zoom in" onClick=${() => zoom(1.5)}>+</button><button aria-label="Zoom out" onClick=${() => zoom(1 / 1.5)}>−</button>
+      <small>${view.zoom.toFixed(1)} times; also with the wheel, by dragging, or with + − and the arrow keys</small></div>
     <p class="soft busy">${over != null ? of.texts[over] : ""}</p>`;
 }
 
@@ -92,7 +92,7 @@ function Make({ things, look, choose }) {
     call("make_map", { model: model ?? models[0]?.[0], texts: text ?? texts[0]?.[0], name }).then((done) => { set(done); look(); choose(done.file); }, (error) => set({ error: error.message }));
   };
   return html`<details class="card"><summary>Make a map</summary><div class="row"><${Choice} label="Model" value=${model ?? models[0]?.[0]} options=${models} onChange=${setModel} />
-    <${Choice} label="Texts, one a line or row" value=${text ?? texts[0]?.[0]} options=${texts} onChange=${setText} /><${TextField} label="File" wide=${false} value=${name} onChange=${setName} />
+    <${Choice} label="Texts, one per line or row" value=${text ?? texts[0]?.[0]} options=${texts} onChange=${setText} /><${TextField} label="File" wide=${false} value=${name} onChange=${setName} />
     <button class="main" disabled=${state.busy || !models.length || !texts.length} onClick=${make}>Embed</button></div>
     <${Busy} when=${state.busy} what="embedding all texts; UMAP takes a minute the first time" /><${Problem} of=${state.error} />${state.notes && html`<p class="soft">${state.notes.join("; ")}</p>`}<${Copy} of=${state.copy} /></details>`;
 }
@@ -114,7 +114,7 @@ export function Space({ things, look }) {
     ${shown && html`<div class="row"><${Choice} label="Map" value=${shown} options=${maps} onChange=${(each) => { setFile(each); choose(null); }} /><${TextField} label="Find words" value=${words} onChange=${setWords} /></div>`}
     <${Problem} of=${error} /><${Busy} when=${busy} what="reading the map" />
     ${data && html`<${Map} of=${data} chosen=${chosen} choose=${choose} found=${found} />
-      <p class="soft">${whole(data.x.length)} of ${whole(data.total)} texts. Larger, and with clusters: <code>${data.atlas}</code></p>
+      <p class="soft">${whole(data.x.length)} of ${whole(data.total)} texts. For larger maps, with clusters: <code>${data.atlas}</code></p>
       <div class="grid">${chosen != null && html`<section class="card" aria-label="Nearest texts"><h2>Nearest texts</h2><p><b>${data.texts[chosen]}</b></p>${(data.near[chosen] ?? []).map(item)}</section>`}
       ${words.trim() && html`<section class="card" aria-label="Found texts"><h2>${whole(found.length)} with these words</h2>${found.slice(0, 20).map(item)}</section>`}</div>`}`;
 }

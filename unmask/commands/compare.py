@@ -27,53 +27,47 @@ from __future__ import annotations
 
 import hashlib
 import json
-import shutil
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from unmask.commands.evaluate import check_rates, evaluate, score
-from unmask.commands.finetune import examples_given, finetune, settings_of
-from unmask.commands.finetune_run import class_weights, read_files, selecting_metric
-from unmask.commands.masking_tables import named_lexicon
-from unmask.commands.pretrain import pretrain
 from unmask.commands.recipe import Recipe, find_checkpoint, requested_recipe
-from unmask.commands.recipe_files import Overrides, as_overrides, recipe_names
-from unmask.commands.run_data import begin_from_checkpoint, check_data, check_tokenizer, is_prepared, prepare_by
-from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError, unknown
+from unmask.commands.recipe_files import Overrides
+from unmask.commands.run_data import begin_from_checkpoint, is_prepared, prepare_by
+from unmask.commands.run_plan import (
+    CONTINUED,
+    EVALUATION,
+    NEW_WORDS,
+    STARTS,
+    RunPlan,
+    begin_runs,
+    measured_run,
+    read_state,
+    run_plan,
+    tokenizer_of,
+)
+from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError
 from unmask.core.files import (
     ClaimedFolder,
-    differences,
-    file_sha256,
-    read_object,
-    typed,
     write_atomically,
     write_object,
 )
 from unmask.core.hub import lasting_name
-from unmask.core.interruption import GOES_ON, Interrupted
 from unmask.core.public import public
 from unmask.core.remote import refused
-from unmask.core.results import ProgressReporter, Reporter, Result, Sheet, Shown, sentence, usual_reporter
-from unmask.data.data_folder import load_manifest
-from unmask.data.lexicon import load_lexicon
-from unmask.data.sources import find_sources, find_split, is_stream
+from unmask.core.results import ProgressReporter, Reporter, Result, Sheet, Shown, duration, sentence, usual_reporter
+from unmask.data.sources import is_stream
 from unmask.masking.settings import STRATEGIES
-from unmask.measure.questions import check_lengths, read_pairs
 from unmask.measure.uncertainty import compare_figures, error_of_look, percent
 from unmask.report.pages import write_shown
 from unmask.report.plots import comparison_curves, comparison_plot
-from unmask.tasks.kinds import task_named
-from unmask.tasks.loaded_model import load
-from unmask.tasks.task import LOWER_IS_BETTER
-from unmask.tokenizer.loading import load_tokenizer
-from unmask.tokenizer.trainers import TokenizerSettings
 from unmask.train.callbacks import read_metrics
-from unmask.train.hardware import choose_device
 
+Way = tuple[RunPlan, tuple[str, ...]]  # what the runs of a recipe do, and on which text
 SEEDS = 3
 STATE = "compare.json"
 Figure = Literal["loss", "bits_per_byte", "pairs_error", "task_error"]
@@ -83,9 +77,7 @@ FIGURES: dict[str, str] = {
     "pairs_error": "share of wrong minimal pairs",
     "task_error": "error on the task",
 }
-EVALUATION = "evaluation.json"
 RATES = (0.15,)
-SCRATCH, CONTINUED, NEW_WORDS, AS_IS = STARTS = ("scratch", "continued", "new-words", "as-is")
 NUM_NEW_WORDS = 1_000
 
 
@@ -232,20 +224,9 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
         ways = dict.fromkeys(recipes, (plan, prepared)) | _prepare_starts(root, plan, loaded, reporter)
 
     if seeds < 3:
-        reporter.note(
-            ("one seed gives no verdict" if seeds == 1 else "two seeds show only very large differences")
-            + "; five show a measured difference of 1.2 times its standard deviation between seeds"
-        )
-    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in recipes}
-    is_told = False  # what the runs have in common: the first one that is made says it
-    for seed in range(seeds):
-        turn = seed % len(recipes)
-        for name in (*recipes[turn:], *recipes[:turn]):
-            reporter.note(f"{name}, seed {seed}")
-            run = root / "runs" / f"{labels[name]}-{seed}"
-            of_run = ProgressReporter(reporter) if is_told else reporter
-            is_told = is_told or not (run / EVALUATION).is_file()
-            runs[name].append(_run_of(name, *ways[name], seed=seed, folder=run, of_run=of_run, reporter=reporter))
+        few = "one seed gives no verdict" if seeds == 1 else "two seeds show only very large differences"
+        reporter.note(f"{few}; five find one of twice its standard deviation between seeds in 4 of 5 cases")
+    runs = _make_runs(root, labels, ways, seeds, reporter)
     if all("failed" in run for of_recipe in runs.values() for run in of_recipe):
         raise RunError(f"{root}: every run failed, the first one with: {runs[recipes[0]][0]['failed']}")
 
@@ -267,6 +248,50 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     budget = f"{steps:,} steps" if steps else f"{minutes:g} minutes"
     folders = {name: [root / "runs" / f"{labels[name]}-{seed}" for seed in range(seeds)] for name in recipes}
     return _written(root, result, folders, f"{', '.join(plan.data)}; seeds: {seeds}, each with {budget}")
+
+
+# ----------------------------------------
+# The runs.
+
+
+def _make_runs(
+    root: Path, labels: Mapping[str, str], ways: Mapping[str, Way], seeds: int, reporter: Reporter
+) -> dict[str, list[dict[str, Any]]]:
+    """The figures of all runs by recipe: seed by seed, each recipe once, starting with another one each time."""
+    names = list(labels)
+    order = [(seed, name) for seed in range(seeds) for name in (names * 2)[seed % len(names) :][: len(names)]]
+    folders = {(seed, name): root / "runs" / f"{labels[name]}-{seed}" for seed, name in order}
+    to_make = [each for each in order if not (folders[each] / EVALUATION).is_file()]
+    runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
+    begin, made = time.monotonic(), 0
+    for number, (seed, name) in enumerate(order, 1):
+        left = ""
+        if made >= len(names):  # recipes may take different times
+            left = f"; about {duration((time.monotonic() - begin) / made * (len(to_make) - made))} left"
+        reporter.note(f"run {number} of {len(order)}: {name}, seed {seed}{left}")
+        of_run = ProgressReporter(reporter) if made else reporter  # the first says what all have in common
+        figures = _run_of(name, *ways[name], seed=seed, folder=folders[seed, name], reporter=of_run)
+        made += (seed, name) in to_make
+        runs[name].append(figures)
+        if "failed" in figures:
+            why = f"{figures['failed']} (remove {folders[seed, name]} to try it again)"
+            reporter.note(f"{name}, seed {seed} failed: {why}")
+        elif known := [f"{what} {figures[key]:.3f}" for key, what in FIGURES.items() if figures.get(key) is not None]:
+            reporter.note(f"{name}, seed {seed}: {', '.join(known)}")
+    return runs
+
+
+def _run_of(
+    name: str, plan: RunPlan, data: Sequence[str], *, seed: int, folder: Path, reporter: Reporter
+) -> dict[str, Any]:
+    """The figures of a run, or why it failed."""
+    try:
+        return measured_run(name, plan, seed=seed, data=data, folder=folder, reporter=reporter)
+    except (DivergedError, MemoryFullError) as error:  # written down, so that it is not made again
+        figures = {"name": name, "seed": seed, "failed": str(error)}
+        folder.mkdir(parents=True, exist_ok=True)
+        write_object(folder / EVALUATION, figures)
+        return figures
 
 
 # ----------------------------------------
@@ -339,14 +364,12 @@ def _plan_of_starts(recipes: Sequence[str], plan: RunPlan, deciding: str) -> Run
     return replace(plan, from_=name, extend_vocab=NUM_NEW_WORDS if plan.extend_vocab is None else plan.extend_vocab)
 
 
-def _prepare_starts(
-    root: Path, plan: RunPlan, recipes: Mapping[str, Recipe], reporter: Reporter
-) -> dict[str, tuple[RunPlan, tuple[str, ...]]]:
+def _prepare_starts(root: Path, plan: RunPlan, recipes: Mapping[str, Recipe], reporter: Reporter) -> dict[str, Way]:
     """Of the starts that go on with a model, if any: what their runs do, and the text by their vocabulary.
 
     New words are looked for once, in the folder's `start`, with which the runs then begin.
     """
-    ways: dict[str, tuple[RunPlan, tuple[str, ...]]] = {}
+    ways: dict[str, Way] = {}
     for name in (CONTINUED, NEW_WORDS) if plan.from_ is not None else ():
         data, recipe = root / f"data-{name}", recipes[name]
         if name == NEW_WORDS:
@@ -355,7 +378,7 @@ def _prepare_starts(
                 reporter.note(line)
             plan = replace(plan, from_=str(root / "start"), extend_vocab=None)
         else:
-            recipe = recipe.model_copy(update={"tokenizer": _tokenizer_of(recipe)})
+            recipe = recipe.model_copy(update={"tokenizer": tokenizer_of(recipe)})
         prepare_by(recipe, plan.data, data, reporter)
         ways[name] = plan, (str(data),)
     return ways
@@ -441,291 +464,3 @@ def _judged(
         if any(every) and (figure == "task_error" or not all(every)):
             judged[figure]["verdict"] += f"; {sum(every)} of {len(every)} runs are no better than word frequencies"
     return judged
-
-
-# ----------------------------------------
-# Runs that share text, budget and measures, of a comparison or a search: checked, trained and measured alike.
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunPlan:
-    """What all runs share; the state of their folder spells it out. `files` are the task's: train, validation, test."""
-
-    data: tuple[str, ...]
-    minutes: float | None
-    steps: int | None
-    rates: tuple[float, ...]
-    base: str | None
-    settings: tuple[str, ...]
-    pairs: str | None = None
-    task: str | None = None
-    files: dict[str, Any] = field(default_factory=dict)
-    from_: str | None = None  # the checkpoint of `STARTS`
-    extend_vocab: int | None = None
-
-    @property
-    def of_finetuning(self) -> tuple[str, ...]:
-        return tuple(setting for setting in self.settings if setting.startswith("finetune."))
-
-    def options(self, name: str, *, seed: int, overrides: Sequence[str] = ()) -> dict[str, Any]:
-        """Options of `pretrain` for a run of a recipe, a masking strategy or a start, with overrides of this run alone.
-
-        Those of `as-is` make the recipe by which the checkpoint is checked, and no run.
-        """
-        is_strategy, start, known = name in STRATEGIES, {}, (*recipe_names(), *STRATEGIES)
-        if self.from_ is None and name not in known and not name.endswith(".toml"):
-            raise SettingsError(unknown("recipe or strategy", name, known))
-        recipe = self.base if is_strategy else name
-        if self.from_ is not None:
-            recipe = self.base if name == SCRATCH else None
-        if self.from_ is not None and name != SCRATCH:
-            start = {"from_": self.from_, "extend_vocab": self.extend_vocab if name == NEW_WORDS else None}
-        return {
-            **start,
-            "recipe": recipe,
-            "strategy": name if is_strategy else None,
-            "minutes": self.minutes,
-            "steps": self.steps,
-            "seed": seed,
-            "settings": (*(each for each in self.settings if each not in self.of_finetuning), *overrides),
-        }
-
-
-def run_plan(
-    data: str | Path | Sequence[str | Path],
-    rates: Sequence[float],
-    settings: Overrides,
-    **options: Any,
-) -> RunPlan:
-    """The plan of the options that `compare` and `tune` share, which are checked."""
-    plan = RunPlan(
-        data=(str(data),) if isinstance(data, str | Path) else tuple(map(str, data)),
-        rates=tuple(rates),
-        settings=as_overrides(settings),
-        **options,
-    )
-    task = plan.task
-    if (plan.files or task is not None) and (task is None or "train" not in plan.files):
-        raise SettingsError("a task needs its kind and a training file", options=["task", "train"])
-    if (plan.minutes is None) == (plan.steps is None):
-        raise SettingsError("give either minutes or steps for each run", options=["minutes", "steps"])
-    check_rates(plan.rates)
-    if task is None and plan.of_finetuning:
-        raise SettingsError(f"{plan.of_finetuning[0]}: there is no task to fine-tune for; name one", options=["task"])
-    if seed := next((setting for setting in plan.settings if setting.startswith("training.seed=")), None):
-        raise SettingsError(f"{seed}: runs have the seeds 0, 1, ...; leave it out")
-    return plan
-
-
-def read_state(folder: ClaimedFolder) -> dict[str, Any]:
-    """What the folder of many runs is for, and what was done in it."""
-    return read_object(folder.root / str(folder.marker), "give another folder", is_sealed=True)
-
-
-def begin_runs(
-    folder: ClaimedFolder,
-    plan: RunPlan,
-    recipes: Mapping[str, Recipe],
-    purpose: Mapping[str, Any],
-    every_recipe: Mapping[str, Recipe],
-    reporter: Reporter,
-) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Checks everything that the runs will read, claims their folder, and prepares the text once for all.
-
-    The folder, which several processes may share, is for this plan, these recipes and what else its purpose is;
-    `every_recipe` are all that runs may have. Returns the prepared data, and the items of `_read_inputs`.
-    """
-    files, items = _read_inputs(every_recipe, plan)
-    content = {
-        "options": {**purpose, **asdict(plan)},
-        "recipes": {name: recipe.model_dump(mode="json", exclude={"card"}) for name, recipe in recipes.items()},
-        "files": files,
-    }
-    content = json.loads(json.dumps(content))
-    data = plan.data
-    with folder.held(wait=-1):
-        if not folder.is_claimed:
-            folder.check()
-            write_object(folder.root / str(folder.marker), content)
-        else:
-            begun = read_state(folder)
-            folder.check_same(begun["options"], content["options"])  # first, since the rest follows from it
-            folder.check_same(begun["recipes"], content["recipes"], of="recipe ")
-            for path, old, new in differences(begun["files"], content["files"]):
-                change = "is new" if old is None else "is gone" if new is None else "has changed"
-                raise folder.changed(f"that started with other files: {path} {change}")
-        if not is_prepared(data):
-            recipe = next(iter(recipes.values()))
-            recipe = recipe.model_copy(update={"tokenizer": _tokenizer_of(recipe)})
-            data = (str(folder.root / "data"),)
-            prepare_by(recipe, plan.data, Path(data[0]), reporter)
-    _check_pairs_fit(every_recipe, plan, data)
-    return data, items
-
-
-def _run_of(
-    name: str,
-    plan: RunPlan,
-    data: Sequence[str],
-    *,
-    seed: int,
-    folder: Path,
-    of_run: Reporter,
-    reporter: Reporter,
-) -> dict[str, Any]:
-    """The figures of a run, or why it failed."""
-    try:
-        figures = measured_run(name, plan, seed=seed, data=data, folder=folder, reporter=of_run)
-    except (DivergedError, MemoryFullError) as error:  # written down, so that it is not made again
-        figures = {"name": name, "seed": seed, "failed": str(error)}
-        folder.mkdir(parents=True, exist_ok=True)
-        write_object(folder / EVALUATION, figures)
-    if "failed" in figures:
-        reporter.note(f"{name}, seed {seed} failed: {figures['failed']} (remove {folder} to try it again)")
-    elif known := [f"{what} {figures[key]:.3f}" for key, what in FIGURES.items() if figures.get(key) is not None]:
-        reporter.note(f"{name}, seed {seed}: {', '.join(known)}")
-    return figures
-
-
-def measured_run(
-    name: str,
-    plan: RunPlan,
-    *,
-    seed: int,
-    data: Sequence[str],
-    folder: Path,
-    reporter: Reporter,
-    overrides: Sequence[str] = (),
-) -> dict[str, Any]:
-    """The figures of a run, which is made, or made to its end, where they are not known yet.
-
-    They are written into its folder last: those of `evaluate`, with `name`, `seed`, the summary's `steps`,
-    `unigram_entropy` and `on_plateau`, and, where they are measured, `pairs_error` and `task_error` (1 - the task's
-    metric on the test file, else on the validation file; or the metric itself where less of it is better) with
-    `task_metric`, `task_measured_on`, `pretraining_seconds`, `finetuning_seconds` and `num_parameters`. A start is not
-    evaluated, and `as-is` not pretrained.
-    """
-    file = folder / EVALUATION
-    if not file.is_file():
-        content: dict[str, Any] = {"name": name, "seed": seed}
-        source, seconds = plan.from_, None
-        if plan.from_ is None or name != AS_IS:
-            options = plan.options(name, seed=seed, overrides=overrides)
-            try:
-                run = pretrain(data, out=folder, resume=True, reporter=reporter, **options)
-            except Interrupted as error:  # the run's own text says how it goes on by itself
-                raise Interrupted(error.signum, "stopped", GOES_ON) from error
-            source, seconds = str(run.folder / "model"), run.summary["seconds"]
-            if plan.from_ is None:
-                model = load(source)
-                model.to(choose_device())
-                content |= evaluate(model, data, rates=plan.rates, pseudo_tokens=0, notify=reporter.notify).to_dict()
-            content |= {key: run.summary[key] for key in ("steps", "unigram_entropy", "on_plateau")}
-            if plan.pairs is not None:
-                content["pairs_error"] = 1.0 - score(model, plan.pairs, notify=reporter.notify)["accuracy"]
-        if plan.task is not None and source is not None:
-            tuned = folder / "finetuned"
-            summary = finetune(
-                source,
-                task=plan.task,
-                **plan.files,
-                out=tuned,
-                settings=(f"finetune.seed={seed}", *plan.of_finetuning),
-                overwrite=tuned.exists(),
-                intervals=False,
-                reporter=reporter,
-            ).summary
-            shutil.rmtree(tuned / "model", ignore_errors=True)
-            metric, measured_on = summary["metric"], "test" if "test" in plan.files else "validation"
-            value = summary["test_mean" if measured_on == "test" else "mean"][metric]
-            content["task_error"] = value if value is None or metric in LOWER_IS_BETTER else 1.0 - value
-            content |= {"task_metric": metric, "task_measured_on": measured_on, "pretraining_seconds": seconds}
-            content["finetuning_seconds"] = sum(each["seconds"] for each in summary["seeds"])
-            content["num_parameters"] = summary["num_parameters"]
-        write_object(file, content)
-    return read_object(file, "remove it to measure the run again with the same command", is_sealed=True)
-
-
-# What the runs depend on: read, checked and hashed before the first of them.
-
-
-def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str, str], dict[str, int]]:
-    """Reads all files that the runs will read, and finds out what does not fit; returns a hash of each by its path.
-
-    And of how many items figures are shares, by the figure: of tags an item is a word, of entities a word that is in
-    one, and with several seeds of fine-tuning each counts as often as it is judged.
-    """
-    hashes, items = _hash_text(recipes, plan), dict[str, int]()
-    lexicons = {path for recipe in recipes.values() if (path := named_lexicon(recipe.masking)) is not None}
-    hashes |= {str(path): load_lexicon(path).fingerprint for path in lexicons}
-    if plan.pairs is not None:
-        pairs = [[*pair.texts, pair.paradigm, pair.phenomenon] for pair in read_pairs(Path(plan.pairs))]
-        hashes[plan.pairs] = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
-        items["pairs_error"] = len(pairs)
-    if plan.task is not None:
-        kind, settings = task_named(plan.task), settings_of(plan.of_finetuning)
-        with examples_given(plan.files["train"], plan.files.get("validation"), plan.files.get("test")) as paths:
-            files, task = read_files(kind, paths, settings, lambda remark: None)  # every run reports it
-            hashes |= {path: paths[name].sha256 for name, path in plan.files.items()}
-        class_weights(files["train"], task, settings.class_weights)
-        number = task.items(files.get("test", files["validation"]).records, selecting_metric(task, settings.metric))
-        if number is not None:
-            items["task_error"] = max(1, number) * settings.seeds
-    if is_prepared(plan.data):
-        _check_pairs_fit(recipes, plan, plan.data)
-    return hashes, items
-
-
-def _tokenizer_of(recipe: Recipe) -> TokenizerSettings:
-    """What text is tokenized with for a recipe: a checkpoint brings its own tokenizer."""
-    return recipe.tokenizer if recipe.start is None else TokenizerSettings(path=recipe.start.checkpoint)
-
-
-def _check_pairs_fit(recipes: Mapping[str, Recipe], plan: RunPlan, data: Sequence[str]) -> None:
-    """Makes sure that every model takes the minimal pairs, in tokens of the prepared data's tokenizer."""
-    if plan.pairs is None:
-        return
-    lengths = (recipe.model.max_position_embeddings or recipe.training.sequence_length for recipe in recipes.values())
-    check_lengths(read_pairs(Path(plan.pairs)), load_tokenizer(Path(data[0]) / "tokenizer"), longest=min(lengths))
-
-
-def _hash_text(recipes: Mapping[str, Recipe], plan: RunPlan) -> dict[str, str]:
-    """A hash of each file of text, or of the prepared data, which must fit all recipes."""
-    data, are_starts = plan.data, plan.from_ is not None  # starts have tokenizers of their own
-    manifest = load_manifest(Path(data[0])) if is_prepared(data) else None
-    for name, recipe in recipes.items():
-        if recipe.start is not None and recipe.start.extend_vocab is not None and not are_starts:
-            raise SettingsError(
-                f"{name}: start.extend_vocab gives each run its own tokenizer, but compared runs share one; add "
-                f"the words first (unmask pretrain TEXT --from {typed(recipe.start.checkpoint)} --extend-vocab "
-                f"{recipe.start.extend_vocab} --steps 1 --out RUN), and start from RUN/start"
-            )
-        check_data(recipe, manifest, Path(data[0]))
-        if manifest is not None and recipe.start is not None:
-            check_tokenizer(Path(data[0]), manifest, recipe.start.checkpoint, recipe.start.checkpoint)
-    if manifest is not None:
-        return {data[0]: manifest.fingerprint}
-
-    (first_name, first), *others = recipes.items()
-    for name, recipe in others:  # text is prepared once for all
-        one, other = _tokenizer_of(first), _tokenizer_of(recipe)
-        same_tokenizer = are_starts or one == other
-        if not same_tokenizer and one.path is not None and other.path is not None:
-            same_tokenizer = load_tokenizer(one.path).fingerprint == load_tokenizer(other.path).fingerprint
-        is_same = {
-            "corpus": first.corpus == recipe.corpus,
-            "tokenizer": same_tokenizer,
-            "annotation": first.annotation == recipe.annotation,
-        }
-        if section := next((name for name, same in is_same.items() if not same), None):
-            raise SettingsError(
-                f"{first_name} and {name} prepare text differently ([{section}]), but compared runs share it; "
-                f"set {section}.KEY for all, or name a checkpoint's tokenizer for those without one (tokenizer.path)",
-                options=["set"],
-            )
-    paths = [path for path in data if not is_stream(path)]  # a stream is read once, into the data
-    split = find_split(paths, by_name=first.corpus.splits == "auto", announce=False) if paths else None
-    sources = [] if split is None else [*split.train, *split.validation]
-    if first.corpus.validation:
-        sources = [*([] if split is None else split.train), *find_sources(first.corpus.validation, announce=False)]
-    return {str(source.path): file_sha256(source.path) for source in sources}

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from unmask.commands.compare import RunPlan, begin_runs, measured_run, run_plan
 from unmask.commands.recipe import Recipe, requested_recipe
 from unmask.commands.recipe_files import Overrides, as_override, toml_value
+from unmask.commands.run_plan import RunPlan, begin_runs, measured_run, run_plan
 from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError, shortened
 from unmask.core.files import ClaimedFolder, typed, write_atomically
 from unmask.core.interruption import Interrupted

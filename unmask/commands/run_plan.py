@@ -1,0 +1,305 @@
+"""Runs that share text, budget and measures, of a comparison or a search: checked, trained and measured alike."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from unmask.commands.evaluate import check_rates, evaluate, score
+from unmask.commands.finetune import examples_given, finetune, settings_of
+from unmask.commands.finetune_run import class_weights, read_files, selecting_metric
+from unmask.commands.masking_tables import named_lexicon
+from unmask.commands.pretrain import pretrain
+from unmask.commands.recipe import Recipe
+from unmask.commands.recipe_files import Overrides, as_overrides, recipe_names
+from unmask.commands.run_data import check_data, check_tokenizer, is_prepared, prepare_by
+from unmask.core.errors import SettingsError, unknown
+from unmask.core.files import (
+    ClaimedFolder,
+    differences,
+    file_sha256,
+    read_object,
+    typed,
+    write_object,
+)
+from unmask.core.interruption import GOES_ON, Interrupted
+from unmask.core.results import Reporter
+from unmask.data.data_folder import load_manifest
+from unmask.data.lexicon import load_lexicon
+from unmask.data.sources import find_sources, find_split, is_stream
+from unmask.masking.settings import STRATEGIES
+from unmask.measure.questions import check_lengths, read_pairs
+from unmask.tasks.kinds import task_named
+from unmask.tasks.loaded_model import load
+from unmask.tasks.task import LOWER_IS_BETTER
+from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.trainers import TokenizerSettings
+from unmask.train.hardware import choose_device
+
+EVALUATION = "evaluation.json"
+SCRATCH, CONTINUED, NEW_WORDS, AS_IS = STARTS = ("scratch", "continued", "new-words", "as-is")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunPlan:
+    """What all runs share; the state of their folder spells it out. `files` are the task's: train, validation, test."""
+
+    data: tuple[str, ...]
+    minutes: float | None
+    steps: int | None
+    rates: tuple[float, ...]
+    base: str | None
+    settings: tuple[str, ...]
+    pairs: str | None = None
+    task: str | None = None
+    files: dict[str, Any] = field(default_factory=dict)
+    from_: str | None = None  # the checkpoint of `STARTS`
+    extend_vocab: int | None = None
+
+    @property
+    def of_finetuning(self) -> tuple[str, ...]:
+        return tuple(setting for setting in self.settings if setting.startswith("finetune."))
+
+    def options(self, name: str, *, seed: int, overrides: Sequence[str] = ()) -> dict[str, Any]:
+        """Options of `pretrain` for a run of a recipe, a masking strategy or a start, with overrides of this run alone.
+
+        Those of `as-is` make the recipe by which the checkpoint is checked, and no run.
+        """
+        is_strategy, start, known = name in STRATEGIES, {}, (*recipe_names(), *STRATEGIES)
+        if self.from_ is None and name not in known and not name.endswith(".toml"):
+            raise SettingsError(unknown("recipe or strategy", name, known))
+        recipe = self.base if is_strategy else name
+        if self.from_ is not None:
+            recipe = self.base if name == SCRATCH else None
+        if self.from_ is not None and name != SCRATCH:
+            start = {"from_": self.from_, "extend_vocab": self.extend_vocab if name == NEW_WORDS else None}
+        return {
+            **start,
+            "recipe": recipe,
+            "strategy": name if is_strategy else None,
+            "minutes": self.minutes,
+            "steps": self.steps,
+            "seed": seed,
+            "settings": (*(each for each in self.settings if each not in self.of_finetuning), *overrides),
+        }
+
+
+def run_plan(
+    data: str | Path | Sequence[str | Path],
+    rates: Sequence[float],
+    settings: Overrides,
+    **options: Any,
+) -> RunPlan:
+    """The plan of the options that `compare` and `tune` share, which are checked."""
+    plan = RunPlan(
+        data=(str(data),) if isinstance(data, str | Path) else tuple(map(str, data)),
+        rates=tuple(rates),
+        settings=as_overrides(settings),
+        **options,
+    )
+    task = plan.task
+    if (plan.files or task is not None) and (task is None or "train" not in plan.files):
+        raise SettingsError("a task needs its kind and a training file", options=["task", "train"])
+    if (plan.minutes is None) == (plan.steps is None):
+        raise SettingsError("give either minutes or steps for each run", options=["minutes", "steps"])
+    check_rates(plan.rates)
+    if task is None and plan.of_finetuning:
+        raise SettingsError(f"{plan.of_finetuning[0]}: there is no task to fine-tune for; name one", options=["task"])
+    if seed := next((setting for setting in plan.settings if setting.startswith("training.seed=")), None):
+        raise SettingsError(f"{seed}: runs have the seeds 0, 1, ...; leave it out")
+    return plan
+
+
+def read_state(folder: ClaimedFolder) -> dict[str, Any]:
+    """What the folder of many runs is for, and what was done in it."""
+    return read_object(folder.root / str(folder.marker), "give another folder", is_sealed=True)
+
+
+def begin_runs(
+    folder: ClaimedFolder,
+    plan: RunPlan,
+    recipes: Mapping[str, Recipe],
+    purpose: Mapping[str, Any],
+    every_recipe: Mapping[str, Recipe],
+    reporter: Reporter,
+) -> tuple[tuple[str, ...], dict[str, int]]:
+    """Checks everything that the runs will read, claims their folder, and prepares the text once for all.
+
+    The folder, which several processes may share, is for this plan, these recipes and what else its purpose is;
+    `every_recipe` are all that runs may have. Returns the prepared data, and the items of `_read_inputs`.
+    """
+    files, items = _read_inputs(every_recipe, plan)
+    content = {
+        "options": {**purpose, **asdict(plan)},
+        "recipes": {name: recipe.model_dump(mode="json", exclude={"card"}) for name, recipe in recipes.items()},
+        "files": files,
+    }
+    content = json.loads(json.dumps(content))
+    data = plan.data
+    with folder.held(wait=-1):
+        if not folder.is_claimed:
+            folder.check()
+            write_object(folder.root / str(folder.marker), content)
+        else:
+            begun = read_state(folder)
+            folder.check_same(begun["options"], content["options"])  # first, since the rest follows from it
+            folder.check_same(begun["recipes"], content["recipes"], of="recipe ")
+            for path, old, new in differences(begun["files"], content["files"]):
+                change = "is new" if old is None else "is gone" if new is None else "has changed"
+                raise folder.changed(f"that started with other files: {path} {change}")
+        if not is_prepared(data):
+            recipe = next(iter(recipes.values()))
+            recipe = recipe.model_copy(update={"tokenizer": tokenizer_of(recipe)})
+            data = (str(folder.root / "data"),)
+            prepare_by(recipe, plan.data, Path(data[0]), reporter)
+    _check_pairs_fit(every_recipe, plan, data)
+    return data, items
+
+
+def measured_run(
+    name: str,
+    plan: RunPlan,
+    *,
+    seed: int,
+    data: Sequence[str],
+    folder: Path,
+    reporter: Reporter,
+    overrides: Sequence[str] = (),
+) -> dict[str, Any]:
+    """The figures of a run, which is made, or made to its end, where they are not known yet.
+
+    They are written into its folder last: those of `evaluate`, with `name`, `seed`, the summary's `steps`,
+    `unigram_entropy` and `on_plateau`, and, where they are measured, `pairs_error` and `task_error` (1 - the task's
+    metric on the test file, else on the validation file; or the metric itself where less of it is better) with
+    `task_metric`, `task_measured_on`, `pretraining_seconds`, `finetuning_seconds` and `num_parameters`. A start is not
+    evaluated, and `as-is` not pretrained.
+    """
+    file = folder / EVALUATION
+    if not file.is_file():
+        content: dict[str, Any] = {"name": name, "seed": seed}
+        source, seconds = plan.from_, None
+        if plan.from_ is None or name != AS_IS:
+            options = plan.options(name, seed=seed, overrides=overrides)
+            try:
+                run = pretrain(data, out=folder, resume=True, reporter=reporter, **options)
+            except Interrupted as error:  # the run's own text says how it goes on by itself
+                raise Interrupted(error.signum, "stopped", GOES_ON) from error
+            source, seconds = str(run.folder / "model"), run.summary["seconds"]
+            if plan.from_ is None:
+                model = load(source)
+                model.to(choose_device())
+                content |= evaluate(model, data, rates=plan.rates, pseudo_tokens=0, notify=reporter.notify).to_dict()
+            content |= {key: run.summary[key] for key in ("steps", "unigram_entropy", "on_plateau")}
+            if plan.pairs is not None:
+                content["pairs_error"] = 1.0 - score(model, plan.pairs, notify=reporter.notify)["accuracy"]
+        if plan.task is not None and source is not None:
+            tuned = folder / "finetuned"
+            summary = finetune(
+                source,
+                task=plan.task,
+                **plan.files,
+                out=tuned,
+                settings=(f"finetune.seed={seed}", *plan.of_finetuning),
+                overwrite=tuned.exists(),
+                intervals=False,
+                reporter=reporter,
+            ).summary
+            shutil.rmtree(tuned / "model", ignore_errors=True)
+            metric, measured_on = summary["metric"], "test" if "test" in plan.files else "validation"
+            value = summary["test_mean" if measured_on == "test" else "mean"][metric]
+            content["task_error"] = value if value is None or metric in LOWER_IS_BETTER else 1.0 - value
+            content |= {"task_metric": metric, "task_measured_on": measured_on, "pretraining_seconds": seconds}
+            content["finetuning_seconds"] = sum(each["seconds"] for each in summary["seeds"])
+            content["num_parameters"] = summary["num_parameters"]
+        write_object(file, content)
+    return read_object(file, "remove it to measure the run again with the same command", is_sealed=True)
+
+
+# What the runs depend on: read, checked and hashed before the first of them.
+
+
+def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str, str], dict[str, int]]:
+    """Reads all files that the runs will read, and finds out what does not fit; returns a hash of each by its path.
+
+    And of how many items figures are shares, by the figure: of tags an item is a word, of entities a word that is in
+    one, and with several seeds of fine-tuning each counts as often as it is judged.
+    """
+    hashes, items = _hash_text(recipes, plan), dict[str, int]()
+    lexicons = {path for recipe in recipes.values() if (path := named_lexicon(recipe.masking)) is not None}
+    hashes |= {str(path): load_lexicon(path).fingerprint for path in lexicons}
+    if plan.pairs is not None:
+        pairs = [[*pair.texts, pair.paradigm, pair.phenomenon] for pair in read_pairs(Path(plan.pairs))]
+        hashes[plan.pairs] = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()
+        items["pairs_error"] = len(pairs)
+    if plan.task is not None:
+        kind, settings = task_named(plan.task), settings_of(plan.of_finetuning)
+        with examples_given(plan.files["train"], plan.files.get("validation"), plan.files.get("test")) as paths:
+            files, task = read_files(kind, paths, settings, lambda remark: None)  # every run reports it
+            hashes |= {path: paths[name].sha256 for name, path in plan.files.items()}
+        class_weights(files["train"], task, settings.class_weights)
+        number = task.items(files.get("test", files["validation"]).records, selecting_metric(task, settings.metric))
+        if number is not None:
+            items["task_error"] = max(1, number) * settings.seeds
+    if is_prepared(plan.data):
+        _check_pairs_fit(recipes, plan, plan.data)
+    return hashes, items
+
+
+def tokenizer_of(recipe: Recipe) -> TokenizerSettings:
+    """What text is tokenized with for a recipe: a checkpoint brings its own tokenizer."""
+    return recipe.tokenizer if recipe.start is None else TokenizerSettings(path=recipe.start.checkpoint)
+
+
+def _check_pairs_fit(recipes: Mapping[str, Recipe], plan: RunPlan, data: Sequence[str]) -> None:
+    """Makes sure that every model takes the minimal pairs, in tokens of the prepared data's tokenizer."""
+    if plan.pairs is None:
+        return
+    lengths = (recipe.model.max_position_embeddings or recipe.training.sequence_length for recipe in recipes.values())
+    check_lengths(read_pairs(Path(plan.pairs)), load_tokenizer(Path(data[0]) / "tokenizer"), longest=min(lengths))
+
+
+def _hash_text(recipes: Mapping[str, Recipe], plan: RunPlan) -> dict[str, str]:
+    """A hash of each file of text, or of the prepared data, which must fit all recipes."""
+    data, are_starts = plan.data, plan.from_ is not None  # starts have tokenizers of their own
+    manifest = load_manifest(Path(data[0])) if is_prepared(data) else None
+    for name, recipe in recipes.items():
+        if recipe.start is not None and recipe.start.extend_vocab is not None and not are_starts:
+            raise SettingsError(
+                f"{name}: start.extend_vocab gives each run its own tokenizer, but compared runs share one; add "
+                f"the words first (unmask pretrain TEXT --from {typed(recipe.start.checkpoint)} --extend-vocab "
+                f"{recipe.start.extend_vocab} --steps 1 --out RUN), and start from RUN/start"
+            )
+        check_data(recipe, manifest, Path(data[0]))
+        if manifest is not None and recipe.start is not None:
+            check_tokenizer(Path(data[0]), manifest, recipe.start.checkpoint, recipe.start.checkpoint)
+    if manifest is not None:
+        return {data[0]: manifest.fingerprint}
+
+    (first_name, first), *others = recipes.items()
+    for name, recipe in others:  # text is prepared once for all
+        one, other = tokenizer_of(first), tokenizer_of(recipe)
+        same_tokenizer = are_starts or one == other
+        if not same_tokenizer and one.path is not None and other.path is not None:
+            same_tokenizer = load_tokenizer(one.path).fingerprint == load_tokenizer(other.path).fingerprint
+        is_same = {
+            "corpus": first.corpus == recipe.corpus,
+            "tokenizer": same_tokenizer,
+            "annotation": first.annotation == recipe.annotation,
+        }
+        if section := next((name for name, same in is_same.items() if not same), None):
+            raise SettingsError(
+                f"{first_name} and {name} prepare text differently ([{section}]), but compared runs share it; "
+                f"set {section}.KEY for all, or name a checkpoint's tokenizer for those without one (tokenizer.path)",
+                options=["set"],
+            )
+    paths = [path for path in data if not is_stream(path)]  # a stream is read once, into the data
+    split = find_split(paths, by_name=first.corpus.splits == "auto", announce=False) if paths else None
+    sources = [] if split is None else [*split.train, *split.validation]
+    if first.corpus.validation:
+        sources = [*([] if split is None else split.train), *find_sources(first.corpus.validation, announce=False)]
+    return {str(source.path): file_sha256(source.path) for source in sources}

@@ -311,8 +311,8 @@ class Replacement(Settings):
     """What random tokens are drawn from: `uniform` over ordinary tokens, or `unigram`, by their counts in the
     corpus."""
     per: Literal["token", "unit"] | None = None
-    """Whether the replacement is drawn for each `token` or once per `unit`. Unset: as in the units' paper, once per
-    span (SpanBERT), otherwise for each token (BERT)."""
+    """Whether the replacement is drawn for each `token` or once per `unit`. Unset: once per span (SpanBERT) or
+    collocation, otherwise for each token (BERT)."""
 
     @model_validator(mode="after")
     def _check(self) -> Replacement:

@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 from tests.commands.checkpoints import SHORT, released
 from tests.conftest import SMALL, make_text
 from unmask.commands import compare as comparing
+from unmask.commands import run_plan
 from unmask.commands import tune as module
 from unmask.commands.finetune import finetune
 from unmask.commands.recipe import load_recipe
@@ -50,7 +51,7 @@ def test_a_comparison_goes_on_and_seeds_may_be_added(
 ) -> None:
     (tmp_path / "p.jsonl").write_text(PAIR)
     out, options = tmp_path / "out", {"pairs": str(tmp_path / "p.jsonl")}
-    real, trained = comparing.pretrain, []
+    real, trained = run_plan.pretrain, []
 
     def stops(*paths: Any, **options: Any) -> Any:
         trained.append((options["strategy"], options["seed"]))
@@ -58,7 +59,7 @@ def test_a_comparison_goes_on_and_seeds_may_be_added(
             raise KeyboardInterrupt
         return real(*paths, **options)
 
-    monkeypatch.setattr(comparing, "pretrain", stops)
+    monkeypatch.setattr(run_plan, "pretrain", stops)
     with pytest.raises(KeyboardInterrupt):
         compare(data_folder, out, **options)
     result = compare(data_folder, out, **options)
@@ -76,6 +77,8 @@ def test_a_comparison_goes_on_and_seeds_may_be_added(
     compare(data_folder, out, **options, seeds=3, reporter=reporter)
     assert trained[5:] == [("random", 2), ("span", 2)]
     notes = "\n".join(reporter.notes)
+    assert "run 5 of 6: random, seed 2\n" in notes
+    assert "run 6 of 6: span, seed 2\n" in notes
     assert notes.count("tokens to train on") == 1, "the first run that is made says what all have in common"
     assert notes.count("share of wrong minimal pairs") == 6, "and each has a line of figures"
 
@@ -113,7 +116,7 @@ def test_what_was_edited_meanwhile_is_named(tmp_path: Path, monkeypatch: pytest.
 def test_a_run_that_fails_is_written_down_and_the_others_are_judged(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, tried = comparing.pretrain, []
+    real, tried = run_plan.pretrain, []
 
     def fails(*paths: Any, **options: Any) -> Any:
         tried.append((options["strategy"], options["seed"]))
@@ -121,7 +124,7 @@ def test_a_run_that_fails_is_written_down_and_the_others_are_judged(
             raise DivergedError("the loss of step 2 is nan")
         return real(*paths, **options)
 
-    monkeypatch.setattr(comparing, "pretrain", fails)
+    monkeypatch.setattr(run_plan, "pretrain", fails)
     out = tmp_path / "out"
     result = compare(data_folder, out)
     assert tried == [("random", 0), ("span", 0), ("span", 1), ("random", 1)]
@@ -135,7 +138,7 @@ def test_a_run_that_fails_is_written_down_and_the_others_are_judged(
     def fails_always(*_: Any, **__: Any) -> Any:
         raise MemoryFullError("it does not fit")
 
-    monkeypatch.setattr(comparing, "pretrain", fails_always)
+    monkeypatch.setattr(run_plan, "pretrain", fails_always)
     with pytest.raises(RunError, match="it does not fit"):
         compare(data_folder, tmp_path / "nothing")
 
@@ -360,7 +363,7 @@ def test_starts_of_a_sentence_encoder_go_on(
     bare = {name: weight for name, weight in weights.items() if name.startswith("model.")}
     assert 0 < len(bare) < len(weights)
     save_file(bare, checkpoint / "model.safetensors", metadata={"format": "pt"})
-    real, tuned = comparing.finetune, []
+    real, tuned = run_plan.finetune, []
 
     def stops(model: str, **options: Any) -> Any:
         tuned.append(options["out"].parent.name)
@@ -368,7 +371,7 @@ def test_starts_of_a_sentence_encoder_go_on(
             raise KeyboardInterrupt
         return real(model, **options)
 
-    monkeypatch.setattr(comparing, "finetune", stops)
+    monkeypatch.setattr(run_plan, "finetune", stops)
     with pytest.raises(KeyboardInterrupt):
         starts(checkpoint)
     result = starts(checkpoint)

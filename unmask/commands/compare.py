@@ -39,6 +39,7 @@ from unmask.commands.recipe import Recipe, find_checkpoint, requested_recipe
 from unmask.commands.recipe_files import Overrides
 from unmask.commands.run_data import begin_from_checkpoint, is_prepared, prepare_by
 from unmask.commands.run_plan import (
+    AS_IS,
     CONTINUED,
     EVALUATION,
     NEW_WORDS,
@@ -262,6 +263,8 @@ def _make_runs(
     order = [(seed, name) for seed in range(seeds) for name in (names * 2)[seed % len(names) :][: len(names)]]
     folders = {(seed, name): root / "runs" / f"{labels[name]}-{seed}" for seed, name in order}
     to_make = [each for each in order if not (folders[each] / EVALUATION).is_file()]
+    if minutes := sum(ways[name][0].minutes or 0.0 for _, name in to_make if name != AS_IS):
+        reporter.note(f"{len(to_make)} runs: {duration(60 * minutes)} of pretraining in all, and time to measure them")
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     begin, made = time.monotonic(), 0
     for number, (seed, name) in enumerate(order, 1):

@@ -39,7 +39,7 @@ from typing import Any
 from tables import append_line, circumstances, made, read_lines, replace_table, with_half
 
 import unmask
-from unmask.commands.embedder_pairs import EmbedderSettings
+from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.recipe import checkpoint_sha256
 from unmask.core.files import file_sha256
 from unmask.data.corpus import Corpus

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from unmask.commands.embedder_pairs import NO_PAIRS, EmbedderSettings, PairDrawer, PairParts, PairStream
+from unmask.commands.embedder_pairs import NO_PAIRS, PairDrawer, PairParts, PairStream
+from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.core.hashing import mix_ints
 from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows, Masker, unmasked

@@ -17,7 +17,7 @@ import unmask
 from tests.command_line import Main
 from tests.docs.test_pages import names_in
 from tests.settings_page import PAGE, written
-from unmask.commands.embedder_pairs import EmbedderSettings
+from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.recipe import Recipe, load_recipe
 from unmask.commands.recipe_files import toml_value
 from unmask.core.errors import SettingsError

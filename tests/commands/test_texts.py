@@ -14,7 +14,8 @@ import pytest
 
 import unmask
 from tests.commands.test_embedder import FAST, base
-from unmask.commands.embedder_pairs import EmbedderSettings, PairDrawer, pair_data, pair_parts
+from unmask.commands.embedder_pairs import PairDrawer, pair_data, pair_parts
+from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.embedder_texts import (
     TokenTexts,
     _with_near_duplicates,

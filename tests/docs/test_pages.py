@@ -25,7 +25,7 @@ from tests.command_line import PATIENCE, Main
 from tests.commands.checkpoints import Stopping
 from tests.conftest import SMALL, Install
 from tests.core.conftest import put_in_cache
-from unmask.commands.embedder_pairs import EmbedderSettings
+from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.recipe import Recipe
 from unmask.core.interruption import Interrupted
 from unmask.data.corpus import Corpus

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import Any
 
 from unmask.commands.dry_run import Forecast, measure_steps, memory_fact, training_fact
-from unmask.commands.embedder_pairs import KINDS, EmbedderSettings
+from unmask.commands.embedder_pairs import KINDS
 from unmask.commands.embedder_run import EmbedderPlan, EmbedderRun
+from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.recipe import checkpoint_sha256, read_fitting_config
 from unmask.commands.recipe_files import Overrides, as_overrides, parameters_of, section_values
 from unmask.commands.run_data import is_prepared

@@ -36,16 +36,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 from torch import Tensor
 
-from unmask.commands.embedder_pairs import (
-    CROPS,
-    NO_PAIRS,
-    EmbedderSettings,
-    HardNegatives,
-    PairData,
-    PairStream,
-    TokenPairs,
-    pair_data,
-)
+from unmask.commands.embedder_pairs import CROPS, NO_PAIRS, PairData, PairStream, TokenPairs, pair_data
+from unmask.commands.embedder_settings import EmbedderSettings, HardNegatives
 from unmask.commands.embedder_texts import Ints, TokenTexts, read_pairs, read_texts
 from unmask.commands.run_data import is_prepared, save_with_tokenizer
 from unmask.core.errors import DivergedError, RunError

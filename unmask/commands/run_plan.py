@@ -186,7 +186,7 @@ def measured_run(
         if plan.from_ is None or name != AS_IS:
             options = plan.options(name, seed=seed, overrides=overrides)
             try:
-                run = pretrain(data, out=folder, resume=True, reporter=reporter, **options)
+                run = pretrain(data, out=folder, resume=folder.exists(), reporter=reporter, **options)
             except Interrupted as error:  # the run's own text says how it goes on by itself
                 raise Interrupted(error.signum, "stopped", GOES_ON) from error
             source, seconds = str(run.folder / "model"), run.summary["seconds"]

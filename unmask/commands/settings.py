@@ -17,7 +17,7 @@ from unmask.core.results import Result, Shown, Styled
 CLASSES = {  # by whose settings they are
     "recipe": ("commands.recipe_files", "LightRecipe", ""),
     "finetune": ("tasks.task", "FinetuneSettings", "finetune."),
-    "embedder": ("commands.embedder_pairs", "EmbedderSettings", "embedder."),
+    "embedder": ("commands.embedder_settings", "EmbedderSettings", "embedder."),
 }
 
 

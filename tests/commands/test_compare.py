@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from tests.commands.checkpoints import SHORT, released
 from tests.conftest import SMALL, make_text
 from unmask.commands import compare as comparing
-from unmask.commands import run_plan
+from unmask.commands import run_plan, sizing
 from unmask.commands import tune as module
 from unmask.commands.finetune import finetune
 from unmask.commands.recipe import load_recipe
@@ -81,6 +81,29 @@ def test_a_comparison_goes_on_and_seeds_may_be_added(
     assert "run 6 of 6: span, seed 2\n" in notes
     assert notes.count("tokens to train on") == 1, "the first run that is made says what all have in common"
     assert notes.count("share of wrong minimal pairs") == 6, "and each has a line of figures"
+
+
+def test_the_budget_chooses_one_size_for_all_runs(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A busy moment does not give one of the runs another model; added seeds have the same, too."""
+    layers = iter((3, 2, 1))
+    choose = lambda *_, **__: (sizing.sizes(next(layers), 64, 512), ["chosen"])  # noqa: E731
+    monkeypatch.setattr(sizing, "fit_to_budget", choose)
+    out, notes = tmp_path / "out", Notes()
+    options: dict[str, Any] = {"steps": None, "minutes": 0.01, "settings": ("training.sequence_length=32",)}
+    compare(data_folder, out, **options, seeds=1, reporter=notes)
+    compare(data_folder, out, **options, seeds=2, reporter=notes)
+    runs = [
+        load_recipe(str(out / "runs" / name / "recipe.toml")) for name in ("random-0", "span-0", "random-1", "span-1")
+    ]
+    assert [(run.model.num_layers, run.sizing, run.training.seed) for run in runs] == [
+        (3, None, 0), (3, None, 0), (3, None, 1), (3, None, 1)
+    ]  # fmt: skip
+    assert [run.masking.strategy for run in runs] == ["random", "span"] * 2
+    assert notes.notes.count("chosen") == 1
+    with pytest.raises(SettingsError, match="each trial would choose its own size"):
+        module.tune("auto", data=data_folder, out=tmp_path / "search", minutes=1.0)
 
 
 def test_what_was_edited_meanwhile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 import unmask
 from tests.command_line import Main
-from unmask.commands import pretrain, sizing
+from unmask.commands import sizing
 from unmask.commands.recipe import load_recipe, new_model, requested_recipe
 from unmask.commands.recipe_files import AUTO, CONTINUING, DEFAULT, usual_recipe
 from unmask.commands.run_data import PreparedData, open_prepared
@@ -107,13 +107,13 @@ def test_a_run_has_what_was_chosen_and_is_resumed_with_it(
     corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     chosen = sizing.sizes(2, 64, 512)
-    monkeypatch.setattr(pretrain, "fit_to_budget", lambda *_, **__: (chosen, ["as a test says"]))
+    monkeypatch.setattr(sizing, "fit_to_budget", lambda *_, **__: (chosen, ["as a test says"]))
     out = tmp_path / "run"
     run = unmask.pretrain(corpus_file, out=out, minutes=0.02, vocab_size=200)
     recipe = load_recipe(str(out / "recipe.toml"))
     assert sizing.sizes_of(recipe) == chosen
     assert recipe.sizing is None
-    monkeypatch.setattr(pretrain, "fit_to_budget", lambda *_, **__: pytest.fail("it was chosen before"))
+    monkeypatch.setattr(sizing, "fit_to_budget", lambda *_, **__: pytest.fail("it was chosen before"))
     again = unmask.pretrain(corpus_file, out=out, minutes=0.02, vocab_size=200, resume=True)
     assert again.summary == run.summary
     with pytest.raises(RunError, match=r"model\.hidden_size"):

@@ -4,6 +4,7 @@
         data/            the text, prepared once for all, unless the data is prepared
         start/           of `--from`: the model with new words, which are looked for once
         data-NAME/       of `--from`: the text by the vocabulary of another start
+        recipes/NAME     where the budget chooses a model's size: the recipe with the size, which all runs share
         runs/NAME-SEED/  the runs; evaluation.json in each holds its figures or why it failed, and is written last
         report.html      all of it for the eye, with the curves of the runs
         result.json      figures, differences and the verdict
@@ -37,7 +38,7 @@ from typing import Any, Literal
 
 from unmask.commands.recipe import Recipe, find_checkpoint, requested_recipe
 from unmask.commands.recipe_files import Overrides
-from unmask.commands.run_data import begin_from_checkpoint, is_prepared, prepare_by
+from unmask.commands.run_data import begin_from_checkpoint, is_prepared, open_prepared, prepare_by
 from unmask.commands.run_plan import (
     AS_IS,
     CONTINUED,
@@ -51,6 +52,7 @@ from unmask.commands.run_plan import (
     run_plan,
     tokenizer_of,
 )
+from unmask.commands.sizing import sized_recipe, sizes_of, with_sizes
 from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError
 from unmask.core.files import (
     ClaimedFolder,
@@ -183,7 +185,8 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
         minutes: Training minutes of each run.
         steps: Steps of each run, instead of minutes.
         seeds: Runs of each recipe.
-        base: Recipe for strategies, and for training from scratch. By default tiny.
+        base: Recipe for strategies, and for training from scratch. By default tiny; with minutes, what they allow on
+            this machine, chosen once for all runs.
         from_: Compare ways to start, on a task: a model trained from scratch, this model trained further on the text,
             the same with new words, and this model unchanged.
         extend_vocab: With a starting model: number of new words. By default 1,000.
@@ -223,6 +226,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
         most_seeds = max(state.get("most_seeds", 0), seeds)
         write_object(root / STATE, {**state, "most_seeds": most_seeds})
         ways = dict.fromkeys(recipes, (plan, prepared)) | _prepare_starts(root, plan, loaded, reporter)
+        _size_once(root, loaded, ways, reporter)
 
     if seeds < 3:
         few = "one seed gives no verdict" if seeds == 1 else "two seeds show only very large differences"
@@ -385,6 +389,23 @@ def _prepare_starts(root: Path, plan: RunPlan, recipes: Mapping[str, Recipe], re
         prepare_by(recipe, plan.data, data, reporter)
         ways[name] = plan, (str(data),)
     return ways
+
+
+def _size_once(root: Path, recipes: Mapping[str, Recipe], ways: dict[str, Way], reporter: Reporter) -> None:
+    """Where the budget chooses the size, it does so once: otherwise a busy moment would give a run another model.
+
+    Changes `ways`.
+    """
+    files = {name: root / "recipes" / f"{label_of(name)}.toml" for name in recipes if recipes[name].sizing is not None}
+    if not all(file.is_file() for file in files.values()):
+        first = next(iter(files))
+        sizes = sizes_of(sized_recipe(recipes[first], open_prepared(Path(ways[first][1][0])), reporter))
+        for name, file in files.items():
+            file.parent.mkdir(exist_ok=True)
+            write_atomically(file, with_sizes(recipes[name], sizes).to_toml())
+    for name, file in files.items():
+        plan, data = ways[name]
+        ways[name] = replace(plan, sized={name: str(file)}), data
 
 
 def _cost(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:

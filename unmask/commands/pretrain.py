@@ -20,7 +20,7 @@ from unmask.commands.run_data import (
     obtain_data,
     packaged_corpus,
 )
-from unmask.commands.sizing import fit_to_budget, sizes_of, with_sizes
+from unmask.commands.sizing import sized_recipe, sizes_of, with_sizes
 from unmask.commands.training_run import LOSS_CURVE, TrainingRun, held_out_curve
 from unmask.core.errors import RunError, UnmaskError, without_secrets
 from unmask.core.files import typed, write_atomically
@@ -32,7 +32,6 @@ from unmask.core.results import (
     Facts,
     Finished,
     Hint,
-    Progress,
     Reporter,
     Shown,
     SilentReporter,
@@ -54,7 +53,6 @@ from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.trainers import TokenizerKind
 from unmask.train.callbacks import Callback
 from unmask.train.distributed import OF_RUN, check_same, join_group, on_rank_zero, rank_zero_first
-from unmask.train.hardware import COMPILING, choose_device, must_compile
 from unmask.train.trainer import Trainer
 
 _MANY = 20  # times that a text was seen: more of them teach little
@@ -233,13 +231,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             else:
                 data = data_from_checkpoint(sources, folder, resolved, reporter)
             if resolved.sizing is not None:
-                if must_compile(choose_device()):
-                    reporter.note(COMPILING)
-                reporter.notify(Progress("measuring the speed of this machine", facts="a few steps"))
-                sizes, outlook = fit_to_budget(resolved, data, processes=group.world_size)
-                for line in outlook:
-                    reporter.note(line)
-                resolved = with_sizes(resolved, sizes)
+                resolved = sized_recipe(resolved, data, reporter, processes=group.world_size)
                 folder.claimed.claim(resolved.to_toml())  # for the other ranks, and for when the run is resumed
             return TrainingRun(folder, resolved, data, reporter, group)
 

@@ -60,6 +60,7 @@ class RunPlan:
     files: dict[str, Any] = field(default_factory=dict)
     from_: str | None = None  # the checkpoint of `STARTS`
     extend_vocab: int | None = None
+    sized: dict[str, str] = field(default_factory=dict)  # by name the recipe with the size that all such runs share
 
     @property
     def of_finetuning(self) -> tuple[str, ...]:
@@ -70,6 +71,8 @@ class RunPlan:
 
         Those of `as-is` make the recipe by which the checkpoint is checked, and no run.
         """
+        if name in self.sized:
+            return {"recipe": self.sized[name], "seed": seed, "settings": overrides}
         is_strategy, start, known = name in STRATEGIES, {}, (*recipe_names(), *STRATEGIES)
         if self.from_ is None and name not in known and not name.endswith(".toml"):
             raise SettingsError(unknown("recipe or strategy", name, known))

@@ -19,14 +19,14 @@ import numpy as np
 
 from unmask.commands.recipe import Recipe, new_model
 from unmask.commands.run_data import PreparedData
-from unmask.core.results import duration
+from unmask.core.results import Progress, Reporter, duration
 from unmask.data.rows import RowStream
 from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings, rate_at
 from unmask.model.config import PARTS, default_intermediate_size
 from unmask.model.encoder import initialise
 from unmask.train.checkpoints import place_model
-from unmask.train.hardware import choose_device, works_on_its_own
+from unmask.train.hardware import COMPILING, choose_device, must_compile, works_on_its_own
 from unmask.train.settings import ObjectivesSettings
 from unmask.train.trainer import Trainer, timed_steps
 
@@ -100,6 +100,17 @@ def fit_to_budget(
         f"{text.bits(longer.loss)} bits per byte",
     ]
     return now.settings, lines
+
+
+def sized_recipe(recipe: Recipe, data: PreparedData, reporter: Reporter, *, processes: int = 1) -> Recipe:
+    """A recipe with `sizing = "budget"`, with what fits this machine; the reporter hears of the choice."""
+    if must_compile(choose_device()):
+        reporter.note(COMPILING)
+    reporter.notify(Progress("measuring the speed of this machine", facts="a few steps"))
+    sizes, outlook = fit_to_budget(recipe, data, processes=processes)
+    for line in outlook:
+        reporter.note(line)
+    return with_sizes(recipe, sizes)
 
 
 def with_sizes(recipe: Recipe, sizes: Mapping[str, Any]) -> Recipe:

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from unmask.commands.recipe import Recipe, requested_recipe
-from unmask.commands.recipe_files import Overrides, as_override, toml_value
+from unmask.commands.recipe_files import DEFAULT, Overrides, as_override, toml_value
 from unmask.commands.run_plan import RunPlan, begin_runs, measured_run, run_plan
 from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError, shortened
 from unmask.core.files import ClaimedFolder, typed, write_atomically
@@ -104,10 +104,12 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
         UnmaskError: As for `compare`; or no trial succeeded, or Optuna is missing.
         Interrupted: SIGINT or SIGTERM; the trial is repeated when the search resumes.
     """
-    plan = run_plan(data, rates, settings, minutes=minutes, steps=steps, base=base)
+    plan = run_plan(data, rates, settings, minutes=minutes, steps=steps, base=base or DEFAULT)
     if trials < 1:
         raise SettingsError(f"trials must be at least 1, not {trials}")
     own_recipe = _load(plan, recipe, {})
+    if own_recipe.sizing is not None:
+        raise SettingsError(f"{recipe}: each trial would choose its own size; give a recipe with a size, like tiny")
     dimensions = tuple(map(read_dimension, search)) or usual_dimensions(own_recipe)
     ends: dict[str, Recipe] = {}  # each must be allowed, and fit the text
     for place, dimension in enumerate(dimensions):

@@ -72,6 +72,7 @@ from unmask.train.callbacks import read_metrics
 
 Way = tuple[RunPlan, tuple[str, ...]]  # what the runs of a recipe do, and on which text
 SEEDS = 3
+_EVEN = 1.2  # most steps of a recipe's runs per fewest, on a machine that does nothing else
 STATE = "compare.json"
 Figure = Literal["loss", "bits_per_byte", "pairs_error", "task_error"]
 FIGURES: dict[str, str] = {
@@ -248,6 +249,8 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
             f"counts as verdict {look}, with wider intervals"
         )
     by_figure = _judged(deciding, values, look, items, runs)
+    if minutes and (uneven := _uneven(runs)):
+        by_figure[deciding]["verdict"] += f"; {uneven}"
     result = {"figure": deciding, "look": look, **by_figure[deciding], "by_figure": by_figure, "runs": runs}
     result["costs"] = {} if task is None else {name: _cost(of_recipe) for name, of_recipe in runs.items()}
     budget = f"{steps:,} steps" if steps else f"{minutes:g} minutes"
@@ -284,7 +287,8 @@ def _make_runs(
             why = f"{figures['failed']} (remove {folders[seed, name]} to try it again)"
             reporter.note(f"{name}, seed {seed} failed: {why}")
         elif known := [f"{what} {figures[key]:.3f}" for key, what in FIGURES.items() if figures.get(key) is not None]:
-            reporter.note(f"{name}, seed {seed}: {', '.join(known)}")
+            steps = f"; {figures['steps']:,} steps" if "steps" in figures else ""
+            reporter.note(f"{name}, seed {seed}: {', '.join(known)}{steps}")
     return runs
 
 
@@ -406,6 +410,18 @@ def _size_once(root: Path, recipes: Mapping[str, Recipe], ways: dict[str, Way], 
     for name, file in files.items():
         plan, data = ways[name]
         ways[name] = replace(plan, sized={name: str(file)}), data
+
+
+def _uneven(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """What to say where runs of one recipe made different numbers of steps in equal time."""
+    for name, of_recipe in runs.items():
+        steps = [run["steps"] for run in of_recipe if "steps" in run]
+        if steps and max(steps) > _EVEN * min(steps):
+            return (
+                f"runs of {name} made {min(steps):,} to {max(steps):,} steps in equal time, as on a busy machine: give "
+                "steps instead of minutes for narrower intervals"
+            )
+    return ""
 
 
 def _cost(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:

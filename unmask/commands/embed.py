@@ -161,7 +161,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             else:
                 ids = f"row numbers from {int(is_file)}" if source.id is None else f"in column {source.id!r}"
                 note(f"texts are in {in_words(source.column)}, ids are {ids}")
-            note(f"a text's vector is {made}{', divided by its length' if normalize else ''}")
+            note(f"a text's vector is {made}{', scaled to length 1' if normalize else ''}")
             notify = notify or usual_reporter().notify
             with vector_file(target, dimension) if not map else map_file(target, note) as add:
                 counts = _embed_texts(texts, vectors_of, add, target, notify, shift=int(not is_file))

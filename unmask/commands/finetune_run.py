@@ -220,7 +220,7 @@ def read_files(
     for line in train.notes:
         note(line)
     if train.columns:
-        ways = "" if train.columns.items() <= dict(settings.columns).items() else " (override with finetune.columns)"
+        ways = "" if train.columns.items() <= dict(settings.columns).items() else " (override with text, second, label)"
         note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in train.columns.items()) + ways)
     files = {"train": train}
     if "validation" not in paths:

@@ -52,6 +52,7 @@ NUM_MINIMA = 256  # of a signature: those of the bands, and as many more
 SKETCH = 1024
 SIMILAR = 0.8
 WORTH_A_WARNING = 0.01
+_ALL_ALIKE = 0.5
 _ALONE = 1 << 24  # added to a folded character that is a word by itself
 _DIGIT = ord("0")
 _PRIME = 1099511628211  # of FNV-1a
@@ -486,7 +487,9 @@ class NearDuplicates:
         if self.share < WORTH_A_WARNING or self.left_out:
             return line
         advice = "; to drop such training texts, use --set corpus.leaks=drop"
-        if way_out:
+        if self.share > _ALL_ALIKE:  # as in logs: nothing would be left
+            advice = "; nearly all texts are alike, so figures show how well such texts are known, not new ones"
+        elif way_out:
             advice += "; to keep such texts in one split, use --set corpus.holdout_groups=near_duplicates"
         return f"warning: {line}{advice}"
 

@@ -199,9 +199,9 @@ def test_entities_of_every_scheme(tags: str, entities: list[tuple[str, int, int]
 @pytest.mark.parametrize(
     ("task", "records", "predictions", "words"),
     [
-        (Classify(("a", "b")), "aabb", "aaaa", "all 4 texts get 'a'"),
+        (Classify(("a", "b")), "aabb", "aaaa", "predicts 'a' for all 4 texts"),
         (Classify(("a", "b")), "aaab", "aaab", ""),
-        (Classify(("a", "b")), "aaab", "bbab", "no better than 'a' for all: accuracy 0.500, and 0.750"),
+        (Classify(("a", "b")), "aaab", "bbab", "no better than predicting 'a' for all: accuracy 0.500 against 0.750"),
         (Classify(("a", "b")), "aaaa", "aaaa", ""),
         (Regress(), (1.0, 2.0, 3.0), (2.1, 2.1, 2.0), "mean"),
         (Regress(), (1.0, 2.0, 3.0), (1.1, 2.1, 2.9), ""),

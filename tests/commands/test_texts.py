@@ -154,7 +154,7 @@ def test_wrong_answers_of_a_pair_take_turns(tokenizer: Tokenizer, tmp_path: Path
     notes: list[str] = []
     pairs = read_pairs(tmp_path / "p.jsonl", {}, notes.append)
     data = pair_data(None, pairs, tokenizer, SHORT, max_positions=64, note=notes.append)
-    assert "pairs: 3, 1 of them with a wrong answer or several, 3 in all" in notes
+    assert "pairs: 3, 1 of them with wrong answers (3 in all)" in notes
     assert (data.stream.size, data.facts["given_pairs"]) == (3, 3)
     seen = []
     for epoch in range(4):

@@ -206,7 +206,7 @@ def test_what_documents_are_called(model_folder: Path, tmp_path: Path, monkeypat
     assert index.add([{"id": 2, "text": "of its own"}]).removed == 0, "a number may be an id of its own, too"
     assert index.add([{"id": "2", "text": "replaced"}]).removed == 1
     assert index.remove([2]).removed == 1, "the one whose own id it is"
-    with pytest.raises(SettingsError, match=r"2 exists in b\.txt and in .*given/rows\.jsonl"):
+    with pytest.raises(SettingsError, match=r"2 exists both in b\.txt and in .*given/rows\.jsonl"):
         index.remove([2])
     with pytest.raises(SettingsError, match="2 of 3 ids .* 'x'"):
         index.remove(["a.txt", "x", "y"])

@@ -47,7 +47,7 @@ def test_documents_are_what_is_drawn(run: unmask.Run, tmp_path: Path) -> None:
         (folder / f"{number}.txt").write_text(make_text(40, seed=number).replace("\n\n", "\n").replace("\n", " "))
     result = evaluate(run.model, [folder], max_tokens=10**6)
     assert result["documents"] == result["predicted_documents"] == 4
-    assert "4 documents only" in result["warning"]
+    assert "only 4 documents" in result["warning"]
     low, high = result["loss_interval"]
     assert (low + high) / 2 == pytest.approx(result["loss"])
     assert (high - low) / 2 > 3 * result["loss_stderr"], "few degrees of freedom"

@@ -351,8 +351,8 @@ def _own_pairs(
     own = own.chosen((own.length[FIRST] > 0) & (own.length[SECOND] > 0))
     first, is_wrong = begins_of_pairs(own)[:-1], own.length[WRONG] > 0
     with_wrong = int(np.maximum.reduceat(is_wrong, first).sum()) if len(first) else 0
-    several = f"s ({int(is_wrong.sum()):,} in all)" if is_wrong.sum() > with_wrong else ""
-    note(f"pairs: {len(first):,}, {with_wrong:,} of them with a wrong answer{several}")
+    several = f"wrong answers ({int(is_wrong.sum()):,} in all)" if is_wrong.sum() > with_wrong else "a wrong answer"
+    note(f"pairs: {len(first):,}, {with_wrong:,} of them with {several}")
     return encoded, own
 
 

@@ -188,7 +188,7 @@ def prepare(  # noqa: PLR0912, PLR0913  (what goes in, how it is done, and what 
                 raise DataError(f"{path} has changed since {out} was prepared; prepare it again", options=["overwrite"])
         note(f"{out} is already complete")
         if part is not None:
-            raise Unfinished(f"{out} is complete already")
+            raise Unfinished(f"{out} is already complete")
         return manifest
 
     # 3. The work, which a part ends before something is joined, and a join behind it

@@ -61,7 +61,7 @@ def test_columns_are_named_or_found(tmp_path: Path) -> None:
         read(other, text="what", label="knd")
     with pytest.raises(CorpusError, match="'zzz'.*text, label"):
         read(write_jsonl(tmp_path / "j.jsonl", [{"text": "a", "label": "b"}]), text="zzz")
-    with pytest.raises(CorpusError, match="text .*a, b"):
+    with pytest.raises(CorpusError, match="text: there are a, b"):
         read(write_jsonl(tmp_path / "k.jsonl", [{"a": "some text", "b": "other text"}]), with_labels=False)
 
 

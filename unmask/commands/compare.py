@@ -227,7 +227,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
         most_seeds = max(state.get("most_seeds", 0), seeds)
         write_object(root / STATE, {**state, "most_seeds": most_seeds})
         ways = dict.fromkeys(recipes, (plan, prepared)) | _prepare_starts(root, plan, loaded, reporter)
-        _size_once(root, loaded, ways, reporter)
+        ways |= _sized_ways(root, loaded, ways, reporter)
 
     if seeds < 3:
         few = "one seed gives no verdict" if seeds == 1 else "two seeds show only very large differences"
@@ -395,11 +395,10 @@ def _prepare_starts(root: Path, plan: RunPlan, recipes: Mapping[str, Recipe], re
     return ways
 
 
-def _size_once(root: Path, recipes: Mapping[str, Recipe], ways: dict[str, Way], reporter: Reporter) -> None:
-    """Where the budget chooses the size, it does so once: otherwise a busy moment would give a run another model.
-
-    Changes `ways`.
-    """
+def _sized_ways(
+    root: Path, recipes: Mapping[str, Recipe], ways: Mapping[str, Way], reporter: Reporter
+) -> dict[str, Way]:
+    """Of recipes whose size the budget chooses, which it does once: a busy moment would give a run another model."""
     files = {name: root / "recipes" / f"{label_of(name)}.toml" for name in recipes if recipes[name].sizing is not None}
     if not all(file.is_file() for file in files.values()):
         first = next(iter(files))
@@ -407,21 +406,23 @@ def _size_once(root: Path, recipes: Mapping[str, Recipe], ways: dict[str, Way], 
         for name, file in files.items():
             file.parent.mkdir(exist_ok=True)
             write_atomically(file, with_sizes(recipes[name], sizes).to_toml())
-    for name, file in files.items():
-        plan, data = ways[name]
-        ways[name] = replace(plan, sized={name: str(file)}), data
+    return {name: (replace(ways[name][0], sized={name: str(file)}), ways[name][1]) for name, file in files.items()}
 
 
 def _uneven(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     """What to say where runs of one recipe made different numbers of steps in equal time."""
-    for name, of_recipe in runs.items():
-        steps = [run["steps"] for run in of_recipe if "steps" in run]
-        if steps and max(steps) > _EVEN * min(steps):
-            return (
-                f"runs of {name} made {min(steps):,} to {max(steps):,} steps in equal time, as on a busy machine: give "
-                "steps instead of minutes for narrower intervals"
-            )
-    return ""
+    steps = {name: [run["steps"] for run in of_recipe if "steps" in run] for name, of_recipe in runs.items()}
+    uneven = [
+        f"{min(made):,} to {max(made):,} ({name})"
+        for name, made in steps.items()
+        if made and max(made) > _EVEN * min(made)
+    ]
+    if not uneven:
+        return ""
+    return (
+        f"runs of one recipe made different numbers of steps in equal time, as on a busy machine: {', '.join(uneven)}; "
+        "give steps instead of minutes for narrower intervals"
+    )
 
 
 def _cost(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:

@@ -200,12 +200,13 @@ def section_values(overrides: Overrides, section: str, *others: str) -> dict[str
     """Values of one section of settings, and of `others`; `card.key=value` is short for `SECTION.card.key=value`."""
     values: dict[str, Any] = {}
     apply_overrides(values, as_overrides(overrides))
-    if unknown := sorted(set(values) - {section, "card", *others}):
+    sections = [section, *others, *(["card"] if section != "masking" else [])]
+    if unknown := sorted(set(values) - set(sections)):
         key = next(each for each in as_overrides(overrides) if each.strip().startswith(unknown[0])).partition("=")[0]
         near = nearest_settings(key, settings_of(*CLASSES.get(section, CLASSES["recipe"])))
         raise SettingsError(
-            f"{key}: there is no such section of settings here; there are {', '.join((section, *others))} and card; "
-            f"the nearest settings are {', '.join(near)}",
+            f"{key}: there is no such section of settings here, only {' and '.join(sections)}; the nearest settings are "
+            f"{', '.join(near)}",
             setting=near[0],
         )
     for name, value in values.get("card", {}).items():

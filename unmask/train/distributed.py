@@ -190,7 +190,7 @@ def join_group() -> Group:
                 store = PrefixStore(agreed_name(store, rank, size), store)
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
             dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=TIMEOUT)
-            atexit.register(dist.destroy_process_group)
+            atexit.register(leave_group)
         except (RuntimeError, ValueError) as error:
             raise GroupError(f"the other processes cannot be reached ({_first_sentence(error)})") from error
     if dist.get_world_size() == 1:
@@ -201,6 +201,15 @@ def join_group() -> Group:
             _joined[1], {"version of unmask": sys.modules["unmask"].__version__, "version of torch": torch.__version__}
         )
     return _joined[1]
+
+
+def leave_group() -> None:
+    """Ends gloo's threads, once nothing holds their groups: one that frees a tensor while Python ends aborts it."""
+    global _joined  # noqa: PLW0603
+    if _joined is not None:
+        _joined[1]._hosts = _joined[1]._roll_call = None
+        _joined = None
+    dist.destroy_process_group()
 
 
 OF_RUN = "recipe, or other data,"  # what a training's fingerprint is of

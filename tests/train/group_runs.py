@@ -55,6 +55,16 @@ def pretrained(
     return {name: _run(folder / name, data, **arguments) for name, arguments in runs.items()}
 
 
+def left(folder: Path) -> dict[str, list[int]]:
+    """Threads of this process in a group, and after it has left it."""
+    threads = []
+    for act in (join_group, distributed.leave_group):
+        act()
+        names = [name.read_text() for name in Path("/proc/self/task").glob("*/comm")]
+        threads.append(sum("gloo" in name for name in names))
+    return {"threads": threads}
+
+
 def _run(
     out: Path,
     data: str,

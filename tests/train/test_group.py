@@ -191,6 +191,15 @@ def test_a_signal_ends_a_process_that_waits_for_a_stopped_one(data_folder: Path,
     assert "ended by SIGTERM while other processes did not answer" in errors
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads have no names to be read here")
+def test_no_thread_of_a_group_is_left_at_the_end(tmp_path: Path) -> None:
+    """One that frees a tensor while Python ends aborts the process."""
+    for each in in_processes(2, "tests.train.group_runs:left", tmp_path, {}):
+        before, after = each["threads"]
+        assert before > 0
+        assert after == 0
+
+
 def test_an_answer_at_the_end_of_a_slice_is_one() -> None:
     """torch says that the slice is over; when that is looked at, the answer has come, or an error of the other one."""
 

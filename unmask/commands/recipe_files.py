@@ -205,8 +205,8 @@ def section_values(overrides: Overrides, section: str, *others: str) -> dict[str
         key = next(each for each in as_overrides(overrides) if each.strip().startswith(unknown[0])).partition("=")[0]
         near = nearest_settings(key, settings_of(*CLASSES.get(section, CLASSES["recipe"])))
         raise SettingsError(
-            f"{key}: there is no such section of settings here, only {' and '.join(sections)}; the nearest settings are "
-            f"{', '.join(near)}",
+            f"{key}: there is no such section of settings here, only {' and '.join(sections)}; "
+            f"the nearest settings are {', '.join(near)}",
             setting=near[0],
         )
     for name, value in values.get("card", {}).items():

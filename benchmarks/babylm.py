@@ -108,7 +108,12 @@ def main() -> None:
         if options.results:
             append_line(options.results, entries[-1])
     facts_of = [
-        [f"{name} {entry[name]:,}" for name in ("seed", "words", *FACTS)] for entry in entries if "seed" in entry
+        [
+            f"{name} {entry[name]:{',' if isinstance(entry[name], int) else ',.5g'}}"
+            for name in ("seed", "words", *FACTS)
+        ]
+        for entry in entries
+        if "seed" in entry
     ]
     lines = [*(f"- {', '.join(each).replace('_', ' ')}" for each in facts_of), "", *table(entries)]
     print(*lines, sep="\n")

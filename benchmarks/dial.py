@@ -37,7 +37,7 @@ from tables import append_line, circumstances, made, read_lines, write_table
 
 from unmask.commands.recipe import load_recipe
 from unmask.commands.run_data import open_prepared
-from unmask.commands.sizing import LAW, Law, sizes
+from unmask.commands.sizing import LAW, Law, TextFigures, sizes
 from unmask.measure.held_out import HeldOutSet
 
 HELD_OUT_TOKENS = 200_000
@@ -102,6 +102,7 @@ def train(cell: Cell, data_folder: str) -> dict[str, Any]:
         "accuracy": figures.accuracy,
         "bits_per_token_byte": figures.bits_per_token_byte,
         "unigram_entropy": float(held_out.unigram_N.mean()),
+        "neighbours": TextFigures.of(data, data.manifest.train.tokens).neighbours,
         **circumstances(),
     }
 
@@ -154,7 +155,8 @@ def table(entries: Sequence[Entry]) -> list[str]:
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for entry in entries:
-        expected = LAW.share(entry["block_parameters"], entry["tokens"]) * entry["unigram_entropy"]
+        text = TextFigures(entry["unigram_entropy"], entry["neighbours"], 1.0, entry["train_tokens"])
+        expected = text.loss(entry["block_parameters"], entry["tokens"])
         lines.append(
             f"| {entry['text']} | {entry['layers']}x{entry['width']} | {entry['steps']:,} | {entry['batch_tokens']:,} "
             f"| {entry['tokens'] / 1e6:.2f} | {entry['loss']:.3f} | {entry['bits_per_token_byte']:.3f} "

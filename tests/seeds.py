@@ -20,7 +20,6 @@ import pyarrow.parquet as pq
 
 DEEP = "[" * 100_000 + "]" * 100_000  # nested deeper than Python goes
 DIGITS = "9" * 10_000  # more than Python converts
-HEX = "0x" + "f" * 20_000  # TOML's, which Python converts and does not print
 FAR = 1 << 62  # a time that no calendar of Python's has
 Reader = Literal["corpus", "corpus_pos", "answer", "tag", "regress", "pairs"]
 

@@ -7,20 +7,18 @@ import io
 import json
 import random
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from huggingface_hub import ModelCard
 
 import unmask
-from unmask.model.encoder import MaskedLM
+from tests.data.corpora import write_jsonl
+from tests.model.helpers import MakeModel
 from unmask.model.folder import save_model
 from unmask.report.cards import PLACE
 from unmask.tokenizer.tokenizer import Tokenizer
 
-MakeModel = Callable[..., MaskedLM]
-LAYOUTS = ["modernbert", "bert", "roberta", "roberta-prelayernorm"]
 FAST = ("finetune.learning_rate=0.003", "finetune.batch_size=16", "finetune.precision=float32", "finetune.warmup=0.05")
 
 
@@ -40,11 +38,6 @@ def texts(number: int, seed: int) -> list[tuple[str, str]]:
         noun, verb = rng.choice(["cat", "dog", "king", "queen"]), rng.choice(["sees", "follows", "loves"])
         made.append((f"The {noun} {verb} the ship {'at sea' if label == 'sea' else 'in the garden'}.", label))
     return made
-
-
-def write_jsonl(path: Path, rows: list[dict[str, Any]]) -> Path:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    return path
 
 
 def write_classes(path: Path, number: int, seed: int) -> Path:

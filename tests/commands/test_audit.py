@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import defaultdict
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -15,13 +14,12 @@ from numpy.typing import NDArray
 import unmask
 from tests.command_line import Main
 from tests.data.corpora import TAGS, tagged_jsonl
-from tests.masking.helpers import frequencies_of, make_rows, masker_of, tables_of
+from tests.masking.helpers import frequencies_of, make_rows, masker_of, masker_with
 from unmask.commands.masks import ShownMasks
-from unmask.core.settings import validated
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import MaskedRows, Masker
-from unmask.masking.settings import STRATEGIES, MaskingSettings
+from unmask.masking.settings import STRATEGIES
 from unmask.masking.tables import Tables
 from unmask.measure.masking import audit, ratio_of_sums
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -30,10 +28,6 @@ from unmask.tokenizer.tokenizer import Tokenizer
 def audited(tokenizer: Tokenizer, rows: Rows, masked: MaskedRows, masker: Masker | None = None):  # type: ignore[no-untyped-def]
     masker = masker or masker_of(tokenizer)
     return audit([(rows, masked, masker.weighed(rows))], masker, frequencies_of(tokenizer))
-
-
-def masker_with(tokenizer: Tokenizer, tables: Tables | None = None, **settings: Any) -> Masker:
-    return Masker(validated(MaskingSettings, settings, where="masking"), tokenizer, tables=tables)
 
 
 def test_counts_by_hand(tokenizer: Tokenizer) -> None:
@@ -96,7 +90,7 @@ def test_units_that_should_hardly_ever_be_masked_are_judged_too(tokenizer: Token
     rows.input_ids[:, 1] = rare
     frequencies = np.where(np.arange(tokenizer.vocab_size) == rare, 10**9, 1)
     tables = Tables(tokenizer.vocab_size, torch.from_numpy(frequencies))
-    masker = masker_with(tokenizer, tables, units={"kind": "words"}, weights={"kind": "frequency", "floor": 1})
+    masker = masker_with(tokenizer, tables=tables, units={"kind": "words"}, weights={"kind": "frequency", "floor": 1})
     broken = audited(tokenizer, rows, masker_of(tokenizer, strategy="whole_word")(rows), masker).broken
     assert not audited(tokenizer, rows, masker(rows), masker).broken
     assert any("units by expected probability, up to 2.5%" in text for text in broken)
@@ -114,7 +108,7 @@ def test_tokens_that_are_hidden_and_not_predicted_are_counted(tokenizer: Tokeniz
 def test_a_floor_of_one_target_has_probabilities_of_its_own(tokenizer: Tokenizer) -> None:
     rows = make_rows(tokenizer, 1000, [3, 40, 1, 6], mean_word=2.0)
     for strategy in ("whole_word", "frequency"):
-        masker = masker_with(tokenizer, tables_of(tokenizer), strategy=strategy, rate=0.1, least_one=True)
+        masker = masker_with(tokenizer, strategy=strategy, rate=0.1, least_one=True)
         counts = audited(tokenizer, rows, masker(rows), masker)
         assert not counts.broken
         assert (counts.rows_without_target, counts.rate > 0.105) == (0, True)
@@ -179,8 +173,6 @@ def test_pairs_by_the_naive_count(store: TokenStore, tokenizer: Tokenizer) -> No
     masker = masker_of(tokenizer, rate=0.15)
     masked = masker(rows)
     counts = audited(tokenizer, rows, masked, masker)
-    assert rows.token_type_ids is not None
-    assert counts.pairs is not None
     pairs: dict[tuple[int, int], NDArray[np.int64]] = defaultdict(lambda: np.zeros((2, 2), dtype=np.int64))
     for r, s in torch.nonzero(rows.maskable).tolist():
         pairs[r, int(rows.segment_ids[r, s])][int(rows.token_type_ids[r, s])] += [1, int(masked.labels[r, s] >= 0)]

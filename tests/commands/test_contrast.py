@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
 
+from tests.model.helpers import MakeModel
+from tests.train.helpers import gradients_of_a_step
 from unmask.commands.embedder_pairs import NO_PAIRS, PairDrawer, PairParts, PairStream
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.core.hashing import mix_ints
-from unmask.data.rows import Rows
-from unmask.masking.masker import MaskedRows, Masker, unmasked
-from unmask.model.encoder import MaskedLM
+from unmask.masking.masker import Masker, unmasked
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.contrast import FIRST, SECOND, WRONG, TextTargets, compared, contrast_losses, dense, pair_objective
-from unmask.train.objectives import PREDICT_MASKED, Objective
-from unmask.train.optimizer import build_optimizer
-from unmask.train.settings import AdamWSettings, TrainingSettings
-from unmask.train.step import Figures, TrainState, parts_of, training_step
+from unmask.train.objectives import PREDICT_MASKED
+from unmask.train.step import parts_of
 
 NOTHING = torch.zeros(0, dtype=torch.int64)
 
@@ -124,26 +121,7 @@ def stream_of(tokenizer: Tokenizer, settings: EmbedderSettings, *, num_texts: in
 SETTINGS = EmbedderSettings(batch_size=24, first_lengths=(4, 12), second_lengths=(8, 20))
 
 
-def gradients_of_a_step(
-    model: MaskedLM, rows: Rows, masked: MaskedRows, *objectives: Objective, micro_rows: int | None, seed: int = 0
-) -> tuple[Figures, dict[str, torch.Tensor]]:
-    """What a step measured, and the gradient that it would have applied."""
-    training = TrainingSettings(
-        steps=1, seed=seed, sequence_length=64, clip_norm=float("inf"), optimizer=AdamWSettings(kind="adamw")
-    )
-    optimizer = build_optimizer(model.train(), training)  # type: ignore[arg-type]
-    gradients: dict[str, torch.Tensor] = {}
-    optimizer.step = lambda: gradients.update(  # type: ignore[method-assign, assignment, misc]
-        {name: p.grad for name, p in model.named_parameters() if p.grad is not None}
-    )
-    state = TrainState(model, optimizer, micro_tokens=micro_rows and micro_rows * rows.shape[1])
-    result = training_step(state, training, rows, masked, objectives=objectives)
-    return result, gradients
-
-
-def test_gradients_by_way_of_vectors_are_those_of_all_at_once(
-    make_model: Callable[..., MaskedLM], tokenizer: Tokenizer
-) -> None:
+def test_gradients_by_way_of_vectors_are_those_of_all_at_once(make_model: MakeModel, tokenizer: Tokenizer) -> None:
     """With masked tokens beside the pairs, and wrong answers."""
     stream = stream_of(tokenizer, SETTINGS)
     drawn = stream.drawer.draw(np.arange(24), 3)
@@ -153,7 +131,7 @@ def test_gradients_by_way_of_vectors_are_those_of_all_at_once(
     masked = Masker.from_tokenizer(tokenizer, rate=0.3)(rows)
     pairs = pair_objective(dense(), temperature=0.1, dimensions=(8,))
     objectives = (pairs, replace(PREDICT_MASKED, weight=0.2))
-    figures, expected = gradients_of_a_step(make_model(), rows, masked, *objectives, micro_rows=None)
+    figures, expected = gradients_of_a_step(make_model(), rows, masked, *objectives)
     assert (figures.predicted_tokens, figures.micro_batches) == (24, 1)
     for micro_rows in (2, 1):
         result, gradients = gradients_of_a_step(make_model(), rows, masked, *objectives, micro_rows=micro_rows)
@@ -166,7 +144,7 @@ def test_gradients_by_way_of_vectors_are_those_of_all_at_once(
             torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-4)
 
 
-def test_both_passes_of_a_part_drop_the_same(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer) -> None:
+def test_both_passes_of_a_part_drop_the_same(make_model: MakeModel, tokenizer: Tokenizer) -> None:
     stream = stream_of(tokenizer, SETTINGS)
     rows, _ = stream.rows(stream.drawer.draw(np.arange(24), 3))
     objective = pair_objective(dense(), temperature=0.1)

@@ -109,11 +109,7 @@ def vectors(rows: int) -> np.ndarray:
 
 @pytest.mark.parametrize(
     ("ids", "message"),
-    [
-        ([2**63 - 1, 2**63], "64 bits"),
-        ([-(2**63), -(2**63) - 1], "64 bits"),
-        (["a", "b\ud800"], "ud800"),
-    ],
+    [([2**63 - 1, 2**63], "64 bits"), ([-(2**63), -(2**63) - 1], "64 bits"), (["a", "b\ud800"], "ud800")],
 )
 def test_ids_that_cannot_be_stored(tmp_path: Path, ids: list[str | int], message: str) -> None:
     with pytest.raises(CorpusError, match=message), vector_file(tmp_path / "v.parquet", 8) as add:

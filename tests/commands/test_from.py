@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +14,11 @@ from safetensors.torch import load_file, save_file
 import unmask
 from tests.commands.checkpoints import SHORT, further, released
 from tests.conftest import make_text
+from tests.model.helpers import MakeModel
 from unmask.commands.dry_run import forecast_run
 from unmask.commands.recipe import Recipe, load_recipe, requested_recipe
 from unmask.commands.run_data import RunFolder, start_model
 from unmask.core.errors import CorpusError, DataError, ModelError, RunError, SettingsError
-from unmask.model.encoder import MaskedLM
 from unmask.model.folder import load_model
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -91,9 +90,6 @@ def test_more_ids_than_rows(checkpoint: Path, tokenizer: Tokenizer) -> None:
         load(checkpoint)
 
 
-MakeModel = Callable[..., MaskedLM]
-
-
 @pytest.fixture(scope="module")
 def new_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The small language with words of another domain."""
@@ -115,7 +111,6 @@ def test_it_says_what_it_began_with(run: unmask.Run, new_file: Path, tmp_path: P
     assert {"allocator", "constructor"} <= set(start["examples"])
     assert start["tokens_after"] < start["tokens_before"]
     recipe = load_recipe(str(continued.folder / "recipe.toml"))
-    assert recipe.start is not None
     assert recipe.start.sha256 == start["sha256"]
     assert (recipe.model.num_layers, recipe.model.hidden_size) == (2, 64), "the checkpoint's, not a recipe's"
     assert (recipe.training.sequence_length, recipe.training.optimizer.kind) == (64, "adamw")
@@ -199,7 +194,6 @@ def test_heads_of_other_objectives(make_model: MakeModel, tokenizer: Tokenizer, 
     recipe = requested_recipe(from_=folder, settings=settings)
     made, notes = start_model(recipe, folder, tokenizer)
     assert [note.endswith("new") for note in notes] == [False, True, True]
-    assert made.pair_head is not None
     assert torch.equal(made.pair_head.pooler.weight, pooler)
     assert torch.equal(made.pair_head.classifier.weight, classifier)
     assert torch.equal(made.head.dense.weight, model.head.dense.weight)

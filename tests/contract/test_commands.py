@@ -174,8 +174,9 @@ def test_the_version_is_that_of_the_package(command: Command) -> None:
     assert unmask.__version__ in done.out
 
 
-def test_a_process_prints_the_object_alone_on_stdout(run: unmask.Run, tmp_path: Path) -> None:
-    done = process("-m", "unmask", "fill", run.folder / "model", "Anna [MASK] the ship .", "--json", cwd=tmp_path)
+def test_a_process_reads_stdin_and_prints_the_object_alone_on_stdout(run: unmask.Run, tmp_path: Path) -> None:
+    words = ("-m", "unmask", "fill", run.folder / "model", "-", "--json")
+    done = process(*words, cwd=tmp_path, text="Anna [MASK] the ship .")
     assert (done.code, done.err) == (0, "")
     (mask,) = done.json["masks"]
     assert {"token", "token_id", "probability"} <= mask["candidates"][0].keys()
@@ -241,8 +242,3 @@ def test_audit_finds_every_strategy_sound(command: Command, data: Path) -> None:
     for found in done.json["strategies"].values():
         assert found["special_targets"] == found["special_replacements"] == 0
         assert found["rate"] == pytest.approx(found["expected_rate"], abs=5 * found["rate_stderr"])
-
-
-def test_text_may_come_from_standard_input(run: unmask.Run, tmp_path: Path) -> None:
-    words = ("-m", "unmask", "fill", run.folder / "model", "-", "--json")
-    assert len(process(*words, cwd=tmp_path, text="Anna [MASK] the ship .").json["masks"]) == 1

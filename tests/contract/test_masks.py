@@ -50,10 +50,10 @@ LONG_FORMS: dict[str, dict[str, Any]] = {
                 {"strategy": "span", "share": {"kind": "linear", "start": 0.0, "end": 1.0}},
                 {"units": {"kind": "words"}, "weights": {"kind": "frequency"}, "share": 0.5},
             ],
-        },
+        }
     },
     "mixture by step": {
-        "units": {"kind": "mixture", "per": "step", "parts": [{"strategy": "random"}, {"strategy": "span"}]},
+        "units": {"kind": "mixture", "per": "step", "parts": [{"strategy": "random"}, {"strategy": "span"}]}
     },
     "rate linear": {"strategy": "random", "rate": {"kind": "linear", "start": 0.4, "end": 0.1}},
     "rate cosine": {"strategy": "random", "rate": {"kind": "cosine", "start": 0.4, "end": 0.1}},

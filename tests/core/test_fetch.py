@@ -1,4 +1,4 @@
-"""What is fetched, what is taken from the cache, and a line for every way in which that fails."""
+"""Which strings name a model of the hub, what is fetched or taken from the cache, and a line for every failure."""
 
 from __future__ import annotations
 
@@ -9,11 +9,14 @@ from pathlib import Path
 
 import pytest
 from huggingface_hub import constants, errors
+from huggingface_hub.utils import validate_repo_id
+from hypothesis import given
+from hypothesis import strategies as st
 
 import unmask
 from tests.core.conftest import COMMIT, OFFLINE, FakeHub, denied, put_in_cache
 from unmask.core.errors import ModelError, TokenizerError, UnmaskError
-from unmask.core.hub import lasting_name
+from unmask.core.hub import HubName, hub_name, lasting_name
 from unmask.model.folder import find_model, find_weights
 from unmask.tasks.loaded_model import as_predictor
 from unmask.tokenizer.loading import load_tokenizer
@@ -118,10 +121,6 @@ def test_pickles_are_not_fetched(hub: FakeHub, model_folder: Path) -> None:
     with pytest.raises(ModelError, match=r"^owner/name: .* no model\.safetensors.*pytorch_model\.bin"):
         unmask.load("owner/name")
     assert "pytorch_model.bin" not in {path.name for path in hub.cache.rglob("*")}
-
-
-def test_pickled_weights_are_to_be_saved_anew(model_folder: Path) -> None:
-    (model_folder / "model.safetensors").rename(model_folder / "pytorch_model.bin")
     with pytest.raises(ModelError, match="save_pretrained"):
         find_weights(model_folder)
 
@@ -140,3 +139,53 @@ def test_weights_in_several_files(hub: FakeHub, model_folder: Path) -> None:
     (folder / index.name).write_text("{}")
     with pytest.raises(ModelError, match=r"index\.json: damaged"):
         find_model("owner/name")
+
+
+# huggingface_hub's own check is the oracle of what it takes as a name.
+BASE = "answerdotai/ModernBERT-base"
+
+
+@pytest.mark.parametrize(
+    "text", [BASE, "bert-base-uncased", *(f"{BASE}@{revision}" for revision in ("main", "v1.0", COMMIT, "refs/pr/1"))]
+)
+def test_names(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    name, _, revision = text.partition("@")
+    monkeypatch.chdir(tmp_path)
+    assert hub_name(text) == HubName(name, revision or None)
+    assert str(hub_name(text)) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "", ".", "..", "./name", "../name", "~/name", "~", "/name", "/runs/name", "runs/mine/model", "owner/name/",
+        "owner/name@a/b", "owner/name@", "@main", "owner/name@a@b", "owner/na me", "owner/näme", "C:\\runs\\mine",
+        "a--b/name", "owner/na..me", "owner/name.git", "owner/-name", "owner/name.", "model.safetensors",
+        "a/config.json", "recipe.TOML", "tokenizer.json", "x" * 97, "x" * 5000, "name\0",
+    ],
+)  # fmt: skip
+def test_paths(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert hub_name(text) is None
+
+
+def test_what_is_there_is_a_path_and_so_is_what_would_stand_beside_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert hub_name("runs/mine") is not None
+    assert hub_name("mine") is not None
+    assert hub_name(Path("runs/mine")) is None, "who gives a Path means one"
+    (tmp_path / "runs").mkdir()
+    assert hub_name("runs/mine") is None, "a typing error in a folder that is there"
+    assert hub_name("runs/mine@main") is None
+    assert hub_name("runs") is None
+    (tmp_path / "mine").write_text("")
+    assert hub_name("mine") is None
+
+
+@given(st.text("ab-._/@A0~ ", min_size=1, max_size=12))
+def test_no_name_is_found_that_the_library_refuses(text: str) -> None:
+    if (name := hub_name(text)) is not None:
+        validate_repo_id(name.name)
+        assert str(name) == text

@@ -75,7 +75,6 @@ def test_a_hint_is_a_command_in_a_terminal_and_a_call_in_python() -> None:
 def test_a_curve_goes_from_the_first_point_to_the_last_within_its_picture() -> None:
     picture = curve_html([(0, 6.5), (10, 5.0), (40, 4.0)], "<loss>")
     places = re.search(r"points='([^']*)'", picture)
-    assert places is not None
     points = [tuple(map(float, place.split(","))) for place in places.group(1).split()]
     assert points == [(6.0, 6.0), (83.0, 58.8), (314.0, 94.0)]
     assert "&lt;loss&gt;" in picture

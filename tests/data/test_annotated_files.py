@@ -30,7 +30,6 @@ def read(path: Path, fields: dict[str, str], unit: str = "line", **options: int)
 
 
 def named(piece: Document, column: str) -> list[tuple[str, str]]:
-    assert piece.spans is not None
     return [(piece.text[span.begin : span.end], span.label) for span in piece.spans[column]]
 
 
@@ -48,7 +47,6 @@ def test_rows_with_spans(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [ROW, dicts])
     one, two = read(path, {"entities": "entities", "dependencies": "dependencies"})
     assert named(one, "entities") == [("Anna Lee", "PER")]
-    assert one.spans is not None
     assert one.spans["dependencies"] == (Span(0, 4, "flat", 1), Span(5, 8, "nsubj", 1), Span(9, 15, "root", 0))
     assert two.text == "A\nB in C"
     assert named(two, "entities") == [("A", "P"), ("B in C", "O")], "of nested spans the outermost"
@@ -122,7 +120,6 @@ def test_conllu(tmp_path: Path) -> None:
         ("I", "PRON"), ("'m", "AUX"), ("du", "ADP"), ("", "DET"), ("sud", "NOUN"), (",", "PUNCT"), ("Anna", "PROPN"),
         (".", "PUNCT"), ("Yes", "INTJ"),
     ]  # fmt: skip
-    assert one.spans is not None
     assert [span.head for span in one.spans["dependencies"]] == [4, 3, 2, 1, 0, 1, -2, -3, 0]
     assert named(read(tmp_path / "a.conllu", {"pos": "xpos"})[1], "pos") == [("Yes", "UH")]
     for unit, what in (("auto", "the sentences between two newdoc marks"), ("line", "a sentence")):

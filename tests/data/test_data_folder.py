@@ -144,7 +144,6 @@ def test_a_shard_comes_back_as_it_was_written(tmp_path: Path) -> None:
     columns = {"document": [3, 3, 8], "offset": [0, 10, 0], "num_bytes": [10, 2, 6]}
     rows = token_rows(ids, starts, lengths, {name: np.array(column) for name, column in columns.items()})
     file = save_shard(tmp_path, "train/00000.arrow", [rows])
-    assert file is not None
     assert (file.pieces, file.tokens, file.sha256) == (3, 9, file_sha256(tmp_path / file.name))
     some = TokenStore([tmp_path / file.name]).gather(np.array([2, 0]))
     assert some.input_ids.tolist() == [*range(70_000, 70_005), *range(70_006, 70_009)]

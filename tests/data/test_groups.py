@@ -243,7 +243,6 @@ def test_the_kinds_of_near_duplicates() -> None:
     assert compared(pieces, size=7) == compared(pieces, tasks=3) == result
     assert (result.held_out, result.compared, result.share) == (7, 7, 5 / 7)
     assert (result.equal, result.normalised, result.similar) == (3, 1, 1)  # `...` is not `?!`, though both lack words
-    assert result.example is not None
     assert result.example.kind == "equal"
     assert result.example.held_out == result.example.training
 

@@ -267,7 +267,6 @@ def test_features_that_cannot_be_used(features: list[dict[str, Any]], message: s
         (lambda: collator_of(weights={"kind": "pos_loss"}), "'pos_loss'"),
         (lambda: collator_of(rate={"kind": "uniform", "loss_weight": "inverse"}), "loss_weight"),
         (lambda: collator_of(units={"kind": "sentences"}), "sentences"),
-        (lambda: collator_of().set_epoch(-1), "epoch"),
         (lambda: collator_of().set_epoch(0, progress=2.0), "epoch"),
         (lambda: collator_of().set_epoch(0, progress_a_batch=-1.0), "epoch"),
         (lambda: collator_of().fixed(iter([[2, 3]])), "cannot be indexed"),

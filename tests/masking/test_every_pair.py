@@ -52,7 +52,6 @@ def test_the_floor_of_one_target(tokenizer: Tokenizer, strategy: str) -> None:
 
 def draws(rows: Rows, masked: MaskedRows, tokenizer: Tokenizer) -> tuple[torch.Tensor, torch.Tensor]:
     """For each target: its unit, and what stands there (0 a mask, 1 a random token, 2 itself)."""
-    assert masked.boundaries is not None
     target = masked.labels >= 0
     unit = torch.arange(len(target))[:, None] * rows.shape[1] + masked.boundaries.before
     kind = torch.where(masked.input_ids == tokenizer.special.mask, 0, 1 + (masked.input_ids == rows.input_ids).long())

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import torch
 
 from tests.masking.helpers import make_rows
+from tests.model.helpers import MakeModel
 from unmask.data.store import TokenStore
 from unmask.masking.masker import Masker
 from unmask.measure.held_out import HeldOutSet
-from unmask.model.encoder import MaskedLM
 from unmask.model.fused import losses_of, predicted_positions
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -45,7 +43,7 @@ def test_id_0_can_be_predicted() -> None:
 
 
 def test_dropout_is_off_in_validation(
-    make_model: Callable[..., MaskedLM], validation_store: TokenStore, tokenizer: Tokenizer
+    make_model: MakeModel, validation_store: TokenStore, tokenizer: Tokenizer
 ) -> None:
     """14. A model in the midst of its training is evaluated as it will be used, and goes on training."""
     held_out = HeldOutSet(validation_store, tokenizer, length=64, max_tokens=2000)

@@ -18,14 +18,7 @@ from unmask.data.data_folder import load_manifest, save_shard, token_rows
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
-from unmask.measure.held_out import (
-    HeldOut,
-    HeldOutSet,
-    fill_example,
-    on_plateau,
-    predict_texts,
-    unigram_losses,
-)
+from unmask.measure.held_out import HeldOut, HeldOutSet, fill_example, on_plateau, predict_texts, unigram_losses
 from unmask.measure.text import passages_of_store
 from unmask.model.folder import load_model
 from unmask.tokenizer.loading import load_tokenizer
@@ -102,7 +95,6 @@ def test_the_gain_over_frequencies_is_drawn_from_documents(
     assert measured(counts).gain_interval == pytest.approx((0.0, 0.0), abs=1e-5)
     # Where all are equally frequent, the gain differs from document to document as the loss does.
     result, equal = measured(0 * counts), math.log(tokenizer.ordinary.sum())
-    assert result.loss_interval is not None
     assert result.gain_interval == pytest.approx((equal - result.loss_interval[1], equal - result.loss_interval[0]))
 
 
@@ -141,7 +133,6 @@ def test_the_standard_error_is_over_source_documents(
     assert result.predicted_tokens == sum(counts)
     assert result.loss == pytest.approx(sum(sums) / sum(counts), rel=1e-5)
     assert result.loss_stderr == pytest.approx(sum((w - result.loss) ** 2 for w in without) ** 0.5, rel=1e-3)
-    assert result.loss_interval is not None
     assert result.loss_interval[0] < result.loss - 2 * result.loss_stderr
     assert result.bits_per_token_byte_interval is not None
 
@@ -215,7 +206,6 @@ def test_an_example_is_one_that_the_model_gets_right(run: unmask.Run) -> None:
     frequencies = np.array(manifest.token_frequencies)
     shown = predict_texts(model, tokenizer, manifest.examples, longest=64)
     example = fill_example(model, tokenizer, shown, frequencies, longest=64)
-    assert example is not None
     [first] = run.model.fill(example.prompt, top_k=1).masks[0]
     assert first.probability == pytest.approx(example.probability, rel=1e-3)
     assert first.text == example.guess

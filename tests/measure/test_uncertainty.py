@@ -9,12 +9,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from unmask.measure.uncertainty import (
-    bootstrap_intervals,
-    few_draws,
-    ratio_over_draws,
-    wilson,
-)
+from unmask.measure.uncertainty import bootstrap_intervals, few_draws, ratio_over_draws, wilson
 
 
 def test_two_documents_by_hand() -> None:

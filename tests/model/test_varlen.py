@@ -1,4 +1,4 @@
-"""Attention over the segments in a line against the loops of CPUs, on whole encoders; and compiled blocks."""
+"""Packed rows as one line of sequences, attention over it against the loops of CPUs, and compiled blocks."""
 
 from __future__ import annotations
 
@@ -6,13 +6,15 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from torch import Tensor
 
 from tests.model.helpers import MakeModel
 from tests.model.on_gpu import attend_in_line, tensor_operations
 from unmask.model.config import PARTS
 from unmask.model.encoder import MaskedLM, compile_model
-from unmask.model.fused import Sequences, choose_attention, losses_of_decoder
+from unmask.model.fused import MOST, Sequences, choose_attention, losses_of_decoder
 from unmask.model.layers import run_transform
 
 SEGMENTS = torch.tensor([[0] * 40, [0] * 13 + [1] * 20 + [-1] * 7, [0] * 3 + [1] * 3 + [2] * 34], dtype=torch.int32)
@@ -183,3 +185,40 @@ def test_which_way_attention_is_computed(
     monkeypatch.setattr("torch.nn.attention.varlen.varlen_attn", kernel)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: capability)
     assert choose_attention.__wrapped__(torch.device(device), dtype, head_dim=head_dim, window=window) == kind
+
+
+def test_the_capacity_is_rounded_up_and_what_is_over_is_empty() -> None:
+    rows = torch.arange(1, 18).repeat_interleave(2)[None]
+    assert Sequences.of(rows).cu_seqlens.tolist() == [*range(0, 34, 2), 34, 34, 34, 34]
+    capacities = [len(Sequences.of(torch.arange(count)[None]).cu_seqlens) - 1 for count in (8, 9, 65, 4400, 8192)]
+    assert capacities == [8, 10, 80, 5120, 8192]
+    assert len(Sequences.of(torch.arange(57_345)[None]).cu_seqlens) - 1 == MOST, "no more than a kernel takes"
+
+
+def test_the_longest_is_told_by_its_bucket_and_padding_is_cut() -> None:
+    """The row of 700 has 60 + 130 tokens and 510 of padding, cut where multiples of 256 stand."""
+    marks = torch.tensor([0] * 60 + [1] * 130 + [-1] * 510)
+    actual = Sequences.of(marks[None])
+    assert actual.max_length == 256
+    assert actual.cu_seqlens.diff().tolist()[:5] == [60, 130, 66, 256, 188]
+    for longest, bucket in ((5, 128), (128, 128), (129, 256), (257, 512), (520, 700)):
+        rows = torch.tensor([0] * longest + [-1] * (700 - longest))[None]
+        assert Sequences.of(rows).max_length == bucket
+        assert int(Sequences.of(rows).cu_seqlens.diff().max()) <= bucket
+    assert Sequences.of(torch.full((2, 700), -1)).max_length == 128
+
+
+@given(st.lists(st.lists(st.integers(1, 5), min_size=1, max_size=6), min_size=1, max_size=9), st.integers(0, 4))
+def test_lengths_come_back(rows: list[list[int]], padding: int) -> None:
+    """An oracle that walks over the rows."""
+    length = max(map(sum, rows)) + padding
+    segments = torch.full((len(rows), length), -1)
+    expected = []
+    for number, lengths in enumerate(rows):
+        marks = [segment for segment, size in enumerate(lengths) for _ in range(size)]
+        segments[number, : len(marks)] = torch.tensor(marks)
+        expected += [*lengths, length - len(marks)] if len(marks) < length else lengths
+    lengths_found = Sequences.of(segments).cu_seqlens.diff()
+    capacity = len(lengths_found)
+    assert lengths_found.tolist() == expected + [0] * (capacity - len(expected))
+    assert len(expected) <= capacity <= 1.25 * len(expected)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -22,7 +21,6 @@ from unmask.tasks.classify import Classify, TextRecord
 from unmask.tasks.files import Columns, Labelled, read_labelled
 from unmask.tasks.kinds import task_named
 from unmask.tasks.tag import Tag, TagsPrediction, WordsRecord, scheme_of
-from unmask.tokenizer.spans import entities_of
 
 
 def read(path: Path, kind: str = "classify", *, with_labels: bool = True, **columns: str) -> Labelled:
@@ -32,19 +30,6 @@ def read(path: Path, kind: str = "classify", *, with_labels: bool = True, **colu
 def written(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8")
     return path
-
-
-def test_tables_of_every_kind(tmp_path: Path) -> None:
-    rows: list[dict[str, Any]] = [{"text": "so, good", "label": 1}, {"text": "bad", "label": 0}]
-    expected = [TextRecord(1, "so, good", None, "1"), TextRecord(2, "bad", None, "0")]
-    path = write_jsonl(tmp_path / "a.jsonl", rows)
-    (tmp_path / "a.jsonl.gz").write_bytes(gzip.compress(path.read_bytes()))
-    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
-    for name in ("a.jsonl", "a.jsonl.gz", "a.parquet"):
-        assert list(read(tmp_path / name).records) == expected
-    csv = read(written(tmp_path / "a.csv", 'sentence,label\n"so, good",pos\nbad,neg\n'))
-    assert csv.columns == {"text": "sentence", "label": "label"}
-    assert list(csv.records) == [TextRecord(2, "so, good", None, "pos"), TextRecord(3, "bad", None, "neg")]
 
 
 def test_columns_are_named_or_found(tmp_path: Path) -> None:
@@ -352,12 +337,6 @@ def test_spans_that_do_not_fit_words(tmp_path: Path) -> None:
 def test_schemes(names: str, scheme: str | None) -> None:
     assert scheme_of(names.split()) == scheme
     assert ("entity_f1" in Tag(tuple(names.split())).metric_names) == (scheme is not None)
-
-
-def test_entities_of_every_scheme_are_the_same() -> None:
-    for tags in ("B-a I-a I-a B-a O B-b", "B-a I-a E-a S-a O S-b", "B-a I-a L-a U-a O U-b", "B-a M-a E-a S-a O S-b"):
-        assert entities_of(tuple(tags.split())) == (("a", 0, 3), ("a", 3, 4), ("b", 5, 6)), tags
-    assert entities_of(("B", "I", "B", "O")) == (("entity", 0, 2), ("entity", 2, 3))
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ import pytest
 
 import unmask
 from tests.commands.finetune_helpers import MakeModel
-from unmask.core.errors import CorpusError, RunError
+from unmask.core.errors import CorpusError, RunError, SettingsError
 from unmask.model.folder import save_task_model, with_task_head
 from unmask.tasks.answer import AnswerTask
 from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress
@@ -108,6 +108,9 @@ def test_rows_of_every_task(tuned: Any, task: Task, inputs: list[Any], texts: di
         assert row.keys() == {"row", "index", *texts, *says}
         assert (row["row"], row["index"]) == (1, 0)
         assert {name: row[name] for name in texts} == texts
+    if isinstance(task, Pairs):
+        with pytest.raises(SettingsError, match="input 1"):
+            model.predict(["alone"])
 
 
 def test_entities_are_those_of_transformers(tuned: Any) -> None:

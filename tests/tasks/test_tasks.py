@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.commands.finetune_helpers import LAYOUTS, MakeModel
+from tests.model.helpers import LAYOUTS, MakeModel
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.masking.masker import unmasked
 from unmask.model.encoder import MaskedLM

@@ -66,12 +66,7 @@ def left(folder: Path) -> dict[str, list[int]]:
 
 
 def _run(
-    out: Path,
-    data: str,
-    *,
-    settings: list[str],
-    trouble: tuple[str, int] | None = None,
-    **more: Any,
+    out: Path, data: str, *, settings: list[str], trouble: tuple[str, int] | None = None, **more: Any
 ) -> dict[str, Any]:
     masks: list[list[str]] = []
     reports: list[StepReport] = []

@@ -2,22 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
 
-from unmask.masking.masker import Masker
+from tests.model.helpers import MakeModel
+from unmask.data.rows import Rows
+from unmask.masking.masker import MaskedRows, Masker
 from unmask.model.encoder import MaskedLM, initialise
 from unmask.train.callbacks import StepReport
 from unmask.train.objectives import Objective
 from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import TrainingSettings
-from unmask.train.step import TrainState
+from unmask.train.step import Figures, TrainState, training_step
 from unmask.train.trainer import Trainer
-
-MakeModel = Callable[..., MaskedLM]
 
 
 def settings_of(**changes: object) -> TrainingSettings:
@@ -56,3 +57,23 @@ def train(
     )  # fmt: skip
     trainer.state = state
     return trainer.steps()
+
+
+def gradients_of_a_step(
+    model: MaskedLM,
+    rows: Rows,
+    masked: MaskedRows,
+    *objectives: Objective,
+    micro_rows: int | None = None,
+    seed: int = 0,
+) -> tuple[Figures, dict[str, torch.Tensor]]:
+    """What a step measured, and the gradient that it would have applied; nothing is changed."""
+    settings = settings_of(seed=seed, sequence_length=64, clip_norm=math.inf, optimizer={"kind": "adamw"})
+    optimizer = build_optimizer(model.train(), settings)  # type: ignore[arg-type]
+    gradients: dict[str, torch.Tensor] = {}
+    optimizer.step = lambda: gradients.update(  # type: ignore[method-assign, assignment, misc]
+        {name: p.grad.clone() for name, p in model.named_parameters() if p.grad is not None}
+    )
+    state = TrainState(model, optimizer, micro_tokens=micro_rows and micro_rows * rows.shape[1])
+    result = training_step(state, settings, rows, masked, objectives=objectives)
+    return result, gradients

@@ -5,7 +5,6 @@ What would need a number, which is what a host waits for, fails there.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from typing import Any
 
@@ -16,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from tests.conftest import rich_model
 from tests.model.on_gpu import tensor_operations
-from tests.train.helpers import new_state, settings_of, state_of, train
+from tests.train.helpers import MakeModel, new_state, settings_of, state_of, train
 from unmask.data.rows import Cursor, RowStream
 from unmask.masking.masker import Masker
 from unmask.model import encoder as encoder_module
@@ -29,7 +28,6 @@ from unmask.train.objectives import PREDICT_MASKED, extra_objectives
 from unmask.train.settings import ObjectivesSettings
 from unmask.train.step import TrainState, training_step
 
-MakeModel = Callable[..., MaskedLM]
 CPU, CUDA, META = (torch.device(name) for name in ("cpu", "cuda", "meta"))
 
 

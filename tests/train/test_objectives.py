@@ -1,26 +1,27 @@
-"""Objectives beside masked tokens: their losses, their gradients, in parts, learned, and resumed."""
+"""Objectives beside masked tokens: losses, gradients, in parts; classes of documents; boundaries in mixtures."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch.nn import functional
 
 from tests.conftest import rich_model
-from tests.train.helpers import MakeModel, settings_of
+from tests.masking.helpers import make_rows
+from tests.model.helpers import LAYOUTS
+from tests.train.helpers import MakeModel, gradients_of_a_step
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.masking.settings import MaskingSettings
 from unmask.model.encoder import MaskedLM, initialise
+from unmask.model.layers import PairHead
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.objectives import PREDICT_MASKED, Objective, extra_objectives
-from unmask.train.optimizer import build_optimizer
+from unmask.train.objectives import PREDICT_MASKED, extra_objectives
 from unmask.train.settings import ObjectivesSettings
-from unmask.train.step import Figures, TrainState, training_step
 
 SPANS = MaskingSettings.model_validate({"strategy": "span", "rate": 0.3})
 BOTH = ObjectivesSettings.model_validate(
@@ -38,31 +39,6 @@ def model_of(make_model: MakeModel, objectives: ObjectivesSettings = BOTH, **cha
     return model
 
 
-def step_of(model: MaskedLM, rows: Rows, masked: MaskedRows, objectives: Sequence[Objective]) -> Figures:
-    """A step that changes nothing."""
-    settings = settings_of()
-    state = TrainState(model, build_optimizer(model, settings))
-    return training_step(
-        state, settings, rows, masked, objectives=(PREDICT_MASKED, *objectives), learning_rate_scale=0.0
-    )
-
-
-def gradients(
-    model: MaskedLM, rows: Rows, masked: MaskedRows, objectives: Sequence[Objective], micro_rows: int | None = None
-) -> tuple[Figures, dict[str, torch.Tensor]]:
-    settings = settings_of(optimizer={"kind": "adamw"}, clip_norm=math.inf)
-    optimizer = build_optimizer(model, settings)
-    saved: dict[str, torch.Tensor] = {}
-
-    def keep() -> None:
-        saved.update({n: p.grad.clone() for n, p in model.named_parameters() if p.grad is not None})
-
-    optimizer.step = keep  # type: ignore[method-assign]
-    state = TrainState(model, optimizer, micro_tokens=micro_rows and micro_rows * rows.shape[1])
-    result = training_step(state, settings, rows, masked, objectives=(PREDICT_MASKED, *objectives))
-    return result, saved
-
-
 @pytest.fixture
 def batch(store: TokenStore, tokenizer: Tokenizer) -> tuple[Rows, MaskedRows]:
     rows = RowStream(store, tokenizer, length=64, seed=0, pairs="next_sentence").batch(Cursor(), 8).rows
@@ -71,9 +47,6 @@ def batch(store: TokenStore, tokenizer: Tokenizer) -> tuple[Rows, MaskedRows]:
 
 def naive_losses(model: MaskedLM, rows: Rows, masked: MaskedRows) -> dict[str, torch.Tensor]:
     """One target after another, from the description in the paper."""
-    assert masked.boundaries is not None
-    assert model.boundary_head is not None
-    assert model.pair_head is not None
     hidden = model.encoder(
         masked.input_ids,
         segment_ids_BS=rows.segment_ids,
@@ -103,7 +76,7 @@ def test_losses_are_the_naive_ones(make_model: MakeModel, batch: tuple[Rows, Mas
     model = model_of(make_model)
     with torch.no_grad():
         expected = naive_losses(model, *batch)
-    result = step_of(model, *batch, extra_objectives(BOTH))
+    result, _ = gradients_of_a_step(model, *batch, PREDICT_MASKED, *extra_objectives(BOTH))
     assert result.read().loss == pytest.approx(float(expected["masked_tokens"]), rel=1e-5)
     assert set(result.read().objectives) == {"next_sentence", "span_boundary"}
     for name, mean in result.read().objectives.items():
@@ -116,7 +89,7 @@ def test_losses_are_the_naive_ones(make_model: MakeModel, batch: tuple[Rows, Mas
 def test_the_gradient_is_that_of_the_weighted_sum(make_model: MakeModel, batch: tuple[Rows, MaskedRows]) -> None:
     """And it reaches every parameter of every head."""
     model = model_of(make_model)
-    _, actual = gradients(model, *batch, extra_objectives(BOTH))
+    _, actual = gradients_of_a_step(model, *batch, PREDICT_MASKED, *extra_objectives(BOTH))
     losses = naive_losses(model, *batch)
     (losses["masked_tokens"] + 0.5 * losses["next_sentence"] + 0.7 * losses["span_boundary"]).backward()
     for name, parameter in model.named_parameters():
@@ -138,11 +111,127 @@ def test_parts_give_the_gradient_of_the_whole(
     rows.classes["next_sentence"][2] = -1
     assert len(set((rows.classes["next_sentence"] >= 0).sum(1).tolist())) > 2
     model = model_of(make_model)
-    result, whole = gradients(model, rows, masked, extra_objectives(BOTH))
-    again, in_parts = gradients(model, rows, masked, extra_objectives(BOTH), micro_rows)
+    objectives = (PREDICT_MASKED, *extra_objectives(BOTH))
+    result, whole = gradients_of_a_step(model, rows, masked, *objectives)
+    again, in_parts = gradients_of_a_step(model, rows, masked, *objectives, micro_rows=micro_rows)
     assert again.micro_batches == -(-8 // micro_rows)
     for name, mean in result.read().objectives.items():
         assert again.read().objectives[name].loss == pytest.approx(mean.loss, rel=1e-5)
         assert again.read().objectives[name].count == mean.count
     for name, gradient in whole.items():
         torch.testing.assert_close(in_parts[name], gradient, rtol=1e-3, atol=1e-6, msg=name)
+
+
+LABEL = ObjectivesSettings.model_validate({"label": {"weight": 0.5}})
+NAMES = ("a", "b", "c")
+
+
+def label_model(
+    make_model: MakeModel, layout: str = "modernbert", *, pairs: bool = False, **changes: object
+) -> MaskedLM:
+    config = make_model(layout=layout, initializer_range=0.05, **changes).config
+    model = rich_model(config, pairs=pairs, label_names=NAMES)
+    initialise(model, seed=0)
+    return model
+
+
+def labelled(tokenizer: Tokenizer) -> tuple[Rows, MaskedRows]:
+    """Two rows with two and one segments, of which one has no class: the classes are 2, 0, none, 1."""
+    rows = make_rows(tokenizer, 2, [9, 7])
+    classes = torch.full(rows.shape, -1)
+    begins = torch.nonzero((rows.position_ids == 0) & (rows.segment_ids >= 0))
+    assert len(begins) == 4
+    for (r, s), number in zip(begins.tolist(), (2, 0, -1, 1), strict=True):
+        classes[r, s] = number
+    rows = replace(rows, classes={"label": classes})
+    return rows, Masker.from_tokenizer(tokenizer, rate=0.3)(rows)
+
+
+def naive_label_loss(model: MaskedLM, rows: Rows, masked: MaskedRows) -> torch.Tensor:
+    """One document after another, by the formulas of each layout's classifier."""
+    hidden = model.encoder(masked.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids)
+    losses = []
+    for r, s in torch.nonzero(rows.classes["label"] >= 0).tolist():
+        x = hidden[r, s]
+        if model.config.layout == "modernbert":
+            x = functional.gelu(model.head.dense.weight @ x)
+            x = (x - x.mean()) / (x.var(unbiased=False) + model.config.norm_eps).sqrt() * model.head.norm.weight
+        else:
+            dense = model.label_head.dense if model.find_head(PairHead) is None else model.pair_head.pooler
+            x = torch.tanh(dense.weight @ x + dense.bias)
+        logits = model.label_head.classifier.weight @ x + model.label_head.classifier.bias
+        losses.append(-logits.log_softmax(0)[rows.classes["label"][r, s]])
+    assert len(losses) == 3
+    return torch.stack(losses).mean()
+
+
+@pytest.mark.parametrize(("layout", "pairs"), [*((layout, False) for layout in LAYOUTS), ("bert", True)])
+def test_the_loss_of_classes_is_the_naive_one(
+    make_model: MakeModel, tokenizer: Tokenizer, layout: str, pairs: bool
+) -> None:
+    """Also where the pooler is that of pairs, though none are in the batch."""
+    model = label_model(make_model, layout, pairs=pairs)
+    rows, masked = labelled(tokenizer)
+    result, _ = gradients_of_a_step(model, rows, masked, PREDICT_MASKED, *extra_objectives(LABEL))
+    with torch.no_grad():
+        expected = naive_label_loss(model, rows, masked)
+    assert set(result.read().objectives) == {"label"}
+    assert result.read().objectives["label"].loss == pytest.approx(float(expected), rel=1e-5)
+    assert result.read().objectives["label"].count == 3
+    assert float(expected) == pytest.approx(np.log(3), abs=0.4)
+
+
+BOUNDARIES = ObjectivesSettings.model_validate({"span_boundary": {"max_length": 6}})
+
+
+PARTS = [{"strategy": "whole_word", "share": 0.5}, {"strategy": "span", "share": 0.5}]
+MIXTURE = MaskingSettings.model_validate({"units": {"kind": "mixture", "parts": PARTS}, "rate": 0.3})
+
+
+def masked_by(settings: MaskingSettings, tokenizer: Tokenizer, rows: Rows) -> MaskedRows:
+    return Masker(settings, tokenizer, seed=3, with_boundaries=True)(rows)
+
+
+@pytest.fixture
+def rows(store: TokenStore, tokenizer: Tokenizer) -> Rows:
+    return RowStream(store, tokenizer, length=64, seed=0).batch(Cursor(), 100).rows
+
+
+def test_in_a_mixture_each_text_is_that_of_spans_or_has_no_boundaries(rows: Rows, tokenizer: Tokenizer) -> None:
+    """Where a text has boundaries, they and its mask are those of spans alone; else its mask is that of words alone."""
+    mixed = masked_by(MIXTURE, tokenizer, rows)
+    alone = {
+        name: masked_by(MaskingSettings.model_validate({"strategy": name, "rate": 0.3}), tokenizer, rows)
+        for name in ("span", "whole_word")
+    }
+    seen = {"span": 0, "whole_word": 0}
+    for r in range(len(rows.segment_ids)):
+        for number in range(int(rows.segment_ids[r].max()) + 1):
+            inside = rows.maskable[r] & (rows.segment_ids[r] == number)
+            known = mixed.boundaries.before[r][inside] >= 0
+            assert known.all() or not known.any()
+            assert torch.equal(known, mixed.boundaries.behind[r][inside] >= 0)
+            name = "span" if known.any() else "whole_word"
+            seen[name] += 1
+            assert torch.equal(mixed.labels[r][inside], alone[name].labels[r][inside])
+            if name == "span":
+                for column in ("before", "behind"):
+                    actual, expected = (getattr(m.boundaries, column)[r][inside] for m in (mixed, alone["span"]))
+                    assert torch.equal(actual, expected)
+    assert min(seen.values()) > 50
+
+
+def test_targets_of_boundaries_are_those_in_spans(rows: Rows, tokenizer: Tokenizer) -> None:
+    masked = masked_by(MIXTURE, tokenizer, rows)
+    targets = extra_objectives(BOUNDARIES)[0].targets(rows, masked)
+    expected = [
+        (r * 64 + s, int(masked.labels[r, s]), r * 64 + int(masked.boundaries.before[r, s]))
+        for r, s in torch.nonzero(masked.labels >= 0).tolist()
+        if masked.boundaries.before[r, s] >= 0
+    ]
+    assert targets.boundaries_N is not None
+    actual = zip(
+        targets.positions_N.tolist(), targets.classes_N.tolist(), targets.boundaries_N[0].tolist(), strict=True
+    )
+    assert list(actual) == expected
+    assert 0.3 < len(expected) / int((masked.labels >= 0).sum()) < 0.7

@@ -9,15 +9,14 @@ from torch.nn import functional
 
 from tests.conftest import rich_model
 from tests.masking.helpers import make_rows
-from tests.train.helpers import MakeModel
-from tests.train.test_objectives import step_of
+from tests.train.helpers import MakeModel, gradients_of_a_step
 from unmask.core.hashing import REBUILT, SEEN
 from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.model.encoder import MaskedLM, initialise
 from unmask.model.layers import RetroMAEHead
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.objectives import Objective, TextsToRebuild, extra_objectives
+from unmask.train.objectives import PREDICT_MASKED, Objective, TextsToRebuild, extra_objectives
 from unmask.train.settings import ObjectivesSettings
 
 LENGTHS = [11, 17, 4]  # of the texts of a row, without [CLS] and [SEP]
@@ -32,12 +31,6 @@ def model_of(make_model: MakeModel, **changes: object) -> MaskedLM:
     model = rich_model(make_model(**({"initializer_range": 0.2} | changes)).config, retromae=True)
     initialise(model, seed=0)
     return model
-
-
-def head_of(model: MaskedLM) -> RetroMAEHead:
-    head = model.find_head(RetroMAEHead)
-    assert head is not None
-    return head
 
 
 @pytest.fixture
@@ -58,7 +51,7 @@ def hidden_of(model: MaskedLM, rows: Rows, masked: MaskedRows) -> Tensor:
 
 def naive_loss(model: MaskedLM, rows: Rows, masked: MaskedRows, kind: str, rate: float) -> float:
     """One token after another, from the description in the paper; what is seen is asked of the rows."""
-    head, tokens = head_of(model), model.encoder.tokens
+    head, tokens = model.find_head(RetroMAEHead), model.encoder.tokens
     hidden = hidden_of(model, rows, masked).view(*rows.shape, -1)
     decoded = TextsToRebuild.of(rows, masked, rate=1.0).rows
     seen = decoded.seen(slice(None), rate=rate)
@@ -94,11 +87,11 @@ def test_the_loss_is_the_naive_one(
         wanted = naive_loss(model, rows, masked, kind, 0.6)
     for most in (1 << 20, 5 * rows.shape[1]):
         monkeypatch.setattr("unmask.model.layers._PAIRS", most)
-        result = step_of(model, rows, masked, [objective])
+        result, _ = gradients_of_a_step(model, rows, masked, PREDICT_MASKED, objective)
         assert result.read().objectives["retromae"].loss == pytest.approx(wanted, rel=1e-4)
         assert result.read().objectives["retromae"].count == int(rows.maskable.sum()) > 80
     model.encoder.compute_dtype = torch.bfloat16
-    rounded = step_of(model, rows, masked, [objective]).read()
+    rounded = gradients_of_a_step(model, rows, masked, PREDICT_MASKED, objective)[0].read()
     assert rounded.objectives["retromae"].loss == pytest.approx(wanted, rel=0.03)
 
 

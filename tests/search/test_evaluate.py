@@ -64,7 +64,7 @@ def test_crops_fit_their_documents() -> None:
     fixed = crop_task(documents, ItemSettings(crop_chars=120))
     assert fixed.queries == task.queries[5:]
     assert fixed.not_asked == {"documents too short to crop": 6}
-    with pytest.raises(DataError, match="1 of the 3"):
+    with pytest.raises(DataError, match="1 of 3"):
         crop_task(documents[4:7], ItemSettings(crop_chars=240))
 
 

@@ -54,11 +54,7 @@ from unmask.commands.run_plan import (
 )
 from unmask.commands.sizing import sized_recipe, sizes_of, with_sizes
 from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError
-from unmask.core.files import (
-    ClaimedFolder,
-    write_atomically,
-    write_object,
-)
+from unmask.core.files import ClaimedFolder, write_atomically, write_object
 from unmask.core.hub import lasting_name
 from unmask.core.public import public
 from unmask.core.remote import refused
@@ -111,9 +107,6 @@ class Comparison(Result):
             interval = "" if estimate["interval"] is None else " ({:.3f} to {:.3f})".format(*estimate["interval"])
             return f"{estimate['mean']:.3f}{interval}"
 
-        def cost(of_recipe: Mapping[str, float | None], name: str, form: str) -> str:
-            return "-" if (value := of_recipe[name]) is None else f"{value:{form}}"
-
         # Recipes' own intervals do not distinguish them: the verdict is on paired differences over seeds. The loss has
         # its column where it is not measured, too.
         by_figure = self.by_figure
@@ -122,10 +115,11 @@ class Comparison(Result):
         heads = [f">{figure.replace('_', ' ')} (95 %, over seeds)" for figure in estimates]
         names = dict.fromkeys(name for of_figure in estimates.values() for name in of_figure)
         rows = [(name, *(cell(of_figure.get(name)) for of_figure in estimates.values())) for name in names]
-        forms = {"pretraining_minutes": ".1f", "finetuning_minutes": ".1f", "num_parameters": ",.0f"}
         if self.costs:
             heads += [">pretraining, minutes", ">fine-tuning, minutes", ">parameters"]
-            rows = [(*row, *(cost(self.costs[row[0]], *form) for form in forms.items())) for row in rows]
+            forms = ".1f", ".1f", ",.0f"
+            costs = {name: zip(of_recipe.values(), forms, strict=True) for name, of_recipe in self.costs.items()}
+            rows = [(*row, *("-" if v is None else f"{v:{form}}" for v, form in costs[row[0]])) for row in rows]
         yield Sheet(("recipe", *heads), rows)
         rows = []
         for figure, judged in by_figure.items():
@@ -280,29 +274,21 @@ def _make_runs(
             left = f"; about {duration((time.monotonic() - begin) / made * (len(to_make) - made))} left"
         reporter.note(f"run {number} of {len(order)}: {name}, seed {seed}{left}")
         of_run = ProgressReporter(reporter) if made else reporter  # the first says what all have in common
-        figures = _run_of(name, *ways[name], seed=seed, folder=folders[seed, name], reporter=of_run)
+        (plan, data), folder = ways[name], folders[seed, name]
+        try:
+            figures = measured_run(name, plan, seed=seed, data=data, folder=folder, reporter=of_run)
+        except (DivergedError, MemoryFullError) as error:  # written down, so that it is not made again
+            figures = {"name": name, "seed": seed, "failed": str(error)}
+            folder.mkdir(parents=True, exist_ok=True)
+            write_object(folder / EVALUATION, figures)
         made += (seed, name) in to_make
         runs[name].append(figures)
         if "failed" in figures:
-            why = f"{figures['failed']} (remove {folders[seed, name]} to try it again)"
-            reporter.note(f"{name}, seed {seed} failed: {why}")
+            reporter.note(f"{name}, seed {seed} failed: {figures['failed']} (remove {folder} to try it again)")
         elif known := [f"{what} {figures[key]:.3f}" for key, what in FIGURES.items() if figures.get(key) is not None]:
             steps = f"; {figures['steps']:,} steps" if "steps" in figures else ""
             reporter.note(f"{name}, seed {seed}: {', '.join(known)}{steps}")
     return runs
-
-
-def _run_of(
-    name: str, plan: RunPlan, data: Sequence[str], *, seed: int, folder: Path, reporter: Reporter
-) -> dict[str, Any]:
-    """The figures of a run, or why it failed."""
-    try:
-        return measured_run(name, plan, seed=seed, data=data, folder=folder, reporter=reporter)
-    except (DivergedError, MemoryFullError) as error:  # written down, so that it is not made again
-        figures = {"name": name, "seed": seed, "failed": str(error)}
-        folder.mkdir(parents=True, exist_ok=True)
-        write_object(folder / EVALUATION, figures)
-        return figures
 
 
 # ----------------------------------------
@@ -310,7 +296,6 @@ def _run_of(
 
 
 def label_of(recipe: str) -> str:
-    """What runs of a recipe are called by, in the names of their folders."""
     return Path(recipe).stem if recipe.endswith(".toml") else recipe
 
 
@@ -358,11 +343,8 @@ def _written(root: Path, result: dict[str, Any], folders: Mapping[str, Sequence[
 def _plan_of_starts(recipes: Sequence[str], plan: RunPlan, deciding: str) -> RunPlan:
     """The plan of `STARTS`, with a name of the model that always means the same."""
     if recipes:
-        raise SettingsError(
-            f"a starting model is compared in {len(STARTS)} ways, not with recipes; leave recipes out, or name "
-            f"{recipes[0]} as the base, by which the model from scratch is trained",
-            options=["base"],
-        )
+        way_out = f"leave recipes out, or name {recipes[0]} as the base, by which the model from scratch is trained"
+        raise SettingsError(f"a starting model is not compared with recipes; {way_out}", options=["base"])
     if plan.task is None:
         raise SettingsError("ways to start are compared on a task; give one", options=["task", "train"])
     extra = {"primary": deciding != "task_error", "pairs": plan.pairs is not None, "rates": plan.rates != RATES}

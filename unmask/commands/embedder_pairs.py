@@ -154,16 +154,7 @@ class PairDrawer:
         room = parts.end - parts.begin
         between = settings.first_lengths, settings.second_lengths
         length = np.stack([_lengths(uniform[1 + side], between[side], room) for side in (FIRST, SECOND)])
-        if settings.overlap:
-            begin = parts.begin + (np.stack(uniform[3:5]) * (room - length + 1)).astype(np.int64)
-        else:  # beside each other, in either order, with what is left of the room before, between and behind
-            share = np.minimum(1.0, room / length.sum(0))  # both shorter in the same proportion, where they do not fit
-            length = np.maximum(1, (length * share).astype(np.int64))
-            left = room - length.sum(0)
-            before = (uniform[3] * (left + 1)).astype(np.int64)
-            gap = ((2 * uniform[4] % 1.0) * (left - before + 1)).astype(np.int64)
-            is_later = np.stack([uniform[4] >= 0.5, uniform[4] < 0.5])
-            begin = parts.begin + before + np.where(is_later, length[::-1] + gap, 0)
+        begin = parts.begin + (np.stack(uniform[3:5]) * (room - length + 1)).astype(np.int64)
         end = begin + length
 
         # A title, and a crop of what follows it.

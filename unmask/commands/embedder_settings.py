@@ -66,8 +66,6 @@ class EmbedderSettings(Settings):
     """Shortest and longest second crop, likewise."""
     part_tokens: int = Field(default=256, ge=16)
     """Documents are cut into parts of about this many tokens; both crops of a pair come from the same part."""
-    overlap: bool = True
-    """Whether the crops of a pair may overlap."""
     batch_size: int = Field(default=128, ge=2)
     """Pairs per step. Each is contrasted with all others, so a large batch is a harder task and suits long training.
     Memory does not limit it (see `micro_batch_tokens`)."""

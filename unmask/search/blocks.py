@@ -117,7 +117,6 @@ class IndexState(Settings):
 
     @property
     def names(self) -> list[str]:
-        """All of its files."""
         once = [name for name in (self.numbers, self.graph) if name is not None]
         return [name for block in self.blocks for name in block.names] + once
 
@@ -182,9 +181,7 @@ class IndexFolder:
         self.begun, self.whole, self.blocks = root / "search.json", root / "index.json", root / "blocks"
         self.inputs = {STDIN_FILE, PIPES, GIVEN}
         ours = {self.begun.name, self.whole.name, self.blocks.name, *self.inputs}
-        self.claimed = ClaimedFolder(
-            root=root, marker=self.begun.name, what="an index", last=self.whole.name, ours=ours
-        )
+        self.claimed = ClaimedFolder(root=root, marker="search.json", what="an index", last="index.json", ours=ours)
 
     def write_state(self, file: Path, state: IndexState) -> None:
         write_object(file, state.model_dump(mode="json"))
@@ -202,13 +199,11 @@ class IndexFolder:
             return file_sha256(self.blocks / name).startswith(Path(name).stem)
 
     def has(self, *names: str) -> bool:
-        """Whether these files are there, and intact."""
         with suppress(FileNotFoundError):
             return all(map(self.is_intact, names))
         return False
 
     def write(self, content: memoryview, suffix: str) -> str:
-        """Writes a file and returns its name."""
         name = hashlib.sha256(content).hexdigest()[:_NAME_DIGITS] + suffix
         with writing(self.blocks):
             self.blocks.mkdir(exist_ok=True)
@@ -295,7 +290,6 @@ class StoredIndex:
     """One state of an index on the disk. Blocks are mapped into memory while they are searched, so few files are open.
 
     Args:
-        root: The folder.
         state: The state, where it is not the one that `index.json` has.
         before: A state of this index that was opened before: files that were compared then are not compared again.
 
@@ -307,11 +301,8 @@ class StoredIndex:
         self.folder = IndexFolder(root)
         if state is None and not self.folder.whole.is_file():
             if self.folder.begun.is_file():
-                raise DataError(
-                    f"{root}: this index is unfinished; to finish it, run the same `unmask search index` "
-                    "command and resume",
-                    options=("resume",),
-                )
+                text = "this index is unfinished; run the same command again, with resume"
+                raise DataError(f"{root}: {text}", options=("resume",))
             what = "it holds no index" if root.is_dir() else absence(root, "folder")
             raise DataError(f"{root}: {what}; make one with `unmask search index MODEL FILES --out {root}`")
         self.written = self.folder.written()
@@ -358,7 +349,6 @@ class StoredIndex:
         return array
 
     def words(self, number: int) -> NDArray[np.uint32]:
-        """The words of a block's passages, mapped into memory."""
         return self._array(self.state.blocks[number].words)
 
     @cached_property
@@ -366,7 +356,6 @@ class StoredIndex:
         return WordSearch(self.documents, lambda: map(self.words, range(len(self.state.blocks))))
 
     def table(self, number: int, columns: Sequence[str] | None = None) -> pa.Table:
-        """The passages of a block, or some columns of them."""
         file = self._file(self.state.blocks[number].table)
         with _reading(file):
             return pq.read_table(file, columns=columns)

@@ -71,19 +71,13 @@ class Names:
         paths = set(map(os.path.abspath, self._table["file"].filter(pa.array(in_file)).unique().to_pylist()))
         if unknown := [name for name in names if name not in places and os.path.abspath(name) not in paths]:
             what = f"{len(unknown):,} of {len(names):,} ids belong to no document, such as {unknown[0]!r}"
-            value = "a value of the column of ids, " if not all(self._is_counted) else ""
-            raise SettingsError(
-                f"{what}; nothing was removed. In this index an id is {value}the number of a document in its "
-                "file, or a file's name for all its documents",
-                options=("ids",),
-            )
+            ways = "the number of a document in its file, or a file's name for all its documents"
+            ways = ways if all(self._is_counted) else f"a value of the column of ids, {ways}"
+            raise SettingsError(f"{what}; nothing was removed. In this index an id is {ways}", options=("ids",))
         if several := [name for name in places if len(places[name]) > 1 and name not in own]:
             first, second, *_ = sorted(map(str, places[several[0]]))
-            raise SettingsError(
-                f"document number {several[0]} exists both in {first} and in {second}; name a file to remove all "
-                "its documents, or index a table that has a column of ids",
-                options=("ids",),
-            )
+            what = f"document number {several[0]} exists both in {first} and in {second}"
+            raise SettingsError(f"{what}; name a file, or index a table with ids", options=("ids",))
         return (with_id & ~(self._where("id", own) & self._is_counted)) | in_file
 
     def replaced(self, ids: Sequence[str], files: Sequence[str]) -> Mask:
@@ -106,9 +100,7 @@ def own_ids(files: DocumentFiles) -> list[str]:
     if twice := [id_ for id_, count in ids.items() if count > 1]:
         several = f" ({len(twice):,} ids belong to several documents)" if len(twice) > 1 else ""
         reason = f"{ids[twice[0]]:,} documents have the id {twice[0]!r}{several}"
-        raise CorpusError(
-            f"{reason}; give each its own id, or name another column of ids, or none ('')", options=("id_column",)
-        )
+        raise CorpusError(f"{reason}; make ids unique, or name another column, or none ('')", options=("id_column",))
     return list(ids)
 
 
@@ -116,8 +108,7 @@ def changed_state(old: StoredIndex, gone_P: Mask, new: Sequence[IndexBlock], add
     """Writes an index without some passages and with new blocks, but for its state, which is returned.
 
     Args:
-        old: The index before.
-        gone_P: Of each of its passages whether it goes: all of a document, or none.
+        gone_P: Of each passage of the old index whether it goes: all of a document, or none.
         new: Blocks of new documents, which are written.
         added_P: The document of each of their passages, ascending from 0.
     """

@@ -43,8 +43,6 @@ _LONGEST_PASSAGE = 1 << 16
 
 
 class EncodingSettings(Settings):
-    """How texts become vectors for search."""
-
     pooling: str  # as for `EmbedSettings`; or `splade`, for sparse vectors
     similarity: Similarity  # `cosine`, for which vectors are divided by their length, or `dot`
     query_prompt: str  # what stands before each query
@@ -135,11 +133,8 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
     has_prompt = bool(query_prompt or document_prompt)
     how_pooled = {} if of_pooling is None else read_side_file(of_pooling, optional=True)
     if has_prompt and how_pooled.get("include_prompt") is False:
-        raise ModelError(
-            f"{of_pooling}: include_prompt is false, but leaving prompts out of the mean is not supported; "
-            "use no prompts (query_prompt='', document_prompt=''), or another model",
-            options=("query_prompt", "document_prompt"),
-        )
+        what = f"{of_pooling}: include_prompt is false, but prompts cannot be left out of the mean"
+        raise ModelError(f"{what}; use no prompts (''), or another model", options=("query_prompt", "document_prompt"))
 
     # The similarity. What the folder says of sparse vectors does not hold for dense ones of the same model.
     is_of_others = not is_sparse and module_file(folder, "SpladePooling") is not None
@@ -148,8 +143,7 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
         name = (None if is_of_others else content.get("similarity_fn_name")) or ("dot" if is_sparse else "cosine")
     if name not in get_args(Similarity):
         where = f"{file}: similarity_fn_name" if similarity is None else "similarity"
-        text = f"{where} {json.dumps(name)[:100]} is not supported; give cosine or dot"
-        raise SettingsError(text, options=("similarity",))
+        raise SettingsError(f"{where} {json.dumps(name)[:100]}: give cosine or dot", options=("similarity",))
 
     # Tokens of a passage, special ones included.
     least = len(loaded.tokenizer.special.around) + _LEAST_TEXT
@@ -161,28 +155,18 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
             passage_tokens = min(passage_tokens, limit)
     elif not least <= passage_tokens <= _LONGEST_PASSAGE:
         raise SettingsError(
-            f"passage_tokens={passage_tokens}: give {least} to {_LONGEST_PASSAGE:,} tokens",
-            options=("passage_tokens",),
+            f"passage_tokens={passage_tokens}: give {least} to {_LONGEST_PASSAGE:,} tokens", options=("passage_tokens",)
         )
     room = passage_tokens - len(loaded.tokenizer.encode_prompt(document_prompt))
     overlap = passage_tokens // 8 if overlap_tokens is None else overlap_tokens
     if room < _LEAST_TEXT:
-        raise SettingsError(
-            f"the document prompt takes {passage_tokens - room} of a passage's {passage_tokens} tokens, but "
-            f"text needs at least {_LEAST_TEXT}; give a shorter document_prompt, or more passage_tokens",
-            options=("document_prompt", "passage_tokens"),
-        )
+        what = f"document_prompt leaves {room} of passage_tokens = {passage_tokens} to text, which needs {_LEAST_TEXT}"
+        raise SettingsError(f"{what}; shorten one, or raise the other", options=("document_prompt", "passage_tokens"))
     if not 0 <= overlap <= room // 2:
-        raise SettingsError(
-            f"overlap_tokens={overlap}: a passage has {room} tokens of text; overlap at most half of them",
-            options=("overlap_tokens",),
-        )
+        text = f"overlap_tokens={overlap}: a passage has {room} tokens of text; overlap at most half of them"
+        raise SettingsError(text, options=("overlap_tokens",))
     settings = EncodingSettings(
-        pooling=how,
-        similarity=name,
-        query_prompt=query_prompt,
-        document_prompt=document_prompt,
-        passage_tokens=passage_tokens,
-        overlap_tokens=overlap,
-    )
+        pooling=how, similarity=name, query_prompt=query_prompt, document_prompt=document_prompt,
+        passage_tokens=passage_tokens, overlap_tokens=overlap,
+    )  # fmt: skip
     return SearchEncoder(loaded, settings)

@@ -196,25 +196,15 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
             baseline is not installed.
     """
     settings = ItemSettings(
-        queries=queries,
-        max_documents=max_documents,
-        crops=crops,
-        crop_chars=crop_chars,
-        every=every,
-        among_all=among_all,
-        column=column,
-        title_column=title_column,
-        documents=documents,
-        encoding=encoding,
+        queries=queries, max_documents=max_documents, crops=crops, crop_chars=crop_chars, every=every,
+        among_all=among_all, column=column, title_column=title_column, documents=documents, encoding=encoding,
         seed=seed,
-    )
+    )  # fmt: skip
     lexical = check_lexical(baselines)
     options: dict[str, Any] = {
-        "passage_tokens": passage_tokens,
-        "query_prompt": query_prompt,
-        "document_prompt": document_prompt,
+        "passage_tokens": passage_tokens, "query_prompt": query_prompt, "document_prompt": document_prompt,
         "similarity": similarity,
-    }
+    }  # fmt: skip
     searches: dict[str, ModelSearch] = {}
     for each, chosen in ((model, options), *((other, {}) for other in against)):
         called = str(each.folder if isinstance(each, Model) else each)
@@ -444,14 +434,9 @@ def check_lexical(names: Sequence[str]) -> tuple[str, ...]:
     names = [name for name in ([names] if isinstance(names, str) else names) if name != "none"]
     for name in names:
         if name not in _LEXICAL:
-            raise SettingsError(
-                f"unknown baseline {name}; choose among {', '.join(_LEXICAL)}, or none", options=("baselines",)
-            )
+            raise SettingsError(f"baseline {name}: give {', '.join(_LEXICAL)} or none", options=("baselines",))
     if "tfidf" in names and find_spec("sklearn") is None:
-        raise SettingsError(
-            "tfidf needs scikit-learn, which is not installed: pip install 'unmask[search]', or drop tfidf",
-            options=("baselines",),
-        )
+        raise SettingsError("tfidf needs scikit-learn: pip install 'unmask[search]', or omit it", options=["baselines"])
     return tuple(dict.fromkeys(names))
 
 

@@ -17,7 +17,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count, islice
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, Literal, get_args
 
 import numpy as np
@@ -206,19 +205,11 @@ class Index(Readable):
         """
         refused(out, "an index")
         encoder = open_encoder(
-            model,
-            pooling=pooling,
-            similarity=similarity,
-            query_prompt=query_prompt,
-            document_prompt=document_prompt,
-            passage_tokens=passage_tokens,
-            overlap_tokens=overlap_tokens,
-            precision=precision,
-            strict=strict,
-        )
+            model, pooling=pooling, similarity=similarity, query_prompt=query_prompt, document_prompt=document_prompt,
+            passage_tokens=passage_tokens, overlap_tokens=overlap_tokens, precision=precision, strict=strict,
+        )  # fmt: skip
         if approximate and encoder.is_sparse:
-            reason = "only dense vectors have a graph; sparse ones have posting lists"
-            raise SettingsError(f"approximate: {reason}", options=("approximate",))
+            raise SettingsError("approximate: only dense vectors have a graph; omit this", options=("approximate",))
         if approximate and (no_graph := why_no_graph()) is not None:
             raise RunError(f"approximate: {no_graph}", options=("approximate",))
         folder, notify = IndexFolder(Path(out)), notify or usual_reporter().notify
@@ -267,14 +258,9 @@ class Index(Readable):
                 own_ids(files)
                 if state.blocks:
                     note(f"resuming after {len(state.blocks):,} blocks of {blocks.BLOCK_PASSAGES:,} passages")
-                begun = state
-
-                def save(written: list[IndexBlock]) -> None:
-                    folder.write_state(folder.begun, begun.model_copy(update={"blocks": written}))
-
-                written, documents_P = _write_blocks(folder, files, encoder, state.blocks, save, notify)
+                written, documents_P = _write_blocks(folder, files, encoder, state, notify)
                 update = {"blocks": written, "documents": int(documents_P[-1]) + 1, "skipped": dict(files.skipped)}
-                state = begun.model_copy(update=update | {"numbers": folder.write_array(documents_P)})
+                state = state.model_copy(update=update | {"numbers": folder.write_array(documents_P)})
                 is_large = state.passages > APPROXIMATE_FROM and not encoder.is_sparse
                 needs_graph = (had_graph or is_large) if approximate is None else approximate
             folder.finish(_linked(folder, state, note) if needs_graph else state)
@@ -346,30 +332,22 @@ class Index(Readable):
             encoder = self._encoder(old, settings.precision)
             paths = list(keep_as_files(named, folder.root, notify=notify))
             files = DocumentFiles(
-                paths,
-                column=column,
-                id_column=id_column,
-                title_column=title_column,
-                documents=documents or settings.reading["documents"],
-                encoding=encoding,
-                within=folder.root,
-                usual=settings.tables,
-            )
+                paths, column=column, id_column=id_column, title_column=title_column, encoding=encoding,
+                documents=documents or settings.reading["documents"], within=folder.root, usual=settings.tables,
+            )  # fmt: skip
             note(files.describe())
             # What came through memory is in no file of the user's.
             in_memory = [files.name_of(each) for each in files.sources if each.path.is_relative_to(folder.root)]
             without = next((each for each in files.sources if each.is_table and each.id is None), None)
             if without is not None and any(each.id for each in settings.tables) and not in_memory:
                 names_of_ids = listed(sorted({each.id for each in settings.tables if each.id}), 3)
-                what = (
-                    f"{without.path}: there is no column {names_of_ids}, which holds the ids of this index's documents"
-                )
+                what = f"{without.path} has no column {names_of_ids}, which holds the ids of this index"
                 raise CorpusError(f"{what}; name the column that holds them here", options=("id_column",))
             ids, names = own_ids(files), Names(old)
             read_again = {files.name_of(each) for each in files.sources}.difference(in_memory)
             gone_P = names.replaced(ids, sorted(read_again))
             counted = dict.fromkeys(in_memory, names.last_number(in_memory))
-            new, added_P = _write_blocks(folder, files, encoder, [], lambda written: None, notify, counted)
+            new, added_P = _write_blocks(folder, files, encoder, None, notify, counted)
             state = changed_state(old, gone_P, new, added_P)
             skipped = dict(Counter(old.state.skipped) + files.skipped)
             return self._finish(old, state.model_copy(update={"skipped": skipped}), gone_P, note, start)
@@ -400,11 +378,8 @@ class Index(Readable):
         folder = StoredIndex(self.folder).folder
         with folder.claimed.entered(resume=True):
             if read_state(folder.begun).numbers is None:
-                raise DataError(
-                    f"{self.folder}: replacing this index was interrupted; run that `unmask search index` "
-                    "command again, with resume",
-                    options=("resume",),
-                )
+                text = "replacing this index was interrupted; run that command again, with resume"
+                raise DataError(f"{self.folder}: {text}", options=("resume",))
             try:
                 yield StoredIndex(self.folder, before=self._opened[0])
             except FileNotFoundError as error:
@@ -524,10 +499,8 @@ class Index(Readable):
             passages = ranking.passages_QK[query]
             for number, score in zip(passages[passages >= 0].tolist(), ranking.scores_QK[query].tolist(), strict=False):
                 passage = stored.passage(number)
-                content = passage.pop("text")
-                scores = {
-                    name: scores[passage["document"]] for name, scores in of.items() if passage["document"] in scores
-                }
+                content, document = passage.pop("text"), passage["document"]
+                scores = {name: each[document] for name, each in of.items() if document in each}
                 snippet, marks = find_snippet(content, text)
                 facts = {"passage": content, "snippet": snippet, "marks": [list(mark) for mark in marks]}
                 hits.append({"rank": len(hits) + 1, "score": score, "scores": scores, **passage, **facts})
@@ -548,29 +521,17 @@ class Index(Readable):
         is_same = opened.state.settings == settings
         if encoder is not None and is_same and (is_set or encoder.model.precision == precision):
             return encoder
-        made_with = settings.model
-        model, encoding = made_with if self._model is None else self._model, settings.encoding.model_dump()
+        model, encoding = self._model or settings.model, settings.encoding.model_dump()
         try:
             encoder = open_encoder(model, **encoding, precision=self._precision or precision, strict=self._strict)
         except ModelError as error:
             if self._model is not None:
                 raise
-            way_out = "if the model has moved, name its folder"
-            text = f"{self.folder} was made with {made_with}: {error.args[0]}; {way_out}"
+            text = f"{self.folder} was made with {model}: {error.args[0]}; if the model has moved, name its folder"
             raise ModelError(text, options=("model",)) from error
-        folder = encoder.model.folder
-        if encoder.width != settings.dimension:
-            raise ModelError(
-                f"{self.folder} holds vectors of {settings.dimension} dimensions, but {folder} makes "
-                f"{encoder.width}; use the model that made the index ({made_with}), or index the documents "
-                "again"
-            )
         if encoder.fingerprint() != settings.fingerprint:
-            raise ModelError(
-                f"{self.folder} was made with another model than the one now in {folder} (it was {made_with}; "
-                "its weights, configuration or tokenizer may have changed since); use that model, or index "
-                "the documents again"
-            )
+            what = f"{self.folder} was made with {settings.model} as it was then, not with {encoder.model.folder}"
+            raise ModelError(f"{what} as it is now; use that model, or index the documents again")
         self._opened = stored, encoder
         return encoder
 
@@ -579,19 +540,18 @@ def _write_blocks(
     folder: IndexFolder,
     files: DocumentFiles,
     encoder: SearchEncoder,
-    written: list[IndexBlock],
-    save: Callable[[list[IndexBlock]], None],
+    begun: IndexState | None,
     notify: Notify,
-    counted: Mapping[str, int] = MappingProxyType({}),
+    counted: Mapping[str, int] | None = None,
 ) -> tuple[list[IndexBlock], NDArray[np.int64]]:
-    """Cuts documents into passages, and embeds and writes those blocks of them that were not `written` before. `save`
-    is called with all blocks after each, and ids that are numbers go on where they were `counted` in a file before.
-    Returns all blocks, and the document of each passage."""
+    """Cuts documents into passages, and embeds and writes those blocks of them that were not written before, as the
+    state of an index that was `begun` says, which is written after each. Ids that are numbers go on where they were
+    `counted` in a file before. Returns all blocks, and the document of each passage."""
     done, total = 0, files.num_bytes
 
     def parts() -> Iterator[DocumentPart]:
         for part in files.read():
-            before = counted.get(part.file, 0) if part.is_counted else 0
+            before = counted.get(part.file, 0) if counted and part.is_counted else 0
             yield part._replace(id=int(part.id) + before) if before else part
 
     def show(passages: Sequence[TextPassage]) -> None:
@@ -600,7 +560,7 @@ def _write_blocks(
         notify(Progress("embedding", done, total if total is not None and total > done else None, "characters"))
 
     show([])
-    written, numbers = written.copy(), [np.zeros(0, dtype=np.int64)]
+    written, numbers = [] if begun is None else begun.blocks.copy(), [np.zeros(0, dtype=np.int64)]
     cut = encoder.passages(parts())
     for number in count():
         passages = list(islice(cut, blocks.BLOCK_PASSAGES))
@@ -619,7 +579,8 @@ def _write_blocks(
                 show(some)
             block = folder.write_block(passages, vstack(vectors) if encoder.is_sparse else np.concatenate(vectors))
             written[number : number + 1] = [block]
-            save(written)
+            if begun is not None:
+                folder.write_state(folder.begun, begun.model_copy(update={"blocks": written}))
         numbers.append(np.array([passage.part.document for passage in passages], dtype=np.int64))
     if number < len(written):
         raise folder.claimed.changed("started on more text")

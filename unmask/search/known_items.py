@@ -92,8 +92,6 @@ class ItemSettings:
 
 
 class ItemDocument(NamedTuple):
-    """A text that is searched."""
-
     text: str  # a document or a chunk of a long one, without its title
     title: str | None
     draw: int  # number of the source document: what figures are drawn from
@@ -129,7 +127,6 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
         return (crop, room) if is_long else (0, 0)
 
     def next_word(text: str, place: int, room: int) -> int:
-        """The next beginning of a word, if there is one near."""
         for near in range(place, min(place + room, len(text))):
             if text[near - 1].isspace() and not text[near].isspace():
                 return near
@@ -141,12 +138,9 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
         not_asked["documents too short to crop"] = len(held) - len(long)
     if len(long) < min(_LEAST_QUERIES, settings.queries):
         crop = settings.crop_chars or _LEAST_CROP
-        raise DataError(
-            f"too few documents are long enough for a crop of {crop} characters: {len(long)} of the "
-            f"{len(held):,} that can serve as queries; give more or longer ones, or judged queries (BEIR's "
-            "format)",
-            options=("crop_chars",),
-        )
+        what = f"only {len(long)} of {len(held):,} documents for queries are long enough for crops of {crop} characters"
+        way_out = "give more or longer ones, or judged queries (BEIR's format)"
+        raise DataError(f"{what}; {way_out}", options=("crop_chars",))
     texts = [each.text for each in documents]
     queries, pairs = [], []
     for number in _chosen(long, texts, settings):
@@ -225,14 +219,13 @@ def read_items(
         passed_over["documents beyond --max-documents"] = len(seen) - most
     passed_over += corpus.skipped
     if len(items) < 2 or not any(item.is_held_out for item in items):
-        kind, way_out = "held-out documents", ", or query for all documents of a text the model was not trained on"
-        if every:
-            kind, way_out = "documents", ""
-        raise DataError(
-            f"{', '.join(map(str, paths))}: {len(items)} {kind} are too few to search; give more text, or "
-            f"make smaller documents with line or block{way_out}",
-            options=("documents",) if every else ("documents", "all"),
-        )
+        way_out = "give more text, or make smaller documents with line or block"
+        kind, options = "documents", ["documents"]
+        if not every:
+            kind, options = "held-out documents", ["documents", "all"]
+            way_out += ", or query for all documents of a text the model was not trained on"
+        what = f"{', '.join(map(str, paths))}: {len(items)} {kind} are too few to search"
+        raise DataError(f"{what}; {way_out}", options=options)
     items, where = _with_titles(corpus, items, settings.title_column)
     described = corpus.describe(corpus.decided())
     if not every:
@@ -370,10 +363,8 @@ def read_beir(root: Path, *, split: str, num_queries: int | None, seed: int) -> 
             chosen.append((query, numbered))
     if not chosen:
         why = ", ".join(f"{count:,} {reason}" for reason, count in passed.items()) or "it is empty"
-        raise CorpusError(
-            f"{root / QRELS / split}.tsv: no judgement names a query in {QUERY_FILE} and a relevant document "
-            f"in {CORPUS_FILE} ({why}); check that ids are those of `_id`"
-        )
+        what = f"no judgement names a query in {QUERY_FILE} and a relevant document in {CORPUS_FILE} ({why})"
+        raise CorpusError(f"{root / QRELS / split}.tsv: {what}; check that ids are those of `_id`")
     if num_queries is not None and len(chosen) > num_queries:
         some = np.random.default_rng(seed).choice(len(chosen), num_queries, replace=False)
         chosen = [chosen[number] for number in np.sort(some).tolist()]
@@ -398,9 +389,7 @@ def _records(file: Path, *, title: bool) -> Iterator[tuple[str, str]]:
     for number, row in json_rows(file, BadInput(skip=False, way_out=None)):
         id_, text = row.get("_id"), row.get("text")
         if isinstance(id_, bool) or not isinstance(id_, str | int) or not isinstance(text, str):
-            raise CorpusError(
-                f"{file}: row {number} has {shown(id_)} as _id and {shown(text)} as text; both must be texts"
-            )
+            raise CorpusError(f"{file}: row {number} has _id {shown(id_)} and text {shown(text)}; both must be texts")
         head = row.get("title") if title else None
         whole = f"{head} {text}".strip() if isinstance(head, str) and head else text
         if broken := broken_character(f"{id_} {whole}"):
@@ -429,8 +418,6 @@ def _judgements(root: Path, split: str) -> dict[str, dict[str, int]]:
             if abs(value) > _HIGHEST_GRADE:
                 raise ValueError(f"{value} is not a grade")
         except ValueError as error:
-            raise CorpusError(
-                f"{file}: line {number} is {shown(line)}; expected a query, a document and an integer up to "
-                f"{_HIGHEST_GRADE:,}, separated by tabs"
-            ) from error
+            form = f"a query, a document and an integer up to {_HIGHEST_GRADE:,}, separated by tabs"
+            raise CorpusError(f"{file}: line {number} is {shown(line)}; expected {form}") from error
     return judgements

@@ -162,18 +162,11 @@ def best_of(scores_N: NDArray[np.float64], top_k: int) -> NDArray[np.int64]:
 
 
 def fused(
-    vectors: Ranking,
-    words: Ranking,
-    top_k: int,
-    *,
-    words_weight: float = WORDS_WEIGHT,
-    kind: Fusion = "scores",
+    vectors: Ranking, words: Ranking, top_k: int, *, words_weight: float = WORDS_WEIGHT, kind: Fusion = "scores"
 ) -> Ranking:
     """Two rankings of the same queries as one, by weighted sums over the documents that stand in either.
 
     Args:
-        vectors, words: The first documents of each.
-        top_k: Documents a query.
         words_weight: The weight of words, from 0 to 1; that of vectors is the rest.
         kind: `scores`: how many standard deviations a score lies above the mean of these documents; one that a ranking
             lacks has its last score there, or 0 where no more share a word. `ranks`: 1 / (60 + rank), or nothing.

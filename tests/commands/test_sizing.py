@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import math
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 
 import unmask
@@ -15,8 +18,9 @@ from unmask.commands.recipe_files import AUTO, CONTINUING, DEFAULT, usual_recipe
 from unmask.commands.run_data import PreparedData, open_prepared
 from unmask.commands.sizing import Cost, Speed, TextFigures
 from unmask.core.errors import RunError, SettingsError
+from unmask.data.store import TokenChunk
 
-TEXT = TextFigures(entropy=6.5, token_bytes=3.3, tokens=2_000_000)
+TEXT = TextFigures(entropy=6.5, neighbours=sizing.NEIGHBOURS, token_bytes=3.3, tokens=2_000_000)
 
 
 @pytest.fixture(scope="module")
@@ -73,6 +77,16 @@ def test_two_steps_tell_the_speed() -> None:
     noisy = Speed.through(cost, (1024, 4096), (0.2, 0.1))
     assert noisy.step_seconds(cost, 4096) == pytest.approx(0.1), "and no step is free"
     assert noisy.of_operation > 0.0
+
+
+def test_a_text_whose_neighbours_say_more_is_learned_faster() -> None:
+    cycle, noise = np.arange(20_000) % 10, np.random.default_rng(0).integers(10, size=20_000)
+    for ids, low, high in ((cycle, 0.0, 0.1), (noise, math.log(10), math.log(10) + 0.1)):
+        chunk = TokenChunk(ids.astype(np.uint16), np.ones(len(ids), dtype=np.uint8), np.full(200, 100))
+        store = SimpleNamespace(num_tokens=len(ids), chunks=lambda _, chunk=chunk: iter([chunk]))
+        assert low <= sizing.entropy_between(store, np.bincount(ids)) <= high  # type: ignore[arg-type]
+    novels, logs, unlearnable = (TEXT._replace(neighbours=share).loss(280_000, 1e6) for share in (0.65, 0.3, 1.0))
+    assert logs < novels < unlearnable == TEXT.entropy
 
 
 @pytest.mark.parametrize("length", [16, 512])

@@ -298,7 +298,7 @@ Words = Callable[[str], Iterator[tuple[Ints, TokenWords]]]
 """Goes through the corpus once, announcing for what: the tokens of each chunk, and its words."""
 
 
-def _find(keys: Ints, looked_up: Ints) -> tuple[Ints, NDArray[np.bool_]]:
+def find(keys: Ints, looked_up: Ints) -> tuple[Ints, NDArray[np.bool_]]:
     """Numbers of keys in a sorted table (any where they are not in it), and whether they are in it."""
     if not len(keys):
         return np.zeros(len(looked_up), dtype=np.int64), np.zeros(len(looked_up), dtype=bool)
@@ -331,7 +331,7 @@ def _frequent_grams(words: Words, settings: LexiconSettings, scratch: Path) -> F
                 grams = list(chunk.grams(n))
                 hashes, together = grams[-1]
                 if n > 1 and len(hashes):  # those of which both (n-1)-grams are frequent
-                    _, frequent = _find(levels[-1].keys, grams[-2][0])
+                    _, frequent = find(levels[-1].keys, grams[-2][0])
                     hashes = hashes[together & frequent[:-1] & frequent[1:]]
                 counter.add(hashes)
             levels.append(counter.above(settings.min_count))
@@ -345,7 +345,7 @@ def _frequent_grams(words: Words, settings: LexiconSettings, scratch: Path) -> F
     for input_ids, chunk in words("reading the frequent sequences"):
         below = _NONE
         for n, (hashes, together) in enumerate(chunk.grams(len(levels)), start=1):
-            place, frequent = _find(levels[n - 1].keys, hashes)
+            place, frequent = find(levels[n - 1].keys, hashes)
             frequent &= together
             if n == 1:
                 new = np.flatnonzero(frequent)

@@ -122,10 +122,13 @@ class Comparison(Result):
             rows = [(*row, *("-" if v is None else f"{v:{form}}" for v, form in costs[row[0]])) for row in rows]
         yield Sheet(("recipe", *heads), rows)
         rows = []
+        decided = {(pair["first"], pair["second"]) for pair in self.differences if pair["better"] is not None}
         for figure, judged in by_figure.items():
             for pair in judged["differences"]:
                 verdict = "no difference shown" if pair["better"] is None else f"{pair['better']} is better"
-                verdict = f"exploratory: {verdict}" if judged["exploratory"] else verdict
+                if judged["exploratory"]:  # it is judged for pairs in which the deciding figure shows a difference
+                    is_judged = (pair["first"], pair["second"]) in decided
+                    verdict = f"exploratory: {verdict if is_judged else 'not judged'}"
                 verdict = "not judged" if "no verdict" in judged["verdict"] else verdict
                 level = f"at {percent(judged['confidence'])}"
                 two = f"{pair['first']} - {pair['second']}"
@@ -269,8 +272,8 @@ def _make_runs(
     runs: dict[str, list[dict[str, Any]]] = {name: [] for name in names}
     begin, made = time.monotonic(), 0
     for number, (seed, name) in enumerate(order, 1):
-        left = ""
-        if made >= len(names):  # recipes may take different times
+        left = "" if (seed, name) in to_make else ", made before"
+        if made >= len(names) and not left:  # recipes may take different times
             left = f"; about {duration((time.monotonic() - begin) / made * (len(to_make) - made))} left"
         reporter.note(f"run {number} of {len(order)}: {name}, seed {seed}{left}")
         of_run = ProgressReporter(reporter) if made else reporter  # the first says what all have in common

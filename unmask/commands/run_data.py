@@ -316,7 +316,7 @@ def begin_from_checkpoint(
     facts = start_facts(start)
     notes = [f"starting from the model in {facts['checkpoint']}"]
     if facts["new_head"]:
-        notes.append("the checkpoint has no head for masked tokens: adding one that starts from word frequencies")
+        notes.append("the checkpoint has no head for masked tokens: adding a new one, which has everything to learn")
     if facts.get("sentence_encoder"):
         notes.append(
             "the checkpoint is a sentence encoder: the result is a masked language model without its pooling and "

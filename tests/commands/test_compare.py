@@ -274,6 +274,7 @@ def test_the_epoch_is_told_by_one_file_and_the_figure_by_another(data_folder: Pa
         assert run["task_error"] == pytest.approx(1.0 - summary["test_metrics"]["accuracy"])
         assert run["task_error"] == pytest.approx(summary["metrics"]["accuracy"]), "not that of the validation file"
         assert run["task_measured_on"] == "test"
+        assert run.get("task_warning", "") == summary["warning"]
         assert "interval" not in summary, "which takes longer than the rest, and is not shown"
     (tmp_path / "test.tsv").write_text(MOODS)
     with pytest.raises(RunError, match="test.tsv"):

@@ -290,7 +290,8 @@ def _make_runs(
             reporter.note(f"{name}, seed {seed} failed: {figures['failed']} (remove {folder} to try it again)")
         elif known := [f"{what} {figures[key]:.3f}" for key, what in FIGURES.items() if figures.get(key) is not None]:
             steps = f"; {figures['steps']:,} steps" if "steps" in figures else ""
-            reporter.note(f"{name}, seed {seed}: {', '.join(known)}{steps}")
+            warning = f"; {figures['task_warning'].partition(';')[0]}" if "task_warning" in figures else ""
+            reporter.note(f"{name}, seed {seed}: {', '.join(known)}{steps}{warning}")
     return runs
 
 

@@ -179,8 +179,8 @@ def measured_run(
     They are written into its folder last: those of `evaluate`, with `name`, `seed`, the summary's `steps`,
     `unigram_entropy` and `on_plateau`, and, where they are measured, `pairs_error` and `task_error` (1 - the task's
     metric on the test file, else on the validation file; or the metric itself where less of it is better) with
-    `task_metric`, `task_measured_on`, `pretraining_seconds`, `finetuning_seconds` and `num_parameters`. A start is not
-    evaluated, and `as-is` not pretrained.
+    `task_metric`, `task_measured_on`, `pretraining_seconds`, `finetuning_seconds`, `num_parameters` and, where
+    fine-tuning taught nothing, `task_warning`. A start is not evaluated, and `as-is` not pretrained.
     """
     file = folder / EVALUATION
     if not file.is_file():
@@ -219,6 +219,8 @@ def measured_run(
             content |= {"task_metric": metric, "task_measured_on": measured_on, "pretraining_seconds": seconds}
             content["finetuning_seconds"] = sum(each["seconds"] for each in summary["seeds"])
             content["num_parameters"] = summary["num_parameters"]
+            if summary["warning"]:
+                content["task_warning"] = summary["warning"]
         write_object(file, content)
     return read_object(file, "remove it to measure the run again with the same command", is_sealed=True)
 

@@ -1,8 +1,10 @@
-"""Processes of tests: functions that several of them run as one group, as `torchrun` starts them.
+"""Processes of tests: the command line, and functions that several of them run as one group, as `torchrun` starts them.
 
+    process = start_command("pretrain", text, "--out", folder)
+    process.kill()
     results = in_processes(2, "tests.train.group_runs:trained", tmp_path, {"steps": 20})
 
-It calls `trained(folder, steps=20)` in each, and has what they return, in their order.
+The last calls `trained(folder, steps=20)` in each, and has what they return, in their order.
 
 They are forked from a process that has loaded what takes each of them seconds to load, and are used like those of
 `subprocess`: a test may kill, stop and wait for them. Tests of what happens while a process starts, or what it loads,
@@ -81,6 +83,18 @@ class Forked:
     def send_signal(self, signum: int) -> None:
         if self.returncode is None:
             os.kill(self.pid, signum)
+
+
+def start_command(*arguments: object) -> Forked:
+    """The command line."""
+    return Forked(_command, *map(str, arguments))
+
+
+def _command(*arguments: str) -> None:
+    from unmask.commands import cli
+
+    sys.argv = ["unmask", *arguments]
+    cli.main()
 
 
 def _run(folder: Path, function: Callable[..., None], arguments: tuple[object, ...]) -> None:

@@ -11,7 +11,9 @@ from typing import Any
 import pytest
 import record as script
 
+import unmask
 from tests.conftest import make_text
+from unmask.tokenizer.tokenizer import Tokenizer
 
 PAIR = {"sentence_good": "The cat sees the dog.", "sentence_bad": "The cat the dog sees.", "UID": "order"}
 
@@ -47,6 +49,33 @@ def test_other_text_or_pairs_are_refused(tmp_path: Path, monkeypatch: pytest.Mon
 def test_blimp_is_the_records(shared_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(script, "BOOKS_SHA256", hashlib.sha256(b"").hexdigest())
     assert script.check(tmp_path, shared_data / "blimp" / "blimp.tar.gz") == ([], [])
+
+
+def test_the_saved_folder_is_measured(
+    run: unmask.Run, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As the public functions measure the run's own folder."""
+    (tmp_path / "text.txt").write_text(make_text(20, seed=9))
+    tied = {**PAIR, "sentence_bad": PAIR["sentence_good"]}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(tied))
+    work = script.Work(
+        str(tmp_path),
+        "ours",
+        1.0,
+        512,
+        1e-3,
+        held_out=[str(tmp_path / "text.txt")],
+        pairs=str(tmp_path / "pairs.jsonl"),
+    )
+    tokenizer_folder = tmp_path / "tokenizer"
+    tokenizer_folder.mkdir()
+    for name in ("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json"):
+        if (run.folder / "model" / name).is_file():
+            (tokenizer_folder / name).write_bytes((run.folder / "model" / name).read_bytes())
+    bits, error = script.measure(work, run.model.network)
+    whole = unmask.evaluate(run.folder / "model", [tmp_path / "text.txt"], max_tokens=100_000, pseudo_tokens=0)
+    assert bits == pytest.approx(whole.bits_per_byte, rel=1e-5)
+    assert error == 0.5
 
 
 def entry(system: str, seed: int, points: list[list[float]], **more: Any) -> dict[str, Any]:

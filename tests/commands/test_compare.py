@@ -23,6 +23,7 @@ from unmask.commands.tune import Dimension, read_dimension, usual_dimensions
 from unmask.core.errors import DataError, DivergedError, MemoryFullError, RunError, SettingsError, UnmaskError
 from unmask.core.interruption import Interrupted
 from unmask.core.results import Reporter
+from unmask.data.data_folder import load_manifest
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -287,6 +288,13 @@ QUICK = ("training.batch_tokens=512", *SHORT)
 @pytest.fixture
 def checkpoint(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Path:
     return released(make_model(num_layers=1), tokenizer, tmp_path / "checkpoint")
+
+
+def test_text_gets_the_tokenizer_of_the_checkpoint(checkpoint: Path, corpus_file: Path, tmp_path: Path) -> None:
+    settings = (*QUICK, f"start.checkpoint='{checkpoint}'")
+    result = compare(corpus_file, tmp_path / "out", steps=1, seeds=1, base="continue", settings=settings)
+    assert not [run for runs in result["runs"].values() for run in runs if "failed" in run]
+    assert load_manifest(tmp_path / "out" / "data").tokenizer_sha256 == load_tokenizer(checkpoint).fingerprint
 
 
 def test_what_cannot_be_trained_measured_or_compared_is_found_before_anything_is_begun(

@@ -29,7 +29,7 @@ from tests.commands.finetune_helpers import (
     write_squad,
 )
 from unmask.commands.finetune_run import hold_out
-from unmask.core.errors import CorpusError, RunError
+from unmask.core.errors import CorpusError, RunError, SettingsError
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_task_model
 from unmask.tasks.answer import AnswerPrediction, AnswerTask, QuestionRecord
@@ -141,6 +141,22 @@ def test_numbers_come_back_in_their_own_scale(encoder: Path, tmp_path: Path) -> 
     [predicted] = result.model.predict([str(rows[0]["text"])])
     assert isinstance(predicted, NumberPrediction)
     assert predicted.value == pytest.approx(rows[0]["score"], abs=400.0)
+
+
+def test_pairs(encoder: Path, tmp_path: Path) -> None:
+    """Whether both texts speak of the sea: no text alone tells it, so both must be seen."""
+    rows = []
+    for a, b in itertools.product(["at sea", "in the garden"], repeat=2):
+        label = "both" if a == b == "at sea" else "not both"
+        rows.append({"premise": f"The cat sleeps {a}.", "hypothesis": f"The dog is {b}.", "label": label})
+    train, dev = write_jsonl(tmp_path / "train.jsonl", rows * 40), write_jsonl(tmp_path / "dev.jsonl", rows)
+    settings = ("finetune.epochs=10", "finetune.class_weights=balanced")
+    result = finetune(encoder, "pairs", train, dev, tmp_path / "out", *settings)
+    assert result.summary["metrics"]["accuracy"] == 1.0
+    predicted = unmask.load(tmp_path / "out").predict([("The cat sleeps at sea.", "The dog is at sea.")])
+    assert [each.label for each in predicted if isinstance(each, ClassPrediction)] == ["both"]
+    with pytest.raises(SettingsError, match="input 1"):
+        result.model.predict(["alone"])
 
 
 def test_tags(encoder: Path, tmp_path: Path) -> None:

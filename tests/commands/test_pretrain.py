@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import random
 import re
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +71,16 @@ def test_characters_without_special_tokens_go_the_whole_way(tmp_path: Path, capl
     with pytest.raises(TokenizerError, match="'é'"):
         run.model.fill("caf[MASK]é", top_k=3)
     assert any("riel" in message for message in caplog.messages), "the recipe's lines are shown"
+
+
+def test_a_text_without_context_is_told_to_be_on_the_plateau(tmp_path: Path) -> None:
+    """Words drawn independently: nothing but frequencies can be learned of them."""
+    rng = random.Random(0)
+    words = [f"{a}{b}" for a in "bdfgkl" for b in "aeio"]
+    lines = [" ".join(rng.choices(words, range(1, 25), k=30)) for _ in range(800)]
+    (tmp_path / "noise.txt").write_text("\n".join(lines))
+    run = unmask.pretrain([tmp_path / "noise.txt"], out=tmp_path / "run", steps=120, vocab_size=128, settings=SMALL)
+    assert run.summary["on_plateau"]
 
 
 @pytest.mark.parametrize(

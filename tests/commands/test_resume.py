@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import random
 import shutil
 import signal
 import subprocess
@@ -20,7 +21,7 @@ from tests.command_line import PATIENCE, Main
 from tests.commands.checkpoints import Stopping
 from tests.commands.finetune_helpers import FAST, MakeModel, save_encoder, write_classes
 from tests.elsewhere import Elsewhere
-from tests.processes import in_processes
+from tests.processes import Forked, in_processes, start_command
 from unmask.core.errors import RunError
 from unmask.core.files import cache
 from unmask.core.interruption import Interrupted
@@ -159,15 +160,18 @@ OPTIONS = [
 ]  # fmt: skip
 
 
-def start_two(data: Path, out: Path, *more: str) -> subprocess.Popen[str]:
-    """The launcher starts the processes anew once."""
-    launcher = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
+def start(data: Path, out: Path, *more: str) -> Forked:
+    return start_command("pretrain", data, "--out", out, *OPTIONS, *more)
+
+
+def start_anew(data: Path, out: Path, *more: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
+    """With all that is loaded first."""
     command = [sys.executable, *launcher, "-m", "unmask", "pretrain", str(data), "--out", str(out), *OPTIONS, *more]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
 
 
-def wait_for_step(out: Path, step: int, process: subprocess.Popen[str]) -> None:
+def wait_for_step(out: Path, step: int, process: subprocess.Popen[str] | Forked) -> None:
     deadline = time.monotonic() + PATIENCE
     while process.poll() is None and time.monotonic() < deadline:
         done = [int(path.name.removeprefix("step-")) for path in list_checkpoints(out / "checkpoints")]
@@ -182,13 +186,51 @@ def lines_of(out: Path) -> list[tuple[str, int]]:
 
 
 @pytest.mark.slow
+def test_killed_again_and_again_the_weights_are_the_same(corpus_file: Path, tmp_path: Path) -> None:
+    """From raw text: two kills while starting and preparing, two in training; then the run is finished."""
+    more = ("--steps", "240", "--vocab-size", "200", "--set", "evaluation.times=9")
+    whole = start(corpus_file, tmp_path / "whole", *more)
+    assert whole.communicate(timeout=PATIENCE) is not None
+    assert whole.returncode == 0
+
+    rng = random.Random(2026)
+    killed = tmp_path / "killed"
+    for least in (0, 0, 40, 130):
+        process = (start if least else start_anew)(corpus_file, killed, *more, "--resume")
+        if least:
+            wait_for_step(killed, least, process)
+        time.sleep(rng.uniform(0.0, 0.15) if least else rng.uniform(0.5, 3.0))
+        process.kill()
+        process.communicate()
+        assert process.returncode == -signal.SIGKILL
+    last = start(corpus_file, killed, *more, "--resume", "--json")
+    output, errors = last.communicate(timeout=PATIENCE)
+    assert last.returncode == 0, errors
+    assert json.loads(output)["steps"] == 240
+
+    assert files_of(killed / "data") == files_of(tmp_path / "whole" / "data")
+    for name in ("model/model.safetensors", "model/config.json", "recipe.toml"):
+        assert (killed / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    assert list_checkpoints(killed / "checkpoints")[-1].name == "step-00000240"
+    assert lines_of(killed) == lines_of(tmp_path / "whole"), "no step is missing or told twice"
+
+
+def files_of(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+# It starts the processes anew once.
+TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
+
+
+@pytest.mark.slow
 def test_one_of_two_is_killed_and_they_go_on(data_folder: Path, tmp_path: Path) -> None:
     """The command of the pages; the second process is killed. The first ends by itself, or by the launcher's signal."""
-    whole = start_two(data_folder, tmp_path / "whole", "--json")
+    whole = start_anew(data_folder, tmp_path / "whole", "--json", launcher=TORCHRUN)
     output, errors = whole.communicate(timeout=PATIENCE)
     assert whole.returncode == 0, errors
     assert json.loads(output)["steps"] == 200, "one process prints the result"
-    killed = start_two(data_folder, tmp_path / "killed", "--resume")
+    killed = start_anew(data_folder, tmp_path / "killed", "--resume", launcher=TORCHRUN)
     wait_for_step(tmp_path / "killed", 30, killed)
     children = Path(f"/proc/{killed.pid}/task/{killed.pid}/children").read_text().split()
     (second,) = (int(pid) for pid in children if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes())

@@ -315,6 +315,8 @@ TYPED: dict[str, tuple[str, str]] = {
     "a damaged shard": ("pretrain {broken}/flipped_shard --out {out} --steps 1 {small}", ".arrow"),
     "a line": ("prepare {broken}/cut.jsonl --out {out}", "cut.jsonl: line 2"),
     "data that is there": ("prepare {samples}/corpus.txt --out {data}", "--overwrite"),
+    "no mask": ("fill {model} Anna", "[MASK]"),
+    "damaged weights": ("fill {broken}/cut_weights Anna[MASK]", "model.safetensors"),
     "rates": ("evaluate {model} {samples}/lines.txt --rates 0.15,much", "much"),
     "a column": (
         "finetune {model} --task classify --train {labelled} --validation {labelled} --out {out} --label colour",
@@ -322,6 +324,9 @@ TYPED: dict[str, tuple[str, str]] = {
     ),
     "no task": ("predict {model} {labelled}", "model"),
     "long texts": ("embed {model} {samples}/lines.txt --out {out}.npy --long-texts error", "--long-texts"),
+    "no index": ("search query {broken}/nowhere Anna", "nowhere"),
+    "no prepared data": ("lexicon {samples} --out {out}", "samples"),
+    "a format": ("export {model} --out {out} --format tflite", "tflite"),
 }
 
 

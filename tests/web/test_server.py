@@ -269,6 +269,8 @@ def test_the_page_keeps_to_itself() -> None:
     text = "".join(path.read_text(encoding="utf-8") for path in ours)
     assert len(ours) > 10
     assert not re.search(r"innerHTML|dangerously|eval\(|https?://|<script>|style=\"", text)
+    assert text.count("\n") < 2_500
+    assert sum(path.read_text(encoding="utf-8").count("\n") for path in STATIC.parent.glob("*.py")) < 1_500
     style = (SHARED / "look.css").read_text(encoding="utf-8")
     assert all(colour in style for colour in COLOURS)
 

@@ -107,6 +107,9 @@ class Comparison(Result):
             interval = "" if estimate["interval"] is None else " ({:.3f} to {:.3f})".format(*estimate["interval"])
             return f"{estimate['mean']:.3f}{interval}"
 
+        def cost(of_recipe: Mapping[str, float | None], name: str, form: str) -> str:
+            return "-" if (value := of_recipe[name]) is None else f"{value:{form}}"
+
         # Recipes' own intervals do not distinguish them: the verdict is on paired differences over seeds. The loss has
         # its column where it is not measured, too.
         by_figure = self.by_figure
@@ -115,11 +118,10 @@ class Comparison(Result):
         heads = [f">{figure.replace('_', ' ')} (95 %, over seeds)" for figure in estimates]
         names = dict.fromkeys(name for of_figure in estimates.values() for name in of_figure)
         rows = [(name, *(cell(of_figure.get(name)) for of_figure in estimates.values())) for name in names]
+        forms = {"pretraining_minutes": ".1f", "finetuning_minutes": ".1f", "num_parameters": ",.0f"}
         if self.costs:
             heads += [">pretraining, minutes", ">fine-tuning, minutes", ">parameters"]
-            forms = ".1f", ".1f", ",.0f"
-            costs = {name: zip(of_recipe.values(), forms, strict=True) for name, of_recipe in self.costs.items()}
-            rows = [(*row, *("-" if v is None else f"{v:{form}}" for v, form in costs[row[0]])) for row in rows]
+            rows = [(*row, *(cost(self.costs[row[0]], *form) for form in forms.items())) for row in rows]
         yield Sheet(("recipe", *heads), rows)
         rows = []
         decided = {(pair["first"], pair["second"]) for pair in self.differences if pair["better"] is not None}

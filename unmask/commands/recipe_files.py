@@ -200,7 +200,7 @@ def section_values(overrides: Overrides, section: str, *others: str) -> dict[str
     """Values of one section of settings, and of `others`; `card.key=value` is short for `SECTION.card.key=value`."""
     values: dict[str, Any] = {}
     apply_overrides(values, as_overrides(overrides))
-    sections = [section, *others, *(["card"] if section != "masking" else [])]
+    sections = [section, *others, *(["card"] if section in CLASSES else [])]
     if unknown := sorted(set(values) - set(sections)):
         key = next(each for each in as_overrides(overrides) if each.strip().startswith(unknown[0])).partition("=")[0]
         near = nearest_settings(key, settings_of(*CLASSES.get(section, CLASSES["recipe"])))

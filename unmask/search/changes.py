@@ -77,7 +77,8 @@ class Names:
         if several := [name for name in places if len(places[name]) > 1 and name not in own]:
             first, second, *_ = sorted(map(str, places[several[0]]))
             what = f"document number {several[0]} exists both in {first} and in {second}"
-            raise SettingsError(f"{what}; name a file, or index a table with ids", options=("ids",))
+            way_out = "name a file to remove all its documents, or index a table that has a column of ids"
+            raise SettingsError(f"{what}; {way_out}", options=("ids",))
         return (with_id & ~(self._where("id", own) & self._is_counted)) | in_file
 
     def replaced(self, ids: Sequence[str], files: Sequence[str]) -> Mask:

@@ -529,6 +529,9 @@ class Index(Readable):
                 raise
             text = f"{self.folder} was made with {model}: {error.args[0]}; if the model has moved, name its folder"
             raise ModelError(text, options=("model",)) from error
+        if encoder.width != settings.dimension:
+            sizes = f"vectors of {settings.dimension} dimensions, but {encoder.model.folder} makes {encoder.width}"
+            raise ModelError(f"{self.folder} holds {sizes}; use {settings.model}, or index the documents again")
         if encoder.fingerprint() != settings.fingerprint:
             what = f"{self.folder} was made with {settings.model} as it was then, not with {encoder.model.folder}"
             raise ModelError(f"{what} as it is now; use that model, or index the documents again")

@@ -32,7 +32,6 @@ from unmask.commands.masking_tables import word_embeddings
 from unmask.commands.recipe import load_recipe
 from unmask.commands.recipe_files import apply_overrides
 from unmask.commands.run_data import RunFolder, open_prepared
-from unmask.data.annotations import read_gazetteer
 from unmask.data.corpus import Corpus
 from unmask.data.documents import Documents
 from unmask.data.lexicon import load_lexicon
@@ -340,10 +339,6 @@ def _of_folders(work: Path, run: Path, texts: Mapping[str, bytes]) -> dict[str, 
             lambda folder, name, number: read_positives(folder / name, {}, lambda text: None),
         ),
         "texts": Target({name: each for name, each in texts.items() if name.startswith("a.")}, read_texts),
-        "gazetteer": Target(
-            {"a.tsv": "".join(f"cat {n}\tANIMAL\n" for n in range(20)).encode()},
-            lambda folder, name, number: read_gazetteer(folder / name),
-        ),
         "vocabulary": Target(
             vocabularies,
             lambda folder, name, number: load_tokenizer((folder / name).parent).encode_corpus(["The cat sleeps."]),

@@ -19,7 +19,7 @@ from unmask.data.rows import RowStream
 from unmask.masking.masker import Masker
 from unmask.model.encoder import compile_model, initialise
 from unmask.train.callbacks import StepReport
-from unmask.train.hardware import choose_dtype, why_not_compiled, works_on_its_own
+from unmask.train.hardware import choose_dtype, samples_softmax, why_not_compiled, works_on_its_own
 from unmask.train.initialisation import begin_from_corpus
 from unmask.train.settings import TrainingSettings
 from unmask.train.step import TrainState
@@ -48,6 +48,8 @@ def assemble(recipe: Recipe, data: PreparedData, device: torch.device) -> Traini
         begin_from_corpus(model, data.train, data.frequencies, seed=settings.seed)
     model.to(device)
     model.encoder.compute_dtype = choose_dtype(settings.precision, device)
+    if samples_softmax(settings.sampled_softmax, device, data.tokenizer.vocab_size):
+        model.head.sample_softmax(torch.from_numpy(data.frequencies))
     choice, minutes, steps = settings.compile_blocks, settings.minutes, settings.known_steps
     if why_not_compiled(choice, device, minutes=minutes, steps=steps) is None:
         compile_model(model)

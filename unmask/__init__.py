@@ -72,7 +72,6 @@ if TYPE_CHECKING:
     from unmask.masking.masker import MaskedRows as MaskedRows
     from unmask.masking.masker import Masker as Masker
     from unmask.masking.mlm import MLM as MLM
-    from unmask.masking.tables import lexicon_tables as lexicon_tables
     from unmask.search.evaluate import SearchEvaluation as SearchEvaluation
     from unmask.search.evaluate import evaluate_search as evaluate_search
     from unmask.search.index import Hits as Hits

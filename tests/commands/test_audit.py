@@ -115,12 +115,11 @@ def test_a_floor_of_one_target_has_probabilities_of_its_own(tokenizer: Tokenizer
         assert audited(tokenizer, rows, masker_of(tokenizer, strategy=strategy, rate=0.1)(rows), masker).broken
 
 
-@pytest.mark.parametrize("kind", ["uniform", "beta"])
-def test_pieces_that_draw_their_rate_are_judged_by_what_they_drew(tokenizer: Tokenizer, kind: str) -> None:
+def test_pieces_that_draw_their_rate_are_judged_by_what_they_drew(tokenizer: Tokenizer) -> None:
     """A single one is never at the mean of the distribution."""
     rows = make_rows(tokenizer, 1, [400])
     for seed in range(20):
-        masker = masker_of(tokenizer, rate={"kind": kind}, seed=seed)
+        masker = masker_of(tokenizer, rate={"kind": "uniform"}, seed=seed)
         assert not audited(tokenizer, rows, masker(rows), masker).broken
 
 

@@ -317,12 +317,12 @@ def test_vectors_and_gradients_are_those_of_the_expression(
         torch.testing.assert_close(actual[1][name], gradient, atol=1e-5, rtol=1e-4)
 
 
-def test_the_loss_is_that_of_products_and_the_regulariser(make_model: MakeModel) -> None:
+def test_the_loss_is_that_of_products_and_the_regulariser() -> None:
     """At a sixth of the training, of two pairs and a wrong answer."""
     vectors = torch.tensor([[1.0, 0.0], [2.0, 0.5], [0.0, 1.0], [0.5, 3.0], [1.0, 1.0]])
     of = texts([0, 0, 1, 1, 1], [0, 1, 0, 1, 2], [0, 0, 1, 1, 2], [0, 1, 2, 3, 4])
     objective = pair_objective(splade.SPARSE, temperature=2.0, sparse_weights=(0.1, 0.01), progress=lambda: 1 / 6)
-    actual = objective.joint.losses(make_model(), vectors, of.columns_EK, of.num_pairs)
+    actual = objective.joint.losses(vectors, of.columns_EK, of.num_pairs)
 
     def entropy(right: float, *others: float) -> float:
         return math.log(sum(math.exp(score / 2) for score in (right, *others))) - right / 2

@@ -10,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -26,9 +27,11 @@ from unmask.commands.masking_tables import word_embeddings
 from unmask.commands.recipe import StartSettings, load_recipe
 from unmask.commands.run_data import proposed_length
 from unmask.core.errors import DataError, DivergedError, RunError, TokenizerError
+from unmask.data.corpus import Corpus
 from unmask.data.data_folder import load_manifest
 from unmask.data.lexicon import load_lexicon
 from unmask.measure.held_out import HeldOutSet
+from unmask.model import fused, layers
 from unmask.model.fused import Losses
 from unmask.model.layers import MLMHead
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -173,9 +176,9 @@ def test_divergence_names_the_step_the_checkpoint_and_the_way_out(
 ) -> None:
     real, calls = MLMHead.losses, []
 
-    def breaks(*args: Any) -> Losses:
+    def breaks(*args: Any, **options: Any) -> Losses:
         calls.append(1)
-        losses = real(*args)
+        losses = real(*args, **options)
         return replace(losses, total=losses.total * (float("inf") if len(calls) == 5 else 1.0))
 
     monkeypatch.setattr(MLMHead, "losses", breaks)
@@ -198,6 +201,21 @@ def test_too_little_to_evaluate_is_said_before_training(tmp_path: Path) -> None:
     assert not (tmp_path / "run").exists(), "nothing came of it"
 
 
+def test_a_sampled_softmax_teaches_as_much(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Evaluations are over all of the vocabulary, and what is drawn is a function of the step."""
+    monkeypatch.setattr(fused, "NUM_SAMPLED", 32)
+    monkeypatch.setattr(layers, "NUM_FREQUENT", 32)
+    losses = []
+    for number, choice in enumerate(("no", "yes", "yes")):
+        settings = [*SMALL, f"training.sampled_softmax={choice}"]
+        run = unmask.pretrain(data_folder, out=tmp_path / str(number), steps=150, settings=settings)
+        losses.append(run.validation_loss)
+    full, sampled, again = losses
+    assert full != sampled == again
+    assert sampled == pytest.approx(full, rel=0.03)
+    assert sampled < run.unigram_entropy - 0.1
+
+
 def test_it_tells_what_the_run_then_does(corpus_file: Path, run: unmask.Run) -> None:
     """The run of the fixture: 300 steps, a vocabulary of 200."""
     recipe = load_recipe(options={"training.steps": 300, "tokenizer.vocab_size": 200}, overrides=tuple(SMALL))
@@ -214,15 +232,27 @@ def test_it_tells_what_the_run_then_does(corpus_file: Path, run: unmask.Run) -> 
     assert forecast["memory_bytes"] > 2**26
 
 
+@pytest.mark.parametrize("duplicates", ["keep", "drop_near"])
 def test_a_large_corpus_is_read_for_some_seconds_only(
-    corpus_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    corpus_file: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, duplicates: str
 ) -> None:
     monkeypatch.setattr(dry_run, "READ_SECONDS", 0.0)
     monkeypatch.setattr(dry_run, "SAMPLE_BYTES", 20_000)
+    monkeypatch.setattr(Corpus, "decided", Mock(side_effect=AssertionError("this may read all of it")))
     (tmp_path / "large.txt").write_text(corpus_file.read_text() * 3)
-    forecast = dry_run.forecast_preparation([tmp_path / "large.txt", corpus_file])
+    settings = [f"corpus.cleaning.duplicates={duplicates}"]
+    forecast = dry_run.forecast_preparation([tmp_path / "large.txt", corpus_file], settings=settings)
     assert not forecast.complete
     assert forecast.bytes < 3 * corpus_file.stat().st_size
+
+
+def test_a_dry_run_accepts_the_unknown_letters_that_the_run_does(run: unmask.Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("\n\n".join(f"海上生明月，天涯共此时。{n}" for n in range(200)), encoding="utf-8")
+    with pytest.raises(DataError, match=r"corpus\.max_unknown=1"):
+        dry_run.forecast_preparation([tmp_path / "a.txt"], tokenizer=run.folder / "model")
+    accepting = ["corpus.max_unknown=1"]
+    forecast = dry_run.forecast_preparation([tmp_path / "a.txt"], tokenizer=run.folder / "model", settings=accepting)
+    assert forecast.documents == 200
 
 
 def test_standard_input_would_be_used_up() -> None:

@@ -64,7 +64,8 @@ def test_parameters_are_counted_as_they_are(data: PreparedData, layers: int, wid
     model = new_model(recipe, data.tokenizer)
     matrices = sum(p.numel() for block in model.encoder.blocks for p in block.parameters() if p.ndim == 2)
     assert sizing.block_parameters(layers, width) == matrices
-    cost = sizing.cost_of(layers, width, vocab_size=data.tokenizer.vocab_size, length=128, rate=0.35)
+    entries = (data.tokenizer.vocab_size, data.tokenizer.vocab_size)
+    cost = sizing.cost_of(layers, width, entries=entries, length=128, rate=0.35)
     assert cost.parameters == pytest.approx(model.num_parameters, rel=0.02)
     assert cost.operations > 6 * matrices
 

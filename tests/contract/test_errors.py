@@ -150,7 +150,7 @@ MASKING: dict[str, Case] = {
     "no tables": ("DataError", "nowhere", lambda p: masker(p, strategy="pmi", tables=p.broken / "nowhere")),
     "a damaged lexicon": (
         "DataError", "garbage.safetensors",
-        lambda p: unmask.lexicon_tables(p.broken / "garbage.safetensors", p.tokenizer),
+        lambda p: masker(p, strategy="pmi", tables=p.broken / "garbage.safetensors"),
     ),
     "no column of ids": ("DataError", "input_ids", lambda p: collator(p)([{"ids": [2, 5, 3]}])),
     "a long row": ("DataError", "pad_to_length", lambda p: collator(p, pad_to_length=3)(ROW)),

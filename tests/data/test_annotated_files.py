@@ -1,4 +1,4 @@
-"""Annotations: of JSON rows, CoNLL and CoNLL-U, through cuts; of gazetteers and pipelines; and whatever is wrong."""
+"""Annotations: of JSON rows, CoNLL and CoNLL-U, through cuts; of pipelines; and whatever is wrong."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.data.corpora import SMALL, write_jsonl
 from unmask.core.errors import CorpusError, DataError, SettingsError
-from unmask.data.annotations import Gazetteer, SpacyPipeline, choose_origins, plan_annotation, read_gazetteer
+from unmask.data.annotations import SpacyPipeline, choose_origins
 from unmask.data.corpus import Corpus
 from unmask.data.documents import Document, read_documents
 from unmask.data.prepare import prepare
@@ -228,30 +228,6 @@ def test_what_is_written_can_be_read() -> None:
     assert again["dependencies"] == (Span(0, 1, "a", 1), Span(1, 2, "c", 0), Span(3, 4, "d", 0))
 
 
-def test_a_gazetteer_takes_the_longest_phrase_between_word_boundaries(tmp_path: Path) -> None:
-    file = tmp_path / "places.txt"
-    file.write_text("New York\tLOC\nNew York City\tLOC\n\nSt. John's\tLOC\naspirin\nNew York\tLOC\n")
-    phrases = read_gazetteer(file)
-    assert phrases == (
-        ("New York", "LOC"), ("New York City", "LOC"), ("St. John's", "LOC"), ("aspirin", "TERM"),
-    )  # fmt: skip
-    text = "In New  York City, New Yorkers of St. John's (New York) take aspirins or aspirin."
-    (spans,) = Gazetteer(phrases).annotate([text])
-    entities = [(text[span.begin : span.end], span.label) for span in spans["entities"]]
-    assert entities == [("New  York City", "LOC"), ("St. John's", "LOC"), ("New York", "LOC"), ("aspirin", "TERM")]
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [(b"\n \n", "no phrases"), (b"a\tX\na\tY\n", r"line 2: 'a'"), (b"\xff", "UTF-8"), (None, "g.txt")],
-)
-def test_gazetteers_that_are_wrong(tmp_path: Path, content: bytes | None, message: str) -> None:
-    if content is not None:
-        (tmp_path / "g.txt").write_bytes(content)
-    with pytest.raises(DataError, match=message):
-        read_gazetteer(tmp_path / "g.txt")
-
-
 @pytest.mark.parametrize(
     ("name", "source", "num_lacking"), [("a.jsonl", "auto", 1), ("a.jsonl.gz", "data", LOOK_ROWS - 1)]
 )
@@ -266,38 +242,20 @@ def test_a_row_that_leaves_a_field_out_does_not_speak_for_the_file(
     if path.suffix == ".gz":
         path.write_bytes(gzip.compress(path.read_bytes()))
     settings = AnnotationSettings.model_validate({"columns": ["chunks", "entities"], "source": source})
-    origins, fields = choose_origins(settings, find_sources([path]))
+    origins, _ = choose_origins(settings, find_sources([path]))
     assert list(origins.items()) == [("chunks", "data"), ("entities", "data")]
+    make = partial(prepare, [path], tmp_path / "data", tokenizer=SMALL, annotation=settings, workers=1)
     with pytest.raises(CorpusError, match="row 1 has no 'entities'"):
-        plan_annotation(settings, origins, Corpus([path], CorpusSettings(), fields=fields).pieces)
-    plan = plan_annotation(settings, origins, Corpus([path], CorpusSettings(bad_input="skip"), fields=fields).pieces)
-    assert plan.labels == {"chunks": ("NP0", "NP1"), "entities": ("PER",)}
+        make(corpus=CorpusSettings())
+    manifest = make(corpus=CorpusSettings(bad_input="skip"))
+    assert manifest.annotations == {"chunks": ("NP0", "NP1"), "entities": ("PER",)}
 
 
 def test_data_without_a_span(tmp_path: Path) -> None:
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": f"Anna {n}", "entities": []} for n in range(200)])
-    settings = AnnotationSettings(columns=("entities",))
-    origins, _ = choose_origins(settings, find_sources([path]))
+    annotation = AnnotationSettings(columns=("entities",))
     with pytest.raises(DataError, match="no entities"):
-        plan_annotation(settings, origins, Corpus([path], CorpusSettings(), fields={"entities": "entities"}).pieces)
-
-
-def test_a_gazetteer_that_has_changed_makes_other_data(corpus_file: Path, tmp_path: Path) -> None:
-    """Under its name: `resume` refuses data that was made with the old one."""
-    names = tmp_path / "names.txt"
-    annotation = AnnotationSettings(columns=("entities",), gazetteer=str(names))
-    make = partial(
-        prepare, [corpus_file], tmp_path / "data", corpus=CorpusSettings(), tokenizer=SMALL, annotation=annotation
-    )
-    names.write_text("Constantinople\n")
-    one = make()
-    assert make(resume=True) == one
-    names.write_text("Constantinople\nqueen\n")
-    with pytest.raises(DataError, match="gazetteer"):
-        make(resume=True)
-    two = make(overwrite=True)
-    assert two.spans["entities"][0] > one.spans["entities"][0] > 0
-    assert two.fingerprint != one.fingerprint
+        prepare([path], tmp_path / "data", corpus=CorpusSettings(), tokenizer=SMALL, annotation=annotation, workers=1)
 
 
 def test_without_spacy(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -25,7 +25,6 @@ from unmask.core.errors import DataError
 from unmask.core.hashing import mix
 from unmask.data import data_folder as folder_module
 from unmask.data import packing as order_module
-from unmask.data import store as store_module
 from unmask.data.data_folder import load_manifest, save_shard, token_rows
 from unmask.data.packing import LEAST_CUT, EpochOrder, pack_pieces
 from unmask.data.prepare import prepare
@@ -132,9 +131,7 @@ def write_shards(root: Path, number: int) -> list[ShardFile]:
     return files
 
 
-@pytest.mark.parametrize("most", [1, 2, 100])
-def test_any_pieces_of_many_shards(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int) -> None:
-    monkeypatch.setattr(store_module, "MOST_OPEN", most)
+def test_any_pieces_of_many_shards(tmp_path: Path) -> None:
     files = write_shards(tmp_path, 9)
     store = TokenStore([tmp_path / file.name for file in files], files)
     plain = TokenStore([tmp_path / file.name for file in files])

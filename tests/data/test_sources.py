@@ -197,6 +197,14 @@ def test_cleaning_and_its_counts(tmp_path: Path) -> None:
         assert corpus.skipped == {"duplicates": 2}
 
 
+def test_white_space_between_the_pieces_of_a_long_text_stays(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("  ".join(["word"] * 100_000) + "  ")
+    corpus = corpus_of(tmp_path / "a.txt", documents="file", cleaning={"white_space": "collapse"})
+    pieces = [piece.text for piece in corpus.unsplit()]
+    assert len(pieces) > 1
+    assert "".join(pieces) == " ".join(["word"] * 100_000)
+
+
 def test_validation_files_of_their_own(tmp_path: Path) -> None:
     (tmp_path / "train.txt").write_text("\n".join(SENTENCES))
     (tmp_path / "held.txt").write_text("Held out one.\nHeld out two.\n" + SENTENCES[5])

@@ -123,7 +123,7 @@ def written(folder: Path, name: str) -> Path:
         ("rows.jsonl", True, {}),
         ("rows.parquet", True, {}),
         ("proteins.fasta", True, {}),
-        ("rows.jsonl", True, {"holdout_groups": "column:group"}),
+        ("rows.jsonl", True, {"holdout_groups": "group"}),
         ("rows.jsonl", True, {"holdout_groups": "near_duplicates", "cleaning": {"duplicates": "drop"}}),
         ("rows.parquet", True, {"holdout_from": "end", "holdout": 0.2}),
     ],
@@ -144,6 +144,14 @@ def test_a_corpus_is_the_same_in_tasks(tmp_path: Path, name: str, cut: bool, set
         places = {document - task.first_document for document in documents if document >> PLACE_BITS == task.number}
         assert places == set(range(len(places)))
     assert sum(task.num_bytes for task in parts.tasks) == pytest.approx(path.stat().st_size, rel=0.5)
+
+
+def test_utf_16_that_is_named_is_not_cut_within_a_character(tmp_path: Path) -> None:
+    """U+4E0A has the byte of a line end, 0x0A."""
+    lines = ["上海" * 60 + str(n) for n in range(100)]
+    (tmp_path / "a.txt").write_bytes("\n".join(lines).encode("utf-16-le"))
+    corpus = Corpus([tmp_path / "a.txt"], CorpusSettings(documents="line", encoding="utf-16-le"), task_bytes=1000)
+    assert [piece.text for piece in corpus.unsplit()] == lines
 
 
 def test_errors_in_the_middle_of_a_file_name_their_place(tmp_path: Path) -> None:

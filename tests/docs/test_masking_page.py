@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import json
 import re
 import shlex
 import tomllib
@@ -63,25 +64,28 @@ def test_every_strategy_unit_and_weight_has_a_place() -> None:
     for name in headings:
         assert f'strategy = "{name}"' in PAGE.split(f"### `{name}`")[1].split("\n#")[0], name
     schema = str(MaskingSettings.model_json_schema())
-    kinds = set(re.findall(r"'const': '(\w+)'", schema)) - {"linear", "cosine", "steps", "uniform", "beta"}
+    kinds = set(re.findall(r"'const': '(\w+)'", schema)) - {"linear", "cosine", "steps", "uniform"}
     named = set(re.findall(r"`(\w+)`", PAGE.split("## More units and weights")[1].split("**")[0]))
     assert kinds <= named, kinds - named
 
 
 @pytest.mark.slow
 def test_commands_run(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Main) -> None:
-    """On a small corpus, with the phrases of a gazetteer in place of a pipeline."""
+    """On a small corpus, with annotations of its own in place of a pipeline."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
-    (tmp_path / "phrases.txt").write_text("Constantinople\nthe bridge\n")
+    lines = [line for line in corpus_file.read_text("utf-8").splitlines() if line[:1].strip()]
+    rows = [{"text": line, "entities": [[0, len(line.split()[0]), "WORD"]]} for line in lines]
+    (tmp_path / "tagged.jsonl").write_text("\n".join(map(json.dumps, rows)))
     main("prepare", "corpus.txt", "--out", "data/mine", "--vocab-size", 200)
     commands = [shlex.split(line)[1:] for language, text in FENCES if not language for line in text.splitlines()]
     assert [command[0] for command in commands] == ["masks", "audit", "prepare", "pretrain", "lexicon", "masks"]
     for command in commands:
         arguments = list(command)
         if command[0] == "prepare":
+            arguments[arguments.index("corpus.txt")] = "tagged.jsonl"
             arguments[arguments.index("--annotate") + 1] = "entities"
-            arguments += ["--vocab-size", "200", "--set", "annotation.gazetteer=phrases.txt"]
+            arguments += ["--vocab-size", "200"]
         if command[0] == "pretrain":
             place = arguments.index("--minutes")
             arguments[place : place + 2] = ["--steps", "2", "--set", "training.batch_tokens=512"]

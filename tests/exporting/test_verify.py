@@ -46,6 +46,18 @@ def test_folders_that_transformers_wrote_pass(tokenizer: Tokenizer, tmp_path: Pa
     assert result.checks["transformers_equals_ours"].largest_difference > 0  # type: ignore[operator]
 
 
+def test_a_graph_of_another_model_is_a_failed_check(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """One that fills masks, of a model without the head for it."""
+    pytest.importorskip("onnxruntime")
+    make_theirs("bert", "Model").save_pretrained(tmp_path / "model")
+    tokenizer.save(tmp_path / "model", max_length=66, with_types=True)
+    graph = tmp_path / "export" / "onnx" / "model.onnx"
+    graph.parent.mkdir(parents=True)
+    graph.touch()
+    change_json(tmp_path / "export", "config.json", architectures=["BertForMaskedLM"])
+    assert str(graph) in failed(tmp_path / "model", onnx=tmp_path / "export")["onnx_embed_equals_ours"]
+
+
 @pytest.mark.parametrize(
     ("file", "change", "check"),
     [

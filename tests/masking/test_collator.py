@@ -20,7 +20,7 @@ from unmask.masking.draw import POINT, FlatRows, FlatUnits
 from unmask.masking.settings import MaskingSettings
 from unmask.masking.tables import Tables
 from unmask.masking.units import SpanUnits, TokenUnits
-from unmask.masking.weights import BandWeights
+from unmask.masking.weights import FrequencyWeights
 
 pytest.importorskip("transformers")
 # Python 3.12 and later warn wherever a process with threads forks, which data loaders do.
@@ -318,7 +318,7 @@ def test_units_and_weights_of_ones_own() -> None:
 
 def test_units_and_weights_as_objects_or_tables() -> None:
     counts = np.ones(len(wrapped("wordpiece")))
-    units, weights = SpanUnits(p=0.9), BandWeights(high=1e6)
+    units, weights = SpanUnits(p=0.9), FrequencyWeights(exponent=-1.0)
     for one in (units, units.model_dump()):
         settings = collator_of(units=one, weights=weights, frequencies=counts).masker.settings
         assert (settings.units, settings.weights) == (units, weights)

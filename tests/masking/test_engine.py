@@ -76,7 +76,7 @@ AS_EVER: dict[str, tuple[dict[str, Any], str]] = {
     "fewer predicted": (
         {"rate": 0.4, "prediction_rate": 0.2, "weights": {"kind": "frequency"}}, "f62d4d7823c01544",
     ),
-    "sampled rates": ({"rate": {"kind": "beta"}}, "26ede5e5dd47282f"),
+    "sampled rates": ({"rate": {"kind": "uniform"}}, "98769b62f116215a"),
     "shown by unit": (
         {"rate": 0.3, "replacement": {"per": "unit", "random_from": "unigram", "shares": [0.5, 0.4, 0.1]}},
         "3832ac7b54f670b7",

@@ -11,13 +11,11 @@ from unmask.core.errors import SettingsError
 from unmask.core.settings import validated
 from unmask.masking.settings import (
     STRATEGIES,
-    BetaRate,
     LineRate,
     MaskingSettings,
     StepRate,
     Strategy,
     needed_annotations,
-    quantiles,
     rate_at,
 )
 from unmask.masking.units import SpanUnits, SubtreeUnits
@@ -33,13 +31,6 @@ def test_rates_over_progress() -> None:
     assert rate_at(cosine, 0.1) > 0.3 - 0.1 * 0.2
     assert [rate_at(steps, p) for p in (0, 0.49, 0.5, 1)] == [0.3, 0.3, 0.15, 0.15]
     assert rate_at(0.2, 0.7) == 0.2
-
-
-@pytest.mark.parametrize(("mean", "concentration"), [(0.3, 8.0), (0.02, 8.0), (0.15, 1.0), (0.3, 0.2), (0.9, 2.0)])
-def test_a_beta_distribution_has_its_mean(mean: float, concentration: float) -> None:
-    """Also where its density has no bound at an end."""
-    rates = quantiles(BetaRate(kind="beta", mean=mean, concentration=concentration))
-    assert 0.5 * float((rates[1:] + rates[:-1]).mean()) == pytest.approx(mean, abs=2e-4)
 
 
 @pytest.mark.parametrize(
@@ -90,6 +81,7 @@ def spans(*lengths: float) -> dict[str, object]:
         ({"rate": 0.2, "prediction_rate": 0.3}, "prediction_rate"),
         (steps([0, 0.501, 0.505], [0.3, 0.1, 0.3], prediction_rate=0.2), "above the rate"),
         ({"rate": {"kind": "linear", "start": 0.3, "end": 0.1}, "prediction_rate": 0.2}, "above the rate"),
+        ({**uniform(0.1, 0.5), "prediction_rate": 0.2}, "above the rate"),
         ({**uniform(0.2, 0.9, loss_weight="inverse"), "prediction_rate": 0.1}, "loss_weight"),
         ({**uniform(0.1, 0.5, loss_weight="inverse"), "least_one": True}, "least_one"),
         (mixed({"strategy": "random"}), "at least 2"),
@@ -100,7 +92,6 @@ def spans(*lengths: float) -> dict[str, object]:
         (spans(), "lengths"),
         (spans(0.0, 0.0), "lengths"),
         (spans(*[1.0] * 101), "lengths"),
-        ({"weights": {"kind": "band", "low": 5.0, "high": 3.0}}, "low"),
     ],
 )
 def test_what_makes_no_sense(values: dict[str, object], message: str) -> None:

@@ -201,15 +201,6 @@ def test_centrality_prefers_what_resembles_the_document(tokenizer: Tokenizer) ->
         assert share < 0.02 if rare else share > 0.98
 
 
-def test_a_band_is_masked_before_all_others(tokenizer: Tokenizer) -> None:
-    """A fifth of the text is in the band, and a tenth masked."""
-    frequencies = torch.from_numpy(frequencies_of(tokenizer))
-    least = frequencies.sort(descending=True).values[40]
-    band = {"kind": "band", "low": float(least / frequencies.sum() * 1e6), "high": 1e6, "outside": 1e-6}
-    labels = masker_with(tokenizer, weights=band, rate=0.1)(make_rows(tokenizer, 200, [100])).labels
-    assert (frequencies >= least)[labels[labels >= 0]].double().mean() > 0.99
-
-
 @pytest.mark.parametrize(
     ("settings", "column"),
     [

@@ -92,7 +92,6 @@ def test_an_example_of_near_duplicates_is_escaped(run: unmask.Run, manifest: Man
     assert "Held out: <q>&lt;took&gt; 12 ms</q>; training: <q>&lt;took&gt; 7 ms</q>." in page
     assert sentence in card
     assert "took" not in card, "a card is published: it quotes no text"
-    assert "near-duplicate" not in page_of(run, tmp_path, replace(manifest, near_duplicates=None))
 
 
 def test_settings_that_differ_come_first(run: unmask.Run, manifest: Manifest, tmp_path: Path) -> None:

@@ -34,15 +34,15 @@ def observed(targets: list[int], losses: list[float], wrong: list[bool]) -> tupl
 def test_moving_averages_by_hand(make_model: MakeModel) -> None:
     board, model = board_of("loss", "accuracy"), make_model()
     board.observe(*observed([0, 0, 2], [1.0, 3.0, 8.0], [True, False, True]))
-    board.refresh(3, model, None, rate=0.5)
+    board.refresh(3, model, None)
     assert board.scores.version == 3
     # 0: mean 2; 2: mean 8; 1 and 3 were never met: the mean of the others.
     assert board.scores.tables["loss"].tolist() == pytest.approx([2.0, 5.0, 8.0, 5.0])
-    assert board.scores.tables["accuracy"].tolist() == pytest.approx([0.25, 0.375, 0.5, 0.375])
+    assert board.scores.tables["accuracy"].tolist() == pytest.approx([0.5, 0.75, 1.0, 0.75])
     board.observe(*observed([0], [7.0], [True]))
-    board.refresh(6, model, None, rate=0.5)
+    board.refresh(6, model, None)
     assert board.scores.tables["loss"].tolist() == pytest.approx([0.2 * 2 + 0.8 * 7, 7.0, 8.0, 7.0])
-    assert board.scores.tables["accuracy"][0] == pytest.approx(0.5 * (0.2 * 0.5 + 0.8))
+    assert board.scores.tables["accuracy"][0] == pytest.approx(0.2 * 0.5 + 0.8)
 
 
 def test_attention_received_is_that_of_transformers(make_model: MakeModel, tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_parts_of_speech_have_averages_of_their_own(make_model: MakeModel) -> No
     assert board.needs_steps
     ids = torch.zeros(3, dtype=torch.int64)
     board.observe(ids, torch.tensor([1.0, 3.0, 8.0]), ids > 0, torch.tensor([1, 1, 0]))
-    board.refresh(3, model, None, rate=0.5)
+    board.refresh(3, model, None)
     assert set(board.scores.tables) == {"pos_loss"}
     # 1: mean 2; untagged: 8; 2 and 3 were never met: the mean of the others.
     assert board.scores.tables["pos_loss"].tolist() == pytest.approx([8.0, 2.0, 5.0, 5.0])

@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import torch
 from safetensors.torch import save_file
@@ -190,6 +192,20 @@ def test_a_model_that_does_not_fit_is_one_clear_problem(tmp_path: Path) -> None:
 
     answer = server._answer(Library([tmp_path]), full, b"{}", computes=True)
     assert (answer.status_code, b"memory" in answer.body) == (507, True)
+
+
+def test_maps_of_others_may_lack_neighbours(tmp_path: Path) -> None:
+    columns: dict[str, list[Any]] = {"x": [0.5, 1.0], "y": [1, 2], "text": [7, None]}
+    pq.write_table(pa.table(columns), tmp_path / "map.parquet")
+    answer = ask(tmp_path, "space", file="map.parquet")
+    assert {name: answer[name] for name in ("x", "y", "texts", "near", "total")} == {
+        "x": [0.5, 1.0], "y": [1.0, 2.0], "texts": ["7", ""], "near": [[], []], "total": 2,
+    }  # fmt: skip
+    assert "neighbors" not in answer["atlas"]
+    for damaged in ({"x": [0.5, None]}, {"x": ["a", "b"]}, {"neighbors": [[1], [0]]}):
+        pq.write_table(pa.table(columns | damaged), tmp_path / "map.parquet")
+        refused = client(tmp_path).post("/api/space", json={"file": "map.parquet"})
+        assert (refused.status_code, "map.parquet" in refused.json()["error"]) == (400, True)
 
 
 def test_judgements_become_ndcg() -> None:

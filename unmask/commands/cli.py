@@ -384,7 +384,7 @@ def _call(function: str, options: dict[str, Any], *, goes_on: str, quiet: bool) 
         from unmask.data.sources import find_sources, is_stream
 
         recipe = options.get("recipe", CONTINUING if "from_" in options else DEFAULT)
-        annotated = {"annotation.columns": options.get("annotate")}  # which a gazetteer among the settings needs
+        annotated = {"annotation.columns": options.get("annotate")}  # which `annotation.fields` among the settings need
         light_recipe(recipe, options=annotated, overrides=options.get("settings", ()))
         paths = [path for path in options.get("paths", []) if not is_stream(path) and address_of(path) is None]
         if paths and not (len(paths) == 1 and os.path.isfile(f"{paths[0]}/manifest.json")):

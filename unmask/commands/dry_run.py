@@ -156,14 +156,13 @@ def _sampled(
     corpus, annotation = recipe.corpus, recipe.annotation
     opened, plan = open_annotated(paths, corpus, annotation)
     sample_bytes = SAMPLE_BYTES if plan is None or plan.pipeline is None else SLOW_SAMPLE_BYTES
-    # Groups to hold out are chosen by a pass over all of the text, which is not for now.
-    pieces = opened.pieces() if corpus.holdout_groups is None else ((piece, False) for piece in opened.unsplit())
+    opened.check_held()
 
     # Documents and bytes are counted until the time is over. The sample has the first, and a bit of each further class.
     begin, documents, num_bytes, complete = time.monotonic(), 0, 0, True
     classes: set[str | None] = {None}
     with (scratch / "sample.jsonl").open("w", encoding="utf-8") as sample:
-        for piece, _ in pieces:
+        for piece in opened.unsplit():
             documents += piece.offset == 0
             if num_bytes < sample_bytes or piece.label not in classes:
                 part = piece if num_bytes < sample_bytes else piece.part(0, CLASS_CHARS)
@@ -185,6 +184,7 @@ def _sampled(
         label=None if corpus.label is None else "label",
         holdout=corpus.holdout,
         holdout_from=corpus.holdout_from,
+        max_unknown=corpus.max_unknown,
     )
     annotation = annotation.model_copy(update={"fields": {}, "source": "auto"})
     manifest = prepare(

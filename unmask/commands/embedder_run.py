@@ -45,7 +45,7 @@ from unmask.core.files import ClaimedFolder, file_sha256, read_object, whole_fol
 from unmask.core.hashing import mix_ints
 from unmask.core.interruption import Interruption
 from unmask.core.results import Reporter
-from unmask.data.rows import Cursor, Rows
+from unmask.data.rows import Cursor, Rows, map_tensors
 from unmask.data.settings import CorpusSettings, Reading
 from unmask.data.sources import Named, keep_as_files
 from unmask.masking.masker import Masker
@@ -74,7 +74,7 @@ from unmask.train.contrast import (
 )
 from unmask.train.distributed import OF_RUN, Group, check_same, on_every_rank, on_rank_zero, rank_zero_first
 from unmask.train.hardware import choose_device
-from unmask.train.objectives import PREDICT_MASKED, map_tensors
+from unmask.train.objectives import PREDICT_MASKED
 from unmask.train.runner import evaluating, hidden_states
 from unmask.train.settings import LinearDecay, TrainingSettings
 from unmask.train.step import Best

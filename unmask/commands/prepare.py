@@ -33,8 +33,7 @@ class Prepared(Result):
     bytes: int
     tokens: int
     skipped: dict[str, int]  # what was left out, and how often
-    overlap: int  # held-out texts that are equal to a training text
-    near_duplicates: dict[str, Any] | None  # how much held-out text nearly stands in training text, if it was measured
+    near_duplicates: dict[str, Any]  # how much held-out text nearly stands in training text
     vocab_size: int
     train_tokens: int
     validation_tokens: int
@@ -151,12 +150,12 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
             return PreparedPart({"out": str(root), "part": part, "complete": False, "next": str(unfinished)})
     for text in describe(manifest):
         reporter.note(text)
-    same = "documents", "bytes", "tokens", "skipped", "overlap", "vocab_size", "fingerprint", "labels", "unlabelled"
+    same = "documents", "bytes", "tokens", "skipped", "vocab_size", "fingerprint", "labels", "unlabelled"
     return Prepared(
         {
             "out": without_secrets(address_of(out) or str(out)),
             **{name: getattr(manifest, name) for name in same},
-            "near_duplicates": manifest.near_duplicates and manifest.near_duplicates.plain(),
+            "near_duplicates": manifest.near_duplicates.plain(),
             "train_tokens": manifest.train.tokens,
             "validation_tokens": manifest.validation.tokens,
             "unknown_tokens": manifest.train.unknown_tokens + manifest.validation.unknown_tokens,
@@ -197,9 +196,8 @@ def describe(manifest: Manifest) -> list[str]:
         lines.append(f"label: {len(ranked):,} classes ({names}{more}){without}")
     if manifest.unknown.share > WARN_UNKNOWN:
         lines.append(f"warning: {manifest.unknown.describe()}")
-    if manifest.near_duplicates is not None:
-        # Where documents were held out by the hash of their text, groups of them could be instead.
-        corpus = manifest.settings["corpus"]
-        others = corpus.get("validation"), corpus.get("holdout_from") == "end", corpus.get("holdout_groups")
-        lines.append(manifest.near_duplicates.describe(way_out=not any(others)))
+    # Where documents were held out by the hash of their text, groups of them could be instead.
+    corpus = manifest.settings["corpus"]
+    others = corpus.get("validation"), corpus.get("holdout_from") == "end", corpus.get("holdout_groups")
+    lines.append(manifest.near_duplicates.describe(way_out=not any(others)))
     return lines

@@ -8,7 +8,7 @@ given/               texts that were in memory, if some of them were
 lexicon.safetensors  collocations of the training text, where masking needs them and names no other lexicon
 start/               where the training begins from a checkpoint: the model and tokenizer that it begins with
 old/                 held-out text of the checkpoint's own domain, as tokens, where there is any
-before.json          what that model came to before the training, on the new and on the old text
+before.json          the figures of that model before the training, on the new and on the old text
 data/                prepared shards, unless the sources are a prepared folder
 checkpoints/         the latest states
 metrics.jsonl        a line every few steps and at every evaluation
@@ -303,8 +303,10 @@ def begin_from_checkpoint(
         )
 
     def training_texts() -> Iterator[str]:
-        num_bytes = 0
-        with closing(Corpus(sources, recipe.corpus).pieces()) as pieces:
+        num_bytes, corpus = 0, Corpus(sources, recipe.corpus)
+        # For a sample, not all of the text is read to choose what is held out.
+        sampled = ((piece, False) for piece in corpus.unsplit())
+        with closing(corpus.pieces() if sample_bytes is None else sampled) as pieces:
             for text in (piece.text for piece, held in pieces if not held):
                 yield text
                 num_bytes += len(text.encode())

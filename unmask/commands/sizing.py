@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any, NamedTuple
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 
 from unmask.commands.recipe import Recipe, new_model
@@ -29,8 +30,9 @@ from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings, rate_at
 from unmask.model.config import PARTS, default_intermediate_size
 from unmask.model.encoder import initialise
+from unmask.model.fused import NUM_FREQUENT, NUM_SAMPLED
 from unmask.train.checkpoints import place_model
-from unmask.train.hardware import COMPILING, choose_device, must_compile, works_on_its_own
+from unmask.train.hardware import COMPILING, choose_device, must_compile, samples_softmax, works_on_its_own
 from unmask.train.settings import ObjectivesSettings
 from unmask.train.trainer import Trainer, timed_steps
 
@@ -135,7 +137,7 @@ def choices(recipe: Recipe, data: PreparedData, speed: Speed, text: TextFigures,
     """All sizes, with what they come to in so many minutes."""
     length, rate, seconds = recipe.training.sequence_length, mean_rate(recipe), _TRAINED * 60.0 * minutes
     for layers, width in SIZES:
-        cost = cost_of(layers, width, vocab_size=data.manifest.vocab_size, length=length, rate=rate)
+        cost = cost_of(layers, width, entries=decoder_entries(recipe, data), length=length, rate=rate)
         batch_tokens = 4096
         for _ in range(3):  # larger steps see more tokens, and more tokens want larger steps
             batch_tokens = batch_tokens_for(speed.steps_in(seconds, cost, batch_tokens) * batch_tokens, length)
@@ -246,6 +248,7 @@ def entropy_between(store: TokenStore, frequencies: NDArray[np.int64]) -> float:
 # ----------------------------------------
 # What a step costs.
 
+_MORE_TARGETS = 256  # of a step, about, that are not frequent tokens
 _TIMED_SIZE, _TIMED_POSITIONS, _TIMED_STEPS = (4, 256), 1024, 3
 
 
@@ -275,11 +278,18 @@ class Speed(NamedTuple):
         return max(1, int(seconds / self.step_seconds(cost, positions)))
 
 
-def cost_of(num_layers: int, hidden_size: int, *, vocab_size: int, length: int, rate: float) -> Cost:
-    """Of rows of so many positions, a share of which is predicted."""
-    blocks, head = block_parameters(num_layers, hidden_size), hidden_size * (vocab_size + hidden_size)
-    attention = 12.0 * num_layers * hidden_size * length
-    return Cost(6.0 * (blocks + rate * head) + attention, blocks + head)
+def cost_of(num_layers: int, hidden_size: int, *, entries: tuple[int, int], length: int, rate: float) -> Cost:
+    """Of rows of so many positions, a share of which is predicted; `entries` are those of the vocabulary that a step
+    predicts over, and all."""
+    blocks, attention = block_parameters(num_layers, hidden_size), 12.0 * num_layers * hidden_size * length
+    predicted, every = (hidden_size * (number + hidden_size) for number in entries)
+    return Cost(6.0 * (blocks + rate * predicted) + attention, blocks + every)
+
+
+def decoder_entries(recipe: Recipe, data: PreparedData) -> tuple[int, int]:
+    every = data.manifest.vocab_size
+    is_sampled = samples_softmax(recipe.training.sampled_softmax, choose_device(), every)
+    return min(every, NUM_FREQUENT + NUM_SAMPLED + _MORE_TARGETS) if is_sampled else every, every
 
 
 def block_parameters(num_layers: int, hidden_size: int) -> int:
@@ -300,7 +310,7 @@ def measure_speed(recipe: Recipe, data: PreparedData) -> Speed:
     for number in positions:
         times = timed_steps(trial(recipe, data, *_TIMED_SIZE, number), _TIMED_STEPS + 1)
         seconds.append(median([each for each, _ in times][1:]))  # in the first step loops may be compiled
-    cost = cost_of(*_TIMED_SIZE, vocab_size=data.manifest.vocab_size, length=length, rate=mean_rate(recipe))
+    cost = cost_of(*_TIMED_SIZE, entries=decoder_entries(recipe, data), length=length, rate=mean_rate(recipe))
     return Speed.through(cost, positions, seconds)
 
 
@@ -311,6 +321,8 @@ def trial(recipe: Recipe, data: PreparedData, num_layers: int, hidden_size: int,
     model = new_model(recipe.model_copy(update={"objectives": ObjectivesSettings()}), data.tokenizer)
     initialise(model, seed=0, method="depth_scaled")
     place_model(model, settings)
+    if samples_softmax(settings.sampled_softmax, model.encoder.device, data.tokenizer.vocab_size):
+        model.head.sample_softmax(torch.from_numpy(data.frequencies))
     masker = Masker(MaskingSettings.model_validate({"rate": mean_rate(recipe)}), data.tokenizer, seed=0)
     stream = RowStream(data.train, data.tokenizer, length=settings.sequence_length, seed=0)
     return Trainer(model, stream, settings, masker=masker)

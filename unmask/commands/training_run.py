@@ -36,7 +36,7 @@ from unmask.core.results import Reporter, ShownText, Styled, parts_of
 from unmask.data.rows import RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import Masker
-from unmask.masking.settings import span_units
+from unmask.masking.settings import followed_scores, span_units
 from unmask.measure.held_out import (
     FEW_STEPS,
     LEAST_PROGRESS,
@@ -63,7 +63,7 @@ from unmask.train.callbacks import (
 )
 from unmask.train.checkpoints import fit, list_checkpoints, place_model
 from unmask.train.distributed import ALONE, Group, on_rank_zero
-from unmask.train.hardware import works_on_its_own
+from unmask.train.hardware import samples_softmax, works_on_its_own
 from unmask.train.initialisation import begin_from_corpus
 from unmask.train.objectives import extra_objectives
 from unmask.train.step import Best
@@ -114,6 +114,9 @@ class TrainingRun(Callback):
                 reporter.note(note)
         self.model, self._uncompiled = model, place_model(model, training, folder.checkpoints)
         device = model.encoder.device
+        by_losses = training.sampled_softmax == "auto" and bool(followed_scores(recipe.masking))
+        if samples_softmax(training.sampled_softmax, device, tokenizer.vocab_size) and not by_losses:
+            model.head.sample_softmax(torch.from_numpy(data.frequencies))
 
         pairs = recipe.objectives.pairs
         stream = RowStream(
@@ -289,7 +292,7 @@ class TrainingRun(Callback):
             "objectives": dict(result.objectives),
             "best_step": None if state.best is None else state.best.step,
             "data_fingerprint": manifest.fingerprint,
-            "near_duplicates": manifest.near_duplicates and manifest.near_duplicates.plain(),
+            "near_duplicates": manifest.near_duplicates.plain(),
             "torch": torch.__version__,
             "device": self.model.encoder.device.type,
         }

@@ -172,7 +172,7 @@ class MemoryFullError(UnmaskError):
     """Not even the smallest part of a training step fits into memory."""
 
 
-# JSON and TOML as far as Python holds them: lists within lists by the thousand and numbers of thousands of digits are a
+# JSON and TOML within Python's limits: lists within lists by the thousand and numbers of thousands of digits are a
 # `ValueError` with a sentence, like all else that is wrong with a text. Rows of a corpus are read by `data.json_rows`.
 
 _SEAL = "sha256"

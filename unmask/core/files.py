@@ -303,7 +303,7 @@ def locked(
         yield
     finally:
         holder.unlink(missing_ok=True)
-        if not stays:  # before it is released: who opened it meanwhile finds it gone, and opens the next one
+        if not stays:  # before it is released: a process that opened it meanwhile finds it gone, and opens the next one
             with contextlib.suppress(OSError):  # Windows removes no open file
                 lock.unlink()
         of_system.release()

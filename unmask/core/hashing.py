@@ -1,7 +1,7 @@
 """Integer hashes in place of random generators: the same number for the same place, on every device and worker.
 
-One function in two forms, for numpy and for torch, equal bit for bit. Signed 64-bit integers are used throughout
-(torch has no unsigned arithmetic); they wrap, and the right shift is made logical by a mask.
+One function serves numpy and torch; `unmask.masking.draw_loops` has its compiled forms. Signed 64-bit integers are used
+throughout (torch has no unsigned arithmetic); they wrap, and the right shift is made logical by a mask.
 
 Source: the finaliser of SplitMix64 (Steele, Lea and Flood 2014, section 4.3, with the constants of Stafford's
 variant 13), applied to a counter that advances by the golden ratio.
@@ -43,7 +43,7 @@ ORDER, CROSSING = BitField(33, 31), BitField(0, 24)  # equally likely units: ord
 EXCHANGE = BitField(0, 32)  # units with weights: with which unit before it one changes places
 SPAN_LENGTH = BitField(0, 32)
 BEGINNING = BitField(0, 32)  # of systematic draws
-RATE_STEP, RATE_WITHIN = BitField(48, 12), BitField(28, 20)  # between which quantiles a sampled rate is, and where
+SAMPLED_RATE = BitField(28, 32)  # of a segment
 PART = BitField(34, 30)  # of a mixture, for a piece of a document
 PART_OF_STEP = BitField(0, 30)  # and for all of a step
 SHOWN, RANDOM_TOKEN = BitField(32, 31), BitField(0, 31)  # the mask, another token or the same; and which other token

@@ -60,7 +60,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Hint:
-    """What to do next, for who typed a command and for who called the function."""
+    """What to do next, as a command and as a Python call."""
 
     command: str
     python: str

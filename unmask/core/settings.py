@@ -1,13 +1,13 @@
 """The base of every settings class: frozen, and an unknown key is an error.
 
-A settings class lives beside the part that it configures; `unmask.recipe` puts them together.
+A settings class lives beside the part that it configures; `unmask.commands.recipe` puts them together.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from typing import Any, TypeVar
 
@@ -22,6 +22,15 @@ class Settings(BaseModel):
     `ValidationError`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+def check_places(places: Sequence[float], **values: Sequence[object]) -> None:
+    """A ValueError unless there is one of the values for each place, and places start at 0 and increase."""
+    for name, each in values.items():
+        if len(places) != len(each):
+            raise ValueError(f"{len(places)} places but {len(each)} {name}; give as many of each")
+    if not places or places[0] != 0.0 or list(places) != sorted(set(places)):
+        raise ValueError(f"places must start at 0 and increase, not {list(places)}")
 
 
 Kind = TypeVar("Kind", bound=Settings)

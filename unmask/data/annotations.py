@@ -1,16 +1,14 @@
-"""Annotations of texts (entities, parts of speech, dependencies, chunks): of the data, by a gazetteer or spaCy.
+"""Annotations of texts (entities, parts of speech, dependencies, chunks): of the data or by spaCy.
 
 Labels are numbered once for the whole corpus, so that shards are the same however the work is shared out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
-from contextlib import closing
-from dataclasses import dataclass
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
-from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from unmask.core.errors import CorpusError, DataError, SettingsError
 from unmask.data.reading import BadInput, LinePart
@@ -18,7 +16,7 @@ from unmask.data.settings import AnnotationSettings
 from unmask.data.sources import TABLES, Source
 from unmask.data.tables import LOOK_ROWS, rows_of
 from unmask.data.treebanks import DOCUMENT_BEGIN, OFFERED, conll_sentence, conllu_sentence, form_of, read_sentences
-from unmask.tokenizer.spans import Span, Spans, holds_spans, outermost, word_spans
+from unmask.tokenizer.spans import Span, Spans, holds_spans, outermost
 
 
 def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> Iterator[LinePart]:
@@ -61,65 +59,6 @@ def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) 
             f"{source.path}: the words of all {num_blank:,} sentences are `_`: this treebank is distributed "
             "without its text; merge the text in first, as its README says"
         )
-
-
-# ----------------------------------------
-# Gazetteers: phrases with their labels
-
-DEFAULT_LABEL = "TERM"
-Phrases = tuple[tuple[str, str], ...]
-Origin = Literal["data", "pipeline", "gazetteer"]
-
-
-def read_gazetteer(file: Path) -> Phrases:
-    """Phrases and their labels; a DataError where there are none, or one has two labels."""
-    try:
-        lines = file.read_text(encoding="utf-8-sig").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataError(f"{file}: the gazetteer cannot be read as UTF-8 text: {error}") from error
-    labels: dict[str, str] = {}
-    for number, line in enumerate(lines, 1):
-        phrase, _, label = (part.strip() for part in line.partition("\t"))
-        if not phrase:
-            continue
-        label = label or DEFAULT_LABEL
-        if labels.setdefault(phrase, label) != label:
-            raise DataError(f"{file}: line {number}: {phrase!r} already has the label {labels[phrase]!r}")
-    if not labels:
-        raise DataError(f"{file}: the gazetteer holds no phrases; put one on each line")
-    return tuple(sorted(labels.items()))
-
-
-class Gazetteer:
-    """Finds phrases in texts between word boundaries, the longest first, by words (runs of letters and digits, and each
-    other sign): case counts, the amount of white space does not.
-
-    Example: with `New York` and `New York City`, `in New York City` has one entity, and `New Yorker` none.
-    """
-
-    def __init__(self, phrases: Phrases) -> None:
-        self._labels = {
-            tuple(phrase[begin:end] for begin, end in word_spans(phrase)): label for phrase, label in phrases
-        }  # fmt: skip
-        # Of the phrases that begin with a word, the longest first.
-        self._lengths: dict[str, list[int]] = {}
-        for words in sorted(self._labels, key=len, reverse=True):
-            self._lengths.setdefault(words[0], []).append(len(words))
-
-    def annotate(self, texts: Sequence[str]) -> Iterator[Spans]:
-        """The entities of each text; they do not overlap."""
-        for text in texts:
-            places = word_spans(text)
-            words = tuple(text[begin:end] for begin, end in places)
-            entities, place = [], 0
-            while place < len(words):
-                lengths = self._lengths.get(words[place], ())
-                length = next((n for n in lengths if words[place : place + n] in self._labels), 0)
-                if length:
-                    label = self._labels[words[place : place + length]]
-                    entities.append(Span(places[place][0], places[place + length - 1][1], label))
-                place += length or 1
-            yield {"entities": tuple(entities)}
 
 
 # ----------------------------------------
@@ -187,7 +126,7 @@ class SpacyPipeline:
         if longest > self._nlp.max_length:
             raise SettingsError(f"a text of {longest:,} characters is longer than the spaCy pipeline takes")
         for doc in self._nlp.pipe(texts, batch_size=64):
-            # White space, a word to spaCy, is left out; what hangs on it becomes a root.
+            # White space, a word to spaCy, is left out; its dependents become roots.
             words = [word for word in doc if not word.is_space]
             number = {word.i: n for n, word in enumerate(words)}
             spans: dict[str, tuple[Span, ...]] = {}
@@ -209,6 +148,8 @@ class SpacyPipeline:
 # ----------------------------------------
 # Which annotations a preparation makes, from where, and with which labels
 
+Origin = Literal["data", "pipeline"]
+
 
 @dataclass(frozen=True)
 class AnnotationPlan:
@@ -218,12 +159,21 @@ class AnnotationPlan:
     labels: Mapping[str, tuple[str, ...]]  # the labels of each column; a label's number is its place, counted from 1
     pipeline: str | None = None  # name of the spaCy pipeline, None where none is used
     version: str | None = None  # of spaCy and the pipeline
-    phrases: Phrases = ()  # of the gazetteer
 
     def describe(self) -> str:
         """One line for the log."""
-        names = {"data": "from the data", "pipeline": f"by {self.pipeline}", "gazetteer": "by the gazetteer"}
+        names = {"data": "from the data", "pipeline": f"by {self.pipeline}"}
         return "annotation: " + ", ".join(f"{column} {names[origin]}" for column, origin in self.origins.items())
+
+    def with_labels(self, of_data: Mapping[str, Collection[str]]) -> AnnotationPlan:
+        """With the labels that the data's own columns hold; a DataError where one holds none."""
+        labels = {
+            column: tuple(sorted(of_data.get(column, ()))) if origin == "data" else self.labels[column]
+            for column, origin in self.origins.items()
+        }
+        if empty := next((c for c, origin in self.origins.items() if origin == "data" and not labels[c]), None):
+            raise DataError(f"the data holds no {empty}: all their lists are empty; remove {empty}")
+        return replace(self, labels=labels)
 
 
 _ALSO_ENTITIES = ("spans", "label", "labels", "annotations")  # what Prodigy, doccano and Label Studio call them
@@ -234,18 +184,16 @@ class Annotator:
 
     def __init__(self, plan: AnnotationPlan) -> None:
         self.plan = plan
-        self._annotators: list[SpacyPipeline | Gazetteer] | None = None
+        self._pipeline: SpacyPipeline | None = None
 
     def annotate(self, texts: Sequence[str], of_data: Sequence[Spans | None]) -> list[Spans]:
         """The annotations of each text, all columns of the plan; `of_data` came with the texts."""
-        if self._annotators is None:
-            self._annotators = [Gazetteer(self.plan.phrases)] if self.plan.phrases else []
-            columns = [column for column, origin in self.plan.origins.items() if origin == "pipeline"]
-            if self.plan.pipeline is not None and columns:
-                self._annotators.insert(0, SpacyPipeline(self.plan.pipeline, columns))
         annotations = [dict(spans or {}) for spans in of_data]
-        for annotator in self._annotators:
-            for spans, more in zip(annotations, annotator.annotate(texts), strict=True):
+        if self.plan.pipeline is not None:
+            if self._pipeline is None:
+                columns = [column for column, origin in self.plan.origins.items() if origin == "pipeline"]
+                self._pipeline = SpacyPipeline(self.plan.pipeline, columns)
+            for spans, more in zip(annotations, self._pipeline.annotate(texts), strict=True):
                 spans.update(more)
         return [{column: spans.get(column, ()) for column in self.plan.origins} for spans in annotations]
 
@@ -254,8 +202,7 @@ def choose_origins(
     settings: AnnotationSettings, sources: Sequence[Source]
 ) -> tuple[dict[str, Origin], dict[str, str] | None]:
     """The origin of each column, and the fields that are read with the text; None where there are none."""
-    by_gazetteer = {"entities"} if settings.gazetteer is not None else set()
-    in_data = [column for column in settings.columns if settings.source != "pipeline" and column not in by_gazetteer]
+    in_data = [column for column in settings.columns if settings.source != "pipeline"]
     held, fields = list[set[str]](), {**settings.fields}  # of the columns, by file
     for source in sources:
         columns, also = set[str](), set[str]()
@@ -272,9 +219,6 @@ def choose_origins(
         held.append(columns)
     origins: dict[str, Origin] = {}
     for column in settings.columns:
-        if column in by_gazetteer:
-            origins[column] = "gazetteer"
-            continue
         having = [source for source, columns in zip(sources, held, strict=True) if column in columns]
         lacking = [source for source in sources if source not in having]
         if lacking and (having or settings.source == "data" or column in settings.fields):
@@ -290,31 +234,12 @@ def choose_origins(
     return origins, {name: fields.get(name, name) for name, origin in origins.items() if origin == "data"} or None
 
 
-def plan_annotation(
-    settings: AnnotationSettings, origins: Mapping[str, Origin], pieces: Callable[[], Generator[tuple[Any, bool]]]
-) -> AnnotationPlan:
-    """Gathers the labels: those that a pipeline or gazetteer can give, and those of the data, all documents of which
-    `pieces` reads. A DataError where the data holds no span of a column."""
-    columns: dict[Origin, list[str]] = {"pipeline": [], "gazetteer": [], "data": []}
-    for column, origin in origins.items():
-        columns[origin].append(column)
-    labels: dict[str, tuple[str, ...]] = {}
-    pipeline = SpacyPipeline(settings.pipeline, columns["pipeline"]) if columns["pipeline"] else None
-    if pipeline is not None:
-        labels |= {column: pipeline.labels(column) for column in columns["pipeline"]}
-    phrases: Phrases = ()
-    if settings.gazetteer is not None and columns["gazetteer"]:
-        phrases = read_gazetteer(Path(settings.gazetteer))
-        labels["entities"] = tuple(sorted({label for _, label in phrases}))
-    if columns["data"]:
-        seen: dict[str, set[str]] = {column: set() for column in columns["data"]}
-        with closing(pieces()) as marked:
-            for piece, _ in marked:
-                for column, spans in (piece.spans or {}).items():
-                    seen[column].update(span.label for span in spans)
-        if empty := next((column for column, each in seen.items() if not each), None):
-            raise DataError(f"the data holds no {empty}: all their lists are empty; remove {empty}")
-        labels |= {column: tuple(sorted(each)) for column, each in seen.items()}
-    by_column = {column: labels[column] for column in origins}
-    name, version = (None, None) if pipeline is None else (settings.pipeline, pipeline.version)
-    return AnnotationPlan(origins, by_column, name, version, phrases)
+def plan_annotation(settings: AnnotationSettings, origins: Mapping[str, Origin]) -> AnnotationPlan:
+    """What annotates each column, with the labels that a pipeline can give; those of the data are known when all of it
+    was read (`AnnotationPlan.with_labels`)."""
+    by_pipeline = [column for column, origin in origins.items() if origin == "pipeline"]
+    if not by_pipeline:
+        return AnnotationPlan(origins, {})
+    pipeline = SpacyPipeline(settings.pipeline, by_pipeline)
+    labels = {column: pipeline.labels(column) for column in by_pipeline}
+    return AnnotationPlan(origins, labels, settings.pipeline, pipeline.version)

@@ -28,9 +28,9 @@ from numpy.typing import NDArray
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.data.documents import Document, Fields, cut_pieces, read_documents, text_bytes
 from unmask.data.groups import WAY_OUT, Clusters, HeldGroups, choose_groups, group_key
-from unmask.data.near_duplicates import SHOWN_CHARS, Ints, LeftOutPair
+from unmask.data.near_duplicates import Ints
 from unmask.data.reading import BadInput
-from unmask.data.settings import CleaningSettings, ColumnGroups, CorpusSettings, NearDuplicateGroups
+from unmask.data.settings import CLUSTERS, CleaningSettings, CorpusSettings
 from unmask.data.sources import Source, SourceSplit, find_sources, find_split
 from unmask.data.survey import (
     PLACE_BITS,
@@ -53,7 +53,6 @@ _DOCUMENT = np.dtype(
     [("high", np.uint64), ("low", np.uint64), ("place", np.int64), ("size", np.int64), ("group", np.int64),
      ("is_grouped", np.bool_)]
 )  # fmt: skip
-SHOWN_PAIRS = 5
 _AT_ONCE = 1 << 16  # documents, after which what is known of them is packed
 _NONE = np.empty(0, dtype=np.int64)
 Looked = Sequence[tuple[int, Mapping[str, Any]]]  # number of each task, in their order, and what `Corpus.look` gave
@@ -67,7 +66,6 @@ class Decisions:
     near-3          those of near-duplicates of earlier ones
     clusters-3      keys of the clusters of its texts, in the order of reading
     end-3           the character from which on it is held out
-    pairs           some near-duplicates, each with the earlier one that stays
     held_...        the groups that are held out, see `HeldGroups`
     """
 
@@ -130,7 +128,7 @@ class Corpus:
         bad = BadInput(skip=settings.bad_input == "skip", reading=settings)
         train, held = _split(paths, settings, hold_out=hold_out)
         groups = settings.holdout_groups
-        by_column = str(groups.column) if hold_out and isinstance(groups, ColumnGroups) else None
+        by_column = str(groups) if hold_out and groups not in (None, CLUSTERS) else None
         label = None if settings.label is None else str(settings.label)
         sources = with_columns([*train, *held], settings.column, bad, title=titles, label=label, group=by_column)
         self.sources, self.validation_sources = sources[: len(train)], sources[len(train) :]
@@ -150,14 +148,17 @@ class Corpus:
                 )
         self.num_bytes = text_bytes(self.sources)
         self.plan = plan_corpus(self.sources, settings, hold_out=hold_out, has_files=bool(held))
-        self.tasks = plan_reading(self.sources, self.validation_sources, unit=self.plan.unit, size_bytes=task_bytes)
-        unit, duplicates = self.plan.holdout_unit, settings.cleaning.duplicates
+        unit, encoding = self.plan.unit, settings.encoding
+        self.tasks = plan_reading(
+            self.sources, self.validation_sources, unit=unit, encoding=encoding, size_bytes=task_bytes
+        )
+        holdout_unit, duplicates = self.plan.holdout_unit, settings.cleaning.duplicates
         decided = {
-            "length": unit == "end",  # how much text there is, since its end is held out
+            "length": holdout_unit == "end",  # how much text there is, since its end is held out
             "equal": duplicates != "keep",  # equal documents
             "near": duplicates == "drop_near",  # near-duplicates, to leave out all but the first
-            "groups": unit == "group",  # groups of a column
-            "clusters": isinstance(groups, NearDuplicateGroups) and unit in ("document", "part"),
+            "groups": holdout_unit == "group",  # groups of a column
+            "clusters": groups == CLUSTERS and holdout_unit in ("document", "part"),
         }
         self.needs = frozenset(name for name, is_needed in decided.items() if is_needed)
         self.skipped: Counter[str] = Counter()
@@ -188,11 +189,10 @@ class Corpus:
             yield from self.read(task, decisions, self.skipped)
 
     def unsplit(self) -> Iterator[Document]:
-        """Every piece of the text that is not in files of its own, without a choice of what is held out."""
+        """Every piece, without a choice of what is held out, which may need all of the text."""
         self.skipped = Counter()
         for task in self.tasks:
-            if not task.is_held:
-                yield from self._read(task, self.skipped, None, first=task.first_document)
+            yield from self._read(task, self.skipped, None, first=task.first_document)
 
     def check_held(self) -> None:
         """Raises a CorpusError where the files that are held out have no text, or cannot be read."""
@@ -282,8 +282,6 @@ class Corpus:
             _, first, cluster = np.unique(clusters.of_texts(), return_index=True, return_inverse=True)
             gone = np.flatnonzero((first[cluster] != np.arange(len(place))) & stays)
             by_task("near", owner[gone], place[gone])
-            shown = np.stack([gone[:SHOWN_PAIRS], first[cluster[gone[:SHOWN_PAIRS]]]])
-            decided["pairs"] = np.stack([owner[shown], place[shown]]).T  # [pairs, left out or stays, task and place]
 
         # 3. What of the rest is held out
         if self.needs & {"groups", "length"}:
@@ -308,8 +306,8 @@ class Corpus:
             for row in gone[gone["is_grouped"]]:
                 sizes[int(row["group"])] -= int(row["size"])
             alone, shown = alone + without - int((~gone["is_grouped"]).sum()), shown or value
-        if isinstance(self.settings.holdout_groups, ColumnGroups):
-            column = repr(str(self.settings.holdout_groups.column))
+        if self.plan.holdout_unit == "group":
+            column = repr(str(self.settings.holdout_groups))
             if len(sizes) < 2:
                 what = f"all rows have the same value in it ({shown!r}), so none can be held out"
                 what = what if sizes else "no row has a value in it"
@@ -388,22 +386,6 @@ class Corpus:
         else:
             rule, reason = "nothing", "only separate files, or nothing, are held out"
         return Side(held, rule, f"{'held out' if held else 'trained on'}: {reason}")
-
-    def left_out_examples(self, decisions: Decisions) -> tuple[LeftOutPair, ...]:
-        """Some near-duplicates that are left out, each with the document that stays; they are read once more."""
-        pairs = [(tuple(left_out), tuple(stays)) for left_out, stays in decisions.of("pairs").tolist()]
-        documents = {document for pair in pairs for document in pair}
-        beginnings: dict[tuple[int, ...], str] = {}
-        for number in {task for task, _ in documents}:
-            last = max(place for task, place in documents if task == number)
-            with closing(self._read(self.tasks[number], Counter(), {}, first=0)) as pieces:
-                for piece in pieces:
-                    if piece.document > last:
-                        break
-                    if piece.offset == 0 and (number, piece.document) in documents:
-                        beginnings[number, piece.document] = piece.text[:SHOWN_CHARS]
-        there = [pair for pair in pairs if beginnings.keys() >= set(pair)]  # unless a file has changed meanwhile
-        return tuple(LeftOutPair(beginnings[left_out], beginnings[stays]) for left_out, stays in there)
 
     def describe(self, decisions: Decisions) -> str:
         """One line for the log: what a document is, and what is held out."""

@@ -19,7 +19,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import operator
 import re
 import shutil
 import zlib
@@ -35,10 +34,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from unmask.core.errors import DataError, parse_json
 from unmask.core.files import ClaimedFolder, file_sha256, locked, write_atomically, writing
-from unmask.data.near_duplicates import DuplicateExample, LeftOutPair, NearDuplicates
+from unmask.data.near_duplicates import NearDuplicates
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE
 from unmask.data.store import GROUP, LABEL, OPENED_AT_ONCE, ShardFile, TokenStore
 from unmask.tokenizer.spans import Aligned, align, column_types
@@ -178,7 +178,7 @@ class Split:
 
 @dataclass
 class TextCounts:
-    """What some text came to: a chunk, a task, or the corpus."""
+    """Counts of some text: a chunk, a task, or the corpus."""
 
     frequencies: NDArray[np.int64]  # [vocab_size]: how often each token stands in the training split
     documents: int = 0  # those without tokens as well; counted by task
@@ -268,7 +268,7 @@ def write_shards(
         ids = encoded.input_ids.astype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
         batch = token_rows(ids, encoded.word_starts, lengths, numbers, annotations)
 
-        # 2. What each batch came to, and its rows in the shards of the two splits.
+        # 2. The counts of each batch, and its rows in the shards of the two splits.
         counts.unknown = counts.unknown.joined(encoded.unknown)
         filled, held = lengths > 0, chunk.held[rows]
         counts.without_tokens += int((~filled).sum())
@@ -367,7 +367,7 @@ class Manifest:
     bytes: int  # UTF-8 bytes of their text
     tokens: int  # of both splits
     skipped: dict[str, int]  # what was left out: reason to number of documents
-    overlap: int  # held-out documents, or parts, that are equal to a training text: `near_duplicates.equal`
+    near_duplicates: NearDuplicates  # what of the held-out text nearly stands in the training text
     train: Split
     validation: Split
     token_frequencies: tuple[int, ...]  # [vocab_size]: how often each id stands in the training split
@@ -379,9 +379,7 @@ class Manifest:
     # where there are none
     labels: dict[str, int] = field(default_factory=dict)
     unlabelled: int = 0  # documents without a class, where classes were read
-    near_duplicates: NearDuplicates | None = None  # what of the held-out text nearly stands in the training text
     unknown: UnknownText = field(default_factory=UnknownText)  # how much of the text became `[UNK]`
-    left_out: tuple[LeftOutPair, ...] = ()  # some near-duplicates, each with the earlier text that stays
     # What is held out, where the rest of its files is trained on: `unmask.data.corpus.Corpus.held_within`
     held_within: str | None = None
     examples: tuple[str, ...] = ()  # short stretches of held-out text, as they were written
@@ -397,7 +395,7 @@ class Manifest:
 
     def save(self, root: Path) -> None:
         content = {"version": VERSION, "fingerprint": self.fingerprint, **asdict(self)}
-        content["near_duplicates"] = self.near_duplicates and self.near_duplicates.plain()
+        content["near_duplicates"] = self.near_duplicates.plain()
         for split in (TRAIN, VALIDATION):
             del content[split]["first"], content[split]["last"]
         write_atomically(root / MANIFEST, json.dumps(content, indent=1) + "\n")
@@ -411,21 +409,10 @@ def load_manifest(root: Path) -> Manifest:
     try:
         content = parse_json(file)
         version, fingerprint = content.pop("version"), content.pop("fingerprint")
-        for name in ("train", "validation"):
-            split = content[name]
-            content[name] = Split(**{**split, "files": tuple(ShardFile(**entry) for entry in split["files"])})
-        content["sources"] = tuple(content["sources"])
-        content["token_frequencies"] = tuple(map(operator.index, content["token_frequencies"]))
-        for name in ("annotations", "spans"):
-            content[name] = {column: tuple(values) for column, values in content[name].items()}
-        content["unknown"] = UnknownText(**content["unknown"] | {"examples": tuple(content["unknown"]["examples"])})
-        content["left_out"] = tuple(LeftOutPair(*pair) for pair in content["left_out"])
-        content["examples"] = tuple(content["examples"])
-        if near := content["near_duplicates"]:
-            del near["share"]
-            example = near["example"] and DuplicateExample(**near["example"])
-            content["near_duplicates"] = NearDuplicates(**{**near, "example": example})
-        manifest = Manifest(**content)
+        manifest = TypeAdapter(Manifest).validate_python(content)
+    except ValidationError as error:
+        place, message = error.errors()[0]["loc"], error.errors()[0]["msg"]
+        raise DataError(f"{file}: damaged ({'.'.join(map(str, place))}: {message}); prepare the data again") from error
     except (KeyError, TypeError, AttributeError, ValueError) as error:
         raise DataError(f"{file}: damaged ({error!r}); prepare the data again") from error
     if version != VERSION or manifest.fingerprint != fingerprint:

@@ -30,7 +30,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -429,13 +429,6 @@ class DuplicateExample:
     kind: SameAs
     held_out: str
     training: str
-
-
-class LeftOutPair(NamedTuple):
-    """A near-duplicate that was left out, and the earlier document that stays, by their beginnings."""
-
-    left_out: str
-    stays: str
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ import json
 import logging
 import os
 import shutil
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
 from dataclasses import asdict, replace
@@ -27,7 +27,7 @@ import tokenizers
 from unmask.core.errors import CorpusError, DataError, SettingsError, TokenizerError, listed
 from unmask.core.files import writing
 from unmask.core.results import Notify, counted, ignore
-from unmask.data.annotations import AnnotationPlan, choose_origins, plan_annotation, read_gazetteer
+from unmask.data.annotations import AnnotationPlan, choose_origins, plan_annotation
 from unmask.data.columns import in_order
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import (
@@ -96,7 +96,7 @@ def open_annotated(
         return Corpus(paths, corpus, task_bytes=task_bytes), None
     origins, fields = choose_origins(annotation, find_sources([*paths, *corpus.validation]))
     opened = Corpus(paths, corpus, fields=fields, task_bytes=task_bytes)
-    return opened, plan_annotation(annotation, origins, opened.pieces)
+    return opened, plan_annotation(annotation, origins)
 
 
 def settings_of(
@@ -110,8 +110,6 @@ def settings_of(
     }
     if annotation.columns:
         settings["annotation"] = annotation.model_dump(mode="json")
-    if annotation.gazetteer is not None:  # its content, since the file may change under its name
-        settings["gazetteer"] = [list(phrase) for phrase in read_gazetteer(Path(annotation.gazetteer))]
     return settings
 
 
@@ -143,7 +141,7 @@ def prepare(  # noqa: PLR0912, PLR0913  (what goes in, how it is done, and what 
         ray: Address of a Ray cluster whose nodes do the work instead, and see text and folder.
         part: Which of several parts of the work is done, counted from 1, and of how many; each as far as it can be done
             by now, in a folder that all see.
-        join: Joins what the parts came to, in turns with them:
+        join: Joins the results of the parts, in turns with them:
 
                 parts 1 to n ──▶ join: the tokenizer ──▶ parts 1 to n ──▶ join: the manifest
 
@@ -290,9 +288,11 @@ class Preparation:
         if (arrays := load_arrays(self.work.file(SETTLED), self._key)) is not None:
             facts = json.loads(bytes(arrays["facts"]))
             classes = None if facts["classes"] is None else tuple(facts["classes"])
+            plan = self.work.plan and self.work.plan.with_labels(facts["labels"])
+            self.work = replace(self.work, plan=plan, classes=classes)
             with suppress(TokenizerError):  # where the trained one is damaged, it is trained again
                 tokenizer = load_tokenizer(self._tokenizer_settings.path or self._root / TOKENIZER)
-                self.work = replace(self.work, settled=self._settled_by(tokenizer), classes=classes)
+                self.work = replace(self.work, settled=self._settled_by(tokenizer))
                 is_settled = self.work.settled == facts["settled"]
         if not is_settled:
             if is_part:
@@ -315,7 +315,7 @@ class Preparation:
         executor.run(self.work, kind, tasks, counted(self._notify, what, total, "bytes"))
 
     def _results(self, kind: Kind) -> Iterator[tuple[ReadTask, Mapping[str, Any]]]:
-        """What the tasks came to, one by one; in the end a DataError that names all that are not done."""
+        """The results of the tasks, one by one; in the end a DataError that names all that are not done."""
         missing = []
         for task in self.tasks:
             if (arrays := self.work.result(kind, task)) is not None:
@@ -334,10 +334,13 @@ class Preparation:
         return key_of([self._key, tokenizers.__version__, tokenizer.fingerprint, annotated])
 
     def _settle(self) -> None:
-        held, labels = HeldTexts(), set[str]()
+        held, labels, span_labels = HeldTexts(), set[str](), defaultdict[str, set[str]](set)
         for _, arrays in self._results("survey"):
             held.join(arrays)
             labels |= set(json.loads(bytes(arrays["labels"])))
+            for name, some in json.loads(bytes(arrays["span_labels"])).items():
+                span_labels[name].update(some)
+        plan = self.work.plan and self.work.plan.with_labels(span_labels)
 
         def samples() -> Iterator[str]:
             for path in [self.work.file(SAMPLE, task) for task in self.tasks]:
@@ -358,8 +361,9 @@ class Preparation:
                 (self._root / name).mkdir(parents=True, exist_ok=True)
             (self._root / MANIFEST).unlink(missing_ok=True)
             tokenizer.save(self._root / TOKENIZER, max_length=ANY_LENGTH)
-        self.work = replace(self.work, settled=self._settled_by(tokenizer), classes=classes)
-        facts = json_array({"settled": self.work.settled, "classes": classes})
+        self.work = replace(self.work, plan=plan, classes=classes)
+        self.work = replace(self.work, settled=self._settled_by(tokenizer))
+        facts = json_array({"settled": self.work.settled, "classes": classes, "labels": plan and plan.labels})
         save_arrays(self.work.file(SETTLED), {**held.arrays(), "facts": facts}, self._key)
 
     def _finish(self) -> Manifest:
@@ -401,7 +405,7 @@ class Preparation:
             bytes=text.bytes,
             tokens=tokens,
             skipped=dict(Counter(text.skipped) + Counter({"documents without tokens": text.without_tokens})),
-            overlap=near.equal,
+            near_duplicates=near,
             train=train,
             validation=validation,
             token_frequencies=tuple(text.frequencies.tolist()),
@@ -409,9 +413,7 @@ class Preparation:
             spans={name: (text.spans[name][0], text.spans[name][1]) for name in columns},
             labels=dict(zip(classes, labels[1:], strict=True)),
             unlabelled=labels[0],
-            near_duplicates=near,
             unknown=text.unknown,
-            left_out=self.corpus.left_out_examples(decisions),
             held_within=self.corpus.held_within,
             examples=tuple(text.examples),
         )

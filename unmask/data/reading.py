@@ -19,7 +19,7 @@ import re
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any, NamedTuple, cast
 
@@ -176,10 +176,6 @@ def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iter
         if failure is not None:
             bad.report(CUT_OFF, f"{failure} (its content is readable up to byte {num_bytes})")
 
-    if bad.encoding is not None and of_lines(bad.encoding) and multiprocessing.parent_process() is None:
-        with suppress(OSError, CorpusError):  # which reading the file reports
-            if number := count_lines(path, bad.encoding, path.stat().st_mtime_ns)[1]:
-                say_once(f"{path}: {number:,} lines are read as UTF-8, the others as {bad.encoding}")
     return decoded(chunks(), path, bad, begin=begin)
 
 

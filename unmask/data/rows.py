@@ -21,8 +21,8 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, fields, replace
-from typing import Any, NamedTuple
+from dataclasses import dataclass, field, fields, is_dataclass, replace
+from typing import Any, NamedTuple, TypeVar, cast
 
 import numpy as np
 import torch
@@ -44,6 +44,22 @@ from unmask.data.packing import (
 from unmask.data.pairs import PAIR_OVERHEAD, PAIRS, PairKind, check_pairs, make_pairs
 from unmask.data.store import GatheredPieces, TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
+
+Value = TypeVar("Value")
+
+
+def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
+    """A value with a change made to each tensor in it, through dataclasses, tuples and mappings."""
+    changed: Any = value
+    if isinstance(value, Tensor):
+        changed = change(value)
+    elif isinstance(value, Mapping):
+        changed = {name: map_tensors(each, change) for name, each in value.items()}
+    elif isinstance(value, tuple):
+        changed = tuple(map_tensors(each, change) for each in value)
+    elif is_dataclass(value) and not isinstance(value, type):
+        changed = replace(value, **{f.name: map_tensors(getattr(value, f.name), change) for f in fields(value)})
+    return cast(Value, changed)
 
 
 @dataclass(frozen=True)
@@ -87,14 +103,7 @@ class Rows:
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Rows:
         """The rows with a change made to each of their tensors."""
-        changed: dict[str, Any] = {}
-        for entry in fields(self):
-            value = getattr(self, entry.name)
-            if isinstance(value, Mapping):
-                changed[entry.name] = {name: change(column) for name, column in value.items()}
-            elif value is not None:
-                changed[entry.name] = change(value)
-        return replace(self, **changed)
+        return map_tensors(self, change)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -214,7 +223,7 @@ def text_rows(
 # What is done for each fragment is a compiled loop, which holds no lock of Python's: a GPU takes millions of tokens a
 # second, and a thread beside the one that feeds it makes the next window.
 
-LABEL = "label"  # by which rows call the classes of documents
+LABEL = "label"  # name of the documents' classes in `Rows.classes`
 _SHUFFLE = 2  # sets these hashes apart from others of the same seed
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal, Self
+from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
@@ -57,22 +57,7 @@ class CleaningSettings(Settings):
     near-duplicates (see `unmask.data.groups.Clusters`). Documents longer than 262,144 characters stay."""
 
 
-class ColumnGroups(Settings):
-    """Documents with the same value in a table's column stay in one split."""
-
-    kind: Literal["column"] = "column"
-    column: str | int
-    """The column, such as patients, authors or domains; its number, counted from 0, if columns have no names."""
-
-
-class NearDuplicateGroups(Settings):
-    """Near-duplicate documents stay in one split."""
-
-    kind: Literal["near_duplicates"] = "near_duplicates"
-
-
-HoldoutGroups = Annotated[ColumnGroups | NearDuplicateGroups, Field(discriminator="kind")]
-_COLUMN = "column:"
+CLUSTERS = "near_duplicates"  # as groups that are held out; others are those of a column
 
 
 class CorpusSettings(Reading):
@@ -80,8 +65,8 @@ class CorpusSettings(Reading):
 
     documents: DocumentUnit | Literal["auto"] = "auto"
     """What a document is in a text file: a `line`, a `block` between empty lines, the whole `file`, or `auto`, which
-    decides by the beginning of the text (see `unmask.data.survey`). In tables it is a row. In CoNLL and CoNLL-U files
-    each sentence counts as a line, and the text between two `newdoc` marks as a block."""
+    decides by the beginning of the text (see `unmask.data.documents.choose_unit`). In tables it is a row. In CoNLL and
+    CoNLL-U files each sentence counts as a line, and the text between two `newdoc` marks as a block."""
     column: str | int | tuple[str | int, ...] | None = None
     """Text column of a table: a name, or a number counted from 0; a path to a field inside it (`content.text`); or
     several columns, whose texts are joined (see `unmask.data.columns`). Unset: detected."""
@@ -96,9 +81,10 @@ class CorpusSettings(Reading):
     holdout_from: Literal["hash", "end"] = "hash"
     """What is held out: texts by their `hash`, which stay held out when the corpus grows and are never in both splits;
     or the `end` of the text, as in experiments with a fixed corpus."""
-    holdout_groups: HoldoutGroups | None = None
-    """What stays in one split when text is held out by its hash. Also as a string: `near_duplicates`, or a column's
-    name (`column:near_duplicates` for a column of that name). Unset: only equal documents."""
+    holdout_groups: str | int | None = None
+    """What stays in one split when text is held out by its hash: `near_duplicates`, or documents with the same value in
+    a column, such as patients, authors or domains: its name, or its number, counted from 0. Unset: only equal
+    documents."""
     leaks: Literal["keep", "drop"] = "keep"
     """Whether to `keep` or `drop` training texts that nearly repeat held-out text."""
     validation: tuple[str, ...] = ()
@@ -121,24 +107,14 @@ class CorpusSettings(Reading):
             raise ValueError('name each column once, such as ["title", "body"]')
         return value[0] if len(value) == 1 else value
 
-    @field_validator("holdout_groups", mode="before")
-    @classmethod
-    def _from_string(cls, value: Any) -> Any:
-        if value == "near_duplicates":
-            return {"kind": "near_duplicates"}
-        if isinstance(value, str | int) and not isinstance(value, bool):
-            column = value.removeprefix(_COLUMN) if isinstance(value, str) else value
-            if column == "":
-                raise ValueError("give near_duplicates or the name of a column")
-            return {"kind": "column", "column": column}
-        return value
-
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.holdout_groups == "":
+            raise ValueError("holdout_groups: give near_duplicates or the name of a column")
         if self.holdout_groups is not None and (self.validation or self.holdout_from == "end"):
             other = "validation" if self.validation else "holdout_from"
             raise ValueError(f"holdout_groups and {other} both choose what to hold out; remove one")
-        if self.cleaning.duplicates == "drop_near" and isinstance(self.holdout_groups, NearDuplicateGroups):
+        if self.cleaning.duplicates == "drop_near" and self.holdout_groups == CLUSTERS:
             raise ValueError("drop_near removes what holdout_groups = near_duplicates keeps together; choose one")
         return self
 
@@ -153,9 +129,6 @@ class AnnotationSettings(Settings):
     `pipeline`; `auto` uses the data's own for every column that it has."""
     pipeline: str = "en_core_web_sm"
     """The spaCy pipeline that annotates: the name of its package, or a folder."""
-    gazetteer: str | None = None
-    """A file with one phrase per line, optionally with a tab and a label; `entities` are the occurrences of
-    these phrases."""
     fields: dict[str, str] = Field(default_factory=dict)
     """Other names of the data's annotations: column to field (for CoNLL the column's number, counted from 0; for
     CoNLL-U `xpos` instead of `upos`)."""
@@ -164,8 +137,6 @@ class AnnotationSettings(Settings):
     def _check(self) -> Self:
         if len(set(self.columns)) < len(self.columns):
             raise ValueError(f"a column occurs twice in {', '.join(self.columns)}")
-        if self.gazetteer is not None and "entities" not in self.columns:
-            raise ValueError('a gazetteer finds entities: add them with annotation.columns=["entities"]')
         if unknown := [name for name in self.fields if name not in self.columns]:
             raise ValueError(f"fields names {', '.join(unknown)}, which annotation.columns does not include")
         if self.fields and self.source == "pipeline":

@@ -18,7 +18,6 @@ They open with `datasets.Dataset.from_file` and are memory-mapped without copies
 from __future__ import annotations
 
 import threading
-from collections import OrderedDict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -36,7 +35,6 @@ from unmask.core.hashing import GOLDEN, mix
 
 COLUMNS = ("input_ids", "word_starts", "document", "offset", "num_bytes")
 LABEL, GROUP, DRAW = "label", "group", "draw"
-MOST_OPEN = 8192  # shards; a kernel maps some 65,530 files a process at most
 OPENED_AT_ONCE = 8  # threads that wait for files and check them
 CHUNK_TOKENS = 1 << 24
 
@@ -190,7 +188,7 @@ class TokenStore:
         no token shard."""
         self._files, self._check = files, check
         self._entries, self._checked = entries, set[int]()
-        self._open: OrderedDict[int, MappedShard] = OrderedDict()  # those that were used last
+        self._open: dict[int, MappedShard] = {}  # some 65,530 at most, as many files as a kernel maps for a process
         self._lock = threading.Lock()
         self._first: MappedShard | None = None
         self._columns: dict[str, NDArray[np.int64]] = {}
@@ -231,9 +229,6 @@ class TokenStore:
                 if shard.types != self._first.types:
                     raise DataError("shards of one split have columns of different widths; prepare the data again")
                 self._open[number] = shard
-                if len(self._open) > MOST_OPEN:  # a thread that works with the oldest has it until then
-                    self._open.popitem(last=False)
-            self._open.move_to_end(number)
             return shard
 
     def _check_shards(self, numbers: Sequence[int]) -> None:
@@ -253,8 +248,8 @@ class TokenStore:
 
     def column(self, name: str) -> NDArray[np.int64]:
         """A number of every piece [num_pieces], for splits that are known to be small, since it stays in memory:
-        `lengths` (tokens of each), a column of numbers of the shards, or `draw`: what a piece is a draw of, its group
-        where groups were held out, else its document."""
+        `lengths` (tokens of each), a column of numbers of the shards, or `draw`: the sampling unit of a piece, its
+        group where groups were held out, else its document."""
         if name not in self._columns:
             self._check_shards(range(len(self._files)))
             parts = []
@@ -279,48 +274,39 @@ class TokenStore:
         """Copies of some pieces, whose order does not matter; a DataError where a shard of theirs is damaged."""
         pieces = np.sort(pieces)
         columns = ["document", "offset", DRAW, *([LABEL] if self.is_labelled else [])]
-        numbers = {name: np.empty(len(pieces), dtype=np.int64) for name in columns}
-        tokens: dict[str, list[NDArray[np.unsignedinteger]]] = {name: [] for name in self._types}
-        lengths = np.empty(len(pieces), dtype=np.int64)
         shard_of = np.searchsorted(self._before, pieces, side="right") - 1
-        shards = np.unique(shard_of)
-        for first in range(0, len(shards), MOST_OPEN):
-            some = shards[first : first + MOST_OPEN]
-            table = self._table  # of the last call, where it has all of these
-            if table is None or not np.isin(some, table.shards, assume_unique=True).all():
-                self._check_shards(some.tolist())
-                opened = [self._shard(number) for number in some.tolist()]
-                pieces_before = [each.first[:-1] + self._before[n] for n, each in zip(some, opened, strict=True)]
-                names = set(opened[0].addresses).intersection(*(each.addresses for each in opened))
-                addresses = {name: np.concatenate([each.addresses[name] for each in opened]) for name in names}
-                table = self._table = _Table(some, opened, np.concatenate(pieces_before), addresses)
-            chosen = np.flatnonzero((shard_of >= some[0]) & (shard_of <= some[-1]))
-            batch = np.searchsorted(table.first, pieces[chosen], side="right") - 1
-            local = pieces[chosen] - table.first[batch]
-            # Where each piece begins in the tokens of its record batch, and how long it is
-            offsets = table.addresses["lengths"][batch] + 4 * local
-            begin = _read_numbers(offsets, 4)
-            length = _read_numbers(offsets + 4, 4) - begin
-            lengths[chosen] = length
-            for name, column in numbers.items():
-                column[chosen] = _read_numbers(table.addresses[name][batch] + 8 * local, 8)
-            for name, parts in tokens.items():
-                width = self._types[name].itemsize
-                values = np.empty(int(length.sum()), dtype=self._types[name])
-                _gather(table.addresses[name][batch] + begin * width, length * width, values.view(np.uint8))
-                parts.append(values)
-        joined = {name: parts[0] if len(parts) == 1 else np.concatenate(parts) for name, parts in tokens.items()}
+        some = np.unique(shard_of)
+        table = self._table  # of the last call, where it has all of these
+        if table is None or not np.isin(some, table.shards, assume_unique=True).all():
+            self._check_shards(some.tolist())
+            opened = [self._shard(number) for number in some.tolist()]
+            pieces_before = [each.first[:-1] + self._before[n] for n, each in zip(some, opened, strict=True)]
+            names = set(opened[0].addresses).intersection(*(each.addresses for each in opened))
+            addresses = {name: np.concatenate([each.addresses[name] for each in opened]) for name in names}
+            table = self._table = _Table(some, np.concatenate(pieces_before), addresses)
+        batch = np.searchsorted(table.first, pieces, side="right") - 1
+        local = pieces - table.first[batch]
+        # Where each piece begins in the tokens of its record batch, and how long it is
+        offsets = table.addresses["lengths"][batch] + 4 * local
+        begin = _read_numbers(offsets, 4)
+        lengths = _read_numbers(offsets + 4, 4) - begin
+        numbers = {name: _read_numbers(table.addresses[name][batch] + 8 * local, 8) for name in columns}
+        tokens: dict[str, NDArray[np.unsignedinteger]] = {}
+        for name, kind in self._types.items():
+            values = tokens[name] = np.empty(int(lengths.sum()), dtype=kind)
+            begins = table.addresses[name][batch] + begin * kind.itemsize
+            _gather(begins, lengths * kind.itemsize, values.view(np.uint8))
         return GatheredPieces(
             pieces,
             np.cumsum(lengths) - lengths,
             lengths,
-            joined.pop("input_ids"),
-            joined.pop("word_starts").view(np.uint8),
+            tokens.pop("input_ids"),
+            tokens.pop("word_starts").view(np.uint8),
             document=numbers["document"],
             offset=numbers["offset"],
             draw=numbers[DRAW],
             label=numbers.get(LABEL),
-            annotations=joined,
+            annotations=tokens,
         )
 
     def chunks(self, num_tokens: int) -> Iterator[TokenChunk]:
@@ -339,7 +325,6 @@ class TokenStore:
 
 class _Table(NamedTuple):
     shards: NDArray[np.int64]  # their numbers
-    opened: list[MappedShard]  # which stay open as long as their addresses are used
     first: NDArray[np.int64]  # [num_batches]: the first piece of each record batch
     addresses: dict[str, NDArray[np.int64]]  # by column, [num_batches]
 

@@ -21,7 +21,7 @@ from unmask.core.errors import CorpusError
 from unmask.data.documents import PIECE_CHARS, Document, choose_unit, cut_pieces, names_of, read_documents
 from unmask.data.json_rows import json_form
 from unmask.data.reading import COMPRESSIONS, BadInput, Stretch, wide_encoding
-from unmask.data.settings import CleaningSettings, ColumnGroups, CorpusSettings, DocumentUnit
+from unmask.data.settings import CLUSTERS, CleaningSettings, CorpusSettings, DocumentUnit
 from unmask.data.sources import Source
 from unmask.data.tables import DAMAGED
 from unmask.tokenizer.extension import without_markup
@@ -44,8 +44,7 @@ def clean(
     """Changes texts and leaves documents out, which `skipped` counts; those that stay are numbered from `first` on.
 
     Duplicates are documents that come in one piece; of a longer one, every piece stays. `left_out` says why documents
-    are left out, by their places among those that cleaning leaves otherwise; None leaves out texts that were met
-    before.
+    are left out, by their number among those that cleaning leaves; None leaves out texts that were met before.
     """
     gone = duplicates = 0
     seen: set[bytes] = set()  # 100 bytes a text, where all of the corpus is not looked at first
@@ -55,7 +54,8 @@ def clean(
         if settings.unicode is not None:
             text = unicodedata.normalize(settings.unicode, text)
         if settings.white_space == "collapse":
-            text = _AROUND_LINE_END.sub("\n", _SPACES.sub(" ", text)).strip()
+            text = _AROUND_LINE_END.sub("\n", _SPACES.sub(" ", text)).lstrip()
+            text = text.rstrip() if piece.last else text  # the rest of a longer text follows
         # 2. Whether it is left out
         whole = piece.offset == 0 and piece.last
         if not text.strip():
@@ -77,7 +77,7 @@ def clean(
 
 
 def content_digest(text: str) -> bytes:
-    """16 bytes that tell a text from all others."""
+    """A digest of 16 bytes."""
     return hashlib.blake2b(text.encode(), digest_size=16).digest()
 
 
@@ -124,7 +124,12 @@ class ReadTask:
 
 
 def plan_reading(
-    sources: Sequence[Source], held: Sequence[Source], *, unit: DocumentUnit, size_bytes: int | None = None
+    sources: Sequence[Source],
+    held: Sequence[Source],
+    *,
+    unit: DocumentUnit,
+    encoding: str | None = None,
+    size_bytes: int | None = None,
 ) -> list[ReadTask]:
     """Cuts files, and behind them those that are held out, into tasks of about `size_bytes`: by default a thousandth of
     the files, 32 MiB to 1 GiB. Text files are cut as the `unit` of documents says."""
@@ -136,7 +141,7 @@ def plan_reading(
         groups: list[tuple[list[Source], int]] = []
         small, small_bytes = list[Source](), 0  # files that are read together
         for source in files:
-            stretches = _stretches(source, unit, size_bytes)
+            stretches = _stretches(source, unit, encoding, size_bytes)
             if len(stretches) == 1:
                 small.append(source)
                 small_bytes += stretches[0][1]
@@ -151,7 +156,7 @@ def plan_reading(
     return tasks
 
 
-def _stretches(source: Source, unit: DocumentUnit, size_bytes: int) -> list[tuple[Source, int]]:
+def _stretches(source: Source, unit: DocumentUnit, encoding: str | None, size_bytes: int) -> list[tuple[Source, int]]:
     """The parts of a file with their sizes; the file itself where it is too small, or cannot be cut."""
     num_bytes = source.path.stat().st_size
     if num_bytes < 2 * size_bytes:
@@ -163,7 +168,8 @@ def _stretches(source: Source, unit: DocumentUnit, size_bytes: int) -> list[tupl
         marks["jsonl"] = _LINE
     mark = None if source.path.suffix.lower() in COMPRESSIONS else marks.get(source.kind)
     with source.path.open("rb") as file:  # in UTF-16 and UTF-32 a line end is no byte
-        mark = None if mark is None or wide_encoding(file.read(_WINDOW)) else mark
+        is_wide = wide_encoding(file.read(_WINDOW)) if encoding is None else "\n".encode(encoding) != b"\n"
+        mark = None if is_wide else mark
     if mark is None and source.kind != "parquet":
         return [(source, num_bytes)]
     begins, sizes = [0], list[int]()
@@ -252,7 +258,7 @@ def plan_corpus(
 
     if not hold_out or has_files:
         return CorpusPlan(unit, reason, "file" if hold_out else "nothing", 0.0, PIECE_CHARS)
-    if settings.holdout_from == "end" or isinstance(settings.holdout_groups, ColumnGroups):
+    if settings.holdout_from == "end" or settings.holdout_groups not in (None, CLUSTERS):
         where: Literal["end", "group"] = "end" if settings.holdout_from == "end" else "group"
         return CorpusPlan(unit, reason, where, settings.holdout, PIECE_CHARS)
 

@@ -3,7 +3,7 @@
 A task is a function of the sources, wherever it runs, that leaves one file:
 
     look     parts/look-00003.npz       what decisions about all of the text need, where there are any
-    survey   parts/survey-00003.npz     held-out texts and names of classes
+    survey   parts/survey-00003.npz     held-out texts, names of classes, labels of annotations
              parts/sample-00003.arrow   the share of the text that a tokenizer is trained on
     shards   parts/shards-00003.npz     counts; the shards themselves are train/00003-00000.arrow ...
 
@@ -74,7 +74,7 @@ from unmask.tokenizer.tokenizer import Tokenizer, UnknownText
 Kind = Literal["look", "survey", "shards"]
 Count = Callable[[int], None]
 """Called with how many more bytes of text are done."""
-VERSION = 7  # raised whenever the same text, settings and tokenizer come to other files, so that no older one stays
+VERSION = 7  # raised whenever the same text, settings and tokenizer produce different files, so that no older one stays
 DECISIONS, SAMPLE = "decisions.npz", "sample-{}.arrow"
 MOST_CLASSES = 10_000
 COUNT_BYTES = 1 << 18  # of text, after which the survey counts
@@ -169,7 +169,7 @@ class Work:
 
 
 EachChunk = Callable[[Iterator[TextChunk]], Iterator[TextCounts]]
-"""Writes the shards of chunks, here or elsewhere, and gives what each came to, in their order."""
+"""Writes the shards of chunks, here or elsewhere, and gives the counts of each, in their order."""
 
 
 def do_task(work: Work, kind: Kind, task: ReadTask, count: Count, each: EachChunk | None = None) -> None:
@@ -197,9 +197,11 @@ def do_task(work: Work, kind: Kind, task: ReadTask, count: Count, each: EachChun
 
 
 def _survey(work: Work, task: ReadTask, count: Count) -> dict[str, Any]:
-    """Held-out texts, names of classes, and the text that the tokenizer is trained on, which goes into a file."""
+    """Held-out texts, names of classes, labels of the data's own annotations, and the text that the tokenizer is
+    trained on, which goes into a file."""
     sample, path = work.sample, work.file(SAMPLE, task)
     held, labels = HeldTexts(parts=work.corpus.plan.holdout_unit in ("part", "end")), set[str]()
+    span_labels: dict[str, set[str]] = {column: set() for column in work.corpus.fields or ()}
 
     def sampled() -> Iterator[str]:
         takes, uncounted = False, 0
@@ -216,6 +218,8 @@ def _survey(work: Work, task: ReadTask, count: Count) -> dict[str, Any]:
                         f"different values, such as {piece.label!r}: these are not classes; name another "
                         "column"
                     )
+            for column, spans in (piece.spans or {}).items():
+                span_labels[column].update(span.label for span in spans)
             if sample is not None and (not is_held or sample.held_too):
                 takes = sample.takes(piece.text) if piece.offset == 0 else takes
                 if takes or sample.share >= 1.0:
@@ -234,7 +238,12 @@ def _survey(work: Work, task: ReadTask, count: Count) -> dict[str, Any]:
                     stream.write_batch(pa.record_batch([pa.array(texts, pa.large_string())], schema=_SAMPLE_SCHEMA))
                     texts, num_chars = [], 0
         sample_sha256 = file_sha256(path)
-    return {**held.arrays(), "labels": json_array(sorted(labels)), "sample_sha256": np.array(sample_sha256)}
+    names = {"labels": sorted(labels), "span_labels": {column: sorted(some) for column, some in span_labels.items()}}
+    return {
+        **held.arrays(),
+        **{name: json_array(some) for name, some in names.items()},
+        "sample_sha256": np.array(sample_sha256),
+    }
 
 
 def _make_shards(work: Work, task: ReadTask, count: Count, each: EachChunk | None) -> dict[str, Any]:
@@ -273,7 +282,7 @@ def _make_shards(work: Work, task: ReadTask, count: Count, each: EachChunk | Non
 
 
 def read_counts(arrays: Mapping[str, Any], vocab_size: int = 0) -> tuple[TextCounts, Leaks]:
-    """What the shards of a task came to, and the held-out texts that nearly stand in it; without frequencies where
+    """The counts of the shards of a task, and the held-out texts that nearly stand in it; without frequencies where
     `vocab_size` is 0."""
     facts = json.loads(bytes(arrays["facts"]))
     text = facts["text"]
@@ -355,7 +364,7 @@ class WorkerProcesses:
         pending = {self.submit(_do, work, kind, task) for task in for_workers}
 
         def listen(num_bytes: int = 0, seconds: float = 0.0) -> None:
-            """Counts what is done here and what workers have done; an error of one of them ends the former, too."""
+            """Counts what is done here and what workers have done; an error in a worker ends the work here, too."""
             done = wait_for(pending, seconds, "FIRST_COMPLETED").done if pending else set()
             if self._pool is not None:
                 # Without its lock, which a worker may have held when it was killed.
@@ -482,7 +491,7 @@ def _do(work: Work, kind: Kind, what: ReadTask | TextChunk) -> TextCounts | None
 
 # ----------------------------------------
 # A Ray cluster. A task of ours is a task of Ray's. No text travels: a node reads the files and writes into the data
-# folder, so all nodes must see both. What a node that dies was at, another one does again.
+# folder, so all nodes must see both. The tasks of a node that dies are done by another one.
 
 RAY_LOOK_SECONDS = 0.5
 _REACHED_SECONDS, _CANCELLED_SECONDS = 10.0, 30.0

@@ -28,7 +28,7 @@ from unmask.exporting.onnx import int8_follows_ours, onnx_equals_ours, onnx_toke
 from unmask.model.folder import CHECKSUMS, KEY, read_checksums, read_config_file
 from unmask.model.onnx import ONNX
 from unmask.model.pooling import MODULES, check_splade, module_file, read_pooling
-from unmask.model.transformers import why_in_transformers
+from unmask.model.transformers import UNBOUNDED, why_in_transformers
 from unmask.tokenizer.tokenizer import SPELLINGS, Tokenizer
 
 # ----------------------------------------
@@ -102,7 +102,6 @@ def special_ids(subject: CheckedModel) -> Check:
     return none_wrong(wrong, "config.json and tokenizer")
 
 
-_UNBOUNDED = 1 << 20  # tokens above which a longest input says that there is none
 _SIDE_FILES = {  # and their key for how long an input may be
     "tokenizer_config.json": "model_max_length",
     "special_tokens_map.json": "model_max_length",
@@ -145,7 +144,7 @@ def side_files_agree(subject: CheckedModel) -> Check | str:
         if isinstance(length, bool) or not isinstance(length, int | float) or not length > 0:
             wrong.append(f"{name}: {key} = {shown(length)} is not a number of tokens")
         # RoBERTa's kind has two positions more than it takes tokens, and released folders count either way.
-        elif isinstance(longest, int) and longest < length < _UNBOUNDED:
+        elif isinstance(longest, int) and longest < length < UNBOUNDED:
             wrong.append(f"{name}: {key} = {length} is more than the model's {longest} positions")
     return none_wrong(wrong, ", ".join(names))
 
@@ -428,7 +427,8 @@ def _graph_checks(subject: CheckedModel, onnx: str | Path | None) -> dict[str, M
         if not places and (folder / ONNX / graphs.FILE).is_file():
             architectures = read_object(folder / CONFIG, "export the model again").get("architectures")
             bare = "For" not in str(architectures)
-            places = [(next(kind for kind in kinds if (kind is graphs.EMBED) == bare), folder)]
+            # A model without a head can only embed: whatever the graph is, the check says what does not fit.
+            places = [(next((kind for kind in kinds if (kind is graphs.EMBED) == bare), graphs.EMBED), folder)]
     if not places and onnx is not None:
         command = f"unmask export {typed(subject.folder)} --out {typed(folder)}"
         raise ModelError(f"{folder}: there is no graph; write one with {command}")

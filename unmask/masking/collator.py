@@ -27,12 +27,13 @@ from unmask.core.errors import DataError, SettingsError
 from unmask.core.results import Readable, Shown
 from unmask.core.settings import validated
 from unmask.data.rows import Rows
-from unmask.masking.features import IGNORED, rows_from_features
+from unmask.masking.features import rows_from_features
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.masking.settings import MaskingSettings, MixtureUnits, RateSchedule, Strategy, followed_scores
 from unmask.masking.tables import Tables
 from unmask.masking.units import Units
 from unmask.masking.weights import Weights
+from unmask.model.fused import IGNORED
 
 if TYPE_CHECKING:
     from transformers import EvalPrediction, TrainerCallback

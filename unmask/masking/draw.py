@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -106,7 +105,8 @@ def partition(rows: FlatRows, starts_T: Tensor) -> FlatUnits:
     return FlatUnits(*map(torch.from_numpy, partition_loop(*arrays(rows.maskable_T, rows.segment_begin_T, starts_T))))
 
 
-class Boundaries(NamedTuple):
+@dataclass(frozen=True)
+class Boundaries:
     """The tokens just outside of each token's span, which the span-boundary objective predicts from.
 
         tokens   [CLS] a b c d e [SEP]        unit: b c d

@@ -19,10 +19,10 @@ from torch import Tensor
 from unmask.core.errors import DataError, SettingsError
 from unmask.data.rows import Rows
 from unmask.masking.draw_loops import positions_and_keys, up_to_last
+from unmask.model.fused import IGNORED
 from unmask.tokenizer.loading import as_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
-IGNORED = -100
 # Columns whose meaning is known. Others that hold one integer a token are annotations.
 _KNOWN = (
     "input_ids", "attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", "word_starts", "labels",

@@ -10,7 +10,7 @@ Shape suffixes: B = rows, S = positions, T = B x S in a line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate
 from pathlib import Path
@@ -25,7 +25,7 @@ from unmask.core.errors import SettingsError
 from unmask.core.hashing import PART, PART_OF_STEP, mix, mix_ints
 from unmask.core.results import Readable, Shown
 from unmask.core.settings import Settings, validated
-from unmask.data.rows import Rows
+from unmask.data.rows import Rows, map_tensors
 from unmask.masking.draw import (
     Boundaries,
     FlatRows,
@@ -39,9 +39,8 @@ from unmask.masking.draw import (
     replace_tokens,
 )
 from unmask.masking.draw_loops import RATE_BITS
-from unmask.masking.features import IGNORED, rows_from_ids
+from unmask.masking.features import rows_from_ids
 from unmask.masking.settings import (
-    BetaRate,
     MaskingSettings,
     MixtureUnits,
     RateSchedule,
@@ -54,6 +53,7 @@ from unmask.masking.settings import (
 from unmask.masking.tables import Scores, Tables, stored_tables
 from unmask.masking.units import SpanUnits, Units
 from unmask.masking.weights import Weights
+from unmask.model.fused import IGNORED
 from unmask.tokenizer.loading import as_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -72,7 +72,7 @@ class MaskedRows:
         attention_mask: [B, S], int64: 1 at tokens, 0 at padding.
         loss_weights: [B, S], float32: weight of each target's loss, if the rate has weights; else None. Not among the
             keys.
-        boundaries: Boundaries of the units with targets, if the masker was made `with_boundaries`. Not among the keys.
+        boundaries: Boundaries of each token's unit, if the masker was made `with_boundaries`. Not among the keys.
         bits: [B, S], int64: random bits of each token, a hash of (seed, epoch, segment, position), for further random
             choices; None if nothing was masked. Not among the keys.
     """
@@ -85,15 +85,10 @@ class MaskedRows:
     bits: Tensor | None = None
 
     def part(self, begin: int, end: int) -> MaskedRows:
-        return self._map(lambda tensor: tensor[begin:end])
+        return map_tensors(self, lambda tensor: tensor[begin:end])
 
     def to(self, device: torch.device) -> MaskedRows:
-        return self._map(lambda tensor: tensor.to(device))
-
-    def _map(self, change: Callable[[Tensor], Tensor]) -> MaskedRows:
-        tensors = {name: change(value) for name, value in vars(self).items() if isinstance(value, Tensor)}
-        outside = None if self.boundaries is None else Boundaries(*map(change, self.boundaries))
-        return replace(self, **tensors, boundaries=outside)
+        return map_tensors(self, lambda tensor: tensor.to(device))
 
     def keys(self) -> Iterator[str]:
         return iter(("input_ids", "labels", "attention_mask"))
@@ -304,7 +299,7 @@ class Masker(Readable):
         tables = self._latest
         flat = flatten(rows, mix_ints(self.seed, 0 if settings.static else epoch, _MASK))
         rate: float | Tensor
-        if isinstance(settings.rate, UniformRate | BetaRate):
+        if isinstance(settings.rate, UniformRate):
             bits_T = mix(flat.bits_T.index_select(0, flat.segment_begin_T) + mix_ints(_RATE))
             rate = sampled_rates(settings.rate, bits_T, RATE_BITS)
         else:

@@ -13,10 +13,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from unmask.core.compiled import arrays
 from unmask.core.errors import SettingsError
-from unmask.core.hashing import GOLDEN, mix, mix_ints
+from unmask.core.hashing import mix, mix_ints
 from unmask.data.rows import Rows
 from unmask.masking.draw import draw_units, flatten, partition, pick, random_tokens, replace_tokens
+from unmask.masking.draw_loops import positions_and_keys
 
 _MASK, _REPLACE = 3, 4
 
@@ -109,16 +111,16 @@ class MLM:
                 f"x holds the id {int(ids_BS[bad_BS][0])}, which is not below n_tokens={self.n_tokens} and not special"
             )
         # The columns as rows, each of them one segment whose tokens are units; equal columns have masks of their own.
-        places_S = torch.arange(ids_BS.shape[1])
         columns_B1 = torch.arange(ids_BS.shape[0])[:, None]
-        content_B1 = mix(mix(ids_BS + 1) + places_S * GOLDEN).sum(1, keepdim=True)
+        whole_BS = torch.ones_like(ids_BS, dtype=torch.bool)
+        positions_BS, keys_BS = map(torch.from_numpy, positions_and_keys(*arrays(ids_BS, whole_BS)))
         rows = Rows(
             input_ids=ids_BS,
             segment_ids=torch.zeros_like(ids_BS, dtype=torch.int32),
-            position_ids=places_S.expand_as(ids_BS),
-            word_starts=torch.ones_like(ids_BS, dtype=torch.bool),
+            position_ids=positions_BS,
+            word_starts=whole_BS,
             maskable=self._ordinary_V[ids_BS],
-            segment_keys=mix(mix(content_B1) + columns_B1).expand_as(ids_BS),
+            segment_keys=mix(keys_BS + columns_B1),
         )
         if epoch is None:
             epoch, self.calls = self.calls, self.calls + 1

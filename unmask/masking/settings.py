@@ -5,16 +5,13 @@ from __future__ import annotations
 import math
 from typing import Annotated, Any, Literal, Self, get_args
 
-import numpy as np
-import torch
-from numpy.typing import NDArray
 from pydantic import Field, ValidationError, model_validator
 from torch import Tensor
 
 from unmask.core.errors import SettingsError, shown
-from unmask.core.hashing import RATE_STEP, RATE_WITHIN
+from unmask.core.hashing import SAMPLED_RATE
 from unmask.core.plugins import OrPlugIn, Table
-from unmask.core.settings import Settings, settings_within
+from unmask.core.settings import Settings, check_places, settings_within
 from unmask.masking.units import (
     CollocationUnits,
     EntityUnits,
@@ -42,7 +39,6 @@ from unmask.masking.weights import (
 
 Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
-QUANTILES = 1 << RATE_STEP.size  # of a distribution of rates, between which it is interpolated
 
 
 class LineRate(Settings):
@@ -70,10 +66,7 @@ class StepRate(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> StepRate:
-        if len(self.places) != len(self.rates):
-            raise ValueError(f"{len(self.places)} places but {len(self.rates)} rates; give as many of each")
-        if not self.places or self.places[0] != 0.0 or list(self.places) != sorted(set(self.places)):
-            raise ValueError(f"places must start at 0 and increase, not {list(self.places)}")
+        check_places(self.places, rates=self.rates)
         return self
 
 
@@ -99,25 +92,11 @@ class UniformRate(Settings):
         return self
 
 
-class BetaRate(Settings):
-    """A separate rate for each segment, from a beta distribution."""
-
-    kind: Literal["beta"]
-    mean: Rate = 0.3
-    """Expected rate of a segment."""
-    concentration: float = Field(default=8.0, gt=0.0)
-    """Sum a + b of the distribution's parameters; the larger, the closer rates are to the mean."""
-    loss_weight: Literal["inverse", "none"] = "none"
-    """`inverse` weights each loss by 1 / rate; `none` does not."""
+RateSchedule = Annotated[LineRate | StepRate | UniformRate, Field(discriminator="kind")]
 
 
-ScheduledRate = LineRate | StepRate
-SampledRate = UniformRate | BetaRate
-RateSchedule = Annotated[ScheduledRate | SampledRate, Field(discriminator="kind")]
-
-
-def rate_at(rate: float | ScheduledRate | SampledRate, progress: float) -> float:
-    """The expected rate of a number, a schedule or a distribution at a progress in [0, 1]."""
+def rate_at(rate: float | RateSchedule, progress: float) -> float:
+    """The expected rate at a progress in [0, 1]."""
     match rate:
         case LineRate(kind="linear"):
             return (1.0 - progress) * rate.start + progress * rate.end
@@ -127,32 +106,25 @@ def rate_at(rate: float | ScheduledRate | SampledRate, progress: float) -> float
             return [r for place, r in zip(rate.places, rate.rates, strict=True) if place <= progress][-1]
         case UniformRate():
             return 0.5 * (rate.low + rate.high)
-        case BetaRate():
-            return rate.mean
     return rate
 
 
-def quantiles(rate: SampledRate) -> NDArray[np.float64]:
-    """The rates at 0, 1/n, ..., 1 of a distribution; of a beta distribution by a sum over a fine grid."""
-    if isinstance(rate, UniformRate):
-        return np.linspace(rate.low, rate.high, QUANTILES + 1)
-    a, b = rate.mean * rate.concentration, (1.0 - rate.mean) * rate.concentration
-    middle = (np.arange(1 << 16) + 0.5) / (1 << 16)
-    logs = (a - 1.0) * np.log(middle) + (b - 1.0) * np.log1p(-middle)
-    # Where a or b is below 1 the density has no bound at that end: the mass of the outermost cells is exact.
-    logs[0] = (1.0 - a) * math.log(len(middle)) - math.log(a)
-    logs[-1] = (1.0 - b) * math.log(len(middle)) - math.log(b)
-    below = np.concatenate([[0.0], np.cumsum(np.exp(logs - logs.max()))])
-    edges = np.linspace(0.0, 1.0, len(below))
-    return np.interp(np.linspace(0.0, 1.0, QUANTILES + 1), below / below[-1], edges)
+def _least_rate(rate: float | RateSchedule) -> float:
+    match rate:
+        case LineRate():
+            return min(rate.start, rate.end)
+        case StepRate():
+            return min(rate.rates)
+        case UniformRate():
+            return rate.low
+    return rate
 
 
-def sampled_rates(rate: SampledRate, bits_T: Tensor, point: int) -> Tensor:
-    """A rate for each place [T], int64 in 2**-point; its 64 random bits are the same at all places of a segment."""
-    quantile_Q = torch.from_numpy(np.round(quantiles(rate) * (1 << point)).astype(np.int64))
-    index_T, rest_T = RATE_STEP.of(bits_T), RATE_WITHIN.of(bits_T)
-    low_T = quantile_Q[index_T]
-    return low_T + (((quantile_Q[index_T + 1] - low_T) * rest_T) >> RATE_WITHIN.size)
+def sampled_rates(rate: UniformRate, bits_T: Tensor, point: int) -> Tensor:
+    """A rate for each place [T], int64 in 2**-point, where point is 31 at most; its 64 random bits are the same at all
+    places of a segment."""
+    low, high = (round(end * (1 << point)) for end in (rate.low, rate.high))
+    return low + (((high - low) * SAMPLED_RATE.of(bits_T)) >> SAMPLED_RATE.size)
 
 
 Strategy = Literal[
@@ -334,8 +306,8 @@ class MaskingSettings(Settings):
     weights: Annotated[AnyWeights, _OwnWeights] = UniformWeights()
     """How likely a unit is to be masked."""
     rate: Rate | RateSchedule = 0.15
-    """Expected share of the text's tokens to choose: a number, a schedule over progress, or a distribution that each
-    segment draws from."""
+    """Expected share of the text's tokens to choose: a number, a schedule over progress, or a rate that each segment
+    draws (`uniform`)."""
     prediction_rate: Rate | None = None
     """Expected share to predict, at most `rate`; the other chosen tokens are replaced but not predicted (Wettig et al.
     2023, section 5). Unset: all chosen tokens."""
@@ -367,12 +339,7 @@ class MaskingSettings(Settings):
                 raise ValueError(
                     "loss_weight = 'inverse' needs a prediction of every hidden token; remove it or prediction_rate"
                 )
-            if isinstance(self.rate, UniformRate | BetaRate):
-                least = float(quantiles(self.rate)[0])
-            else:
-                places = (*(n / 100 for n in range(101)), *getattr(self.rate, "places", ()))
-                least = min(rate_at(self.rate, place) for place in places)
-            if self.prediction_rate > least:
+            if self.prediction_rate > (least := _least_rate(self.rate)):
                 raise ValueError(
                     f"prediction_rate {self.prediction_rate} is above the rate ({least:g} at its lowest): "
                     "unchanged tokens would be predicted from themselves"

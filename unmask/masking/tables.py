@@ -9,7 +9,6 @@ import tempfile
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +20,6 @@ from unmask.data.data_folder import MANIFEST, load_manifest, open_split
 from unmask.data.lexicon import CHUNK_TOKENS, Lexicon, LexiconSettings, build_lexicon, load_lexicon
 from unmask.data.store import document_frequencies
 from unmask.masking.draw_loops import hash_set
-from unmask.tokenizer.loading import as_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
 LEXICON_OF_RUN, DATA_OF_RUN = "lexicon.safetensors", "data"
@@ -99,17 +97,10 @@ class Tables:
         return self.labels[column]
 
 
-def lexicon_tables(lexicon: str | Path, tokenizer: Any) -> Tables:
-    """Reads a lexicon for a masker: `Masker.from_tokenizer(tokenizer, strategy="pmi", tables=...)`.
-
-    Args:
-        lexicon: File from `unmask lexicon`; a DataError if it was made with another tokenizer.
-        tokenizer: A `tokenizers.Tokenizer`, a fast tokenizer of transformers, or a folder.
-    """
-    ready = as_tokenizer(tokenizer)
-    content = load_lexicon(Path(lexicon))
-    content.check_tokenizer(ready, name=str(lexicon))
-    return with_lexicon(Tables(ready.vocab_size), content)
+def _lexicon_of(path: Path, tokenizer: Tokenizer) -> Lexicon:
+    content = load_lexicon(path)
+    content.check_tokenizer(tokenizer, name=str(path))
+    return content
 
 
 def with_lexicon(tables: Tables, lexicon: Lexicon) -> Tables:
@@ -130,10 +121,10 @@ def stored_tables(source: Path, tokenizer: Tokenizer, settings: Settings) -> Tab
     lexicon = source / LEXICON_OF_RUN
     root = source if (source / MANIFEST).is_file() else source / DATA_OF_RUN
     if source.is_file():
-        return lexicon_tables(source, tokenizer)
+        return with_lexicon(Tables(tokenizer.vocab_size), _lexicon_of(source, tokenizer))
     if not (root / MANIFEST).is_file():
         if lexicon.is_file():  # a run on data that lies elsewhere
-            return lexicon_tables(lexicon, tokenizer)
+            return with_lexicon(Tables(tokenizer.vocab_size), _lexicon_of(lexicon, tokenizer))
         raise DataError(f"{source}: give the file of a lexicon or the folder of prepared data or of a run")
 
     manifest = load_manifest(root)
@@ -149,8 +140,7 @@ def stored_tables(source: Path, tokenizer: Tokenizer, settings: Settings) -> Tab
     if not kinds & {"collocations", "informative"}:
         return tables
     if lexicon.is_file():
-        content = load_lexicon(lexicon)
-        content.check_tokenizer(tokenizer, name=str(lexicon))
+        content = _lexicon_of(lexicon, tokenizer)
     else:
         with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
             content = build_lexicon(

@@ -150,8 +150,8 @@ class _AnnotatedSpans(Settings):
 class EntityUnits(_AnnotatedSpans):
     """A named entity is a unit, and so is every other word.
 
-    Source: Sun et al. 2019 (ERNIE 1.0), section 3.2.3; Guu et al. 2020 (REALM), section 3.4, where one entity or date a
-    text is masked; here as many as the budget takes.
+    Source: Sun et al. 2019 (ERNIE 1.0), section 3.2.3; Guu et al. 2020 (REALM), section 3.4, where one entity or date
+    per text is masked; here as many as the budget takes.
     """
 
     needs: ClassVar[tuple[str, ...]] = ("entities",)

@@ -10,10 +10,10 @@ number: place 0 is for tokens without one.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, ClassVar, Literal, Protocol, Self
+from typing import Annotated, ClassVar, Literal, Protocol
 
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field
 from torch import Tensor
 
 from unmask.core.compiled import arrays
@@ -83,41 +83,6 @@ class FrequencyWeights(Settings):
         # The rarest token has the largest entry, whatever the sign.
         rarest_T = units.largest(tables.derived[self].index_select(0, rows.input_ids_T))
         return rarest_T if self.exponent < 0 else -rarest_T
-
-
-class BandWeights(Settings):
-    """Tokens whose corpus frequency lies within a band come first; a unit counts by its rarest token.
-
-    Source: ours, for frequency thresholds as in stop-word lists (a `high`) and minimum counts (a `low`).
-    """
-
-    kind: Literal["band"] = "band"
-    low: Annotated[float, Field(ge=0.0)] = 0.0
-    """Lower end of the band, in occurrences per million tokens of the corpus."""
-    high: Annotated[float, Field(gt=0.0, le=1e6)] = 1000.0
-    """Upper end of the band, in occurrences per million tokens of the corpus."""
-    outside: Annotated[float, Field(gt=0.0, le=1.0)] = 0.01
-    """Weight of units outside the band, relative to 1 inside."""
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.low >= self.high:
-            raise ValueError(f"low {self.low:g} is not below high {self.high:g}")
-        return self
-
-    def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
-        counts_V = tables.need("frequencies_V", "weights of kind band")
-        if self not in tables.derived:
-            # The rank of each id among all, the commonest first, and the weight of each rank.
-            sorted_V, order_V = torch.sort(counts_V, descending=True, stable=True)
-            ranks_V = torch.empty_like(order_V).scatter_(0, order_V, torch.arange(len(order_V)))
-            per_million = sorted_V.double() / sorted_V.double().sum().clamp(min=1.0) * 1e6
-            within = (per_million >= self.low) & (per_million <= self.high)
-            weights_V = fixed_log2(torch.where(within, 1.0, self.outside))
-            tables.derived[self] = torch.stack([ranks_V, weights_V])
-        ranks_V, weights_V = tables.derived[self]
-        rank_T = units.largest(ranks_V.index_select(0, rows.input_ids_T))  # the rarest has the largest rank
-        return weights_V.index_select(0, rank_T)
 
 
 class InformativeWeights(Settings):
@@ -343,11 +308,10 @@ class LossWeights(_VocabularyScore):
 
 
 class AccuracyWeights(_VocabularyScore):
-    """What the model gets wrong: the score of a vocabulary entry is w = 0.2 w + 0.8 x rate x (1 - accuracy), at every
-    refresh.
+    """What the model gets wrong: the score of a vocabulary entry is w = 0.2 w + 0.8 x (1 - accuracy), at every refresh.
 
-    Source: Edman and Fraser 2025 (adaptive masking, BabyLM). There, w is a token's probability; here that is in
-    proportion to w.
+    Source: Edman and Fraser 2025 (adaptive masking, BabyLM). There, w is a token's probability, and the paper also
+    multiplies by the rate; here probabilities are in proportion to w, so that factor cancels out.
     """
 
     score: ClassVar[str] = "accuracy"
@@ -441,7 +405,6 @@ class CentralityWeights(Settings):
 AnyWeights = Annotated[
     UniformWeights
     | FrequencyWeights
-    | BandWeights
     | InformativeWeights
     | FirstWeights
     | PosWeights

@@ -102,8 +102,8 @@ class HeldOut:
 
 
 class HeldOutSet:
-    """Validation rows with their masks, made once: about `max_tokens` tokens at most, from rows spread over the whole
-    split. Raises a DataError where there are too few tokens to hide any.
+    """Validation rows with their masks, made once: about `max_tokens` tokens, from rows spread over the whole split.
+    Raises a DataError where there are too few tokens to hide any.
 
     `frequencies` [vocab_size] are the counts of the training text, to compare with, where they are known.
     """

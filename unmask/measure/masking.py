@@ -370,7 +370,7 @@ class _Tally:
         shares: Floats,
         inclusion: Mapping[str, Mapping[str, Inclusion]],
     ) -> Iterator[str]:
-        if self.promised or not self.settings.least_one:
+        if self.promised:
             for what, realised, expected in ratios:
                 if realised.differs_from(expected):
                     yield f"{realised.rate:.2%} {what}, not {expected:.2%}"

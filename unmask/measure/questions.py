@@ -4,6 +4,7 @@
     Answer     losses     0.7 2.3                                 ranks  0 3
 
 `ask` puts any number of questions to a network; `judge` says how well it knew hidden tokens, here and of held-out rows.
+Behind them: scores of sentences, and the files of minimal pairs.
 
 Shape suffixes: T = positions of all rows in a line, D = what the encoder makes of a position, N = hidden tokens, V =
 vocabulary.

@@ -1,7 +1,7 @@
 """How sure a measured figure is: intervals, standard errors over documents, ratios and breakdowns.
 
-Intervals hold the true value in 95 of 100 cases. This is the one place where standard errors over documents are
-computed.
+Intervals hold the true value in 95 of 100 cases. This is the one place where standard errors of figures of
+models, over documents, are computed.
 
 What is measured, such as a loss per token, is a ratio of two sums. Tokens of a document, and all that it is cut into
 (pieces, passages, held-out parts), are alike: a writer's words and turns run through all of it. So what is drawn
@@ -215,7 +215,7 @@ def ratio_over_draws(above_G: ArrayLike, below_G: ArrayLike) -> Uncertain:
 def _degrees(share: NDArray[np.float64]) -> float:
     """Satterthwaite's degrees of freedom of the jackknife, where documents' ratios are normal and vary alike.
 
-    The variance is the quadratic form of A = (I - 1 share') D (I - share 1') in these ratios, D being diagonal, and has
+    The variance is the quadratic form of A = (I - share 1') D (I - 1 share') in these ratios, D being diagonal, and has
     trace(A)^2 / trace(A^2) degrees. The traces are sums over pairs of documents, here multiplied out.
     """
     weight = np.square(share / (1.0 - share))

@@ -346,8 +346,8 @@ def draw(weight: Tensor, std: float, generator: torch.Generator) -> None:
 def initialise(model: MaskedLM, *, seed: int, method: Initialisation = "depth_scaled") -> None:
     """Draws initial weights.
 
-    All are truncated normal, cut at two standard deviations; that of embeddings is `initializer_range` in either way:
-    the decoder is tied to them, and larger ones would make confident guesses of an untrained model.
+    All are truncated normal, cut at two standard deviations. That of embeddings is `initializer_range` with every
+    method: the decoder is tied to them, and larger ones would make an untrained model guess confidently.
 
     The method says the standard deviation of matrices:
 

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -22,6 +23,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from unmask.core.compiled import arrays, serves, use_threads_of_torch
+from unmask.core.hashing import GOLDEN, mix
 from unmask.model.config import Activation
 
 STORED_LENGTH = 256  # rows up to this length keep their probabilities for the backward pass
@@ -444,6 +446,44 @@ def losses_of(logits_NV: Tensor, targets_N: Tensor, weights_N: Tensor | None = N
     right_N1 = logits_NV.detach().gather(1, targets_N[:, None])
     total = (each_N if weights_N is None else each_N * weights_N).sum()
     return Losses(total, each_N.detach(), (logits_NV.detach() > right_N1).any(1))
+
+
+NUM_FREQUENT = NUM_SAMPLED = 1024
+
+
+def sampled_classes(
+    targets_N: Tensor, frequent_K: Tensor, vocab_size: int, *, seed: int
+) -> tuple[Tensor, Tensor, Tensor]:
+    """A part of the vocabulary that a softmax is computed over in place of all of it (sampled softmax).
+
+    The targets and the most frequent tokens are always in it. Of the others, 1,024 are drawn, each as likely, and each
+    counts as often as there are others for one that was drawn: so the sum over the part is in expectation the sum over
+    the vocabulary.
+
+    Args:
+        targets_N: int64; -100: no target.
+        frequent_K: int64, the most frequent tokens.
+        seed: What is drawn is a function of it.
+
+    Returns:
+        The ids of the part [C], int64; the logarithm of how often each counts [C], float32, which is added to its
+        logit; and the place of each target in the part [N], -100 where there is none.
+
+    Source: Jean et al. 2015 (On using very large target vocabulary for neural machine translation), section 3, where
+    all but the targets are drawn; always to have the frequent tokens, which most of the probability is of, is ours.
+    """
+    device, is_target_N = targets_N.device, targets_N >= 0
+    always_V = torch.zeros(vocab_size, dtype=torch.bool, device=device)
+    always_V[frequent_K] = True
+    always_V[targets_N[is_target_N]] = True
+    others = torch.nonzero(~always_V)[:, 0]
+    drawn = others[mix(others * GOLDEN + seed).topk(min(NUM_SAMPLED, len(others)), sorted=False).indices]
+    ids_C = torch.cat([torch.nonzero(always_V)[:, 0], drawn])
+    log_weights_C = torch.zeros(len(ids_C), device=device)
+    log_weights_C[len(ids_C) - len(drawn) :] = math.log(max(len(others), 1) / max(len(drawn), 1))
+    place_V = torch.full((vocab_size,), IGNORED, device=device)
+    place_V[ids_C] = torch.arange(len(ids_C), device=device)
+    return ids_C, log_weights_C, torch.where(is_target_N, place_V[targets_N.clamp(min=0)], IGNORED)
 
 
 def losses_of_decoder(

@@ -20,7 +20,7 @@ from torch.utils.checkpoint import checkpoint
 from unmask.core.hashing import DROPPED, GOLDEN, SEEN, mix, mix_ints
 from unmask.model import fused
 from unmask.model.config import Activation, EncoderConfig
-from unmask.model.fused import AttentionPlan, Losses, activate, losses_of_decoder
+from unmask.model.fused import NUM_FREQUENT, AttentionPlan, Losses, activate, losses_of_decoder, sampled_classes
 
 
 class Linear(nn.Module):
@@ -198,6 +198,7 @@ class MLMHead(nn.Module):
         self.dense = Linear(hidden, hidden, bias=parts.bias)
         self.norm = Norm(hidden, eps=config.norm_eps, bias=parts.bias)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.frequent_K: Tensor | None = None  # the most frequent tokens, where softmaxes are sampled in training
         # `losses_of_part` and `run_transform`, compiled, for training (`compile_model`)
         self.compiled_losses: Callable[..., Any] | None = None
         self.compiled_transform: Callable[..., Any] | None = None
@@ -216,10 +217,28 @@ class MLMHead(nn.Module):
         x_ND: Tensor = run(self, hidden_ND)
         return x_ND
 
-    def losses(self, x_ND: Tensor, tokens_VD: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Losses:
-        """Losses of what the decoder makes of the transformed [N, D]; arguments as for `losses_of_decoder`."""
+    def sample_softmax(self, frequencies_V: Tensor) -> None:
+        """Has losses with a seed computed over a part of the vocabulary (`sampled_classes`)."""
+        num_frequent = min(NUM_FREQUENT, len(frequencies_V))
+        self.frequent_K = frequencies_V.argsort(descending=True, stable=True)[:num_frequent].to(self.bias.device)
+
+    def losses(
+        self,
+        x_ND: Tensor,
+        tokens_VD: Tensor,
+        targets_N: Tensor,
+        weights_N: Tensor | None = None,
+        *,
+        seed: int | None = None,
+    ) -> Losses:
+        """Losses of what the decoder makes of the transformed [N, D]; arguments as for `losses_of_decoder`. With a
+        seed they are over a part of the vocabulary, where `sample_softmax` was called."""
         compiled = self.compiled_losses if self.training else None
-        return losses_of_decoder(x_ND, tokens_VD.to(x_ND.dtype), self.bias, targets_N, weights_N, compiled=compiled)
+        bias_V: Tensor = self.bias
+        if seed is not None and self.frequent_K is not None:
+            ids_C, log_weights_C, targets_N = sampled_classes(targets_N, self.frequent_K, len(tokens_VD), seed=seed)
+            tokens_VD, bias_V = tokens_VD.index_select(0, ids_C), bias_V.index_select(0, ids_C) + log_weights_C
+        return losses_of_decoder(x_ND, tokens_VD.to(x_ND.dtype), bias_V, targets_N, weights_N, compiled=compiled)
 
 
 class PairHead(nn.Module):

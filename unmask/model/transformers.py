@@ -54,7 +54,7 @@ from unmask.model.layout_names import LAYOUTS
 from unmask.model.pooling import read_side_file
 
 LONGEST = 512  # tokens, where nothing says how long an input may be
-_UNBOUNDED = 1 << 20  # positions above which a number says that there is no bound
+UNBOUNDED = 1 << 20  # positions above which a number says that there is no bound
 _TABLES = re.compile(r"(_ids|index|tracked|mask|buckets?)$")  # integers, and no weights
 _OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
 _LINE = 300  # letters of what a library said
@@ -366,7 +366,7 @@ def _size_of(model: Any) -> tuple[int, int]:
     other tables are larger than what is used of them."""
     width = int(getattr(model.config, "hidden_size", None) or model.get_input_embeddings().weight.shape[1])
     positions = getattr(model.config, "max_position_embeddings", None)
-    longest = positions if isinstance(positions, int) and 0 < positions < _UNBOUNDED else None
+    longest = positions if isinstance(positions, int) and 0 < positions < UNBOUNDED else None
     for name, module in model.named_modules():
         if name.endswith("position_embeddings") and hasattr(module, "weight"):
             padding = getattr(module, "padding_idx", None)
@@ -385,7 +385,7 @@ def _inputs_of(model: Any, folder: Path, *, pad_id: int, max_length: int | None)
     width, longest = _size_of(model)
     if getattr(config, "relative_attention", False) and not getattr(config, "position_biased_input", True):
         of_tokenizer = read_side_file(folder / "tokenizer_config.json", optional=True).get("model_max_length")
-        if not isinstance(of_tokenizer, int | float) or not 0 < of_tokenizer < _UNBOUNDED:  # huge where there is none
+        if not isinstance(of_tokenizer, int | float) or not 0 < of_tokenizer < UNBOUNDED:  # huge where there is none
             of_tokenizer = None
         longest = int(max_length or of_tokenizer or LONGEST)
     return TransformersConfig(width, longest, types or 1, pad_id, int(config.vocab_size))

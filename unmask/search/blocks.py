@@ -77,7 +77,7 @@ class IndexSettings(Settings):
     dimension: PositiveInt
     files: list[str]
     reading: dict[str, Any]  # as the user named it
-    tables: list[TableColumns]  # the columns that this came to, which serve what is added, too
+    tables: list[TableColumns]  # the columns that were chosen by it, which serve what is added, too
     encoding: EncodingSettings
     precision: str
 

@@ -24,8 +24,8 @@ from unmask.tokenizer.words import Kind, kind_of
 log = logging.getLogger(__name__)
 
 # ----------------------------------------
-# What of a text is HTML or an address: tags, also those whose signs are entities (`&lt;b&gt;`), entities, also those
-# that lost their `&` (`quot;`, `#39;`), and `https://...`. The words in it are none of the language.
+# The parts of a text that are HTML or an address: tags, also those whose signs are entities (`&lt;b&gt;`), entities,
+# also those that lost their `&` (`quot;`, `#39;`), and `https://...`. The words in it are none of the language.
 
 _TAGS = (
     "a|abbr|b|big|blockquote|body|br|button|center|code|dd|div|dl|dt|em|font|footer|form|h[1-6]|head|header|hr|html|i|"

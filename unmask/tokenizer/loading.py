@@ -24,13 +24,12 @@ from typing import Any
 import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
-from unmask.core.errors import TokenizerError, parse_json, shown
+from unmask.core.errors import TokenizerError, parse_json
 from unmask.core.files import absence
 from unmask.core.hub import hub_name, lasting_name, local_path
 from unmask.tokenizer.tokenizer import (
     ANY_CLASS,
     CONFIG,
-    MOST_IDS,
     SPECIAL_TOKENS,
     SPELLINGS,
     Tokenizer,
@@ -280,16 +279,6 @@ def _convert(folder: Path) -> Any:
             "installed: pip install 'unmask[transformers]'"
         ) from error
     transformers.utils.logging.set_verbosity_error()
-    if (vocab := folder / "vocab.json").is_file():  # ids far apart would end the process within the library
-        try:
-            highest = max((id_ for id_ in parse_json(vocab).values() if isinstance(id_, int)), default=0)
-        except (OSError, ValueError, AttributeError) as error:
-            raise TokenizerError(f"{vocab}: not a table of entries and ids ({error}); give another copy") from error
-        if highest >= MOST_IDS:
-            raise TokenizerError(
-                f"{vocab}: the vocabulary has the id {shown(highest)}, but the highest allowed is "
-                f"{MOST_IDS - 1:,}; give a tokenizer that numbers its entries without gaps"
-            )
     # transformers does not name a missing package in each of its errors.
     models_of_pieces = [name for name in OTHER_FORMS if name.endswith(".model") and (folder / name).is_file()]
     hint = ""

@@ -86,7 +86,7 @@ def join_spans(parts: Iterable[tuple[int, Spans]]) -> Spans:
 
 
 def closed_loop(heads: list[int]) -> bool:
-    """Whether words hang on each other in a circle: for each the number of its head, its own for a root."""
+    """Whether the heads of words form a cycle: for each word the number of its head, its own for a root."""
     above = own = np.array(heads, dtype=np.int64)
     for _ in range(len(heads).bit_length()):
         above = above[above]  # twice as far up

@@ -167,7 +167,7 @@ class WordMemory:
         return input_ids, ends[last] - ends[last - num_words]
 
 
-# What of a text becomes `[UNK]`, counted in letters: of a log, 0.5 % of the tokens may be 69 % of the text.
+# The parts of a text that become `[UNK]`, counted in letters: of a log, 0.5 % of the tokens may be 69 % of the text.
 
 WARN_UNKNOWN = 0.01
 MOST_EXAMPLES, EXAMPLE_CHARS = 3, 24
@@ -197,7 +197,7 @@ class UnknownText:
         return (
             f"{self.share:.1%} of the letters are unknown to the tokenizer (such as {examples}); use a "
             "byte-level BPE tokenizer, which spells any text (--tokenizer-kind bpe, or a model that has one, "
-            "such as RoBERTa)"
+            "such as RoBERTa), or characters for sequences and formulas (--tokenizer-kind char)"
         )
 
 
@@ -289,13 +289,6 @@ class Tokenizer:
             if id_ not in specials:
                 self.ordinary[id_] = _UNUSED.fullmatch(token) is None
                 self.token_bytes[id_] = len(self.word_starts.spelling.text_bytes(token))
-        with spelling():
-            around = backend.encode("", add_special_tokens=True).ids
-        if outside := [id_ for id_ in around if id_ >= self.vocab_size]:
-            raise TokenizerError(
-                f"the post_processor puts the id {outside[0]} around texts, but the vocabulary has only "
-                f"{self.vocab_size} ids"
-            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as what it was made of, for the workers of data loaders; the tables are made anew."""
@@ -415,7 +408,7 @@ class Tokenizer:
         return self.encode_prompts([text])[0]
 
     def encode_prompts(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """As `encode_prompt`, for any number of texts, in parallel: ids are those of transformers."""
+        """Ids of texts for a model, with the special tokens around each, as transformers encodes them; in parallel."""
         self.check_known(texts, is_prompt=True)
         with spelling():
             encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=True)

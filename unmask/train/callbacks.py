@@ -93,7 +93,8 @@ class Callback:
 
 
 class ShowProgress(Callback):
-    """Draws a bar, or logs: the loss, smoothed; the speed; and the time left. Both since the first step of this go."""
+    """Draws a bar, or logs: the loss, smoothed; the speed; and the time left. Speed and time left are measured from the
+    first step of this run."""
 
     def __init__(self, reporter: Reporter, what: str = "training", *, may_end_early: bool = False) -> None:
         self._reporter, self._what = reporter, what

@@ -306,7 +306,7 @@ def pair_objective(
     2021 (SPLADE v2), section 2; the growth: Formal et al. 2021 (SPLADE), section 4.
     """
 
-    def of_all(model: MaskedLM, vectors_ED: Tensor, columns_EK: Tensor, num_pairs: int) -> Losses:
+    def of_all(vectors_ED: Tensor, columns_EK: Tensor, num_pairs: int) -> Losses:
         texts = TextTargets(columns_EK.new_zeros(0), columns_EK, num_pairs)
         losses = contrast_losses(vectors_ED, texts, temperature=temperature, dimensions=dimensions, unit=kind.unit)
         if sparse_weights is None:
@@ -320,6 +320,6 @@ def pair_objective(
         return replace(losses, total=losses.total + texts.num_pairs * rising * cost)
 
     def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextTargets, dropout_seed: int | None) -> Losses:
-        return of_all(model, kind.vectors(model, hidden_TD, texts), texts.columns_EK, texts.num_pairs)
+        return of_all(kind.vectors(model, hidden_TD, texts), texts.columns_EK, texts.num_pairs)
 
     return Objective(CONTRAST, 1.0, TextTargets.of, losses, JointLoss(kind.vectors, of_all))

@@ -44,12 +44,11 @@ Value = TypeVar("Value")
 TIMEOUT = timedelta(minutes=10)  # that a process may take between two messages of a step; it may compile meanwhile
 PATIENCE = timedelta(days=7)  # while rank 0 prepares data, evaluates or writes
 _LOGGED_EVERY = 900.0  # seconds of waiting
-ROLL_CALL = timedelta(seconds=10)  # in which processes answer, or are said not to
 _SLICE = timedelta(seconds=0.2)  # in which signals are looked at while waiting
 
 
 class GroupError(UnmaskError):
-    """Another process has ended, or does not answer."""
+    """Another process has ended or does not answer, or torch failed amid a step of several processes."""
 
 
 class Group:
@@ -60,7 +59,6 @@ class Group:
         self.share = Share(rank, world_size)  # the same, as what a process takes of a batch
         self.is_main = rank == 0  # which writes and shows what all have done
         self._hosts = None if world_size == 1 else dist.new_group(backend="gloo", timeout=PATIENCE)
-        self._roll_call = None if world_size == 1 else dist.new_group(backend="gloo", timeout=ROLL_CALL)
 
     def all_gather(self, values: Sequence[float]) -> list[list[float]]:
         """The numbers of every process, by rank; as many of each."""
@@ -121,7 +119,8 @@ class Group:
 
     @contextmanager
     def answered(self) -> Iterator[None]:
-        """Turns errors of torch's backends into `GroupError`."""
+        """Turns errors of torch's backends into `GroupError`. A RuntimeError of the model itself is taken for one, too:
+        both are of the same class."""
         try:
             with waiting():
                 yield
@@ -130,20 +129,9 @@ class Group:
             if self.world_size == 1 or not of_backend or says_out_of_memory(error):
                 raise
             raise GroupError(
-                f"process {self.rank} of {self.world_size} (counted from 0) stops, since {self._who()} has "
-                f"stopped or does not answer ({_first_sentence(error)}); see its own message for the cause. "
-                "Continue with --resume"
+                f"process {self.rank} of {self.world_size} (counted from 0) stops: {_first_sentence(error)}; if "
+                "another process has ended, its own message says why. Continue with --resume"
             ) from error
-
-    def _who(self) -> str:
-        """The processes that do not answer a roll call, as far as this one can see."""
-        try:
-            dist.monitored_barrier(self._roll_call, ROLL_CALL, wait_all_ranks=True)
-        except RuntimeError as error:
-            if match := re.search(r"[Rr]anks?:? ([\d, ]*\d) failed to pass", str(error)):
-                return f"process {match[1]}"
-            return "another" if self.is_main else "process 0, or another,"
-        return "another"
 
 
 ALONE = Group()
@@ -178,8 +166,6 @@ def join_group() -> Group:
                     "this is one of %s SLURM tasks, but it trains alone; start all with `srun`",
                     environment["SLURM_NTASKS"],
                 )
-            elif "ACCELERATE_MIXED_PRECISION" in environment:
-                log.warning("accelerate started a single process, which trains alone by the settings of the recipe")
             return ALONE
         if torch.cuda.is_available():
             torch.cuda.set_device(int(environment.get("LOCAL_RANK", "0")))
@@ -207,7 +193,7 @@ def leave_group() -> None:
     """Ends gloo's threads, once nothing holds their groups: one that frees a tensor while Python ends aborts it."""
     global _joined  # noqa: PLW0603
     if _joined is not None:
-        _joined[1]._hosts = _joined[1]._roll_call = None
+        _joined[1]._hosts = None
         _joined = None
     dist.destroy_process_group()
 

@@ -15,6 +15,7 @@ from unmask.train.settings import MuonSettings, TrainingSettings
 
 _WORTH_COMPILING = 5.0  # minutes of training, at least: compiling takes up to one (not measured on a GPU yet)
 _WORTH_COMPILING_STEPS = 100  # fewer take less than that wherever a step takes less than three seconds
+_LARGE_VOCABULARY = 4096  # about half of it is the part that is computed
 COMPILING = "compiling loops for this machine, once; some 20 seconds"
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
@@ -98,6 +99,11 @@ def why_not_compiled(
     if choice == "yes" and failure is not None:
         raise SettingsError(f"training.compile_blocks = 'yes' is not possible: {failure}; use 'auto' or 'no'")
     return failure
+
+
+def samples_softmax(choice: Literal["auto", "yes", "no"], device: torch.device, vocab_size: int) -> bool:
+    """Whether losses are computed over a part of the vocabulary (`unmask.model.fused.sampled_classes`)."""
+    return choice == "yes" or (choice == "auto" and device.type == "cpu" and vocab_size >= _LARGE_VOCABULARY)
 
 
 def works_on_its_own(device: torch.device) -> bool:

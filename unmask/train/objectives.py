@@ -10,40 +10,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
 from unmask.core.hashing import REBUILT, mix, mix_ints
-from unmask.data.rows import LABEL, Rows
+from unmask.data.rows import LABEL, Rows, map_tensors
 from unmask.masking.masker import MaskedRows
 from unmask.model.encoder import MaskedLM
 from unmask.model.fused import IGNORED, Losses, losses_of, predicted_positions
 from unmask.model.layers import BoundaryHead, DecodedRows, LabelHead, PairHead, RetroMAEHead
 from unmask.train.settings import ObjectivesSettings, RetroMAESettings
 
-Value = TypeVar("Value")
 _FULL = 64
 _SEES, _REBUILDS = 11, 12  # set these draws apart from those of the masks
 _LOGITS = 1 << 24  # that are made at once where no gradient needs them all
-
-
-def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
-    """A value with a change made to each tensor in it, through dataclasses, tuples and dictionaries."""
-    changed: Any = value
-    if isinstance(value, Tensor):
-        changed = change(value)
-    elif isinstance(value, dict):
-        changed = {name: map_tensors(each, change) for name, each in value.items()}
-    elif isinstance(value, tuple):
-        changed = tuple(map_tensors(each, change) for each in value)
-    elif is_dataclass(value) and not isinstance(value, type):
-        changed = replace(value, **{f.name: map_tensors(getattr(value, f.name), change) for f in fields(value)})
-    return cast(Value, changed)
 
 
 @dataclass(frozen=True)
@@ -107,8 +92,8 @@ class JointLoss:
 
     # What is compared of a part, [E, D]: of the model, its hidden states [T, D], and the targets.
     vectors: Callable[[Any, Tensor, Any], Tensor]
-    # Of the model, the vectors of all parts and processes, one behind another, their columns, and how many targets.
-    losses: Callable[[Any, Tensor, Tensor, int], Losses]
+    # Of the vectors of all parts and processes, one behind another, their columns, and how many targets.
+    losses: Callable[[Tensor, Tensor, int], Losses]
 
 
 @dataclass(frozen=True)
@@ -119,8 +104,8 @@ class Objective:
         name: Its name in metrics and summary.
         weight: Weight of its loss per target.
         targets: Finds the targets of a batch, on the host, so that nothing waits for a GPU to count them.
-        losses: Computes the losses from the model, the hidden states [T, D] of the batch, the targets, and a seed for
-            the head's dropout (None: no dropout).
+        losses: Computes the losses from the model, the hidden states [T, D] of the batch, the targets, and a seed of
+            what the head draws, dropout or a sample of the vocabulary (None: nothing is drawn).
         joint: The same in two halves, if a target's loss depends on targets of other micro-batches.
         predicted: Share of positions that the prediction head predicts, if it is not the masks'; memory forecasts use
             it.
@@ -140,10 +125,10 @@ def _masked_targets(rows: Rows, masked: MaskedRows) -> Targets:
     return Targets(positions_N, masked.labels.flatten()[positions_N], weights_N=weights_N)
 
 
-def _token_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None = None) -> Losses:
+def _token_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, seed: int | None = None) -> Losses:
     count, filled = len(targets), targets.filled(len(hidden_TD))
     x_ND = model.head.transform(hidden_TD.index_select(0, filled.positions_N))
-    losses = model.head.losses(x_ND, model.encoder.tokens, filled.classes_N, filled.weights_N)
+    losses = model.head.losses(x_ND, model.encoder.tokens, filled.classes_N, filled.weights_N, seed=seed)
     return Losses(losses.total, losses.each_N[:count], losses.wrong_N[:count])
 
 

@@ -44,7 +44,6 @@ def _muon(model: nn.Module, settings: TrainingSettings, factor_of: FactorOf) -> 
         stacked,
         lr=settings.learning_rate,
         momentum=choice.momentum,
-        iterations=choice.iterations,
         weight_decay=settings.weight_decay,
         dtype=getattr(getattr(model, "encoder", None), "compute_dtype", torch.float32),
     )
@@ -180,49 +179,28 @@ _CACHED = 5_000_000  # bytes of the matrices that a CPU orthogonalises at once
 
 _ROOM = 1.01  # what rounding may make singular values larger than the polynomials are made for
 
-# For each number of iterations its polynomials a x + b x^3 + c x^5, in their order: each is the nearest to 1, in the
-# largest difference, on the interval that those before it make of [0.01, 1], [0.003, 1] or [0.001, 1].
-_NEAREST = {
-    3: ((8.0934, -23.6205, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, -1.9772, 0.4526)),
-    4: (
-        (8.3837, -24.7659, 18.3571),
-        (4.0434, -3.0114, 0.5695),
-        (3.5056, -2.6267, 0.5257),
-        (2.4901, -1.8343, 0.4368),
-    ),
-    5: (
-        (8.4703, -25.1081, 18.6293),
-        (4.1828, -3.1087, 0.5806),
-        (3.9619, -2.9541, 0.5630),
-        (3.2866, -2.4647, 0.5074),
-        (2.2737, -1.6447, 0.4162),
-    ),
-}
-
+# Polynomials a x + b x^3 + c x^5, in their order: each is the nearest to 1, in the largest difference, on the interval
+# that those before it make of [0.01, 1].
+_NEAREST = ((8.0934, -23.6205, 17.4462), (3.6366, -2.7219, 0.5365), (2.6613, -1.9772, 0.4526))
 
 # All but the last are of numbers that are smaller by the room. They rise steeply behind their intervals: in bf16 the
-# largest singular value of a matrix of rank 1, which lies at the very end, came out as 1e11 of five of them. Source: as
-# of `orthogonalise`, section 3.4.
-POLYNOMIALS = {
-    iterations: (*((a / _ROOM, b / _ROOM**3, c / _ROOM**5) for a, b, c in nearest[:-1]), nearest[-1])
-    for iterations, nearest in _NEAREST.items()
-}
+# largest singular value of a matrix of rank 1, which lies at the very end, came out as 1e11 after five of them. Source:
+# as of `orthogonalise`, section 3.4.
+POLYNOMIALS = (*((a / _ROOM, b / _ROOM**3, c / _ROOM**5) for a, b, c in _NEAREST[:-1]), _NEAREST[-1])
 
 
-def orthogonalise(matrices_NRC: Tensor, iterations: int) -> Tensor:
-    """Moves singular values near 1, keeping the singular vectors.
+def orthogonalise(matrices_NRC: Tensor) -> Tensor:
+    """Moves singular values near 1, keeping the singular vectors: those from 0.01 on to 0.72 to 1.27.
 
-    Three iterations bring singular values from 0.01 on to 0.72 to 1.27, four those from 0.003 on to 0.78 to 1.20, five
-    those from 0.001 on to 0.86 to 1.12. Those of the matrices [N, R, C] are 1 at the most, or 1.01 where they were
-    rounded; `iterations` is a key of `POLYNOMIALS`.
+    Singular values of the matrices [N, R, C] are 1 at the most, or 1.01 where they were rounded.
 
     Source: Amsel et al. 2025 (The Polar Express), section 3: a polynomial of its own for each step, each the best for
     what is left to do. Jordan et al. 2024 takes the same one five times and comes to 0.7 to 1.2; three of these come as
-    near, with three fifths of the products. The coefficients are ours, for the intervals that fit so few steps.
+    near, with three fifths of the products. The coefficients are ours, for an interval that fits so few steps.
     """
     x = matrices_NRC
     stands = x.shape[1] > x.shape[2]  # the smaller of both sides is squared
-    for a, b, c in POLYNOMIALS[iterations]:
+    for a, b, c in POLYNOMIALS:
         gram = x.mT @ x if stands else x @ x.mT
         factor = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, x, factor, beta=a) if stands else torch.baddbmm(x, factor, x, beta=a)
@@ -232,8 +210,8 @@ def orthogonalise(matrices_NRC: Tensor, iterations: int) -> Tensor:
 class Muon(torch.optim.Optimizer):
     """The optimizer of matrices. An update is scaled by 0.2 x sqrt(longer side): its root mean square is AdamW's.
 
-    `stacked` are weights [n x rows, columns], and how many matrices (n) are stacked in each; `iterations` those of the
-    orthogonalising, `dtype` the type of its products. Momentum is Nesterov's; the decay is times the learning rate.
+    `stacked` are weights [n x rows, columns], and how many matrices (n) are stacked in each; `dtype` is the type of the
+    products that orthogonalise. Momentum is Nesterov's; the decay is times the learning rate.
     """
 
     _step_supports_amp_scaling = True
@@ -244,12 +222,11 @@ class Muon(torch.optim.Optimizer):
         *,
         lr: float,
         momentum: float,
-        iterations: int,
         weight_decay: float,
         dtype: torch.dtype,
     ) -> None:
         super().__init__(list(stacked), {"lr": lr, "momentum": momentum, "weight_decay": weight_decay})
-        self.iterations, self.dtype = iterations, dtype
+        self.dtype = dtype
         # 1 where the gradient is not finite and nothing is to change, else 0, where the weights are: the host does not
         # wait for it. None: the gradient is known to be finite.
         self.found_inf: Tensor | None = None
@@ -313,7 +290,7 @@ class Muon(torch.optim.Optimizer):
                 direction_NRC = (direction_NRC / (_ROOM * norm_N11 + _EPS)).to(self.dtype)
 
             # 2. The update, by directions whose singular values are all near 1.
-            update_NRC = orthogonalise(direction_NRC, self.iterations)
+            update_NRC = orthogonalise(direction_NRC)
             rate = learning_rate * 0.2 * max(update_NRC.shape[1:]) ** 0.5
             if not on_cpu:  # all at once: each operation on a GPU costs a launch
                 weights: list[Tensor] = list(batch)

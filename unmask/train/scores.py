@@ -55,9 +55,9 @@ class MovingMeans:
         seen_C |= met_C
         count_C.zero_()
 
-    def filled(self, name: str, *, times: float = 1.0) -> Tensor:
-        """The averages, times a factor: float32 [C]. What was never met gets the mean of what was."""
-        average_C, seen_C = self.state[f"average.{name}"] * times, self.state["seen"]
+    def filled(self, name: str) -> Tensor:
+        """The averages: float32 [C]. What was never met gets the mean of what was."""
+        average_C, seen_C = self.state[f"average.{name}"], self.state["seen"]
         mean = average_C.sum() / seen_C.sum().clamp(min=1)
         return torch.where(seen_C, average_C, mean)
 
@@ -94,8 +94,8 @@ class ScoreBoard:
             assert pos_N is not None, "masking by parts of speech refuses rows without them"
             self._of_pos.add(pos_N, loss=losses_N)
 
-    def refresh(self, step: int, model: MaskedLM, sample: Rows | None, *, rate: float) -> None:
-        """Makes the scores anew; their version is the step. `rate` is that of masking at present.
+    def refresh(self, step: int, model: MaskedLM, sample: Rows | None) -> None:
+        """Makes the scores anew; their version is the step.
 
         The attention received needs a sample of rows, of about `SAMPLE_POSITIONS`.
         """
@@ -104,7 +104,7 @@ class ScoreBoard:
         if "loss" in self.names:
             tables["loss"] = self._of_token.filled("loss")
         if "accuracy" in self.names:
-            tables["accuracy"] = self._of_token.filled("wrong", times=rate)
+            tables["accuracy"] = self._of_token.filled("wrong")
         if self._of_pos is not None:
             self._of_pos.fold()
             tables["pos_loss"] = self._of_pos.filled("loss")

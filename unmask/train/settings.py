@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from unmask.core.plugins import OrPlugIn
-from unmask.core.settings import Settings
+from unmask.core.settings import Settings, check_places
 from unmask.train.callbacks import TRACKERS
 
 # ----------------------------------------
@@ -109,8 +109,6 @@ class MuonSettings(Settings):
     """Learning rate of the token embedding, as a share of `learning_rate`."""
     momentum: float = Field(default=0.95, ge=0.0, lt=1.0)
     """Decay of the running gradient."""
-    iterations: Literal[3, 4, 5] = 3
-    """Iterations that orthogonalise a matrix; more of them bring its singular values closer to 1."""
     betas: tuple[Beta, Beta] = (0.9, 0.95)
     """Decay of AdamW's running means of the gradient and of its square."""
     eps: float = Field(default=1e-8, gt=0.0)
@@ -135,10 +133,7 @@ class LengthSchedule(Settings):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        if len(self.places) != len(self.lengths):
-            raise ValueError(f"{len(self.places)} places but {len(self.lengths)} lengths; give as many of each")
-        if not self.places or self.places[0] != 0.0 or list(self.places) != sorted(set(self.places)):
-            raise ValueError(f"places must start at 0 and increase, not {list(self.places)}")
+        check_places(self.places, lengths=self.lengths)
         return self
 
 
@@ -180,8 +175,13 @@ class TrainingSettings(Settings):
     the start and for each new row length. `auto` does it on CUDA if Triton and a C compiler are installed and the
     budget is at least five minutes or 100 steps; if it fails, training continues without (with `yes` it is an error).
     CPUs have compiled loops instead, so `yes` is an error there."""
+    sampled_softmax: Literal["auto", "yes", "no"] = "auto"
+    """Compute the loss of hidden tokens over a part of the vocabulary: the targets of the step, the 1,024 most frequent
+    tokens, and 1,024 others, drawn at random and weighted for those that were not. A step of a small model takes half
+    of the time or less, and teaches about as much. `auto` does it on CPUs, for vocabularies of 4,096 or more, if masks
+    do not follow the losses. Evaluations use the whole vocabulary."""
     seed: int = Field(default=0, ge=0, lt=2**31)
-    """Seed of initial weights, order of the text, masks and dropout."""
+    """Seed of initial weights, order of the text, masks, dropout and sampled softmaxes."""
 
     @model_validator(mode="before")
     @classmethod

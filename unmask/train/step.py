@@ -20,13 +20,13 @@ from torch import Tensor, nn
 
 from unmask.core.errors import DivergedError, MemoryFullError, SettingsError, says_out_of_memory
 from unmask.core.hashing import mix_ints
-from unmask.data.rows import Cursor, Rows
+from unmask.data.rows import Cursor, Rows, map_tensors
 from unmask.masking.masker import MaskedRows
 from unmask.model.encoder import MaskedLM, uncompile_model
 from unmask.model.fused import MOST, Sequences
 from unmask.train.distributed import ALONE, Group, Synced
 from unmask.train.hardware import reason_of, sums_dtype, works_on_its_own
-from unmask.train.objectives import PREDICT_MASKED, Objective, StepTargets, Targets, map_tensors
+from unmask.train.objectives import PREDICT_MASKED, Objective, StepTargets, Targets
 from unmask.train.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -306,7 +306,7 @@ def training_step(  # noqa: PLR0915  (one step, whole)
         predictions.clear()
         losses_O[:] = [torch.zeros((), dtype=sums_dtype(device), device=device) for _ in objectives]
         for index, each in joint.items():
-            losses_O[index] = each.gradient(model, parts).to(losses_O[index].dtype)
+            losses_O[index] = each.gradient(parts).to(losses_O[index].dtype)
         for number, part in enumerate(parts[:-1]):
             loss_of(part, number).backward()
         last = partial(loss_of, parts[-1], len(parts) - 1)
@@ -389,10 +389,10 @@ class _JointVectors:
         self.every_ED = self.group.all_gather_rows(self.every_ED)
         self.columns_EK = self.group.all_gather_rows(self.columns_EK)
 
-    def gradient(self, model: Any, parts: Sequence[StepPart]) -> Tensor:
+    def gradient(self, parts: Sequence[StepPart]) -> Tensor:
         """Computes the gradient of the loss by the vectors, and returns the mean loss, which counts once."""
         every_ED = self.every_ED.detach().requires_grad_()
-        mean = self.joint.losses(model, every_ED, self.columns_EK, self.count).total / self.total
+        mean = self.joint.losses(every_ED, self.columns_EK, self.count).total / self.total
         (gradient_ED,) = torch.autograd.grad(self.weight * mean, every_ED)
         targets: list[Any] = [part.targets[self.index] for part in parts]
         self.gradients = gradient_ED[self.own].split([len(each.columns_EK) for each in targets])

@@ -99,7 +99,7 @@ class Trainer:
                 that before the step; on a GPU up to two more steps may have been made.
             MemoryFullError: Not even one row fits into memory.
             SettingsError: The settings require compiled blocks, but they cannot be compiled.
-            GroupError: Another process has ended or does not answer.
+            GroupError: Another process has ended or does not answer, or torch failed in this one.
         """
         try:
             for report in self.steps():
@@ -213,7 +213,7 @@ class Trainer:
                     if "attention" in board.names:
                         num_rows = max(1, SAMPLE_POSITIONS // batch.length)
                         rows = self.stream.batch(state.cursor, num_rows, batch.length).rows.to(device)
-                    board.refresh(state.step, self.model, rows, rate=rate_at(masker.settings.rate, progress))
+                    board.refresh(state.step, self.model, rows)
                 on_the_way.append(figures)
                 if len(on_the_way) > STEPS_AHEAD:
                     on_the_way.popleft().read()

@@ -36,7 +36,7 @@ Split = Literal["train", "validation"]
 
 
 def corpus(library: Library, *, data: str, split: Split = "validation", begin: Count = 0) -> dict[str, Any]:
-    """What a preparation came to, and a page of a split's texts as their tokens spell them."""
+    """The figures of a preparation, and a page of a split's texts as their tokens spell them."""
     opened = library.data(data)
     manifest, store = opened.manifest, getattr(opened, split)
     numbers = np.arange(begin, min(begin + PAGE, len(store)))
@@ -58,8 +58,7 @@ def corpus(library: Library, *, data: str, split: Split = "validation", begin: C
         "vocab_size": manifest.vocab_size,
         "skipped": manifest.skipped,
         "unknown": {"share": manifest.unknown.share, "examples": list(manifest.unknown.examples)},
-        "near": near and {"summary": near.summary, **near.plain()},
-        "left_out": [[pair.left_out, pair.stays] for pair in manifest.left_out],
+        "near": {"summary": near.summary, **near.plain()},
         "labels": manifest.labels,
         "split": split,
         "begin": begin,
@@ -164,31 +163,37 @@ def judged(
 
 
 def space(library: Library, *, file: str) -> dict[str, Any]:
-    """The points of a map: at most 20,000 rows, spread over all of it, of a file that `unmask embed --map` has made."""
+    """The points of a map: at most 20,000 rows, spread over all of it, of a file that `unmask embed --map` has made.
+    Maps of others may have no `neighbors`."""
     path = library.within(file)
     try:
         names = pq.read_schema(path).names
         if not {"x", "y", "text"} <= set(names):
             raise DataError(f"{file} has no x, y and text; make a map with unmask embed --map")
         table = pq.read_table(path, columns=[name for name in ("x", "y", "text", "neighbors") if name in names])
-    except (OSError, ValueError) as error:
+        rows = np.unique(np.linspace(0, len(table) - 1, min(len(table), MOST_POINTS)).astype(np.int64))
+        taken = table.take(rows).to_pydict()
+        columns = {
+            name: [math.nan if value is None else round(float(value), 4) for value in taken[name]]
+            for name in ("x", "y")
+        }
+        shown = {int(row): number for number, row in enumerate(rows)}
+        ids = [each["ids"] if each else [] for each in taken.get("neighbors", [None] * len(rows))]
+        near = [[shown[id_] for id_ in each[:10] if id_ in shown] for each in ids]
+    except (OSError, ValueError, TypeError, KeyError) as error:
         if isinstance(error, UnmaskError):
             raise
         raise DataError(f"{file}: not a readable map ({error})") from error
-    rows = np.unique(np.linspace(0, len(table) - 1, min(len(table), MOST_POINTS)).astype(np.int64))
-    taken = table.take(rows)
-    shown = {int(row): number for number, row in enumerate(rows)}
-    near = [[shown[id_] for id_ in each["ids"][:10] if id_ in shown] for each in taken["neighbors"].to_pylist()]
-    columns = {name: [round(value, 4) for value in taken[name].to_pylist()] for name in ("x", "y")}
     if not all(map(math.isfinite, columns["x"] + columns["y"])):
-        raise DataError(f"{file}: some positions are not finite")
-    texts = [(text or "")[:200] for text in taken["text"].to_pylist()]
+        raise DataError(f"{file}: some positions are missing or not finite")
+    texts = ["" if text is None else str(text)[:200] for text in taken["text"]]
+    neighbors = " --neighbors neighbors" if "neighbors" in taken else ""
     return {
         **columns,
         "texts": texts,
         "near": near,
         "total": len(table),
-        "atlas": f"embedding-atlas {path} --text text --x x --y y --neighbors neighbors",
+        "atlas": f"embedding-atlas {path} --text text --x x --y y{neighbors}",
     }
 
 

@@ -32,8 +32,7 @@ export function Corpus({ things }) {
     <section class="card" aria-label="How it was made"><h2>How it was made</h2><p>${of.plan}.</p>
       <p class="soft">${of.sources.slice(0, 5).map(([path]) => path).join(", ")}${of.sources.length > 5 ? ` and ${of.sources.length - 5} more` : ""}</p>
       <p>Left out: ${Object.entries(of.skipped).map(([why, count]) => `${whole(count)} ${why}`).join(", ") || "nothing"}.</p>
-      ${of.near && html`<p>Near-duplicates: ${of.near.summary}.</p>${of.near.example && html`<p class="soft">Held out: “${of.near.example.held_out}”; in the training text: “${of.near.example.training}”</p>`}`}
-      ${of.left_out.map(([gone, stays], n) => html`<p class="soft" key=${n}>Left out: “${gone}”, a near-duplicate of “${stays}”</p>`)}
+      <p>Near-duplicates: ${of.near.summary}.</p>${of.near.example && html`<p class="soft">Held out: “${of.near.example.held_out}”; in the training text: “${of.near.example.training}”</p>`}
       ${of.unknown.examples.length > 0 && html`<p>Unknown, for example: ${of.unknown.examples.join(", ")}</p>`}
       ${Object.keys(of.labels).length > 0 && html`<p>Classes: ${Object.entries(of.labels).map(([name, count]) => `${name} ${whole(count)}`).join(", ")}</p>`}</section>
     <section class="card" aria-label="Texts"><div class="spread"><h2>Texts</h2><${Segmented} label="Split" value=${split} options=${[["validation", "Held out"], ["train", "Training"]]} onChange=${(each) => { setSplit(each); setBegin(0); }} /></div>

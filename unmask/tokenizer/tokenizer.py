@@ -289,6 +289,13 @@ class Tokenizer:
             if id_ not in specials:
                 self.ordinary[id_] = _UNUSED.fullmatch(token) is None
                 self.token_bytes[id_] = len(self.word_starts.spelling.text_bytes(token))
+        with spelling():
+            around = backend.encode("", add_special_tokens=True).ids
+        if outside := [id_ for id_ in around if id_ >= self.vocab_size]:
+            raise TokenizerError(
+                f"the post_processor puts the id {outside[0]} around texts, but the vocabulary has only "
+                f"{self.vocab_size} ids"
+            )
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickled as what it was made of, for the workers of data loaders; the tables are made anew."""

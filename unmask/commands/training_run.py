@@ -114,8 +114,8 @@ class TrainingRun(Callback):
                 reporter.note(note)
         self.model, self._uncompiled = model, place_model(model, training, folder.checkpoints)
         device = model.encoder.device
-        by_losses = training.sampled_softmax == "auto" and bool(followed_scores(recipe.masking))
-        if samples_softmax(training.sampled_softmax, device, tokenizer.vocab_size) and not by_losses:
+        by_hits = training.sampled_softmax == "auto" and "accuracy" in followed_scores(recipe.masking)
+        if samples_softmax(training.sampled_softmax, device, tokenizer.vocab_size) and not by_hits:
             model.head.sample_softmax(torch.from_numpy(data.frequencies))
 
         pairs = recipe.objectives.pairs

@@ -1,13 +1,17 @@
-r"""Should I pretrain at all? A task of technical prose, and the table of comparisons of a model's starts.
+r"""Should I pretrain at all? Tasks made of text without labels, and the table of comparisons of a model's starts.
 
     python benchmarks/starts.py kinds cpp_docs_prose.txt.gz --out kinds
-    python benchmarks/starts.py table docs=runs/starts-docs sentiment=runs/starts-sentiment \
+    python benchmarks/starts.py works hungarian.txt.gz --out works
+    python benchmarks/starts.py table docs=runs/starts-docs hungarian=runs/starts-hungarian \
         --table docs/explanation/results.md
 
 `kinds` makes a task of Microsoft's documentation of C++, which has no labels of its own: is a page that of a class, of
 an error or of a warning, or one that shows how to do something? Its title says it, and a line of the page is to tell it
 without the title: the longest one of 40 to 300 letters. Pages are shared out by a hash of their title. `text.txt` is
 what to pretrain on: the documentation without the pages that are measured, whose titles would tell.
+
+`works` makes one of books, an empty line between them: which one is a paragraph of 40 to 300 letters from? Each book
+gives equally many, and one that has too few is not asked for. `text.txt` is all books without what is measured.
 
 `table` writes what `unmask compare --from` left in folders (docs/explanation/results.md has the commands): a row a
 start, with the task's error over seeds and what the start cost. It is made where the comparisons were, on the day
@@ -20,7 +24,9 @@ import argparse
 import hashlib
 import json
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +41,7 @@ KINDS = {
     "how to": r"^How to:",
 }
 LETTERS = range(40, 301)
+EACH = {"train": 40, "dev": 20, "test": 40}  # paragraphs of a work
 
 
 def examples(pages: Iterable[str]) -> Iterator[tuple[str, str, str]]:
@@ -55,20 +62,44 @@ def part_of(page: str) -> str:
     return "train" if share < 0.7 else "dev" if share < 0.8 else "test"
 
 
-def write_kinds(text: Path, out: Path) -> None:
+def documents_of(text: Path) -> list[str]:
     with open_bytes(text) as file:
-        pages = [page.strip() for page in re.split(r"\n\s*\n", file.read().decode())]
-    rows: dict[str, list[str]] = {"train": [], "dev": [], "test": []}
+        return [document.strip() for document in re.split(r"\n\s*\n", file.read().decode())]
+
+
+def write_kinds(text: Path, out: Path) -> None:
+    pages = documents_of(text)
+    rows: dict[str, list[tuple[str, str]]] = {part: [] for part in EACH}
     measured = set()
     for page, kind, line in examples(pages):
-        rows[part_of(page)].append(f"{line}\t{kind}\n")
+        rows[part_of(page)].append((line, kind))
         if part_of(page) != "train":
             measured.add(page)
+    write(out, rows, [page for page in pages if page not in measured])
+
+
+def write_works(text: Path, out: Path) -> None:
+    works = documents_of(text)
+    rows: dict[str, list[tuple[str, str]]] = {part: [] for part in EACH}
+    times = Counter(line for work in works for line in work.split("\n"))
+    for number, work in enumerate(works, 1):
+        lines = [line for line in work.split("\n") if len(line) in LETTERS and "\t" not in line and times[line] == 1]
+        shuffled = iter(sorted(lines, key=lambda line: hashlib.sha256(line.encode()).digest()))
+        if len(lines) >= sum(EACH.values()):
+            for part, count in EACH.items():
+                rows[part] += [(line, f"work {number}") for line in islice(shuffled, count)]
+    measured = {line for part in ("dev", "test") for line, _ in rows[part]}
+    write(out, rows, ["\n".join(line for line in work.split("\n") if line not in measured) for work in works])
+
+
+def write(out: Path, rows: dict[str, list[tuple[str, str]]], documents: Iterable[str]) -> None:
+    """The parts of a task, and what to pretrain on."""
     out.mkdir(parents=True, exist_ok=True)
     for part, lines in rows.items():
-        (out / f"{part}.tsv").write_text("text\tlabel\n" + "".join(lines), encoding="utf-8")
+        text = "".join(f"{line}\t{label}\n" for line, label in lines)
+        (out / f"{part}.tsv").write_text("text\tlabel\n" + text, encoding="utf-8")
         print(f"{out / part}.tsv: {len(lines):,} lines")
-    (out / "text.txt").write_text("\n\n".join(page for page in pages if page not in measured) + "\n", encoding="utf-8")
+    (out / "text.txt").write_text("\n\n".join(documents) + "\n", encoding="utf-8")
 
 
 def table(results: dict[str, dict[str, Any]]) -> list[str]:
@@ -90,20 +121,21 @@ def table(results: dict[str, dict[str, Any]]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     ways = parser.add_subparsers(required=True)
-    kinds = ways.add_parser("kinds")
-    kinds.add_argument("text", type=Path)
-    kinds.add_argument("--out", type=Path, required=True)
-    kinds.set_defaults(run=lambda o: write_kinds(o.text, o.out))
+    for name, make in (("kinds", write_kinds), ("works", write_works)):
+        task = ways.add_parser(name)
+        task.add_argument("text", type=Path)
+        task.add_argument("--out", type=Path, required=True)
+        task.set_defaults(run=lambda options, make=make: make(options.text, options.out))
     made = ways.add_parser("table")
     made.add_argument("comparisons", nargs="+", metavar="NAME=FOLDER")
     made.add_argument("--table", type=Path, required=True, help="the page with the marks <!-- starts -->")
 
-    def write(options: argparse.Namespace) -> None:
+    def write_results(options: argparse.Namespace) -> None:
         folders = dict(each.split("=", 1) for each in options.comparisons)
         read = {name: json.loads((Path(folder) / "result.json").read_text()) for name, folder in folders.items()}
         write_table(options.table, "starts", table(read))
 
-    made.set_defaults(run=write)
+    made.set_defaults(run=write_results)
     options = parser.parse_args()
     options.run(options)
 

@@ -1,4 +1,4 @@
-"""The task that is made of technical prose, and the table of a model's starts."""
+"""The tasks that are made of text without labels, and the table of a model's starts."""
 
 from __future__ import annotations
 
@@ -59,6 +59,27 @@ def test_pages_are_shared_out_by_their_titles(tmp_path: Path, capsys: pytest.Cap
     measured = [page for page, *_ in starts.examples(pages) if starts.part_of(page) != "train"]
     assert text == [page for page in pages if page not in measured], "what is measured is not pretrained on"
     assert capsys.readouterr().out.count("lines") == 3
+
+
+def test_paragraphs_have_the_number_of_their_work(tmp_path: Path) -> None:
+    both = "A paragraph of both works, which tells nothing of either."
+    books = [
+        [f"Here is paragraph {number} of the {which} of three works." for number in range(120)]
+        for which in ("first", "third")
+    ]
+    few = [line.replace("first", "second") for line in books[0][:99]]
+    (tmp_path / "books.txt").write_text("\n\n".join("\n".join([*book, both]) for book in (books[0], few, books[1])))
+    starts.write_works(tmp_path / "books.txt", tmp_path / "works")
+    rows = {
+        part: [line.split("\t") for line in (tmp_path / "works" / f"{part}.tsv").read_text().splitlines()[1:]]
+        for part in starts.EACH
+    }
+    for part, count in starts.EACH.items():
+        assert Counter(label for _, label in rows[part]) == {"work 1": count, "work 3": count}, "the second has too few"
+    assert all(line in books[label == "work 3"] for part in rows.values() for line, label in part)
+    assert len({line for part in rows.values() for line, _ in part}) == 2 * sum(starts.EACH.values())
+    text = set((tmp_path / "works" / "text.txt").read_text().splitlines())
+    assert text == {both, "", *few, *books[0], *books[1]} - {line for part in ("dev", "test") for line, _ in rows[part]}
 
 
 def test_the_table_by_hand() -> None:

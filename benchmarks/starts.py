@@ -10,7 +10,7 @@ an error or of a warning, or one that shows how to do something? Its title says 
 without the title: the longest one of 40 to 300 letters. Pages are shared out by a hash of their title. `text.txt` is
 what to pretrain on: the documentation without the pages that are measured, whose titles would tell.
 
-`works` makes one of books, an empty line between them: which one is a paragraph of 40 to 300 letters from? Each book
+`works` makes one of books, an empty line between them: which one is a paragraph of 40 to 160 letters from? Each book
 gives equally many, and one that has too few is not asked for. `text.txt` is all books without what is measured.
 
 `table` writes what `unmask compare --from` left in folders (docs/explanation/results.md has the commands): a row a
@@ -40,7 +40,7 @@ KINDS = {
     "warning": r"^(Compiler|Linker Tools) Warning",
     "how to": r"^How to:",
 }
-LETTERS = range(40, 301)
+LETTERS, SHORT = range(40, 301), range(40, 161)
 EACH = {"train": 40, "dev": 20, "test": 40}  # paragraphs of a work
 
 
@@ -83,7 +83,7 @@ def write_works(text: Path, out: Path) -> None:
     rows: dict[str, list[tuple[str, str]]] = {part: [] for part in EACH}
     times = Counter(line for work in works for line in work.split("\n"))
     for number, work in enumerate(works, 1):
-        lines = [line for line in work.split("\n") if len(line) in LETTERS and "\t" not in line and times[line] == 1]
+        lines = [line for line in work.split("\n") if len(line) in SHORT and "\t" not in line and times[line] == 1]
         shuffled = iter(sorted(lines, key=lambda line: hashlib.sha256(line.encode()).digest()))
         if len(lines) >= sum(EACH.values()):
             for part, count in EACH.items():

@@ -48,7 +48,7 @@ def assemble(recipe: Recipe, data: PreparedData, device: torch.device) -> Traini
         begin_from_corpus(model, data.train, data.frequencies, seed=settings.seed)
     model.to(device)
     model.encoder.compute_dtype = choose_dtype(settings.precision, device)
-    if samples_softmax(settings.sampled_softmax, device, data.tokenizer.vocab_size):
+    if samples_softmax(settings, recipe.masking, device, data.tokenizer.vocab_size):
         model.head.sample_softmax(torch.from_numpy(data.frequencies))
     choice, minutes, steps = settings.compile_blocks, settings.minutes, settings.known_steps
     if why_not_compiled(choice, device, minutes=minutes, steps=steps) is None:

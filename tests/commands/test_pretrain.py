@@ -19,6 +19,7 @@ from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer as Backend
 
 import unmask
+from tests.commands.checkpoints import Stopping
 from tests.conftest import SMALL
 from tests.data.corpora import tagged_jsonl
 from unmask.commands import dry_run
@@ -27,6 +28,7 @@ from unmask.commands.masking_tables import word_embeddings
 from unmask.commands.recipe import StartSettings, load_recipe
 from unmask.commands.run_data import proposed_length
 from unmask.core.errors import DataError, DivergedError, RunError, TokenizerError
+from unmask.core.interruption import Interrupted
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import load_manifest
 from unmask.data.lexicon import load_lexicon
@@ -37,6 +39,7 @@ from unmask.model.layers import MLMHead
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import read_metrics
 from unmask.train.checkpoints import list_checkpoints
+from unmask.train.hardware import samples_softmax
 from unmask.train.initialisation import STD
 
 
@@ -214,6 +217,23 @@ def test_a_sampled_softmax_teaches_as_much(data_folder: Path, tmp_path: Path, mo
     assert full != sampled == again
     assert sampled == pytest.approx(full, rel=0.03)
     assert sampled < run.unigram_entropy - 0.1
+
+
+def test_parts_of_a_step_may_become_smaller(data_folder: Path, tmp_path: Path) -> None:
+    """As in a run that memory has ended."""
+    whole = unmask.pretrain(data_folder, out=tmp_path / "whole", steps=6, settings=SMALL)
+    with pytest.raises(Interrupted):
+        unmask.pretrain(data_folder, out=tmp_path / "run", steps=6, settings=SMALL, callbacks=[Stopping(3)])
+    settings = [*SMALL, "training.micro_batch_tokens=64"]
+    run = unmask.pretrain(data_folder, out=tmp_path / "run", steps=6, settings=settings, resume=True)
+    assert run.validation_loss == pytest.approx(whole.validation_loss, rel=1e-4)
+    assert "micro_batch_tokens = 64" in (run.folder / "recipe.toml").read_text()
+
+
+def test_masks_that_follow_hits_are_of_the_whole_vocabulary() -> None:
+    device, recipe = torch.device("cpu"), load_recipe("tiny", options={"masking.weights.kind": "accuracy"})
+    assert samples_softmax(recipe.training, load_recipe("tiny").masking, device, 8192)
+    assert not samples_softmax(recipe.training, recipe.masking, device, 8192)
 
 
 def test_it_tells_what_the_run_then_does(corpus_file: Path, run: unmask.Run) -> None:

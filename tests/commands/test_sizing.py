@@ -37,6 +37,7 @@ def data(run: unmask.Run) -> PreparedData:
         (["training.tokens", "corpus.encoding"], DEFAULT),
         (["training.minutes", "model.layout"], DEFAULT),
         (["training.minutes", "training.learning_rate"], DEFAULT),
+        (["training.minutes", "objectives.retromae.weight"], DEFAULT),
         (["training.minutes", "start.checkpoint"], CONTINUING),
     ],
 )

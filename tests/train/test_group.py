@@ -235,6 +235,24 @@ def test_tasks_of_slurm_do_not_train_alone_in_silence(monkeypatch: pytest.Monkey
         join_group()
 
 
+@pytest.mark.parametrize(("num_gpus", "chosen"), [(4, [3]), (1, []), (2, None)])
+def test_a_process_takes_the_gpu_of_its_number(
+    monkeypatch: pytest.MonkeyPatch, num_gpus: int, chosen: list[int] | None
+) -> None:
+    """Where it sees one alone, it takes that; torch's error of the fake launch comes behind the choice."""
+    for name, value in {"RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "4"}.items():
+        monkeypatch.setenv(name, value)
+    for name in ("MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_NUM_TASKS"):
+        monkeypatch.delenv(name, raising=False)
+    taken: list[int] = []
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: num_gpus)
+    monkeypatch.setattr("torch.cuda.set_device", taken.append)
+    with pytest.raises(GroupError, match="no GPU" if chosen is None else "cannot be reached"):
+        join_group()
+    assert taken == (chosen or [])
+
+
 def test_one_process_of_a_launcher_says_that_it_trains_alone(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

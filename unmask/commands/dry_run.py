@@ -40,7 +40,7 @@ from unmask.data.settings import CorpusSettings
 from unmask.data.sources import find_sources, is_stream
 from unmask.tokenizer.spans import written_fields
 from unmask.tokenizer.trainers import TokenizerSettings, default_vocab_size
-from unmask.train.distributed import ALONE, Group, join_group, on_every_rank, on_rank_zero
+from unmask.train.distributed import ALONE, Group, join_group, on_every_rank, on_rank_zero, rank_zero_first
 from unmask.train.hardware import peak_memory
 from unmask.train.optimizer import state_tensors
 from unmask.train.trainer import Trainer, timed_steps
@@ -69,7 +69,8 @@ def measure_steps(trainer: Trainer, num_steps: int = NUM_STEPS) -> dict[str, Any
     for step, num_tokens in timed_steps(trainer, num_steps):
         durations.append(step)
         total_tokens += num_tokens
-        if len(durations) > 1 and sum(durations) > STEPS_SECONDS:  # the first may have compiled loops
+        (spent,), *_ = trainer.group.all_gather([sum(durations)])
+        if len(durations) > 1 and spent > STEPS_SECONDS:  # the first may have compiled loops
             break
     seconds, tokens = statistics.median(durations[1:] or durations), total_tokens / len(durations)
     if settings.steps is not None:
@@ -238,7 +239,7 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
         training = recipe.training.model_copy(update={"length_schedule": None})
         longest = recipe.model_copy(update={"training": training})
         folder = RunFolder(scratch / "run")
-        run = on_every_rank(group, partial(TrainingRun, folder, longest, data, Reporter(), group))
+        run = rank_zero_first(group, partial(TrainingRun, folder, longest, data, Reporter(), group))
         measured = measure_steps(run.trainer)
         states = sum(tensor.nbytes for tensor in state_tensors(run.state.optimizer, run.model).values())
         weights = sum(parameter.nbytes for parameter in run.model.parameters())

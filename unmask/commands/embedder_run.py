@@ -80,7 +80,8 @@ from unmask.train.settings import LinearDecay, TrainingSettings
 from unmask.train.step import Best
 from unmask.train.trainer import Trainer
 
-MAY_DIFFER = {"embedder.card", "model", "corpus_files", "pairs_file"}  # the last three may have moved
+# The files may have moved.
+MAY_DIFFER = {"embedder.card", "embedder.micro_batch_tokens", "model", "corpus_files", "pairs_file"}
 _ON_CPU = 2 << 30  # bytes that a step keeps for its backward pass, about
 _SPARSE_STAGES = 4  # largest logits, vectors, the gradient, and where numbers come from
 _POSITIONS = 8192  # at once, where nothing is learned
@@ -220,7 +221,7 @@ class EmbedderRun(Callback):
             "steps": plan.steps,
         }
         deciding = {key: value for key, value in content.items() if key not in MAY_DIFFER}
-        deciding["embedder"] = settings.model_dump(mode="json", exclude={"card"})
+        deciding["embedder"] = settings.model_dump(mode="json", exclude={"card", "micro_batch_tokens"})
         if holds:
             before = read_object(self.root / "settings.json", "start over with --overwrite")
             claimed.check_same(before, json.loads(json.dumps(content)), but_for=MAY_DIFFER)

@@ -316,12 +316,16 @@ def _begin(
     if recipe is not None:
         if recipe.sizing is not None and old.sizing is None:
             recipe = with_sizes(recipe, sizes_of(old))
-        folder.claimed.check_same(old.model_dump(), recipe.model_dump(), but_for={"card", "description"})
+        may_differ = {"card", "description", "training.micro_batch_tokens"}
+        folder.claimed.check_same(old.model_dump(), recipe.model_dump(), but_for=may_differ)
     # What is named now replaces what was named before; None removes it.
     card_values = old.card.model_dump() | card.model_dump(exclude_unset=True)
     new_card = validated(CardSettings, card_values, where=f"{folder.recipe}: card")
-    if new_card != old.card:
-        folder.claimed.claim(old.model_copy(update={"card": new_card}).to_toml())
+    update: dict[str, Any] = {} if new_card == old.card else {"card": new_card}
+    if recipe is not None and recipe.training.micro_batch_tokens != old.training.micro_batch_tokens:
+        update["training"] = recipe.training
+    if update:
+        folder.claimed.claim(old.model_copy(update=update).to_toml())
     if is_finished := folder.summary.is_file():
         if change_card(folder.model, card):
             reporter.note(f"updated {folder.model / CARD}")

@@ -25,6 +25,7 @@ from unmask.commands.settings import with_meanings
 from unmask.core.errors import ModelError, RunError, SettingsError
 from unmask.core.files import file_sha256
 from unmask.core.hub import OF_MODELS, hub_name, lasting_name
+from unmask.core.remote import local_copies
 from unmask.core.settings import Settings, validated
 from unmask.masking.settings import MaskingSettings, span_units, values_of
 from unmask.model.config import PARTS, EncoderConfig, ModelSettings, Rotary, default_intermediate_size
@@ -99,7 +100,8 @@ class Recipe(LightRecipe):
 
     def fingerprinted(self) -> str:
         """What a checkpoint belongs to: the recipe without what changes no weight."""
-        return tomli_w.dumps(self.model_dump(exclude={"card": True, "evaluation": {"trackers"}}, exclude_none=True))
+        exclude = {"card": True, "evaluation": {"trackers"}, "training": {"micro_batch_tokens"}}
+        return tomli_w.dumps(self.model_dump(exclude=exclude, exclude_none=True))
 
 
 def load_recipe(
@@ -144,7 +146,7 @@ def requested_recipe(recipe: str | None = None, *, settings: Overrides = (), **o
         values["start.checkpoint"] = str(checkpoint.absolute())
     if old_data is not None:
         old_texts = [old_data] if isinstance(old_data, str | Path) else old_data
-        values["start.old_data"] = [str(Path(path).absolute()) for path in old_texts]
+        values["start.old_data"] = [str(Path(path).absolute()) for path in local_copies(*old_texts)]
     overrides = as_overrides(settings)
     usual = usual_recipe([*values, *(override.partition("=")[0].strip() for override in overrides)])
     complete = load_recipe(recipe or usual, options=values, overrides=overrides)

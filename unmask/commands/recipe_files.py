@@ -112,7 +112,7 @@ OPTIONS = {  # of `unmask.pretrain` and `unmask.prepare`: the settings that they
 # A size was measured with the other settings of these as they are: where one is set, nothing is chosen.
 _SIZED_BY_HAND = (
     "model.", "training.steps", "training.tokens", "training.batch_tokens", "training.learning_rate",
-    "training.length_schedule", "training.optimizer", "training.schedule",
+    "training.length_schedule", "training.optimizer", "training.schedule", "objectives.",
 )  # fmt: skip
 
 # Setting one of these replaces what excludes it.

@@ -288,7 +288,7 @@ def cost_of(num_layers: int, hidden_size: int, *, entries: tuple[int, int], leng
 
 def decoder_entries(recipe: Recipe, data: PreparedData) -> tuple[int, int]:
     every = data.manifest.vocab_size
-    is_sampled = samples_softmax(recipe.training.sampled_softmax, choose_device(), every)
+    is_sampled = samples_softmax(recipe.training, recipe.masking, choose_device(), every)
     return min(every, NUM_FREQUENT + NUM_SAMPLED + _MORE_TARGETS) if is_sampled else every, every
 
 
@@ -321,7 +321,7 @@ def trial(recipe: Recipe, data: PreparedData, num_layers: int, hidden_size: int,
     model = new_model(recipe.model_copy(update={"objectives": ObjectivesSettings()}), data.tokenizer)
     initialise(model, seed=0, method="depth_scaled")
     place_model(model, settings)
-    if samples_softmax(settings.sampled_softmax, model.encoder.device, data.tokenizer.vocab_size):
+    if samples_softmax(settings, recipe.masking, model.encoder.device, data.tokenizer.vocab_size):
         model.head.sample_softmax(torch.from_numpy(data.frequencies))
     masker = Masker(MaskingSettings.model_validate({"rate": mean_rate(recipe)}), data.tokenizer, seed=0)
     stream = RowStream(data.train, data.tokenizer, length=settings.sequence_length, seed=0)

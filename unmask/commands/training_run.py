@@ -36,7 +36,7 @@ from unmask.core.results import Reporter, ShownText, Styled, parts_of
 from unmask.data.rows import RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import Masker
-from unmask.masking.settings import followed_scores, span_units
+from unmask.masking.settings import span_units
 from unmask.measure.held_out import (
     FEW_STEPS,
     LEAST_PROGRESS,
@@ -114,8 +114,7 @@ class TrainingRun(Callback):
                 reporter.note(note)
         self.model, self._uncompiled = model, place_model(model, training, folder.checkpoints)
         device = model.encoder.device
-        by_hits = training.sampled_softmax == "auto" and "accuracy" in followed_scores(recipe.masking)
-        if samples_softmax(training.sampled_softmax, device, tokenizer.vocab_size) and not by_hits:
+        if samples_softmax(training, recipe.masking, device, tokenizer.vocab_size):
             model.head.sample_softmax(torch.from_numpy(data.frequencies))
 
         pairs = recipe.objectives.pairs

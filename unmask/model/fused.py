@@ -67,6 +67,7 @@ class AddAndNorm(torch.autograd.Function):
         loops().norm(eps, *arrays(x_TD, added_TD, own_weight_D, own_bias_D, total_TD, normed_TD, scale_T))
         ctx.save_for_backward(x_TD if added is None else total_TD, own_weight_D, scale_T)
         ctx.adds, ctx.has_bias = added is not None, bias_D is not None
+        ctx.set_materialize_grads(False)  # of a sum that nothing else takes, which is one of zeros to be added
         return (None if added is None else total_TD.view(x.shape)), normed_TD.view(x.shape)
 
     @staticmethod

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.core.errors import ModelError, parse_json, shown
 from unmask.core.files import read_object, writing
+from unmask.core.hub import MODULES
 from unmask.core.plugins import Table
 
 if TYPE_CHECKING:
@@ -92,7 +93,6 @@ def pool(hidden_ND: Tensor, lengths: Sequence[int], pooling: str) -> Tensor:
 # mean, `SparseEncoder` makes SPLADE of the head and `CrossEncoder` puts a head of its own on the encoder; with them
 # `SparseEncoder` would put an untrained autoencoder behind the mean.
 
-MODULES = "modules.json"
 POOLING_FOLDERS = ("1_Pooling", "2_Normalize")
 SPARSE_FOLDER = "1_SpladePooling"
 _SETTINGS = ("sentence_bert_config.json", "config_sentence_transformers.json")

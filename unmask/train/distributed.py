@@ -167,8 +167,10 @@ def join_group() -> Group:
                     environment["SLURM_NTASKS"],
                 )
             return ALONE
-        if torch.cuda.is_available():
-            torch.cuda.set_device(int(environment.get("LOCAL_RANK", "0")))
+        if torch.cuda.is_available() and (num_gpus := torch.cuda.device_count()) > 1:  # else all take what they see
+            if (number := int(environment.get("LOCAL_RANK", "0"))) >= num_gpus:
+                raise GroupError(f"process {number} of this machine has no GPU; there are {num_gpus}: start no more")
+            torch.cuda.set_device(number)
         try:
             store: Store
             store, rank, size = next(rendezvous("env://", int(environment["RANK"]), int(environment["WORLD_SIZE"])))

@@ -10,6 +10,7 @@ import torch
 
 from unmask.core.compiled import is_compiled
 from unmask.core.errors import SettingsError
+from unmask.masking.settings import MaskingSettings, followed_scores
 from unmask.model.encoder import MaskedLM
 from unmask.train.settings import MuonSettings, TrainingSettings
 
@@ -68,13 +69,13 @@ def why_not_compiled(
     """
     if choice == "yes" and device.type != "cuda":
         raise SettingsError(
-            f"training.compile_blocks = 'yes' needs a GPU; here the device is {device.type}, which has "
-            "compiled loops already; use 'auto' or 'no'"
+            f"training.compile_blocks = 'yes' needs a GPU of NVIDIA or AMD; here the device is {device.type}; use "
+            "'auto' or 'no'"
         )
     if choice == "no":
         return "the recipe sets it"
     if device.type != "cuda":
-        return "CPUs use compiled loops instead"
+        return "only GPUs of NVIDIA and AMD need it"
     if choice == "auto" and minutes is not None and minutes < _WORTH_COMPILING:
         return (
             f"it may not pay off in less than {_WORTH_COMPILING:.0f} minutes; force it with "
@@ -101,9 +102,14 @@ def why_not_compiled(
     return failure
 
 
-def samples_softmax(choice: Literal["auto", "yes", "no"], device: torch.device, vocab_size: int) -> bool:
-    """Whether losses are computed over a part of the vocabulary (`unmask.model.fused.sampled_classes`)."""
-    return choice == "yes" or (choice == "auto" and device.type == "cpu" and vocab_size >= _LARGE_VOCABULARY)
+def samples_softmax(settings: TrainingSettings, masking: MaskingSettings, device: torch.device, size: int) -> bool:
+    """Whether losses are computed over a part of a vocabulary of this size (`unmask.model.fused.sampled_classes`).
+
+    `auto` does so on CPUs, unless masks follow how often tokens are predicted right: of all, not of a part.
+    """
+    if settings.sampled_softmax != "auto":
+        return settings.sampled_softmax == "yes"
+    return device.type == "cpu" and size >= _LARGE_VOCABULARY and "accuracy" not in followed_scores(masking)
 
 
 def works_on_its_own(device: torch.device) -> bool:
@@ -151,7 +157,6 @@ def reason_of(error: BaseException) -> str:
 # Nothing of it has been measured on a GPU.
 
 USED = 0.9  # of a GPU's memory; the rest is torch's own, and lost between tensors
-SEGMENT = 128  # positions of one, where texts are short
 _HALF, _FLOAT = 2, 4  # bytes
 _LEAST = 1024  # positions
 
@@ -176,7 +181,7 @@ def step_memory(model: MaskedLM, settings: TrainingSettings, *, positions: int, 
         "blocks": blocks,  # what the layers keep
         # Predictions: the last layers, logits and their gradients.
         "head": int(rate * positions * (_HALF * 2 * config.vocab_size + (_FLOAT + 4 * _HALF) * hidden)),
-        "attention": int(_FLOAT * hidden * (positions + 128 * positions / SEGMENT)),  # of its backward pass
+        "attention": 2 * _FLOAT * hidden * positions,  # of its backward pass
     }
     # Logits are gone when the backward pass of attention begins.
     return memory | {"total": sum(memory.values()) - min(memory["head"], memory["attention"])}

@@ -441,14 +441,15 @@ class _Attempts:
                 cause = getattr(error, "inner_exception", error)
                 reason = reason_of(error) if of_memory else f"{type(cause).__name__}: {cause}".splitlines()[0]
                 if self.is_syncing and of_memory:
-                    half = self.micro_rows * self.length // 2
+                    half = max(1, self.micro_rows // 2) * self.length
                     raise MemoryFullError(
                         f"out of memory while gradients were exchanged between processes ({reason}); continue "
-                        f"with --resume and smaller parts of a step: --set training.micro_batch_tokens={half}"
+                        f"with --resume and smaller parts of a step (micro_batch_tokens={half})"
                     ) from error
                 if not of_memory and (self.must_compile or self.is_syncing):
                     raise SettingsError(
-                        f"training.compile_blocks = 'yes' is not possible: {reason}; use 'no' to train without"
+                        f"the model's blocks cannot be compiled ({reason}); start over with "
+                        "training.compile_blocks = 'no'"
                     ) from error
             # Out of the handler, since the exception holds what the failed attempt had computed.
             model.zero_grad()

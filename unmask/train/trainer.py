@@ -147,11 +147,6 @@ class Trainer:
             for callback in self.callbacks:
                 callback.on_figures(self, report)
 
-    def _must_compile(self, device: torch.device) -> bool:
-        """Whether the first step of any process compiles loops."""
-        own = isinstance(self.model, MaskedLM) and must_compile(device)
-        return any(each for (each,) in self.group.all_gather([float(own)]))
-
     def steps(self) -> Iterator[StepReport]:
         """Yields a report after each step. Time between two reports counts as training time, but for the first step
         where loops are compiled in it.
@@ -169,8 +164,8 @@ class Trainer:
         self.model.train()
 
         # How many positions the first steps compute at once: as many in every process. What memory running out has
-        # shown before stays as it is.
-        if state.micro_tokens is None:
+        # shown before stays as it is, unless the settings say less by now.
+        if state.micro_tokens is None or (settings.micro_batch_tokens or math.inf) < state.micro_tokens:
             rate = 0.0 if masker is None else rate_at(masker.settings.rate, 0.0)
             rate += sum(objective.predicted for objective in self.objectives)
             fitting = first_micro_tokens(self.model, settings, device, rate=rate)
@@ -180,7 +175,8 @@ class Trainer:
 
         synced = synced_over(self.model, group)
         on_the_way: deque[Figures] = deque()
-        begin, compiles = self.clock() - state.seconds, self._must_compile(device)
+        begin, compiles = self.clock() - state.seconds, isinstance(self.model, MaskedLM) and must_compile(device)
+        compiles = any(each for (each,) in group.all_gather([float(compiles)]))
 
         def now() -> float:
             """Seconds of training, by rank 0's clock where they decide anything."""

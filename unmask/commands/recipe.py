@@ -100,7 +100,7 @@ class Recipe(LightRecipe):
 
     def fingerprinted(self) -> str:
         """What a checkpoint belongs to: the recipe without what changes no weight."""
-        exclude = {"card": True, "evaluation": {"trackers"}, "training": {"micro_batch_tokens"}}
+        exclude: Any = {"card": True, "evaluation": {"trackers"}, "training": {"micro_batch_tokens"}}
         return tomli_w.dumps(self.model_dump(exclude=exclude, exclude_none=True))
 
 

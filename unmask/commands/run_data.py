@@ -46,7 +46,7 @@ from unmask.commands.recipe import (
 )
 from unmask.core.errors import CorpusError, DataError, RunError, SettingsError, parse_json
 from unmask.core.files import ClaimedFolder, read_object, typed, whole_folder, write_object, writing
-from unmask.core.hub import lasting_name
+from unmask.core.hub import MODULES, lasting_name
 from unmask.core.remote import source_named
 from unmask.core.results import Reporter
 from unmask.core.settings import validated
@@ -72,7 +72,6 @@ from unmask.model.encoder import MaskedLM, extended, initialise
 from unmask.model.folder import files_checked, has_prediction_head, load_model, save_model
 from unmask.model.layers import BoundaryHead, LabelHead, PairHead, RetroMAEHead
 from unmask.model.layout_names import LAYOUTS
-from unmask.model.pooling import MODULES
 from unmask.tokenizer.extension import extend_vocabulary
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unmask.core.errors import ModelError, UnmaskError, shown
 from unmask.core.files import file_sha256, read_object, typed
-from unmask.core.hub import CONFIG
+from unmask.core.hub import CONFIG, MODULES
 from unmask.core.public import public
 from unmask.core.results import Readable, Sheet, Shown, Styled
 from unmask.exporting import graphs
@@ -27,7 +27,7 @@ from unmask.exporting.graphs import Check, CheckedModel, GraphKind, compare, non
 from unmask.exporting.onnx import int8_follows_ours, onnx_equals_ours, onnx_tokenizer_equals_ours
 from unmask.model.folder import CHECKSUMS, KEY, read_checksums, read_config_file
 from unmask.model.onnx import ONNX
-from unmask.model.pooling import MODULES, check_splade, module_file, read_pooling
+from unmask.model.pooling import check_splade, module_file, read_pooling
 from unmask.model.transformers import UNBOUNDED, why_in_transformers
 from unmask.tokenizer.tokenizer import SPELLINGS, Tokenizer
 

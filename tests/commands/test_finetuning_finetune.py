@@ -28,6 +28,7 @@ from tests.commands.finetune_helpers import (
     write_jsonl,
     write_squad,
 )
+from unmask.commands.finetune import forecast_finetune
 from unmask.commands.finetune_run import hold_out
 from unmask.core.errors import CorpusError, RunError, SettingsError
 from unmask.model.encoder import MaskedLM
@@ -35,7 +36,7 @@ from unmask.model.folder import save_task_model
 from unmask.tasks.answer import AnswerPrediction, AnswerTask, QuestionRecord
 from unmask.tasks.classify import Classify, ClassPrediction, NumberPrediction, TextRecord
 from unmask.tasks.files import Labelled
-from unmask.tasks.tag import TagsPrediction
+from unmask.tasks.tag import Tag, TagsPrediction
 from unmask.tasks.task import Task
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -64,8 +65,9 @@ def test_a_tenth_is_held_out() -> None:
     assert [record.label for record in learned].count("c") == 2
     questions = [QuestionRecord(n, str(n), f"q{n}?", f"context {n // 10}") for n in range(300)]
     assert len({record.context for record in held(questions, AnswerTask)[1]}) == 3
-    for few in (records[:199], [TextRecord(n, "one text", None, "ab"[n % 2]) for n in range(400)]):
-        with pytest.raises(CorpusError, match="validation") as caught:
+    equal = [TextRecord(n, "one text", None, "ab"[n % 2]) for n in range(400)]
+    for few, why in ((records[:199], "a tenth .*validation"), (equal, "0 of 400 .*validation.* equal texts")):
+        with pytest.raises(CorpusError, match=why) as caught:
             held(few)
         assert caught.value.options == ("validation",)
 
@@ -141,6 +143,10 @@ def test_numbers_come_back_in_their_own_scale(encoder: Path, tmp_path: Path) -> 
     [predicted] = result.model.predict([str(rows[0]["text"])])
     assert isinstance(predicted, NumberPrediction)
     assert predicted.value == pytest.approx(rows[0]["score"], abs=400.0)
+    files: dict[str, Any] = {"train": train, "validation": dev}
+    assert "regress; " in str(forecast_finetune(encoder, task="regress", **files)), "there are no labels to be counted"
+    with pytest.raises(SettingsError, match="for tag;"):
+        forecast_finetune(encoder, task=Tag, **files, settings=["finetune.pooling=mean"])
 
 
 def test_pairs(encoder: Path, tmp_path: Path) -> None:

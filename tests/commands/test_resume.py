@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from tests.commands.checkpoints import Stopping
 from tests.commands.finetune_helpers import FAST, MakeModel, save_encoder, write_classes
 from tests.elsewhere import Elsewhere
 from tests.processes import Forked, in_processes, start_command
+from unmask.commands import finetune_run
 from unmask.core.errors import RunError
 from unmask.core.files import cache
 from unmask.core.interruption import Interrupted
@@ -64,6 +66,31 @@ def test_stopped_within_a_seed(options: dict[str, Any], tmp_path: Path) -> None:
     unmask.finetune(**options, out=out, settings=longer, resume=True)
     assert content(out) == content(tmp_path / "whole")
     assert not (out / "checkpoints").exists()
+
+
+def test_killed_behind_the_end_of_a_seed(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before runs.jsonl is written, and before checkpoints are removed: a seed that ended early does not train on, and
+    the next one begins."""
+    early = settings(2, "finetune.epochs=9", "finetune.patience=1")
+    whole = unmask.finetune(**options, out=tmp_path / "whole", settings=early)
+    assert whole.seeds[0]["stopped_early"]
+    out, write = tmp_path / "killed", finetune_run.write_atomically
+
+    def written(path: Path, content: str, *, last: str) -> None:
+        write(path, content)
+        if path.name == last:
+            raise ZeroDivisionError
+
+    for last in ("metrics.jsonl", "runs.jsonl"):
+        monkeypatch.setattr(finetune_run, "write_atomically", partial(written, last=last))
+        with pytest.raises(ZeroDivisionError):
+            unmask.finetune(**options, out=out, settings=early, resume=True)
+        assert list_checkpoints(out / "checkpoints")
+    monkeypatch.setattr(finetune_run, "write_atomically", write)
+    unmask.finetune(**options, out=out, settings=early, resume=True)
+    assert content(out) == content(tmp_path / "whole")
 
 
 def test_more_seeds_are_asked_for_later(options: dict[str, Any], tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from unmask.tasks.tag import Tag, WordsRecord
 from unmask.tasks.task import Task, outputs_of
 from unmask.tokenizer.tokenizer import Tokenizer, UnknownText
 from unmask.train.runner import in_rows
+from unmask.train.trainer import with_empty_rows
 
 TEXTS = [
     "The king loves the queen.",
@@ -78,7 +79,7 @@ def loss_of(
     model: MaskedLM, info: Task, examples: list[Example], weights: list[float] | None = None
 ) -> tuple[float, float]:
     """The sum of losses of packed examples, and the weight of their targets."""
-    rows = pack_examples(examples, pad_id=0, max_length=64)
+    rows = with_empty_rows(pack_examples(examples, pad_id=0, max_length=64), 4, pad_id=0)  # as of several processes
     hidden = model.encoder(
         rows.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids,
         token_type_ids_BS=rows.token_type_ids,

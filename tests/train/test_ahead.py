@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -48,6 +49,10 @@ def test_a_stream_of_examples_makes_as_many_rows_as_these_need(stream: RowStream
     rows = stream.batch(Cursor(), 5).rows
     assert with_empty_rows(rows, 8, pad_id=0).shape == (8, 32)
     assert with_empty_rows(rows, 5, pad_id=0) is with_empty_rows(rows, 1, pad_id=0) is rows
+    targets = {"class": torch.zeros(5, 32, dtype=torch.int64), "number": torch.zeros(5, 32)}
+    filled = with_empty_rows(replace(rows, classes=targets), 6, pad_id=0).classes
+    assert (filled["class"][5] == -1).all(), "no class is right there"
+    assert filled["number"][5].isnan().all(), "and no number"
 
 
 def on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:

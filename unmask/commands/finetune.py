@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -189,7 +188,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
                 settings, text=text, second=second, label=label, encoding=encoding, seeds=seeds, seed=seed,
                 max_length=max_length,
             )  # fmt: skip
-            task_named(task)
+            kind = task_named(task)
             source = find_model(model)
             with examples_given(train, validation, test) as paths:
                 inputs = [source, *(each.path for each in paths.values())]
@@ -204,7 +203,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
                         where=f"{begun}: card",
                     )
                     chosen = chosen.model_copy(update={"card": card})
-                runs = Runs(source, task, paths, chosen, reporter, group)
+                runs = Runs(source, kind, paths, chosen, reporter, group)
                 sha256 = {"validation": runs.held_out} | {name: each.sha256 for name, each in paths.items()}
             name, model_sha256 = lasting_name(model, source), checkpoint_sha256(source)
             content = {
@@ -270,7 +269,7 @@ def forecast_finetune(
 
     def opened() -> Runs:
         with examples_given(train, validation, test) as paths:
-            return Runs(find_model(model), task, paths, settings_of(settings, **short), reporter, group)
+            return Runs(find_model(model), task_named(task), paths, settings_of(settings, **short), reporter, group)
 
     runs = on_every_rank(group, opened)
     chosen = runs.settings
@@ -293,14 +292,13 @@ def forecast_finetune(
         "processes": measured["processes"],
         "device": measured["device"],
     }
-    labels = f", {len(runs.task.names)} labels" if runs.task.names else ""
     several = f" for each of {chosen.seeds} seeds" if chosen.seeds > 1 else ""
     facts = [
         (name, f"{each['records']:,} examples, {each['inputs']:,} inputs, {each['truncated']:,} cut")
         for name, each in runs.counts.items()
     ]
     facts += [
-        ("model", f"{runs.task.kind}{labels}; {figures['num_parameters']:,} parameters without the head"),
+        ("model", f"{runs.task.kind}{runs.labels}; {figures['num_parameters']:,} parameters without the head"),
         (
             "training",
             f"at most {measured['steps']:,} steps{several} at a learning rate of {runs.learning_rate:.2g}, "
@@ -336,14 +334,14 @@ def examples_given(train: Texts, validation: Texts | None, test: Texts | None) -
 
     Where there is nothing for validation, it is the part for that of the folder or dataset that is trained on, if any.
     """
-    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch, ExitStack() as opened:
+    with ExitStack() as opened:
 
         def place(name: str, examples: Texts) -> tuple[Path, Path]:
             names = paths_or_texts(examples) or []
             if len(names) != 1:
                 raise CorpusError(f"{name}: give one file or folder, not {len(names)}")
             if isinstance(names[0], InMemory):
-                return names[0].keep(Path(scratch) / name), Path(f"{name} in memory")
+                return opened.enter_context(readable(names[0].content)), Path(f"{name} in memory")
             return opened.enter_context(readable(names[0])), Path(names[0])
 
         source = place("train", train)

@@ -57,12 +57,11 @@ from unmask.report.pages import write_finetune_report
 from unmask.tasks.classify import CLASS_METRICS, class_metrics
 from unmask.tasks.files import Columns, ExampleFiles, Labelled, read_labelled
 from unmask.tasks.inputs import ROW, Example, InputEncoder, pack_examples
-from unmask.tasks.kinds import task_named
 from unmask.tasks.loaded_model import load
 from unmask.tasks.task import LOWER_IS_BETTER, FinetuneSettings, Metrics, Task, outputs_of
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Callback, StepReport
-from unmask.train.checkpoints import fit
+from unmask.train.checkpoints import fit, remove_checkpoints
 from unmask.train.distributed import ALONE, Group, on_rank_zero
 from unmask.train.hardware import choose_device, choose_dtype
 from unmask.train.optimizer import build_optimizer
@@ -259,8 +258,11 @@ def hold_out(train: Labelled, kind: type[Task], least: int) -> tuple[Labelled, L
             held.update(numbers)
             left.subtract(own)
     if len(held) < _LEAST_HELD_OUT:
-        what = f"a tenth of {len(train.records):,} rows is too few for validation; give a separate file"
-        raise CorpusError(f"{train.path}: {what}", options=("validation",))
+        what = f"a tenth of {len(train.records):,} rows is too few for validation"
+        if size >= _LEAST_HELD_OUT:
+            why = f"equal texts stay together, and {least} examples of each class are learned from"
+            what = f"only {len(held):,} of {len(train.records):,} rows can be held out for validation: {why}"
+        raise CorpusError(f"{train.path}: {what}; give a separate file", options=("validation",))
     learned, rest = ([r for n, r in enumerate(train.records) if (n in held) is is_held] for is_held in (False, True))
     return replace(train, records=learned), replace(train, records=rest, path=Path(f"a tenth of {train.path.name}"))
 
@@ -302,13 +304,12 @@ class Runs(Callback):
     def __init__(
         self,
         source: Path,
-        kind: str | type[Task],
+        kind: type[Task],
         paths: Mapping[str, ExampleFiles],
         settings: FinetuneSettings,
         reporter: Reporter,
         group: Group,
     ) -> None:
-        task_class = task_named(kind)
         self.settings, self.reporter, self.group = settings, reporter, group
         self.pretrained: MaskedLM | TransformersPretrained  # stays as it is
         with files_checked(source):
@@ -324,12 +325,14 @@ class Runs(Callback):
 
         # How whole texts are pooled: by their mean where the layout has that.
         choices: tuple[ClassifierPooling, ...] = ()
-        if isinstance(self.pretrained, MaskedLM) and task_class.of_texts:
+        if isinstance(self.pretrained, MaskedLM) and kind.of_texts:
             has_mean = LAYOUTS[self.pretrained.config.layout].pooling_key is not None
             choices = ("mean", "first") if has_mean else ("first",)
         if settings.pooling is not None and settings.pooling not in choices:
             one_of = " or ".join(choices) or "no choice"
-            raise SettingsError(f"finetune.pooling={settings.pooling}: this model allows {one_of} for {kind}; omit it")
+            raise SettingsError(
+                f"finetune.pooling={settings.pooling}: this model allows {one_of} for {kind.kind}; omit it"
+            )
         pooling: ClassifierPooling = settings.pooling or (choices[0] if choices else "first")
 
         # Files, and their records as inputs.
@@ -338,7 +341,7 @@ class Runs(Callback):
                 names = ", ".join(part.path.name for part in each.sources[:3])
                 reporter.note(f"{name}: {names} ({len(each.sources)}) of {each.path}")
         # `train`, `validation` and, where there is one, `test`; `examples` and `counts` are of each.
-        self.files, self.task = read_files(task_class, paths, settings, reporter.note, pooling=pooling)
+        self.files, self.task = read_files(kind, paths, settings, reporter.note, pooling=pooling)
         rows = [record.row for record in self.files["validation"].records]
         self.held_out = hashlib.sha256(str(rows).encode()).hexdigest()  # says which, where they have no file
         self.metric = selecting_metric(self.task, settings.metric)  # by which the best model is chosen
@@ -357,6 +360,11 @@ class Runs(Callback):
             self.counts[name] = numbers
             for line in encoded.notes(total, self.max_length, self.pretrained.config.max_position_embeddings):
                 reporter.note(f"{file.path}: {line}")
+
+    @property
+    def labels(self) -> str:
+        """Their number, in words behind others."""
+        return f", {len(self.task.names)} labels" if len(self.task.names) > 1 else ""
 
     def trainer(self, seed: int) -> Trainer:
         """What a seed begins with, on its device. A ModelError says that the model cannot do the task."""
@@ -398,14 +406,17 @@ class Runs(Callback):
         ranks = [rank(each["metrics"], self.metric) for each in state.history]
         if not ranks or rank(metrics, self.metric) > max(ranks):
             state.best_weights = {name: tensor.detach().clone() for name, tensor in state.model.state_dict().items()}
-            best = len(ranks)
-        else:
-            best = ranks.index(max(ranks))
         state.history.append(evaluated)
         trainer.evaluated(evaluated)
         figures = ", ".join(f"{name} {'undefined' if v is None else f'{v:.3f}'}" for name, v in metrics.items())
         self.reporter.note(f"  epoch {evaluated['epoch']:>4.1f}: loss {loss:.3f}, {figures}")
-        if settings.patience is not None and len(ranks) - best >= settings.patience:
+        self.stop_early(trainer)
+
+    def stop_early(self, trainer: Trainer) -> None:
+        """Requests a stop where the metric has not risen for too many evaluations."""
+        ranks = [rank(each["metrics"], self.metric) for each in trainer.state.history]
+        patience = self.settings.patience
+        if ranks and patience is not None and len(ranks) - 1 - ranks.index(max(ranks)) >= patience:
             trainer.request_stop()
 
     def evaluate(self, model: TaskNetwork, task: Task, name: str) -> tuple[Metrics, list[Any]]:
@@ -429,14 +440,15 @@ class Runs(Callback):
 
         The fingerprint is one of all that decides the weights but the seed.
         """
-        seeds, names = self.settings.seeds, self.task.names
-        labels = f", {len(names)} labels" if len(names) > 1 else ""
+        seeds = self.settings.seeds
         self.reporter.note(
-            f"{self.task.kind}: {self.counts['train']['records']:,} training examples{labels}; learning rate "
+            f"{self.task.kind}: {self.counts['train']['records']:,} training examples{self.labels}; learning rate "
             f"{self.learning_rate:.2g}"
         )
         if finished:
             self.reporter.note(f"resuming: {len(finished)} of {seeds} seeds are already trained")
+            over = {f"{fingerprint}, seed {run['figures']['seed']}" for run in finished}
+            on_rank_zero(self.group, lambda: remove_checkpoints(root / "checkpoints", over))
         for number in range(len(finished), seeds):
             seed, what = self.settings.seed + number, "training"
             if seeds > 1:
@@ -447,7 +459,7 @@ class Runs(Callback):
             ends_early = self.settings.patience is not None
             fit(
                 trainer, root, self, interruption, self.reporter, CheckpointSettings(keep=1), callbacks,
-                with_metrics=False, what=what, may_end_early=ends_early,
+                begin=partial(self.stop_early, trainer), with_metrics=False, what=what, may_end_early=ends_early,
             )  # fmt: skip
             assert state.best_weights is not None, "the last step of an epoch is evaluated"
             state.model.load_state_dict(state.best_weights)
@@ -484,10 +496,10 @@ class Runs(Callback):
                 self.tokenizer.save(folder, max_length=self.max_length, with_types=with_types)
                 write_checksums(folder)
         finished.append({"figures": figures, "history": [{"seed": seed, **each} for each in history]})
-        # A kill before runs.jsonl is written lets the seed be trained again, to the same model.
-        write_atomically(root / "runs.jsonl", "".join(json.dumps(sealed(run)) + "\n" for run in finished))
         lines = (line for run in finished for line in run["history"])
         write_atomically(root / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        # A kill before runs.jsonl is written lets the seed be trained again, to the same model.
+        write_atomically(root / "runs.jsonl", "".join(json.dumps(sealed(run)) + "\n" for run in finished))
         shutil.rmtree(root / "checkpoints", ignore_errors=True)
 
     def _finish(

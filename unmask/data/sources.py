@@ -425,7 +425,8 @@ def readable(path: str | Path | Iterable[Any]) -> Iterator[Path]:
             yield file
         except CorpusError as error:
             called = str(path) if isinstance(path, str | os.PathLike) else "texts in memory"
-            raise CorpusError(str(error.args[0]).replace(str(file), called)) from error
+            error.args = (str(error.args[0]).replace(str(file), called),)
+            raise
 
 
 # ----------------------------------------

@@ -16,7 +16,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import shutil
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -102,6 +102,14 @@ def _write(root: Path, tensors: Tensors, content: dict[str, Any], *, keep: int) 
         (old / _STATE).unlink(missing_ok=True)  # first: without it a folder is no checkpoint
         shutil.rmtree(old, ignore_errors=True)
     return target
+
+
+def remove_checkpoints(root: Path, fingerprints: Collection[str]) -> None:
+    """Removes those of trainings that are over. One that is damaged stays: `load_checkpoint` says so."""
+    for folder in list_checkpoints(root):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+            if parse_json(folder / _STATE)["fingerprint"] in fingerprints:
+                shutil.rmtree(folder)
 
 
 class Checkpoints(Callback):

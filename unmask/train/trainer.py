@@ -92,7 +92,7 @@ class Trainer:
         self.fingerprint = fingerprint
 
     def fit(self) -> None:
-        """Trains until the budget is used up or a callback requests a stop.
+        """Trains until the budget is used up or a stop is requested; makes no step where one was requested before.
 
         Raises:
             DivergedError: The loss or the gradient is not finite; that step changed no weights. On a CPU the state is
@@ -102,7 +102,7 @@ class Trainer:
             GroupError: Another process has ended or does not answer, or torch failed in this one.
         """
         try:
-            for report in self.steps():
+            for report in () if self._stopped else self.steps():
                 self.save_requested = False
                 self._unread.append(report)
                 self.read_figures(wait=False)
@@ -353,5 +353,5 @@ def with_empty_rows(rows: Rows, num_rows: int, pad_id: int) -> Rows:
     filled = rows.map(lambda column: torch.cat([column, column.new_zeros(missing, column.shape[1])]))
     filled.input_ids[-missing:] = pad_id
     for column in (filled.segment_ids, *filled.classes.values()):
-        column[-missing:] = -1
+        column[-missing:] = math.nan if column.is_floating_point() else -1  # no target
     return filled

@@ -190,6 +190,10 @@ FORMS = [
     Form("tag", "spaCy's JSON (its `.spacy` where spaCy is installed)", "a.json",
          '[["Mira sings.", {"entities": [[0, 4, "PER"]]}], ["红去沪。", {"entities": [[2, 3, "GPE"]]}]]',
          [(("Mira", "sings", "."), ("B-PER", "O", "O")), (("红", "去", "沪", "。"), ("O", "O", "B-GPE", "O"))]),
+    Form("tag", "spaCy's `Doc.to_json`", "a.jsonl",
+         '{"text": "Mira sings.", "ents": [{"start": 0, "end": 4, "label": "PER"}], "tokens": [{"id": 0, "start": 0, '
+         '"end": 4}, {"id": 1, "start": 5, "end": 10}, {"id": 2, "start": 10, "end": 11}]}\n',
+         [(("Mira", "sings", "."), ("B-PER", "O", "O"))]),
     # Questions
     Form("answer", "rows as `datasets` holds SQuAD", "a.jsonl",
          '{"question": "Who?", "context": "Mira sings.", "answers": {"text": ["Mira"], "answer_start": [0]}}\n',
@@ -199,6 +203,13 @@ FORMS = [
          [("Who?", "Mira sings.", ["Mira"])]),
     Form("answer", "CSV with an answer a row", "a.csv",
          "id,question,context,answer_text,answer_start\n7,Who?,Mira sings.,Mira,0\n8,Why?,Mira sings.,,\n",
+         [("Who?", "Mira sings.", ["Mira"]), ("Why?", "Mira sings.", [])]),
+    Form("answer", "CSV with an answer a row, without its place", "a.csv",
+         "question,context,answer\nWho?,Mira sings.,Mira\nWhy?,Mira sings.,\n",
+         [("Who?", "Mira sings.", ["Mira"]), ("Why?", "Mira sings.", [])]),
+    Form("answer", "a list of answers, as within SQuAD's JSON", "a.jsonl",
+         '{"question": "Who?", "context": "Mira sings.", "answers": [{"text": "Mira", "answer_start": 0}]}\n'
+         '{"question": "Why?", "context": "Mira sings.", "answers": []}\n',
          [("Who?", "Mira sings.", ["Mira"]), ("Why?", "Mira sings.", [])]),
     Form("answer", "answers that stand near their `answer_start`; those that stand nowhere are left out", "a.jsonl",
          '{"question": "Who?", "context": "Mira is.", "answers": {"text": ["is", "Ben"], "answer_start": [3, 0]}}\n',

@@ -131,6 +131,8 @@ def test_pairs_and_numbers(tmp_path: Path) -> None:
         ("classify", {"text": "a"}, "row 2 has no column 'label'"),
         ("classify", {"label": "x"}, "row 2 has no column 'text'"),
         ("regress", {"text": "a", "label": "many"}, "row 2, column 'label': has 'many'"),
+        ("regress", {"text": "a", "label": [1.5]}, r"row 2, column 'label': has \[1.5\]"),
+        ("regress", {"text": "a", "label": {"x": 1.5}}, "row 2, column 'label': has {'x': 1.5}"),
         ("regress", {"text": "a", "label": float("inf")}, "row 2, column 'label': has inf"),
         ("regress", {"text": "a", "label": 1e300}, "row 2, column 'label': has 1e\\+300"),
         ("classify", {"text": "a", "label": "\ud800"}, r"row 2 holds U\+D800"),
@@ -300,6 +302,8 @@ def test_words_that_begin_with_a_number_sign_are_no_comments(tmp_path: Path) -> 
     [
         ({"tokens": ["a", "b"], "tags": ["x"]}, "column 'tags': has 1 tags"),
         ({"tokens": "a b", "tags": ["x"]}, "column 'tokens': has 'a b'"),
+        ({"tokens": 7, "tags": ["x"]}, "column 'tokens': has 7"),
+        ({"tokens": [{"start": 0, "end": 1}], "spans": [[0, 1, "x"]]}, r"column 'tokens': has \[{"),  # and no text
     ],
 )
 def test_lists_that_do_not_fit(tmp_path: Path, row: dict[str, Any], place: str) -> None:
@@ -317,8 +321,15 @@ def test_spans_that_do_not_fit_words(tmp_path: Path) -> None:
     widths = ("2 of the entities begin or end within", "1 of the entities begin or end in blanks")
     for note in (*widths, "1 of the entities overlap", "1 of the entities have no word"):
         assert note in notes
-    other = write_jsonl(tmp_path / "c.jsonl", [{"data": "Mira.", "label": [[0, 4, "PER"]]}])
+    other = write_jsonl(tmp_path / "c.jsonl", [{"data": "Mira.  ", "label": [[0, 7, "PER"]]}])
     assert read(other, "tag").columns == {"text": "data", "label": "label"}
+    assert read(other, "tag").records[0].tags == ("B-PER", "I-PER")
+    placed = {
+        "text": "Mira Lee",
+        "tokens": [{"start_offset": 0, "end_offset": 4}, {"start_offset": 5, "end_offset": 8}],
+    }
+    other = write_jsonl(tmp_path / "e.jsonl", [placed | {"entities": [{"start": 5, "end": 8, "label": "PER"}]}])
+    assert read(other, "tag").records[0] == WordsRecord(1, ("Mira", "Lee"), ("O", "B-PER"))
     short = written(tmp_path / "d.tsv", "Mira\tB-PER\nsings\tO\n")
     assert read(short, "tag").records[0] == WordsRecord(1, ("Mira", "sings"), ("B-PER", "O"))
     with pytest.raises(CorpusError, match=r"row 1 .*'entities'.*0 to 5"):
@@ -385,6 +396,9 @@ def test_questions(tmp_path: Path) -> None:
     assert list(read(array, "answer").records) == records, "rows in JSON, not SQuAD's form"
     assert read(array, "answer", with_labels=False).records[0] == replace(records[0], answers=None)
     assert list(read(written(tmp_path / "l.json", f"{json.dumps(row)}\n" * 2), "answer").records) == records
+    for answers, place in (([{"text": "a", "answer_start": 0}], 0), ({"text": "a", "answer_start": 4}, 4)):
+        known: Any = read(write_jsonl(tmp_path / "k.jsonl", [row | {"context": "a b a", "answers": answers}]), "answer")
+        assert known.records[0].answers == (AnswerSpan("a", place),), "also of one that stands in the text twice"
     for answers in ({"text": ["b"], "answer_start": []}, {"text": ["b"], "answer_start": ["2"]}):
         with pytest.raises(CorpusError, match=r"w\.jsonl: row 1.*answer"):
             read(write_jsonl(tmp_path / "w.jsonl", [row | {"answers": answers}]), "answer")
@@ -419,6 +433,12 @@ def test_lines_of_text_have_no_labels(tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", "one text\n\nAnna sleeps.\n")
     assert list(read(path, with_labels=False).records) == [TextRecord(1, "one text"), TextRecord(3, "Anna sleeps.")]
     assert read(path, "tag", with_labels=False).records[1] == WordsRecord(3, (), text="Anna sleeps.")
+    bracketed = ["[...]", "[2019]", "[]"]  # which are no lists of words
+    lines = read(written(tmp_path / "b.txt", "\n".join(bracketed)), "tag", with_labels=False)
+    assert [record.text for record in lines.records] == bracketed
+    rows = [{"text": "Anna sleeps.", "entities": []}, {"text": "[2019]", "entities": [[1, 5, "YEAR"]]}]
+    year = read(write_jsonl(tmp_path / "b.jsonl", rows), "tag").records[1]
+    assert year == WordsRecord(2, ("[", "2019", "]"), ("O", "B-YEAR", "O"))
     with pytest.raises(CorpusError, match="labels"):
         read(path)
     with pytest.raises(CorpusError, match="holds no pairs"):

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.core.errors import CorpusError, shown, whole_number
+from unmask.data.columns import without_gaps
 from unmask.data.rows import Rows
 from unmask.model.fused import Losses, losses_of, predicted_positions
 from unmask.model.layout_names import ClassifierPooling
@@ -71,17 +72,22 @@ class AnswerPrediction:
 
 
 def _as_lists(value: Any, context: str) -> Any:
-    """Answers that a cell spells, or a single one, as lists. One without a place that stands in the context once is
-    there."""
-    if isinstance(value, str):
-        return spelled(value)
-    if not isinstance(value, dict) or not isinstance(text := value.get("text"), str):
+    """Answers that a cell spells, a list of them, or a single one, as lists. One without a place that stands in the
+    context once is there."""
+    value = spelled(value) if isinstance(value, str) else value
+    if isinstance(value, dict) and isinstance(value.get("text"), str):
+        value = [value]
+    if not isinstance(value, list) or not all(isinstance(answer, dict) for answer in value):
         return value
-    begin = str(value.get("answer_start") or "").strip().removesuffix(".0")
-    if not begin and context.count(text) == 1:
-        begin = str(context.index(text))
-    number = whole_number(begin)
-    return {"text": [text], "answer_start": [begin if number is None else number]}
+    texts, begins = [answer.get("text") for answer in value], list[int | str]()
+    for answer, text in zip(value, texts, strict=True):
+        place = without_gaps(answer.get("answer_start"))
+        begin = "" if place is None else str(place).strip().removesuffix(".0")
+        if not begin and isinstance(text, str) and context.count(text) == 1:
+            begin = str(context.index(text))
+        number = whole_number(begin)
+        begins.append(begin if number is None else number)
+    return {"text": texts, "answer_start": begins}
 
 
 @dataclass(frozen=True)
@@ -105,8 +111,9 @@ class AnswerTask(Task):
 
     @classmethod
     def of_row(cls, row: LabelledRow) -> QuestionRecord:
-        """Answers are as `datasets` holds them, `{"text": [...], "answer_start": [...]}`, also spelled in a cell by
-        JSON, Python or pandas; or one in the columns `answer_text` (or `answer`) and `answer_start`.
+        """Answers are as `datasets` holds them, `{"text": [...], "answer_start": [...]}`, or a list of objects, also
+        spelled in a cell by JSON, Python or pandas; or one in the columns `answer_text` (or `answer`) and
+        `answer_start`. An empty one is none.
 
         An answer, without white space around it, is taken at the nearest place where the context has it; one that
         stands nowhere is left out.
@@ -120,8 +127,8 @@ class AnswerTask(Task):
         table = row.cells.get("answers")
         if table is None and (text := next((row.cells[name] for name in ANSWER_COLUMNS[:2] if name in row.cells), "")):
             table = {"text": text, "answer_start": row.cells.get("answer_start")}
-        elif table is None and "answer_start" in row.cells:
-            table = {"text": [], "answer_start": []}
+        elif table is None and any(name in row.cells for name in ANSWER_COLUMNS):
+            table = []
         table = _as_lists(table, context)
         texts, begins = (table.get(name) if isinstance(table, dict) else None for name in ("text", "answer_start"))
         if not (isinstance(texts, list) and isinstance(begins, list) and len(texts) == len(begins)):
@@ -224,9 +231,9 @@ class AnswerTask(Task):
             keys, window_scores = [], []
             for example, scored in some:
                 items, begins, ends = example.items[1:], scored[1:, 0], scored[1:, 1]  # behind that of [CLS]
-                place = np.arange(len(begins))
-                reach = place[None, :] - place[:, None]
-                first, last = np.nonzero((reach >= 0) & (reach < self.longest_answer))
+                place, reach = np.arange(len(begins)), np.arange(min(self.longest_answer, len(begins)))
+                first, beyond = np.nonzero(place[:, None] + reach < len(begins))
+                last = first + beyond
                 keys.append(items[first, 0] * width + items[last, 1])
                 window_scores.append(begins[first] + ends[last])
             spans, which = np.unique(np.concatenate(keys), return_inverse=True)

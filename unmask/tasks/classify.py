@@ -386,7 +386,7 @@ class MultiLabel(TextTask):
         return LabelsPrediction(likely, dict(zip(self.names, shares, strict=True)))
 
     def targets_in(self, rows: Rows, weights_C: Tensor | None) -> BatchTargets:
-        columns = [rows.classes[f"labels{number}"] for number in range(-(-len(self.names) // _BITS))]
+        columns = [rows.classes[f"labels{number}"] for number in range(len(rows.classes))]
         positions_N = predicted_positions(columns[0])
         words_NW = torch.stack([column.flatten()[positions_N] for column in columns], 1)
         bits = torch.arange(_BITS, device=words_NW.device)
@@ -464,7 +464,7 @@ class Regress(TextTask):
         """A number, or the text of one, which is read as its column is."""
         value, place = row.cell("label")
         text = value.strip().lower().replace("\u2212", "-") if isinstance(value, str) else value
-        if text is None or text in {*NO_LABEL, "-", "none", "n/a", "na"}:
+        if text is None or text in (*NO_LABEL, "-", "none", "n/a", "na"):
             return None
         if isinstance(text, str) and any(numbers.fullmatch(text) for numbers in NUMBERS.values()):
             return text

@@ -22,10 +22,10 @@ from unmask.data.columns import Role, in_order, value_at, without_gaps
 from unmask.data.treebanks import places_of
 from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.classify import class_metrics
-from unmask.tasks.files import Form, Labelled, LabelledRow, parsed_list
+from unmask.tasks.files import Form, Labelled, LabelledRow, list_in, parsed_list
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, first_pieces
 from unmask.tasks.task import TARGET, FinetuneSettings, Judged, Metrics, Outputs, Task
-from unmask.tokenizer.spans import TAG, entities_of, holds_spans, is_mark, read_fields, word_spans
+from unmask.tokenizer.spans import TAG, entities_of, holds_spans, is_mark, read_fields, values_of, word_spans
 
 _ENTITIES = ("entity_f1", "entity_precision", "entity_recall")
 _PLAIN = ("accuracy", "macro_f1")
@@ -95,30 +95,32 @@ class Tag(Task):
     def of_row(cls, row: LabelledRow) -> WordsRecord:
         """A list of words and one of tags; or a text, or words with their characters, and spans of characters. Without
         tags also a text, which is cut later (`ready`)."""
-        words, place = row.cell("text")
-        words = "" if without_gaps(words) is None else words
-        column, words, spans = row.columns.label, parsed_list(words), None
+        cell, place = row.cell("text")
+        words = "" if without_gaps(cell) is None else _words_of(cell)
+        column, text, spans = row.columns.label, words, None
         tags = None if column is None else parsed_list(value_at(row.cells, column))
         if isinstance(words, str) and column is None:
             return WordsRecord(row.number, (), text=words)
-        if isinstance(words, list) and holds_spans(words):  # of Prodigy and spaCy
-            spans = [(word["start"], word["end"]) for word in words]
-            words = [word["text"] for word in words]
+        if isinstance(words, list) and words and all(isinstance(w, dict) and holds_spans([w]) for w in words):
+            text = row.cells.get("text")  # Prodigy's tokens have theirs, too; those of spaCy's `Doc.to_json` do not
+            spans = [(begin, end) for begin, end in (values_of(word, ("start", "end")) for word in words)]
+            parts = [text[begin:end] if isinstance(text, str) else None for begin, end in spans]
+            words = [word.get("text", part) for word, part in zip(words, parts, strict=True)]
         elif isinstance(words, str) and (not tags or holds_spans(tags)):
             letters = sum(map(str.isalpha, words))
             spans = words_in(words, ("a a",) if 2 * len(_WITHOUT_SPACES.findall(words)) > letters else ())
             words = [words[begin:end] for begin, end in spans]
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
-            raise CorpusError(f"{place} has {shown(words)}, not a list of words")
+            raise CorpusError(f"{place} has {shown(cell)}, not a list of words")
         if column is not None and spans is not None:
             is_refused = row.cells.get("answer") in ("reject", "ignore")  # by Prodigy's user
-            known = None if is_refused or not words else _tags_at(spans, tags or [], row, column)
+            known = None if is_refused or not words else _tags_at(spans, tags or [], row, column, text)
             return WordsRecord(row.number, tuple(words), known)
         if not words:
             raise CorpusError(f"{place} has no words")
         if column is None:
             return WordsRecord(row.number, tuple(words))
-        tags, place = parsed_list(row.cell("label")[0]), row.cell("label")[1]
+        place = row.cell("label")[1]
         if not isinstance(tags, list):
             raise CorpusError(f"{place} has {type(tags).__name__}, not a list")
         if len(tags) != len(words):
@@ -298,12 +300,19 @@ def scheme_of(names: Iterable[str]) -> str | None:
     return "BILOU" if marks & {"L", "U"} else "BMES" if "M" in marks else "BIOES" if marks & {"E", "S"} else "BIO"
 
 
-def _tags_at(places: Sequence[tuple[int, int]], entries: Any, row: LabelledRow, column: str) -> tuple[str, ...]:
-    """BIO tags of words, [begin, end) in characters each, by the entities of their text; of overlapping ones the first,
-    and of those that begin together the longest."""
+def _words_of(cell: Any) -> Any:
+    """The words, or spans of words, that a cell holds or spells; another text, such as `[2019]`, is one."""
+    words = list_in(cell) if isinstance(cell, str) else None
+    return words if words and (holds_spans(words) or all(isinstance(word, str) for word in words)) else cell
+
+
+def _tags_at(
+    places: Sequence[tuple[int, int]], entries: Any, row: LabelledRow, column: str, text: Any
+) -> tuple[str, ...]:
+    """BIO tags of words, [begin, end) in characters each, by the entities of their text, where it is known; of
+    overlapping ones the first, and of those that begin together the longest."""
     try:
-        text = " " * max((end for _, end in places), default=0)
-        text = row.cells["text"] if isinstance(row.cells.get("text"), str) else text
+        text = text if isinstance(text, str) else " " * max((end for _, end in places), default=0)
         entities = read_fields({column: entries}, text, {"entities": column})["entities"]
     except ValueError as error:
         raise CorpusError(f"{row.where} {error}") from error

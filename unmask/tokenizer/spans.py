@@ -127,11 +127,11 @@ def holds_spans(value: Any) -> bool:
     """Whether a value is a list of spans of characters: as lists, or as objects that have a start and an end."""
     first = value[0] if isinstance(value, list) and value else None
     if isinstance(first, dict):
-        return all(isinstance(number, int) for number in _values(first, ("start", "end")))
+        return all(isinstance(number, int) for number in values_of(first, ("start", "end")))
     return isinstance(first, list | tuple) and [type(part) for part in first[:3]] == [int, int, str]
 
 
-def _values(entry: Mapping[str, Any], names: Iterable[str]) -> list[Any]:
+def values_of(entry: Mapping[str, Any], names: Iterable[str]) -> list[Any]:
     """The fields of an object, each by the first of its names; of a list of one what is in it."""
     values = [next((entry[also] for also in _ALSO.get(name, (name,)) if also in entry), None) for name in names]
     return [value[0] if isinstance(value, list) and len(value) == 1 else value for value in values]
@@ -139,7 +139,7 @@ def _values(entry: Mapping[str, Any], names: Iterable[str]) -> list[Any]:
 
 def _span(entry: Any, column: str, field: str, num_chars: int) -> Span:
     names = ("start", "end", "label", *(("head",) if column == "dependencies" else ()))
-    values = _values(entry, names) if isinstance(entry, dict) else entry
+    values = values_of(entry, names) if isinstance(entry, dict) else entry
     what, shape = f"has {shown(entry)} in {field!r}", f"[{', '.join(names)}]"
     if not isinstance(values, list | tuple) or len(values) != len(names):
         raise ValueError(f"{what}, not {shape}")

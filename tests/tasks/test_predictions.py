@@ -108,6 +108,8 @@ def test_rows_of_every_task(tuned: Any, task: Task, inputs: list[Any], texts: di
         assert row.keys() == {"row", "index", *texts, *says}
         assert (row["row"], row["index"]) == (1, 0)
         assert {name: row[name] for name in texts} == texts
+    [row] = rows_of(model, [{"id": 7, **texts}])
+    assert row["id"] == 7, "the row's own, of a question too"
     if isinstance(task, Pairs):
         with pytest.raises(SettingsError, match="input 1"):
             model.predict(["alone"])
@@ -243,10 +245,12 @@ def test_a_row_without_text_keeps_its_place_and_has_no_prediction(tuned: Any, tm
 
 
 def test_a_sentence_without_text_has_no_words(tuned: Any) -> None:
-    rows = rows_of(tuned(Tag(("O", "B-x"))), [{"text": TEXTS[0]}, {"text": None}, {"text": ""}])
+    notes, table = list[str](), [{"text": TEXTS[0]}, {"text": None}, {"text": ""}]
+    rows = unmask.predict(tuned(Tag(("O", "B-x"))), table, note=notes.append).predictions
     assert [(row["index"], bool(row["words"]), row["text"]) for row in rows] == [
         (0, True, TEXTS[0]), (1, False, ""), (2, False, "")
     ]  # fmt: skip
+    assert notes[-1] == "2 of 3 rows have no text, so they get no prediction"
 
 
 def test_a_row_without_text_teaches_nothing(tmp_path: Path) -> None:

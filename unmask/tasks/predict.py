@@ -9,7 +9,6 @@ import json
 import logging
 import os
 import re
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -21,7 +20,7 @@ from unmask.core.public import public
 from unmask.core.results import Notify, Result, Shown, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.settings import Reading
-from unmask.data.sources import InMemory, readable
+from unmask.data.sources import readable
 from unmask.tasks.files import Columns, Labelled, example_files, has_text, read_labelled
 from unmask.tasks.loaded_model import Model, load
 from unmask.tasks.tag import scheme_of
@@ -40,8 +39,8 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 class Predictions(Result):
     """Predictions of a fine-tuned model: in the file `out`, or in `predictions`. Each is a dictionary with the `row` in
-    the file (its last line, if it has several); the text's `id`, or its `index` counted from 0; the text, or both of a
-    pair under their columns' names; and the output of `Model.predict`."""
+    the file (of several lines the last, of a sentence with a word a line the first); the text's `id`, or its `index`
+    counted from 0; the text, or both of a pair under their columns' names; and the output of `Model.predict`."""
 
     model: str  # its folder
     task: str
@@ -114,7 +113,7 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
         note(line)
     rows = _rows(task, data, predictions)
     if blank := sum(not has_text(record) for record in data.records):
-        note(f"{blank:,} of {len(rows):,} rows have no text, so they get no prediction (null)")
+        note(f"{blank:,} of {len(rows):,} rows have no text, so they get no prediction{' (null)' * task.of_texts}")
     counts = {"examples": len(rows), "truncated": encoded.truncated, "split": encoded.split}
     figures = {"model": str(loaded.folder), "task": task.kind, **counts}
     if target is None:
@@ -144,16 +143,13 @@ def _read(loaded: Model, file: str | Path | Iterable[Any], columns: Columns, enc
     """The records of the input, without labels."""
     task = loaded.fine_tuned[1]
     options: dict[str, Any] = {"with_labels": False, "usual": Columns(**task.columns)}
-    if isinstance(file, str | os.PathLike):
-        with readable(file) as here:
-            reading = validated(Reading, {"encoding": encoding}, where="predict")
-            return read_labelled(example_files(here, Path(file)), task, columns, reading=reading, **options)
     if isinstance(file, list | tuple) and file and isinstance(file[0], list | tuple):
         records = loaded.records_of(file)
         return Labelled(Path("input"), records, {}, keys=[("index", place) for place in range(len(records))])
-    with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-        folder = InMemory(file).keep(Path(scratch) / "input")
-        return read_labelled(example_files(folder, Path("input")), task, columns, **options)
+    path = Path(file) if isinstance(file, str | os.PathLike) else None
+    reading = validated(Reading, {"encoding": encoding if path else None}, where="predict")
+    with readable(file) as here:
+        return read_labelled(example_files(here, path or Path("input")), task, columns, reading=reading, **options)
 
 
 def _rows(task: Task, data: Labelled, predictions: Sequence[Any]) -> list[dict[str, Any]]:
@@ -171,7 +167,7 @@ def _rows(task: Task, data: Labelled, predictions: Sequence[Any]) -> list[dict[s
         if task.of_texts and not has_text(record):
             own = {name: dict.fromkeys(each) if isinstance(each, dict) else None for name, each in own.items()}
         row |= {name: own[name] for name in ("text", "entities") if name in own}  # words have theirs, which come first
-        rows.append(row | own)
+        rows.append(row | own | {key[0]: key[1]})  # questions have an id, too, as a text
     return rows
 
 

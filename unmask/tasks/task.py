@@ -98,9 +98,10 @@ class FinetuneSettings(Reading):
     patience: int | None = Field(default=3, ge=1)
     """Stop after this many evaluations without a better metric; `none`: train to the end."""
     metric: str | None = None
-    """Metric by which the best model is chosen. Unset: accuracy, pearson, entity_f1 (for entities) or f1."""
+    """Metric by which the best model is chosen. Unset: accuracy, micro_f1 (for multi_label), pearson,
+    entity_f1 (for entities) or f1."""
     class_weights: Literal["balanced"] | dict[str, Annotated[float, Field(gt=0.0)]] | None = None
-    """Weights of the losses by class: `balanced` (examples / classes / examples of the class), or a table. Unset: 1."""
+    """Weights of the losses by class: `balanced` (labels / classes / labels of the class), or a table. Unset: 1."""
     least_examples: int = Field(default=2, ge=1)
     """Minimum training examples of a class of texts; fewer are an error."""
     max_length: int | None = Field(default=None, ge=8)

@@ -169,7 +169,7 @@ def test_texts_are_taken_as_they_come(run: unmask.Run, tmp_path: Path, caplog: p
         np.testing.assert_array_equal(run.model.embed(form), expected)
     gaps = ["a king", None, float("nan"), "", "a dog"]
     expected = run.model.embed(["a king", "", "", "", "a dog"])
-    for form in (gaps, pandas.Series(gaps), pandas.DataFrame({"body": gaps})):
+    for form in (gaps, pandas.Series(gaps), pandas.Series(gaps, dtype="string"), pandas.DataFrame({"body": gaps})):
         caplog.clear()
         np.testing.assert_array_equal(run.model.embed(form), expected)
         assert "3 of 5 texts are empty" in caplog.text

@@ -318,9 +318,10 @@ def joined(parts: Iterable[str | None], between: str) -> str | None:
 
 
 def without_gaps(value: Any) -> Any:
-    """A value of a column with gaps, whose whole numbers pandas makes floats: 3 for 3.0, None for not-a-number."""
+    """A value of a column with gaps, whose whole numbers pandas makes floats: 3 for 3.0, None for not-a-number and for
+    pandas' NA."""
     if not isinstance(value, float):
-        return value
+        return None if type(value).__name__ == "NAType" else value
     return None if math.isnan(value) else int(value) if value.is_integer() else value
 
 

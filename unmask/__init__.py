@@ -79,7 +79,6 @@ if TYPE_CHECKING:
     from unmask.search.index import IndexChange as IndexChange
     from unmask.tasks.fill import Filled as Filled
     from unmask.tasks.loaded_model import Model as Model
-    from unmask.tasks.loaded_model import TaskModel as TaskModel
     from unmask.tasks.loaded_model import fill as fill
     from unmask.tasks.loaded_model import load as load
     from unmask.tasks.predict import Predictions as Predictions

@@ -34,13 +34,12 @@ from unmask.data.sources import TextColumn, is_saved_dataset, readable
 from unmask.data.tables import in_words
 from unmask.model.pooling import POOLINGS, SPLADE
 from unmask.search.exact import blocks_of, search_exactly
-from unmask.tasks.embed import Embedded, LongTexts, blank_line, embed_texts, long_line, sparse_texts
+from unmask.tasks.embed import PART_TEXTS, Embedded, LongTexts, blank_line, embed_texts, long_line, sparse_texts
 from unmask.tasks.loaded_model import Model, Precision, load
 from unmask.train.hardware import choose_device, keep_freed_memory
 from unmask.train.scores import main_directions
 
 log = logging.getLogger("unmask")
-PART_TEXTS = 8192  # at once: they fit into memory, and are enough to be packed well
 PART_CHARS = 1 << 22
 _UNITS = {"fasta": "sequence", "conll": "sentence", "conllu": "sentence"}
 

@@ -338,9 +338,6 @@ class Model(Readable):
         return InputEncoder(self.tokenizer, network.config, max_length=task.max_length)
 
 
-TaskModel = Model  # a fine-tuned model is a model
-
-
 @public
 def fill(
     model: str | Path | Model,

@@ -163,6 +163,10 @@ def test_markup_is_no_word(family: str, caplog: pytest.LogCaptureFixture) -> Non
         ('&lt;A HREF="http://x.y/a.aspx?b=1"&gt;GOOG&lt;/A&gt;, the #39;s quot;Hi quot;', ' GOOG , the \'s "Hi "'),
         ("A<br/>B<script>let x = '<b>';</script>C<!-- d -->E &amp;lt;i&amp;gt;F", "A B C E F"),
         ("see https://a.b/c?x=1&y=2, www.a.org.", "see , ."),
+        ("见https://a.b/c?x=1。然后www.a.org走 ok", "见 。然后 走 ok"),
+        ('<!DOCTYPE html ""><figure\nclass=x><mark>A</mark><br ><p\t/>B', "   A   B"),
+        (f"<img src='data:{'x' * 9000}'/>A&lt;img src='x'&gt;B&lt;/time &gt;&lt;br/&gt;", " A B  "),
+        ("if (a<b && c>d) x; a&lt;b &amp;&amp; c&gt;d", "if (a<b && c>d) x; a<b && c>d"),
         ("a < b and c > d, vector<int> x; AT&T; sum; R&D", "a < b and c > d, vector<int> x; AT&T; sum; R&D"),
     ],
 )

@@ -28,13 +28,20 @@ log = logging.getLogger(__name__)
 # also those that lost their `&` (`quot;`, `#39;`), and `https://...`. The words in it are none of the language.
 
 _TAGS = (
-    "a|abbr|b|big|blockquote|body|br|button|center|code|dd|div|dl|dt|em|font|footer|form|h[1-6]|head|header|hr|html|i|"
-    "iframe|img|input|label|li|link|main|meta|nav|ol|option|p|pre|s|script|section|select|small|span|strong|style|sub|"
-    "sup|svg|table|tbody|td|th|thead|title|tr|tt|u|ul"
+    "a|abbr|article|aside|audio|b|base|big|blockquote|body|br|button|canvas|caption|center|cite|code|col|colgroup|dd|"
+    "del|details|dialog|div|dl|dt|em|figcaption|figure|font|footer|form|h[1-6]|head|header|hr|html|i|iframe|img|input|"
+    "ins|kbd|label|li|link|main|map|mark|meta|nav|noscript|object|ol|option|p|picture|pre|q|s|samp|script|section|"
+    "select|small|source|span|strike|strong|style|sub|summary|sup|svg|table|tbody|td|tfoot|th|thead|time|title|tr|"
+    "track|tt|u|ul|var|video"
 )
 _CODE = r"<(?P<code>script|style)\b[^>]*>.*?</(?P=code)>|<!--.*?-->"
-_TAG = rf"(?:<|&lt;)/?(?:{_TAGS})(?:[\s/](?:(?!&gt;)[^<>]){{0,2000}})?(?:>|&gt;)"
-_ADDRESS = r"(?:https?://|www\.)(?:(?!&[lg]t;|&quot;)[^\s<>\"'])+(?<![.,;:!?)])"
+# Behind the name an attribute, a slash or the end: `a<b && c>d` is no tag.
+_TAG = (
+    rf"<(?:!doctype\b[^<>]*|/?(?:{_TAGS})(?:\s*/[^<>]*|\s+(?:[a-z_:@][^<>]*)?)?)>|"
+    rf"&lt;/?(?:{_TAGS})(?:(?=\s*/|\s+(?:[a-z_:@]|&gt;))(?:(?!&gt;)[^<>]){{0,2000}})?&gt;"
+)
+# In ASCII, since scripts without spaces may go on right behind it.
+_ADDRESS = r"(?:https?://|www\.)(?:(?!&[lg]t;|&quot;)[!#-&(-;=?-~])+(?<![.,;:!?)])"
 _BARE = r"(?<![\w&])(?:quot|nbsp|amp|lt|gt|apos|[lr][sd]quo|[mn]dash|hellip|#\d{2,5}|#x[\da-f]{2,5});"
 _MARKUP = re.compile(
     rf" ?(?:{_CODE}|{_TAG}|{_ADDRESS}|(?P<entity>&(?:amp;)*(?:#\d+|#x[\da-f]+|[a-z]\w+);|{_BARE}))",

@@ -190,6 +190,19 @@ def test_entities_of_other_forms(tmp_path: Path, name: str, content: str) -> Non
     assert (named(one, "entities"), named(two, "entities")) == ([("Anna Lee", "PER")], [("Bonn", "GPE")])
 
 
+def test_a_quote_that_is_left_open_takes_no_sentences(tmp_path: Path) -> None:
+    sentence = "S{0},Anna,N,B-PER\n,sleeps,V,O\n"
+    whole = "Sentence #,Word,POS,Tag\n" + "".join(map(sentence.format, range(9)))
+    path = tmp_path / "a.csv"
+    for rest in ('S9,",P,O\n,so,A,O\n,",P,O\n', 'S9,",P,O\n' + "".join(map(sentence.format, range(9000)))):
+        path.write_text(whole + rest)
+        with pytest.raises(CorpusError, match=r"a\.csv: line 20: .*quote"):
+            read(path, {"entities": "entities"})
+        corpus = Corpus([path], CorpusSettings(bad_input="skip"), hold_out=False)
+        assert [piece.text.strip() for piece, _ in corpus.pieces()] == ["Anna sleeps"] * 9
+        assert corpus.skipped == {"rows that are not CSV": rest.count("\n")}
+
+
 @pytest.mark.parametrize("piece_chars", [5, 9, 12, 30])
 def test_spans_go_through_cuts(tmp_path: Path, piece_chars: int) -> None:
     """Every letter of the document keeps its label, wherever it is cut."""

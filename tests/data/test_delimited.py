@@ -124,6 +124,17 @@ def test_quotes_in_tsv(tmp_path: Path) -> None:
     assert texts_of(path) == ["One", "Two"]
 
 
+def test_spaces_before_quotes(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('id, text\n1, "Hello, world"\n2, "Fine, ""now"""\n3, plain\n')
+    assert texts_of(path) == ["Hello, world", 'Fine, "now"', "plain"]
+    path.write_text('id,text\n1,"He said, ""no, ""\nand, ""so"", went"\n2,  indented\n3, "so" he said\n')
+    assert texts_of(path) == ['He said, "no, "\nand, "so", went', "  indented", ' "so" he said']
+    path.write_text('id,text\n1,"a \\"word\\" here"\n')  # as Spark escapes them
+    with pytest.raises(CorpusError, match=r'line 2.*\\".*""'):
+        texts_of(path)
+
+
 def test_the_first_fault_and_how_many_there_are(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text("nr;text\n" + rows("{n};{text}; so it is"))

@@ -141,6 +141,9 @@ def test_quotes_and_line_ends_within_cells(tmp_path: Path) -> None:
 def test_sequences(tmp_path: Path, shared_data: Path) -> None:
     (tmp_path / "a.fasta").write_text("".join(f">name {i}\nMKV\nLAT\n\n" for i in range(150)) + ">empty\n>last\nAAA\n")
     assert texts_of(tmp_path / "a.fasta") == ["MKVLAT"] * 150 + ["AAA"]
+    (tmp_path / "a.faa").write_text("; made by hand\n>x\nMK\nV\n;no letters\nLAT\n; AAA\n>y\nAAA\n")
+    assert texts_of(tmp_path / "a.faa") == ["MKVLAT", "AAA"]
+    assert Documents(tmp_path / "a.faa").num_bytes == (tmp_path / "a.faa").stat().st_size
     (tmp_path / "b.fasta").write_text("MKV\n>x\nLAT\n")
     with pytest.raises(CorpusError, match="b.fasta: .*>name"):
         texts_of(tmp_path / "b.fasta")
@@ -195,6 +198,13 @@ def test_cleaning_and_its_counts(tmp_path: Path) -> None:
     for _ in range(2):  # a second pass counts anew
         assert [piece.text for piece, _ in corpus.pieces()] == [*SENTENCES, 'fine line "here"']
         assert corpus.skipped == {"duplicates": 2}
+
+
+def test_a_file_of_html_is_a_document(tmp_path: Path) -> None:
+    (tmp_path / "a.html").write_text("<!DOCTYPE html>\n<script>\nlet a\n\nlet b\n</script>\n<p>One.</p>\n\nTwo.\n")
+    (text,) = texts_of(tmp_path / "a.html", cleaning={"html": "drop"})
+    assert text.split() == ["One.", "Two."]
+    assert len(texts_of(tmp_path / "a.html", documents="block")) == 3
 
 
 def test_white_space_between_the_pieces_of_a_long_text_stays(tmp_path: Path) -> None:

@@ -67,6 +67,14 @@ def test_every_compression(tmp_path: Path, suffix: str) -> None:
     assert "".join(read_text(path, STRICT)) == content.decode("utf-8-sig")
 
 
+def test_a_window_that_cannot_be_read_is_no_damage(tmp_path: Path) -> None:
+    header = b"\x28\xb5\x2f\xfd\x00" + bytes([21 << 3])  # a zstd frame with a window of 2**31 bytes
+    path = write(tmp_path / "a.txt.zst", header + (5 << 3 | 1).to_bytes(3, "little") + b"text\n")
+    with pytest.raises(CorpusError, match=r"a\.txt\.zst: .*window.*--long=31"):
+        list(read_text(path, skip := BadInput(skip=True)))
+    assert not skip.counts
+
+
 def test_bad_input_is_passed_over_and_counted_where_that_is_asked_for(tmp_path: Path) -> None:
     skip = BadInput(skip=True)
     path = write(tmp_path / "a.txt", b"good\n" + b"b\xe9d\nb\0d\n" + "auch gut é\n".encode())

@@ -22,15 +22,16 @@ from pathlib import Path
 
 from unmask.core.errors import CorpusError
 from unmask.data.columns import USUAL, USUAL_NAMES
-from unmask.data.reading import LONGEST_ROW, BadInput, Row, read_text, whole_lines
+from unmask.data.reading import LONGEST_ROW, BadInput, Row, cut_rows, read_text
 from unmask.data.sources import Layout, Source
 
-NOT_CSV = "rows that are not CSV"
 USUAL_DELIMITER = {"csv": ",", "tsv": "\t"}
 _DELIMITERS = (",", ";", "\t", "|", "\x01")
 _LOOK_CHARS, _LOOK_LINES, _LOOK_ROWS = 1 << 18, 20, 1000
 _NUMBERS = (*USUAL["id"], "nr", "no", "index", "idx")
 _SEP = re.compile(r"sep=(.)\n?")  # a first line by which Excel knows the delimiter
+# A cell in quotes behind a delimiter and a space; quotes before it in the line are around whole cells.
+_SPACED = r'^[^"\n]*(?:"[^"\n]*"[^"\n]*)*{0} +"(?:[^"\n]|"")*"(?:{0}|$)'
 _INNER = re.compile(r"(?<=[^\s\d])[,;\t|](?=\S)|(?<=\S)[;\t|](?=\S)")  # mostly a delimiter: no space around
 # Of scripts without spaces
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uf900-\ufaff]")
@@ -55,7 +56,8 @@ def find_layout(source: Source, bad: BadInput, named: Collection[str] = ()) -> L
     candidates = [usual, *(d for d in _DELIMITERS if d != usual and d in first_line)]
     if chosen := reading.delimiter or (excel and excel.group(1)):
         candidates = [chosen]
-    rows_by = {d: _cut(text, d, is_quoted=True)[: -1 if is_cut else None] for d in candidates}
+    spaced = {d: re.search(_SPACED.format(re.escape(d)), text, re.MULTILINE) is not None for d in candidates}
+    rows_by = {d: _cut(text, d, is_quoted=True, skips=spaced[d])[: -1 if is_cut else None] for d in candidates}
     best = max(candidates, key=lambda delimiter: _score(rows_by[delimiter]))  # the first of equal ones
     # 3. Quotes: between tabs they are mostly letters, unless they protect what would end a cell
     is_quoted = best != "\t" or _has_quotes(text, is_cut=is_cut)
@@ -76,14 +78,14 @@ def find_layout(source: Source, bad: BadInput, named: Collection[str] = ()) -> L
             "text; quote texts that contain it, or rename the file to .txt if each line is a text"
         )
     names = [first[n] if has_header and first[n] not in ("", *first[:n]) else str(n) for n in range(width)]
-    return Layout(best, is_quoted, has_header, tuple(names))
+    return Layout(best, is_quoted, has_header, tuple(names), is_quoted and spaced[best])
 
 
-def _cut(text: str, delimiter: str, *, is_quoted: bool) -> list[list[str]]:
+def _cut(text: str, delimiter: str, *, is_quoted: bool, skips: bool = False) -> list[list[str]]:
     csv.field_size_limit(LONGEST_ROW)
     file = io.StringIO(text)
     as_is = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
-    reader = csv.reader(file, delimiter=delimiter) if is_quoted else as_is
+    reader = csv.reader(file, delimiter=delimiter, skipinitialspace=skips) if is_quoted else as_is
     return list(islice(filter(None, reader), _LOOK_ROWS))
 
 
@@ -197,34 +199,15 @@ def delimited_rows(
 ) -> Iterator[tuple[int, Row]]:
     """The rows of a file by its layout, with the numbers of their lines; rows that repeat the header are passed over.
     Names in `used` must be of one column each; None: nothing is looked at."""
-    csv.field_size_limit(LONGEST_ROW)
-    lines = (line + "\n" for line in whole_lines(path, bad))
-    if layout.is_quoted:
-        reader = csv.reader(lines, delimiter=layout.delimiter, strict=True)
-    else:
-        reader = csv.reader(lines, delimiter=layout.delimiter, quoting=csv.QUOTE_NONE)
+    quoting = csv.QUOTE_MINIMAL if layout.is_quoted else csv.QUOTE_NONE
+    options = {"delimiter": layout.delimiter, "quoting": quoting, "skipinitialspace": layout.skips_spaces}
     names, header = layout.names, list[str]()
     is_first = True
-    while True:
-        begin = reader.line_num + 1
-        try:
-            cells = next(reader, None)
-        except csv.Error as error:
-            end, problem = reader.line_num, str(error)
-            if begin < end:  # mostly a quote within it was never closed
-                is_open = "unexpected end" in problem or "field larger" in problem
-                end_of_row = f"runs to line {end}, where {problem}; a quote may be unclosed"
-                what = f"has a quote that is still open in line {end}" if is_open else end_of_row
-                problem = f'the row that begins here {what}; close it, and double any quotes inside a text ("")'
-            bad.report(NOT_CSV, f"{path}: line {begin}: {problem}")
-            bad.counts[NOT_CSV] += end - begin  # all lines that a quote took in
-            continue
-        if cells is None:
-            return
+    for begin, end, cells in cut_rows(path, bad, **options):
         if not cells or cells == header:
             continue
         if is_first:
-            if begin == 1 and reader.line_num == 1 and _SEP.fullmatch(layout.delimiter.join(cells)):
+            if begin == end == 1 and _SEP.fullmatch(layout.delimiter.join(cells)):
                 continue
             is_first = False
             if layout.has_header:
@@ -237,6 +220,6 @@ def delimited_rows(
             around = f'quote texts that contain {layout.delimiter!r} ("..."), or name another delimiter'
             advice = around if layout.is_quoted else f"texts must not contain {layout.delimiter!r}"
             width = f"{len(cells)} cells where the table has {len(names)} columns"
-            bad.report("rows with too many cells", f"{path}: line {reader.line_num} has {width}; {advice}")
+            bad.report("rows with too many cells", f"{path}: line {end} has {width}; {advice}")
             continue
-        yield reader.line_num, dict(zip(names, cells, strict=False))
+        yield end, dict(zip(names, cells, strict=False))

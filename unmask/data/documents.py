@@ -22,7 +22,7 @@ from unmask.core.errors import CorpusError, listed
 from unmask.core.plugins import Table
 from unmask.data.annotations import read_conll
 from unmask.data.columns import ColumnNames
-from unmask.data.reading import BadInput, LinePart, read_fasta, read_lines, read_smiles
+from unmask.data.reading import COMPRESSIONS, BadInput, LinePart, bare_suffix, read_fasta, read_lines, read_smiles
 from unmask.data.settings import AS_FOUND, DocumentUnit, Reading
 from unmask.data.sources import (
     TABLES,
@@ -209,7 +209,10 @@ def choose_unit(
     if "text" in kinds:
         why = "as set"
         if chosen == "auto":
-            unit, why = _unit_by_empty_lines([source for source in sources if source.kind == "text"], bad)
+            texts = [source for source in sources if source.kind == "text"]
+            unit, why = "file", "of HTML"  # blocks would part its scripts and comments from their ends
+            if not all(bare_suffix(source.path) in (".html", ".htm") for source in texts):
+                unit, why = _unit_by_empty_lines(texts, bad)
         reasons.append(f"a {unit}{' between empty lines' if unit == 'block' else ''} ({why})")
     elif trees and chosen == "auto":  # blocks where the beginning of the first file has marks of documents
         unit = "block" if any(not line.text for line in islice(read_conll(trees[0], bad, None), 1000)) else "line"
@@ -261,7 +264,7 @@ def names_of(sources: Sequence[Source]) -> str:
 
 def text_bytes(sources: Sequence[Source]) -> int | None:
     """Size of the files, where none is compressed or a table: about that of the text."""
-    if all(source.path.suffix in (".txt", ".fasta", ".fa") for source in sources):
+    if all(source.kind in ("text", "fasta") and source.path.suffix.lower() not in COMPRESSIONS for source in sources):
         return sum(source.path.stat().st_size for source in sources)
     return None
 

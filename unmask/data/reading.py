@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import bz2
 import codecs
+import csv
 import functools
 import gzip
 import io
@@ -36,6 +37,7 @@ PIECE_BYTES = 1 << 15  # per read: of a .zst file that is cut off, less than thi
 LONGEST_ROW = 1 << 26  # characters
 BROKEN_LINES = "lines that are not UTF-8 text"
 CUT_OFF = "files that are truncated"
+NOT_CSV = "rows that are not CSV"
 # Bytes that are not UTF-8 arrive as lone surrogates where bad input is skipped.
 _BROKEN = re.compile("[\ud800-\udfff\0]")
 _OPENERS: dict[str, Callable[..., Any]] = {
@@ -119,6 +121,10 @@ def bare_suffix(path: Path) -> str:
     return ".conll" if name.endswith("_conll") else Path(name).suffix  # OntoNotes has `x.v4_gold_conll`
 
 
+class _LongWindowError(CorpusError):
+    """A file that is whole, but cannot be unpacked here."""
+
+
 @contextmanager
 def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     try:
@@ -127,6 +133,9 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
     except (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile, pa.ArrowInvalid) as error:
         raise CorpusError(f"{path}: the file is damaged or truncated: {error}") from error
     except OSError as error:
+        if "too much memory" in str(error):  # zstd's words
+            way_out = f"unpack it (zstd -d --long=31 {path.name}) and compress it again without --long"
+            raise _LongWindowError(f"{path}: compressed with a longer window than can be read; {way_out}") from error
         kind = "damaged or cut-off file: " if error.errno is None else ""
         raise CorpusError(f"{path}: {kind}{error.strerror or error}") from error
 
@@ -169,6 +178,8 @@ def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iter
                     if len(chunk) == CHUNK_BYTES:
                         yield bytes(chunk)
                         chunk.clear()
+        except _LongWindowError:
+            raise
         except CorpusError as error:
             failure = error
         if chunk:
@@ -383,6 +394,33 @@ def whole_lines(path: Path, bad: BadInput, stretch: Stretch | None = None) -> It
             parts, size = [], 0
 
 
+def cut_rows(
+    path: Path, bad: BadInput, *, one_line: bool = False, **options: Any
+) -> Iterator[tuple[int, int, list[str]]]:
+    """Yields the rows of CSV, by `options` of `csv.reader`: the numbers of their first and last lines, and the cells.
+    Rows that cannot be cut, or take several lines where each is `one_line`, are bad input."""
+    csv.field_size_limit(LONGEST_ROW)
+    reader = csv.reader((line + "\n" for line in whole_lines(path, bad)), strict=True, **options)
+    while True:
+        begin = reader.line_num + 1
+        try:
+            if (cells := next(reader, None)) is None:
+                return
+            if one_line and reader.line_num > begin:
+                raise csv.Error("no cell may have a line end")
+        except csv.Error as error:
+            end, problem = reader.line_num, str(error)
+            if begin < end:  # mostly a quote within it was never closed
+                is_open = "unexpected end" in problem or "field larger" in problem
+                end_of_row = f"runs to line {end}, where {problem}; a quote may be unclosed"
+                what = f"has a quote that is still open in line {end}" if is_open else end_of_row
+                problem = f"the row that begins here {what}; close it"
+            bad.report(NOT_CSV, f'{path}: line {begin}: {problem}; write quotes inside a text, also \\", as ""')
+            bad.counts[NOT_CSV] += end - begin  # all lines that a quote took in
+            continue
+        yield begin, reader.line_num, cells
+
+
 def read_smiles(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[LinePart]:
     """Yields the molecules of a file with an id behind each, and maybe a header."""
     for number, line in enumerate(read_lines(path, bad, stretch)):
@@ -393,12 +431,15 @@ def read_smiles(path: Path, bad: BadInput, stretch: Stretch | None = None) -> It
 
 
 def read_fasta(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[LinePart]:
-    """Yields the sequences of a FASTA file, each a document without its description line.
+    """Yields the sequences of a FASTA file, each a document without its description line and comments (`;`).
 
     A sequence of several lines comes in parts, which join without a space. A stretch begins with a `>`.
     """
-    inside = open_sequence = False
+    inside = open_sequence = is_comment = False
     for line in read_lines(path, bad, stretch):
+        is_comment = line.text.startswith(";") if line.starts else is_comment
+        if is_comment:
+            continue
         if line.starts and line.text.startswith(">"):
             if open_sequence:
                 yield LinePart("", False, True)

@@ -40,8 +40,8 @@ log = logging.getLogger(__name__)
 
 # Plain text as well, but beside tables in a folder it is about them.
 CODE = (
-    ".c", ".cpp", ".go", ".h", ".html", ".java", ".js", ".py", ".r", ".rs", ".rst", ".sh", ".smi", ".sql", ".srt",
-    ".tex", ".ts", ".xml",
+    ".c", ".cpp", ".go", ".h", ".htm", ".html", ".java", ".js", ".py", ".r", ".rs", ".rst", ".sh", ".smi", ".sql",
+    ".srt", ".tex", ".ts", ".xml",
 )  # fmt: skip
 PRINTED = (".doc", ".docx", ".epub", ".ipynb", ".odt", ".pdf", ".rtf", ".xls", ".xlsx")  # whose text is to be taken out
 # Kind of file by suffix; that of a plug-in is the suffix without its dot. The reader of each kind stands in
@@ -50,7 +50,7 @@ SUFFIXES: dict[str, str] = {
     **dict.fromkeys((".txt", ".text", ".md", ".log", *CODE), "text"),
     **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
     **{f".{kind}": kind for kind in ("json", "csv", "tsv", "parquet")},
-    **dict.fromkeys((".fasta", ".fa"), "fasta"),
+    **dict.fromkeys((".fasta", ".fa", ".faa", ".ffn", ".fna", ".fas"), "fasta"),
     **dict.fromkeys((".conll", ".bio", ".iob", ".iob2", ".bmes"), "conll"),
     ".conllu": "conllu",
     ".spacy": "spacy",
@@ -87,6 +87,7 @@ class Layout(NamedTuple):
     is_quoted: bool  # whether quotes stand around cells; else they are letters like any other
     has_header: bool
     names: tuple[str, ...]  # of the columns: as in the header, or their numbers
+    skips_spaces: bool = False  # whether a space stands between a delimiter and a quote
 
 
 def kind_of(path: Path) -> str | None:

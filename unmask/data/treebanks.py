@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from unmask.core.errors import CorpusError, listed, shortened, shown, whole_number
-from unmask.data.reading import BadInput, LinePart, Row, Stretch, read_lines, read_text, whole_lines
+from unmask.data.reading import BadInput, LinePart, Row, Stretch, cut_rows, read_lines, read_text
 from unmask.tokenizer.spans import TAG, Span, Spans, closed_loop, entities_of
 
 _CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -197,8 +197,7 @@ def read_sentences(path: Path, form: WordForm, bad: BadInput) -> Iterator[list[T
 def _lines_of(path: Path, form: WordForm, bad: BadInput) -> Iterator[tuple[int, str, list[str]]]:
     """The lines of a file, without a row of names: number, counted from 1, text and cells; none where it is blank."""
     if form.delimiter is not None and form.delimiter != "\t":
-        reader = csv.reader((line + "\n" for line in whole_lines(path, bad)), delimiter=form.delimiter)
-        rows = ((reader.line_num, "", cells) for cells in reader)
+        rows = ((end, "", cells) for _, end, cells in cut_rows(path, bad, one_line=True, delimiter=form.delimiter))
         yield from islice(rows, bool(form.names), None)
         return
     for number, part in enumerate(read_lines(path, bad), 1):

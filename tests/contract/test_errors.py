@@ -152,6 +152,11 @@ MASKING: dict[str, Case] = {
         "DataError", "garbage.safetensors",
         lambda p: masker(p, strategy="pmi", tables=p.broken / "garbage.safetensors"),
     ),
+    "a lexicon of the settings": (
+        "DataError", "nowhere",
+        lambda p: masker(p, units={"kind": "collocations", "lexicon": str(p.broken / "nowhere")}),
+    ),
+    "frequencies twice": ("SettingsError", "frequencies", lambda p: masker(p, frequencies=[1], tables=p.data)),
     "no column of ids": ("DataError", "input_ids", lambda p: collator(p)([{"ids": [2, 5, 3]}])),
     "a long row": ("DataError", "pad_to_length", lambda p: collator(p, pad_to_length=3)(ROW)),
     "an epoch": ("SettingsError", "-1", lambda p: collator(p).set_epoch(-1)),

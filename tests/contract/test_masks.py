@@ -140,8 +140,12 @@ def test_a_tokenizer_may_be_a_folder_or_an_object_of_two_libraries(plain: list[l
 
 
 def test_the_masks_of_a_lexicon_stay(plain: list[list[int]], data: Path, counted: Path, golden: Golden) -> None:
-    masked = unmask.Masker.from_tokenizer(data / "tokenizer", strategy="pmi", rate=0.2, tables=counted)(plain)
-    golden("masks: pmi, lexicon of three", sha256(masked.input_ids, masked.labels))
+    units = {"kind": "collocations", "lexicon": str(counted)}
+    for given in ({"strategy": "pmi", "tables": counted}, {"units": units}, {"units": units, "tables": data}):
+        masked = unmask.Masker.from_tokenizer(data / "tokenizer", rate=0.2, **given)(plain)
+        golden("masks: pmi, lexicon of three", sha256(masked.input_ids, masked.labels))
+    with pytest.raises(unmask.SettingsError, match="lexicon"):
+        unmask.Masker.from_tokenizer(data / "tokenizer", units=units, tables=counted)
 
 
 def test_counted_tokens_serve_as_frequencies(plain: list[list[int]], data: Path, golden: Golden) -> None:

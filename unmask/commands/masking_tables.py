@@ -23,14 +23,20 @@ from unmask.core.hashing import permutation
 from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import Reporter, Result, Shown, usual_reporter
-from unmask.core.settings import settings_within, validated
+from unmask.core.settings import validated
 from unmask.data.data_folder import load_manifest
 from unmask.data.lexicon import CHUNK_TOKENS, Lexicon, LexiconSettings, build_lexicon, load_lexicon
-from unmask.data.store import document_frequencies
 from unmask.masking.settings import MaskingSettings, all_weights, followed_scores
-from unmask.masking.tables import Tables, with_lexicon
-from unmask.masking.units import CollocationUnits
-from unmask.masking.weights import AnchorWeights, CentralityWeights, InformativeWeights, TfIdfWeights
+from unmask.masking.tables import (
+    Tables,
+    lexicon_of,
+    named_lexicon,
+    needed_lexicons,
+    the_only,
+    with_documents,
+    with_lexicon,
+)
+from unmask.masking.weights import AnchorWeights, CentralityWeights, TfIdfWeights
 from unmask.tokenizer.loading import read_tokenizer_json
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.scores import ScoreBoard, main_directions
@@ -48,17 +54,16 @@ def masking_tables(
     `own_lexicon` is where that stands, or is made, if the settings name none.
     """
     tables = data.tables
-    for weights in all_weights(settings):
-        if isinstance(weights, TfIdfWeights):
-            documents = document_frequencies(data.train, data.manifest.vocab_size)
-            tables = replace(tables, documents_V=torch.from_numpy(documents), num_documents=len(data.train))
-        if isinstance(weights, CentralityWeights) and weights.encoder is not None:
-            tables = replace(tables, embedding_VD=word_embeddings(Path(weights.encoder), data.tokenizer))
+    weights = all_weights(settings)
+    if any(isinstance(each, TfIdfWeights) for each in weights):
+        tables = with_documents(tables, data.train)
+    encoder = the_only("encoder", (each.encoder for each in weights if isinstance(each, CentralityWeights)))
+    if encoder is not None:
+        tables = replace(tables, embedding_VD=word_embeddings(Path(encoder), data.tokenizer))
     if not needed_lexicons(settings):
         return tables, None
     if (path := named_lexicon(settings)) is not None:
-        lexicon = load_lexicon(path)
-        lexicon.check_tokenizer(data.tokenizer, name=str(path))
+        lexicon = lexicon_of(path, data.tokenizer)
         return with_lexicon(tables, lexicon), lexicon
     usual = LexiconSettings()
     if own_lexicon.is_file():  # made before the run was interrupted
@@ -70,20 +75,6 @@ def masking_tables(
     lexicon = make_lexicon(data, own_lexicon, usual, reporter)
     reporter.note(f"{len(lexicon):,} collocations of 2 to {usual.max_words} words: {own_lexicon}")
     return with_lexicon(tables, lexicon), lexicon
-
-
-def needed_lexicons(masking: MaskingSettings) -> set[str | None]:
-    """The lexicons that the settings of masking name; None among them where one is needed and none named."""
-    return {
-        part.lexicon for part in settings_within(masking) if isinstance(part, CollocationUnits | InformativeWeights)
-    }
-
-
-def named_lexicon(masking: MaskingSettings) -> Path | None:
-    files = sorted(file for file in needed_lexicons(masking) if file is not None)
-    if len(files) > 1:
-        raise SettingsError(f"masking: a run takes a single lexicon, but the settings name {' and '.join(files)}")
-    return Path(files[0]) if files else None
 
 
 def word_embeddings(folder: Path, tokenizer: Tokenizer) -> Tensor:
@@ -125,22 +116,23 @@ def score_board(settings: MaskingSettings, data: PreparedData, device: torch.dev
     names = followed_scores(settings)
     if not names:
         return None
-    anchors = None
-    for weights in all_weights(settings):
-        if not isinstance(weights, AnchorWeights):
-            continue
-        background = load_manifest(Path(weights.background))
+    anchors, parts = None, [each for each in all_weights(settings) if isinstance(each, AnchorWeights)]
+    num_anchors = the_only("num_anchors", (each.num_anchors for each in parts))
+    if (path := the_only("background", (each.background for each in parts))) is not None:
+        background = load_manifest(Path(path))
         if background.tokenizer_sha256 != data.manifest.tokenizer_sha256:
             raise DataError(
-                f"{weights.background} was prepared with another tokenizer; prepare it again with "
-                f"{data.root / 'tokenizer'}",
+                f"{path} was prepared with another tokenizer; prepare it again with {data.root / 'tokenizer'}",
                 options=["tokenizer"],
             )
-        # The ids with the largest TF-ICF: frequent here, rare in the background.
-        here, there = data.frequencies, np.array(background.token_frequencies, dtype=np.float64)
-        tf_icf = here / here.sum() * np.log((1.0 + here / here.sum()) / (1e-9 + there / max(there.sum(), 1.0)))
-        tf_icf[~data.tokenizer.ordinary] = -np.inf
-        anchors = torch.from_numpy(np.argsort(-tf_icf, kind="stable")[: weights.num_anchors]).to(device)
+        # Frequent here and rare in the background: p x log(p / q), with one count more for each id on both sides.
+        here, there = (
+            (1.0 + np.array(each.token_frequencies)) / (each.vocab_size + sum(each.token_frequencies))
+            for each in (data.manifest, background)
+        )
+        distinctive = here * np.log(here / there)
+        distinctive[~data.tokenizer.ordinary] = -np.inf
+        anchors = torch.from_numpy(np.argsort(-distinctive, kind="stable")[:num_anchors]).to(device)
     return ScoreBoard(
         names,
         vocab_size=data.manifest.vocab_size,

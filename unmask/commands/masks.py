@@ -29,14 +29,14 @@ from unmask.core.results import NORMAL, Reporter, Result, Sheet, Shown, Styled, 
 from unmask.core.settings import validated
 from unmask.data.annotations import PIPELINES, AnnotationPlan, Annotator, SpacyPipeline
 from unmask.data.data_folder import annotated_tokens
-from unmask.data.lexicon import LexiconSettings, build_lexicon, load_lexicon
+from unmask.data.lexicon import LexiconSettings, build_lexicon
 from unmask.data.reading import check_characters
 from unmask.data.rows import Cursor, Rows, RowStream
-from unmask.data.store import TokenChunk
+from unmask.data.store import TokenChunk, frequencies_of_chunk
 from unmask.masking.features import rows_from_ids
 from unmask.masking.masker import MaskedRows, Masker, WeighedRows
 from unmask.masking.settings import STRATEGIES, MaskingSettings, Strategy, followed_scores, needed_annotations
-from unmask.masking.tables import Scores, Tables, with_lexicon
+from unmask.masking.tables import Scores, Tables, lexicon_of, named_lexicon, the_only, with_lexicon
 from unmask.measure.masking import GROUPS, Audit
 from unmask.measure.masking import audit as count_masks
 from unmask.measure.questions import with_special
@@ -125,6 +125,8 @@ def masks(
         ready = Tokenizer(train_wordpiece(lambda: corpus, vocab_size=SHOWN_VOCABULARY))
     else:
         ready = load_tokenizer(tokenizer)
+    paths = (lexicon, named_lexicon(masking))
+    lexicon = the_only("lexicon", [str(Path(path)) for path in paths if path is not None])
     tables = tables_of(ready, corpus if ready.special.unk is not None else [text], lexicon)
     masked_texts, left_out = [], {}
     for name, each in _maskings(masking, chosen=chosen).items():
@@ -184,15 +186,14 @@ def row_and_masker(
 
 
 def tables_of(tokenizer: Tokenizer, corpus: list[str], lexicon: str | Path | None = None) -> Tables:
-    """Frequencies and collocations of some texts."""
+    """Frequencies, also of documents, and collocations of some texts."""
     encoded, lengths = tokenizer.encode_joined(corpus)
     frequencies = np.bincount(encoded.input_ids, minlength=tokenizer.vocab_size)
-    tables = Tables(tokenizer.vocab_size, torch.from_numpy(frequencies))
-    if lexicon is not None:
-        collocations = load_lexicon(Path(lexicon))
-        collocations.check_tokenizer(tokenizer, name=str(lexicon))
-        return with_lexicon(tables, collocations)
     chunk = TokenChunk(encoded.input_ids, encoded.word_starts.view(np.uint8), lengths)
+    documents = torch.from_numpy(frequencies_of_chunk(chunk, tokenizer.vocab_size))
+    tables = Tables(tokenizer.vocab_size, torch.from_numpy(frequencies), documents, int(np.count_nonzero(lengths)))
+    if lexicon is not None:
+        return with_lexicon(tables, lexicon_of(Path(lexicon), tokenizer))
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         options: dict[str, Any] = {"frequencies": frequencies, "data_sha256": "", "scratch": Path(scratch)}
         made = build_lexicon(lambda: iter([chunk]), tokenizer, LexiconSettings(), **options)

@@ -9,7 +9,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unmask.commands.masking_tables import named_lexicon
 from unmask.commands.recipe import Recipe, find_checkpoint, load_recipe, requested_recipe
 from unmask.commands.recipe_files import Overrides, apply_overrides, as_overrides
 from unmask.commands.run_data import (
@@ -47,6 +46,7 @@ from unmask.data.data_folder import data_folder
 from unmask.data.lexicon import load_lexicon
 from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
 from unmask.masking.settings import AnyStrategy, add_kind
+from unmask.masking.tables import named_lexicon
 from unmask.model.card_head import CARD, CardSettings, change_card
 from unmask.tasks.loaded_model import Model, load
 from unmask.tokenizer.loading import load_tokenizer

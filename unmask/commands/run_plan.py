@@ -13,7 +13,6 @@ from typing import Any
 from unmask.commands.evaluate import check_rates, evaluate, score
 from unmask.commands.finetune import examples_given, finetune, settings_of
 from unmask.commands.finetune_run import class_weights, read_files, selecting_metric
-from unmask.commands.masking_tables import named_lexicon
 from unmask.commands.pretrain import pretrain
 from unmask.commands.recipe import Recipe
 from unmask.commands.recipe_files import Overrides, as_overrides, recipe_names
@@ -33,6 +32,7 @@ from unmask.data.data_folder import load_manifest
 from unmask.data.lexicon import load_lexicon
 from unmask.data.sources import find_sources, find_split, is_stream
 from unmask.masking.settings import STRATEGIES
+from unmask.masking.tables import named_lexicon
 from unmask.measure.questions import check_lengths, read_pairs
 from unmask.tasks.kinds import task_named
 from unmask.tasks.loaded_model import load

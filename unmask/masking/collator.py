@@ -161,7 +161,7 @@ class MaskingCollator(Readable):
             rate: Expected share of the text's tokens that is predicted, or a schedule of it over the training, such as
                 `{"kind": "linear", "start": 0.3, "end": 0.15}`.
             frequencies: [vocab_size], where the strategy needs them; `unmask.count_tokens` counts them.
-            tables: These and others, in place of `frequencies`; or a path: of a lexicon (`pmi`), of prepared data
+            tables: These and others; or a path: of a lexicon (`pmi`), of prepared data
                 (`frequency`, `contextual` and all that needs counts), or of a run.
             pad_to_multiple_of: The length of a batch is a multiple of this.
             pad_to_length: Every batch has this length, as compiled models and TPUs need it; longer rows are an error.

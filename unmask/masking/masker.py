@@ -50,7 +50,7 @@ from unmask.masking.settings import (
     rate_at,
     sampled_rates,
 )
-from unmask.masking.tables import Scores, Tables, stored_tables
+from unmask.masking.tables import Scores, Tables, lexicon_of, named_lexicon, stored_tables, with_lexicon
 from unmask.masking.units import SpanUnits, Units
 from unmask.masking.weights import Weights
 from unmask.model.fused import IGNORED
@@ -122,9 +122,7 @@ class Masker(Readable):
         settings: Strategy, rate and replacement.
         tokenizer: Tells ordinary ids from special ones, and gives the id of the mask.
         seed: Masks with different seeds are independent.
-        frequencies: [vocab_size]: count of each id in the corpus. Needed for `random_from="unigram"` and for weights by
-            frequency.
-        tables: Frequencies and other tables, instead of `frequencies`.
+        tables: Frequencies of ids, needed for `random_from="unigram"` and for weights by frequency, and other tables.
         with_boundaries: Also return where the masked units begin and end. The tokenizer must put `[CLS]` and `[SEP]`
             around a text.
 
@@ -138,7 +136,6 @@ class Masker(Readable):
         tokenizer: Tokenizer,
         *,
         seed: int = 0,
-        frequencies: NDArray[np.int64] | None = None,
         tables: Tables | None = None,
         with_boundaries: bool = False,
     ) -> None:
@@ -148,8 +145,7 @@ class Masker(Readable):
                 "the tokenizer lacks one of them; use another tokenizer, or remove objectives.span_boundary"
             )
         self.settings, self.tokenizer, self.seed, self.with_boundaries = settings, tokenizer, seed, with_boundaries
-        counted = None if frequencies is None else torch.from_numpy(np.asarray(frequencies, dtype=np.int64))
-        self.tables = tables or Tables(tokenizer.vocab_size, counted)
+        self.tables = tables or Tables(tokenizer.vocab_size)
         self._latest = self.tables  # with the scores that came last
         counts = tokenizer.ordinary.astype(np.int64)
         if settings.replacement.random_from == "unigram":
@@ -189,13 +185,14 @@ class Masker(Readable):
             random_from: `uniform` or `unigram`.
             seed: Masks of different seeds are independent.
             frequencies: [vocab_size]: counts for `unigram` and for weights by frequency.
-            tables: These and others, in place of `frequencies`; or where they are on the disk: a lexicon, prepared
-                data or a run (see `unmask.masking.tables.stored_tables`).
+            tables: These and others; or where they are on the disk: a lexicon, prepared data or a run (see
+                `unmask.masking.tables.stored_tables`). What `frequencies` or a lexicon of the settings gives must not
+                be among them.
 
         Raises:
-            SettingsError: A value is unknown or out of range.
+            SettingsError: A value is unknown or out of range, or a table is given twice.
             TokenizerError: The tokenizer cannot be used.
-            DataError: What `tables` names cannot be used, or belongs to another tokenizer.
+            DataError: What `tables` or a lexicon's setting names cannot be used, or belongs to another tokenizer.
         """
         parts = {name: part for name, part in (("units", units), ("weights", weights)) if part is not None}
         own = {name: part for name, part in parts.items() if not isinstance(part, Settings | Mapping)}
@@ -213,8 +210,17 @@ class Masker(Readable):
         ready = as_tokenizer(tokenizer)
         if isinstance(tables, str | Path):
             tables = stored_tables(Path(tables), ready, settings)
-        counts = None if frequencies is None else np.asarray(frequencies, dtype=np.int64)
-        return cls(settings, ready, seed=seed, frequencies=counts, tables=tables)
+        tables = tables or Tables(ready.vocab_size)
+        if frequencies is not None:
+            if tables.frequencies_V is not None:
+                raise SettingsError("`tables` has frequencies, too: leave out `frequencies`, or give tables without")
+            counts = torch.from_numpy(np.asarray(frequencies, dtype=np.int64))
+            tables = replace(tables, frequencies_V=counts)
+        if (path := named_lexicon(settings)) is not None:
+            if tables.collocations_P is not None:
+                raise SettingsError(f"`tables` has a lexicon, too: leave it out, or the setting lexicon = '{path}'")
+            tables = with_lexicon(tables, lexicon_of(path, ready))
+        return cls(settings, ready, seed=seed, tables=tables)
 
     def to_dict(self) -> dict[str, Any]:
         parts = {"units": self.settings.units, "weights": self.settings.weights}

@@ -6,19 +6,20 @@ Shape suffixes: V = vocabulary, D = dimensions, P = places of a hash set.
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from unmask.core.errors import DataError, SettingsError
+from unmask.core.errors import DataError, SettingsError, listed
 from unmask.core.settings import Settings, settings_within
 from unmask.data.data_folder import MANIFEST, load_manifest, open_split
 from unmask.data.lexicon import CHUNK_TOKENS, Lexicon, LexiconSettings, build_lexicon, load_lexicon
-from unmask.data.store import document_frequencies
+from unmask.data.store import TokenStore, document_frequencies
 from unmask.masking.draw_loops import hash_set
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -97,7 +98,29 @@ class Tables:
         return self.labels[column]
 
 
-def _lexicon_of(path: Path, tokenizer: Tokenizer) -> Lexicon:
+Value = TypeVar("Value", str, int)
+
+
+def the_only(name: str, values: Iterable[Value | None]) -> Value | None:
+    """What parts of a mixture that share one table set, as far as they do; a SettingsError where they differ."""
+    distinct = sorted({value for value in values if value is not None})
+    if len(distinct) > 1:
+        raise SettingsError(f"masking: a run takes a single {name}, but the settings name {listed(map(str, distinct))}")
+    return distinct[0] if distinct else None
+
+
+def needed_lexicons(masking: Settings) -> set[str | None]:
+    """The lexicons that the settings of masking name; None among them where one is needed and none named."""
+    return {part.lexicon for part in settings_within(masking) if hasattr(part, "lexicon")}
+
+
+def named_lexicon(masking: Settings) -> Path | None:
+    path = the_only("lexicon", needed_lexicons(masking))
+    return None if path is None else Path(path)
+
+
+def lexicon_of(path: Path, tokenizer: Tokenizer) -> Lexicon:
+    """A lexicon from its file; a DataError where there is none, or it belongs to another tokenizer."""
     content = load_lexicon(path)
     content.check_tokenizer(tokenizer, name=str(path))
     return content
@@ -111,20 +134,27 @@ def with_lexicon(tables: Tables, lexicon: Lexicon) -> Tables:
     )
 
 
+def with_documents(tables: Tables, store: TokenStore) -> Tables:
+    documents = torch.from_numpy(document_frequencies(store, tables.vocab_size))
+    return replace(tables, documents_V=documents, num_documents=len(store))
+
+
 def stored_tables(source: Path, tokenizer: Tokenizer, settings: Settings) -> Tables:
     """What a strategy needs, as far as it is on the disk: the file of a lexicon; the folder of prepared data, whose
     tokens, documents and, where the strategy needs them, collocations are counted; or that of a run, with its data and
-    its lexicon.
+    its lexicon. A lexicon that the settings name is not read here, and none is made or read in its place.
 
     A DataError says that the source is none of these, is damaged, or belongs to another tokenizer than the masker's.
     """
     lexicon = source / LEXICON_OF_RUN
     root = source if (source / MANIFEST).is_file() else source / DATA_OF_RUN
     if source.is_file():
-        return with_lexicon(Tables(tokenizer.vocab_size), _lexicon_of(source, tokenizer))
+        return with_lexicon(Tables(tokenizer.vocab_size), lexicon_of(source, tokenizer))
+    is_named = named_lexicon(settings) is not None
     if not (root / MANIFEST).is_file():
         if lexicon.is_file():  # a run on data that lies elsewhere
-            return with_lexicon(Tables(tokenizer.vocab_size), _lexicon_of(lexicon, tokenizer))
+            tables = Tables(tokenizer.vocab_size)
+            return tables if is_named else with_lexicon(tables, lexicon_of(lexicon, tokenizer))
         raise DataError(f"{source}: give the file of a lexicon or the folder of prepared data or of a run")
 
     manifest = load_manifest(root)
@@ -135,12 +165,11 @@ def stored_tables(source: Path, tokenizer: Tokenizer, settings: Settings) -> Tab
     counts = np.array(manifest.token_frequencies, dtype=np.int64)
     tables = Tables(tokenizer.vocab_size, torch.from_numpy(counts), labels=manifest.annotations)
     if "tfidf" in kinds:
-        documents = torch.from_numpy(document_frequencies(store, tokenizer.vocab_size))
-        tables = replace(tables, documents_V=documents, num_documents=len(store))
-    if not kinds & {"collocations", "informative"}:
+        tables = with_documents(tables, store)
+    if is_named or not needed_lexicons(settings):
         return tables
     if lexicon.is_file():
-        content = _lexicon_of(lexicon, tokenizer)
+        content = lexicon_of(lexicon, tokenizer)
     else:
         with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
             content = build_lexicon(

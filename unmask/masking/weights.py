@@ -334,7 +334,8 @@ class AnchorWeights(_VocabularyScore):
     these anchors, mapped to (0, 1].
 
     Source: Wilf et al. 2023 (Difference-Masking), section 3. There, similarity is that of a pretrained encoder; here
-    that of the embeddings of the model being trained.
+    that of the embeddings of the model being trained. There, anchors have the largest TF-ICF; here the largest
+    p x log(p / q), with shares p in this text and q in the background, which leaves out the most frequent words.
     """
 
     score: ClassVar[str] = "anchors"
@@ -342,7 +343,7 @@ class AnchorWeights(_VocabularyScore):
     background: str
     """A prepared folder with the same tokenizer, whose frequencies are compared."""
     num_anchors: Annotated[int, Field(ge=1)] = 200
-    """Number of anchors: the entries with the largest TF-ICF."""
+    """Number of anchors: the entries that contribute most to the divergence from the background."""
 
 
 # Weights by the document itself.

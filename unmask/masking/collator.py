@@ -181,12 +181,10 @@ class MaskingCollator(Readable):
         self._begin(masker, pad_to_multiple_of, pad_to_length, saved)
 
     @classmethod
-    def from_masker(
-        cls, masker: Masker, *, pad_to_multiple_of: int | None = None, pad_to_length: int | None = None
-    ) -> MaskingCollator:
+    def from_masker(cls, masker: Masker) -> MaskingCollator:
         """A collator of a masker, for settings in their long form (units, weights, `random_from`, `static`)."""
         collator = cls.__new__(cls)
-        collator._begin(masker, pad_to_multiple_of, pad_to_length, None)
+        collator._begin(masker, None, None, None)
         return collator
 
     def _begin(self, masker: Masker, multiple: int | None, length: int | None, tokenizer: Any) -> None:

@@ -101,8 +101,7 @@ def positions_and_keys(ids_BS: Ints, inside_BS: Bools) -> tuple[Ints, Ints]:
             first += 1
         total = 0
         for s in range(first, length):
-            word = mix(mix(ids_BS[b, s] + 1) + (s - first) * GOLDEN)
-            total += word if inside_BS[b, s] else 0
+            total += token_in_word(ids_BS[b, s], s - first) if inside_BS[b, s] else 0
         key = mix(total)
         for s in range(length):
             keys_BS[b, s] = key

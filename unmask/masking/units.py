@@ -17,6 +17,7 @@ from torch import Tensor
 
 from unmask.core.compiled import arrays
 from unmask.core.settings import Settings
+from unmask.data.lexicon import MOST_WORDS
 from unmask.masking.draw import FlatRows
 from unmask.masking.draw_loops import collocation_starts, span_starts
 from unmask.masking.tables import Tables
@@ -102,9 +103,6 @@ class SpanUnits(Settings):
             tables.derived[self] = torch.tensor(self.thresholds())
         ends = tables.derived[self]
         return torch.from_numpy(span_starts(*arrays(word_T, rows.segment_begin_T, rows.bits_T, ends)))
-
-
-MOST_WORDS = 5
 
 
 class CollocationUnits(Settings):

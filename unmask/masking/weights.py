@@ -19,6 +19,7 @@ from torch import Tensor
 from unmask.core.compiled import arrays
 from unmask.core.errors import SettingsError, listed
 from unmask.core.settings import Settings
+from unmask.data.annotations import UNIVERSAL_TAGS
 from unmask.masking.draw import LARGEST_LOG2, FlatRows, FlatUnits, fixed_log2, pick
 from unmask.masking.draw_loops import POINT, cosines, counts_in_segment
 from unmask.masking.tables import Tables
@@ -29,10 +30,6 @@ Power = Annotated[float, Field(ge=-8.0, le=8.0)]
 _NOTHING = -(1 << 40)  # less than the logarithm of any weight
 _MOST_COUNTS = 4096  # in a segment, whose logarithms are looked up
 _EMBEDDING_SCALE = 1 << 11  # the sum of 32,768 of them, squared, times 64 directions, is below 2**63
-UNIVERSAL_TAGS = {
-    "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ",
-    "SYM", "VERB", "X",
-}  # fmt: skip
 
 # The class of words in each language's tables of Universal Dependencies, and in spaCy's for English (ClearNLP's).
 _ARGUMENTS = {
@@ -180,7 +177,7 @@ class PosWeights(Settings):
         key = ("pos", tuple(sorted(self.weights.items())), self.default)  # a dict has no hash
         if key not in tables.derived:
             labels = tables.labels_of("pos", "weights of kind pos")
-            unknown = sorted(set(self.weights) - set(labels) - UNIVERSAL_TAGS)
+            unknown = sorted(set(self.weights).difference(labels, UNIVERSAL_TAGS))
             if unknown:
                 raise SettingsError(
                     f"masking.weights.weights names {unknown[0]!r}, which the data lacks; it has {', '.join(labels)}"

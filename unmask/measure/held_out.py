@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.core.errors import DataError
-from unmask.core.hashing import GOLDEN, mix
+from unmask.core.hashing import mix, token_in_word
 from unmask.core.results import FillExample, HiddenToken, ShownText, legible
 from unmask.data.pairs import PairKind
 from unmask.data.rows import LABEL, Cursor, RowBatch, Rows, RowStream
@@ -54,7 +54,7 @@ def keyed_by_content(rows: Rows, seen: Counter[int]) -> Rows:
     begins = np.flatnonzero(row_begins.reshape(-1) | (np.diff(segments.reshape(-1), prepend=-2) != 0))
     ids: NDArray[np.int64] = rows.input_ids.numpy().reshape(-1)
     places: NDArray[np.int64] = rows.position_ids.numpy().reshape(-1)
-    hashes: NDArray[np.int64] = np.add.reduceat(mix(mix(ids + np.int64(1)) + places * np.int64(GOLDEN)), begins)
+    hashes: NDArray[np.int64] = np.add.reduceat(token_in_word(ids, places), begins)
     count = np.zeros(len(begins), dtype=np.int64)
     for number in np.flatnonzero(segments.reshape(-1)[begins] >= 0).tolist():
         key = int(hashes[number])

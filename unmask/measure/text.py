@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from unmask.core.hashing import GOLDEN, mix, mix_ints, token_in_word
 from unmask.data.corpus import Corpus
-from unmask.data.documents import Document
+from unmask.data.documents import Document, cut_pieces
 from unmask.data.store import TokenStore
 from unmask.measure.questions import Ask, Question, one_by_one, with_special
 from unmask.measure.uncertainty import Ratio, plain_interval
@@ -212,17 +212,8 @@ def _is_taken(share: float, key: int, *place: int) -> bool:
 
 
 def cut(piece: Document) -> Iterator[Document]:
-    """Cuts a text into parts of at most 2,000 characters, behind white space where there is any in a part's second
-    half."""
-    begin = 0
-    while begin < len(piece.text):
-        end = min(begin + PASSAGE_CHARS, len(piece.text))
-        if end < len(piece.text):
-            spaces = (at for at in range(end, begin + PASSAGE_CHARS // 2, -1) if piece.text[at - 1].isspace())
-            end = next(spaces, end)
-        if not piece.text[begin:end].isspace():
-            yield piece.part(begin, end)
-        begin = end
+    """Cuts a text into parts of at most 2,000 characters, without blank ones."""
+    return (part for part in cut_pieces([piece], PASSAGE_CHARS) if part.text.strip())
 
 
 PIECES_AT_ONCE = 256
@@ -237,7 +228,7 @@ def passages_of_store(store: TokenStore, tokenizer: Tokenizer, *, share: float) 
             for begin in range(0, length, PASSAGE_TOKENS):
                 passage = slice(place + begin, place + min(begin + PASSAGE_TOKENS, length))
                 ids, starts = texts.input_ids[passage].astype(np.int32), texts.word_starts[passage].astype(bool)
-                key = int(mix(mix(ids.astype(np.int64) + 1) + np.arange(len(ids)) * np.int64(GOLDEN)).sum())
+                key = int(token_in_word(ids.astype(np.int64), np.arange(len(ids))).sum())
                 if not _is_taken(share, key, document, offset, begin):
                     continue
                 pos = np.zeros(len(ids), dtype=np.int64)

@@ -45,9 +45,7 @@ CONFIDENCE = 0.95
 _ROUNDING = 1e-9  # of figures of the order of 1: what subtracting and adding them up may change
 
 
-def wilson(
-    successes: float, trials: float, confidence: float = CONFIDENCE, *, degrees: float = math.inf
-) -> tuple[float, float]:
+def wilson(successes: float, trials: float, *, degrees: float = math.inf) -> tuple[float, float]:
     """The interval of a share, which lies within [0, 1] and is of use for few trials and shares near 0 or 1.
 
     A tie is half a success, which scipy's `binomtest` does not take. Where the number of trials is estimated (see
@@ -55,9 +53,9 @@ def wilson(
 
     Source: Wilson 1927 (Probable inference, the law of succession, and statistical inference).
     """
-    z = NormalDist().inv_cdf(0.5 + confidence / 2)
+    z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
     if math.isfinite(degrees):
-        z = student_interval(0.0, 1.0, degrees, confidence)[1]
+        z = student_interval(0.0, 1.0, degrees)[1]
     share = successes / trials
     middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials**2)) / (1 + z * z / trials)
@@ -105,12 +103,14 @@ def mean_interval(
     return student_interval(mean, math.sqrt(variance / count), count - 1, confidence)
 
 
+_DRAWS = 500  # of the documents
+
+
 def bootstrap_intervals(
     measure: Callable[[NDArray[np.int64]], Mapping[str, float | None]],
     documents: Sequence[Hashable],
     *,
     shares: Collection[str] = (),
-    draws: int = 500,
 ) -> dict[str, list[float] | None]:
     """Intervals of figures of any kind (F1, correlations), by documents drawn with replacement.
 
@@ -126,7 +126,7 @@ def bootstrap_intervals(
         numbers.setdefault(document, []).append(number)
     groups = [np.array(each) for each in numbers.values()]
     figures, drawn = measure(np.arange(len(documents))), list[Mapping[str, float | None]]()
-    while len(drawn) < draws and len(groups) > 1:
+    while len(drawn) < _DRAWS and len(groups) > 1:
         drawn.append(measure(np.concatenate([groups[n] for n in generator.integers(0, len(groups), len(groups))])))
     intervals: dict[str, list[float] | None] = {}
     for name, figure in figures.items():

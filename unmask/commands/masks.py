@@ -102,7 +102,7 @@ def masks(
         tokenizer: Folder with a tokenizer.json, or a name on the hub. By default one with 4,096 entries is trained on
             Tiny Shakespeare and the text.
         seed: Seed of the masks.
-        lexicon: Lexicon for pmi, made by unmask lexicon. By default one of Tiny Shakespeare.
+        lexicon: Lexicon for pmi, made by unmask lexicon. By default that of the settings, or one of Tiny Shakespeare.
         settings: `masking.key=value` overrides, or a dict of them. Setting masking.strategy, masking.units or
             masking.weights also chooses a masking.
         note: Called with each decision, a line.

@@ -102,7 +102,8 @@ Value = TypeVar("Value", str, int)
 
 
 def the_only(name: str, values: Iterable[Value | None]) -> Value | None:
-    """What parts of a mixture that share one table set, as far as they do; a SettingsError where they differ."""
+    """The value that a masking sets for a table which all parts of a mixture share; None: no part sets it. A
+    SettingsError where parts differ."""
     distinct = sorted({value for value in values if value is not None})
     if len(distinct) > 1:
         raise SettingsError(f"masking: a run takes a single {name}, but the settings name {listed(map(str, distinct))}")

@@ -235,9 +235,10 @@ FORMS = [
     Form(PAIRS, "several wrong answers in columns", "a.csv",
          "anchor,positive,negative_1,negative_2\nsea?,Wet.,Sand.,\nfire?,Hot.,Cold.,Wet.\n",
          [("sea?", "Wet.", "Sand."), ("fire?", "Hot.", "Cold."), ("fire?", "Hot.", "Wet.")]),
-    Form(PAIRS, "two columns of any name, and one of 0 and 1", "a.jsonl",
+    Form(PAIRS, "two columns of any name, and a named one of 0 and 1", "a.jsonl",
          '{"qid": "a1", "frage": "See?", "antwort": "Nass.", "passt": 1}\n'
-         '{"qid": "a2", "frage": "See?", "antwort": "Sand.", "passt": 0}\n', [("See?", "Nass.", "Sand.")]),
+         '{"qid": "a2", "frage": "See?", "antwort": "Sand.", "passt": 0}\n', [("See?", "Nass.", "Sand.")],
+         {"label": "passt"}),
     Form(PAIRS, "two texts with a score from 0 to 1; below 0.5 they are a wrong answer", "a.csv",
          "sentence1,sentence2,score\nsea?,Wet.,0.9\nsea?,Sand.,0.1\n", [("sea?", "Wet.", "Sand.")]),
     Form(PAIRS, "two columns without a header", "a.tsv", "sea?\tThe sea is wet.\nfire?\tIt is hot.\n",
@@ -279,7 +280,8 @@ def page() -> str:
             if form.kind == kind:
                 content = form.content
                 text = content if isinstance(content, str) else content[:40].hex(" ")
-                named = ", ".join(f"--{role} {column}" for role, column in form.columns.items())
+                option = "--set embedder.columns.{}={}" if kind == PAIRS else "--{} {}"
+                named = ", ".join(option.format(role, column) for role, column in form.columns.items())
                 name = f"{form.name} (`{named}`)" if named else form.name
                 lines.append(f"| {name} (`{form.file}`) | {cell(text.strip())} | {cell(form.holds[0])} |")
     return "\n".join(lines).lstrip()

@@ -164,7 +164,7 @@ def test_wrong_answers_of_a_pair_take_turns(tokenizer: Tokenizer, tmp_path: Path
         ("p.jsonl", '{"query": "a", "pos": [7, 8], "neg": [9]}\n', "columns are query, pos, neg"),
         ("p.txt", "one line", "p.txt"),
         ("p.csv", "query,label\na,1\n", "text"),
-        ("p.csv", "query,text,label\na,b,neutral\n", "row 2 .* 'neutral' in column 'label'"),
+        ("p.csv", "query,text,class\na,b,neutral\n", "row 2 .* 'neutral' in column 'class'"),
         ("p.csv", "query,text,label\na,b,0\n", "no row"),
         ("p.jsonl", '{"query": "a", "text": 7}\n', "row 1 has 7 in column 'text'"),
     ],
@@ -172,7 +172,27 @@ def test_wrong_answers_of_a_pair_take_turns(tokenizer: Tokenizer, tmp_path: Path
 def test_bad_pairs(tmp_path: Path, name: str, content: str, message: str) -> None:
     (tmp_path / name).write_text(content)
     with pytest.raises(CorpusError, match=message):
-        read_pairs(tmp_path / name, {}, print)
+        read_pairs(tmp_path / name, {"label": "class"} if "class" in content else {}, print)
+
+
+@pytest.mark.parametrize(
+    ("content", "columns", "count", "said"),
+    [
+        ("query,text,has_image\na,b,0\nc,d,1\n", {}, 2, ""),
+        ("question,answer\nA?,true\nB?,false\n", {}, 2, ""),
+        ("query,text,score\na,b,0.5\nc,d,12.5\n", {}, 2, "ignored: column 'score' holds '12.5'"),
+        ("query,text,label\na,b,\nc,d,\n", {}, 2, "ignored: column 'label' holds nothing"),
+        ("query,text,label\na,b,0\nc,d,1\n", {"label": ""}, 2, ""),
+        ("query,text,label\na,b,1\nc,d,\ne,f,NaN\n", {}, 1, "left out: 2 rows without a label"),
+    ],
+)
+def test_labels_are_found_by_name(
+    content: str, columns: dict[str, str], count: int, said: str, tmp_path: Path
+) -> None:
+    (tmp_path / "p.csv").write_text(content)
+    notes: list[str] = []
+    assert len(read_pairs(tmp_path / "p.csv", columns, notes.append)[0]) == count
+    assert said in "\n".join(notes)
 
 
 def test_pairs_beside_documents_are_held_out_with_them(tokenizer: Tokenizer, data_folder: Path,

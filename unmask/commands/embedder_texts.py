@@ -35,7 +35,7 @@ from unmask.core.errors import CorpusError, DataError, RunError, shown
 from unmask.core.files import writing
 from unmask.core.hashing import GOLDEN, mix
 from unmask.core.results import Notify, Progress
-from unmask.data.columns import USUAL, Role, find_column, value_at
+from unmask.data.columns import NO_LABEL, USUAL, Role, find_column, value_at
 from unmask.data.corpus import Corpus
 from unmask.data.delimited import find_layout
 from unmask.data.groups import Clusters
@@ -394,7 +394,8 @@ def _texts_at(row: Row, columns: Sequence[str], where: str) -> list[str]:
 def read_pairs(
     path: Path, columns: Mapping[str, str], note: Callable[[str], None], reading: Reading = AS_FOUND
 ) -> tuple[list[str], list[str]]:
-    """Reads a table of pairs; columns that are not named are looked for by usual names, and else by what they hold.
+    """Reads a table of pairs; columns of texts that are not named are looked for by usual names, and else by what they
+    hold; one of labels by usual names alone.
 
     A query with several right answers is a pair with each of them; a pair with several wrong answers comes once with
     each of these, one after the other.
@@ -407,8 +408,8 @@ def read_pairs(
         raise CorpusError(f"{path}: pairs are read from one table (CSV, TSV, JSONL or Parquet)")
 
     bad = BadInput(skip=False, way_out=None, reading=reading)
-    source = replace(sources[0], layout=find_layout(sources[0], bad, columns.values()))
-    columns_of = _find_columns(path, first_rows(source, bad), columns)
+    source = replace(sources[0], layout=find_layout(sources[0], bad, [*filter(None, columns.values())]))
+    columns_of = _find_columns(path, first_rows(source, bad), columns, note)
     used = [name for names in columns_of.values() for name in names]
     form = ", ".join(f"{part} in {' and '.join(map(repr, names))}" for part, names in columns_of.items())
     is_list, is_array = columns_of["query"] == columns_of["text"], columns_of["text"] == ["text"]
@@ -419,7 +420,7 @@ def read_pairs(
     note(f"pairs: {form} (override with embedder.columns)")
     right: list[tuple[str, str, list[str]]] = []
     wrong: dict[str, list[str]] = defaultdict(list)
-    num_pairs = num_chars = num_partial = 0
+    num_pairs = num_chars = num_partial = num_unlabelled = 0
     for number, row in rows_of(source, bad, only=used):
         where = f"{path}: row {number} has"
         queries, answers, negatives = (_texts_at(row, columns_of.get(part, ()), where) for part in _PARTS)
@@ -429,10 +430,13 @@ def read_pairs(
         if not queries or not answers:
             num_partial += 1
             continue
+        label = columns_of.get("label")
+        if label is not None and _is_empty(value_at(row, label[0])):
+            num_unlabelled += 1
+            continue
         num_pairs += len(queries) * len(answers) * max(1, len(negatives))
         num_chars += sum(map(len, (*queries, *answers, *negatives)))
         check_size(path, num_pairs, num_chars)
-        label = columns_of.get("label")
         belong = label is None or _belongs(value_at(row, label[0]), label[0], where)
         for query in queries:
             wrong[query] += [] if belong else answers
@@ -441,6 +445,8 @@ def read_pairs(
         raise CorpusError(f"{path}: no row is a pair of texts that belong together; at least two are needed")
     if num_partial:
         note(f"pairs: left out: {num_partial:,} rows without one of the texts")
+    if num_unlabelled:
+        note(f"pairs: left out: {num_unlabelled:,} rows without a label")
     with_right = {query for query, _, _ in right}
     if lost := sum(len(texts) for query, texts in wrong.items() if query not in with_right):
         note(f"pairs: left out: {lost:,} wrong pairs whose query has no right one")
@@ -455,18 +461,30 @@ def read_pairs(
     return queries, answers + negatives
 
 
-def _find_columns(path: Path, rows: Sequence[Row], named: Mapping[str, str]) -> dict[PairPart, list[str]]:
+def _find_columns(
+    path: Path, rows: Sequence[Row], named: Mapping[str, str], note: Callable[[str], None]
+) -> dict[PairPart, list[str]]:
     """The columns of each part of a pair: the named one, else those with usual names, else by what they hold."""
     names = list(dict.fromkeys(name for row in rows for name in row))
+    values = {name: [row[name] for row in rows if row.get(name) not in (None, "", [])] for name in names}
     column_of: dict[PairPart, list[str]] = {}
     taken: set[str] = set()
     for part in sorted(_ROLES, key=lambda part: part not in named):
-        if (name := find_column(rows, _ROLES[part], named.get(part), where=path, taken=taken)) is not None:
+        if part == "label" and named.get(part) == "":
+            continue
+        name = find_column(rows, _ROLES[part], named.get(part), where=path, taken=taken)
+        if name is not None and part == "label" and part not in named:
+            labels = [value for value in values[name] if not _is_empty(value)]
+            wrong = next((value for value in labels if not 0.0 <= _score(value) <= 1.0), None)
+            if wrong is not None or not labels:
+                what = "nothing" if wrong is None else shown(wrong)
+                note(f"pairs: ignored: column {name!r} holds {what}, and a label is from 0 to 1")
+                continue
+        if name is not None:
             column_of[part] = [name]
             taken.add(name)
 
     # Of the others, those that hold texts; among them the answers by their names, of which there may be several.
-    values = {name: [row[name] for row in rows if row.get(name) not in (None, "", [])] for name in names}
     textual = []
     for name in names:
         texts = [texts_of(value) for value in values[name]]
@@ -497,10 +515,6 @@ def _find_columns(path: Path, rows: Sequence[Row], named: Mapping[str, str]) -> 
                 f"{path}: no column has a usual name for the {part} ({usual}, ...); columns are {', '.join(names)}; "
                 f"name it with --set embedder.columns.{part}=NAME"
             )
-    scores = {name: set(map(_score, values[name])) for name in names if not name.lower().endswith(_IDS)}
-    flags = [name for name, some in scores.items() if 1.0 in some and some <= {0.0, 1.0}]
-    if "label" not in column_of and flags:
-        column_of["label"] = flags[:1]
     return {part: column_of[part] for part in _ROLES if part in column_of}
 
 
@@ -510,9 +524,14 @@ def _belongs(value: Any, column: str, where: str) -> bool:
     if not 0.0 <= score <= 1.0:
         raise CorpusError(
             f"{where} {shown(value)} in column {column!r}; a label is 1 for texts that belong together, 0 for others, "
-            "or a score from 0 to 1; classes and grades of pairs are for unmask finetune --task pairs or regress"
+            "or a score from 0 to 1 (--set embedder.columns.label= ignores the column); classes and grades of pairs are "
+            "for unmask finetune --task pairs or regress"
         )
     return score >= RIGHT
+
+
+def _is_empty(label: Any) -> bool:
+    return str(label).strip().lower() in {*NO_LABEL, "none"}
 
 
 def _score(value: Any) -> float:

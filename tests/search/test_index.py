@@ -444,3 +444,4 @@ def test_snippets_show_the_place_that_shares_most() -> None:
     assert find_snippet("one two three", "TWO").marks == ((4, 7),)
     assert find_snippet("x" * 500, "x", size=50).text == "x" * 50 + " …"
     assert find_snippet("猫は魚を食べる", "魚").marks == ((2, 3),)
+    assert find_snippet("the re\u0301sume\u0301 here", "Résumé").marks == ((4, 12),)

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from unmask.search.exact import Ranking, no_hits
+from unmask.search.passages import words_of
 from unmask.search.words import WordSearch, fused, some_of_lines, word_line
 
 RNG = random.Random(0)
@@ -25,6 +26,19 @@ def weight(count: int, containing: int, words: int, *, total: int, mean: float) 
     """Robertson's with Lucene's idf, written out; its constant factor does not change an order."""
     idf = math.log(1 + (total - containing + 0.5) / (containing + 0.5))
     return idf * count / (count + 1.2 * (1 - 0.75 + 0.75 * words / mean))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("It's a_b 2nd, ÉTÉ!", ["it", "s", "a_b", "2nd", "été"]),
+        ("re\u0301sume\u0301", ["résumé"]),
+        ("हिन्दी में लिखा", ["हिन्दी", "में", "लिखा"]),
+        ("\u0301 東京 sea", ["東", "京", "sea"]),
+    ],
+)
+def test_marks_continue_a_word(text: str, words: list[str]) -> None:
+    assert words_of(text) == words
 
 
 def test_bm25_is_the_formula() -> None:

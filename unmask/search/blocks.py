@@ -100,7 +100,7 @@ class IndexBlock(Settings):
 class IndexState(Settings):
     """`index.json`, and `search.json` while the index is made."""
 
-    version: Literal[2] = 2
+    version: Literal[3] = 3
     settings: IndexSettings
     blocks: list[IndexBlock] = Field(default_factory=list)
     documents: NonNegativeInt = 0

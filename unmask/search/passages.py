@@ -21,6 +21,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
+from unicodedata import category, normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -218,12 +219,18 @@ def _windows(tokens: slice, length: int, overlap: int, breaks: Sequence[Flags]) 
 # is the beginning.
 
 SNIPPET_CHARS = 200
-# Words are runs of letters and digits in lower case; ideographs and kana are words one by one: no space separates them.
-WORD = re.compile(r"[\u3040-\u30ff\u3400-\u9fff]|[^\W\u3040-\u30ff\u3400-\u9fff]+")
+# Words are runs of letters, digits and the marks that combine with them, in lower case and composed; ideographs and kana
+# are words one by one: no space separates them. Nearly all time is that of the first run: no mark is looked for where
+# ASCII follows it.
+_ALONE = r"\u3040-\u30ff\u3400-\u9fff"
+_MARKS = "".join(sign for sign in map(chr, range(0x300, 0x1F000)) if category(sign) in ("Mn", "Mc"))
+WORD = re.compile(rf"[{_ALONE}]|[^\W{_ALONE}]++(?:(?=[^\x00-\u02ff])[{_MARKS}]+[^\W{_ALONE}]*)*+")
+_ASCII_WORD = re.compile("[a-z0-9_]+")
 
 
 def words_of(text: str) -> list[str]:
-    return WORD.findall(text.lower())
+    text = normalize("NFC", text.lower())
+    return (_ASCII_WORD if text.isascii() else WORD).findall(text)
 
 
 class Snippet(NamedTuple):
@@ -237,7 +244,8 @@ def find_snippet(passage: str, query: str, size: int = SNIPPET_CHARS) -> Snippet
     """The first span of a passage that shares most with a query: `size` characters at most, or one longer word."""
     text = " ".join(passage.split())
     query_words = set(words_of(query))
-    shared = [(m.start(), m.end(), m[0].lower()) for m in WORD.finditer(text) if m[0].lower() in query_words]
+    words = [(m.start(), m.end(), normalize("NFC", m[0].lower())) for m in WORD.finditer(text)]
+    shared = [each for each in words if each[2] in query_words]
     # The best span from one shared word to another, and then as much around it on either side.
     inside: Counter[str] = Counter()
     best, span = -1, (0, 0)

@@ -266,6 +266,11 @@ def test_a_graph_goes_on_until_much_has_changed(
         patch.setattr(index_building, "APPROXIMATE_FROM", 1)
         index.add(texts[4:30])
         assert index._opened[0].state.graph is None
+    emptied = unmask.Index.build(model_folder, texts[:2], out=tmp_path / "emptied", approximate=True)
+    emptied.remove([each["id"] for each in texts[:2]])
+    assert answers(emptied, exact=False) == [[], [], []]
+    emptied.add(texts[:1])
+    assert answers(emptied, exact=False) == answers(emptied)
 
 
 def test_the_command_line(main: Main, model_folder: Path, tmp_path: Path) -> None:

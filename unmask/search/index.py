@@ -391,7 +391,7 @@ class Index(Readable):
         self, old: StoredIndex, state: IndexState, gone_P: NDArray[np.bool_], note: Callable[[str], None], start: float
     ) -> IndexChange:
         is_large = state.passages > APPROXIMATE_FROM and state.settings.encoding.pooling != SPLADE
-        if state.graph is None and (is_large or old.state.graph is not None):
+        if state.graph is None and state.passages and (is_large or old.state.graph is not None):
             state = _linked(old.folder, state, note)
         old.folder.finish(state)
         self._reopen()
@@ -472,7 +472,7 @@ class Index(Readable):
         encoder = self._opened[1] if rank == "words" else self._encoder(stored, "float32")
         top_k = min(top_k, max(1, stored.state.documents))
         depth = max(top_k, FUSED) if rank == "both" else top_k
-        has_graph = rank != "words" and not exact and stored.state.graph is not None
+        has_graph = rank != "words" and not exact and stored.state.linked > 0
         if has_graph and (reason := why_no_graph()) is not None:
             log.warning("%s: searching all passages, since %s", self.folder, reason)
             has_graph = False

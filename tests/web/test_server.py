@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 import re
+import shlex
 import shutil
 import socket
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -165,6 +169,43 @@ def test_files_are_found_where_the_studio_was_started(tmp_path: Path, monkeypatc
             library.typed(name)
 
 
+def test_names_that_are_no_text_are_left_out(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").touch()
+    try:
+        (tmp_path / os.fsdecode(b"caf\xe9.txt")).touch()
+    except OSError:
+        pytest.skip("file names are text here")
+    answer = client(tmp_path).get("/api/things")
+    assert [each["name"] for each in answer.json()["things"]] == [f"{tmp_path.name}/a.txt"]
+    with pytest.raises(RunError, match="UTF-8"):
+        Library([tmp_path / os.fsdecode(b"caf\xe9.txt")])
+
+
+def test_the_copied_command_has_the_mask_of_the_model(run: unmask.Run, tmp_path: Path) -> None:
+    """Places are of characters: a face is one."""
+    folder = shutil.copytree(run.folder / "model", tmp_path / "model")
+    for file in folder.glob("*.json"):
+        file.write_text(file.read_text(encoding="utf-8").replace("[MASK]", "<mask>"), encoding="utf-8")
+    answer = ask(tmp_path, "predict", models=[str(folder)], text="\U0001f600 the king is here", hidden=[[6, 10]])
+    assert "\U0001f600 the <mask> is here" in answer["copy"]["command"]
+    assert len(answer["results"][0]["masks"]) == 1
+
+
+def test_a_fine_tuning_is_read_as_it_was(run: unmask.Run, tmp_path: Path) -> None:
+    pytest.importorskip("sklearn")
+    for name in ("train", "dev"):
+        rows = [f"{word};the {word} é;{word in ('cat', 'dog')};x" for word in ("cat", "dog", "sea", "king") * 5]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["note;body;kind;label", *rows]), encoding="cp1252")
+    settings = ["finetune.columns.text=body", "finetune.columns.label=kind", "finetune.encoding=cp1252",
+                "finetune.epochs=1"]  # fmt: skip
+    unmask.finetune(
+        run.folder / "model", task="classify", train=tmp_path / "train.csv", validation=tmp_path / "dev.csv",
+        out=tmp_path / "tuned", settings=settings,
+    )  # fmt: skip
+    answer = ask(tmp_path, "finetuning", run=str(tmp_path / "tuned"))
+    assert (answer["examples"], answer["confusion"]["names"][:2]) == (20, ["False", "True"])
+
+
 def test_a_piece_of_prepared_text_is_masked_as_it_was_stored(data_folder: Path, manifest: Manifest) -> None:
     answer = ask(data_folder, "masks", source=str(data_folder), document=0, begin=0)
     assert answer["total"] == len(answer["tokens"])
@@ -186,6 +227,21 @@ def test_a_corpus_says_what_it_holds_and_why(data_folder: Path, manifest: Manife
     assert "".join(token[2] for token in cut["tokens"]) == "thecat"
 
 
+def test_the_text_of_a_corpus_is_where_its_command_was_given(
+    corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A relative source begins in the working folder; standard input was kept."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "texts").mkdir()
+    shutil.copy(corpus_file, tmp_path / "texts" / "a.txt")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(corpus_file.read_bytes()[:2000])))
+    unmask.prepare(["texts/a.txt", "-"], out="data", vocab_size=200)
+    asked = {"data": str(tmp_path / "data"), "document": 0}
+    assert client(tmp_path / "data", tmp_path / "texts").post("/api/why", json=asked).status_code == 200
+    outside = client(tmp_path / "data").post("/api/why", json=asked)
+    assert (outside.status_code, "a.txt" in outside.json()["error"]) == (400, True)
+
+
 def test_a_model_that_does_not_fit_is_one_clear_problem(tmp_path: Path) -> None:
     def full(library: Library) -> dict[str, Any]:
         raise MemoryError
@@ -196,11 +252,12 @@ def test_a_model_that_does_not_fit_is_one_clear_problem(tmp_path: Path) -> None:
 
 def test_maps_of_others_may_lack_neighbours(tmp_path: Path) -> None:
     columns: dict[str, list[Any]] = {"x": [0.5, 1.0], "y": [1, 2], "text": [7, None]}
-    pq.write_table(pa.table(columns), tmp_path / "map.parquet")
-    answer = ask(tmp_path, "space", file="map.parquet")
+    pq.write_table(pa.table(columns), tmp_path / "my map.parquet")
+    answer = ask(tmp_path, "space", file="my map.parquet")
     assert {name: answer[name] for name in ("x", "y", "texts", "near", "total")} == {
         "x": [0.5, 1.0], "y": [1.0, 2.0], "texts": ["7", ""], "near": [[], []], "total": 2,
     }  # fmt: skip
+    assert shlex.split(answer["atlas"])[1] == str(tmp_path / "my map.parquet")
     assert "neighbors" not in answer["atlas"]
     for damaged in ({"x": [0.5, None]}, {"x": ["a", "b"]}, {"neighbors": [[1], [0]]}):
         pq.write_table(pa.table(columns | damaged), tmp_path / "map.parquet")

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
 import pyarrow.parquet as pq
@@ -15,20 +15,24 @@ from pydantic import Field
 from unmask.commands.embed import embed
 from unmask.commands.run_data import packaged_corpus
 from unmask.core.errors import CorpusError, DataError, UnmaskError
+from unmask.core.files import typed
+from unmask.core.remote import address_of
 from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
 from unmask.data.settings import CorpusSettings
+from unmask.data.sources import kept_source
 from unmask.measure.uncertainty import mean_interval
 from unmask.model.pooling import SPLADE
 from unmask.search.evaluate import ranking_figures
+from unmask.search.index import Rank
 from unmask.web.copying import copied
 from unmask.web.text import Count, Text
 from unmask.web.things import Library
 
 PAGE = 20  # pieces of text that are shown at once
+HITS = 10  # of each ranking
 MOST_POINTS = 20_000  # of a map that the page shows
 _LONGEST = 600  # characters of a text in a list
-RANKS = ("vectors", "words", "both")
 Split = Literal["train", "validation"]
 
 # ----------------------------------------
@@ -50,9 +54,9 @@ def corpus(library: Library, *, data: str, split: Split = "validation", begin: C
     near = manifest.near_duplicates
     return {
         "plan": manifest.plan,
-        "sources": [[source["path"], source.get("bytes")] for source in manifest.sources],
+        "sources": [source["path"] for source in manifest.sources],
         "splits": {
-            name: {key: getattr(part, key) for key in ("documents", "pieces", "bytes", "tokens", "unknown_tokens")}
+            name: {"documents": part.documents, "tokens": part.tokens}
             for name, part in (("train", manifest.train), ("validation", manifest.validation))
         },
         "vocab_size": manifest.vocab_size,
@@ -71,10 +75,12 @@ def corpus(library: Library, *, data: str, split: Split = "validation", begin: C
 def why(library: Library, *, data: str, document: Count) -> dict[str, Any]:
     """Why a document is held out, or is not: its text is read again up to it."""
     opened = library.data(data)
-    paths = opened.manifest.settings["sources"]
+    names = opened.manifest.settings["sources"]
+    # What came from an address is refused below, and is not fetched for that.
+    paths = [Path.cwd() / (name if address_of(name) else kept_source(opened.root, name)) for name in names]
     for path in paths:
-        if Path(path).resolve() != packaged_corpus().resolve():
-            library.within(path)
+        if path.resolve() != packaged_corpus().resolve():
+            library.within(str(path))
     settings = validated(CorpusSettings, opened.manifest.settings["corpus"], where=f"{data}: corpus")
     try:
         side = Corpus(paths, settings).why(document)
@@ -83,9 +89,9 @@ def why(library: Library, *, data: str, document: Count) -> dict[str, Any]:
     return {"document": document, "held_out": side.is_held_out, "rule": side.rule, "reason": side.reason}
 
 
-def tokens(library: Library, *, text: Text, data: str | None = None, model: str | None = None) -> dict[str, Any]:
+def tokens(library: Library, *, text: Text, data: str) -> dict[str, Any]:
     """A text as a tokenizer cuts it, and the share of its letters that it does not know."""
-    tokenizer = library.data(data).tokenizer if data else library.model(model or "").tokenizer
+    tokenizer = library.data(data).tokenizer
     encoded, places = tokenizer.encode_placed([text])
     rows = zip(encoded.input_ids.tolist(), places.begin.tolist(), places.end.tolist(), strict=True)
     return {
@@ -105,7 +111,6 @@ def search(
     *,
     indexes: Annotated[list[str], Field(min_length=1, max_length=2)],
     query: Annotated[str, Field(max_length=10_000)],
-    top_k: Annotated[int, Field(ge=1, le=50)] = 10,
     words_weight: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5,
 ) -> dict[str, Any]:
     """The hits of each index by vectors, by words and by both, each ranked by itself."""
@@ -114,22 +119,21 @@ def search(
         index = library.index(path)
         is_sparse = index.to_dict()["pooling"] == SPLADE
         names = {"vectors": "sparse vectors" if is_sparse else "dense vectors", "words": "words (BM25)", "both": "both"}
-        for rank in RANKS:
+        for rank in get_args(Rank):
             column: dict[str, Any] = {"index": path, "name": names[rank], "hits": []}
             try:
-                hits = index.query(query, top_k=top_k, rank=rank, words_weight=words_weight)  # type: ignore[arg-type]
+                hits = index.query(query, top_k=HITS, rank=rank, words_weight=words_weight)
                 column |= {"hits": [_hit(hit) for hit in hits.queries[0]["hits"]], "seconds": hits.seconds}
             except UnmaskError as error:
                 column["error"] = str(error)
             columns.append(column)
-    options = {"top_k": top_k, "rank": "both", "words_weight": words_weight}
-    python = f"unmask.Index({indexes[0]!r}).query({query!r}, top_k={top_k}, rank='both', words_weight={words_weight})"
+    options = {"top_k": HITS, "rank": "both", "words_weight": words_weight}
+    python = f"unmask.Index({indexes[0]!r}).query({query!r}, top_k={HITS}, rank='both', words_weight={words_weight})"
     return {"columns": columns, "copy": copied("search query", [indexes[0], query], options, python=python)}
 
 
 def _hit(hit: Mapping[str, Any]) -> dict[str, Any]:
-    names = ("rank", "score", "document", "file", "id", "title", "snippet", "marks")
-    return {name: hit[name] for name in names} | {"passage": hit["passage"][:4_000]}
+    return {name: hit[name] for name in ("rank", "score", "file", "id", "title", "snippet", "marks")}
 
 
 def judged(
@@ -141,7 +145,7 @@ def judged(
     """nDCG@10 of your own judgements, of each column over the queries with a relevant document, with its interval.
 
     Args:
-        queries: Of each the documents that a column ranks, the best first.
+        queries: Of each the documents, numbered, that a column ranks, the best first.
         grades: Of each the documents that were judged: 1 is relevant, 0 is not.
     """
     known = [
@@ -193,7 +197,7 @@ def space(library: Library, *, file: str) -> dict[str, Any]:
         "texts": texts,
         "near": near,
         "total": len(table),
-        "atlas": f"embedding-atlas {path} --text text --x x --y y{neighbors}",
+        "atlas": f"embedding-atlas {typed(path)} --text text --x x --y y{neighbors}",
     }
 
 

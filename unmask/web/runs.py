@@ -23,15 +23,17 @@ from unmask.commands.recipe_files import light_recipe, recipe_names
 from unmask.core.errors import RunError, SettingsError, parse_json
 from unmask.core.files import read_object
 from unmask.core.results import Sheet, sentence
+from unmask.core.settings import validated
 from unmask.masking.settings import STRATEGIES
 from unmask.report.pages import confusion_of, flat, worst_of
 from unmask.report.plots import thinned
 from unmask.tasks.files import Columns, read_labelled
+from unmask.tasks.task import FinetuneSettings
 from unmask.web.copying import copied, words_of
 from unmask.web.text import Count, Rate
 from unmask.web.things import Library, holder_of, state_of
 
-LOG = "studio.log"  # beside a run that the page started: NAME.studio.log
+LOG = "studio.log"  # beside a run that the page started: .NAME.studio.log
 FORECAST_SECONDS = 300
 _MOST_EXAMPLES = 2_000  # of a fine-tuning: that are predicted anew
 _started: list[subprocess.Popen[bytes]] = []  # by this process, which has to notice their end
@@ -140,15 +142,18 @@ def finetuning(library: Library, *, run: str) -> dict[str, Any]:
     """A fine-tuning's confusions, F1 by class and surest mistakes: its model reads the validation file once more."""
     path, way_out = library.within(run), "the fine-tuning is not finished, or is damaged"
     summary, begun = read_object(path / "summary.json", way_out), read_object(path / "settings.json", way_out)
-    result = {name: summary.get(name) for name in ("task", "metric", "metrics", "labels", "warning", "interval")}
+    result = {name: summary.get(name) for name in ("task", "warning")}
     if (file := begun.get("validation")) in (None, begun["train"]):
         return result | {
             "remark": "its validation examples were taken from the training file, so there is no file to predict"
         }
-    model, names = library.task_model(str(path / "model")), begun["finetune"]
+    model = library.task_model(str(path / "model"))
+    settings = validated(FinetuneSettings, begun["finetune"], where=str(path / "settings.json"))
     network_task = model.fine_tuned[1]
-    columns = Columns(**{role: names.get(role) for role in Columns.model_fields})
-    read = read_labelled(library.typed(file), network_task, columns)
+    usual, separator = Columns(**network_task.columns), settings.label_separator
+    read = read_labelled(
+        library.typed(file), network_task, settings.columns, usual=usual, separator=separator, reading=settings
+    )
     records = read.records[:_MOST_EXAMPLES]
     predictions, _ = model.predict_records(records)
     confusion = confusion_of(*network_task.right_and_predicted(records, predictions))
@@ -221,7 +226,7 @@ def begin(  # noqa: PLR0913  (a form)
                 words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
             )
         )
-    return {"run": str(out), "pid": _started[-1].pid, "copy": same}
+    return {"run": str(out), "copy": same}
 
 
 def log_of(out: Path) -> Path:
@@ -250,7 +255,7 @@ def stop(library: Library, *, run: str) -> dict[str, Any]:
     if all(pid != each.pid for each in _started) and not (command.exists() and b"unmask" in command.read_bytes()):
         raise RunError(f"{run}: process {pid} was started elsewhere; stop it there")
     os.kill(pid, signal.SIGINT)
-    return {"pid": pid}
+    return {}
 
 
 def _reap() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any, Literal
@@ -20,7 +19,7 @@ from unmask.masking.masker import Masker
 from unmask.masking.settings import STRATEGIES, MaskingSettings, followed_scores
 from unmask.masking.tables import Scores
 from unmask.measure.masking import expected_units, stretches
-from unmask.measure.questions import Form, Pair, ask, one_by_one, tally, with_special
+from unmask.measure.questions import Pair, ask, one_by_one, tally, with_special
 from unmask.tasks.loaded_model import Model
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.web.copying import copied
@@ -30,6 +29,7 @@ Text = Annotated[str, Field(max_length=400_000)]
 Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
 Count = Annotated[int, Field(ge=0, le=1 << 40)]
 WINDOW = 400  # tokens that are shown at once: all are masked
+CANDIDATES = 8  # for each mask
 _NONE_YET = Scores(0, {})  # a strategy that follows a model begins with equal weights
 
 # ----------------------------------------
@@ -53,7 +53,7 @@ def masks(  # noqa: PLR0913  (what the page can set)
     """What each strategy masks of a text, or of a document of prepared data: units, how likely each is, what the model
     sees; and over a number of `epochs` how often each token is a target."""
     tokenizer, tables_for = library.bench(source)
-    shown, row, name = _tokens_and_row(library, tokenizer, text, source, document)
+    shown, row = _tokens_and_row(library, tokenizer, text, source, document)
     window = slice(begin, begin + WINDOW)
     strategies, left_out, scores = [], dict[str, str](), library.scores(source)
     for strategy in STRATEGIES:
@@ -77,12 +77,10 @@ def masks(  # noqa: PLR0913  (what the page can set)
         strategies.append({"name": strategy, "follows": sorted(follows), "missing": missing, **drawn})
     total = len(shown)
     return {
-        "document": name,
         "tokens": shown[window],
         "total": total,
         "begin": begin,
         "window": WINDOW,
-        "mask": tokenizer.token(tokenizer.special.mask),
         "strategies": strategies,
         "left_out": left_out,
         "copy": copied(
@@ -95,14 +93,14 @@ def masks(  # noqa: PLR0913  (what the page can set)
 
 def _tokens_and_row(
     library: Library, tokenizer: Tokenizer, text: str, source: str | None, document: int | None
-) -> tuple[list[list[Any]], Rows | None, str]:
+) -> tuple[list[list[Any]], Rows | None]:
     """The tokens that are shown, each with what stands before it, and the row of a document; of a text none yet."""
     if source is None or document is None:
         if not text.strip():
             raise SettingsError("the text is empty; type some")
         _, places = tokenizer.encode_placed([text])
         edges = zip([0, *places.end.tolist()], places.begin.tolist(), places.end.tolist(), strict=False)
-        return [[text[before:begin], text[begin:end]] for before, begin, end in edges], None, ""
+        return [[text[before:begin], text[begin:end]] for before, begin, end in edges], None
     store = library.data(source).train
     if document >= len(store):
         raise SettingsError(f"piece {document:,}: the training text has {len(store):,} pieces, counted from 0")
@@ -116,7 +114,7 @@ def _tokens_and_row(
         annotations[column] = annotation
     rows = replace(rows, annotations=annotations)
     shown = [[" " * tokenizer.space_before(id_), tokenizer.text(id_)] for id_ in ids.tolist()]
-    return shown, rows, f"piece {document:,} of {len(store):,}"
+    return shown, rows
 
 
 def _drawn(rows: Rows, masker: Masker, epoch: int, epochs: int, window: slice, scores: Scores) -> dict[str, Any]:
@@ -176,17 +174,22 @@ def predict(
     models: Annotated[list[str], Field(min_length=1, max_length=3)],
     text: Text,
     hidden: list[tuple[Count, Count]] = [],  # noqa: B006  (pydantic copies it)
-    top_k: Annotated[int, Field(ge=1, le=50)] = 8,
 ) -> dict[str, Any]:
     """What each model puts where the text is hidden. `hidden` are stretches of characters, in order."""
-    results = []
+    results, mask = [], "[MASK]"  # where the first model cannot be loaded
     for name in models:
         try:
-            results.append({"model": name, **_filled(library.model(name), text, hidden, top_k)})
+            model = library.model(name)
+            mask = _mask_of(model) if name == models[0] else mask
+            results.append({"model": name, **_filled(model, text, hidden)})
         except UnmaskError as error:
             results.append({"model": name, "error": str(error)})
-    prompt = _prompt("[MASK]", text, hidden)
-    return {"results": results, "copy": copied("fill", [models[0], prompt], {"top_k": top_k})}
+    copy = copied("fill", [models[0], _prompt(mask, text, hidden)], {"top_k": CANDIDATES})
+    return {"results": results, "copy": copy}
+
+
+def _mask_of(model: Model) -> str:
+    return model.tokenizer.token(model.tokenizer.special.mask)
 
 
 def _prompt(mask: str, text: str, hidden: Sequence[tuple[int, int]]) -> str:
@@ -199,9 +202,9 @@ def _prompt(mask: str, text: str, hidden: Sequence[tuple[int, int]]) -> str:
     return "".join([*parts, text[end:]])
 
 
-def _filled(model: Model, text: str, hidden: Sequence[tuple[int, int]], top_k: int) -> dict[str, Any]:
-    prompt = _prompt(model.tokenizer.token(model.tokenizer.special.mask), text, hidden)
-    filled = model.fill(prompt, top_k=top_k)
+def _filled(model: Model, text: str, hidden: Sequence[tuple[int, int]]) -> dict[str, Any]:
+    prompt = _prompt(_mask_of(model), text, hidden)
+    filled = model.fill(prompt, top_k=CANDIDATES)
     # How likely the hidden words are: where each is one token of this model.
     words = [text[begin:end] for begin, end in hidden]
     truths: list[float | None] = [None] * len(filled.masks)
@@ -221,7 +224,7 @@ def _filled(model: Model, text: str, hidden: Sequence[tuple[int, int]], top_k: i
     }
 
 
-def surprise(library: Library, *, model: str, text: Text, form: Form = "plain") -> dict[str, Any]:
+def surprise(library: Library, *, model: str, text: Text) -> dict[str, Any]:
     """The loss of each token of a passage while it alone is hidden: what pseudo-log-likelihoods are sums of."""
     loaded = library.model(model)
     encoded, places = loaded.tokenizer.encode_placed([text])
@@ -229,13 +232,13 @@ def surprise(library: Library, *, model: str, text: Text, form: Form = "plain") 
     tokens = []
     for begin in range(0, len(encoded.input_ids), longest):
         part = slice(begin, begin + longest)
-        questions = one_by_one(encoded.input_ids[part], encoded.word_starts[part], loaded.tokenizer, form=form)
+        questions = one_by_one(encoded.input_ids[part], encoded.word_starts[part], loaded.tokenizer)
         losses = [float(answer.losses[0]) for answer in ask(loaded.predictor, questions)]
         tokens += [
             [start, end, round(loss, 3)]
             for start, end, loss in zip(places.begin[part].tolist(), places.end[part].tolist(), losses, strict=True)
         ]
-    return {"tokens": tokens, "total": -math.fsum(token[2] for token in tokens)}
+    return {"tokens": tokens}
 
 
 # ----------------------------------------

@@ -26,6 +26,7 @@ from unmask.commands.run_data import PreparedData, RunFolder, is_prepared, open_
 from unmask.core.errors import ModelError, RunError, UnmaskError, parse_json
 from unmask.core.files import LOCK
 from unmask.data.data_folder import MANIFEST
+from unmask.data.reading import broken_character
 from unmask.masking.settings import MaskingSettings
 from unmask.masking.tables import Scores, Tables, stored_tables
 from unmask.model.encoder import MaskedLM
@@ -53,6 +54,9 @@ class Library:
 
     def __init__(self, paths: Sequence[str | Path]) -> None:
         self.roots = [Path(path).resolve() for path in paths]
+        for root in self.roots:
+            if broken_character(str(root)):
+                raise RunError(f"{str(root)!r}: the studio cannot show a path that is not UTF-8; rename it")
         self.computing = threading.Lock()  # one computation at a time: a model uses all cores anyway
         self._opened: OrderedDict[tuple[str, str], tuple[float, Any]] = OrderedDict()
 
@@ -196,7 +200,9 @@ def _load_checkpoint(folder: Path) -> Model:
 
 
 def _find(path: Path, root: Path, depth: int) -> Iterator[dict[str, Any]]:
-    """What a folder is, and what lies below it."""
+    """What a folder is, and what lies below it. Names that are no text are left out, since no answer can hold them."""
+    if broken_character(path.name):
+        return
     if path.is_file():
         if path.suffix == ".parquet" and _is_map(path):
             yield _thing("map", path, root)
@@ -231,9 +237,6 @@ def _is_map(path: Path) -> bool:
         return False
 
 
-_WITH_PARTS = ("run", "finetuning", "embedder")
-
-
 def _kind(names: set[str]) -> Kind | None:
     if {"recipe.toml", "sources.json"} <= names:
         return "run"
@@ -250,7 +253,7 @@ def _kind(names: set[str]) -> Kind | None:
 def _thing(kind: Kind, path: Path, root: Path) -> dict[str, Any]:
     name = path.relative_to(root).as_posix()
     facts, state = {}, ""
-    if kind in (*_WITH_PARTS, "comparison"):
+    if kind in ("run", "finetuning", "embedder", "comparison"):
         state = state_of(path)
         with suppress(OSError, ValueError):
             facts = parse_json(path / "summary.json")

@@ -30,7 +30,7 @@ export function Corpus({ things }) {
       <div><b>${whole(of.splits.train.tokens)}</b><small>tokens to train on</small></div><div><b>${whole(of.splits.validation.tokens)}</b><small>tokens held out</small></div>
       <div><b>${whole(of.vocab_size)}</b><small>entries of the vocabulary</small></div><div><b>${percent(of.unknown.share, 3)}</b><small>of the letters unknown to the tokenizer</small></div></div>
     <section class="card" aria-label="How it was made"><h2>How it was made</h2><p>${of.plan}.</p>
-      <p class="soft">${of.sources.slice(0, 5).map(([path]) => path).join(", ")}${of.sources.length > 5 ? ` and ${of.sources.length - 5} more` : ""}</p>
+      <p class="soft">${of.sources.slice(0, 5).join(", ")}${of.sources.length > 5 ? ` and ${of.sources.length - 5} more` : ""}</p>
       <p>Left out: ${Object.entries(of.skipped).map(([why, count]) => `${whole(count)} ${why}`).join(", ") || "nothing"}.</p>
       <p>Near-duplicates: ${of.near.summary}.</p>${of.near.example && html`<p class="soft">Held out: “${of.near.example.held_out}”; in the training text: “${of.near.example.training}”</p>`}
       ${of.unknown.examples.length > 0 && html`<p>Unknown, for example: ${of.unknown.examples.join(", ")}</p>`}

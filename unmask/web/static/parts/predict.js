@@ -7,6 +7,7 @@ const EXAMPLE = "What say you, my lord? The king is dead, and the night is long.
 const WORD = /[\p{L}\p{N}'’]+|[^\s\p{L}\p{N}]/gu;
 const BLOCK = 150; // words that are drawn together
 const PASSAGE = 700; // characters that are judged at once
+const countOf = (text) => Array.from(text).length; // as the server counts: characters, not units of UTF-16
 
 class Block extends Component {
   shouldComponentUpdate(next) { return next.words !== this.props.words || next.marks !== this.props.marks; }
@@ -57,33 +58,36 @@ function Filled({ of, name, words }) {
 }
 
 class Passage extends Component { // drawn once
-  shouldComponentUpdate(next) { return next.text !== this.props.text || next.tokens !== this.props.tokens; }
+  shouldComponentUpdate(next) { return next.letters !== this.props.letters || next.tokens !== this.props.tokens; }
 
-  render({ text, begin, end, tokens }) {
+  render({ letters, begin, end, tokens }) {
+    const part = (from, to) => letters.slice(from, to).join("");
     let last = begin;
     const spans = tokens.map(([first, stop, loss]) => {
-      const gap = text.slice(last, first);
+      const gap = part(last, first);
       last = stop;
       return html`${gap}<span class="scale" title=${`${loss.toFixed(2)} nats`}
-        style=${{ background: `color-mix(in srgb, var(--vermilion) ${Math.round(Math.min(1, loss / 10) * 65)}%, transparent)` }}>${text.slice(first, stop)}</span>`;
+        style=${{ background: `color-mix(in srgb, var(--vermilion) ${Math.round(Math.min(1, loss / 10) * 65)}%, transparent)` }}>${part(first, stop)}</span>`;
     });
-    return html`<span>${spans}${text.slice(last, end)}</span>`;
+    return html`<span>${spans}${part(last, end)}</span>`;
   }
 }
 
 // Passages are judged one after another, so that a long text colours as it goes.
 function Surprise({ model, text }) {
   const [state, set] = useState({ passages: [], done: 0 });
+  const letters = useMemo(() => Array.from(text), [text]);
+  const part = (from, to) => letters.slice(from, to).join("");
   useEffect(() => {
     const stop = new AbortController();
     (async () => {
       set({ passages: [], done: 0 });
-      for (let begin = 0; begin < text.length;) {
-        let end = Math.min(text.length, begin + PASSAGE);
-        if (end < text.length) end = Math.max(text.lastIndexOf(" ", end), begin + PASSAGE / 2);
+      for (let begin = 0; begin < letters.length;) {
+        let end = Math.min(letters.length, begin + PASSAGE);
+        if (end < letters.length) end = Math.max(letters.lastIndexOf(" ", end), begin + PASSAGE / 2);
         const passage = { begin, end, tokens: [] };
-        if (text.slice(begin, end).trim()) {
-          const { tokens } = await call("surprise", { model, text: text.slice(begin, end) }, stop.signal);
+        if (part(begin, end).trim()) {
+          const { tokens } = await call("surprise", { model, text: part(begin, end) }, stop.signal);
           passage.tokens = tokens.map(([first, last, loss]) => [passage.begin + first, passage.begin + last, loss]);
         }
         begin = end;
@@ -96,12 +100,12 @@ function Surprise({ model, text }) {
   const tokens = passages.flatMap((each) => each.tokens);
   const total = tokens.reduce((sum, token) => sum + token[2], 0);
   const worst = [...tokens].sort((a, b) => b[2] - a[2]).slice(0, 12);
-  return html`<${Problem} of=${error} /><${Busy} when=${!error && done < text.length} what=${`each token is hidden in turn, ${percent(done / Math.max(1, text.length), 0)}`} />
-    <p class="card text long" tabindex="0">${passages.map((each) => html`<${Passage} key=${each.begin} text=${text} ...${each} />`)}${text.slice(done)}</p>
+  return html`<${Problem} of=${error} /><${Busy} when=${!error && done < letters.length} what=${`each token is hidden in turn, ${percent(done / Math.max(1, letters.length), 0)}`} />
+    <p class="card text long" tabindex="0">${passages.map((each) => html`<${Passage} key=${each.begin} letters=${letters} ...${each} />`)}${part(done)}</p>
     ${tokens.length > 0 && html`<p class="soft">pseudo-log-likelihood ${(-total).toFixed(2)} nats, ${(total / tokens.length).toFixed(2)} per token; passages are scored separately</p>
     <section class="card" aria-label="Largest surprises"><h2>Largest surprises</h2>
       ${worst.map(([first, last, loss]) => html`<p key=${first}><span class="number soft">${loss.toFixed(2)} nats</span>${" "}
-        …${text.slice(Math.max(0, first - 30), first)}<mark>${text.slice(first, last)}</mark>${text.slice(last, last + 30)}…</p>`)}</section>`}`;
+        …${part(Math.max(0, first - 30), first)}<mark>${part(first, last)}</mark>${part(last, last + 30)}…</p>`)}</section>`}`;
 }
 
 export function Predict({ things }) {
@@ -116,9 +120,10 @@ export function Predict({ things }) {
   const hidden = useMemo(() => new Set(numbers), [numbers]);
   const matches = useMemo(() => [...text.matchAll(WORD)], [text]);
   const places = numbers.filter((n) => n < matches.length).sort((a, b) => a - b).map((n) => [matches[n].index, matches[n].index + matches[n][0].length]);
+  const counted = places.map((place) => place.map((unit) => countOf(text.slice(0, unit))));
   const both = [chosen, second].filter(Boolean);
   const typed = /\[MASK\]|<mask>/.test(text);
-  const { data, error, busy } = useCall("predict", { models: both, text, hidden: places },
+  const { data, error, busy } = useCall("predict", { models: both, text, hidden: counted },
     { when: view === "fill" && both.length > 0 && (places.length > 0 || typed), delay: 20 });
   if (!models.length) return html`<p>There is no model in the folders yet. Train one in <a href="#runs">Runs</a>, or start the studio with the folder of a model.</p>`;
   const name = (path) => models.find(([each]) => each === path)?.[1] ?? path;

@@ -1,16 +1,29 @@
 // One query, ranked by vectors, by words and by both; hits are judged by two keys.
 import { Busy, Choice, Copy, Problem, Slider, TextField, call, fixed, html, named, useCall, useEffect, useKept, useState, whole } from "../common.js";
 
-const kept = (index) => { try { return JSON.parse(localStorage.getItem(`judged ${index}`)) || {}; } catch { return {}; } };
+const kept = (index) => { try { return JSON.parse(localStorage.getItem(`judgements ${index}`)) || {}; } catch { return {}; } };
+
+// What a document is in any index and after any change of it; its number is not.
+const keyOf = (hit) => JSON.stringify([hit.file, hit.id]);
+
+// The documents of a judged query, numbered.
+function numbered({ ranked, grades }) {
+  const keys = [...new Set([...Object.keys(grades), ...Object.values(ranked).flat()])];
+  const number = Object.fromEntries(keys.map((key, n) => [key, n]));
+  return {
+    ranked: Object.fromEntries(Object.entries(ranked).map(([name, each]) => [name, each.map((key) => number[key])])),
+    grades: Object.fromEntries(Object.entries(grades).map(([key, grade]) => [number[key], grade])),
+  };
+}
 
 function Marked({ text, marks }) {
-  const parts = [];
+  const letters = Array.from(text), parts = []; // marks count characters, not units of UTF-16
   let end = 0;
   for (const [begin, stop] of marks) {
-    parts.push(text.slice(end, begin), html`<mark>${text.slice(begin, stop)}</mark>`);
+    parts.push(letters.slice(end, begin).join(""), html`<mark>${letters.slice(begin, stop).join("")}</mark>`);
     end = stop;
   }
-  return html`<span>${parts}${text.slice(end)}</span>`;
+  return html`<span>${parts}${letters.slice(end).join("")}</span>`;
 }
 
 function Hit({ hit, grade, judge }) {
@@ -18,13 +31,13 @@ function Hit({ hit, grade, judge }) {
     const value = { y: 1, n: 0 }[event.key];
     if (value === undefined) return;
     event.preventDefault();
-    judge(hit.document, value);
+    judge(keyOf(hit), value);
     event.currentTarget.nextElementSibling?.focus();
   };
   return html`<article class="hit" tabindex="0" onKeyDown=${key} aria-label=${`Hit ${hit.rank}${grade == null ? "" : grade ? ", relevant" : ", not relevant"}`}>
     <span class="row tight"><b>${hit.rank}</b><small>${fixed(hit.score)}</small>${hit.title && html`<b>${hit.title}</b>`}
-      <button class="quiet" aria-pressed=${String(grade === 1)} onClick=${() => judge(hit.document, 1)}>relevant</button>
-      <button class="quiet" aria-pressed=${String(grade === 0)} onClick=${() => judge(hit.document, 0)}>not</button>
+      <button class="quiet" aria-pressed=${String(grade === 1)} onClick=${() => judge(keyOf(hit), 1)}>relevant</button>
+      <button class="quiet" aria-pressed=${String(grade === 0)} onClick=${() => judge(keyOf(hit), 0)}>not</button>
       ${grade != null && html`<span class=${grade ? "tag yes" : "tag no"}>${grade ? "relevant" : "not relevant"}</span>`}</span>
     <${Marked} text=${hit.snippet} marks=${hit.marks} /><small>${String(hit.file).split("/").pop()}, ${hit.id}</small></article>`;
 }
@@ -42,15 +55,15 @@ export function Search({ things }) {
   useEffect(() => { setJudgements(index ? kept(index) : {}); }, [index]);
   const { data, error, busy } = useCall("search", { indexes: both, query, words_weight: weight }, { delay: 150, when: both.length > 0 && query.trim().length > 0 });
   const column = (each) => (both.length > 1 ? `${each.name}, ${indexes.find(([path]) => path === each.index)?.[1]}` : each.name);
-  const judge = (document, grade) => {
-    const ranked = Object.fromEntries(data.columns.map((each) => [column(each), each.hits.map((hit) => hit.document)]));
+  const judge = (key, grade) => {
+    const ranked = Object.fromEntries(data.columns.map((each) => [column(each), each.hits.map(keyOf)]));
     const mine = judgements[query] ?? { grades: {} };
-    const now = { ...judgements, [query]: { ranked, grades: { ...mine.grades, [document]: grade } } };
+    const now = { ...judgements, [query]: { ranked, grades: { ...mine.grades, [key]: grade } } };
     setJudgements(now);
-    try { localStorage.setItem(`judged ${index}`, JSON.stringify(now)); } catch { /* it is full */ }
+    try { localStorage.setItem(`judgements ${index}`, JSON.stringify(now)); } catch { /* it is full */ }
   };
   useEffect(() => {
-    const all = Object.values(judgements);
+    const all = Object.values(judgements).map(numbered);
     if (!all.length) { setFigures(null); return; }
     call("judged", { queries: all.map((each) => each.ranked), grades: all.map((each) => each.grades) }).then(setFigures, (e) => setFigures({ error: e.message, columns: {} }));
   }, [judgements]);
@@ -62,11 +75,11 @@ export function Search({ things }) {
       <${Slider} label="Weight of words in both" shown=${weight.toFixed(2)} min="0" max="1" step="0.05" value=${weight} onChange=${setWeight} /></div>
     <p class="soft">Judge the selected hit with y (relevant) or n (not relevant). Judgements stay in this browser.</p>
     <${Problem} of=${error} /><${Busy} when=${busy} what="searching" />
-    ${figures && html`<section class="card" aria-label="Your judgements"><div class="spread"><h2>nDCG@10 of your judgements</h2><button class="quiet" onClick=${() => { localStorage.removeItem(`judged ${index}`); setJudgements({}); }}>forget them</button></div>
+    ${figures && html`<section class="card" aria-label="Your judgements"><div class="spread"><h2>nDCG@10 of your judgements</h2><button class="quiet" onClick=${() => { localStorage.removeItem(`judgements ${index}`); setJudgements({}); }}>forget them</button></div>
       <${Problem} of=${figures.error} /><table><thead><tr><th>ranked by</th><th class="number">nDCG@10</th><th class="number">95 %, over queries</th><th class="number">queries</th></tr></thead><tbody>
       ${Object.entries(figures.columns).map(([name, each]) => html`<tr key=${name}><td>${name}</td><td class="number">${fixed(each.ndcg_at_10)}</td><td class="number">${each.interval ? `${fixed(Math.max(0, each.interval[0]))} to ${fixed(Math.min(1, each.interval[1]))}` : "too few"}</td><td class="number">${whole(each.queries)}</td></tr>`)}</tbody></table>
       ${figures.left_out > 0 && html`<p class="soft">Queries without a relevant hit so far are left out: ${figures.left_out}. Unjudged hits count as not relevant.</p>`}</section>`}
     ${data && html`<div class="grid">${data.columns.map((each) => html`<section class="card" key=${column(each)} aria-label=${column(each)}><div class="spread"><h2>${column(each)}</h2>${each.seconds != null && html`<small>${(1000 * each.seconds).toFixed(0)} ms</small>`}</div>
       <${Problem} of=${each.error} />${!each.error && !each.hits.length && html`<p class="soft">No document shares a word with the query.</p>`}
-      ${each.hits.map((hit) => html`<${Hit} key=${hit.document} hit=${hit} grade=${grades[hit.document]} judge=${judge} />`)}</section>`)}</div><${Copy} of=${data.copy} />`}`;
+      ${each.hits.map((hit) => html`<${Hit} key=${keyOf(hit)} hit=${hit} grade=${grades[keyOf(hit)]} judge=${judge} />`)}</section>`)}</div><${Copy} of=${data.copy} />`}`;
 }

@@ -207,6 +207,8 @@ def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path) -> Non
     for other in (model_folder, "bm25"):
         with pytest.raises(SettingsError, match=str(other)):
             unmask.evaluate_search(model_folder, folder, against=[other])
+        with pytest.raises(SettingsError, match=f"the model {other} "):
+            unmask.evaluate_search(model_folder, folder, against=other)
     one = unmask.evaluate_search(model_folder, folder, queries=1, baselines="none")
     assert one.tasks["judged"]["queries"] == 1
     assert "one query" in (one.warning or "")

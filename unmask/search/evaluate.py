@@ -136,8 +136,8 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     model: str | Path | Model,
     corpus: Texts,
     *,
-    against: Sequence[str | Path | Model] = (),
-    baselines: Sequence[str] = ("bm25", "tfidf"),
+    against: str | Path | Model | Sequence[str | Path | Model] = (),
+    baselines: str | Sequence[str] = ("bm25", "tfidf"),
     queries: int = QUERIES,
     max_documents: int = DOCUMENTS,
     crops: Crops = "removed",
@@ -201,12 +201,13 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         seed=seed,
     )  # fmt: skip
     lexical = check_lexical(baselines)
+    others = (against,) if isinstance(against, str | Path | Model) else against
     options: dict[str, Any] = {
         "passage_tokens": passage_tokens, "query_prompt": query_prompt, "document_prompt": document_prompt,
         "similarity": similarity,
     }  # fmt: skip
     searches: dict[str, ModelSearch] = {}
-    for each, chosen in ((model, options), *((other, {}) for other in against)):
+    for each, chosen in ((model, options), *((other, {}) for other in others)):
         called = str(each.folder if isinstance(each, Model) else each)
         if called in (*searches, *_LEXICAL):
             reason = (

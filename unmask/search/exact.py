@@ -65,8 +65,6 @@ def blocks_of(vectors_ND: Vectors, documents_N: NDArray[np.int64], size: int = B
 def search_exactly(queries_QD: Vectors, blocks: Iterable[VectorBlock], top_k: int) -> Ranking:
     """The `top_k` documents whose nearest passages have the highest inner product with each query (float32; sparse
     where the blocks are). Sizes of blocks change time and memory, never the result."""
-    if top_k < 1:
-        raise SettingsError(f"top_k must be at least 1, not {top_k}", options=("top_k",))
     num_queries, width = queries_QD.shape
     starts = range(0, max(1, num_queries), QUERIES_AT_ONCE)
     parts = [_Best(queries_QD[begin : begin + QUERIES_AT_ONCE], top_k) for begin in starts]

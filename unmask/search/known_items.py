@@ -335,7 +335,7 @@ def is_beir(path: str | Path) -> bool:
     return root.is_dir() and sum(there) >= 2
 
 
-def read_beir(root: Path, *, split: str, num_queries: int | None, seed: int) -> SearchTask:
+def read_beir(root: Path, *, split: str, num_queries: int, seed: int) -> SearchTask:
     """Reads a folder, with the judgements of a split of `qrels`; the seed chooses queries, where there are more than
     their number. The corpus is held in memory."""
     corpus = dict(_records(root / CORPUS_FILE, title=True))
@@ -365,7 +365,7 @@ def read_beir(root: Path, *, split: str, num_queries: int | None, seed: int) -> 
         why = ", ".join(f"{count:,} {reason}" for reason, count in passed.items()) or "it is empty"
         what = f"no judgement names a query in {QUERY_FILE} and a relevant document in {CORPUS_FILE} ({why})"
         raise CorpusError(f"{root / QRELS / split}.tsv: {what}; check that ids are those of `_id`")
-    if num_queries is not None and len(chosen) > num_queries:
+    if len(chosen) > num_queries:
         some = np.random.default_rng(seed).choice(len(chosen), num_queries, replace=False)
         chosen = [chosen[number] for number in np.sort(some).tolist()]
     best = [max(grades, key=lambda n: (grades[n] * (n < len(corpus)), -n)) for _, grades in chosen]

@@ -66,6 +66,7 @@ def test_the_readme_runs(
     exec(compile(snippet, "README.md", "exec"), scope)
     assert (len(scope[output]), scope[output].ndim) == (2, num_axes)
     assert "--maxShapes=input_ids:32x64,attention_mask:32x64" in readme
+    assert ("sentence-transformers:" in readme) == (task == "feature-extraction")
 
 
 def test_graphs_run_without_unmask_as_the_page_shows(

@@ -234,11 +234,11 @@ EMBED = GraphKind(
     {"last_hidden_state": "batch, length, hidden size", VECTORS: "batch, hidden size"},
     "ORTModelForFeatureExtraction", 'SentenceTransformer(FOLDER, backend="onnx")',
 )  # fmt: skip
-FILL = GraphKind(
-    "fill-mask", "fill", {"logits": "batch, length, vocabulary"},
-    "ORTModelForMaskedLM", 'SparseEncoder(FOLDER, backend="onnx")',
+FILL = GraphKind("fill-mask", "fill", {"logits": "batch, length, vocabulary"}, "ORTModelForMaskedLM")
+SPLADE = replace(
+    FILL, short="splade", outputs={**FILL.outputs, VECTORS: "batch, vocabulary"},
+    sentence='SparseEncoder(FOLDER, backend="onnx")',
 )  # fmt: skip
-SPLADE = replace(FILL, short="splade", outputs={**FILL.outputs, VECTORS: "batch, vocabulary"})
 TASKS = {
     name: GraphKind(task, "task", outputs, f"ORTModelFor{name}")
     for name, task, outputs in (

@@ -65,7 +65,7 @@ def files_unchanged(subject: CheckedModel) -> Check | str:
     """The files have the checksums that were written with them; a reason where there are none."""
     checksums = read_checksums(subject.folder)
     if checksums is None:
-        return f"the folder has no {CHECKSUMS}, which pretrain and finetune write"
+        return f"the folder has no {CHECKSUMS}, which training writes"
     wrong = []
     for name, checksum in checksums.items():
         if not (subject.folder / name).is_file():
@@ -372,7 +372,8 @@ def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification
 
     Packed and padded texts must give the same results as each text alone. Transformers' model, the head of its task,
     sparse vectors and exported graphs must equal ours. The tokenizer must encode what it decodes, as transformers'
-    does. Special ids, tied weights and files must be right. A check that raises an error has failed, and says why.
+    does. Special ids, tied weights and files must be right. A check that cannot use a file of the folder has failed,
+    and says why.
 
     Args:
         model: Folder of a model, such as RUN/model, or its name on the hub.

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import json
 import math
 import shutil
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +158,16 @@ def test_a_finished_one_changes_its_card(made: unmask.Embedder, base: Path, corp
     assert "- en\n" in (folder / "model" / "README.md").read_text()
 
 
+def test_the_card_names_texts_that_are_no_files(
+    base: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_partners(tmp_path / "pairs.jsonl")
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(corpus.read_bytes())))
+    unmask.embedder(base, ["-"], pairs=tmp_path / "pairs.jsonl", out=tmp_path / "e", steps=1, settings=FAST)
+    card = (tmp_path / "e" / "model" / "README.md").read_text()
+    assert "It learned from `pairs.jsonl`, `standard input or a pipe`." in card
+
+
 def test_it_ends_early_with_the_best(base: Path, corpus: Path, tmp_path: Path) -> None:
     """At a learning rate that ruins the model."""
     settings = FAST | {"embedder.learning_rate": 1.0, "embedder.patience": 2, "embedder.evaluations": 20}
@@ -164,6 +176,9 @@ def test_it_ends_early_with_the_best(base: Path, corpus: Path, tmp_path: Path) -
     best = min(evaluations, key=lambda line: line["loss"])
     assert trained.best_step == best["step"] < trained.steps < 60
     assert trained.after["kinds"] == best["kinds"]
+    pairs, batches = trained.data["parts"], -(-trained.data["parts"] // 16)
+    epochs, rest = divmod(trained.steps, batches)
+    assert trained.summary["pairs_seen"] == epochs * pairs + rest * pairs // batches
 
 
 def test_pairs_alone_and_a_bare_encoder(

@@ -60,6 +60,10 @@ class TokenPairs:
     def chosen(self, which: NDArray[np.bool_] | Ints) -> TokenPairs:
         return TokenPairs(self.begin[:, which], self.length[:, which], self.document[:, which])
 
+    def and_then(self, other: TokenPairs) -> TokenPairs:
+        columns = zip(vars(self).values(), vars(other).values(), strict=True)
+        return TokenPairs(*(np.concatenate(both, axis=1) for both in columns))
+
 
 def begins_of_pairs(pairs: TokenPairs) -> Ints:
     """Where each pair begins, among pairs of which one with several wrong answers comes with each of them in turn; and
@@ -246,8 +250,7 @@ class PairStream:
         # Wrong answers of a pair take turns, epoch by epoch.
         of_own = chosen[chosen >= len(parts)] - len(parts)
         own = self.own.chosen(self.begins[of_own] + epoch % np.diff(self.begins)[of_own])
-        columns = zip(vars(drawn).values(), vars(own).values(), strict=True)
-        rows, num_tokens = self.rows(TokenPairs(*(np.concatenate(both, axis=1) for both in columns)))
+        rows, num_tokens = self.rows(drawn.and_then(own))
         is_last = cursor.window + 1 == self.batches
         after = Cursor(epoch + 1) if is_last else Cursor(epoch, cursor.window + 1)
         part = share.part(rows.shape[0])

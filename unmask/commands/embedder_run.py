@@ -45,9 +45,9 @@ from unmask.core.files import ClaimedFolder, file_sha256, read_object, whole_fol
 from unmask.core.hashing import mix_ints
 from unmask.core.interruption import Interruption
 from unmask.core.results import Reporter
-from unmask.data.rows import Cursor, Rows, map_tensors
+from unmask.data.rows import Cursor, Rows, moved
 from unmask.data.settings import CorpusSettings, Reading
-from unmask.data.sources import Named, keep_as_files
+from unmask.data.sources import InMemory, Named, is_stream, keep_as_files
 from unmask.masking.masker import Masker
 from unmask.model.card_head import Origin
 from unmask.model.encoder import MaskedLM
@@ -261,10 +261,10 @@ class EmbedderRun(Callback):
         on_rank_zero(self.group, lambda: None)  # by now its checkpoints are whole
         best = state.best
         if patience is not None and best is not None and best.step != state.step:
-            spent = state.step, state.tokens_seen, state.seconds
+            spent = state.step, state.tokens_seen, state.seconds, state.cursor
             path = checkpoint_path(self.root / "checkpoints", best.step)
             on_every_rank(self.group, lambda: load_checkpoint(path, state, fingerprint=self.fingerprint))
-            state.step, state.tokens_seen, state.seconds = spent
+            state.step, state.tokens_seen, state.seconds, state.cursor = spent
             note(f"keeping the model of step {best.step:,}, which has the lowest held-out loss")
         note("writing the model")
         return on_rank_zero(self.group, self._write)
@@ -388,12 +388,15 @@ class EmbedderRun(Callback):
             }
         plain = settings.model_dump(mode="json", exclude={"card"})
         shown = examples(model, self.data, self.kind, plan.tokenizer)
+        files = [path.name for path in (*plan.files, plan.pairs) if path is not None]
+        files += ["texts in memory"] * any(isinstance(each, InMemory) for each in plan.texts)
+        files += ["standard input or a pipe"] * any(map(is_stream, plan.texts))
         write_embedder_card(
             folder,
             summary=summary,
             settings=plain,
             card=settings.card,
-            files=[path.name for path in (*plan.files, plan.pairs) if path is not None] or ["texts in memory"],
+            files=files,
             origin=plan.origin,
             examples=shown,
         )
@@ -418,8 +421,7 @@ def text_vectors(model: MaskedLM, rows: Rows, kind: VectorKind) -> tuple[Tensor,
     for part in _in_parts(rows):
         texts = TextTargets.of(part)
         hidden_TD = hidden_states(model, part.input_ids, part.segment_ids, part.position_ids)
-        moved = map_tensors(texts, lambda tensor: tensor.to(hidden_TD.device))  # noqa: B023
-        vectors.append(kind.vectors(model, hidden_TD, moved).cpu())
+        vectors.append(kind.vectors(model, hidden_TD, moved(texts, hidden_TD.device)).cpu())
         targets.append(texts)
     return torch.cat(vectors), TextTargets.joined(targets)
 
@@ -470,8 +472,8 @@ def measure(
                 masked = masker(part)
                 targets = PREDICT_MASKED.targets(part, masked)
                 hidden_TD = hidden_states(model, masked.input_ids, part.segment_ids, part.position_ids)
-                moved = map_tensors(targets, lambda tensor: tensor.to(hidden_TD.device))  # noqa: B023
-                total += float(PREDICT_MASKED.losses(model, hidden_TD, moved, None).total)
+                there = moved(targets, hidden_TD.device)
+                total += float(PREDICT_MASKED.losses(model, hidden_TD, there, None).total)
                 count += len(targets)
     loss = sum(figures["loss"] for figures in kinds.values()) / len(kinds)
     return {"loss": loss, "kinds": kinds, "mlm_loss": None if masker is None else total / max(count, 1)}
@@ -500,8 +502,7 @@ def examples(model: MaskedLM, data: PairData, kind: VectorKind, tokenizer: Token
 
     own = stream.own.chosen(stream.begins[:-1][:NUM_PAIRS])
     drawn = drawer.draw(np.arange(len(drawer.parts))[: NUM_PAIRS - len(own)], 0) if len(drawer.parts) else NO_PAIRS
-    columns = zip(vars(own).values(), vars(drawn).values(), strict=True)
-    pairs = TokenPairs(*(np.concatenate(both, axis=1) for both in columns))
+    pairs = own.and_then(drawn)
     scores = [float(first_D @ second_D) for first_D, second_D in zip(*vectors(pairs), strict=True)]
     shown = [(text(pairs, FIRST, n), text(pairs, SECOND, n), score) for n, score in enumerate(scores)]
     if not held:

@@ -62,6 +62,11 @@ def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
     return cast(Value, changed)
 
 
+def moved(value: Value, device: torch.device) -> Value:
+    """A value with all its tensors on a device."""
+    return map_tensors(value, lambda tensor: tensor.to(device))
+
+
 @dataclass(frozen=True)
 class Rows:
     """A batch of rows. B rows, S positions.

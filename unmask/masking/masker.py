@@ -25,7 +25,7 @@ from unmask.core.errors import SettingsError
 from unmask.core.hashing import PART, PART_OF_STEP, mix, mix_ints
 from unmask.core.results import Readable, Shown
 from unmask.core.settings import Settings, validated
-from unmask.data.rows import Rows, map_tensors
+from unmask.data.rows import Rows, map_tensors, moved
 from unmask.masking.draw import (
     Boundaries,
     FlatRows,
@@ -88,7 +88,7 @@ class MaskedRows:
         return map_tensors(self, lambda tensor: tensor[begin:end])
 
     def to(self, device: torch.device) -> MaskedRows:
-        return map_tensors(self, lambda tensor: tensor.to(device))
+        return moved(self, device)
 
     def keys(self) -> Iterator[str]:
         return iter(("input_ids", "labels", "attention_mask"))

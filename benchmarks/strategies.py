@@ -347,7 +347,7 @@ def draw(entries: Entries, path: Path) -> None:
     """Differences with their intervals: a row of panels a corpus, a panel a figure, a line a strategy."""
     from matplotlib.figure import Figure
 
-    from unmask.report.plots import HELD, INK, SOFT, to_svg
+    from unmask.report.plots import HELD, SOFT, to_svg
 
     corpora = by_corpus(entries)
     names = [name for name in STRATEGIES if name != BASELINE]
@@ -363,7 +363,7 @@ def draw(entries: Entries, path: Path) -> None:
                 if (apart := difference(values, name, key)) is not None:
                     mean, half, is_shown = apart
                     error = None if half is None else half * scale_of(key)
-                    colour = HELD if is_shown else INK
+                    colour = HELD if is_shown else "#1d2733"
                     axes.errorbar(mean * scale_of(key), place, xerr=error, fmt="o", ms=4, lw=1.4, color=colour)
             axes.spines[["top", "right", "left"]].set_visible(False)
             axes.tick_params(axis="y", length=0)

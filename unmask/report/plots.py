@@ -15,7 +15,7 @@ from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocat
 # Blue, vermilion, green, purple, gold and sky: each has a contrast of 3 with white at the least, and they stay apart
 # for the colour-blind. Pages have the same (static/look.css).
 COLOURS = ("#0072b2", "#c2410c", "#00845f", "#a3457f", "#a87400", "#2b93c7")
-INK, SOFT, TRAIN, HELD = "#1d2733", "#8a94a3", "#9db4d6", COLOURS[1]
+SOFT, TRAIN, HELD = "#8a94a3", "#9db4d6", COLOURS[1]
 _LONGEST = 40  # letters of a label: more leave no room for the figures
 
 Metrics = Sequence[Mapping[str, Any]]

@@ -186,9 +186,7 @@ def test_bad_pairs(tmp_path: Path, name: str, content: str, message: str) -> Non
         ("query,text,label\na,b,1\nc,d,\ne,f,NaN\n", {}, 1, "left out: 2 rows without a label"),
     ],
 )
-def test_labels_are_found_by_name(
-    content: str, columns: dict[str, str], count: int, said: str, tmp_path: Path
-) -> None:
+def test_labels_are_found_by_name(content: str, columns: dict[str, str], count: int, said: str, tmp_path: Path) -> None:
     (tmp_path / "p.csv").write_text(content)
     notes: list[str] = []
     assert len(read_pairs(tmp_path / "p.csv", columns, notes.append)[0]) == count

@@ -473,16 +473,13 @@ def _find_columns(
         if part == "label" and named.get(part) == "":
             continue
         name = find_column(rows, _ROLES[part], named.get(part), where=path, taken=taken)
-        if name is not None and part == "label" and part not in named:
-            labels = [value for value in values[name] if not _is_empty(value)]
-            wrong = next((value for value in labels if not 0.0 <= _score(value) <= 1.0), None)
-            if wrong is not None or not labels:
-                what = "nothing" if wrong is None else shown(wrong)
-                note(f"pairs: ignored: column {name!r} holds {what}, and a label is from 0 to 1")
-                continue
-        if name is not None:
-            column_of[part] = [name]
-            taken.add(name)
+        if name is None:
+            continue
+        if part == "label" and part not in named and (what := _no_label(values[name])) is not None:
+            note(f"pairs: ignored: column {name!r} holds {what}, and a label is from 0 to 1")
+            continue
+        column_of[part] = [name]
+        taken.add(name)
 
     # Of the others, those that hold texts; among them the answers by their names, of which there may be several.
     textual = []
@@ -524,10 +521,17 @@ def _belongs(value: Any, column: str, where: str) -> bool:
     if not 0.0 <= score <= 1.0:
         raise CorpusError(
             f"{where} {shown(value)} in column {column!r}; a label is 1 for texts that belong together, 0 for others, "
-            "or a score from 0 to 1 (--set embedder.columns.label= ignores the column); classes and grades of pairs are "
-            "for unmask finetune --task pairs or regress"
+            "or a score from 0 to 1 (--set embedder.columns.label= ignores the column); classes and grades of pairs "
+            "are for unmask finetune --task pairs or regress"
         )
     return score >= RIGHT
+
+
+def _no_label(values: Sequence[Any]) -> str | None:
+    """What a column holds that is no label; None: all are labels."""
+    labels = [value for value in values if not _is_empty(value)]
+    wrong = [value for value in labels if not 0.0 <= _score(value) <= 1.0]
+    return shown(wrong[0]) if wrong else None if labels else "nothing"
 
 
 def _is_empty(label: Any) -> bool:

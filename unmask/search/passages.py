@@ -219,9 +219,9 @@ def _windows(tokens: slice, length: int, overlap: int, breaks: Sequence[Flags]) 
 # is the beginning.
 
 SNIPPET_CHARS = 200
-# Words are runs of letters, digits and the marks that combine with them, in lower case and composed; ideographs and kana
-# are words one by one: no space separates them. Nearly all time is that of the first run: no mark is looked for where
-# ASCII follows it.
+# Words are runs of letters, digits and the marks that combine with them, in lower case and composed; ideographs and
+# kana are words one by one: no space separates them. Nearly all time is that of the first run: no mark is looked for
+# where ASCII follows it.
 _ALONE = r"\u3040-\u30ff\u3400-\u9fff"
 _MARKS = "".join(sign for sign in map(chr, range(0x300, 0x1F000)) if category(sign) in ("Mn", "Mc"))
 WORD = re.compile(rf"[{_ALONE}]|[^\W{_ALONE}]++(?:(?=[^\x00-\u02ff])[{_MARKS}]+[^\W{_ALONE}]*)*+")

@@ -180,6 +180,11 @@ def test_it_ends_early_with_the_best(base: Path, corpus: Path, tmp_path: Path) -
     epochs, rest = divmod(trained.steps, batches)
     assert trained.summary["pairs_seen"] == epochs * pairs + rest * pairs // batches
 
+    # One that was ended behind that, and goes on, makes no step more.
+    (tmp_path / "e" / "summary.json").unlink()
+    again = unmask.embedder(base, [corpus], out=tmp_path / "e", steps=60, settings=settings, resume=True)
+    assert (again.steps, again.best_step, again.after) == (trained.steps, trained.best_step, trained.after)
+
 
 def test_pairs_alone_and_a_bare_encoder(
     tokenizer: Tokenizer, make_model: MakeModel, tmp_path: Path, caplog: pytest.LogCaptureFixture

@@ -250,6 +250,7 @@ class EmbedderRun(Callback):
             if state.step:
                 self.stream.negatives = on_every_rank(self.group, lambda: load_negatives(negatives, state.step))
             self._times.begin(self.trainer)
+            self._stop_early()  # of a training that was ended behind that
             if state.step == 0:
                 self.begin_sparse()
                 self._evaluate()
@@ -310,10 +311,14 @@ class EmbedderRun(Callback):
             trainer.request_save()
         if self._times.is_due(trainer, report):
             self._evaluate()
-        losses, patience = [line["loss"] for line in self.state.history if line["step"]], settings.patience
+        self._stop_early()
+
+    def _stop_early(self) -> None:
+        """Requests a stop where the held-out loss has not fallen for too many evaluations."""
+        losses, patience = [line["loss"] for line in self.state.history if line["step"]], self.settings.patience
         if patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience]):
-            self.reporter.note(f"stopping early at step {report.step:,}: the held-out loss no longer falls")
-            trainer.request_stop()
+            self.reporter.note(f"stopping early at step {self.state.step:,}: the held-out loss no longer falls")
+            self.trainer.request_stop()
 
     def on_end(self, trainer: Trainer) -> None:
         """Evaluates: by the clock no step is known to be the last."""

@@ -1,13 +1,17 @@
 from __future__ import annotations
 
 import signal
+import threading
 import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from functools import partial
 
 import pytest
 import torch
 from torch import fx
 
-from unmask.core.interruption import Interrupted, Interruption
+from unmask.core.interruption import Interrupted, Interruption, held_signals
 
 
 def test_a_signal_within_a_graph_of_torch_says_what_it_said() -> None:
@@ -52,3 +56,24 @@ def test_a_signal_that_comes_where_exceptions_are_lost() -> None:
     with pytest.raises(Interrupted):
         work()
     assert reached
+
+
+def test_a_signal_leaves_no_future_locked() -> None:
+    """One that came while a process waited for its workers had it wait for ever: their pool could not end."""
+    first, second = sorted((Future[int](), Future[int]()), key=id)  # as they are locked
+
+    def locked(acquire: Callable[[], bool]) -> bool:
+        signal.raise_signal(signal.SIGINT)
+        return acquire()
+
+    second._condition.acquire = partial(locked, second._condition.acquire)  # type: ignore[method-assign]
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt), held_signals():
+            wait([first, second], 0.0)
+    finally:
+        signal.signal(signal.SIGINT, before)
+    of_pool = threading.Thread(target=first.set_result, args=(1,), daemon=True)
+    of_pool.start()
+    of_pool.join(5.0)
+    assert not of_pool.is_alive()

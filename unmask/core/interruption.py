@@ -7,7 +7,7 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType, TracebackType
 
@@ -47,6 +47,26 @@ def waiting() -> Iterator[None]:
         yield
     finally:
         _waits.clear()
+
+
+@contextmanager
+def held_signals() -> Iterator[None]:
+    """Signals that Python handles come at the end of the section: what they raise amid the locks of several futures
+    would leave these locked, so that a pool of processes never ends. Only the main thread gets signals."""
+    noted: list[tuple[int, FrameType | None]] = []
+    before: dict[int, Callable[[int, FrameType | None], object]] = {}
+    if threading.current_thread() is threading.main_thread():
+        for signum in (signal.SIGINT, signal.SIGTERM):
+            if callable(handler := signal.getsignal(signum)):
+                before[signum] = handler
+                signal.signal(signum, lambda number, frame: noted.append((number, frame)))
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        for number, frame in noted[:1]:
+            before[number](number, frame)
 
 
 def _leave_signals() -> None:

@@ -51,6 +51,7 @@ import pyarrow as pa
 
 from unmask.core.errors import CorpusError, DataError, SettingsError, UnmaskError
 from unmask.core.files import file_sha256, write_atomically, writing
+from unmask.core.interruption import held_signals
 from unmask.data.annotations import AnnotationPlan, Annotator
 from unmask.data.corpus import Corpus, Decisions
 from unmask.data.data_folder import (
@@ -365,7 +366,8 @@ class WorkerProcesses:
 
         def listen(num_bytes: int = 0, seconds: float = 0.0) -> None:
             """Counts what is done here and what workers have done; an error in a worker ends the work here, too."""
-            done = wait_for(pending, seconds, "FIRST_COMPLETED").done if pending else set()
+            with held_signals():
+                done = wait_for(pending, seconds, "FIRST_COMPLETED").done if pending else set()
             if self._pool is not None:
                 # Without its lock, which a worker may have held when it was killed.
                 before, self._counted = self._counted, self._done_bytes.get_obj().value
@@ -393,8 +395,7 @@ class WorkerProcesses:
                 del chunk
                 while len(waiting) > most:
                     future = waiting.popleft()
-                    while not future.done():
-                        wait_for([future], LOOK_SECONDS)
+                    while not self._is_done(future):
                         listen()
                     listen()
                     with _death_of_workers():
@@ -406,6 +407,11 @@ class WorkerProcesses:
                 do_task(work, kind, task, listen, each_chunk if self.workers > 1 else None)
         while pending:
             listen(seconds=LOOK_SECONDS)
+
+    def _is_done(self, future: Future[Any]) -> bool:
+        """Whether it is done within some milliseconds."""
+        with held_signals():
+            return bool(wait_for([future], LOOK_SECONDS).done)
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Has a worker call a function. Workers use one core, import no `__main__`, and leave Ctrl-C to this one."""
@@ -420,7 +426,7 @@ class WorkerProcesses:
         os.environ.update(ONE_THREAD)
         sys.modules["__main__"] = ModuleType("__main__")  # a script without a guard would run again
         try:
-            with _death_of_workers():
+            with _death_of_workers(), held_signals():
                 return self._pool.submit(function, *arguments)  # it may start a process
         finally:
             sys.modules["__main__"] = main

@@ -512,6 +512,16 @@ def _find_columns(
                 f"{path}: no column has a usual name for the {part} ({usual}, ...); columns are {', '.join(names)}; "
                 f"name it with --set embedder.columns.{part}=NAME"
             )
+    # Other columns of 0 and 1: without a header that is the label; with one, only a user knows.
+    used = {name for of_part in column_of.values() for name in of_part}
+    scores = {name: set(map(_score, values[name])) for name in names if name not in used}
+    flags = [name for name, some in scores.items() if 1.0 in some and some <= {0.0, 1.0}]
+    if flags and "label" not in {*column_of, *named}:
+        if not has_header:
+            column_of["label"] = flags[:1]
+        elif not flags[0].lower().endswith(_IDS):
+            way = f"if column {flags[0]!r} says which do, --set embedder.columns.label={flags[0]}"
+            note(f"pairs: all rows are taken as texts that belong together; {way}")
     return {part: column_of[part] for part in _ROLES if part in column_of}
 
 

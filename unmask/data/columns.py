@@ -73,7 +73,10 @@ USUAL: Mapping[Role, tuple[str, ...]] = {
         "body",
     ),
     "negative": ("negative", "hard_negative", "negative_1"),
-    "match": ("label", "score", "similarity", "similarity_score"),
+    "match": (
+        "label", "score", "similarity", "similarity_score", "relevance", "relevant", "is_relevant", "match", "is_match",
+        "duplicate", "is_duplicate",
+    ),
 }  # fmt: skip
 # By these, too, a header of CSV is recognised.
 USUAL_NAMES = {name for names in USUAL.values() for name in names} | {

@@ -27,8 +27,8 @@ class PairColumns(Reading):
     negative: str | None = None
     """Column of wrong answers."""
     label: str | None = None
-    """Column with 1 if query and text match and 0 if not, or a score from 0 to 1; an empty text: none. Unset: one called
-    `label`, `score`, `similarity`, `relevance`, `is_duplicate` or the like, if its values are in that range."""
+    """Column with 1 if query and text match and 0 if not, or a score from 0 to 1; an empty text: none. Unset: a column
+    called `label`, `score`, `similarity`, `relevance`, `is_duplicate` or the like, if its values are in that range."""
 
 
 class HardNegatives(Settings):

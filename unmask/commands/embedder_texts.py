@@ -512,17 +512,25 @@ def _find_columns(
                 f"{path}: no column has a usual name for the {part} ({usual}, ...); columns are {', '.join(names)}; "
                 f"name it with --set embedder.columns.{part}=NAME"
             )
-    # Other columns of 0 and 1: without a header that is the label; with one, only a user knows.
-    used = {name for of_part in column_of.values() for name in of_part}
-    scores = {name: set(map(_score, values[name])) for name in names if name not in used}
-    flags = [name for name, some in scores.items() if 1.0 in some and some <= {0.0, 1.0}]
-    if flags and "label" not in {*column_of, *named}:
-        if not has_header:
-            column_of["label"] = flags[:1]
-        elif not flags[0].lower().endswith(_IDS):
-            way = f"if column {flags[0]!r} says which do, --set embedder.columns.label={flags[0]}"
-            note(f"pairs: all rows are taken as texts that belong together; {way}")
-    return {part: column_of[part] for part in _ROLES if part in column_of}
+    flags = [] if "label" in {*column_of, *named} else _flags(values, column_of)
+    column_of.setdefault("label", _label_among(flags, note, has_header=has_header))
+    return {part: column_of[part] for part in _ROLES if column_of.get(part)}
+
+
+def _flags(values: Mapping[str, Sequence[Any]], column_of: Mapping[PairPart, Sequence[str]]) -> list[str]:
+    """Columns of 0 and 1 that are no part of a pair."""
+    used = {name for names in column_of.values() for name in names}
+    scores = {name: set(map(_score, values[name])) for name in values.keys() - used}
+    return [name for name in values if 1.0 in scores.get(name, ()) and scores[name] <= {0.0, 1.0}
+            and not name.lower().endswith(_IDS)]  # fmt: skip
+
+
+def _label_among(flags: list[str], note: Callable[[str], None], *, has_header: bool) -> list[str]:
+    """Of columns of 0 and 1 the first, where there is no header; with one, only a user knows."""
+    if flags and has_header:
+        way = f"if column {flags[0]!r} says which do, --set embedder.columns.label={flags[0]}"
+        note(f"pairs: all rows are taken as texts that belong together; {way}")
+    return [] if has_header else flags[:1]
 
 
 def _belongs(value: Any, column: str, where: str) -> bool:

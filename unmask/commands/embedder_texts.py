@@ -395,7 +395,7 @@ def read_pairs(
     path: Path, columns: Mapping[str, str], note: Callable[[str], None], reading: Reading = AS_FOUND
 ) -> tuple[list[str], list[str]]:
     """Reads a table of pairs; columns of texts that are not named are looked for by usual names, and else by what they
-    hold; one of labels by usual names alone.
+    hold; one of labels by usual names, or without a header by what it holds.
 
     A query with several right answers is a pair with each of them; a pair with several wrong answers comes once with
     each of these, one after the other.

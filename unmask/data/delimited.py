@@ -19,7 +19,6 @@ import re
 from collections.abc import Collection, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from unmask.core.errors import CorpusError
 from unmask.data.columns import USUAL, USUAL_NAMES
@@ -201,14 +200,10 @@ def delimited_rows(
     """The rows of a file by its layout, with the numbers of their lines; rows that repeat the header are passed over.
     Names in `used` must be of one column each; None: nothing is looked at."""
     quoting = csv.QUOTE_MINIMAL if layout.is_quoted else csv.QUOTE_NONE
-    options: dict[str, Any] = {
-        "delimiter": layout.delimiter,
-        "quoting": quoting,
-        "skipinitialspace": layout.skips_spaces,
-    }
+    rows = cut_rows(path, bad, delimiter=layout.delimiter, quoting=quoting, skipinitialspace=layout.skips_spaces)
     names, header = layout.names, list[str]()
     is_first = True
-    for begin, end, cells in cut_rows(path, bad, **options):
+    for begin, end, cells in rows:
         if not cells or cells == header:
             continue
         if is_first:

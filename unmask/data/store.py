@@ -333,11 +333,11 @@ def document_frequencies(store: TokenStore, vocab_size: int) -> NDArray[np.int64
     """In how many rows of the shards (documents, or pieces of long ones) each id stands: [vocab_size]."""
     counts: NDArray[np.int64] = np.zeros(vocab_size, dtype=np.int64)
     for chunk in store.chunks(CHUNK_TOKENS):
-        counts += frequencies_of_chunk(chunk, vocab_size)
+        counts += document_frequencies_of_chunk(chunk, vocab_size)
     return counts
 
 
-def frequencies_of_chunk(chunk: TokenChunk, vocab_size: int) -> NDArray[np.int64]:
+def document_frequencies_of_chunk(chunk: TokenChunk, vocab_size: int) -> NDArray[np.int64]:
     """As `document_frequencies`, of the rows of a chunk."""
     piece_of = np.repeat(np.arange(len(chunk.lengths), dtype=np.int64), chunk.lengths)
     pairs = np.unique(piece_of * vocab_size + chunk.input_ids.astype(np.int64))

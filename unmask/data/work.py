@@ -32,7 +32,7 @@ import sys
 import threading
 import zipfile
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures import wait as wait_for
 from concurrent.futures.process import BrokenProcessPool
@@ -366,8 +366,7 @@ class WorkerProcesses:
 
         def listen(num_bytes: int = 0, seconds: float = 0.0) -> None:
             """Counts what is done here and what workers have done; an error in a worker ends the work here, too."""
-            with held_signals():
-                done = wait_for(pending, seconds, "FIRST_COMPLETED").done if pending else set()
+            done = _done_of(pending, seconds)
             if self._pool is not None:
                 # Without its lock, which a worker may have held when it was killed.
                 before, self._counted = self._counted, self._done_bytes.get_obj().value
@@ -395,7 +394,7 @@ class WorkerProcesses:
                 del chunk
                 while len(waiting) > most:
                     future = waiting.popleft()
-                    while not self._is_done(future):
+                    while not _done_of([future], LOOK_SECONDS):
                         listen()
                     listen()
                     with _death_of_workers():
@@ -407,11 +406,6 @@ class WorkerProcesses:
                 do_task(work, kind, task, listen, each_chunk if self.workers > 1 else None)
         while pending:
             listen(seconds=LOOK_SECONDS)
-
-    def _is_done(self, future: Future[Any]) -> bool:
-        """Whether it is done within some milliseconds."""
-        with held_signals():
-            return bool(wait_for([future], LOOK_SECONDS).done)
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
         """Has a worker call a function. Workers use one core, import no `__main__`, and leave Ctrl-C to this one."""
@@ -445,6 +439,12 @@ class WorkerProcesses:
         if self._pool is not None:
             self._alive.close()
             self._pool.shutdown()
+
+
+def _done_of(futures: Collection[Future[Any]], seconds: float) -> set[Future[Any]]:
+    """Those that are done, as soon as one is, or after some seconds."""
+    with held_signals():
+        return wait_for(futures, seconds, "FIRST_COMPLETED").done if futures else set()
 
 
 @contextmanager

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from itertools import chain, islice, takewhile
 from pathlib import Path
@@ -112,6 +114,14 @@ def test_an_epoch_of_blocks_has_every_piece_once(monkeypatch: pytest.MonkeyPatch
     assert any(len(set(shard_of[window])) > 1 for window in epochs[0]), "windows of a block mix its shards"
     first = [*epochs[0][0], *epochs[0][1]]
     assert first != sorted(first)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)  # a thread may make the next block's windows while another makes those of this one
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            number = [*range(len(epochs[0]))] * 300
+            assert list(threads.map(lambda n: order.pieces(0, n).tolist(), number)) == epochs[0] * 300
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def write_shards(root: Path, number: int) -> list[ShardFile]:

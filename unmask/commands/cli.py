@@ -363,11 +363,10 @@ def _value(parameter: Parameter, value: Any) -> Any:
         except ValueError as error:
             raise SettingsError(f"--{parameter.name} {value}: expected numbers separated by commas") from error
     if value == "-" and parameter.name == "text" and parameter.positional:
-        from unmask.data.sources import open_stream
+        from unmask.data.sources import stream_pieces
 
         try:
-            with open_stream() as stream:
-                value = stream.read().decode("utf-8-sig").rstrip("\r\n")
+            value = b"".join(stream_pieces()).decode("utf-8-sig").rstrip("\r\n")
         except UnicodeDecodeError as error:
             raise SettingsError(f"standard input is not UTF-8 (byte {error.start}); convert it first") from error
         if not value.strip():

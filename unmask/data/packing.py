@@ -51,9 +51,9 @@ class EpochOrder:
         self._store, self._counts, self._seed = store, store.counts, seed
         num_pieces, num_tokens = (int(column.sum()) for column in self._counts)
         self._is_mixed = num_pieces <= MIXED_PIECES and num_tokens <= MIXED_TOKENS  # whether a window has some of all
-        # Of this epoch, and of the one that begins ahead of its end
+        # Of this epoch or block, and of the one that a thread begins ahead of its end
         self._mixed, self._blocks = lru_cache(maxsize=2)(self._mix), lru_cache(maxsize=2)(self._deal)
-        self._block: tuple[tuple[int, int], Ints] = (-1, -1), np.zeros(0, dtype=np.int64)  # its place, and its pieces
+        self._block = lru_cache(maxsize=2)(self._shuffle)
 
     def num_windows(self, epoch: int) -> int:
         return len(self._mixed(epoch)) if self._is_mixed else int(self._blocks(epoch)[1][-1])
@@ -63,13 +63,9 @@ class EpochOrder:
         if self._is_mixed:
             return self._mixed(epoch)[window]
         # Windows of a block have equally many pieces, and so about equally many tokens.
-        blocks, windows = self._blocks(epoch)
+        windows = self._blocks(epoch)[1]
         block = int(np.searchsorted(windows, window, side="right")) - 1
-        if self._block[0] != (epoch, block):
-            ends = np.cumsum(self._counts.pieces)
-            pieces = np.concatenate([np.arange(ends[n] - self._counts.pieces[n], ends[n]) for n in blocks[block]])
-            self._block = (epoch, block), pieces[permutation(len(pieces), _BLOCK, self._seed, epoch, block)]
-        pieces, number, of = self._block[1], window - windows[block], windows[block + 1] - windows[block]
+        pieces, number, of = self._block(epoch, block), window - windows[block], windows[block + 1] - windows[block]
         return pieces[len(pieces) * number // of : len(pieces) * (number + 1) // of]
 
     def _mix(self, epoch: int) -> list[Ints]:
@@ -96,6 +92,11 @@ class EpochOrder:
                 windows.append(windows[-1] + min(max(round(tokens / WINDOW_TOKENS), 1), pieces))
                 pieces = tokens = 0
         return blocks, np.array(windows)
+
+    def _shuffle(self, epoch: int, block: int) -> Ints:
+        counts, ends = self._counts.pieces, np.cumsum(self._counts.pieces)
+        pieces = np.concatenate([np.arange(ends[n] - counts[n], ends[n]) for n in self._blocks(epoch)[0][block]])
+        return pieces[permutation(len(pieces), _BLOCK, self._seed, epoch, block)]
 
 
 # ----------------------------------------

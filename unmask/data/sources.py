@@ -22,12 +22,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any, NamedTuple, cast
+from typing import Any, NamedTuple, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from unmask.core.errors import CorpusError, WriteError, listed, parse_json
+from unmask.core.errors import CorpusError, listed, parse_json
 from unmask.core.files import absence, sync_names, whole_folder, writing
 from unmask.core.plugins import entry_points
 from unmask.core.remote import address_of, lasting_source, local_copies, source_named
@@ -362,18 +362,15 @@ def kept_source(folder: Path, name: str) -> str:
     return str(folder / name.removeprefix(_AS_PIPE).removesuffix(_PIPE_END)) if is_pipe else name
 
 
-@contextmanager
-def open_stream(name: str | Path = STDIN) -> Iterator[IO[bytes]]:
-    """Standard input, or a pipe; a CorpusError where it cannot be read."""
+def stream_pieces(name: str | Path = STDIN) -> Iterator[bytes]:
+    """The content of standard input, or of a pipe; a CorpusError where it cannot be read."""
     is_stdin = str(name) in _ALSO_STDIN
     if is_stdin and (sys.stdin is None or sys.stdin.isatty()):
         what = "closed" if sys.stdin is None else "a terminal"
         raise CorpusError(f"- reads standard input, but that is {what}; pipe a text into the command")
     try:
         with nullcontext(sys.stdin.buffer) if is_stdin else Path(name).open("rb") as stream:
-            yield stream
-    except WriteError:  # by who reads it
-        raise
+            yield from pieces_of(stream)
     except OSError as error:
         what = "standard input" if is_stdin else f"{name}: this pipe"
         raise CorpusError(f"{what} cannot be read ({error.strerror or error}); pipe a text in") from error
@@ -389,13 +386,10 @@ def keep_stream(name: str | Path, file: Path, *, reuse: bool) -> Path:
     try:
         with writing(file):
             file.parent.mkdir(parents=True, exist_ok=True)
-            with partial.open("wb") as out, open_stream(name) as stream:
-                for piece in pieces_of(stream):
-                    with writing(file):
-                        out.write(piece)
-                with writing(file):
-                    out.flush()
-                    os.fsync(out.fileno())
+            with partial.open("wb") as out:
+                out.writelines(stream_pieces(name))
+                out.flush()
+                os.fsync(out.fileno())
             if partial.stat().st_size:
                 os.replace(partial, file)
                 sync_names(file.parent)

@@ -25,7 +25,7 @@ from unmask.core.remote import refused
 from unmask.core.results import Reporter, Result, Shown, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.data_folder import load_manifest
-from unmask.data.lexicon import CHUNK_TOKENS, Lexicon, LexiconSettings, build_lexicon, load_lexicon
+from unmask.data.lexicon import Lexicon, LexiconSettings, build_lexicon, load_lexicon
 from unmask.masking.settings import MaskingSettings, all_weights, followed_scores
 from unmask.masking.tables import (
     Tables,
@@ -248,7 +248,7 @@ def make_lexicon(data: PreparedData, out: Path, settings: LexiconSettings, repor
         scratch.mkdir(parents=True)
         try:
             lexicon = build_lexicon(
-                lambda: data.train.chunks(CHUNK_TOKENS),
+                data.train.chunks,
                 data.tokenizer,
                 settings,
                 frequencies=data.frequencies,

@@ -32,7 +32,7 @@ from unmask.data.data_folder import annotated_tokens
 from unmask.data.lexicon import LexiconSettings, build_lexicon
 from unmask.data.reading import check_characters
 from unmask.data.rows import Cursor, Rows, RowStream
-from unmask.data.store import TokenChunk, document_frequencies_of_chunk
+from unmask.data.store import TokenChunk, document_frequencies
 from unmask.masking.features import rows_from_ids
 from unmask.masking.masker import MaskedRows, Masker, WeighedRows
 from unmask.masking.settings import STRATEGIES, MaskingSettings, Strategy, followed_scores, needed_annotations
@@ -190,7 +190,7 @@ def tables_of(tokenizer: Tokenizer, corpus: list[str], lexicon: str | Path | Non
     encoded, lengths = tokenizer.encode_joined(corpus)
     frequencies = np.bincount(encoded.input_ids, minlength=tokenizer.vocab_size)
     chunk = TokenChunk(encoded.input_ids, encoded.word_starts.view(np.uint8), lengths)
-    documents = torch.from_numpy(document_frequencies_of_chunk(chunk, tokenizer.vocab_size))
+    documents = torch.from_numpy(document_frequencies([chunk], tokenizer.vocab_size))
     tables = Tables(tokenizer.vocab_size, torch.from_numpy(frequencies), documents, int(np.count_nonzero(lengths)))
     if lexicon is not None:
         return with_lexicon(tables, lexicon_of(Path(lexicon), tokenizer))

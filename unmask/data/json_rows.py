@@ -24,7 +24,7 @@ from unmask.data.reading import CUT_OFF, LONGEST_ROW, BadInput, Row, Stretch, ba
 Form = Literal["lines", "array", "object"]
 NOT_JSON = "rows that are not JSON"
 TRUNCATED = "files that are JSON only up to some point"
-_LOOK_CHARS = 1 << 21  # of a file that may hold no rows
+_LOOK_BYTES = 3 << 20  # of a file that may hold no rows
 _LONG_LINE = 1 << 23
 _SPACE = re.compile(r"[ \t\n\r]*+")
 _NEAR_END = 32  # characters: an error so near to the end of what was read may only mean that more must be read
@@ -189,12 +189,8 @@ def json_form(path: Path) -> Form:
 def holds_rows(path: Path) -> bool:
     """Whether a file begins as one with rows: lines or an array of objects or strings, or one list of objects. True for
     a file that cannot be read, so that reading it reports why."""
-    bad, head = BadInput(skip=True), ""
-    for chunk in read_text(path, bad):
-        head += chunk
-        if len(head) > _LOOK_CHARS:
-            break
-    text = JsonText(path, iter([head]))
+    bad = BadInput(skip=True)
+    text = JsonText(path, read_text(path, bad, Stretch(0, _LOOK_BYTES)))
     if not (first := text.peek()):
         return bool(bad.counts)
     if text.take("["):

@@ -464,14 +464,10 @@ def informativeness_of(
 
 
 _ROUNDING = 1e-12  # of a sum of logarithms: words that stand together as often as chance has it are no collocation
-CHUNK_TOKENS = 1 << 19
-
-Chunks = Callable[[], Iterator[TokenChunk]]
-"""Begins to go through the corpus."""
 
 
 def build_lexicon(
-    chunks: Chunks,
+    chunks: Callable[[], Iterator[TokenChunk]],
     tokenizer: Tokenizer,
     settings: LexiconSettings,
     *,
@@ -483,7 +479,7 @@ def build_lexicon(
     """Finds the collocations of a corpus. The same corpus gives the same lexicon, however it is cut into chunks.
 
     Args:
-        chunks: The corpus, gone through `max_words` + 2 times.
+        chunks: Begins to go through the corpus, which is done `max_words` + 2 times.
         frequencies: [vocab_size]: how often each id stands in the corpus.
         data_sha256: The fingerprint of the corpus.
         scratch: An existing folder for temporary files.

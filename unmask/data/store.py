@@ -18,7 +18,7 @@ They open with `datasets.Dataset.from_file` and are memory-mapped without copies
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -36,7 +36,7 @@ from unmask.core.hashing import GOLDEN, mix
 COLUMNS = ("input_ids", "word_starts", "document", "offset", "num_bytes")
 LABEL, GROUP, DRAW = "label", "group", "draw"
 OPENED_AT_ONCE = 8  # threads that wait for files and check them
-CHUNK_TOKENS = 1 << 24
+CHUNK_TOKENS = 1 << 19
 
 
 @compiled
@@ -309,7 +309,7 @@ class TokenStore:
             annotations=tokens,
         )
 
-    def chunks(self, num_tokens: int) -> Iterator[TokenChunk]:
+    def chunks(self, num_tokens: int = CHUNK_TOKENS) -> Iterator[TokenChunk]:
         """All pieces in order, some at a time: as many as have `num_tokens` tokens together, or one that has more."""
         for number in range(len(self._files)):
             for batch in self._shard(number).batches():
@@ -329,16 +329,11 @@ class _Table(NamedTuple):
     addresses: dict[str, NDArray[np.int64]]  # by column, [num_batches]
 
 
-def document_frequencies(store: TokenStore, vocab_size: int) -> NDArray[np.int64]:
-    """In how many rows of the shards (documents, or pieces of long ones) each id stands: [vocab_size]."""
+def document_frequencies(chunks: Iterable[TokenChunk], vocab_size: int) -> NDArray[np.int64]:
+    """In how many pieces (documents, or pieces of long ones) each id stands: [vocab_size]."""
     counts: NDArray[np.int64] = np.zeros(vocab_size, dtype=np.int64)
-    for chunk in store.chunks(CHUNK_TOKENS):
-        counts += document_frequencies_of_chunk(chunk, vocab_size)
+    for chunk in chunks:
+        piece_of = np.repeat(np.arange(len(chunk.lengths), dtype=np.int64), chunk.lengths)
+        pairs = np.unique(piece_of * vocab_size + chunk.input_ids.astype(np.int64))
+        counts += np.bincount(pairs % vocab_size, minlength=vocab_size)
     return counts
-
-
-def document_frequencies_of_chunk(chunk: TokenChunk, vocab_size: int) -> NDArray[np.int64]:
-    """As `document_frequencies`, of the rows of a chunk."""
-    piece_of = np.repeat(np.arange(len(chunk.lengths), dtype=np.int64), chunk.lengths)
-    pairs = np.unique(piece_of * vocab_size + chunk.input_ids.astype(np.int64))
-    return np.bincount(pairs % vocab_size, minlength=vocab_size)

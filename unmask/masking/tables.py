@@ -18,7 +18,7 @@ from torch import Tensor
 from unmask.core.errors import DataError, SettingsError, listed
 from unmask.core.settings import Settings, settings_within
 from unmask.data.data_folder import MANIFEST, load_manifest, open_split
-from unmask.data.lexicon import CHUNK_TOKENS, Lexicon, LexiconSettings, build_lexicon, load_lexicon
+from unmask.data.lexicon import Lexicon, LexiconSettings, build_lexicon, load_lexicon
 from unmask.data.store import TokenStore, document_frequencies
 from unmask.masking.draw_loops import hash_set
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -136,7 +136,7 @@ def with_lexicon(tables: Tables, lexicon: Lexicon) -> Tables:
 
 
 def with_documents(tables: Tables, store: TokenStore) -> Tables:
-    documents = torch.from_numpy(document_frequencies(store, tables.vocab_size))
+    documents = torch.from_numpy(document_frequencies(store.chunks(), tables.vocab_size))
     return replace(tables, documents_V=documents, num_documents=len(store))
 
 
@@ -174,7 +174,7 @@ def stored_tables(source: Path, tokenizer: Tokenizer, settings: Settings) -> Tab
     else:
         with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
             content = build_lexicon(
-                lambda: store.chunks(CHUNK_TOKENS),
+                store.chunks,
                 tokenizer,
                 LexiconSettings(),
                 frequencies=counts,

@@ -35,7 +35,6 @@ from unmask.model.layers import Attention
 
 WINDOW = 5  # tokens to either side
 MOST_TOKENS = 1 << 24  # that are counted: of a larger corpus, chunks spread over it
-_CHUNK_TOKENS = 1 << 19
 MOST_COUNTS = 1 << 26  # numbers of the table
 CONTEXTS = 2048  # the most frequent tokens
 SMOOTHING = 0.75  # power of the contexts' frequencies
@@ -146,7 +145,7 @@ def words_from_corpus(
     Source: Dobler and de Melo 2023 (FOCUS: effective embedding initialization for monolingual specialization of
     multilingual models), section 3, whose similarities are fastText's and whose weights are a sparsemax over all.
     """
-    chunks, size = store.chunks(_CHUNK_TOKENS), model.config.hidden_size
+    chunks, size = store.chunks(), model.config.hidden_size
     token_ids, rows = corpus_embeddings(chunks, frequencies, size=size, seed=seed)
     is_new = (token_ids >= new_ids.start) & (token_ids < new_ids.stop)
     is_old = ~is_new & (torch.from_numpy(frequencies)[token_ids] >= _FREQUENT)
@@ -169,7 +168,7 @@ def begin_from_corpus(model: MaskedLM, store: TokenStore, frequencies: NDArray[n
     A small vocabulary, or a text of few patterns, does not fill all directions: in the others what was drawn stays, and
     tells tokens apart whose neighbours are the same.
     """
-    chunks, size = store.chunks(_CHUNK_TOKENS), model.config.hidden_size
+    chunks, size = store.chunks(), model.config.hidden_size
     token_ids, rows = corpus_embeddings(chunks, frequencies, size=size, seed=seed)
     squares, directions = torch.linalg.eigh(rows.T @ rows)
     empty = directions[:, squares <= _ROUNDING * squares.max()]

@@ -232,14 +232,3 @@ def choose_origins(
             )
         origins[column] = "data" if having else "pipeline"
     return origins, {name: fields.get(name, name) for name, origin in origins.items() if origin == "data"} or None
-
-
-def plan_annotation(settings: AnnotationSettings, origins: Mapping[str, Origin]) -> AnnotationPlan:
-    """What annotates each column, with the labels that a pipeline can give; those of the data are known when all of it
-    was read (`AnnotationPlan.with_labels`)."""
-    by_pipeline = [column for column, origin in origins.items() if origin == "pipeline"]
-    if not by_pipeline:
-        return AnnotationPlan(origins, {})
-    pipeline = SpacyPipeline(settings.pipeline, by_pipeline)
-    labels = {column: pipeline.labels(column) for column in by_pipeline}
-    return AnnotationPlan(origins, labels, settings.pipeline, pipeline.version)

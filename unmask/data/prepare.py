@@ -27,7 +27,7 @@ import tokenizers
 from unmask.core.errors import CorpusError, DataError, SettingsError, TokenizerError, listed
 from unmask.core.files import writing
 from unmask.core.results import Notify, counted, ignore
-from unmask.data.annotations import AnnotationPlan, choose_origins, plan_annotation
+from unmask.data.annotations import AnnotationPlan, SpacyPipeline, choose_origins
 from unmask.data.columns import in_order
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import (
@@ -91,12 +91,18 @@ def open_annotated(
     *,
     task_bytes: int | None = None,
 ) -> tuple[Corpus, AnnotationPlan | None]:
-    """Opens a corpus and settles what is annotated in it. Its errors are those of `prepare`."""
+    """Opens a corpus and settles what is annotated in it, and by what: with the labels that a pipeline can give; those
+    of the data are known when all of it was read. Its errors are those of `prepare`."""
     if not annotation.columns:
         return Corpus(paths, corpus, task_bytes=task_bytes), None
     origins, fields = choose_origins(annotation, find_sources([*paths, *corpus.validation]))
     opened = Corpus(paths, corpus, fields=fields, task_bytes=task_bytes)
-    return opened, plan_annotation(annotation, origins)
+    by_pipeline = [column for column, origin in origins.items() if origin == "pipeline"]
+    if not by_pipeline:
+        return opened, AnnotationPlan(origins, {})
+    pipeline = SpacyPipeline(annotation.pipeline, by_pipeline)
+    labels = {column: pipeline.labels(column) for column in by_pipeline}
+    return opened, AnnotationPlan(origins, labels, annotation.pipeline, pipeline.version)
 
 
 def settings_of(

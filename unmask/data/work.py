@@ -66,6 +66,7 @@ from unmask.data.data_folder import (
     utf8_bytes,
     write_shards,
 )
+from unmask.data.documents import Document, in_groups
 from unmask.data.near_duplicates import HeldTexts, Leaks, LeakSearch
 from unmask.data.store import ShardFile
 from unmask.data.survey import ReadTask, text_hash
@@ -204,7 +205,7 @@ def _survey(work: Work, task: ReadTask, count: Count) -> dict[str, Any]:
     held, labels = HeldTexts(parts=work.corpus.plan.holdout_unit in ("part", "end")), set[str]()
     span_labels: dict[str, set[str]] = {column: set() for column in work.corpus.fields or ()}
 
-    def sampled() -> Iterator[str]:
+    def sampled() -> Iterator[Document]:
         takes, uncounted = False, 0
         for piece, is_held in held.collect(work.corpus.read(task, work.decisions(task), Counter())):
             uncounted += utf8_bytes(piece.text)
@@ -224,25 +225,20 @@ def _survey(work: Work, task: ReadTask, count: Count) -> dict[str, Any]:
             if sample is not None and (not is_held or sample.held_too):
                 takes = sample.takes(piece.text) if piece.offset == 0 else takes
                 if takes or sample.share >= 1.0:
-                    yield piece.text
+                    yield piece
         count(uncounted)
 
     with writing(path, pa.ArrowException):
         path.parent.mkdir(parents=True, exist_ok=True)
         with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, _SAMPLE_SCHEMA) as stream:
-            texts, num_chars = list[str](), 0
-            for text in chain(sampled(), [None]):
-                if text is not None:
-                    texts.append(text)
-                    num_chars += len(text)
-                if text is None or num_chars >= _SAMPLE_BATCH_CHARS:
-                    stream.write_batch(pa.record_batch([pa.array(texts, pa.large_string())], schema=_SAMPLE_SCHEMA))
-                    texts, num_chars = [], 0
+            for pieces in in_groups(sampled(), most=_SAMPLE_BATCH_CHARS, most_chars=_SAMPLE_BATCH_CHARS):
+                texts = pa.array([piece.text for piece in pieces], pa.large_string())
+                stream.write_batch(pa.record_batch([texts], schema=_SAMPLE_SCHEMA))
         sample_sha256 = file_sha256(path)
-    names = {"labels": sorted(labels), "span_labels": {column: sorted(some) for column, some in span_labels.items()}}
     return {
         **held.arrays(),
-        **{name: json_array(some) for name, some in names.items()},
+        "labels": json_array(sorted(labels)),
+        "span_labels": json_array({column: sorted(some) for column, some in span_labels.items()}),
         "sample_sha256": np.array(sample_sha256),
     }
 

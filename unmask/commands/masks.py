@@ -27,8 +27,7 @@ from unmask.core.errors import DataError, SettingsError
 from unmask.core.public import public
 from unmask.core.results import NORMAL, Reporter, Result, Sheet, Shown, Styled, counted, usual_reporter
 from unmask.core.settings import validated
-from unmask.data.annotations import PIPELINES, AnnotationPlan, Annotator, SpacyPipeline
-from unmask.data.data_folder import annotated_tokens
+from unmask.data.annotations import PIPELINES, SpacyPipeline
 from unmask.data.lexicon import LexiconSettings, build_lexicon
 from unmask.data.reading import check_characters
 from unmask.data.rows import Cursor, Rows, RowStream
@@ -42,6 +41,7 @@ from unmask.measure.masking import audit as count_masks
 from unmask.measure.questions import with_special
 from unmask.report.pages import write_audit
 from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.spans import align
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import train_wordpiece
 
@@ -170,18 +170,14 @@ def row_and_masker(
                 reason = error
         else:
             raise SettingsError(f"{name} needs the text annotated with {', '.join(columns)}: {reason}") from reason
-        plan = AnnotationPlan(
-            dict.fromkeys(columns, "pipeline"),
-            {column: pipeline.labels(column) for column in columns},
-            pipeline=pipeline_name,
-            version=pipeline.version,
-        )
-        _, _, aligned = annotated_tokens(tokenizer, Annotator(plan), [text], [None])
+        labels = {column: pipeline.labels(column) for column in columns}
+        _, places = tokenizer.encode_placed([text])
+        aligned = align([text], places, list(pipeline.annotate([text])), labels)
         begin, annotations = int(tokenizer.special.cls is not None), {}
         for column, spans in aligned.items():
             annotations[column] = torch.zeros_like(rows.input_ids)
             annotations[column][0, begin : begin + len(spans.values)] = torch.from_numpy(spans.values)
-        rows, labels = replace(rows, annotations=annotations), plan.labels
+        rows = replace(rows, annotations=annotations)
     return rows, Masker(settings, tokenizer, seed=seed, tables=replace(tables, labels=labels))
 
 

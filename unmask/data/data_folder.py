@@ -42,7 +42,7 @@ from unmask.data.near_duplicates import NearDuplicates
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE
 from unmask.data.store import GROUP, LABEL, OPENED_AT_ONCE, ShardFile, TokenStore
 from unmask.tokenizer.spans import Aligned, align, column_types
-from unmask.tokenizer.tokenizer import EncodedText, Tokenizer, UnknownText
+from unmask.tokenizer.tokenizer import Tokenizer, UnknownText
 from unmask.tokenizer.words import count_single_words
 
 if TYPE_CHECKING:
@@ -224,16 +224,6 @@ def excerpts(text: str) -> list[str]:
     return stretches or [text[:EXAMPLE_CHARS]]
 
 
-def annotated_tokens(
-    tokenizer: Tokenizer, annotator: Annotator, texts: Sequence[str], read: Sequence[Spans | None]
-) -> tuple[EncodedText, NDArray[np.int64], dict[str, Aligned]]:
-    """Tokenizes texts and annotates the tokens; `read` are annotations that came with each text. Returns the tokens of
-    all texts in a line, how many each text has, and the columns of annotation."""
-    encoded, places = tokenizer.encode_placed(texts)
-    spans = annotator.annotate(texts, read)
-    return encoded, places.lengths, align(texts, places, spans, annotator.plan.labels)
-
-
 def write_shards(
     chunk: TextChunk,
     tokenizer: Tokenizer,
@@ -260,8 +250,10 @@ def write_shards(
         if annotator is None:
             encoded, lengths = tokenizer.encode_joined(texts)
         else:
-            spans = [None] * len(texts) if chunk.spans is None else chunk.spans[rows]
-            encoded, lengths, aligned = annotated_tokens(tokenizer, annotator, texts, spans)
+            of_data = [None] * len(texts) if chunk.spans is None else chunk.spans[rows]
+            encoded, places = tokenizer.encode_placed(texts)
+            lengths = places.lengths
+            aligned = align(texts, places, annotator.annotate(texts, of_data), annotator.plan.labels)
         columns = {name: getattr(chunk, name) for name in ("document", "offset", "num_bytes", LABEL, GROUP)}
         numbers = {name: column[rows] for name, column in columns.items() if column is not None}
         annotations = {name: aligned[name].values.astype(width) for name, width in widths.items()}
@@ -297,11 +289,7 @@ def write_shards(
     # 3. The shards, each written whole.
     for name, split, batches, tokens in zip((TRAIN, VALIDATION), splits, written, frequencies, strict=True):
         split.unknown_tokens = 0 if unknown_id is None else int(tokens[unknown_id])
-        try:
-            shard = save_shard(root, f"{name}/{chunk.task:05d}-{chunk.number:05d}.arrow", batches)
-        except OSError as error:
-            raise cannot_write(root, error) from error
-        if shard is not None:
+        if (shard := save_shard(root, f"{name}/{chunk.task:05d}-{chunk.number:05d}.arrow", batches)) is not None:
             split.pieces, split.tokens, split.files = shard.pieces, shard.tokens, (shard,)
     return counts
 
@@ -328,7 +316,7 @@ def token_rows(
 
 def save_shard(root: Path, name: str, batches: Sequence[pa.RecordBatch]) -> ShardFile | None:
     """Writes rows as a shard, `name` in the data folder, if there are any: a file with its name is complete and on the
-    disk. Raises an OSError where it cannot be written."""
+    disk. A DataError says that it cannot be written."""
     if not batches:
         return None
     sink = pa.BufferOutputStream()
@@ -337,8 +325,11 @@ def save_shard(root: Path, name: str, batches: Sequence[pa.RecordBatch]) -> Shar
             stream.write_batch(batch)
     content = memoryview(sink.getvalue())
     path = root / name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomically(path, content)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(path, content)
+    except OSError as error:
+        raise cannot_write(root, error) from error
     tokens = sum(len(batch["input_ids"].flatten()) for batch in batches)
     return ShardFile(name, sum(map(len, batches)), tokens, hashlib.sha256(content).hexdigest())
 

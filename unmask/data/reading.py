@@ -200,7 +200,9 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
     skipping = "surrogatepass" if encoding.startswith(("utf-16", "utf-32")) else "surrogateescape"
     errors = skipping if bad.skip else "strict"
     with_mark = "utf-8-sig" if encoding == "utf-8" and not begin else encoding
-    decoder = LineDecoder(encoding, errors) if of_lines(encoding) else codecs.getincrementaldecoder(with_mark)(errors)
+    # Lines that end with byte 10 may stand beside lines of UTF-8.
+    by_line = encoding != "utf-8" and "\n".encode(encoding) == b"\n"
+    decoder = LineDecoder(encoding, errors) if by_line else codecs.getincrementaldecoder(with_mark)(errors)
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
     num_bytes = begin
     for chunk in itertools.chain([first] if first else (), chunks, [b""]):
@@ -226,11 +228,6 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
 # Files in which several programs wrote, each in its encoding: lines that are UTF-8 are read so, whatever is set.
 
 _LEAST_BYTES = 12  # that make UTF-8 of a line, where a few may do so by chance
-
-
-def of_lines(encoding: str) -> bool:
-    """Whether lines of an encoding, which end with byte 10 in it, may stand beside lines of UTF-8."""
-    return codecs.lookup(encoding).name != "utf-8" and "\n".encode(encoding) == b"\n"
 
 
 class LineDecoder(codecs.IncrementalDecoder):
@@ -286,12 +283,12 @@ def _is_latin(encoding: str) -> bool:
 
 
 @functools.cache
-def count_lines(path: Path, encoding: str | None, _changed: int) -> tuple[int, int, bytes]:
+def count_lines(path: Path, _changed: int) -> tuple[int, int, bytes]:
     """The number of lines with signs beyond ASCII that are not UTF-8; of those that are; and some of the former."""
     num_others, num_utf8, others = 0, 0, b""
     with open_bytes(path) as file:
         for line in iter(lambda: file.readline(CHUNK_BYTES), b""):
-            if is_utf8(line, encoding):
+            if is_utf8(line):
                 num_utf8 += 1
             elif not line.isascii():
                 num_others += 1
@@ -329,7 +326,7 @@ def likely_encoding(path: Path, bad: BadInput) -> str:
     """The advice for a text that is not UTF-8: its likeliest encoding, with a sample, and how many lines need it."""
     from charset_normalizer import from_bytes  # takes a moment, and is needed for errors only
 
-    num_others, num_utf8, content = count_lines(path, None, path.stat().st_mtime_ns)
+    num_others, num_utf8, content = count_lines(path, path.stat().st_mtime_ns)
     matches = from_bytes(content, cp_isolation=_ENCODINGS, threshold=0.4)
     if (best := matches.best()) is None:
         return "; this is not a text file"

@@ -15,7 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -154,9 +154,10 @@ def _understood(what: str, hint: str = "") -> Iterator[None]:
         raise TokenizerError(f"{what}: {reason}{hint}") from error
 
 
-def _read_entries(file: Path, whose: str) -> dict[str, int]:
+def _read_entries(file: Path, whose: str, needed: Iterable[str]) -> dict[str, int]:
     """The entries of a `vocab.txt` and their ids, the numbers of the lines, as transformers has them: of equal entries
-    the last counts. Lines without an entry are `[unused7]`, but blank ones at the end are nothing."""
+    the last counts. Lines without an entry are `[unused7]`, but blank ones at the end are nothing. A TokenizerError
+    names those that are `needed` and missing."""
     try:
         lines = file.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
     except UnicodeDecodeError as error:
@@ -174,6 +175,9 @@ def _read_entries(file: Path, whose: str) -> dict[str, int]:
     if repeated:
         first = ", ".join(repeated[:3])
         log.warning("%s: %d entries are repeated, and only the last of each counts: %s", file, len(repeated), first)
+    if missing := [token for token in needed if token not in vocab]:
+        lack = f"{len(vocab):,} entries, but none is {' or '.join(missing)}"
+        raise TokenizerError(f"{file}: {lack}; give {whose} vocabulary, one entry per line")
     return vocab
 
 
@@ -184,11 +188,7 @@ def _read_vocab_txt(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokeniz
         if not (value is None or isinstance(value, bool)):
             raise TokenizerError(f"{file.parent / CONFIG}: {name} is {value!r}; give true, false or null")
     lowercase, strip_accents, part_ideographs = flags.values()
-    vocab = _read_entries(file, "BERT's")
-    missing = [token for token in SPECIAL_TOKENS if token not in vocab]
-    if missing:
-        lack = f"{len(vocab):,} entries, but none is {' or '.join(missing)}"
-        raise TokenizerError(f"{file}: {lack}; give BERT's vocabulary, one entry per line")
+    vocab = _read_entries(file, "BERT's", SPECIAL_TOKENS)
     if lowercase is None:  # a vocabulary without capital letters was made of lowercased text
         lowercase = all(entry == entry.lower() for entry in vocab if entry not in SPECIAL_TOKENS and entry[:1] != "[")
         case = "is folded" if lowercase else "counts"
@@ -239,11 +239,8 @@ _BRACKETS = re.compile(r"<[^<>\s]+>")
 def _read_esm_vocab(file: Path, roles: Mapping[str, str | None]) -> tokenizers.Tokenizer:
     """Builds ESM's tokenizer of parts of the `tokenizers` library, which give the same ids; a separator of None in
     the `roles` is put behind no text."""
-    entries = _read_entries(file, "ESM's")
     named = {role: token for role, token in roles.items() if token is not None}
-    if missing := [token for token in named.values() if token not in entries]:
-        lack = f"{len(entries):,} entries, but none is {' or '.join(missing)}"
-        raise TokenizerError(f"{file}: {lack}; give ESM's vocabulary, one entry per line")
+    entries = _read_entries(file, "ESM's", named.values())
     special = [entry for entry in entries if entry in named.values() or _BRACKETS.fullmatch(entry)]
     letters = sorted((entry for entry in entries if entry and entry not in special), key=len, reverse=True)
     any_special, any_letters = (f"(?:{'|'.join(map(re.escape, choices))})" for choices in (special, letters))

@@ -32,15 +32,7 @@ from unmask.data.near_duplicates import Ints
 from unmask.data.reading import BadInput
 from unmask.data.settings import CLUSTERS, CleaningSettings, CorpusSettings
 from unmask.data.sources import Source, SourceSplit, find_sources, find_split
-from unmask.data.survey import (
-    PLACE_BITS,
-    ReadTask,
-    clean,
-    content_digest,
-    fraction,
-    plan_corpus,
-    plan_reading,
-)
+from unmask.data.survey import PLACE_BITS, ReadTask, clean, content_digest, fraction, plan_corpus, plan_reading
 from unmask.data.tables import WITHOUT, in_words, with_columns
 
 log = logging.getLogger(__name__)

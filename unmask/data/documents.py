@@ -24,16 +24,7 @@ from unmask.data.annotations import read_conll
 from unmask.data.columns import ColumnNames
 from unmask.data.reading import COMPRESSIONS, BadInput, LinePart, bare_suffix, read_fasta, read_lines, read_smiles
 from unmask.data.settings import AS_FOUND, DocumentUnit, Reading
-from unmask.data.sources import (
-    TABLES,
-    InMemory,
-    Source,
-    Texts,
-    find_split,
-    is_stream,
-    keep_as_files,
-    paths_or_texts,
-)
+from unmask.data.sources import TABLES, InMemory, Source, Texts, find_split, is_stream, keep_as_files, paths_or_texts
 from unmask.data.tables import TableColumns, in_words, read_table, with_columns
 from unmask.data.treebanks import DOCUMENT_BEGIN, form_of
 from unmask.tokenizer.spans import Spans, cut_spans, join_spans

@@ -31,16 +31,7 @@ from torch import Tensor
 
 from unmask.core.errors import DataError
 from unmask.core.hashing import mix, mix_ints, permutation
-from unmask.data.packing import (
-    EpochOrder,
-    Ints,
-    PackedColumns,
-    PackedRows,
-    RowColumns,
-    fill,
-    fill_column,
-    pack_pieces,
-)
+from unmask.data.packing import EpochOrder, Ints, PackedColumns, PackedRows, RowColumns, fill, fill_column, pack_pieces
 from unmask.data.pairs import PAIR_OVERHEAD, PAIRS, PairKind, check_pairs, make_pairs
 from unmask.data.store import GatheredPieces, TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer

@@ -27,14 +27,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 from unmask.core.errors import TokenizerError, parse_json
 from unmask.core.files import absence
 from unmask.core.hub import hub_name, lasting_name, local_path
-from unmask.tokenizer.tokenizer import (
-    ANY_CLASS,
-    CONFIG,
-    SPECIAL_TOKENS,
-    SPELLINGS,
-    Tokenizer,
-    with_special_tokens,
-)
+from unmask.tokenizer.tokenizer import ANY_CLASS, CONFIG, SPECIAL_TOKENS, SPELLINGS, Tokenizer, with_special_tokens
 from unmask.tokenizer.trainers import PREFIX, TokenizerSettings
 
 _ADDED, _ROLES = "added_tokens.json", "special_tokens_map.json"

@@ -427,21 +427,16 @@ class RowStream:
             with_types=self.pairs is not None,
             keeps_first=self.with_labels,
         )
-        size = rows.input_ids.numel()
-        annotations = {name: np.zeros(size, dtype=np.int64) for name in texts.annotations}
+        annotations = {name: torch.zeros_like(rows.input_ids) for name in texts.annotations}
         for name, column in annotations.items():
-            fill_column(at, source, packed.length, texts.annotations[name], column)
+            fill_column(at, source, packed.length, texts.annotations[name], column.view(-1).numpy())
         of_fragments: dict[str, Ints] = {} if self.pairs is None else {self.pairs: packed.label}
         if self.with_labels:
             assert texts.label is not None
             label = texts.label[number]  # none, where the halves of a pair differ in it
             differs = np.concatenate([(packed.half[1:] == 1) & (label[1:] != label[:-1]), [False]])
             of_fragments[LABEL] = np.where(differs, -1, label)
-        classes = {name: np.full(size, -1, dtype=np.int64) for name in of_fragments}
+        classes = {name: torch.full_like(rows.input_ids, -1) for name in of_fragments}
         for name, values in of_fragments.items():
-            classes[name][first[begins_segment]] = values[begins_segment]
-        said, classed = (
-            {name: torch.from_numpy(column).view(rows.shape) for name, column in columns.items()}
-            for columns in (annotations, classes)
-        )
-        return replace(rows, annotations=said, classes=classed)
+            classes[name].view(-1).numpy()[first[begins_segment]] = values[begins_segment]
+        return replace(rows, annotations=annotations, classes=classes)

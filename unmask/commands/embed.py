@@ -34,7 +34,7 @@ from unmask.data.sources import TextColumn, is_saved_dataset, readable
 from unmask.data.tables import in_words
 from unmask.model.pooling import POOLINGS, SPLADE
 from unmask.search.exact import blocks_of, search_exactly
-from unmask.tasks.embed import PART_TEXTS, Embedded, LongTexts, blank_line, embed_texts, long_line, sparse_texts
+from unmask.tasks.embed import PART_TEXTS, Embedded, LongTexts, embed_texts, notes_on, sparse_texts
 from unmask.tasks.loaded_model import Model, Precision, load
 from unmask.train.hardware import choose_device, keep_freed_memory
 from unmask.train.scores import main_directions
@@ -166,10 +166,9 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
                 counts = _embed_texts(texts, vectors_of, add, target, notify, shift=int(not is_file))
     for reason, number in texts.skipped.items():
         note(f"skipped: {number:,} {reason}")
-    if counts["blank"]:
-        note(blank_line(counts["blank"], counts["texts"]))
-    if counts["long"]:
-        note(long_line(counts["long"], counts["texts"], config.max_position_embeddings, long_texts))
+    longest = config.max_position_embeddings
+    for line in notes_on(counts["texts"], counts["blank"], counts["long"], longest, long_texts):
+        note(line)
     return EmbeddedFile(
         {
             "out": without_secrets(address_of(out) or str(out)),

@@ -395,8 +395,7 @@ def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification
         if check in _IN_TRANSFORMERS and find_spec("transformers") is None:
             skipped[check.__name__] = "transformers is missing: pip install 'unmask[transformers]'"
         elif check in _OF_NETWORK and elsewhere:
-            reason = "transformers runs this model here too, so there is nothing to compare"
-            skipped[check.__name__] = reason
+            skipped[check.__name__] = "transformers runs this model here too, so there is nothing to compare"
         else:
             to_make[check.__name__] = check
     graph_checks = _graph_checks(subject, onnx)

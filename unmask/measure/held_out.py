@@ -250,7 +250,6 @@ class ObjectiveSet:
         self.without_targets = [o.name for o in objectives if not any(len(o.targets(*batch)) for batch in self.batches)]
 
     def evaluate(self, model: MaskedLM) -> dict[str, dict[str, float]]:
-        """Evaluates a model, which is in evaluation mode meanwhile."""
         device = model.encoder.tokens.device
         sums = {each.name: np.zeros(3) for each in self.objectives}  # losses, right ones, targets
         with evaluating(model):
@@ -337,9 +336,10 @@ def fill_example(
     mask = tokenizer.token(tokenizer.special.mask)
     tried: list[tuple[bool, int, str, int, str]] = []
     for shown in texts:
+        text = shown["text"]
         for token in shown["hidden"]:
-            before, word, behind = (shown["text"][part] for part in _around(token))
-            if token["right"] and mask not in shown["text"]:
+            before, word, behind = text[: token["begin"]], text[token["begin"] : token["end"]], text[token["end"] :]
+            if token["right"] and mask not in text:
                 is_part = not word.isalpha() or before[-1:].isalnum() or behind[:1].isalnum()
                 prompt = _cut_around(" ".join(f"{before}{mask}{behind}".split()), mask)
                 tried.append((is_part, int(frequencies[token["target"]]), prompt, token["target"], word))
@@ -355,10 +355,6 @@ def fill_example(
             prompt, word = answer.origin
             return FillExample(prompt, word, math.exp(-answer.losses[0]))
     return None
-
-
-def _around(token: HiddenToken) -> tuple[slice, slice, slice]:
-    return slice(0, token["begin"]), slice(token["begin"], token["end"]), slice(token["end"], None)
 
 
 def _cut_around(prompt: str, mask: str) -> str:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import tempfile
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
@@ -273,19 +273,19 @@ class ModelSearch:
         self._passages: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         self._queries: dict[str, Vectors] = {}
 
-    def rank(self, task: SearchTask, top_k: int, count: Callable[[int, int], None]) -> Ranking:
-        """The documents that are nearest to each query. `count` is called with the numbers of documents that are
-        embedded and that are to be."""
+    def rank(self, task: SearchTask, top_k: int, name: str, notify: Notify) -> Ranking:
+        """The documents that are nearest to each query; notices of the progress call the model by its name."""
+        what = f"embedding documents with {name}"
         missing = [text for text in dict.fromkeys(task.documents) if text not in self._passages]
         ends: list[list[int]] = [[] for _ in missing]
         number = sum(len(numbers) for numbers, _ in self._passages.values())
-        count(0, len(missing))
+        notify(Progress(what, 0, len(missing), "texts"))
         passages = self.encoder.passages(DocumentPart(n, "", n, None, 0, text) for n, text in enumerate(missing))
         while some := list(islice(passages, _PASSAGES_AT_ONCE)):
             self._vectors.append(self.encoder.embed_documents([passage.embedded for passage in some]))
             for passage in some:
                 ends[passage.part.document].append(passage.end)
-            count(some[-1].part.document + 1, len(missing))
+            notify(Progress(what, some[-1].part.document + 1, len(missing), "texts"))
         if len(self._vectors) > 1:
             dense = isinstance(self._vectors[0], np.ndarray)
             self._vectors = [np.concatenate(self._vectors) if dense else vstack(self._vectors, format="csr")]
@@ -332,13 +332,7 @@ def _measure(
     task: SearchTask, searches: dict[str, ModelSearch], lexical: Sequence[str], notify: Notify
 ) -> dict[str, Any]:
     """The figures of all systems, and the differences of the first to the others."""
-    ranked: dict[str, Ranking] = {}
-    for name, search in searches.items():
-
-        def count(done: int, total: int, what: str = f"embedding documents with {name}") -> None:
-            notify(Progress(what, done, total, "texts"))
-
-        ranked[name] = search.rank(task, FUSED, count)
+    ranked = {name: search.rank(task, FUSED, name, notify) for name, search in searches.items()}
     for kind in lexical:
         notify(Progress(f"scoring documents with {kind}", 0, len(task.documents), "texts"))
         ranked[kind] = rank_lexically(kind, task.documents, task.queries, FUSED)

@@ -91,14 +91,6 @@ def joined(rankings: list[Ranking]) -> Ranking:
     return Ranking(*map(np.concatenate, zip(*rankings, strict=True)))
 
 
-class _Candidates(NamedTuple):
-    """Passages of a block that may be among the best, with exact scores; [C] each."""
-
-    queries: NDArray[np.int64]
-    passages: NDArray[np.int64]
-    scores: NDArray[np.float64]
-
-
 class _Best:
     """The best documents so far: rows of (query, document, passage, score), sorted by query, then the nearest first."""
 
@@ -113,13 +105,13 @@ class _Best:
             self.lengths_Q = np.linalg.norm(queries_QD.astype(np.float64), axis=1)
 
     def add(self, block: VectorBlock) -> None:
-        for new in self._candidates(block):
-            if not len(new.queries):
+        for queries_C, passages_C, scores_C in self._candidates(block):
+            if not len(queries_C):
                 continue
-            queries = np.concatenate([self.queries, new.queries])
-            documents = np.concatenate([self.documents, block.documents_P[new.passages]])
-            scores = np.concatenate([self.scores, new.scores])
-            passages = np.concatenate([self.passages, block.first + new.passages])
+            queries = np.concatenate([self.queries, queries_C])
+            documents = np.concatenate([self.documents, block.documents_P[passages_C]])
+            scores = np.concatenate([self.scores, scores_C])
+            passages = np.concatenate([self.passages, block.first + passages_C])
             order = np.lexsort((passages, documents, -scores, queries))
             queries, documents, scores, passages = queries[order], documents[order], scores[order], passages[order]
             # The first of a document's passages is its best; a document may stand in two blocks.
@@ -133,7 +125,8 @@ class _Best:
             is_full = np.bincount(self.queries, minlength=len(self.kth_Q)) == self.top_k
             self.kth_Q[is_full] = self.scores[ends[is_full] - 1]
 
-    def _candidates(self, block: VectorBlock) -> Iterator[_Candidates]:
+    def _candidates(self, block: VectorBlock) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any]]]:
+        """Passages of a block that may be among the best: queries, passages and exact scores, [C] each."""
         vectors_PD, queries_QD = block.vectors_PD, self.queries_QD
         slack_Q = np.zeros(len(self.kth_Q))
         if is_dense := isinstance(vectors_PD, np.ndarray):
@@ -159,14 +152,14 @@ class _Best:
             is_candidate_QP = scores_QP >= least_Q[:, None]
         queries, passages = np.nonzero(is_candidate_QP)
         if not is_dense:
-            yield _Candidates(queries, passages, scores_QP[queries, passages])
+            yield queries, passages, scores_QP[queries, passages]
             return
         size = max(1, _CANDIDATE_NUMBERS // vectors_PD.shape[1])
         for begin in range(0, len(queries), size):
             of, at = queries[begin : begin + size], passages[begin : begin + size]
             # Products of two float32 are exact in float64, and numpy adds up each row in the same order.
             scores = np.multiply(queries_QD[of], vectors_PD[at], dtype=np.float64).sum(axis=1)
-            yield _Candidates(of, at, scores)
+            yield of, at, scores
 
     def ranking(self) -> Ranking:
         shape = (len(self.kth_Q), self.top_k)

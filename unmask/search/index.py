@@ -140,7 +140,7 @@ class Index(Readable):
 
     @classmethod
     @public
-    def build(  # noqa: PLR0913, PLR0915  (the options of the command line; one step after the other)
+    def build(  # noqa: PLR0913  (the options of the command line)
         cls,
         model: str | Path | Model,
         texts: Texts,
@@ -216,8 +216,7 @@ class Index(Readable):
         named = paths_or_texts(texts) or []
         inputs = [Path(name) for name in named if isinstance(name, str | Path) and not is_stream(name)]
         # Where it is replaced, the state that is read there now stays until the new one is whole.
-        ways = {"resume": resume, "overwrite": overwrite, "clears": folder.inputs}
-        with folder.claimed.entered(**ways, inputs=inputs):  # type: ignore[arg-type]
+        with folder.claimed.entered(resume=resume, overwrite=overwrite, clears=folder.inputs, inputs=inputs):
             paths = list(keep_as_files(named, folder.root, reuse=resume, notify=notify))
             columns = column if column is None or isinstance(column, str | int) else list(column)
             reading = {"column": columns, "id_column": id_column, "title_column": title_column, "documents": documents}
@@ -245,11 +244,9 @@ class Index(Readable):
                 folder.write_state(folder.begun, state)
             # Both files are the same only when an index is finished; the old one may be damaged, and is not parsed.
             is_finished = folder.whole.is_file() and folder.whole.read_bytes() == folder.begun.read_bytes()
-            is_finished |= state.changes > 0
-            had_graph = state.graph is not None
-            if is_finished and folder.has(*state.names):
+            if (is_finished or state.changes) and folder.has(*state.names):
                 note(f"{out}: the index is already complete")
-                needs_graph = bool(approximate) and not had_graph
+                needs_graph = bool(approximate) and state.graph is None
             else:
                 if state.changes:
                     what = "documents were added or removed since it was made, so no text holds all of its documents"
@@ -262,7 +259,7 @@ class Index(Readable):
                 update = {"blocks": written, "documents": int(documents_P[-1]) + 1, "skipped": dict(files.skipped)}
                 state = state.model_copy(update=update | {"numbers": folder.write_array(documents_P)})
                 is_large = state.passages > APPROXIMATE_FROM and not encoder.is_sparse
-                needs_graph = (had_graph or is_large) if approximate is None else approximate
+                needs_graph = (is_large or state.graph is not None) if approximate is None else approximate
             folder.finish(_linked(folder, state, note) if needs_graph else state)
             folder.claimed.clear(folder.inputs, marker=False)  # its passages are in the blocks
         for reason, number in files.skipped.items():

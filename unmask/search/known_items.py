@@ -258,7 +258,6 @@ def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:
 
 
 def prepared_rule(data: Path) -> CorpusSettings:
-    """The rule by which prepared data was held out."""
     return validated(CorpusSettings, load_manifest(data).settings["corpus"], where=str(data / MANIFEST))
 
 

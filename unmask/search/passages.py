@@ -101,7 +101,6 @@ class DocumentFiles:
         return ", ".join(facts)
 
     def read(self) -> Iterator[DocumentPart]:
-        """Yields the documents in order."""
         self.skipped.clear()
         number, begin, title = -1, 0, None
         for source in self.sources:
@@ -118,7 +117,6 @@ class DocumentFiles:
             raise CorpusError(f"{names_of(self.sources)}: contains no text")
 
     def name_of(self, source: Source) -> str:
-        """What a file is called."""
         path = source.path
         if self._within is not None and path.is_relative_to(self._within):
             path = path.relative_to(self._within)
@@ -234,9 +232,7 @@ def words_of(text: str) -> list[str]:
 
 
 class Snippet(NamedTuple):
-    """A span of a passage, on one line."""
-
-    text: str  # each run of white space as one space
+    text: str  # on one line: each run of white space as one space
     marks: tuple[tuple[int, int], ...]  # begin and end of each word of the query in it, sorted
 
 

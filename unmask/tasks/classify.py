@@ -164,7 +164,7 @@ class TextTask(Task):
         if (paired := file.is_paired) != self.paired:
             pairs, texts = (file.path, train) if paired else (train, file.path)
             raise CorpusError(f"{pairs} holds pairs of texts, {texts} single ones; name columns by --text, --second")
-        return None
+        return super().check(file, train)
 
     def encode(self, records: Sequence[TextRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
         seconds = [record.second or "" for record in records] if self.paired else None
@@ -362,15 +362,6 @@ class MultiLabel(TextTask):
     @classmethod
     def classes_of(cls, record: TextRecord) -> Sequence[str]:
         return record.label or ()
-
-    def check(self, file: Labelled, train: Path) -> str | None:
-        """Labels that training did not have count as wrong."""
-        super().check(file, train)
-        unseen = Counter(label for record in file.records for label in record.label if label not in self.names)
-        if not unseen:
-            return None
-        names = listed(sorted(unseen), 8)
-        return f"{file.path}: {unseen.total():,} labels do not occur in {train} ({names}); they count as wrong"
 
     def targets_of(self, record: TextRecord) -> Targets:
         columns = [0] * -(-len(self.names) // _BITS)

@@ -55,8 +55,6 @@ class EmbedSettings:
 
 
 class Embedded(NamedTuple):
-    """Embeddings of texts."""
-
     vectors: Any  # [texts, hidden_size], float32; or sparse, a `csr_array` as wide as the vocabulary
     num_tokens: int  # without special tokens and what was cut off
     num_long: int  # texts longer than the model
@@ -83,40 +81,36 @@ def _in_windows(
             if not isinstance(text, str):
                 raise SettingsError(f"{name} is {type(text).__name__}, not a text")
             check_characters(text, name)
-        sequences, owners, num_long = [], [], 0
+        sequences, owners = [], []
         encoded = tokenizer.encode_prompts(part)
         lengths = np.array([len(input_ids) for input_ids in encoded])
         tokenizer.watch(tokenizer.unknown_in(part, np.concatenate(encoded), lengths))
         for number, input_ids in enumerate(encoded):
-            windows = [input_ids]
             if len(input_ids) == 0:
                 raise SettingsError(f"{called[number]} is empty, and the tokenizer puts no special tokens around it")
-            if len(input_ids) > longest:
-                if long_texts == "error":
-                    raise SettingsError(
-                        f"{called[number]} has {len(input_ids)} tokens with special ones, but the model takes "
-                        f"{longest}; split or truncate it with long_texts (--long-texts)"
-                    )
-                num_long += 1
+            if len(input_ids) > longest and long_texts == "error":
+                raise SettingsError(
+                    f"{called[number]} has {len(input_ids)} tokens with special ones, but the model takes "
+                    f"{longest}; split or truncate it with long_texts (--long-texts)"
+                )
+            if long_texts == "split":
+                windows = cut(input_ids, longest, special)
+            else:
                 windows = [around(input_ids, 0, longest, special)[0]]
-                if long_texts == "split":
-                    windows = cut(input_ids, longest, special)
             sequences += windows
             owners += [number] * len(windows)
         num_tokens = sum(map(len, sequences)) - len(special.around) * len(sequences)
         numbers = np.array(owners, dtype=np.int64)
-        yield _Windows(slice(begin, begin + len(part)), sequences, numbers, num_tokens, num_long)
+        yield _Windows(slice(begin, begin + len(part)), sequences, numbers, num_tokens, int((lengths > longest).sum()))
 
 
-def blank_line(num_blank: int, num_texts: int) -> str:
-    """The note about texts that are empty."""
-    return f"{num_blank:,} of {num_texts:,} texts are empty: their vectors come from the special tokens alone"
-
-
-def long_line(num_long: int, num_texts: int, longest: int, long_texts: LongTexts) -> str:
-    """The note about texts longer than the model."""
-    what = "split into parts, whose vectors are combined" if long_texts == "split" else "cut off"
-    return f"{num_long:,} of {num_texts:,} texts are longer than the model's {longest:,} tokens: {what} (long_texts)"
+def notes_on(num_texts: int, num_blank: int, num_long: int, longest: int, long_texts: LongTexts) -> Iterator[str]:
+    """What is said of texts that are empty, or longer than the model's longest, a line each."""
+    if num_blank:
+        yield f"{num_blank:,} of {num_texts:,} texts are empty: their vectors come from the special tokens alone"
+    if num_long:
+        what = "split into parts, whose vectors are combined" if long_texts == "split" else "cut off"
+        yield f"{num_long:,} of {num_texts:,} texts are longer than the model's {longest:,} tokens: {what} (long_texts)"
 
 
 def texts_in_memory(texts: Any) -> list[Any]:

@@ -38,7 +38,7 @@ from unmask.model.transformers import (
     load_transformers_task,
     why_in_transformers,
 )
-from unmask.tasks.embed import EmbedSettings, LongTexts, blank_line, embed_texts, long_line, texts_in_memory
+from unmask.tasks.embed import EmbedSettings, LongTexts, embed_texts, notes_on, texts_in_memory
 from unmask.tasks.fill import Filled, fill_texts
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -230,11 +230,9 @@ class Model(Readable):
         settings = self.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
         listed = texts_in_memory(texts)
         done = embed_texts(self.embedder, self.tokenizer, listed, settings)
-        if num_blank := sum(not text.strip() for text in listed):
-            log.warning("%s", blank_line(num_blank, len(listed)))
-        if done.num_long:
-            longest = self.embedder.config.max_position_embeddings
-            log.warning("%s", long_line(done.num_long, len(listed), longest, settings.long_texts))
+        num_blank, longest = sum(not text.strip() for text in listed), self.embedder.config.max_position_embeddings
+        for line in notes_on(len(listed), num_blank, done.num_long, longest, settings.long_texts):
+            log.warning("%s", line)
         return done.vectors
 
     def embed_settings(

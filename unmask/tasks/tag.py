@@ -181,13 +181,7 @@ class Tag(Task):
                 f"{train}: the tags are numbers without names ({listed(self.names, 8)}), so entity F1 is not "
                 "measured; write entities as O, B-NAME and I-NAME, or save the table with datasets' ClassLabel"
             )
-        unseen = Counter(tag for record in file.records for tag in self.classes_of(record) if tag not in self.names)
-        if not unseen:
-            return None
-        return (
-            f"{file.path}: {unseen.total():,} words have tags that {train} does not have "
-            f"({listed(sorted(unseen), 8)}); they count as wrong"
-        )
+        return super().check(file, train)
 
     @classmethod
     def classes_of(cls, record: WordsRecord) -> Sequence[str]:

@@ -14,6 +14,7 @@ Shape suffixes: T = positions of a batch in a line, N = places, L = tokens of a 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +27,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from unmask.core.errors import listed
 from unmask.core.results import Notify, counted, ignore
 from unmask.data.columns import Label, Role
 from unmask.data.rows import Rows
@@ -194,8 +196,11 @@ class Task(ABC):
 
     def check(self, file: Labelled, train: Path) -> str | None:
         """Compares a file, also the training file, with what was learned: a warning about what the model cannot get
-        right, or None; a CorpusError where the file cannot be used."""
-        return None
+        right (classes that training did not have), or None; a CorpusError where the file cannot be used."""
+        unseen = Counter(name for record in file.records for name in self.classes_of(record) if name not in self.names)
+        names = listed(sorted(unseen), 8)
+        what = f"{unseen.total():,} labels do not occur in {train} ({names}); they count as wrong"
+        return f"{file.path}: {what}" if unseen else None
 
     @classmethod
     def classes_of(cls, record: Any) -> Sequence[str]:

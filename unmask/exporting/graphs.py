@@ -46,8 +46,6 @@ TOLERANCE = 1e-3  # of logits and hidden states in float32, between two ways to 
 
 @dataclass(frozen=True)
 class Check:
-    """The result of a check."""
-
     passed: bool
     # Between the two things that were compared: of numbers the largest absolute one, of ids or files how many differ;
     # None where it is no number (NaN, infinity, or the comparison broke off).
@@ -57,10 +55,8 @@ class Check:
 
 
 def compare(ours: Tensor, theirs: Tensor, detail: str, *, tolerance: float = TOLERANCE, by_size: bool = False) -> Check:
-    """Compares numbers; other shapes, and what is not finite, pass nothing.
-
-    With `by_size` the tolerance grows with our largest number: those of a regression may be thousands.
-    """
+    """Compares numbers; other shapes, and what is not finite, pass nothing. With `by_size` the tolerance grows with our
+    largest number: those of a regression may be thousands."""
     if ours.shape != theirs.shape:
         return Check(False, None, f"{detail}: of shapes {tuple(ours.shape)} and {tuple(theirs.shape)}")
     difference = (ours.double() - theirs.double()).abs().max().item()
@@ -318,10 +314,8 @@ def missing_onnx() -> str | None:
 
 
 def write_onnx(graph: Graph, folder: Path) -> Path:
-    """Writes a graph in float32, for any number of texts and any length up to the model's.
-
-    Weights of more than 1.9 GB lie in a file beside it, named with `_data` behind.
-    """
+    """Writes a graph in float32, for any number of texts and any length up to the model's. Weights of more than 1.9 GB
+    lie in a file beside it, named with `_data` behind."""
     import onnx_ir
 
     longest = graph.model.config.max_position_embeddings

@@ -66,8 +66,6 @@ _OTHERS = (
 
 @dataclass(frozen=True)
 class GraphFile:
-    """A written graph."""
-
     bytes: int  # of the file, and of the one with its weights where there is one
     largest_difference: float  # from our network, of logits, hidden states or vectors
     inputs: tuple[str, ...]

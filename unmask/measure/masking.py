@@ -124,8 +124,8 @@ def asked_for(log2_U: Floats, size_U: Counts, segment_U: Counts, rate_U: Floats,
 def expected_units(
     segment_T: Counts, maskable_T: Bools, weighed: WeighedRows, settings: MaskingSettings
 ) -> tuple[Counts, Counts, Floats, Floats]:
-    """Units of a batch, [U] each: where they begin, their tokens, and how likely they should be predicted, and
-    chosen."""
+    """Units of a batch, [U] each: where they begin, their tokens, and the probabilities asked for, of being predicted
+    and of being chosen."""
     size_T = weighed.units.size_T.numpy()
     place_U = np.flatnonzero(maskable_T & (size_T > 0))
     segment_U, size_U = segment_T[place_U], size_T[place_U]

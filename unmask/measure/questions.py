@@ -43,8 +43,6 @@ WINDOW = 1 << 16  # positions of the questions that are packed together
 
 
 class Question(NamedTuple):
-    """A text with hidden tokens."""
-
     input_ids: NDArray[np.int64]  # [S]: what the model sees, with special tokens
     places: NDArray[np.int64]  # [N]: positions of the hidden tokens
     targets: NDArray[np.int64]  # [N]: what stands there
@@ -52,8 +50,6 @@ class Question(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """How well the hidden tokens of a question were known."""
-
     losses: NDArray[np.float64]  # [N], nats
     ranks: NDArray[np.int64]  # [N]: tokens that the model found likelier; 5 stands for so many or more
     origin: Any = None  # of the question
@@ -284,8 +280,6 @@ _TARS = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
 
 
 class Pair(NamedTuple):
-    """A minimal pair."""
-
     good: str  # the sentence that is right
     bad: str
     paradigm: str  # what pairs of a kind are called

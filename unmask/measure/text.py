@@ -68,11 +68,8 @@ def touched(
     begin: NDArray[np.int64],
     end: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Which of some sorted stretches of characters that do not overlap each token stands on.
-
-    Returns of each token the number of the first stretch with which it shares a character, and the number behind the
-    last; equal where there is none.
-    """
+    """On which of some sorted stretches of characters, which do not overlap, each token stands: the number of the first
+    with which it shares a character, and the number behind the last; equal where there is none."""
     first = np.searchsorted(end, token_begin, side="right")
     return first, np.maximum(first, np.searchsorted(begin, token_end, side="left"))
 
@@ -166,10 +163,8 @@ def share_of_text(corpus: Corpus, max_tokens: int) -> float:
 
 
 def passages_of_text(corpus: Corpus, tokenizer: Tokenizer, *, share: float, labels: list[str]) -> Iterator[Passage]:
-    """Takes a share of the passages of raw text.
-
-    Where it is read with the annotation `pos`, they have parts of speech; new ones are put at the end of `labels`.
-    """
+    """Takes a share of the passages of raw text. Where it is read with the annotation `pos`, they have parts of speech,
+    and new ones are put at the end of `labels`."""
     unk = tokenizer.special.unk
     with closing(corpus.pieces()) as pieces:
         blocks = (block for piece, _ in pieces for block in cut(piece))
@@ -418,10 +413,8 @@ def measure_pseudo(measured: MeasuredPassages, passages: Sequence[Passage], max_
 
 
 def segments(word_starts: NDArray[np.bool_], room: int) -> Iterator[tuple[int, int]]:
-    """Cuts a passage into stretches of at most `room` tokens, where a word begins if one does in the second half.
-
-    The stretches are about equally long, so that none has little context.
-    """
+    """Cuts a passage into stretches of at most `room` tokens, where a word begins if one does in the second half, and
+    about equally long, so that none has little context."""
     length = len(word_starts)
     begin = 0
     while begin < length:

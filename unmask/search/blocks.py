@@ -164,7 +164,6 @@ def read_postings(array: NDArray[np.int32], *, width: int, count: int) -> Any:
 
 
 def hash_of(passages: Sequence[TextPassage]) -> str:
-    """A hash of the passages' places and texts."""
     digest = hashlib.blake2b(digest_size=16)
     for passage in passages:
         part = passage.part
@@ -216,21 +215,18 @@ class IndexFolder:
         return self.write(content.getbuffer(), ".npy")
 
     def write_block(self, passages: Sequence[TextPassage], vectors: Vectors) -> IndexBlock:
-        rows = [
-            {
-                "file": part.file,
-                "id": str(part.id),
-                "id_is_number": isinstance(part.id, int),
-                "is_counted": part.is_counted,
-                "title": part.title,
-                "begin": part.begin + passage.begin,
-                "text": passage.text,
-            }
-            for passage in passages
-            for part in (passage.part,)
-        ]
+        parts = [passage.part for passage in passages]
+        columns = {
+            "file": [part.file for part in parts],
+            "id": [str(part.id) for part in parts],
+            "id_is_number": [isinstance(part.id, int) for part in parts],
+            "is_counted": [part.is_counted for part in parts],
+            "title": [part.title for part in parts],
+            "begin": [passage.part.begin + passage.begin for passage in passages],
+            "text": [passage.text for passage in passages],
+        }
         words = word_line([passage.counted for passage in passages])
-        return self.write_files(vectors, words, pa.Table.from_pylist(rows, SCHEMA), hash_of(passages))
+        return self.write_files(vectors, words, pa.Table.from_pydict(columns, SCHEMA), hash_of(passages))
 
     def write_files(
         self, vectors: Vectors, words: NDArray[np.uint32], table: pa.Table, hash_: str | None = None
@@ -410,8 +406,7 @@ class StoredIndex:
     ) -> Iterator[VectorBlock]:
         """The passages of a graph, each as a block of its own, so that it keeps its number. More are looked up where
         they are of fewer documents than `top_k`, since a long document may have all that are near, and some may have
-        been removed; at last all are.
-        """
+        been removed; at last all are."""
         count = len(passages)
         while len(np.setdiff1d(self.documents[passages], [-1])) < top_k:
             count *= 4

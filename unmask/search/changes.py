@@ -82,8 +82,7 @@ class Names:
         return (with_id & ~(self._where("id", own) & self._is_counted)) | in_file
 
     def replaced(self, ids: Sequence[str], files: Sequence[str]) -> Mask:
-        """The passages of documents whose ids of their own are among these, and of those in these files that have
-        none."""
+        """The passages of documents that have one of these ids as their own, and of those in these files without."""
         return (self._where("id", ids) & ~self._is_counted) | (self._in_files(files) & self._is_counted)
 
     def last_number(self, files: Sequence[str]) -> int:

@@ -105,8 +105,7 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
     precision: Precision = "float32",
     strict: bool = False,
 ) -> SearchEncoder:
-    """Loads a model for search. Arguments as for `EncodingSettings`, where None takes what the model's folder says, and
-    as for `load`."""
+    """Loads a model for search, as `load`, with `EncodingSettings`; of these, None takes what the folder says."""
     loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
     folder = loaded.folder
     # How a passage is pooled. It fetches the folder's small files from the hub, so it is first.

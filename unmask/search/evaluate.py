@@ -261,10 +261,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
 
 
 class ModelSearch:
-    """A model that answers the queries of tasks by its vectors of the documents' passages.
-
-    Tasks share most of their documents, so the vectors of a text are made once.
-    """
+    """A model that answers queries by its vectors of passages. Tasks share most texts, whose vectors are made once."""
 
     def __init__(self, encoder: SearchEncoder) -> None:
         self.encoder = encoder

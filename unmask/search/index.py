@@ -511,8 +511,7 @@ class Index(Readable):
         }
 
     def _encoder(self, stored: StoredIndex, precision: Any) -> SearchEncoder:
-        """The model that a state was made with, loaded once; with this precision where none was named. An
-        `UnmaskError` where it is not there, or another one is."""
+        """The model that a state was made with, loaded once; with this precision where none was named."""
         (opened, encoder), settings = self._opened, stored.state.settings
         is_set = self._precision is not None or isinstance(self._model, Model)
         is_same = opened.state.settings == settings

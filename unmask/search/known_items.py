@@ -335,8 +335,7 @@ def is_beir(path: str | Path) -> bool:
 
 
 def read_beir(root: Path, *, split: str, num_queries: int, seed: int) -> SearchTask:
-    """Reads a folder, with the judgements of a split of `qrels`; the seed chooses queries, where there are more than
-    their number. The corpus is held in memory."""
+    """Reads a folder into memory, with the judgements of a split of `qrels`; of too many queries the seed chooses."""
     corpus = dict(_records(root / CORPUS_FILE, title=True))
     if not corpus:
         raise CorpusError(f"{root / CORPUS_FILE}: contains no documents")

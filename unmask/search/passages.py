@@ -163,11 +163,8 @@ class TextPassage(NamedTuple):
 def cut_passages(
     parts: Iterable[DocumentPart], tokenizer: Tokenizer, *, passage_tokens: int, overlap_tokens: int, prompt: str
 ) -> Iterator[TextPassage]:
-    """The passages of documents, in order. A text without a token has one passage all the same.
-
-    Of its `passage_tokens` at most, which special ones, the prompt and the title count into, it shares
-    `overlap_tokens` with the one before it.
-    """
+    """The passages of documents, in order; a text without a token has one, too. Each has at most `passage_tokens`,
+    special tokens, prompt and title included, and shares `overlap_tokens` with the one before it."""
     room = passage_tokens - len(tokenizer.encode_prompt(prompt))
     for some in in_groups(parts, most=_PARTS_AT_ONCE, most_chars=_CHARS_AT_ONCE):
         titles = [part.title_before for part in some]

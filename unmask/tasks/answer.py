@@ -72,8 +72,7 @@ class AnswerPrediction:
 
 
 def _as_lists(value: Any, context: str) -> Any:
-    """Answers that a cell spells, a list of them, or a single one, as lists. One without a place that stands in the
-    context once is there."""
+    """Answers that a cell spells, a list of them or a single one, as lists; one without a place has its only one."""
     value = spelled(value) if isinstance(value, str) else value
     if isinstance(value, dict) and isinstance(value.get("text"), str):
         value = [value]
@@ -112,12 +111,9 @@ class AnswerTask(Task):
     @classmethod
     def of_row(cls, row: LabelledRow) -> QuestionRecord:
         """Answers are as `datasets` holds them, `{"text": [...], "answer_start": [...]}`, or a list of objects, also
-        spelled in a cell by JSON, Python or pandas; or one in the columns `answer_text` (or `answer`) and
-        `answer_start`. An empty one is none.
-
-        An answer, without white space around it, is taken at the nearest place where the context has it; one that
-        stands nowhere is left out.
-        """
+        spelled in a cell by JSON, Python or pandas; or one in `answer_text` (or `answer`) and `answer_start`, none
+        where that is empty. An answer, stripped, is taken at its nearest occurrence; one that does not occur is left
+        out."""
         question, context, id_ = row.text("text"), row.text("second"), row.cells.get("id")
         if isinstance(id_, bool) or not isinstance(id_, str | int | float | None):
             raise CorpusError(f"{row.where} has {shown(id_)} as 'id', which is neither a text nor a number")
@@ -215,8 +211,7 @@ class AnswerTask(Task):
         self, records: Sequence[QuestionRecord], examples: Sequence[Example], outputs: Outputs
     ) -> list[AnswerPrediction]:
         """The likeliest span of all windows is the answer; one that several windows hold has the highest of its scores.
-        The score of no answer is the least of all windows, since one without the answer must give it a high score.
-        """
+        The score of no answer is the least of all windows, since one without the answer must give it a high score."""
         windows: list[list[tuple[Example, NDArray[np.float64]]]] = [[] for _ in records]
         for example, output in zip(examples, outputs, strict=True):
             if len(example.places) > 1:

@@ -556,8 +556,7 @@ class Regress(TextTask):
 
 
 def last_layer(model: TaskNetwork) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the layer that predicts a number; a ModelError where a head of transformers has no single one
-    with a bias."""
+    """Weight and bias of the layer that predicts a number; a ModelError where no single layer with a bias does."""
     if isinstance(model, MaskedLM):
         head = model.find_head(LabelHead)
         assert head is not None

@@ -159,8 +159,7 @@ def pooled(
 ) -> NDArray[np.float32]:
     """The vectors of texts [num_texts, D]: the mean over each text's windows, weighted by their tokens.
 
-    Windows (`sequences`) have special tokens and fit the model; `owners` [windows], int64, are the numbers of their
-    texts, each of which has at least one.
+    Windows (`sequences`) have special tokens and fit the model; `owners` [windows], int64, are their texts' numbers.
     """
     # In float64 a vector times its number of tokens, divided by it again, is the vector.
     sums = torch.zeros(num_texts, model.encoder.width, dtype=torch.float64)

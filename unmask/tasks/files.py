@@ -193,7 +193,6 @@ def read_labelled(
     """Reads a labelled file, or the files of a folder (see `example_files`).
 
     Args:
-        examples: What is read.
         task: A `Task`, which may know that texts come in pairs; or its class.
         columns: The columns that the user named.
         with_labels: Whether every record has a label; otherwise none is read.
@@ -485,8 +484,7 @@ def parsed_list(value: Any) -> Any:
 
 @dataclass(frozen=True)
 class LabelledRow:
-    """A row of a labelled file, read by role; a CorpusError names file, row and column where a cell is missing or of
-    another kind."""
+    """A row of a labelled file, read by role; a CorpusError names the place of a cell that is missing or wrong."""
 
     number: int  # counted from 1; of a text file, its line
     where: str  # file and row, for errors

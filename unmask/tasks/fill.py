@@ -119,8 +119,7 @@ class MaskedText(NamedTuple):
     def filled(self, tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
         """The text with tokens in place of its masks, unchanged elsewhere: decoding all tokens would lose unknown
         letters and case. A token brings its space where the text has none, but not to its beginning; where tokens carry
-        no spaces, a word is set apart from one at the mask before it.
-        """
+        no spaces, a word is set apart from one at the mask before it."""
         result, done = bytearray(), 0
         for (begin, end), id_ in zip(self.spans, token_ids, strict=True):
             before = self.text[done:begin]
@@ -139,8 +138,7 @@ class MaskedText(NamedTuple):
 
 
 def read_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> list[MaskedText]:
-    """Tokenizes texts and finds their masks; a SettingsError where something is no text, not Unicode, or has no
-    mask."""
+    """Tokenizes texts and finds their masks; a SettingsError where one is no text, not Unicode, or has no mask."""
     for text in texts:
         if not isinstance(text, str):
             raise SettingsError(f"fill takes a text or a list of texts, not {type(text).__name__}")
@@ -159,9 +157,8 @@ def read_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> list[MaskedText]:
 
 
 def allowed_tokens(tokenizer: Tokenizer, candidates: Sequence[str], texts: Sequence[MaskedText]) -> NDArray[np.int64]:
-    """The token of each candidate at each mask [N, C]: the one that the text with the word there has, so that it is
-    spelled with the space before it or without (`ĠParis`, `Paris`). A SettingsError where there are no candidates, or
-    one is not exactly one token there."""
+    """The token of each candidate at each mask [N, C], as the text with the word there has it: with the space before it
+    or without (`ĠParis`, `Paris`). A SettingsError where there are no candidates, or one is not a single token."""
     if isinstance(candidates, str) or not candidates:
         raise SettingsError(f"candidates are a list of at least one word, not {candidates!r}")
     places = [place for text in texts for place in text.places.tolist()]
@@ -195,12 +192,8 @@ def likeliest(
     top_k: int,
     allowed: NDArray[np.int64] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The likeliest tokens at each mask, of those that are `allowed` there (see `allowed_tokens`).
-
-    Returns:
-        Tokens, the likeliest first [N, K], int64; and their log-probabilities among all of the vocabulary [N, K],
-        float32.
-    """
+    """The likeliest tokens at each mask, of those that are `allowed` there (see `allowed_tokens`): [N, K], int64, the
+    likeliest first; and their log-probabilities among all of the vocabulary, [N, K], float32."""
     longest = model.config.max_position_embeddings
     # The tokens of each window, which of the N masks are looked at in it, and their places.
     windows: list[tuple[Ids, NDArray[np.int64], NDArray[np.int64]]] = []

@@ -87,8 +87,7 @@ class InputEncoder:
 
     def texts(self, firsts: Sequence[str], seconds: Sequence[str] | None) -> list[tokenizers.Encoding]:
         """Texts, or pairs of them; those that are too long are cut, and have an `overflowing`. A ModelError where the
-        tokenizer does not separate pairs, a TokenizerError for an unknown character.
-        """
+        tokenizer does not separate pairs, a TokenizerError for an unknown character."""
         self._check(firsts, seconds)
         return list(self._cut.encode_batch(list(firsts if seconds is None else zip(firsts, seconds, strict=True))))
 
@@ -158,10 +157,8 @@ class InputEncoder:
 
 
 def first_pieces(words: Sequence[str], encoding: tokenizers.Encoding) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The first token of each word of a text that was joined with spaces.
-
-    Returns:
-        Positions in the encoding, and the words' numbers, without words that have no token of their own.
+    """The positions of the first tokens of the words of a text that was joined with spaces, and the words' numbers,
+    without words that have no token of their own.
 
     Example: `un ##mask it` for the words `unmask`, `it`, with [CLS] before them: positions 1, 3.
     """
@@ -199,8 +196,6 @@ class Example:
 
 
 class EncodedInput(NamedTuple):
-    """Records as inputs."""
-
     examples: list[Example]  # in the order of the records; a record may have several
     truncated: int = 0  # records whose ends were cut off
     split: int = 0  # records in several examples, of which nothing is lost

@@ -255,8 +255,7 @@ class Model(Readable):
 
     @property
     def makes_sparse(self) -> bool:
-        """Whether vectors are sparse (SPLADE, see `sparse_texts`) by the folder's files; a ModelError where these are
-        damaged, or ask for what is not offered."""
+        """Whether the folder's files make vectors sparse (SPLADE); a ModelError where they cannot be used."""
         if self.hub is not None:
             fetch_sentence_files(self.hub, self.folder)
         if module_file(self.folder, "SpladePooling") is None:

@@ -363,8 +363,7 @@ def signs_of(sentences: Sequence[Sequence[str]]) -> tuple[str, ...]:
 
 
 def words_in(text: str, signs: Collection[str] = ()) -> list[tuple[int, int]]:
-    """The words of a raw text, [begin, end) in characters: runs of letters and digits, and each sign that is no part of
-    a word."""
+    """The words of a raw text, [begin, end) in characters: runs of letters and digits, and other signs."""
     spans = word_spans(text)
     if "a a" in signs:
         letters: list[tuple[int, int]] = []

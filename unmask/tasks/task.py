@@ -172,8 +172,7 @@ class Task(ABC):
 
     @classmethod
     def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
-        """A file after a look at all of its labels: what means no label is left out. Arguments as for
-        `read_labelled`."""
+        """A file after a look at all of its labels, without what means no label. Arguments as for `read_labelled`."""
         return read
 
     @abstractmethod

@@ -198,11 +198,9 @@ def open_checked_model(folder: str | Path) -> CheckedModel:
     except ModelError:  # the checks say so
         return subject
     if isinstance(kind, str) and kind not in LAYOUTS and subject.purpose != "task":
-        raise ModelError(
-            f"{subject.folder}: the layout {shown(kind)} is not one of ours ({', '.join(LAYOUTS)}), so it "
-            "cannot be exported or verified; other commands run it through transformers (fill, embed, "
-            "evaluate, score, finetune), and optimum exports it"
-        )
+        what = f"the layout {shown(kind)} is not one of ours ({', '.join(LAYOUTS)}), so it is not exported or verified"
+        others = "other commands run it through transformers (fill, embed, evaluate, score, finetune)"
+        raise ModelError(f"{subject.folder}: {what}; {others}, and optimum exports it")
     return subject
 
 

@@ -92,10 +92,9 @@ def _answers(network: Predictor, questions: Sequence[Question]) -> list[Answer]:
         losses = answers[number].losses
         wrong = np.flatnonzero(~np.isfinite(losses))
         if len(wrong):  # NaN would count as a wrong prediction, and look like a figure
-            raise ModelError(
-                f"the model's loss is {losses[wrong[0]]} at position {question.places[wrong[0]]} of a text, so its "
-                "weights are not finite, or too large; give an earlier checkpoint, or train with a lower learning rate"
-            )
+            what = f"the model's loss is {losses[wrong[0]]} at position {question.places[wrong[0]]} of a text"
+            way_out = "give an earlier checkpoint, or train with a lower learning rate"
+            raise ModelError(f"{what}, so its weights are not finite, or too large; {way_out}")
     return [answers[number] for number in range(len(questions))]
 
 
@@ -183,10 +182,8 @@ def pseudo_log_likelihoods(
         number, sentence = int(wrong[0]) + 1, sentences[wrong[0]]
         if lengths[wrong[0]] == skipped[wrong[0]]:
             raise SettingsError(f"sentence {number} ({sentence!r}) is empty; leave it out")
-        raise SettingsError(
-            f"sentence {number} has {lengths[wrong[0]]} tokens, but the model takes {longest} beside the special "
-            f"tokens; split it: {sentence[:60]!r}..."
-        )
+        what = f"{lengths[wrong[0]]} tokens, but the model takes {longest} beside the special tokens"
+        raise SettingsError(f"sentence {number} has {what}; split it: {sentence[:60]!r}...")
     numbers: dict[tuple[bytes, bytes, int], int] = {}
     # All that the questions of a sentence depend on; where words begin says what `word_l2r` hides.
     keys = (
@@ -320,10 +317,8 @@ def read_pairs(path: Path) -> list[Pair]:
                                 "texts sentence_good and sentence_bad, or EWoK's Context1, Target1, Context2, Target2"
                             )
                         if broken := broken_character("".join(texts) + paradigm + phenomenon):
-                            raise CorpusError(
-                                f"{file}: {row} {number}: a sentence or a name holds {broken}, which is not a "
-                                "character; remove the pair"
-                            )
+                            what = f"holds {broken}, which is not a character; remove the pair"
+                            raise CorpusError(f"{file}: {row} {number}: a sentence or a name {what}")
                         pairs.append(Pair(good, bad, paradigm, phenomenon, f"{name}: {row} {number}", context))
             except CorpusError as error:
                 raise CorpusError(str(error).replace(str(file), name)) from error
@@ -376,10 +371,8 @@ def check_lengths(pairs: Sequence[Pair], tokenizer: Tokenizer, *, longest: int) 
     room = longest - len(tokenizer.special.around)
     for number, encoded in enumerate(tokenizer.encode_corpus([text for pair in pairs for text in pair.texts])):
         if not 0 < len(encoded.input_ids) <= room:
-            raise SettingsError(
-                f"{pairs[number // 2].where}: a sentence of {len(encoded.input_ids)} tokens, but the model takes 1 to "
-                f"{room} beside the special tokens; leave the pair out"
-            )
+            what = f"a sentence of {len(encoded.input_ids)} tokens, but the model takes 1 to {room} beside special ones"
+            raise SettingsError(f"{pairs[number // 2].where}: {what}; leave the pair out")
 
 
 def tally(pairs: Sequence[Pair], differences: NDArray[np.float64]) -> dict[str, Any]:

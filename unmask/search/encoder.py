@@ -129,9 +129,8 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
     of_pooling = module_file(folder, "Pooling")
     for text, option in ((query_prompt, "query_prompt"), (document_prompt, "document_prompt")):
         check_characters(text, option)
-    has_prompt = bool(query_prompt or document_prompt)
     how_pooled = {} if of_pooling is None else read_side_file(of_pooling, optional=True)
-    if has_prompt and how_pooled.get("include_prompt") is False:
+    if (query_prompt or document_prompt) and how_pooled.get("include_prompt") is False:
         what = f"{of_pooling}: include_prompt is false, but prompts cannot be left out of the mean"
         raise ModelError(f"{what}; use no prompts (''), or another model", options=("query_prompt", "document_prompt"))
 

@@ -209,13 +209,11 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     searches: dict[str, ModelSearch] = {}
     for each, chosen in ((model, options), *((other, {}) for other in others)):
         called = str(each.folder if isinstance(each, Model) else each)
-        if called in (*searches, *_LEXICAL):
-            reason = (
-                "has the name of a baseline; write ./ before it"
-                if called in _LEXICAL
-                else "is given twice; give it once"
-            )
-            raise SettingsError(f"the model {called} {reason}", options=("against",))
+        if called in _LEXICAL:
+            what = "has the name of a baseline; write ./ before it"
+            raise SettingsError(f"the model {called} {what}", options=("against",))
+        if called in searches:
+            raise SettingsError(f"the model {called} is given twice; give it once", options=("against",))
         searches[called] = ModelSearch(open_encoder(each, precision=precision, strict=strict, **chosen))
     name, of_model = next(iter(searches.items()))
 

@@ -70,10 +70,8 @@ def search_exactly(queries_QD: Vectors, blocks: Iterable[VectorBlock], top_k: in
     parts = [_Best(queries_QD[begin : begin + QUERIES_AT_ONCE], top_k) for begin in starts]
     for block in blocks:
         if block.vectors_PD.shape[1] != width:
-            raise SettingsError(
-                f"the indexed vectors have {block.vectors_PD.shape[1]} dimensions, but the queries have "
-                f"{width}: they come from different models; embed both with the same one"
-            )
+            sizes = f"the indexed vectors have {block.vectors_PD.shape[1]} dimensions, but the queries {width}"
+            raise SettingsError(f"{sizes}: they come from different models; embed both with the same one")
         if len(block.documents_P) and num_queries:
             for part in parts:
                 part.add(block)

@@ -50,13 +50,8 @@ class DocumentPart(NamedTuple):
     title: str | None
     begin: int  # character of the document at which the part begins
     text: str  # the characters, without a title from a column
-    has_title_column: bool = False  # whether the title is no part of the text
+    title_before: str = ""  # the title that stands before each of its passages, where it is no part of the text
     is_counted: bool = True  # whether the id is that number
-
-    @property
-    def title_before(self) -> str:
-        """The title that stands before each of its passages; empty where there is none."""
-        return self.title[:_TITLE_BEFORE] if self.has_title_column and self.title else ""
 
 
 class DocumentFiles:
@@ -110,8 +105,9 @@ class DocumentFiles:
                     number, begin = number + 1, 0
                     has_line = self._documents.unit != "line" and not source.is_table
                     title = first_line_title(piece.text) if has_line else piece.title
-                is_own, text = source.id is not None or isinstance(piece.id, str), piece.text
-                yield DocumentPart(number, file, piece.id, title, begin, text, source.is_table, is_counted=not is_own)
+                before = title[:_TITLE_BEFORE] if source.is_table and title else ""
+                is_counted = source.id is None and not isinstance(piece.id, str)
+                yield DocumentPart(number, file, piece.id, title, begin, piece.text, before, is_counted)
                 begin += len(piece.text)
         if number < 0:
             raise CorpusError(f"{names_of(self.sources)}: contains no text")

@@ -151,11 +151,9 @@ class TextTask(Task):
             raise CorpusError(f"{train.path}: the examples have {only}; at least two are needed")
         if rare := sorted(name for name, count in counts.items() if count < least):
             row = next(record.row for record in records if rare[0] in cls.classes_of(record))
-            raise CorpusError(
-                f"{train.path}: the class {rare[0]!r} has {counts[rare[0]]} examples, one in row {row} ({len(rare)} "
-                f"classes have fewer than {least}); give more, or allow it: --set "
-                f"finetune.least_examples={counts[rare[0]]}"
-            )
+            what = f"the class {rare[0]!r} has {counts[rare[0]]} examples, one in row {row}"
+            way_out = f"give more, or allow it: --set finetune.least_examples={counts[rare[0]]}"
+            raise CorpusError(f"{train.path}: {what} ({len(rare)} classes have fewer than {least}); {way_out}")
         names = tuple(name for name in train.places if name in counts) or in_order(counts)
         return cls(names, train.is_paired, settings.max_length, pooling, train.columns)
 
@@ -226,9 +224,7 @@ class Classify(TextTask):
             what, way_out = f"lists, such as {shown(lists[0])}" if lists else f"names joined by {sign!r}", ""
             if not lists:
                 way_out = f" --set finetune.label_separator={sign!r}"
-            raise CorpusError(
-                f"{read.path}: the labels are {what}; for several per text use --task multi_label{way_out}; {_WHOLE}"
-            )
+            raise CorpusError(f"{read.path}: the labels are {what}; use --task multi_label{way_out}; {_WHOLE}")
         records = [replace(each, label=None) if not is_class.get(each.label, True) else each for each in read.records]
         return super().settled(replace(read, records=records, notes=notes), like, separator)
 
@@ -330,15 +326,15 @@ class MultiLabel(TextTask):
         for record in read.records:
             parts = str(record.label).split(sign) if sign else [record.label]
             cells.append([part.strip() for part in parts] if isinstance(record.label, str) else record.label)
-        flags = [each for cell in cells if cell is not None if set(each := [flag_of(value) for value in cell]) != {-1}]
-        sizes = {len(each) for each in flags}
-        by_place = len(sizes) == 1 and min(sizes) > 1 and not any(None in each for each in flags)
+        flags = [[-1] if cell is None else [flag_of(value) for value in cell] for cell in cells]
+        known = [each for each in flags if set(each) != {-1}]
+        sizes = {len(each) for each in known}
+        by_place = len(sizes) == 1 and min(sizes) > 1 and not any(None in each for each in known)
         notes, places, labels = list(read.notes), like.places if like is not None else (), []
         if places or (like is None and by_place):
             size = len(places) or sizes.pop()
             places = places or tuple(read.names if read.names and len(read.names) == size else map(str, range(size)))
-            for record, cell in zip(read.records, cells, strict=True):
-                each = [-1] if cell is None else [flag_of(value) for value in cell]
+            for record, cell, each in zip(read.records, cells, flags, strict=True):
                 if None in each or (-1 not in each and len(each) != size):
                     raise CorpusError(f"{read.path}: row {record.row} has {shown(cell)}, not {size} values of 0 or 1")
                 pairs = zip(places, each, strict=False)
@@ -571,8 +567,6 @@ def last_layer(model: TaskNetwork) -> tuple[Tensor, Tensor]:
         and not name.startswith(f"{theirs.base_model_prefix}.")
     ]
     if len(layers) != 1 or layers[0].bias is None:
-        raise ModelError(
-            f"the head of {type(theirs).__name__} has no single layer with a bias to hold the scale of the numbers; "
-            "use another model for --task regress"
-        )
+        what = f"the head of {type(theirs).__name__} has no single layer with a bias to hold the scale of the numbers"
+        raise ModelError(f"{what}; use another model for --task regress")
     return layers[0].weight, layers[0].bias

@@ -173,9 +173,7 @@ def _opened(files: ExampleFiles, task: Any, with_labels: bool) -> tuple[ExampleF
     elif "squad" in task.forms and bare_suffix(path) == ".json" and json_form(path) == "object":
         form = "squad"  # one object; an array of objects, or an object a line, are rows
     if form not in task.forms and form == "treebank":
-        raise CorpusError(
-            f"{files.path}: this file holds words with tags, which are for --task tag, not for {task.kind}"
-        )
+        raise CorpusError(f"{files.path}: holds words with tags, which are for --task tag, not for {task.kind}")
     return files, form, word_form
 
 

@@ -63,10 +63,8 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
     if isinstance(content_own, dict):
         kind = TASKS.get(str(content_own.get("kind")))
         if kind is None:
-            raise ModelError(
-                f"{folder}: fine-tuned for {shown(content_own.get('kind'))}, which neither unmask nor an installed "
-                "plug-in knows; install the one it was made with"
-            )
+            what = f"fine-tuned for {shown(content_own.get('kind'))}, which neither unmask nor a plug-in knows"
+            raise ModelError(f"{folder}: {what}; install the one it was made with")
         try:
             own = validated(_Own, content_own, where=f"{folder / CONFIG}: {KEY}")
         except SettingsError as error:
@@ -81,10 +79,8 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
             tasks = [task for task in tasks if task.problem_type == problem]
         kind = next(iter(tasks), None)
         if kind is None:
-            raise ModelError(
-                f"{folder}: this model is not fine-tuned for a task (it is {architecture[:100] or 'a bare encoder'}); "
-                "fine-tune it with unmask finetune first"
-            )
+            what = f"not fine-tuned for a task (it is {architecture[:100] or 'a bare encoder'})"
+            raise ModelError(f"{folder}: this model is {what}; fine-tune it with unmask finetune first")
     pooling: ClassifierPooling = "first"
     if kind.of_texts and not pools_itself and (layout := LAYOUTS.get(content["model_type"])) is not None:
         pooling = layout.pooling_of(content, str(folder / CONFIG))

@@ -141,10 +141,8 @@ class Model(Readable):
         if self.is_graph:
             raise ModelError(f"{self.folder}: this is an exported graph; load the model that it was made from")
         if not isinstance(self._embedder, MaskedLM):
-            raise ModelError(
-                f"{self.folder}: transformers runs this model, not our encoder: {why_in_transformers(self.folder)}; it "
-                "cannot be exported or pretrained further"
-            )
+            what = f"transformers runs this model, not our encoder: {why_in_transformers(self.folder)}"
+            raise ModelError(f"{self.folder}: {what}; it cannot be exported or pretrained further")
         return self._embedder
 
     @property
@@ -160,10 +158,8 @@ class Model(Readable):
         if self._embedder is None and self.is_graph:
             raise ModelError(f"{self.folder}: this graph has no hidden states; load the one in feature-extraction")
         if self._embedder is None:
-            raise ModelError(
-                f"{self.folder}: cannot take hidden states from a model with a decoder, or with a head that "
-                "transformers does not separate from the encoder; give an encoder"
-            )
+            what = "has a decoder, or a head that transformers does not separate, so it gives no hidden states"
+            raise ModelError(f"{self.folder}: {what}; give an encoder")
         return self._embedder
 
     @property
@@ -171,9 +167,8 @@ class Model(Readable):
         """The network with the head of the task, and the task; a ModelError where there is none that can be used."""
         if isinstance(self._fine_tuned, tuple):
             return self._fine_tuned
-        raise self._fine_tuned or ModelError(
-            f"{self.folder}: this model is not fine-tuned for a task; fine-tune it with unmask finetune first"
-        )
+        what = "this model is not fine-tuned for a task; fine-tune it with unmask finetune first"
+        raise self._fine_tuned or ModelError(f"{self.folder}: {what}")
 
     def to(self, device: torch.device | None = None) -> None:
         """Moves the networks, and chooses the type of their activations, which in `auto` depends on the device."""
@@ -389,9 +384,7 @@ def load(
             raise SettingsError(f"{name} is {' or '.join(map(repr, get_args(kinds)))}, not {value!r}")
     if backend != "torch":
         if precision != "float32":
-            raise SettingsError(
-                f"precision {precision!r}: a graph computes in the precision it was exported in; leave this out"
-            )
+            raise SettingsError(f"precision {precision!r}: a graph has the precision of its export; leave this out")
         path = find_model(folder)
         with files_checked(path, strict=strict):
             return _load_graph(path, backend)
@@ -439,9 +432,7 @@ def _load_weights(folder: str | Path, precision: Precision, *, strict: bool) -> 
             network = network or load_model(path, mask_id=special.mask)
             assert isinstance(network, MaskedLM)
             if vocab_size > network.config.vocab_size:
-                raise ModelError(
-                    f"{path}: the tokenizer has {vocab_size} ids, but the model only {network.config.vocab_size}"
-                )
+                raise ModelError(f"{path}: the tokenizer has {vocab_size} ids, the model {network.config.vocab_size}")
             has_head = has_prediction_head(path, network.config.layout)
     return Model(
         path, network, tokenizer, fine_tuned, embedder=bare, has_head=has_head, precision=precision,

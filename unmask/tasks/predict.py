@@ -101,9 +101,7 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
         loaded.to(choose_device())
     network, task = loaded.fine_tuned
     if form in ("conll", "conllu", "spacy") and task.kind != "tag":
-        raise RunError(
-            f"--format {form} is for words with tags, but this model's task is {task.kind}; use jsonl or csv"
-        )
+        raise RunError(f"--format {form} is for words with tags, not for the task {task.kind}; use jsonl or csv")
     data = _read(loaded, file, Columns(text=text, second=second), encoding)
     if data.columns:
         note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in data.columns.items()))

@@ -133,7 +133,8 @@ class AnswerTask(Task):
         answers = []
         for text, begin in zip(texts, begins, strict=True):
             if not isinstance(text, str) or isinstance(begin, bool) or not isinstance(begin, int):
-                raise CorpusError(f"{row.where}: the answer {shown(text)} at {shown(begin)}: give a text and a number")
+                what = f"the answer {shown(text)} at {shown(begin)} must be a text and a character's number"
+                raise CorpusError(f"{row.where}: {what}")
             answer, begin = text.strip(), begin + len(text) - len(text.lstrip())  # noqa: PLW2901
             places = context.rfind(answer, 0, max(begin, 0) + len(answer)), context.find(answer, max(begin, 0))
             place = min((each for each in places if each >= 0), key=lambda each: abs(each - begin), default=None)

@@ -202,34 +202,24 @@ def sparse_texts(
     parts = [csr_array((0, width), dtype=np.float32)]
     num_tokens = num_long = 0
     for some in _in_windows(model, tokenizer, texts, long_texts, names, SPARSE_TEXTS):
-        places, values = [np.zeros(0, dtype=np.int64)], [np.zeros(0, dtype=np.float32)]  # text x V + token, [Z]
+        num_texts, within = some.texts.stop - some.texts.start, [np.arange(len(ids)) for ids in some.input_ids]
+        largest_EV = torch.full((num_texts, width), -torch.inf, device=model.encoder.device)
         for rows, hidden_TD in run(model, some.input_ids):
-            # The largest logits of each window; a bounded number of logits at a time, each of a window's tokens.
-            largest_EV = torch.full((len(rows.lengths), width), -torch.inf, device=hidden_TD.device)
-            window_N = np.repeat(np.arange(len(rows.lengths)), rows.lengths)
-            places_N = np.repeat(rows.begins - np.cumsum(rows.lengths) + rows.lengths, rows.lengths)
-            done = 0
-            for logits_NV in logits_at(model, hidden_TD, torch.from_numpy(places_N + np.arange(len(places_N)))):
-                window = window_N[done : done + len(logits_NV)]
+            # A bounded number of logits at a time, in which those of a window follow each other.
+            text_N, done = np.repeat(some.owners[rows.numbers], rows.lengths), 0
+            for logits_NV in logits_at(model, hidden_TD, rows.places(within)):
+                text = text_N[done : done + len(logits_NV)]
                 done += len(logits_NV)
-                begins = np.flatnonzero(np.diff(window, prepend=-1)).tolist()
-                for begin, end in zip(begins, [*begins[1:], len(window)], strict=True):
-                    largest_V = largest_EV[window[begin]]
+                begins = np.flatnonzero(np.diff(text, prepend=-1)).tolist()
+                for begin, end in zip(begins, [*begins[1:], len(text)], strict=True):
+                    largest_V = largest_EV[text[begin]]
                     torch.maximum(largest_V, logits_NV[begin:end].amax(0), out=largest_V)
-            made_EV = largest_EV.relu_().log1p_().cpu().numpy()
-            window, token = np.nonzero(made_EV)
-            places.append(some.owners[rows.numbers[window]] * width + token)
-            values.append(made_EV[window, token])
-        place_Z, value_Z = np.concatenate(places), np.concatenate(values)
-        order = np.argsort(place_Z, kind="stable")
-        first = np.flatnonzero(np.diff(place_Z[order], prepend=-1))  # of those of a text's windows at the same token
-        place_Z = place_Z[order][first]
-        value_Z = np.maximum.reduceat(value_Z[order], first) if len(first) else value_Z
-        shape = (some.texts.stop - some.texts.start, width)
+        part = csr_array(largest_EV.relu_().log1p_().cpu().numpy())
         if unit:
-            lengths = np.sqrt(np.bincount(place_Z // width, value_Z.astype(np.float64) ** 2, minlength=shape[0]))
-            value_Z = (value_Z / lengths[place_Z // width]).astype(np.float32)
-        parts.append(csr_array((value_Z, (place_Z // width, place_Z % width)), shape=shape))
+            text_Z = np.repeat(np.arange(num_texts), np.diff(part.indptr))
+            lengths = np.sqrt(np.bincount(text_Z, part.data.astype(np.float64) ** 2, minlength=num_texts))
+            part.data = (part.data / lengths[text_Z]).astype(np.float32)
+        parts.append(part)
         num_tokens += some.num_tokens
         num_long += some.num_long
     vectors: csr_array = vstack(parts, format="csr")

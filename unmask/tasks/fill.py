@@ -250,12 +250,9 @@ def _fillings(
             filled = [texts[n]._replace(input_ids=ids, places=texts[n].places[turn : turn + 1]) for n, ids in begun]
             own = None if allowed is None else allowed[[rows_of[n] + turn for n, _ in begun]]
             best = likeliest(model, tokenizer, filled, top_k=top_k, allowed=own)
-        row = 0
-        for n in active:
-            row = row if turn else int(rows_of[n])
-            rows = slice(row, row + len(beams[n]))
-            row += len(beams[n])
-            place = texts[n].places[turn]
+        begins = np.cumsum([0, *(len(beams[n]) for n in active)]) if turn else rows_of  # of each text's rows in `best`
+        for n, begin in zip(active, begins.tolist(), strict=False):
+            rows, place = slice(begin, begin + len(beams[n])), texts[n].places[turn]
             ids, values = best[0][rows].numpy(), best[1][rows].double().numpy()
             totals = np.array([score for _, score in beams[n]])[:, None] + values
             order = np.argsort(-totals, axis=None, kind="stable")[:top_k]

@@ -25,23 +25,14 @@ from unmask.core.public import public
 from unmask.core.results import Facts, Finished, Hint, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.settings import CorpusSettings
-from unmask.data.sources import (
-    GIVEN,
-    PIPES,
-    STDIN_FILE,
-    InMemory,
-    Texts,
-    find_sources,
-    is_stream,
-    paths_or_texts,
-)
+from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, InMemory, Texts, find_sources, is_stream, paths_or_texts
 from unmask.model.card_head import CARD, Origin, base_models, change_card
 from unmask.model.folder import find_weights, has_prediction_head, read_content
 from unmask.model.pooling import module_file
 from unmask.model.transformers import why_in_transformers
 from unmask.report.pages import RECALL_HEADS, recall_rows
 from unmask.search.known_items import held_out_rule
-from unmask.tasks.loaded_model import does_task
+from unmask.tasks.loaded_model import Model, does_task, load
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Callback
 from unmask.train.distributed import join_group, on_every_rank, on_rank_zero
@@ -82,14 +73,10 @@ class Embedder(Finished):
     device: str
 
     @cached_property
-    def model(self) -> Any:
-        """The model, as `unmask.load` gives it."""
-        from unmask.tasks.loaded_model import load
-
+    def model(self) -> Model:
         return load(self.folder / "model")
 
     def shown(self) -> Iterator[Shown]:
-        """How well held-out texts find their partners, before and after, and what to do next."""
         s = self.summary
         if s["after"] is not None:
             first, *numbers = RECALL_HEADS
@@ -110,11 +97,10 @@ class Embedder(Finished):
                 ("report", str(self.folder / "report.html")),
             ]
         )
-        model = s["model"]
-        name = typed(model)
+        name = typed(s["model"])
         yield Hint(
             f"unmask search index {name} FILES --out INDEX\nCompare it with BM25: unmask evaluate-search {name} CORPUS",
-            f'unmask.evaluate_search({model!r}, "CORPUS")',
+            f'unmask.evaluate_search({s["model"]!r}, "CORPUS")',
         )
 
 

@@ -58,7 +58,7 @@ from unmask.report.pages import EmbedderExamples, write_embedder_report
 from unmask.search.known_items import HELD_OUT, prepared_rule
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import Callback, EvaluationTimes, StepReport, read_metrics
-from unmask.train.checkpoints import checkpoint_path, fit, load_checkpoint, place_model
+from unmask.train.checkpoints import fit, place_model
 from unmask.train.contrast import (
     FIRST,
     SECOND,
@@ -234,7 +234,7 @@ class EmbedderRun(Callback):
         """Trains from the last checkpoint on, writes everything, and returns the summary. Callbacks of the user are
         called before evaluations and checkpoints."""
         settings, training, state, note = self.settings, self.training, self.state, self.reporter.note
-        model, negatives, patience = state.model, self.root / "negatives.safetensors", settings.patience
+        model, negatives = state.model, self.root / "negatives.safetensors"
         dimensions = settings.dimensions_for(model.config.hidden_size)
         beginnings = f", also truncated to {', '.join(map(str, dimensions))}" if dimensions else ""
         note(
@@ -257,15 +257,11 @@ class EmbedderRun(Callback):
 
         fit(
             self.trainer, self.root, self, interruption, self.reporter, settings.checkpoint, callbacks,
-            begin=begin, may_end_early=patience is not None,
+            begin=begin, may_end_early=settings.patience is not None,
         )  # fmt: skip
-        on_rank_zero(self.group, lambda: None)  # by now its checkpoints are whole
         best = state.best
-        if patience is not None and best is not None and best.step != state.step:
-            spent = state.step, state.tokens_seen, state.seconds, state.cursor
-            path = checkpoint_path(self.root / "checkpoints", best.step)
-            on_every_rank(self.group, lambda: load_checkpoint(path, state, fingerprint=self.fingerprint))
-            state.step, state.tokens_seen, state.seconds, state.cursor = spent
+        if state.best_weights is not None and best is not None and best.step != state.step:
+            model.load_state_dict(state.best_weights)
             note(f"keeping the model of step {best.step:,}, which has the lowest held-out loss")
         note("writing the model")
         return on_rank_zero(self.group, self._write)
@@ -348,7 +344,8 @@ class EmbedderRun(Callback):
         if state.step and (state.best is None or figures["loss"] < state.best.loss):
             state.best = Best(state.step, figures["loss"])
             if self.settings.patience is not None:
-                self.trainer.request_save()
+                weights = state.model.state_dict()
+                state.best_weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
 
     def _write(self) -> dict[str, Any]:
         """Writes the model, its card and report and, last, the summary."""

@@ -512,21 +512,18 @@ def _find_columns(
                 f"{path}: no column has a usual name for the {part} ({usual}, ...); columns are {', '.join(names)}; "
                 f"name it with --set embedder.columns.{part}=NAME"
             )
-    flags = [] if "label" in {*column_of, *named} else _flags(values, column_of)
-    column_of.setdefault("label", _label_among(flags, note, has_header=has_header))
+    others = {name: some for name, some in values.items() if not any(name in each for each in column_of.values())}
+    is_open = "label" not in {*column_of, *named}
+    column_of.setdefault("label", _label_by_values(others, note, has_header=has_header) if is_open else [])
     return {part: column_of[part] for part in _ROLES if column_of.get(part)}
 
 
-def _flags(values: Mapping[str, Sequence[Any]], column_of: Mapping[PairPart, Sequence[str]]) -> list[str]:
-    """Columns of 0 and 1 that are no part of a pair."""
-    used = {name for names in column_of.values() for name in names}
-    scores = {name: set(map(_score, values[name])) for name in values.keys() - used}
-    return [name for name in values if 1.0 in scores.get(name, ()) and scores[name] <= {0.0, 1.0}
-            and not name.lower().endswith(_IDS)]  # fmt: skip
-
-
-def _label_among(flags: list[str], note: Callable[[str], None], *, has_header: bool) -> list[str]:
-    """Of columns of 0 and 1 the first, where there is no header; with one, only a user knows."""
+def _label_by_values(
+    values: Mapping[str, Sequence[Any]], note: Callable[[str], None], *, has_header: bool
+) -> list[str]:
+    """The first of the columns of 0 and 1, if there is no header; with one, only a user knows."""
+    flags = [name for name in values if {*map(_score, values[name])} in ({0.0, 1.0}, {1.0})]
+    flags = [name for name in flags if not name.lower().endswith(_IDS)]
     if flags and has_header:
         way = f"if column {flags[0]!r} says which do, --set embedder.columns.label={flags[0]}"
         note(f"pairs: all rows are taken as texts that belong together; {way}")

@@ -18,14 +18,7 @@ from unmask.commands.recipe import Recipe
 from unmask.commands.recipe_files import Overrides, as_overrides, recipe_names
 from unmask.commands.run_data import check_data, check_tokenizer, is_prepared, prepare_by
 from unmask.core.errors import SettingsError, unknown
-from unmask.core.files import (
-    ClaimedFolder,
-    differences,
-    file_sha256,
-    read_object,
-    typed,
-    write_object,
-)
+from unmask.core.files import ClaimedFolder, differences, file_sha256, read_object, typed, write_object
 from unmask.core.interruption import GOES_ON, Interrupted
 from unmask.core.results import Reporter
 from unmask.data.data_folder import load_manifest

@@ -16,18 +16,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescap
 from markupsafe import Markup
 
 from unmask.core.files import write_atomically
-from unmask.core.results import (
-    NORMAL,
-    Sheet,
-    Shown,
-    ShownText,
-    as_html,
-    documents,
-    margin,
-    over,
-    parts_of,
-    sentence,
-)
+from unmask.core.results import NORMAL, Sheet, Shown, ShownText, as_html, documents, margin, over, parts_of, sentence
 from unmask.data.data_folder import Manifest
 from unmask.report.plots import HELD, SOFT, TRAIN, Curve, Metrics, new_figure, plot, to_svg, training_curves
 from unmask.tasks.task import Judged

@@ -36,6 +36,7 @@ from unmask.core.settings import validated
 from unmask.data.sources import InMemory, Texts, find_split, paths_or_texts, readable
 from unmask.model.card_head import CardSettings, Origin, base_models
 from unmask.model.folder import find_model
+from unmask.report.pages import task_figures
 from unmask.tasks.files import Columns, ExampleFiles, example_files
 from unmask.tasks.kinds import task_named
 from unmask.tasks.loaded_model import Model, load
@@ -83,29 +84,9 @@ class FineTuned(Finished):
 
     def shown(self) -> Iterator[Shown]:
         summary = self.summary
-        several = len(summary["seeds"]) > 1
-        over = " (95 %, over documents)" if "interval" in summary else ""
-        heads = [
-            "",
-            f">validation{', best seed' if several else over}",
-            *[">mean (± 95 %, over seeds)"] * several,
-            *[f">test{over}"] * ("test_mean" in summary),
-        ]
-        rows = []
-
-        def number(value: float | None, interval: Sequence[float] | None = None) -> str:
-            bounds = "" if interval is None else f" ({interval[0]:.3f} to {interval[1]:.3f})"
-            return "undefined" if value is None else f"{value:.3f}{bounds}"
-
-        for name, value in summary["metrics"].items():
-            row = [name.replace("_", " "), number(value, summary.get("interval", {}).get(name))]
-            if several:
-                margin = summary["margin"][name]
-                row.append(number(summary["mean"][name]) + ("" if margin is None else f" ± {margin:.3f}"))
-            if "test_metrics" in summary:
-                row.append(number(summary["test_metrics"][name], summary.get("test_interval", {}).get(name)))
-            rows.append(row)
-        yield Sheet(tuple(heads), rows)
+        heads, rows = task_figures(summary)
+        columns = ("", *(f">{head}" for head in heads))
+        yield Sheet(columns, [(name.replace("_", " "), *row) for name, row in rows.items()])
         if summary["warning"]:
             yield f"\n{sentence(summary['warning'].partition(';')[0])}"
         yield ""
@@ -176,11 +157,9 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         def claim(folder: Path) -> ClaimedFolder:
             return ClaimedFolder(root=folder, marker="settings.json", what="a result", last="summary.json", ours=_OURS)
 
-        def enter() -> str:
-            """The folder of the result; that of one at an address is sent there until `held` is left."""
-            return str(held.enter_context(output_at(out, claim, resume=resume, overwrite=overwrite)).path)
-
-        root = Path(on_rank_zero(group, enter))
+        # That of a result at an address is sent there until `held` is left.
+        output = output_at(out, claim, resume=resume, overwrite=overwrite)
+        root = Path(on_rank_zero(group, lambda: str(held.enter_context(output).path)))
         claimed, begun = claim(root), root / "settings.json"
 
         def opened() -> tuple[Runs, dict[str, Any], Origin]:

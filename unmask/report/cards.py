@@ -15,7 +15,7 @@ from unmask.core.files import write_atomically
 from unmask.core.results import FillExample, documents, margin, over, sentence
 from unmask.data.data_folder import Manifest
 from unmask.model.card_head import CARD, CardSettings, Origin, card_head, encodable, name_of_folder
-from unmask.report.pages import RECALL_HEADS, TEMPLATES, EmbedderExamples, defined, in_millions, recall_rows
+from unmask.report.pages import RECALL_HEADS, TEMPLATES, EmbedderExamples, in_millions, recall_rows, task_figures
 from unmask.tasks.task import FinetuneSettings, Judged, Task
 
 # Parts of cards in Markdown, whatever a user's files and labels are called: names, tables, settings.
@@ -144,7 +144,6 @@ def _bits(figures: Mapping[str, Any]) -> str:
 
 
 MOST_CLASSES = 50
-_PARTS = {"validation": ("metrics", ""), "test": ("test_metrics", "test_")}  # of a summary; what its means begin with
 # What the hub calls a metric, where that is another name than ours. Those of entities are called as seqeval's.
 _HUB_NAMES = {
     "macro_f1": "f1",
@@ -199,7 +198,7 @@ def write_task_card(  # noqa: PLR0913  (what a card is made of)
         base=() if settings.initial_weights == "random" else origin.base_models,
         figures=[
             (files[part], part, {_shown_name(name): (_HUB_NAMES.get(name, name), metrics[name]) for name in metrics})
-            for part, (key, _) in _PARTS.items()
+            for part, key in (("validation", "metrics"), ("test", "test_metrics"))
             if (metrics := summary.get(key))
         ],
     )
@@ -220,6 +219,7 @@ def write_task_card(  # noqa: PLR0913  (what a card is made of)
     unit = "tag" if task.pipeline == "token-classification" else "class"
     # All that a training with the same files needs, with the learning rate and the columns as resolved.
     values = {**settings.model_dump(exclude={"card", "columns"}), "learning_rate": summary["learning_rate"]}
+    heads, figures = task_figures(summary)
     card = TEMPLATES.get_template("task_card.md").render(
         head=head,
         size=in_millions(summary["num_parameters"]),
@@ -235,7 +235,7 @@ def write_task_card(  # noqa: PLR0913  (what a card is made of)
         of_entities="entity_f1" in summary["metrics"],
         data=table(["file", "examples", "inputs", "cut at the end", "seen in parts"], rows),
         classes=table([unit, "times"], class_rows) + more if classes else None,
-        figures=_figures_of_task(summary, files),
+        figures=table(["metric", *heads], [[_shown_name(name), *row] for name, row in figures.items()]),
         metric=_shown_name(summary["metric"]),
         chosen_on=as_code(files["validation"]),
         test=as_code(files["test"]) if "test" in files else None,
@@ -262,30 +262,6 @@ def _examples(judged: Sequence[Judged]) -> list[Judged]:
 def _shown_name(metric: str) -> str:
     words = _SHOWN_NAMES.get(metric, metric.replace("_", " ").replace("f1", "F1"))
     return words[:1].upper() + words[1:]
-
-
-def _figures_of_task(summary: Mapping[str, Any], files: Mapping[str, str]) -> str:
-    """A row a metric: of the saved model, and of several seeds the mean, on each file."""
-    several = len(summary["seeds"]) > 1
-    parts = {part: keys for part, keys in _PARTS.items() if part in files}
-    heads = ["metric"]
-    for part in parts:
-        heads += [
-            f"{part} (95 %, over documents)" if "interval" in summary else part,
-            *([f"{part}, mean of {len(summary['seeds'])} seeds ({over('seeds')})"] if several else []),
-        ]
-    rows = []
-    for name in summary["metrics"]:
-        row = [_shown_name(name)]
-        for key, prefix in parts.values():
-            bounds = summary.get(f"{prefix}interval", {}).get(name)
-            row.append(defined(summary[key][name]) + (f" ({bounds[0]:.3f} to {bounds[1]:.3f})" if bounds else ""))
-            if several:
-                spread = summary[f"{prefix}margin"][name]
-                mean = defined(summary[f"{prefix}mean"][name])
-                row.append(mean if spread is None else f"{mean} ± {defined(spread)}")
-        rows.append(row)
-    return table(heads, rows)
 
 
 def _near_texts(examples: EmbedderExamples, *, quote: bool) -> list[str]:

@@ -288,6 +288,28 @@ def worst_of(judged: Sequence[Judged]) -> list[tuple[Judged, list[tuple[str, str
     ]
 
 
+def task_figures(summary: Mapping[str, Any]) -> tuple[list[str], dict[str, list[str]]]:
+    """Heads, and by metric its row: of the saved model, and of several seeds the mean, on each file."""
+    number = len(summary["seeds"])
+    of_documents = " (95 %, over documents)" if "interval" in summary else ""
+    heads: list[str] = []
+    rows: dict[str, list[str]] = {name: [] for name in summary["metrics"]}
+    for part, prefix in {"validation": "", "test": "test_"}.items():
+        if f"{prefix}metrics" not in summary:
+            continue
+        heads.append(f"{part}{of_documents}")
+        if number > 1:
+            heads.append(f"{part}, mean of {number} seeds ({over('seeds')})")
+        for name, row in rows.items():
+            bounds = summary.get(f"{prefix}interval", {}).get(name)
+            value = defined(summary[f"{prefix}metrics"][name])
+            row.append(value if bounds is None else f"{value} ({bounds[0]:.3f} to {bounds[1]:.3f})")
+            if number > 1:
+                mean, spread = (summary[f"{prefix}{key}"][name] for key in ("mean", "margin"))
+                row.append(defined(mean) + ("" if spread is None else f" ± {defined(spread)}"))
+    return heads, rows
+
+
 def defined(value: float | None) -> str:
     """A metric of a task, which may not be defined."""
     return "undefined" if value is None else f"{value:.3f}"

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from unmask.commands.masking_tables import masking_tables
 from unmask.commands.recipe import Recipe, load_recipe
@@ -158,7 +159,7 @@ def row_and_masker(
 
     Annotations are made by the first of some usual English pipelines that is installed; a SettingsError if none is.
     """
-    rows = rows_from_ids([with_special(tokenizer.encode_corpus([text])[0].input_ids, tokenizer).tolist()], tokenizer)
+    annotations: dict[str, NDArray[np.int64]] = {}
     labels: Mapping[str, Sequence[str]] = {}
     if columns := needed_annotations(settings):
         reason: SettingsError | None = None
@@ -173,12 +174,19 @@ def row_and_masker(
         labels = {column: pipeline.labels(column) for column in columns}
         _, places = tokenizer.encode_placed([text])
         aligned = align([text], places, list(pipeline.annotate([text])), labels)
-        begin, annotations = int(tokenizer.special.cls is not None), {}
-        for column, spans in aligned.items():
-            annotations[column] = torch.zeros_like(rows.input_ids)
-            annotations[column][0, begin : begin + len(spans.values)] = torch.from_numpy(spans.values)
-        rows = replace(rows, annotations=annotations)
-    return rows, Masker(settings, tokenizer, seed=seed, tables=replace(tables, labels=labels))
+        annotations = {column: spans.values for column, spans in aligned.items()}
+    row = row_of(tokenizer.encode_corpus([text])[0].input_ids, annotations, tokenizer)
+    return row, Masker(settings, tokenizer, seed=seed, tables=replace(tables, labels=labels))
+
+
+def row_of(input_ids: NDArray[Any], annotations: Mapping[str, NDArray[Any]], tokenizer: Tokenizer) -> Rows:
+    """A row of one text, with annotations of its tokens by column."""
+    rows = rows_from_ids([with_special(input_ids, tokenizer).tolist()], tokenizer)
+    begin, placed = int(tokenizer.special.cls is not None), dict[str, torch.Tensor]()
+    for column, values in annotations.items():
+        placed[column] = torch.zeros_like(rows.input_ids)
+        placed[column][0, begin : begin + len(values)] = torch.from_numpy(values.astype(np.int64))
+    return replace(rows, annotations=placed)
 
 
 def tables_of(tokenizer: Tokenizer, corpus: list[str], lexicon: str | Path | None = None) -> Tables:

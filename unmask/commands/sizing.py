@@ -58,23 +58,12 @@ class Choice(NamedTuple):
     steps: int
     loss: float  # held out, nats a hidden token
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Values by the keys of `SETTINGS`."""
-        return sizes(self.num_layers, self.hidden_size, self.batch_tokens)
-
 
 def sizes(num_layers: int, hidden_size: int, batch_tokens: int) -> dict[str, Any]:
     """Values by the keys of `SETTINGS`. The learning rate is Muon's, for steps of 1,024 to 4,096 positions."""
     learning_rate = round(0.01 * (256 / hidden_size) ** 0.5, 4)
     values = num_layers, hidden_size, max(1, hidden_size // HEAD_SIZE), batch_tokens, learning_rate
     return dict(zip(SETTINGS, values, strict=True))
-
-
-def batch_tokens_for(tokens: float, length: int) -> int:
-    """Positions of a step where so many tokens are trained on: a power of two, and four rows at least."""
-    best = 3000.0 * math.sqrt(tokens / 1.6e6)
-    return max(1 << round(math.log2(min(max(best, 1024.0), 2.0**18))), 4 * length)
 
 
 def fit_to_budget(
@@ -105,7 +94,7 @@ def fit_to_budget(
         f"with {duration(180 * minutes)} instead: {longer.num_layers} layers of width {longer.hidden_size}; expected: "
         f"{text.bits(longer.loss)} bits per byte",
     ]
-    return now.settings, lines
+    return sizes(now.num_layers, now.hidden_size, now.batch_tokens), lines
 
 
 def sized_recipe(recipe: Recipe, data: PreparedData, reporter: Reporter, *, processes: int = 1) -> Recipe:
@@ -140,7 +129,9 @@ def choices(recipe: Recipe, data: PreparedData, speed: Speed, text: TextFigures,
         cost = cost_of(layers, width, entries=decoder_entries(recipe, data), length=length, rate=rate)
         batch_tokens = 4096
         for _ in range(3):  # larger steps see more tokens, and more tokens want larger steps
-            batch_tokens = batch_tokens_for(speed.steps_in(seconds, cost, batch_tokens) * batch_tokens, length)
+            tokens = speed.steps_in(seconds, cost, batch_tokens) * batch_tokens
+            best = min(max(3000.0 * math.sqrt(tokens / 1.6e6), 1024.0), 2.0**18)
+            batch_tokens = max(1 << round(math.log2(best)), 4 * length)  # a power of two, and four rows at least
         steps = speed.steps_in(seconds, cost, batch_tokens)
         loss = text.loss(block_parameters(layers, width), steps * batch_tokens)
         yield Choice(layers, width, batch_tokens, steps, loss)

@@ -3,23 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import torch
 from pydantic import Field
 
-from unmask.commands.masks import row_and_masker
+from unmask.commands.masks import row_and_masker, row_of
 from unmask.core.errors import DataError, SettingsError, UnmaskError
 from unmask.core.settings import validated
 from unmask.data.rows import Rows
-from unmask.masking.features import rows_from_ids
 from unmask.masking.masker import Masker
 from unmask.masking.settings import STRATEGIES, MaskingSettings, followed_scores
 from unmask.masking.tables import Scores
 from unmask.measure.masking import expected_units, stretches
-from unmask.measure.questions import Pair, ask, one_by_one, tally, with_special
+from unmask.measure.questions import Pair, ask, one_by_one, tally
 from unmask.tasks.loaded_model import Model
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.web.copying import copied
@@ -105,16 +102,8 @@ def _tokens_and_row(
     if document >= len(store):
         raise SettingsError(f"piece {document:,}: the training text has {len(store):,} pieces, counted from 0")
     piece = store.gather(np.array([document]))
-    ids = piece.input_ids.astype(np.int64)
-    rows = rows_from_ids([with_special(ids, tokenizer).tolist()], tokenizer)
-    first, annotations = int(tokenizer.special.cls is not None), dict[str, torch.Tensor]()
-    for column, values in piece.annotations.items():
-        annotation = torch.zeros_like(rows.input_ids)
-        annotation[0, first : first + len(ids)] = torch.from_numpy(values.astype(np.int64))
-        annotations[column] = annotation
-    rows = replace(rows, annotations=annotations)
-    shown = [[" " * tokenizer.space_before(id_), tokenizer.text(id_)] for id_ in ids.tolist()]
-    return shown, rows
+    shown = [[" " * tokenizer.space_before(id_), tokenizer.text(id_)] for id_ in piece.input_ids.tolist()]
+    return shown, row_of(piece.input_ids, piece.annotations, tokenizer)
 
 
 def _drawn(rows: Rows, masker: Masker, epoch: int, epochs: int, window: slice, scores: Scores) -> dict[str, Any]:

@@ -11,7 +11,7 @@ import math
 import statistics
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
@@ -153,7 +153,7 @@ def _sampled(
     paths: Sequence[str | Path], recipe: LightRecipe, tokenizer: TokenizerSettings, scratch: Path
 ) -> dict[str, Any]:
     """Reads a corpus for some seconds, prepares a sample of it in `scratch/data`, a new folder, and counts for all."""
-    _refuse_streams(paths)
+    refuse_streams(paths)
     corpus, annotation = recipe.corpus, recipe.annotation
     opened, plan = open_annotated(paths, corpus, annotation)
     sample_bytes = SAMPLE_BYTES if plan is None or plan.pipeline is None else SLOW_SAMPLE_BYTES
@@ -204,8 +204,8 @@ def _sampled(
     }
 
 
-def _refuse_streams(paths: Sequence[str | Path]) -> None:
-    if any(map(is_stream, paths)):
+def refuse_streams(texts: Iterable[object]) -> None:
+    if any(map(is_stream, texts)):
         raise RunError("a dry run would consume standard input or a pipe; give a file", options=["dry_run"])
 
 
@@ -276,7 +276,7 @@ def _sample(sources: Sequence[str | Path], recipe: Recipe, stack: ExitStack) -> 
     """`scratch`: a temporary folder with `run/start` and `data`; `text`: what it holds; `notes` on the start."""
     scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unmask-")))
     start, root, notes = scratch / "run" / "start", scratch / "data", list[str]()
-    _refuse_streams(sources)
+    refuse_streams(sources)
     tokenizer = recipe.tokenizer
     if recipe.start is not None:
         if recipe.start.old_data and not is_prepared(recipe.start.old_data):

@@ -10,14 +10,14 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from unmask.commands.dry_run import Forecast, measure_steps, memory_fact, training_fact
+from unmask.commands.dry_run import Forecast, measure_steps, memory_fact, refuse_streams, training_fact
 from unmask.commands.embedder_pairs import KINDS
 from unmask.commands.embedder_run import EmbedderPlan, EmbedderRun
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.recipe import checkpoint_sha256, read_fitting_config
 from unmask.commands.recipe_files import Overrides, as_overrides, parameters_of, section_values
 from unmask.commands.run_data import is_prepared
-from unmask.core.errors import ModelError, RunError, SettingsError, UnmaskError
+from unmask.core.errors import ModelError, SettingsError, UnmaskError
 from unmask.core.files import ClaimedFolder, typed
 from unmask.core.hub import lasting_name
 from unmask.core.interruption import Interruption
@@ -193,8 +193,7 @@ def forecast_embedder(
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
     plan = on_every_rank(group, lambda: plan_embedder(model, corpus, **options))
-    if any(not isinstance(name, InMemory) and is_stream(name) for name in plan.texts):
-        raise RunError("--dry-run would consume standard input or a pipe; give a file")
+    refuse_streams(plan.texts)
     with ExitStack() as held:
         scratch = on_rank_zero(group, lambda: held.enter_context(tempfile.TemporaryDirectory(prefix="unmask-")))
         claimed = claimed_by(Path(scratch) / "embedder")

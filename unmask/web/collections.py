@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Literal, get_args
@@ -33,6 +32,7 @@ PAGE = 20  # pieces of text that are shown at once
 HITS = 10  # of each ranking
 MOST_POINTS = 20_000  # of a map that the page shows
 _LONGEST = 600  # characters of a text in a list
+_OF_HIT = ("rank", "score", "file", "id", "title", "snippet", "marks")
 Split = Literal["train", "validation"]
 
 # ----------------------------------------
@@ -123,17 +123,14 @@ def search(
             column: dict[str, Any] = {"index": path, "name": names[rank], "hits": []}
             try:
                 hits = index.query(query, top_k=HITS, rank=rank, words_weight=words_weight)
-                column |= {"hits": [_hit(hit) for hit in hits.queries[0]["hits"]], "seconds": hits.seconds}
+                shown = [{name: hit[name] for name in _OF_HIT} for hit in hits.queries[0]["hits"]]
+                column |= {"hits": shown, "seconds": hits.seconds}
             except UnmaskError as error:
                 column["error"] = str(error)
             columns.append(column)
     options = {"top_k": HITS, "rank": "both", "words_weight": words_weight}
     python = f"unmask.Index({indexes[0]!r}).query({query!r}, top_k={HITS}, rank='both', words_weight={words_weight})"
     return {"columns": columns, "copy": copied("search query", [indexes[0], query], options, python=python)}
-
-
-def _hit(hit: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: hit[name] for name in ("rank", "score", "file", "id", "title", "snippet", "marks")}
 
 
 def judged(

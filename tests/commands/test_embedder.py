@@ -122,11 +122,15 @@ def test_every_text_finds_its_partner(base: Path, tmp_path: Path) -> None:
 
 
 def test_going_on_is_never_having_stopped(made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:
-    """Bit for bit, behind the step at which hard negatives were found."""
-    options: dict[str, Any] = {"out": tmp_path / "e", "steps": 12, "settings": EVERYTHING}
+    """Bit for bit, behind the step at which hard negatives were found; what a card said and nobody names now stays."""
+    options: dict[str, Any] = {"out": tmp_path / "e", "steps": 12}
     with pytest.raises(Interrupted, match="step 8"):
-        unmask.embedder(base, [corpus], **options, callbacks=[Stopping(8)])
-    trained = unmask.embedder(base, [corpus], **options, resume=True)
+        unmask.embedder(base, [corpus], **options, settings=EVERYTHING, callbacks=[Stopping(8)])
+    others = {key: value for key, value in EVERYTHING.items() if key != "card.license"} | {"card.language": "en"}
+    trained = unmask.embedder(base, [corpus], **options, settings=others, resume=True)
+    card = (trained.folder / "model" / "README.md").read_text()
+    assert "license: mit" in card
+    assert "- en\n" in card
     ours, expected = (load_file(folder / "model" / "model.safetensors") for folder in (trained.folder, made.folder))
     assert ours.keys() == expected.keys()
     assert all(torch.equal(ours[name], expected[name]) for name in expected)

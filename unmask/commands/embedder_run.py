@@ -49,7 +49,7 @@ from unmask.data.rows import Cursor, Rows, moved
 from unmask.data.settings import CorpusSettings, Reading
 from unmask.data.sources import InMemory, Named, is_stream, keep_as_files
 from unmask.masking.masker import Masker
-from unmask.model.card_head import Origin
+from unmask.model.card_head import Origin, renewed_card
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import files_checked, load_model, write_checksums
 from unmask.model.pooling import SPLADE, write_sentence_files
@@ -223,10 +223,13 @@ class EmbedderRun(Callback):
         deciding = {key: value for key, value in content.items() if key not in MAY_DIFFER}
         deciding["embedder"] = settings.model_dump(mode="json", exclude={"card", "micro_batch_tokens"})
         if holds:
-            before = read_object(self.root / "settings.json", "start over with --overwrite")
+            begun = self.root / "settings.json"
+            before = read_object(begun, "start over with --overwrite")
             claimed.check_same(before, json.loads(json.dumps(content)), but_for=MAY_DIFFER)
+            self.settings = settings.model_copy(update={"card": renewed_card(begun, "embedder", settings.card)})
         data = pair_data(texts, pairs, plan.tokenizer, settings, max_positions=max_positions, note=note)
-        if not holds:
+        if self.group.is_main:
+            content["embedder"] = self.settings.model_dump()
             claimed.claim(json.dumps(content, indent=1) + "\n")
         return data, hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 

@@ -34,7 +34,7 @@ from unmask.core.results import (
 )
 from unmask.core.settings import validated
 from unmask.data.sources import InMemory, Texts, find_split, paths_or_texts, readable
-from unmask.model.card_head import CardSettings, Origin, base_models
+from unmask.model.card_head import Origin, base_models, renewed_card
 from unmask.model.folder import find_model
 from unmask.report.pages import task_figures
 from unmask.tasks.files import Columns, ExampleFiles, example_files
@@ -172,16 +172,8 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
             with examples_given(train, validation, test) as paths:
                 inputs = [source, *(each.path for each in paths.values())]
                 claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
-                if resume and claimed.is_claimed:  # the card says what it said, and what is named now
-                    before = read_object(begun, _ANEW).get("finetune")
-                    if not isinstance(before, dict) or not isinstance(before.get("card", {}), dict):
-                        raise RunError(f"{begun}: damaged (it does not say how the result was started); {_ANEW}")
-                    card = validated(
-                        CardSettings,
-                        before.get("card", {}) | chosen.card.model_dump(exclude_unset=True),
-                        where=f"{begun}: card",
-                    )
-                    chosen = chosen.model_copy(update={"card": card})
+                if resume and claimed.is_claimed:
+                    chosen = chosen.model_copy(update={"card": renewed_card(begun, "finetune", chosen.card)})
                 runs = Runs(source, kind, paths, chosen, reporter, group)
                 sha256 = {"validation": runs.held_out} | {name: each.sha256 for name, each in paths.items()}
             name, model_sha256 = lasting_name(model, source), checkpoint_sha256(source)

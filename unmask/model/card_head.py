@@ -23,9 +23,9 @@ from typing import Annotated, Any, Self
 from pydantic import BeforeValidator, ValidationInfo, field_validator, model_validator
 
 from unmask.core.errors import RunError
-from unmask.core.files import write_atomically
+from unmask.core.files import read_object, write_atomically
 from unmask.core.hub import hub_name
-from unmask.core.settings import Settings
+from unmask.core.settings import Settings, validated
 
 CARD = "README.md"
 _CUSTOM = "custom"  # the type of a data set that is none of the hub's
@@ -186,6 +186,16 @@ def card_head(
     if not results:
         data.pop("model_name")  # which is the model index's, and no key of a head
     return data.to_yaml()
+
+
+def renewed_card(settings: Path, section: str, named: CardSettings) -> CardSettings:
+    """What the card of a training that goes on says: as its settings.json, but for what the user names now."""
+    try:
+        before = read_object(settings, "start over with --overwrite")[section]["card"]
+        values = {**before, **named.model_dump(exclude_unset=True)}
+    except (LookupError, TypeError) as error:
+        raise RunError(f"{settings}: damaged (it has no settings of a card); start over with --overwrite") from error
+    return validated(CardSettings, values, where=f"{settings}: card")
 
 
 def change_card(folder: Path, named: CardSettings) -> bool:

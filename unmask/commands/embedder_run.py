@@ -397,13 +397,7 @@ class EmbedderRun(Callback):
         files += ["texts in memory"] * any(isinstance(each, InMemory) for each in plan.texts)
         files += ["standard input or a pipe"] * any(map(is_stream, plan.texts))
         write_embedder_card(
-            folder,
-            summary=summary,
-            settings=plain,
-            card=settings.card,
-            files=files,
-            origin=plan.origin,
-            examples=shown,
+            folder, summary=summary, settings=plain, card=settings.card, files=files, origin=plan.origin, examples=shown
         )
         write_embedder_report(
             self.root / "report.html",

@@ -20,7 +20,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -467,19 +467,17 @@ def _find_columns(
     """The columns of each part of a pair: the named one, else those with usual names, else by what they hold."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     values = {name: [row[name] for row in rows if row.get(name) not in (None, "", [])] for name in names}
+    has_header = names[:1] != ["0"]
     column_of: dict[PairPart, list[str]] = {}
     taken: set[str] = set()
     for part in sorted(_ROLES, key=lambda part: part not in named):
-        if part == "label" and named.get(part) == "":
-            continue
-        name = find_column(rows, _ROLES[part], named.get(part), where=path, taken=taken)
-        if name is None:
-            continue
-        if part == "label" and part not in named and (what := _no_label(values[name])) is not None:
-            note(f"pairs: ignored: column {name!r} holds {what}, and a label is from 0 to 1")
-            continue
-        column_of[part] = [name]
-        taken.add(name)
+        column = named.get(part)
+        name = None if column == "" else find_column(rows, _ROLES[part], column, where=path, taken=taken)
+        if part == "label" and column is None:
+            name = _label_among(values, name, taken, note, has_header=has_header)
+        if name is not None:
+            column_of[part] = [name]
+            taken.add(name)
 
     # Of the others, those that hold texts; among them the answers by their names, of which there may be several.
     textual = []
@@ -495,9 +493,8 @@ def _find_columns(
         textual.remove(name)
 
     # A list of texts, or as many columns as parts are missing; without a header the first ones.
-    has_header = names[:1] != ["0"]
     textual = [name for name in textual if not name.lower().endswith(_IDS)]
-    textual = names if not has_header and len(textual) < 2 else textual
+    textual = [name for name in names if name not in taken] if not has_header and len(textual) < 2 else textual
     lists = [name for name in (*column_of.get("text", ()), *textual) if all(isinstance(v, list) for v in values[name])]
     if "query" not in column_of and len(lists) == 1 and (textual or lists) == lists:
         column_of["query"] = column_of["text"] = lists
@@ -512,22 +509,38 @@ def _find_columns(
                 f"{path}: no column has a usual name for the {part} ({usual}, ...); columns are {', '.join(names)}; "
                 f"name it with --set embedder.columns.{part}=NAME"
             )
-    others = {name: some for name, some in values.items() if not any(name in each for each in column_of.values())}
-    is_open = "label" not in {*column_of, *named}
-    column_of.setdefault("label", _label_by_values(others, note, has_header=has_header) if is_open else [])
-    return {part: column_of[part] for part in _ROLES if column_of.get(part)}
-
-
-def _label_by_values(
-    values: Mapping[str, Sequence[Any]], note: Callable[[str], None], *, has_header: bool
-) -> list[str]:
-    """The first of the columns of 0 and 1, if there is no header; with one, only a user knows."""
-    flags = [name for name in values if {*map(_score, values[name])} in ({0.0, 1.0}, {1.0})]
-    flags = [name for name in flags if not name.lower().endswith(_IDS)]
-    if flags and has_header:
+    flags = _flags(values, {name for columns in column_of.values() for name in columns})
+    if flags and "label" not in {*column_of, *named}:
         way = f"if column {flags[0]!r} says which do, --set embedder.columns.label={flags[0]}"
         note(f"pairs: all rows are taken as texts that belong together; {way}")
-    return [] if has_header else flags[:1]
+    return {part: column_of[part] for part in _ROLES if part in column_of}
+
+
+def _label_among(
+    values: Mapping[str, Sequence[Any]],
+    usual: str | None,
+    taken: Set[str],
+    note: Callable[[str], None],
+    *,
+    has_header: bool,
+) -> str | None:
+    """The column of labels that nobody named: the one with a usual name, if it holds labels; else, of three columns or
+    more without a header, the first of 0 and 1. With a header, only a user knows."""
+    if usual is not None:
+        labels = [value for value in values[usual] if not _is_empty(value)]
+        wrong = [value for value in labels if not 0.0 <= _score(value) <= 1.0]
+        if labels and not wrong:
+            return usual
+        what = shown(wrong[0]) if wrong else "nothing"
+        note(f"pairs: ignored: column {usual!r} holds {what}, and a label is from 0 to 1")
+    flags = [] if has_header or len(values) < 3 else _flags(values, taken)
+    return flags[0] if flags else None
+
+
+def _flags(values: Mapping[str, Sequence[Any]], used: Set[str]) -> list[str]:
+    """Columns of 0 and 1 that have no use yet."""
+    others = [name for name in values if name not in used and not name.lower().endswith(_IDS)]
+    return [name for name in others if {*map(_score, values[name])} in ({0.0, 1.0}, {1.0})]
 
 
 def _belongs(value: Any, column: str, where: str) -> bool:
@@ -540,13 +553,6 @@ def _belongs(value: Any, column: str, where: str) -> bool:
             "are for unmask finetune --task pairs or regress"
         )
     return score >= RIGHT
-
-
-def _no_label(values: Sequence[Any]) -> str | None:
-    """What a column holds that is no label; None: all are labels."""
-    labels = [value for value in values if not _is_empty(value)]
-    wrong = [value for value in labels if not 0.0 <= _score(value) <= 1.0]
-    return shown(wrong[0]) if wrong else None if labels else "nothing"
 
 
 def _is_empty(label: Any) -> bool:

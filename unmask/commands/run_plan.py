@@ -86,10 +86,7 @@ class RunPlan:
 
 
 def run_plan(
-    data: str | Path | Sequence[str | Path],
-    rates: Sequence[float],
-    settings: Overrides,
-    **options: Any,
+    data: str | Path | Sequence[str | Path], rates: Sequence[float], settings: Overrides, **options: Any
 ) -> RunPlan:
     """The plan of the options that `compare` and `tune` share, which are checked."""
     plan = RunPlan(

@@ -349,12 +349,7 @@ class EmbedderExamples(NamedTuple):
 
 
 def write_embedder_report(
-    path: Path,
-    *,
-    summary: Mapping[str, Any],
-    settings: Mapping[str, Any],
-    metrics: Metrics,
-    examples: EmbedderExamples,
+    path: Path, *, summary: Mapping[str, Any], settings: Mapping[str, Any], metrics: Metrics, examples: EmbedderExamples
 ) -> None:
     headline = []
     before, after = summary["before"], summary["after"]

@@ -102,13 +102,12 @@ def recipes(library: Library, *, runs: Annotated[list[str], Field(max_length=12)
     tables = []
     for run in runs:
         path = library.within(run)
-        with suppress(OSError, ValueError):
-            if (path / "recipe.toml").is_file():
-                tables.append(flat(tomllib.loads((path / "recipe.toml").read_text(encoding="utf-8"))))
-                continue
-            tables.append(flat(parse_json(path / "settings.json")))
-            continue
-        raise RunError(f"{run}: the run's recipe cannot be read; it was removed or is damaged")
+        try:
+            is_recipe = (path / "recipe.toml").is_file()
+            file, parse = (path / "recipe.toml", tomllib.loads) if is_recipe else (path / "settings.json", json.loads)
+            tables.append(flat(parse_json(file, parse)))
+        except (OSError, ValueError) as error:
+            raise RunError(f"{run}: the run's recipe cannot be read; it was removed or is damaged") from error
     keys = dict.fromkeys(key for table in tables for key in table)
     keys.pop("description", None)
     rows = [[key, *(table.get(key, "") for table in tables)] for key in keys]

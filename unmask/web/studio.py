@@ -94,13 +94,8 @@ def studio(
 def _listening(port: int | None) -> socket.socket:
     """A socket on 127.0.0.1; without a port the usual one, or any that is free."""
     for number in (PORT, 0) if port is None else (port,):
-        listening = socket.socket()
-        listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        try:
-            listening.bind(("127.0.0.1", number))
-            listening.listen()  # so that nobody is refused who is quicker than the server's thread
-            return listening
+        try:  # it listens from now on, so that nobody is refused who is quicker than the server's thread
+            return socket.create_server(("127.0.0.1", number))
         except (OSError, OverflowError) as error:
-            listening.close()
             reason = error
     raise RunError(f"port {port} cannot be used ({reason}); give another", options=("port",)) from reason

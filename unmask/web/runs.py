@@ -103,9 +103,10 @@ def recipes(library: Library, *, runs: Annotated[list[str], Field(max_length=12)
     for run in runs:
         path = library.within(run)
         try:
-            is_recipe = (path / "recipe.toml").is_file()
-            file, parse = (path / "recipe.toml", tomllib.loads) if is_recipe else (path / "settings.json", json.loads)
-            tables.append(flat(parse_json(file, parse)))
+            if (path / "recipe.toml").is_file():
+                tables.append(flat(parse_json(path / "recipe.toml", tomllib.loads)))
+            else:
+                tables.append(flat(parse_json(path / "settings.json")))
         except (OSError, ValueError) as error:
             raise RunError(f"{run}: the run's recipe cannot be read; it was removed or is damaged") from error
     keys = dict.fromkeys(key for table in tables for key in table)

@@ -187,7 +187,7 @@ class EmbedderRun(Callback):
 
     def _open(self, claimed: ClaimedFolder, max_positions: int, *, goes_on: bool) -> tuple[PairData, str]:
         """Pairs, and a fingerprint of all that decides the weights."""
-        plan, settings, note = self.plan, self.settings, self.reporter.note
+        plan, settings, note, notify = self.plan, self.settings, self.reporter.note, self.reporter.notify
         holds, file = goes_on or not self.group.is_main, self.root / "data" / "texts.safetensors"
         pairs = None
         if plan.pairs is not None:
@@ -197,12 +197,9 @@ class EmbedderRun(Callback):
         if plan.texts and holds and file.is_file():
             texts = TokenTexts.load(file)
         elif plan.texts:
-            paths = keep_as_files(plan.texts, self.root, reuse=holds, notify=self.reporter.notify)
+            paths = list(keep_as_files(plan.texts, self.root, reuse=holds, notify=notify))
             answers = () if pairs is None else pairs[1]
-            texts = read_texts(
-                list(paths), plan.tokenizer, plan.corpus, answers=answers, note=note,
-                notify=self.reporter.notify,
-            )  # fmt: skip
+            texts = read_texts(paths, plan.tokenizer, plan.corpus, answers=answers, note=note, notify=notify)
             texts.save(file)
         # What the training is about; of this, what decides the weights wherever its files lie is the fingerprint.
         rule = plan.corpus

@@ -220,7 +220,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     loaded = {name: requested_recipe(**plan.options(name, seed=0)) for name in recipes}
     folder = ClaimedFolder(root=root, marker=STATE, what="a comparison", options=())
     purpose = {"recipes": list(recipes), "primary": deciding}
-    prepared, items = begin_runs(folder, plan, loaded, purpose, loaded, reporter)
+    prepared, items = begin_runs(folder, plan, loaded, purpose, reporter)
     with folder.held(wait=-1):  # the number of seeds is written down before the first run
         state = read_state(folder)
         most_seeds = max(state.get("most_seeds", 0), seeds)

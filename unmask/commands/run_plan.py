@@ -118,15 +118,14 @@ def begin_runs(
     plan: RunPlan,
     recipes: Mapping[str, Recipe],
     purpose: Mapping[str, Any],
-    every_recipe: Mapping[str, Recipe],
     reporter: Reporter,
 ) -> tuple[tuple[str, ...], dict[str, int]]:
     """Checks everything that the runs will read, claims their folder, and prepares the text once for all.
 
-    The folder, which several processes may share, is for this plan, these recipes and what else its purpose is;
-    `every_recipe` are all that runs may have. Returns the prepared data, and the items of `_read_inputs`.
+    The folder, which several processes may share, is for this plan, the recipes that runs may have, by the first of
+    which text is prepared, and what else its purpose is. Returns the prepared data, and the items of `_read_inputs`.
     """
-    files, items = _read_inputs(every_recipe, plan)
+    files, items = _read_inputs(recipes, plan)
     content = {
         "options": {**purpose, **asdict(plan)},
         "recipes": {name: recipe.model_dump(mode="json", exclude={"card"}) for name, recipe in recipes.items()},
@@ -150,7 +149,7 @@ def begin_runs(
             recipe = recipe.model_copy(update={"tokenizer": tokenizer_of(recipe)})
             data = (str(folder.root / "data"),)
             prepare_by(recipe, plan.data, Path(data[0]), reporter)
-    _check_pairs_fit(every_recipe, plan, data)
+    _check_pairs_fit(recipes, plan, data)
     return data, items
 
 

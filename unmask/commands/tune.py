@@ -131,7 +131,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
     root, reporter = Path(out), reporter or usual_reporter()
     folder = ClaimedFolder(root=root, marker="tune.json", what="a search", options=())
     purpose = {"recipe": recipe, "search": list(search)}
-    prepared, _ = begin_runs(folder, plan, {recipe: own_recipe}, purpose, {recipe: own_recipe, **ends}, reporter)
+    prepared, _ = begin_runs(folder, plan, {recipe: own_recipe, **ends}, purpose, reporter)
     with _storing(root / "study.db"):
         with warnings.catch_warnings(), folder.held(wait=-1):  # two processes must not both make the tables
             warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.masking.helpers import make_rows, masker_of
+from unmask.core.hashing import mix
 from unmask.data.rows import Rows
 from unmask.masking.draw import POINT, FlatRows, FlatUnits, draw_units, flatten, partition
 from unmask.masking.masker import Masker
@@ -17,7 +20,7 @@ from unmask.masking.weights import UniformWeights
 from unmask.measure.masking import asked_for
 from unmask.tokenizer.tokenizer import Tokenizer
 
-EPOCHS = 1500
+COPIES, EPOCHS = 100, 15
 
 
 def by_halving(weights: np.ndarray, sizes: np.ndarray, rate: float) -> np.ndarray:
@@ -139,9 +142,12 @@ def test_the_audit_asks_for_what_halving_finds(units: list[tuple[int, float]], r
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_units_of_every_strategy(tokenizer: Tokenizer, strategy: str) -> None:
-    """Forty documents of 3 to 30 tokens, words of 1 to 6 pieces and more. Epochs are independent draws: every unit by
-    itself, against what the audit asks for; where units are drawn anew in each epoch, tokens stand for them."""
-    rows = make_rows(tokenizer, 8, [3, 5, 8, 13, 30], mean_word=2.5)
+    """Forty documents of 3 to 30 tokens, words of 1 to 6 pieces and more, a hundred times under other keys. Copies and
+    epochs are independent draws: every unit by itself, against what the audit asks for; where units are drawn anew for
+    each key and epoch, tokens stand for them."""
+    one = make_rows(tokenizer, 8, [3, 5, 8, 13, 30], mean_word=2.5)
+    rows = one.map(lambda tensor: tensor.repeat(COPIES, 1))
+    rows = replace(rows, segment_keys=mix(rows.segment_keys + torch.arange(len(rows.input_ids))[:, None]))
     masker = masker_of(tokenizer, strategy=strategy, rate=0.15)
     hits, asked = np.zeros(rows.shape), np.zeros(rows.shape)
     for epoch in range(EPOCHS):
@@ -149,9 +155,9 @@ def test_units_of_every_strategy(tokenizer: Tokenizer, strategy: str) -> None:
         if epoch == 0 or strategy in ("span", "mixture"):
             asked_now = asked_of(masker, rows, epoch)
         asked += asked_now
-    inside = rows.maskable.numpy()
-    actual, expected = hits[inside] / EPOCHS, asked[inside] / EPOCHS
-    deviation = np.sqrt(expected * (1.0 - expected) / EPOCHS)
+    draws, inside = COPIES * EPOCHS, one.maskable.numpy()
+    actual, expected = (counts.reshape(COPIES, *one.shape).sum(0)[inside] / draws for counts in (hits, asked))
+    deviation = np.sqrt(expected * (1.0 - expected) / draws)
     assert (np.abs(actual - expected) <= 5.0 * deviation + 1e-9).all()
     if masker.settings.weights == UniformWeights():
         assert expected == pytest.approx(np.full_like(expected, 0.15), abs=1e-12)

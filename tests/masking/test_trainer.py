@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.masking.collator_helpers import FAMILIES, features_of, wrapped
+from tests.masking.collator_helpers import features_of, wrapped
 from unmask import MaskingCollator, evaluation_loss, token_losses
 from unmask.core.errors import DataError
 
@@ -102,14 +102,7 @@ def labels_by_a_falling_rate(out: Path, **options: Any) -> list[torch.Tensor]:
     return [batch["labels"] for training, batch in model.seen if training]
 
 
-@pytest.mark.parametrize(
-    ("family", "kind"),
-    [
-        ("wordpiece", "bert"),
-        ("bpe", "modernbert"),
-        *(pytest.param(family, "bert", marks=pytest.mark.slow) for family in FAMILIES if family != "wordpiece"),
-    ],
-)
+@pytest.mark.parametrize(("family", "kind"), [("wordpiece", "bert"), ("bpe", "modernbert")])
 def test_masks_are_those_of_the_epoch_for_any_number_of_workers(tmp_path: Path, family: str, kind: str) -> None:
     seen = {}
     for name, options in {
@@ -207,8 +200,7 @@ STREAMS = {"unknown length": Stream, "known length": SizedStream, "rows by numbe
 
 
 @pytest.mark.parametrize("name", STREAMS)
-@pytest.mark.parametrize("stop", [2, 5])
-@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(("stop", "workers"), [(2, 1), (5, 0)])
 def test_the_rate_of_a_resumed_training_goes_on(tmp_path: Path, name: str, stop: int, workers: int) -> None:
     """Also where the rows are a stream, whose batches are made again to be skipped; in its first epoch and later."""
     options = {

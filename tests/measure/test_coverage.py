@@ -17,11 +17,9 @@ TIMES = 4000
 DEVIATION = 100 * math.sqrt(0.95 * 0.05 / TIMES)  # of a coverage, in per cent: 0.34
 Effects = Callable[[np.random.Generator, int], NDArray[np.float64]]
 
-# What a document adds to the loss of all its tokens, with mean 0 and deviation 1, and skews of 0, 1.4, 1.75 and 2.
+# What a document adds to the loss of all its tokens, with mean 0 and deviation 1, and skews of 0 and 2.
 EFFECTS: dict[str, Effects] = {
     "normal": lambda rng, size: rng.standard_normal(size),
-    "gamma": lambda rng, size: (rng.gamma(2.0, 1.0, size) - 2.0) / math.sqrt(2.0),
-    "lognormal": lambda rng, size: (np.exp(0.5 * rng.standard_normal(size)) - math.exp(0.125)) / 0.604,
     "exponential": lambda rng, size: rng.exponential(1.0, size) - 1.0,
 }
 
@@ -45,8 +43,8 @@ def held(estimates: list[Uncertain], true: float) -> float:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("effects", EFFECTS)
-@pytest.mark.parametrize("spread", [0.0, 0.5, 0.8])
-@pytest.mark.parametrize("documents", [8, 12, 20, 50])
+@pytest.mark.parametrize("spread", [0.0, 0.8])
+@pytest.mark.parametrize("documents", [8, 20, 50])
 def test_intervals_over_documents(documents: int, spread: float, effects: str) -> None:
     """95 are asked for. The room above is for few documents of unequal length, which the degrees of freedom count low.
 
@@ -59,8 +57,8 @@ def test_intervals_over_documents(documents: int, spread: float, effects: str) -
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("effects", ["normal", "exponential"])
-@pytest.mark.parametrize("documents", [8, 20, 50])
+@pytest.mark.parametrize("effects", EFFECTS)
+@pytest.mark.parametrize("documents", [8, 50])
 def test_intervals_over_documents_of_very_unequal_length(documents: int, effects: str) -> None:
     """What the docs say of a deviation of 1.5: wider than needed."""
     rng = np.random.default_rng(documents)

@@ -86,8 +86,8 @@ def shown(draw: Draw, looks: Sequence[int], recipes: int = 2, **options: object)
 @pytest.mark.parametrize(
     ("name", "looks"),
     [
-        *((name, looks) for name in DRAWS for looks in ((5,), (3, 5, 10))),
-        *((name, BY_ONES) for name in ("normal", "lognormal", "one lognormal", "100 items", "1 of 100 undecided")),
+        *((name, (3, 5, 10)) for name in DRAWS),
+        *((name, looks) for name in ("normal", "one lognormal", "1 of 100 undecided") for looks in ((5,), BY_ONES)),
     ],
 )
 def test_two_recipes(name: str, looks: tuple[int, ...]) -> None:

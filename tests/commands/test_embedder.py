@@ -234,7 +234,7 @@ def test_text_and_pairs_in_another_encoding(base: Path, corpus: Path) -> None:
 # ----------------------------------------
 # Several processes: the wrong answers of a step are those of all, so that they do what one does.
 
-STEPS = 20
+STEPS = 8
 PARTS = FAST | {
     "embedder.micro_batch_tokens": 64,
     "embedder.hard_negatives.after": 0.5,

@@ -25,6 +25,7 @@ from tests.command_line import PATIENCE, Main
 from tests.commands.checkpoints import Stopping
 from tests.conftest import SMALL, Install
 from tests.core.conftest import put_in_cache
+from tests.docs.test_tutorials import LESS
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.recipe import Recipe
 from unmask.core.interruption import Interrupted
@@ -46,13 +47,6 @@ ORDER = (
     "prepare", "pretrain", "embedder", "fill", "embed", "evaluate", "score", "export", "verify", "finetune", "predict",
     "compare", "search", "evaluate-search",
 )  # fmt: skip
-
-
-BATCH = ["--set", "training.batch_tokens=512"]
-SMALLER = {
-    "pretrain": BATCH, "compare": BATCH, "embedder": ["--set", "embedder.batch_size=8"],
-    "finetune": ["--set", "finetune.epochs=1"],
-}  # fmt: skip
 
 
 def write_story_files(folder: Path, text: str) -> None:
@@ -116,7 +110,7 @@ def test_every_command_runs(
             arguments += ["--steps", "2"]
         if command[0] == "compare":
             arguments += ["--trials", "1"] if "--tune" in arguments else ["--seeds", "1", "--set", "finetune.epochs=1"]
-        arguments += SMALLER.get(command[0], [])
+        arguments += LESS.get(command[0], [])
         if command[0] == "export":  # takes long, and pages show it more than once: then only the folder is another
             out = arguments.pop(arguments.index("--out") + 1)
             if (same := frozenset(arguments)) in graphs:

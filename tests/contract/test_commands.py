@@ -108,6 +108,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
         "overlap_tokens documents passages skipped bytes approximate",
     ),
     "search query": ("search query {index} 'Anna sees the ship' --top-k 3", "index model approximate queries seconds"),
+    "search remove": ("search remove {index} {samples}/lines.txt", "index added removed documents passages seconds"),
     "search add": ("search add {index} {samples}/lines.txt", "index added removed documents passages seconds"),
     "evaluate-search": (
         "evaluate-search {model} {samples}/corpus.txt --all --queries 10",

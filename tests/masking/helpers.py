@@ -91,6 +91,12 @@ def rows_of(starts: str, **columns: list[int]) -> Rows:
     )
 
 
+def copies_of(rows: Rows, number: int) -> Rows:
+    """The rows so many times, each time under other keys: as many independent draws."""
+    rows = rows.map(lambda tensor: tensor.repeat(number, 1))
+    return replace(rows, segment_keys=mix(rows.segment_keys + torch.arange(len(rows.input_ids))[:, None]))
+
+
 def parse(role: int, before: int, behind: int, heads: int = 0) -> int:
     """A word's annotation of dependencies: its role, the reach of its subtree, and whether it has one."""
     return role << 25 | heads << 24 | before << 12 | behind

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from tests.masking.helpers import make_rows, masker_of
-from unmask.core.hashing import mix
+from tests.masking.helpers import copies_of, make_rows, masker_of
 from unmask.data.rows import Rows
 from unmask.masking.draw import POINT, FlatRows, FlatUnits, draw_units, flatten, partition
 from unmask.masking.masker import Masker
@@ -146,8 +143,7 @@ def test_units_of_every_strategy(tokenizer: Tokenizer, strategy: str) -> None:
     epochs are independent draws: every unit by itself, against what the audit asks for; where units are drawn anew for
     each key and epoch, tokens stand for them."""
     one = make_rows(tokenizer, 8, [3, 5, 8, 13, 30], mean_word=2.5)
-    rows = one.map(lambda tensor: tensor.repeat(COPIES, 1))
-    rows = replace(rows, segment_keys=mix(rows.segment_keys + torch.arange(len(rows.input_ids))[:, None]))
+    rows = copies_of(one, COPIES)
     masker = masker_of(tokenizer, strategy=strategy, rate=0.15)
     hits, asked = np.zeros(rows.shape), np.zeros(rows.shape)
     for epoch in range(EPOCHS):

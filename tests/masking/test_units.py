@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from tests.masking.helpers import make_rows, masker_with, parse, rows_of
+from tests.masking.helpers import copies_of, make_rows, masker_with, parse, rows_of
 from unmask.data.rows import Rows
 from unmask.masking.draw import flatten, partition
 from unmask.masking.tables import Tables
@@ -107,7 +107,7 @@ def test_entities_take_their_share_of_the_budget(tokenizer: Tokenizer, share: fl
     length = 200
     rows = rows_of("#" + "w" * length + "#", entities=[0, *[3, 2, 0, 0] * (length // 4), 0])
     masker = masker_with(tokenizer, units={"kind": "entity"}, weights={"kind": "first", "share": share}, rate=rate)
-    masked = torch.cat([masker(rows, epoch=epoch).labels >= 0 for epoch in range(400)])
+    masked = masker(copies_of(rows, 400)).labels >= 0
     of_entities = masked[:, rows.annotations["entities"][0] > 0].sum(1).double()
     expected = share * rate * length
     deviation = (2 * expected) ** 0.5  # of entities of two tokens, drawn independently: the true one is smaller

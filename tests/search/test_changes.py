@@ -11,7 +11,6 @@ import numpy as np
 import pytest
 
 import unmask
-from tests.command_line import Main
 from unmask.core import files
 from unmask.core.errors import CorpusError, DataError, RunError, SettingsError
 from unmask.search import blocks, changes
@@ -273,28 +272,6 @@ def test_a_graph_goes_on_until_much_has_changed(
     assert answers(emptied, exact=False) == answers(emptied)
 
 
-def test_the_command_line(main: Main, model_folder: Path, tmp_path: Path) -> None:
-    out, file = tmp_path / "index", tmp_path / "rows.jsonl"
-    file.write_text("".join(json.dumps(each) + "\n" for each in rows(1, 2, 3)))
-    assert main("search", "index", model_folder, file, "--out", out)[0] == 0
-    file.write_text(json.dumps(rows(3, seed=9)[0]) + "\n" + json.dumps({"id": "w", "text": "a whale"}) + "\n")
-    code, printed, err = main("search", "add", out, file, "--json")
-    assert code == 0, err
-    change = json.loads(printed)
-    assert [change[name] for name in ("added", "removed", "documents")] == [2, 1, 4]
-    assert main("search", "remove", out, "d1", "d2")[1] == "0 documents added, 2 removed; the index now holds 2\n"
-    code, printed, _ = main("search", "query", out, "whale", "--rank", "words", "--json")
-    [hit] = json.loads(printed)["queries"][0]["hits"]
-    assert (hit["id"], hit["scores"]) == ("w", {"words": hit["score"]})
-    code, printed, _ = main("search", "query", out, "whale", "--rank", "both", "--words-weight", "1", "--json")
-    first, second = json.loads(printed)["queries"][0]["hits"]
-    assert (first["id"], set(first["scores"]), set(second["scores"])) == ("w", {"vectors", "words"}, {"vectors"})
-    for wrong in (("--rank", "ranks"), ("--words-weight", "1.5")):
-        assert main("search", "query", out, "whale", *wrong)[0] == 2
-    code, _, err = main("search", "remove", out, "d1")
-    assert (code, "'d1'" in err) == (2, True)
-
-
 def test_what_is_added_is_read_as_the_index_was(model_folder: Path, tmp_path: Path) -> None:
     """A longer column beside the text, or a title, is no text; texts in memory may have other columns."""
     long = "the king sees the ship in winter and the dog sees the garden"
@@ -309,6 +286,9 @@ def test_what_is_added_is_read_as_the_index_was(model_folder: Path, tmp_path: Pa
     assert index.add(file("new.jsonl", new)).to_dict().items() >= {"added": 1, "removed": 1, "documents": 3}.items()
     hit = index.query("queen", rank="words").queries[0]["hits"][0]
     assert (hit["id"], hit["title"], hit["passage"]) == ("a1", new["headline"], "queen")
+    assert hit["scores"] == {"words": hit["score"]}
+    first, second = index.query("queen", rank="both", words_weight=1.0, top_k=2).queries[0]["hits"]
+    assert (first["id"], set(first["scores"]), set(second["scores"])) == ("a1", {"vectors", "words"}, {"vectors"})
     index.add(["a bridge"])
     assert index.query("bridge", rank="words").queries[0]["hits"][0]["passage"] == "a bridge"
     with pytest.raises(CorpusError, match="doc_id"):

@@ -315,8 +315,9 @@ def test_what_cannot_be_asked_or_indexed(model_folder: Path, table: Path, tmp_pa
     for wrong in ("", " \n", [], [""], None, ["the king", None], ["the king", " "]):
         with pytest.raises(SettingsError, match="query"):
             index.query(wrong)  # type: ignore[arg-type]
-    with pytest.raises(SettingsError, match="top_k"):
-        index.query("the king", top_k=0)
+    for named, value in (("top_k", 0), ("rank", "ranks"), ("words_weight", 1.5)):
+        with pytest.raises(SettingsError, match=named):
+            index.query("the king", **{named: value})  # type: ignore[arg-type]
     for folder in ("nowhere", "."):
         with pytest.raises(DataError, match="unmask search index"):
             unmask.Index(tmp_path / folder)

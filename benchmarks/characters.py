@@ -1,10 +1,9 @@
 """The annotated experiment by character: how long until hidden characters are guessed as well.
 
     python benchmarks/characters.py [--reference-minutes 20] [--minutes 3] [--table PAGE] [--picture FILE]
-    python benchmarks/characters.py --systems ours --minutes 1 --set training.learning_rate=0.02
 
     annotated  the experiment as it is, in plain PyTorch (see annotated.py)
-    ours       the packaged recipe (`--recipe`), on the same characters, with this budget
+    ours       the packaged recipe `shakespeare-chars`, on the same characters, with this budget
 
 Both train on the first 90 % of Tiny Shakespeare, and are measured on the same hidden characters: the last 10 % in rows
 of 32, of which 15 % are chosen once, by a fixed seed. They are shown in two ways: `80/10/10` is the experiment's own
@@ -27,7 +26,7 @@ from typing import NamedTuple
 import torch
 from annotated import LENGTH, MASK, Annotated, hide, read_ids
 from ours import assemble
-from tables import shown, write_table
+from tables import parser_of, shown, write_table
 from torch import Tensor
 from torch.nn import functional
 from turns import Ended, System, Turn, alternate, own_output
@@ -36,6 +35,7 @@ from unmask.commands.recipe import load_recipe
 from unmask.commands.run_data import open_prepared, packaged_corpus
 from unmask.data.prepare import prepare
 
+RECIPE = "shakespeare-chars"
 COLOURS = {"ours": "#c2410c", "annotated": "#1d2733"}
 SEED = 20181011  # of the hidden characters
 LOOKS = 20  # at each system
@@ -53,7 +53,6 @@ class Work(NamedTuple):
     system: str
     minutes: float
     data: str
-    recipe: str = "shakespeare-chars"
     overrides: Sequence[str] = ()
     rows: int | None = None  # of the held-out text, which are looked at
 
@@ -106,9 +105,7 @@ def serve(work: Work) -> None:
             while turn.now() < limit:
                 turn.step(learner.step())
         else:
-            recipe = load_recipe(
-                work.recipe, options={"training.minutes": work.minutes}, overrides=tuple(work.overrides)
-            )
+            recipe = load_recipe(RECIPE, options={"training.minutes": work.minutes}, overrides=tuple(work.overrides))
             data, cpu = open_prepared(Path(work.data)), torch.device("cpu")
             steps = assemble(recipe, data, cpu).reports()
             for _ in range(WARM_STEPS):
@@ -142,7 +139,7 @@ def table(curves: Curves) -> list[str]:
                 f"| {name} | {seconds:,.0f} s | {characters / seconds:,.0f} | {loss:.3f} | {accuracy:.3f} "
                 f"| {masks_loss:.3f} | {masks_accuracy:.3f} |"
             )
-    return lines + (["", verdict(curves)] if len(curves) == len(COLOURS) else [])
+    return [*lines, "", verdict(curves)]
 
 
 def verdict(curves: Curves) -> str:
@@ -177,15 +174,12 @@ def draw(curves: Curves, path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, table="characters")
     parser.add_argument("--minutes", type=float, default=3.0, help="budget of ours")
     parser.add_argument("--reference-minutes", type=float, default=20.0)
-    parser.add_argument("--systems", default=",".join(COLOURS))
-    parser.add_argument("--recipe", default="shakespeare-chars")
     parser.add_argument("--set", action="append", default=[], help="a setting of the recipe, as for unmask pretrain")
     parser.add_argument("--slice-seconds", type=float, default=5.0)
     parser.add_argument("--rows", type=int, help="of the held-out text, which are looked at; by default all")
-    parser.add_argument("--table", type=Path, help="page whose table `characters` is rewritten")
     parser.add_argument("--picture", type=Path, help="SVG that is drawn")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -193,13 +187,13 @@ def main() -> None:
         serve(Work(**json.loads(options.serve)))
         return
     minutes = {"ours": options.minutes, "annotated": options.reference_minutes}
-    recipe = load_recipe(options.recipe, overrides=tuple(options.set))
+    recipe = load_recipe(RECIPE, overrides=tuple(options.set))
     with tempfile.TemporaryDirectory() as folder:
         data = Path(folder) / "data"
         prepare([str(packaged_corpus())], data, corpus=recipe.corpus, tokenizer=recipe.tokenizer, workers=1)
         systems = {}
-        for name in options.systems.split(","):
-            work = Work(name, minutes[name], str(data), options.recipe, options.set, options.rows)
+        for name in COLOURS:
+            work = Work(name, minutes[name], str(data), options.set, options.rows)
             systems[name] = System([sys.executable, __file__, "--serve", json.dumps(work._asdict())])
         for name in alternate(systems, options.slice_seconds):
             systems[name].close()

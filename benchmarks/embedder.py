@@ -36,7 +36,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tables import append_line, circumstances, made, read_lines, replace_table, with_half
+from tables import append_line, circumstances, made, parser_of, read_lines, replace_table, with_half
 
 import unmask
 from unmask.commands.embedder_settings import EmbedderSettings
@@ -230,7 +230,7 @@ def table(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("corpora", nargs="+", metavar="NAME=TEXT")
     parser.add_argument("--results", type=Path, default=Path("docs/measured/embedder.jsonl"))
     parser.add_argument("--out", type=Path, help="page with a place for the table")

@@ -8,13 +8,11 @@ at a share of what a GPU's products are known to reach.
 
 from __future__ import annotations
 
-import argparse
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import torch
-from tables import replace_table
+from tables import parser_of, replace_table
 
 from unmask.commands.recipe import Recipe, encoder_config, load_recipe
 from unmask.masking.settings import rate_at
@@ -65,8 +63,7 @@ def table() -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--table", type=Path, help="page whose table `gpu-memory` is rewritten")
+    parser = parser_of(__doc__, table="gpu-memory")
     options = parser.parse_args()
     lines = table()
     print(*lines, sep="\n")

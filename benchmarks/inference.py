@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from tables import write_table
+from tables import parser_of, write_table
 
 import unmask
 from unmask.data.reading import BadInput, read_lines
@@ -175,12 +175,10 @@ def measure(options: argparse.Namespace, folder: Path, precision: str) -> list[s
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, table="inference")
     parser.add_argument("text")
     parser.add_argument("models", type=Path, nargs="+")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--precisions", default="float32,bf16")
-    parser.add_argument("--table", type=Path, help="page whose table `inference` is rewritten")
     options = parser.parse_args()
     torch.set_num_threads(2)
     warnings.simplefilter("ignore")
@@ -194,7 +192,7 @@ def main() -> None:
     ]
     print(*lines, sep="\n", flush=True)
     for folder in options.models:
-        for precision in options.precisions.split(","):
+        for precision in ("float32", "bf16"):
             lines += measure(options, folder, precision)
     if options.table:
         write_table(options.table, "inference", lines)

@@ -22,7 +22,6 @@ annotations that some of them need hold made-up numbers.
 
 from __future__ import annotations
 
-import argparse
 import logging
 import math
 import os
@@ -31,11 +30,10 @@ import time
 import warnings
 from collections.abc import Callable
 from importlib import resources
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from tables import write_table
+from tables import parser_of, write_table
 from trained import fast_tokenizer
 from transformers import DataCollatorForLanguageModeling, PreTrainedTokenizerFast
 
@@ -165,10 +163,9 @@ def speed(call: Callable[[int], Any], tokens: int, seconds: float) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, table="masking")
     parser.add_argument("--rounds", type=int, default=9)
     parser.add_argument("--seconds", type=float, default=0.5)
-    parser.add_argument("--table", type=Path, help="page whose table `masking` is rewritten")
     options = parser.parse_args()
     torch.set_num_threads(2)
     warnings.simplefilter("ignore")

@@ -1,6 +1,6 @@
 """How much of the tokenizer's own speed is left in a whole preparation, and how fast `datasets.map` is.
 
-    python benchmarks/prepare.py FILE [--documents line] [--rounds 5] [--table PAGE]
+    python benchmarks/prepare.py FILE [--rounds 5] [--table PAGE]
 
 In alternation, each in a process of its own, on the same text and with the same WordPiece tokenizer (trained first,
 8,192 entries):
@@ -17,7 +17,6 @@ Imports are not in the times; `whole` is the time of the `prepare` process with 
 
 from __future__ import annotations
 
-import argparse
 import os
 import statistics
 import subprocess
@@ -26,7 +25,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from tables import write_table
+from tables import parser_of, write_table
 
 GOALS = {"raw": 0.9, "map": 2.0}
 HEAD = """
@@ -36,8 +35,8 @@ from unmask.data.corpus import Corpus
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.tokenizer.trainers import TokenizerSettings
-file, unit, folder, *more = sys.argv[1:]
-corpus = CorpusSettings(documents=unit)
+file, folder, *more = sys.argv[1:]
+corpus = CorpusSettings(documents="line")
 def texts():
     return [piece.text for piece, _ in Corpus([file], corpus).pieces()]
 """
@@ -80,15 +79,13 @@ def run(code: str, *arguments: str) -> tuple[float, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, table="prepare")
     parser.add_argument("file")
-    parser.add_argument("--documents", default="line")
     parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--table", type=Path, help="page whose table `prepare` is rewritten")
     options = parser.parse_args()
     seconds: dict[str, list[float]] = {"raw": [], "map": [], "prepare": [], "whole": []}
     with tempfile.TemporaryDirectory() as scratch:
-        arguments = (options.file, options.documents, f"{scratch}/trained")
+        arguments = (options.file, f"{scratch}/trained")
         num_bytes, _ = run(TRAIN, *arguments)
         for number in range(options.rounds):
             seconds["raw"].append(run(RAW, *arguments)[0])

@@ -25,7 +25,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from tables import write_table
+from tables import parser_of, write_table
 
 DIMENSION, CENTRES, QUERIES, TOP_K = 256, 1000, 100, 10
 NAMES = {
@@ -122,10 +122,9 @@ def measure(count: int, names: list[str], rounds: int) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, table="search")
     parser.add_argument("--vectors", default="100000,1000000")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--table", type=Path, help="page whose table `search` is rewritten")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--folder", type=Path, help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -7,15 +7,13 @@ r"""What the masking strategies are worth: all of them, with the same steps and 
 Each corpus is prepared once, with WordPiece, annotations of spaCy's small English pipeline and one lexicon. A cell is a
 strategy with a seed: the recipe `tiny` is trained for so many steps on the same rows from the same initial weights as
 in every other cell of that seed, and only the masking differs. Scores that `adaptive` and `semantic` follow are made
-every `--refresh-steps` steps, since with the recipe's 200 most of so short a training would have none. Figures are the
-held-out loss (15 % of the tokens, drawn one by one, the same for all) and those of `TASKS` on their test files; the
-validation files choose the best epochs. Rates and batch sizes of the tasks were chosen with models that `random` had
-trained.
+every 50 steps, since with the recipe's 200 most of so short a training would have none. Figures are the held-out loss
+(15 % of the tokens, drawn one by one, the same for all) and those of `TASKS` on their test files; the validation files
+choose the best epochs. Rates and batch sizes of the tasks were chosen with models that `random` had trained.
 
 A cell is a process of its own with one thread, so its figures do not depend on `--jobs`. Its line is appended to the
 results when all its figures are known, with a hash of the text, the files of the tasks and all settings; cells with a
-line are not run again, so the same command continues after a stop or a kill. `--cells 0` runs none, and makes table and
-picture of the results.
+line are not run again, so the same command continues after a stop or a kill, or makes table and picture of the results.
 
 A figure of the table is a mean, beside its difference to random masking, paired by seed. The intervals of a figure's
 differences hold together: each is made at the level 1 - 0.05/12 (Bonferroni's correction for twelve strategies, one
@@ -42,7 +40,7 @@ from statistics import fmean
 from typing import Any, NamedTuple
 
 from ours import beginning, prepare
-from tables import append_line, circumstances, made, read_lines, shown, write_table
+from tables import append_line, circumstances, made, parser_of, read_lines, shown, write_table
 from turns import own_output
 
 import unmask
@@ -59,6 +57,10 @@ ONE_THREAD = dict.fromkeys(
     ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS", "NUMBA_NUM_THREADS", "RAYON_NUM_THREADS"), "1"
 )
 BASELINE = "random"
+SEEDS = 5
+STEPS, REFRESH_STEPS = 250, 50  # of every cell
+MEGABYTES, VOCAB_SIZE = 6.0, 8192  # of each text
+OVERRIDES = (f"masking.refresh_steps={REFRESH_STEPS}", "evaluation.times=0", f"checkpoint.every_steps={STEPS}")
 LEVEL = 1.0 - (1.0 - CONFIDENCE) / len(STRATEGIES)
 
 
@@ -143,14 +145,12 @@ def task_files(folder: Path, work: Path) -> dict[str, list[str]]:
     return files
 
 
-def settings_hash(
-    text: Path, vocab_size: int, tasks: Mapping[str, Sequence[str]], strategy: str, steps: int, overrides: Sequence[str]
-) -> str:
+def settings_hash(text: Path, tasks: Mapping[str, Sequence[str]], strategy: str) -> str:
     """Of all that the figures of a strategy depend on, but for the seed and the code."""
-    options = {"masking.strategy": strategy, "training.steps": steps}
+    options = {"masking.strategy": strategy, "training.steps": STEPS}
     content = {
-        "recipe": load_recipe("tiny", options=options, overrides=tuple(overrides)).model_dump(mode="json"),
-        "preparation": [file_sha256(text), vocab_size, PIPELINE, COLUMNS],
+        "recipe": load_recipe("tiny", options=options, overrides=OVERRIDES).model_dump(mode="json"),
+        "preparation": [file_sha256(text), VOCAB_SIZE, PIPELINE, COLUMNS],
         "finetune": {name: TASKS[name].settings(0) for name in tasks},
         "files": {name: [file_sha256(Path(path)) for path in files] for name, files in tasks.items()},
     }
@@ -224,17 +224,14 @@ def side_by_side(works: Sequence[Work], jobs: int, log: Path) -> Iterator[tuple[
         pool.shutdown()
 
 
-def plan_of(options: argparse.Namespace) -> dict[str, Any]:
-    """What all cells share, as lines of the results say it."""
-    learned = ("epochs", "batch_size", "learning_rate", "sentences")
-    plan = {name: getattr(options, name) for name in ("steps", "refresh_steps", "megabytes", "vocab_size")}
-    tuning = {name: {key: getattr(task, key) for key in learned} for name, task in TASKS.items()}
-    return plan | {"overrides": options.set, "tuning": tuning}
-
-
-def run_cells(works: Sequence[Work], plan: Mapping[str, Any], results: Path, jobs: int, log: Path) -> int:
+def run_cells(works: Sequence[Work], results: Path, jobs: int, log: Path) -> int:
     """Runs cells and appends a line for each to the results; returns how many failed."""
     began, failed = time.monotonic(), 0
+    learned = ("epochs", "batch_size", "learning_rate", "sentences")
+    plan = {
+        "steps": STEPS, "refresh_steps": REFRESH_STEPS, "megabytes": MEGABYTES, "vocab_size": VOCAB_SIZE,
+        "tuning": {name: {key: getattr(task, key) for key in learned} for name, task in TASKS.items()},
+    }  # fmt: skip
     for number, (work, figures) in enumerate(side_by_side(works, jobs, log), 1):
         if figures is None:
             failed += 1
@@ -274,8 +271,8 @@ def by_corpus(entries: Entries) -> dict[str, Values]:
     return corpora
 
 
-def page(entries: Entries, *, seeds: int) -> list[str]:
-    """How to read the tables; and of each corpus the table and what it shows, for so many seeds of each strategy."""
+def page(entries: Entries) -> list[str]:
+    """How to read the tables; and of each corpus the table and what it shows."""
     if not entries:
         return ["No cell is measured yet."]
     plan = entries[0]["plan"]  # all are of one
@@ -286,18 +283,17 @@ def page(entries: Entries, *, seeds: int) -> list[str]:
         f"sentences, {each['batch_size']} a step, learning rate {each['learning_rate']:g}"
         for name, each in plan["tuning"].items()
     )
-    others = f"; {', '.join(f'`{each}`' for each in plan['overrides'])}" if plan["overrides"] else ""
     lines = [
         f"Recipe `tiny`, {plan['steps']:,} steps ({read} tokens of the first {plan['megabytes']:g} MB), WordPiece of "
         f"{plan['vocab_size']:,},",
-        f"scores of `adaptive` and `semantic` every {plan['refresh_steps']} steps{others}. Fine-tuning: {learned}.",
+        f"scores of `adaptive` and `semantic` every {plan['refresh_steps']} steps. Fine-tuning: {learned}.",
         "",
         f"Means over seeds, with the paired difference to `{BASELINE}` ± half its simultaneous 95 % interval",
         f"(Student's t, Bonferroni's correction for {len(STRATEGIES)} comparisons a figure); those that leave 0 out",
         "are **bold**. Less is better in the loss, more in the others.",
     ]
     for corpus, values in by_corpus(entries).items():
-        lines += ["", f"**{corpus}**", "", *table(values), "", verdict(corpus, values, seeds)]
+        lines += ["", f"**{corpus}**", "", *table(values), "", verdict(corpus, values)]
     return lines
 
 
@@ -325,7 +321,7 @@ def scale_of(figure: str) -> float:
     return 1.0 if figure == LOSS else 100.0
 
 
-def verdict(corpus: str, values: Values, seeds: int) -> str:
+def verdict(corpus: str, values: Values) -> str:
     sentences = []
     for name, title in TITLES.items():
         better: dict[bool, list[str]] = {True: [], False: []}
@@ -338,8 +334,8 @@ def verdict(corpus: str, values: Values, seeds: int) -> str:
                 verb, how = "is" if len(names) == 1 else "are", "better" if is_better else "worse"
                 sentences.append(f"{', '.join(names)} {verb} {how} in {title.partition(',')[0]}")
     text = "; ".join(sentences) if sentences else "no strategy is shown to differ from it in any figure"
-    missing = [f"`{name}` {len(values.get(name, {}))}" for name in STRATEGIES if len(values.get(name, {})) < seeds]
-    rest = f" Not complete: of {seeds} seeds there are {', '.join(missing)}." if missing else ""
+    missing = [f"`{name}` {len(values.get(name, {}))}" for name in STRATEGIES if len(values.get(name, {})) < SEEDS]
+    rest = f" Not complete: of {SEEDS} seeds there are {', '.join(missing)}." if missing else ""
     return f"Against `{BASELINE}` on {corpus}: {text}.{rest}"
 
 
@@ -379,7 +375,7 @@ def show(entries: Entries, options: argparse.Namespace) -> None:
     picture = options.picture if entries else None
     if picture is not None:
         draw(entries, picture)
-    lines = page(entries, seeds=options.seeds)
+    lines = page(entries)
     if options.table is None:
         print("\n".join(lines))
         return
@@ -387,30 +383,22 @@ def show(entries: Entries, options: argparse.Namespace) -> None:
     write_table(options.table, "strategies", lines, made=made(entries))
 
 
-def known(results: Path, corpus: str, hashes: Mapping[str, str], seeds: int) -> list[dict[str, Any]]:
+def known(results: Path, corpus: str, hashes: Mapping[str, str]) -> list[dict[str, Any]]:
     """The cells of a corpus in the results that have these settings; `hashes` are those of the strategies."""
     return [
         entry
         for entry in read_lines(results)
-        if entry["corpus"] == corpus and entry["settings"] == hashes.get(entry["strategy"]) and entry["seed"] < seeds
+        if entry["corpus"] == corpus and entry["settings"] == hashes.get(entry["strategy"]) and entry["seed"] < SEEDS
     ]
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, table="strategies")
     parser.add_argument("corpora", nargs="*", metavar="NAME=TEXT", help="English text, packed or not")
     parser.add_argument("--tasks", type=Path, help="folder with those of the tasks")
     parser.add_argument("--results", type=Path, default=Path("docs/measured/strategies.jsonl"))
     parser.add_argument("--work", type=Path, default=Path("runs/strategies"), help="prepared text, log, running cells")
-    parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--steps", type=int, default=250, help="of pretraining")
-    parser.add_argument("--refresh-steps", type=int, default=50, help="between scores that a model makes")
-    parser.add_argument("--megabytes", type=float, default=6.0, help="of each text that are used")
-    parser.add_argument("--vocab-size", type=int, default=8192)
-    parser.add_argument("--set", action="append", default=[], metavar="SECTION.KEY=VALUE", help="of the recipe")
     parser.add_argument("--jobs", type=int, default=1, help="cells at the same time, each with one thread")
-    parser.add_argument("--cells", type=int, help="run so many of each corpus at most")
-    parser.add_argument("--table", type=Path, help="page whose table `strategies` is rewritten")
     parser.add_argument("--picture", type=Path, help="SVG of the differences")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -424,30 +412,25 @@ def main() -> None:
         signal.signal(number, lambda *_: sys.exit("interrupted; the same command goes on"))
     options.work.mkdir(parents=True, exist_ok=True)
     tasks = task_files(options.tasks, options.work)
-    overrides = [f"masking.refresh_steps={options.refresh_steps}", "evaluation.times=0"]
-    overrides += [f"checkpoint.every_steps={options.steps}", *options.set]
     entries: list[dict[str, Any]] = []
     failed = 0
     for name, source in sources.items():
-        text = beginning(Path(source), name, options.megabytes, options.work)
+        text = beginning(Path(source), name, MEGABYTES, options.work)
         data, lexicon = options.work / f"data-{text.stem}", options.work / f"{text.stem}.lexicon"
-        hashes = {
-            strategy: settings_hash(text, options.vocab_size, tasks, strategy, options.steps, overrides)
-            for strategy in STRATEGIES
-        }
-        done = {(entry["strategy"], entry["seed"]) for entry in known(options.results, name, hashes, options.seeds)}
+        hashes = {strategy: settings_hash(text, tasks, strategy) for strategy in STRATEGIES}
+        done = {(entry["strategy"], entry["seed"]) for entry in known(options.results, name, hashes)}
         works = [
-            Work(name, strategy, seed, options.steps, overrides, str(data), str(lexicon), tasks,
+            Work(name, strategy, seed, STEPS, OVERRIDES, str(data), str(lexicon), tasks,
                  str(options.work / f"{name}-{strategy}-{seed}"), hashes[strategy])
-            for seed in range(options.seeds) for strategy in STRATEGIES if (strategy, seed) not in done
-        ][: options.cells]  # fmt: skip
+            for seed in range(SEEDS) for strategy in STRATEGIES if (strategy, seed) not in done
+        ]  # fmt: skip
         if works:
             how = ("--annotate", COLUMNS, "--set", f"annotation.pipeline={PIPELINE}", "--resume")
-            prepare([text], data, options.vocab_size, *how)
+            prepare([text], data, VOCAB_SIZE, *how)
             if not lexicon.is_file():
                 unmask.lexicon(data, out=lexicon)
-            failed += run_cells(works, plan_of(options), options.results, options.jobs, options.work / "log.txt")
-        entries += known(options.results, name, hashes, options.seeds)
+            failed += run_cells(works, options.results, options.jobs, options.work / "log.txt")
+        entries += known(options.results, name, hashes)
         show(entries, options)
     if failed:
         sys.exit(f"{failed} cells failed; see {options.work / 'log.txt'}. The same command tries them again")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import datetime
 import json
 import os
@@ -17,6 +18,14 @@ from typing import Any
 from unmask.measure.uncertainty import mean_interval
 
 PACKAGES = ("torch", "transformers", "numba")
+
+
+def parser_of(text: str | None, *, table: str | None = None) -> argparse.ArgumentParser:
+    """Of a script that explains itself by its docstring; with `--table` where it makes the table of that name."""
+    parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    if table is not None:
+        parser.add_argument("--table", type=Path, help=f"page whose table `{table}` is rewritten")
+    return parser
 
 
 def write_table(

@@ -9,7 +9,6 @@ lies there at last must be the same files, bit for bit, but for times and places
 
 from __future__ import annotations
 
-import argparse
 import hashlib
 import os
 import random
@@ -21,7 +20,7 @@ import time
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tables import append_line, read_lines, write_table
+from tables import append_line, parser_of, read_lines, write_table
 
 ROOT = Path(__file__).resolve().parent.parent
 # What holds times, places or who was there; everything else is compared.
@@ -182,11 +181,10 @@ def torture(name: str, kills: int, work: Path) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, table="torture")
     parser.add_argument("--kills", type=int, default=100, help="of each command, in cases of one to eight")
     parser.add_argument("--commands", help="with commas between them; all by default")
     parser.add_argument("--work", type=Path, default=Path("runs/torture"), help="results, which are gone on with")
-    parser.add_argument("--table", type=Path, help="page whose table `torture` is rewritten")
     options = parser.parse_args()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)

@@ -37,7 +37,6 @@ A system whose process ends, since memory does not suffice for all of them, is n
 
 from __future__ import annotations
 
-import argparse
 import itertools
 import json
 import math
@@ -51,7 +50,7 @@ from typing import Any
 
 import torch
 from ours import prepare
-from tables import write_table
+from tables import parser_of, write_table
 from trained import SYSTEMS, TURN_SECONDS, Work, synchronize, ways
 from turns import Child, ChildEnded
 
@@ -229,7 +228,7 @@ def measure(work: Work, systems: list[str], rounds: int) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("texts", type=Path, nargs="+")
     parser.add_argument("--sizes", default="4x256,6x384,12x768")
     parser.add_argument("--lengths", default="128,512,1024")

@@ -243,7 +243,7 @@ def bench_peers(bench: Bench) -> list[str]:
 def train_killed(bench: Bench) -> list[str]:
     """`unmask pretrain` for some minutes, killed in the middle, and resumed."""
     run = bench.out / "run"
-    minutes = 0.12 if bench.dry else 3.0
+    minutes = 0.06 if bench.dry else 3.0
     size = ["--set", "model.num_layers=2", "--set", "model.hidden_size=64", "--set", "model.num_heads=1"]
     every = ["--set", "checkpoint.every_steps=20"]
     command = [sys.executable, "-m", "unmask", "pretrain"]

@@ -250,13 +250,16 @@ def files_of(folder: Path) -> dict[str, bytes]:
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
 
 
+def undisturbed(folder: Path, *, data: str) -> None:
+    """What each of two processes does that nothing befalls."""
+    unmask.pretrain([data], out=folder / "out", steps=200, settings=OPTIONS[3::2])
+
+
 @pytest.mark.slow
 def test_one_of_two_is_killed_and_they_go_on(data_folder: Path, tmp_path: Path) -> None:
     """The command of the pages; the second process is killed. The first ends by itself, or by the launcher's signal."""
-    whole = start_anew(data_folder, tmp_path / "whole", "--json", launcher=TORCHRUN)
-    output, errors = whole.communicate(timeout=PATIENCE)
-    assert whole.returncode == 0, errors
-    assert json.loads(output)["steps"] == 200, "one process prints the result"
+    in_processes(2, "tests.commands.test_resume:undisturbed", tmp_path / "whole", {"data": str(data_folder)})
+    whole = tmp_path / "whole" / "out"
     killed = start_anew(data_folder, tmp_path / "killed", "--resume", launcher=TORCHRUN)
     wait_for_step(tmp_path / "killed", 30, killed)
     children = Path(f"/proc/{killed.pid}/task/{killed.pid}/children").read_text().split()
@@ -265,6 +268,6 @@ def test_one_of_two_is_killed_and_they_go_on(data_folder: Path, tmp_path: Path) 
     _, errors = killed.communicate(timeout=PATIENCE)
     assert killed.returncode == 0, errors
     assert "resuming from step" in errors
-    weights = [(tmp_path / name / "model" / "model.safetensors").read_bytes() for name in ("whole", "killed")]
+    weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (whole, tmp_path / "killed")]
     assert weights[0] == weights[1]
-    assert lines_of(tmp_path / "killed") == lines_of(tmp_path / "whole")
+    assert lines_of(tmp_path / "killed") == lines_of(whole)

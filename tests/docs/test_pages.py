@@ -25,7 +25,7 @@ from tests.command_line import PATIENCE, Main
 from tests.commands.checkpoints import Stopping
 from tests.conftest import SMALL, Install
 from tests.core.conftest import put_in_cache
-from tests.docs.test_tutorials import LESS
+from tests.docs.test_tutorials import LESS, sets
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.recipe import Recipe
 from unmask.core.interruption import Interrupted
@@ -86,11 +86,13 @@ def commands() -> list[list[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.usefixtures("drawn")
 def test_every_command_runs(
     corpus_file: Path, run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Main
 ) -> None:
-    """With the options that they are shown with, on a small corpus, for two steps; the hub's model is in its cache."""
+    """With the options that they are shown with, on a small corpus, for two steps; the hub's model is in its cache.
+
+    Curves are drawn in the tutorials.
+    """
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
     lines = [line for line in corpus_file.read_text().splitlines() if line]
@@ -183,7 +185,7 @@ def test_every_page_is_found_from_the_first() -> None:
     assert "(docs/index.md)" in README
 
 
-SMALL_RUN = [part for each in (*SMALL, "evaluation.times=1") for part in ("--set", each)]
+SMALL_RUN = sets(*SMALL, "evaluation.times=1")
 UNITS = ("masking.strategy=groups_of_words", "masking.units.words=3")
 EXTENDING = PAGES[DOCS / "how-to" / "extending.md"]
 

@@ -1,7 +1,8 @@
 r"""BabyLM: what a masked language model of ten million words knows of English, by every subset of the zero-shot tests.
 
     python benchmarks/babylm.py TEXT... --pairs BLIMP [--supplement FOLDER] [--ewok FOLDER] [--minutes 30] \
-        [--seeds 0,1,2] [--out FOLDER] [--results FILE] [--table docs/explanation/babylm.md]
+        [--seeds 0,1,2] [--recipe R] [--set section.key=value] [--out FOLDER] [--results FILE] \
+        [--table docs/explanation/babylm.md]
     python benchmarks/babylm.py --model RUN --pairs BLIMP ...
 
 TEXT is BabyLM's folder of .train files, or any text. A model is trained for each seed, in FOLDER/seed-SEED; a finished
@@ -16,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tables import append_line, circumstances, parser_of, with_half, write_table
+from tables import append_line, circumstances, with_half, write_table
 
 import unmask
 from unmask.data.reading import open_bytes
@@ -46,7 +47,7 @@ def count_words(texts: Sequence[Path]) -> int:
 def train(options: argparse.Namespace, seed: int) -> tuple[Path, dict[str, Any]]:
     """Folder of the run of a seed, and what its training was."""
     out, files = options.out / f"seed-{seed}", files_of(options.texts)
-    facts = {"minutes": options.minutes, "seed": seed}
+    facts = {"recipe": options.recipe, "minutes": options.minutes, "settings": options.set, "seed": seed}
     resume = (out / "recipe.toml").is_file()
     run = unmask.pretrain([str(file) for file in files], out=out, resume=resume, **facts)
     return out, {**facts, "words": count_words(files), **{name: run.summary[name] for name in FACTS}}
@@ -83,7 +84,7 @@ def table(entries: Sequence[Entry]) -> list[str]:
 
 
 def main() -> None:
-    parser = parser_of(__doc__, table="babylm")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", type=Path, nargs="*", help="BabyLM's folder, or any text")
     parser.add_argument("--model", type=Path, action="append", default=[], help="a model that is scored instead")
     parser.add_argument("--pairs", type=Path, help="BLiMP: its folder or archive")
@@ -91,8 +92,11 @@ def main() -> None:
     parser.add_argument("--ewok", type=Path, help="EWoK, as JSON lines: Context1, Target1, Context2, Target2, Domain")
     parser.add_argument("--minutes", type=float, help="of training; by default the recipe's")
     parser.add_argument("--seeds", default="0")
+    parser.add_argument("--recipe")
+    parser.add_argument("--set", action="append", default=[], help="a setting of the recipe, as for unmask pretrain")
     parser.add_argument("--out", type=Path, default=Path("runs/babylm"), help="folder of the runs")
     parser.add_argument("--results", type=Path, help="file that figures are appended to")
+    parser.add_argument("--table", type=Path, help="page whose table `babylm` is rewritten")
     options = parser.parse_args()
     tests = {title: path for name, title in TESTS.items() if (path := getattr(options, name)) is not None}
     if bool(options.texts) == bool(options.model) or not tests:

@@ -30,7 +30,7 @@ from typing import Any, NamedTuple
 
 from ours import prepare
 from plain_loop import PEERS, TRAINER
-from tables import command_line, made, parser_of, read_lines, replace_table, with_half
+from tables import command_line, made, read_lines, replace_table, with_half
 from time_to_loss import OURS, SETTINGS, VOCAB_SIZE, Entry, Work, run, seconds_to, serve
 
 import unmask
@@ -125,7 +125,7 @@ def _seconds(runs: Sequence[Entry], place: int, goal: float) -> tuple[float, str
 
 
 def main() -> None:
-    parser = parser_of(__doc__, table="record-TRACK")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("books", type=Path, nargs="?", help="folder `corpus` of 100_english_novels")
     parser.add_argument("--pairs", type=Path, help="BLiMP: its folder or archive")
     parser.add_argument("--track", choices=TRACKS, default="cpu")
@@ -133,9 +133,11 @@ def main() -> None:
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--minutes", type=float, help="of training; by default the track's")
     parser.add_argument("--batch-tokens", type=int, help="positions a step; by default those of time_to_loss.py")
+    parser.add_argument("--learning-rate", type=float)
     parser.add_argument("--set", action="append", default=[], help="a setting of ours, as for unmask pretrain")
     parser.add_argument("--out", type=Path, default=Path("runs/record"), help="folder of the prepared text")
     parser.add_argument("--results", type=Path, default=Path("docs/measured/record.jsonl"))
+    parser.add_argument("--table", type=Path, help="page whose table `record-TRACK` is rewritten")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
@@ -153,7 +155,7 @@ def main() -> None:
         batch_tokens, learning_rate = SETTINGS["modernbert-adamw" if system == TRAINER else system]
         works.append(Work(
             str(data), system, options.minutes or track.minutes, options.batch_tokens or batch_tokens,
-            learning_rate, seed, track.threads, overrides=options.set, recipe=track.recipe,
+            options.learning_rate or learning_rate, seed, track.threads, overrides=options.set, recipe=track.recipe,
             size=track.size, device=track.device, held_out=list(map(str, held_out)), pairs=str(options.pairs),
         ))  # fmt: skip
     git = ["git", "-C", str(Path(__file__).parent)]

@@ -14,8 +14,9 @@ minute each, so that whatever the machine does beside falls on all of them, and 
     modernbert-muon   the same with torch's Muon for the matrices and AdamW for the rest
     ours              the recipe `tiny` with this budget
 
-Learning rate and positions a step (`SETTINGS`) are those of the sweep in docs/explanation/benchmarks.md; ours takes
-those of its recipe. A budget of another size may want others. What each run reached is appended to FILE.
+Learning rate and positions a step (`SETTINGS`) are those of `--sweep` for two minutes (docs/explanation/benchmarks.md),
+in which every pair of `GRID` trains for the whole budget with the first seed; ours takes those of its recipe. A budget
+of another size may want others. What each run reached is appended to FILE.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from functools import partial
+from itertools import product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -36,7 +38,7 @@ from typing import Any, NamedTuple
 import torch
 from ours import assemble, prepare
 from plain_loop import PEERS, TRAINER, Look, LookOf, held_out_figures, train_by_trainer, train_peer
-from tables import append_line, circumstances, parser_of, shown, with_half, write_table
+from tables import append_line, circumstances, shown, with_half, write_table
 from turns import Ended, System, Turn, alternate, own_output
 
 from unmask.commands.recipe import load_recipe
@@ -47,6 +49,10 @@ from unmask.model.encoder import MaskedLM
 
 OURS = "ours"
 SETTINGS = {"modernbert-adamw": (1024, 5e-4), "modernbert-muon": (2048, 7e-3), OURS: (4096, 0.01)}
+GRID = {  # positions a step, learning rates: the best pair lies within
+    "modernbert-adamw": ((512, 1024, 2048), (2.5e-4, 5e-4, 1e-3)),
+    "modernbert-muon": ((1024, 2048, 4096), (3.5e-3, 7e-3, 0.014)),
+}
 COLOURS = {"modernbert-adamw": "#8a94a0", "modernbert-muon": "#1d2733", OURS: "#c2410c"}
 VOCAB_SIZE = 8192
 HELD_OUT_TOKENS = 100_000
@@ -212,21 +218,38 @@ def run(works: Sequence[Work], results: Path | None, script: str = __file__, **f
     return runs
 
 
+def sweep(works: Sequence[Work], results: Path | None) -> list[str]:
+    """A line for each pair of positions a step and rate, one trained after the other; the best of a system last."""
+    ends = []
+    for work in works:
+        (entry,) = run([work], results)[work.system]
+        ends.append((work.system, -last_loss(entry), work.batch_tokens, work.learning_rate, entry["steps"]))
+    lines = ["| system | positions a step | learning rate | steps | held-out loss |", "| --- | --- | --- | --- | --- |"]
+    for system, negative_loss, batch_tokens, rate, steps in sorted(ends):
+        lines.append(f"| {system} | {batch_tokens:,} | {rate:g} | {steps:,} | {-negative_loss:.3f} |")
+    return lines
+
+
 def main() -> None:
-    parser = parser_of(__doc__, table="time-to-loss")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", type=Path, nargs="*", help="text, or one prepared folder")
     parser.add_argument("--minutes", type=float, default=3.0, help="of training, of every system")
     parser.add_argument("--seeds", default="0,1,2")
     parser.add_argument("--threads", type=int, default=2, help="of a system")
+    parser.add_argument("--systems", default=",".join(SETTINGS))
+    parser.add_argument("--sweep", action="store_true", help="of the peers' settings, with the first seed, instead")
     parser.add_argument("--results", type=Path, help="file that runs are appended to")
+    parser.add_argument("--table", type=Path, help="page whose table is rewritten")
+    parser.add_argument("--name", default="time-to-loss", help="of the table")
     parser.add_argument("--picture", type=Path, help="SVG of the curves")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:
         serve(Work(**json.loads(options.serve)))
         return
-    if not options.texts:
-        parser.error("name some text")
+    systems = options.systems.split(",")
+    if not options.texts or not set(systems) <= set(SETTINGS):
+        parser.error(f"name some text; systems are {', '.join(SETTINGS)}")
     with tempfile.TemporaryDirectory() as folder:
         data = options.texts[0]
         if not (data / "manifest.json").is_file():
@@ -234,8 +257,15 @@ def main() -> None:
             prepare(options.texts, data, VOCAB_SIZE)
         works = [
             Work(str(data), system, options.minutes, *SETTINGS[system], int(seed), options.threads)
-            for seed in options.seeds.split(",") for system in SETTINGS
+            for seed in options.seeds.split(",") for system in systems
         ]  # fmt: skip
+        if options.sweep:
+            pairs = [
+                work._replace(batch_tokens=batch_tokens, learning_rate=rate)
+                for work in works[: len(systems)] for batch_tokens, rate in product(*GRID.get(work.system, ((), ())))
+            ]  # fmt: skip
+            print(*sweep(pairs, options.results), sep="\n")
+            return
         runs = run(works, options.results)
     lines = table(runs)
     print(*lines, sep="\n")
@@ -243,7 +273,7 @@ def main() -> None:
         draw(runs, options.picture)
     if options.table:
         curves = shown(options.picture, options.table, "Held-out loss over seconds of training, a curve a run")
-        write_table(options.table, "time-to-loss", lines + curves)
+        write_table(options.table, options.name, lines + curves)
 
 
 if __name__ == "__main__":

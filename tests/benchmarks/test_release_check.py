@@ -14,7 +14,9 @@ from tests.contract.samples import write_samples
 from unmask.masking.settings import STRATEGIES
 
 
-@pytest.mark.parametrize("kind", ["char", "bpe"])  # tests/contract audits with WordPiece
+@pytest.mark.parametrize(  # tests/contract audits with WordPiece
+    "kind", ["char", *(pytest.param(kind, marks=pytest.mark.slow) for kind in ("bpe", "unigram"))]
+)
 def test_every_strategy_keeps_its_promises_with_every_kind_of_tokenizer(kind: str, tmp_path: Path) -> None:
     write_samples(tmp_path)
     unmask.prepare(

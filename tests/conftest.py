@@ -66,7 +66,7 @@ def pictures_are_empty(request: pytest.FixtureRequest) -> Iterator[None]:
 def plug_ins_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a test adds to the tables of names is in none of those after it."""
     for table in (STRATEGIES, POOLINGS):
-        monkeypatch.setattr(table, "_items", dict(table._items))
+        monkeypatch.setattr(table, "data", dict(table.data))
 
 
 def write_labels(figure: Figure, file: TextIO, **_: object) -> None:

@@ -10,7 +10,8 @@ that a table lacks, or when all names are listed; a plug-in is imported when it 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, MutableMapping
+from collections import UserDict
+from collections.abc import Callable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -32,7 +33,7 @@ def entry_points(group: str) -> dict[str, EntryPoint]:
     return {each.name: each for each in metadata.entry_points(group=f"unmask.{group}")}
 
 
-class Table(MutableMapping[str, Value]):
+class Table(UserDict[str, Value]):
     """A table by names. Those of the package come first, then those of plug-ins.
 
     Args:
@@ -44,11 +45,10 @@ class Table(MutableMapping[str, Value]):
     def __init__(
         self, group: str, items: dict[str, Value], made: Callable[[str, Any], Value] = lambda name, loaded: loaded
     ) -> None:
-        self.group, self._items, self._made = group, items, made
+        super().__init__(items)
+        self.group, self._made = group, made
 
-    def __getitem__(self, name: str) -> Value:
-        if name in self._items:
-            return self._items[name]
+    def __missing__(self, name: str) -> Value:
         point = entry_points(self.group)[name]
         try:
             return self._made(name, point.load())
@@ -59,18 +59,12 @@ class Table(MutableMapping[str, Value]):
                 f"{type(error).__name__}: {error}; fix or uninstall it"
             ) from error
 
-    def __setitem__(self, name: str, value: Value) -> None:
-        self._items[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        del self._items[name]
-
     def __contains__(self, name: object) -> bool:
-        return name in self._items or name in entry_points(self.group)
+        return name in self.data or name in entry_points(self.group)
 
     def __iter__(self) -> Iterator[str]:
-        yield from tuple(self._items)
-        yield from (name for name in entry_points(self.group) if name not in self._items)
+        yield from tuple(self.data)
+        yield from (name for name in entry_points(self.group) if name not in self.data)
 
     def __len__(self) -> int:
         return sum(1 for _ in self)

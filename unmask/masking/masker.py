@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.core.errors import SettingsError
-from unmask.core.hashing import PART, PART_OF_STEP, mix, mix_ints
+from unmask.core.hashing import PART, PART_OF_STEP, SAMPLED_RATE, mix, mix_ints
 from unmask.core.results import Readable, Shown
 from unmask.core.settings import Settings, validated
 from unmask.data.rows import Rows, map_tensors, moved
@@ -48,7 +48,6 @@ from unmask.masking.settings import (
     UniformRate,
     add_kind,
     rate_at,
-    sampled_rates,
 )
 from unmask.masking.tables import Scores, Tables, lexicon_of, named_lexicon, stored_tables, with_lexicon
 from unmask.masking.units import SpanUnits, Units
@@ -306,8 +305,10 @@ class Masker(Readable):
         flat = flatten(rows, mix_ints(self.seed, 0 if settings.static else epoch, _MASK))
         rate: float | Tensor
         if isinstance(settings.rate, UniformRate):
+            # Uniform between both ends, by bits that are the same at all places of a segment
             bits_T = mix(flat.bits_T.index_select(0, flat.segment_begin_T) + mix_ints(_RATE))
-            rate = sampled_rates(settings.rate, bits_T, RATE_BITS)
+            low, high = (round(end * (1 << RATE_BITS)) for end in (settings.rate.low, settings.rate.high))
+            rate = low + (((high - low) * SAMPLED_RATE.of(bits_T)) >> SAMPLED_RATE.size)
         else:
             rate = rate_at(settings.rate, progress)
         if not isinstance(settings.units, MixtureUnits):

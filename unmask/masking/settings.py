@@ -6,10 +6,8 @@ import math
 from typing import Annotated, Any, Literal, Self, get_args
 
 from pydantic import Field, ValidationError, model_validator
-from torch import Tensor
 
 from unmask.core.errors import SettingsError, shown
-from unmask.core.hashing import SAMPLED_RATE
 from unmask.core.plugins import OrPlugIn, Table
 from unmask.core.settings import Settings, check_places, settings_within
 from unmask.masking.units import (
@@ -118,13 +116,6 @@ def _least_rate(rate: float | RateSchedule) -> float:
         case UniformRate():
             return rate.low
     return rate
-
-
-def sampled_rates(rate: UniformRate, bits_T: Tensor, point: int) -> Tensor:
-    """A rate for each place [T], int64 in 2**-point, where point is 31 at most; its 64 random bits are the same at all
-    places of a segment."""
-    low, high = (round(end * (1 << point)) for end in (rate.low, rate.high))
-    return low + (((high - low) * SAMPLED_RATE.of(bits_T)) >> SAMPLED_RATE.size)
 
 
 Strategy = Literal[

@@ -86,7 +86,7 @@ def _check_heads(hidden_size: int, num_heads: int, parts: Parts) -> None:
 
 
 class Rotary(Settings):
-    """Rotary positions, and which layers attend how far.
+    """Rotary positions, and which layers attend how far. Attributes as in `ModelSettings`.
 
     Source: Warner et al. 2024 (ModernBERT), section 2 and table 4.
     """
@@ -94,13 +94,9 @@ class Rotary(Settings):
     model_config = ConfigDict(strict=True)
 
     global_every: Size = 3
-    """Every n-th layer, starting with the first, attends to the whole segment."""
     local_window: int = Field(default=128, ge=2, lt=_END)
-    """The other layers attend to this many tokens, half on either side."""
     global_rope_theta: float = Field(default=160_000.0, gt=0.0, allow_inf_nan=False)
-    """Base of the rotary frequencies in global layers."""
     local_rope_theta: float = Field(default=10_000.0, gt=0.0, allow_inf_nan=False)
-    """The same in local layers."""
 
 
 class ModelSettings(Settings):

@@ -310,15 +310,6 @@ def _modernbert_fields(content: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-_MODERNBERT_OURS = {
-    "norm_bias": False,
-    "attention_bias": False,
-    "mlp_bias": False,
-    "classifier_bias": False,
-    "decoder_bias": True,
-    "tie_word_embeddings": True,
-    "classifier_activation": "gelu",
-}
 MODERNBERT = FolderLayout(
     layout="modernbert",
     architecture="ModernBertForMaskedLM",
@@ -350,7 +341,15 @@ MODERNBERT = FolderLayout(
         "sep_id": "sep_token_id",
     },
     must_be={"position_embedding_type": "absolute"},
-    ours=_MODERNBERT_OURS,
+    ours={
+        "norm_bias": False,
+        "attention_bias": False,
+        "mlp_bias": False,
+        "classifier_bias": False,
+        "decoder_bias": True,
+        "tie_word_embeddings": True,
+        "classifier_activation": "gelu",
+    },
     defaults={
         "hidden_activation": "gelu",
         "norm_eps": 1e-5,

@@ -47,15 +47,6 @@ def _failed(file: Path, what: str, error: Exception) -> ModelError:
     return ModelError(f"{file}: onnxruntime cannot {what} it ({line}); export the model again")
 
 
-class _Outputs(dict[str, Tensor]):
-    """Outputs with the interface of transformers' `ModelOutput`."""
-
-    def __getattr__(self, name: str) -> Tensor:
-        if name not in self:
-            raise AttributeError(name)
-        return self[name]
-
-
 class OnnxGraph(nn.Module):
     """A graph with the interface of a model of transformers."""
 
@@ -70,10 +61,10 @@ class OnnxGraph(nn.Module):
         attention_mask: Tensor,
         token_type_ids: Tensor | None = None,
         return_dict: bool = True,
-    ) -> _Outputs:
+    ) -> dict[str, Tensor]:
         types = torch.zeros_like(input_ids) if token_type_ids is None else token_type_ids
         inputs = {"input_ids": input_ids, "attention_mask": attention_mask, "token_type_ids": types}
-        return _Outputs(run_session(self.session, self.file, inputs))
+        return run_session(self.session, self.file, inputs)
 
 
 def find_graph(folder: Path, backend: str) -> Path:

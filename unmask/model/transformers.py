@@ -133,12 +133,13 @@ class TransformersNetwork(nn.Module):
         with cast, drawn_from(dropout_seed if self.training else None, device):
             output = self.model(**inputs, return_dict=True)
         if "logits" not in output and "last_hidden_state" in output:
-            return output.last_hidden_state.float()
+            return output["last_hidden_state"].float()
         if "start_logits" in output:
-            return torch.stack([output.start_logits, output.end_logits], -1).float()
-        if output.logits.ndim == 3:
-            return output.logits.float()
-        return functional.pad(output.logits[:, None], (0, 0, 0, input_ids_BS.shape[1] - 1)).float()
+            return torch.stack([output["start_logits"], output["end_logits"]], -1).float()
+        logits = output["logits"]
+        if logits.ndim == 3:
+            return logits.float()
+        return functional.pad(logits[:, None], (0, 0, 0, input_ids_BS.shape[1] - 1)).float()
 
     @property
     def num_encoder_parameters(self) -> int:

@@ -76,16 +76,10 @@ def why_not_compiled(
         return "the recipe sets it"
     if device.type != "cuda":
         return "only GPUs of NVIDIA and AMD need it"
-    if choice == "auto" and minutes is not None and minutes < _WORTH_COMPILING:
-        return (
-            f"it may not pay off in less than {_WORTH_COMPILING:.0f} minutes; force it with "
-            "training.compile_blocks = 'yes'"
-        )
-    if choice == "auto" and steps is not None and steps < _WORTH_COMPILING_STEPS:
-        return (
-            f"it may not pay off in fewer than {_WORTH_COMPILING_STEPS} steps; force it with "
-            "training.compile_blocks = 'yes'"
-        )
+    few_minutes = minutes is not None and minutes < _WORTH_COMPILING
+    if choice == "auto" and (few_minutes or (steps is not None and steps < _WORTH_COMPILING_STEPS)):
+        least = f"{_WORTH_COMPILING:.0f} minutes" if few_minutes else f"{_WORTH_COMPILING_STEPS} steps"
+        return f"it may not pay off in less than {least}; force it with training.compile_blocks = 'yes'"
     # Triton being there is not enough: it needs a C compiler.
     from torch.utils._triton import has_triton
 

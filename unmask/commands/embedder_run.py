@@ -416,7 +416,7 @@ def text_vectors(model: MaskedLM, rows: Rows, kind: VectorKind) -> tuple[Tensor,
     vectors, targets = [], []
     for part in _in_parts(rows):
         texts = TextTargets.of(part)
-        hidden_TD = hidden_states(model, part.input_ids, part.segment_ids, part.position_ids)
+        hidden_TD = hidden_states(model, part, part.input_ids)
         vectors.append(kind.vectors(model, hidden_TD, moved(texts, hidden_TD.device)).cpu())
         targets.append(texts)
     return torch.cat(vectors), TextTargets.joined(targets)
@@ -467,7 +467,7 @@ def measure(
                     break
                 masked = masker(part)
                 targets = PREDICT_MASKED.targets(part, masked)
-                hidden_TD = hidden_states(model, masked.input_ids, part.segment_ids, part.position_ids)
+                hidden_TD = hidden_states(model, part, masked.input_ids)
                 there = moved(targets, hidden_TD.device)
                 total += float(PREDICT_MASKED.losses(model, hidden_TD, there, None).total)
                 count += len(targets)

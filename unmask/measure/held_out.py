@@ -152,7 +152,7 @@ class HeldOutSet:
         with evaluating(model):
             for rows, masked in self.batches[group.share.part(len(self.batches))]:
                 positions_N = predicted_positions(masked.labels)
-                hidden_TD = hidden_states(model, masked.input_ids, rows.segment_ids, rows.position_ids)
+                hidden_TD = hidden_states(model, rows, masked.input_ids)
                 answers.append(judge(model, hidden_TD, positions_N, masked.labels.flatten()[positions_N], top=1))
         own = (torch.from_numpy(np.concatenate(part)) for part in zip(*answers, strict=True))
         losses_N, ranks_N = (group.all_gather_rows(part).numpy() for part in own)
@@ -253,9 +253,7 @@ class ObjectiveSet:
         with evaluating(model):
             for batch in self.batches:
                 rows, masked = batch[0].to(device), batch[1].to(device)
-                hidden_TD = hidden_states(
-                    model, masked.input_ids, rows.segment_ids, rows.position_ids, rows.token_type_ids
-                )
+                hidden_TD = hidden_states(model, rows, masked.input_ids)
                 for objective in self.objectives:
                     targets = objective.targets(rows, masked)
                     losses = objective.losses(model, hidden_TD, targets, None)
@@ -290,7 +288,7 @@ def predict_texts(model: MaskedLM, tokenizer: Tokenizer, texts: Sequence[str], *
     if not len(positions_N):
         return []
     with evaluating(model):
-        hidden_TD = hidden_states(model, masked.input_ids, rows.segment_ids, rows.position_ids)
+        hidden_TD = hidden_states(model, rows, masked.input_ids)
         logits_NV = torch.cat([part.cpu() for part in logits_at(model, hidden_TD, positions_N)])
     chances_NV = torch.softmax(logits_NV.float(), -1)
     best_NK = chances_NV.topk(min(NUM_GUESSES, chances_NV.shape[1])).indices

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.data.packing import pack_pieces
-from unmask.data.rows import TextRows, text_rows
+from unmask.data.rows import Rows, TextRows, text_rows
 from unmask.model.encoder import Trainable
 
 Ids = NDArray[np.int32] | NDArray[np.int64]
@@ -79,25 +79,18 @@ def run(
     for rows in in_rows(
         texts, pad_id=network.pad_id, longest=longest, positions=positions, sharing=sharing, types=types
     ):
-        filled = rows.rows
-        yield rows, hidden_states(network, filled.input_ids, filled.segment_ids, filled.position_ids,
-                                  filled.token_type_ids)  # fmt: skip
+        yield rows, hidden_states(network, rows.rows, rows.rows.input_ids)
 
 
-def hidden_states(
-    network: Network,
-    input_ids_BS: Tensor,
-    segment_ids_BS: Tensor,
-    position_ids_BS: Tensor,
-    token_type_ids_BS: Tensor | None = None,
-) -> Tensor:
-    """What the encoder makes of rows that are there, on any device, in a line: [T, D] in its compute type."""
-    device = network.encoder.device
+def hidden_states(network: Network, rows: Rows, input_ids_BS: Tensor) -> Tensor:
+    """What the encoder makes of rows on any device, in a line: [T, D] in its compute type. It sees `input_ids_BS`,
+    which are the rows' own or masked ones."""
+    device, types_BS = network.encoder.device, rows.token_type_ids
     hidden_BSD = network.encoder(
         input_ids_BS.to(device),
-        segment_ids_BS=segment_ids_BS.to(device),
-        position_ids_BS=position_ids_BS.to(device),
-        token_type_ids_BS=None if token_type_ids_BS is None else token_type_ids_BS.to(device),
+        segment_ids_BS=rows.segment_ids.to(device),
+        position_ids_BS=rows.position_ids.to(device),
+        token_type_ids_BS=None if types_BS is None else types_BS.to(device),
     )
     return hidden_BSD.flatten(0, 1)
 

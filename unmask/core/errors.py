@@ -24,15 +24,16 @@ from pathlib import Path
 from typing import Any
 
 _LONGEST = 1000
-
-
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-# Of addresses: a name with its password, and what signs a request.
+# Addresses; in them a name with its password, and what signs a request
+_ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]+:/{1,2}[^\s'\"]*")
 _PASSWORD = re.compile(r"\b([a-z][a-z0-9+.-]+:/{1,2})[^/\s?#]*@")
 _OPEN = r"X-Amz-(?:Date|Expires|Algorithm|SignedHeaders)|X-Goog-(?:Date|Expires|Algorithm)|versionId|generation"
 _VALUE = re.compile(rf"([?&#](?!(?:{_OPEN})=)[\w.-]+=)[^&#\s'\")]*", re.IGNORECASE)
+_OF_MEMORY = (
+    "not enough memory", "can't allocate memory", "Cannot allocate memory", "out of memory",
+    "CUBLAS_STATUS_ALLOC_FAILED", "Failed to launch worker thread", "failed to map segment",
+)  # fmt: skip
 
 
 def without_secrets(text: str) -> str:
@@ -43,9 +44,6 @@ def without_secrets(text: str) -> str:
     `https://host/a?X-Amz-Signature=***`.
     """
     return _ADDRESS.sub(lambda match: _VALUE.sub(r"\1***", _PASSWORD.sub(r"\1", match.group())), text)
-
-
-_ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]+:/{1,2}[^\s'\"]*")
 
 
 def without_secrets_of(address: str, text: str) -> str:
@@ -77,12 +75,6 @@ def says_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, OSError) and error.errno is not None:  # whose text has the name of a file
         return error.errno == errno.ENOMEM
     return not isinstance(error, UnmaskError) and any(phrase in str(error) for phrase in _OF_MEMORY)
-
-
-_OF_MEMORY = (
-    "not enough memory", "can't allocate memory", "Cannot allocate memory", "out of memory",
-    "CUBLAS_STATUS_ALLOC_FAILED", "Failed to launch worker thread", "failed to map segment",
-)  # fmt: skip
 
 
 class UnmaskError(ValueError):

@@ -9,7 +9,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType, TracebackType
+from types import FrameType
 
 STUCK_SECONDS = 60.0  # that a process of several may wait for the others after a signal
 _LOOK_SECONDS = 0.5
@@ -107,9 +107,7 @@ class Interruption:
             threading.Thread(target=self._watch, name="unmask-signals", daemon=True).start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         self._ended.set()
         for signum, handler in self._before.items():
             signal.signal(signum, handler)

@@ -29,9 +29,9 @@ from unmask.model.config import Activation
 STORED_LENGTH = 256  # rows up to this length keep their probabilities for the backward pass
 _ANYWHERE = 1 << 40
 SMALL = 1 << 20  # numbers of a tensor
-# Logits in float32 that are worked on at once: on CPUs they stay in the processor's cache; on GPUs they take no more
-# than a gigabyte with all that is made of them, and kernels are long enough to be worth their launch.
-_CHUNK, _GPU_CHUNK = 1 << 19, 1 << 26
+# Logits in float32 that are worked on at once where there are no loops: with all that is made of them they take no more
+# than a gigabyte, and kernels of GPUs are long enough to be worth their launch.
+_CHUNK = 1 << 26
 
 
 def by_loops(x: Tensor) -> bool:
@@ -535,8 +535,7 @@ class _DecoderLoss(torch.autograd.Function):
         elif compiled is not None:
             compiled(bias_V, *of_rows)
         else:
-            chunk = _CHUNK if logits_NV.device.type == "cpu" else _GPU_CHUNK
-            num = max(1, chunk // logits_NV.shape[1])
+            num = max(1, _CHUNK // logits_NV.shape[1])
             for part in zip(*(each.split(num) for each in of_rows), strict=True):
                 losses_of_part(bias_V, *part)
         ctx.save_for_backward(x_ND, tokens_VD, logits_NV)  # by now the gradient of the logits

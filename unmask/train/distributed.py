@@ -145,8 +145,6 @@ def join_group() -> Group:
     refused.
     """
     global _joined  # noqa: PLW0603  (groups of torch's are made once in a process)
-    if not dist.is_available():
-        return ALONE
     if not dist.is_initialized():
         environment = dict(os.environ)
         # `srun` may have started several tasks without torchrun; else each would train a model into the same folder.

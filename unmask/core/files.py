@@ -229,8 +229,7 @@ class ClaimedFolder:
 
     @contextmanager
     def held(self, *, wait: float = 0) -> Iterator[None]:
-        """While it is entered, no other process writes here; see `locked`. A new folder goes again if it stays
-        empty."""
+        """Keeps other processes from writing here; see `locked`. A new folder that stays empty is removed."""
         is_new = not self.root.exists()
         try:
             self.root.mkdir(parents=True, exist_ok=True)
@@ -254,8 +253,7 @@ class ClaimedFolder:
         inputs: Iterable[Path] = (),
         clears: Collection[str] | None = None,
     ) -> Iterator[None]:
-        """While it is entered, it is held, as `check` allows. Of what it held, `clears` goes; None: all of it, and
-        the claim."""
+        """Checks the folder and holds it. To overwrite, it removes `clears`; None: all that is ours, and the claim."""
         self.check(resume=resume, overwrite=overwrite, inputs=inputs)
         with self.held():
             self.check(resume=resume, overwrite=overwrite)  # again: no other process comes from now on

@@ -63,10 +63,7 @@ def mix(words: Words) -> Words:
 
 
 def mix_ints(*values: int) -> int:
-    """Hashes some Python integers to one signed 64-bit integer; their order matters.
-
-    It is `mix` without an array: a batch's masks begin with a few of these.
-    """
+    """Hashes some Python integers, in their order, to one signed 64-bit integer: `mix` without an array."""
 
     def mixed(value: int) -> int:
         value %= _WRAP
@@ -91,18 +88,15 @@ def permutation(size: int, *key: int) -> NDArray[np.int64]:
 
 
 def token_in_word(input_ids: Words, place: Words) -> Words:
-    """A token's share in the hash of its word, which is the sum over the word's tokens; int64 of any shape. `place`:
-    which token of its word it is, counted from 0."""
+    """A token's share in the hash of its word, a sum over tokens; `place` is the token's within the word, from 0."""
     return mix(mix(input_ids + 1) + place * GOLDEN)
 
 
 def longer(sequence: Words, mixed_word: Words) -> Words:
-    """The hash of some words and one more behind them. That of a single word is the word's own.
+    """Hashes of sequences of words and the word that follows each, which went through `mix`. The hash of a single word
+    is the word's own.
 
     With 64 bits, two of a million sequences get the same hash with a probability below one in ten million; then one of
     them is taken for the other, and nothing worse happens.
-
-    `sequence` are hashes of sequences of words, `mixed_word` those of the words that follow, each through `mix`; int64
-    of the same shape, whatever it is.
     """
     return mix(sequence + GOLDEN) + mixed_word

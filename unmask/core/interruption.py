@@ -84,10 +84,7 @@ class Interruption:
 
     Python sees no signal while torch waits for other processes, one of which may have been stopped. So a thread ends
     the process where it still waits (`waiting`) a minute after the signal. Outside the main thread Python takes no
-    signals, and nothing is done.
-
-    Args:
-        remark: What `Interrupted` says of how to go on.
+    signals, and nothing is done. `remark` is what `Interrupted` says of how to go on.
     """
 
     def __init__(self, remark: str = GOES_ON_WITH_RESUME) -> None:

@@ -34,13 +34,8 @@ def entry_points(group: str) -> dict[str, EntryPoint]:
 
 
 class Table(UserDict[str, Value]):
-    """A table by names. Those of the package come first, then those of plug-ins.
-
-    Args:
-        group: Of the entry points.
-        items: Of the package.
-        made: Makes an item of a plug-in's name and object, and raises a ValueError where it is none.
-    """
+    """A table by names. Those of the package come first, then those of plug-ins: entry points of the group. `made`
+    makes an item of a plug-in's name and object, and raises a ValueError where it is none."""
 
     def __init__(
         self, group: str, items: dict[str, Value], made: Callable[[str, Any], Value] = lambda name, loaded: loaded

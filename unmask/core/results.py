@@ -91,11 +91,8 @@ class Readable(Protocol):
 
 
 class Result(Readable):
-    """Figures by name, frozen. A subclass annotates them, and says in `shown` how they are read.
-
-    Args:
-        figures: What `to_dict` gives: whatever JSON can hold. `{**result}` is a dictionary of them.
-    """
+    """Figures by name, frozen; whatever JSON can hold. A subclass annotates them, and says in `shown` how they are
+    read. `{**result}` is a dictionary of them."""
 
     __hash__ = None  # type: ignore[assignment]
 

@@ -53,15 +53,13 @@ def settings_within(value: object) -> Iterator[Settings]:
 def validated(
     kind: type[Kind], values: dict[str, Any], *, where: str, prefix: str = "", given: Mapping[str, str] | None = None
 ) -> Kind:
-    """Makes settings of plain values, nested dictionaries as TOML gives them.
+    """Makes settings of plain values, nested dictionaries as TOML gives them. A SettingsError says the first thing that
+    is wrong: key, value, what is allowed, the nearest settings.
 
     Args:
         where: The file or section that they are of.
         prefix: What stands before their names in overrides.
         given: Parameters by the settings that they have set, with the prefix: no file is to blame for these.
-
-    Raises:
-        SettingsError: The first thing that is wrong: key, value, what is allowed, the nearest settings.
     """
     try:
         return kind.model_validate(values)

@@ -355,8 +355,7 @@ class MaskingCollator(Readable):
 
 
 class FixedLabels(list[int]):
-    """Labels that `FixedRows` made: the type sets them apart from labels of any other meaning, also where features are
-    copied column by column, as `Trainer` does."""
+    """Labels that `FixedRows` made, known by their type, also if features are copied column by column (`Trainer`)."""
 
 
 class FixedRows(Dataset[dict[str, Any]]):

@@ -123,9 +123,7 @@ class Boundaries:
 
 def boundaries(units: FlatUnits, shape: tuple[int, int], in_span_T: Tensor | None = None) -> Boundaries:
     """Those of a partition of a [B, S] batch; `in_span_T` says whether the token's unit is a span, None that all are.
-
-    A unit never leaves its segment, and a segment begins and ends with a special token, so both are in the segment.
-    """
+    Both tokens are in the unit's segment, which begins and ends with a special token."""
     begin_T = units.begin_T
     row_begin_T = torch.arange(len(begin_T)) // shape[1] * shape[1]
     before_T = begin_T - row_begin_T - 1

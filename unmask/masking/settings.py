@@ -162,8 +162,7 @@ _StrategyName = Annotated[Strategy, OrPlugIn(STRATEGIES)]
 
 
 def add_kind(settings: object) -> None:
-    """Makes the class of units or weights known by its kind, if these are settings and their class is not the
-    package's."""
+    """Makes a class of units or weights known by its kind, if it is one of settings and not the package's."""
     if isinstance(settings, Settings) and not type(settings).__module__.startswith("unmask."):
         kind = str(getattr(settings, "kind", ""))
         if kind in get_args(Strategy):

@@ -73,8 +73,7 @@ class Tables:
     derived: dict[Hashable, Tensor] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def need(self, name: str, needed_by: str) -> Tensor:
-        """One of the tables above by its name. Where it is missing or of another vocabulary, a SettingsError says what
-        it is `needed_by`."""
+        """A table by its name. Where it is missing or of another vocabulary, a SettingsError says what needs it."""
         table: Tensor | None = getattr(self, name)
         if table is None or (name != "collocations_P" and len(table) != self.vocab_size):
             raise SettingsError(f"{needed_by} need {_MISSING[name].format(self.vocab_size)}")

@@ -57,8 +57,7 @@ class RowEncoder(Protocol):
 
 
 class Trainable(Protocol):
-    """What the training loop needs of a model. Objectives know what to make of its encoder's output, the loop does
-    not."""
+    """What the training loop needs of a model. What to make of its encoder's output is for objectives to know."""
 
     pad_id: int  # fills rows up
 
@@ -274,8 +273,7 @@ _VARIANTS = 64  # of a block: first, local and global layers, times the shapes o
 
 
 def compile_model(model: MaskedLM) -> None:
-    """Lets a model, on its device and with its compute type, train with compiled parts; its weights keep their
-    names."""
+    """Lets a model train with parts compiled for its device and compute type; its weights keep their names."""
     from torch._dynamo import config, maybe_mark_dynamic  # takes longer to import than torch itself
 
     config.recompile_limit = max(config.recompile_limit, _VARIANTS)

@@ -405,10 +405,8 @@ def with_task_head(
 
 
 def save_task_model(model: MaskedLM, head: TaskHead, folder: Path) -> None:
-    """Writes a model with a task's head that transformers' class for the task loads, with the same logits.
-
-    The rest of the masked-language-model head is omitted: the encoder beneath it has changed.
-    """
+    """Writes a model with a task's head that transformers' class for the task loads, with the same logits. The rest of
+    the masked-language-model head is omitted: the encoder beneath it has changed."""
     layout = LAYOUTS[model.config.layout]
     content = layout.write_config(model.config)
     content["architectures"] = [f"{layout.architecture.removesuffix('ForMaskedLM')}For{head.architecture}"]
@@ -469,11 +467,8 @@ def weights_fingerprint(folder: Path) -> str:
 
 @contextmanager
 def files_checked(folder: Path, *, strict: bool = False) -> Iterator[None]:
-    """Compares a model's files with their checksums while it is loaded, on another core where one is free.
-
-    If the loading fails, its own error is raised. A file that was changed is a warning in the log, an error where it is
-    `strict`.
-    """
+    """Compares a model's files with their checksums while it is loaded, on another core where one is free. A changed
+    file is a warning in the log, or an error if `strict`. If the loading fails, its own error is raised."""
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(_complaint, folder)
         yield

@@ -35,10 +35,8 @@ _CHUNK = 1 << 26
 
 
 def by_loops(x: Tensor) -> bool:
-    """Whether loops do what is to be done with a tensor, forwards and backwards.
-
-    Where there is no backward pass and little to compute, they do not: loading them takes a second.
-    """
+    """Whether loops do what is to be done with a tensor, forwards and backwards. Where there is no backward pass and
+    little to compute, they do not: loading them takes a second."""
     return serves(x) and (torch.is_grad_enabled() or x.numel() >= SMALL)
 
 
@@ -238,10 +236,8 @@ class AttentionPlan:
 
     @functools.cached_property
     def bias_B1SS(self) -> Tensor:
-        """float32: 0 where a token (third axis) may attend to another (fourth), minus infinity elsewhere.
-
-        Padding attends to padding, so that no line is all minus infinity.
-        """
+        """float32: 0 where a token (third axis) may attend to another (fourth), minus infinity elsewhere. Padding
+        attends to padding, so that no line is all minus infinity."""
         segment_ids_BS = self.segment_ids_BS
         allowed = segment_ids_BS[:, :, None] == segment_ids_BS[:, None, :]
         if self.window is not None:

@@ -322,10 +322,7 @@ class LabelHead(nn.Module):
 
 class TokenHead(Linear):
     """Tokens to logits [N, C]: of tags (`tag_head`), or that an answer begins there and that it ends there
-    (`answer_head`).
-
-    Source: Devlin et al. 2018, sections 5.3 and 4.2.
-    """
+    (`answer_head`). Source: Devlin et al. 2018, sections 5.3 and 4.2."""
 
     def __init__(self, name: str, config: EncoderConfig, names: Sequence[str]) -> None:
         super().__init__(config.hidden_size, 2 if name == "answer_head" else len(names), bias=True)

@@ -301,10 +301,8 @@ def norm_backward(
 
 @parallel
 def split(scale: float, qkv_BS3HK: Any, cos_BSR: Any, sin_BSR: Any, heads_3BHSK: Any) -> None:
-    """Queries, scaled, and keys are turned by their angles; all three are brought to the heads' order.
-
-    Where there are no angles (an array without elements), nothing is turned.
-    """
+    """Queries, scaled, and keys are turned by their angles, where there are any (else arrays without elements); all
+    three are brought to the heads' order."""
     num_rows, length, _, num_heads, size = qkv_BS3HK.shape
     half = size // 2
     for head in prange(num_rows * num_heads):  # what is written lies in one piece
@@ -351,10 +349,8 @@ def unsplit(scale: float, heads_3BHSK: Any, cos_BSR: Any, sin_BSR: Any, qkv_BS3H
 
 @parallel
 def softmax(first_query: int, first_key: int, window: int, scores_bHqk: Any, segments_bS: Any) -> None:
-    """Scores of some queries and keys of some rows, which begin there in the row, become probabilities, in place.
-
-    A query sees the keys of its own segment, at most `window` positions away.
-    """
+    """Scores of some queries and keys of some rows, which begin there in the row, become probabilities, in place. A
+    query sees the keys of its own segment, at most `window` positions away."""
     num_rows, num_heads, num_queries, num_keys = scores_bHqk.shape
     hidden = np.float32(-1e30)
     for head in prange(num_rows * num_heads):

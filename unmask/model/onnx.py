@@ -79,8 +79,7 @@ def find_graph(folder: Path, backend: str) -> Path:
 
 
 def load_onnx(file: Path, *, mask_id: int, pad_id: int) -> tuple[TransformersNetwork, str]:
-    """The network of a graph, and the name of its first output: `logits`, `start_logits`, or without a head
-    `last_hidden_state`."""
+    """The network of a graph, and its first output: `logits`, `start_logits`, or `last_hidden_state` without a head."""
     content, layout = read_config_file(file.parents[1])
     config = layout.read_config(content, mask_id=mask_id)
     inputs = TransformersConfig(

@@ -93,8 +93,7 @@ class Callback:
 
 
 class ShowProgress(Callback):
-    """Draws a bar, or logs: the loss, smoothed; the speed; and the time left. Speed and time left are measured from the
-    first step of this run."""
+    """Shows the smoothed loss, the speed and the time left, both measured from the first step of this run."""
 
     def __init__(self, reporter: Reporter, what: str = "training", *, may_end_early: bool = False) -> None:
         self._reporter, self._what = reporter, what
@@ -247,10 +246,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class Tracker(Callback):
-    """Sends figures by name, and their step, elsewhere: every tenth step, and each evaluation.
-
-    Its maker closes it, since figures may follow the training.
-    """
+    """Sends figures by name, and their step, elsewhere: every tenth step, and each evaluation. Its maker closes it,
+    since figures may follow the training."""
 
     def __init__(self, log: Callable[[dict[str, float], int], object], close: Callable[[], object]) -> None:
         self._log, self._close = log, close

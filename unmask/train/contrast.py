@@ -180,12 +180,8 @@ RISING = 1 / 3  # share of the training in which the regulariser's weight grows
 
 
 def splade_vectors(model: MaskedLM, hidden_ND: Tensor, lengths: Sequence[int]) -> Tensor:
-    """log(1 + relu(the largest logit over the positions of each text)): [E, V], float32.
-
-    Hidden states are those of the texts' tokens, one text behind another.
-
-    Source: Formal et al. 2021 (SPLADE v2), section 3.1, with the maximum.
-    """
+    """log(1 + relu(the largest logit over the positions of each text)): [E, V], float32. Hidden states are those of the
+    texts' tokens, one text behind another. Source: Formal et al. 2021 (SPLADE v2), section 3.1, with the maximum."""
     x_ND = model.head.transform(hidden_ND)
     if not lengths:  # of empty rows: none, with a graph as any others
         return model.head.decode(x_ND, model.encoder.tokens).float()
@@ -271,13 +267,11 @@ SPARSE = VectorKind(splade_vectors, unit=False)  # as wide as the vocabulary, co
 
 
 def surplus(vectors_EV: Tensor, num_tokens: int) -> float:
-    """What all logits are to be less by for texts to have `NUMBERS_A_TOKEN` numbers for each of their tokens, at most.
-
-    The loss of masked tokens does not depend on a number that is added to all logits, and so says nothing of where they
-    stand: a model that has learned nothing else may have positive ones for most of the vocabulary, and with them
-    products in the thousands, of which training would ruin it before it finds out.
-
+    """What to subtract from all logits for texts to have at most `NUMBERS_A_TOKEN` numbers for each of their tokens.
     Vectors are those of some texts [E, V], which have so many tokens together.
+
+    The loss of masked tokens does not depend on a number that is added to all logits. So a model that has learned
+    nothing else may have positive ones for most of the vocabulary, and products in the thousands, which would ruin it.
     """
     most = round(NUMBERS_A_TOKEN * num_tokens)
     numbers = vectors_EV[vectors_EV > 0]

@@ -141,8 +141,7 @@ _joined: tuple[Any, Group] | None = None  # torch's group, and ours
 def join_group() -> Group:
     """The group that this process was started in: torch's where there is one, that of `torchrun`, or of SLURM's `srun`.
 
-    A process that is one of several on a machine takes the GPU of its number there. Processes of other versions are
-    refused.
+    One of several processes on a machine takes the GPU of its number there. Other versions are refused.
     """
     global _joined  # noqa: PLW0603  (groups of torch's are made once in a process)
     if not dist.is_initialized():
@@ -270,10 +269,8 @@ Synced = Callable[[Callable[[], Tensor]], Tensor]
 
 
 def synced_over(model: nn.Module, group: Group) -> Synced:
-    """Wraps a model. Other parts of a step are run without it, and add to the gradients of their process alone.
-
-    Parts may be unequal in number and in what they reach: a process may have no row, or no target of some objective.
-    """
+    """Wraps a model. Other parts of a step are run without it, and add to the gradients of their process alone. They
+    may be unequal in number and in what they reach: a process may have no row, or no target of some objective."""
     if group.world_size == 1:
         return lambda work: work()
     warnings.filterwarnings("ignore", "find_unused_parameters=True was specified", UserWarning)

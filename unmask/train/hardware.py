@@ -97,10 +97,8 @@ def why_not_compiled(
 
 
 def samples_softmax(settings: TrainingSettings, masking: MaskingSettings, device: torch.device, size: int) -> bool:
-    """Whether losses are computed over a part of a vocabulary of this size (`unmask.model.fused.sampled_classes`).
-
-    `auto` does so on CPUs, unless masks follow how often tokens are predicted right: of all, not of a part.
-    """
+    """Whether losses are computed over a part of a vocabulary of this size (`unmask.model.fused.sampled_classes`):
+    `auto` does so on CPUs, unless masks follow how often tokens are predicted right, of all and not of a part."""
     if settings.sampled_softmax != "auto":
         return settings.sampled_softmax == "yes"
     return device.type == "cpu" and size >= _LARGE_VOCABULARY and "accuracy" not in followed_scores(masking)
@@ -182,10 +180,8 @@ def step_memory(model: MaskedLM, settings: TrainingSettings, *, positions: int, 
 
 
 def fitting_positions(model: MaskedLM, settings: TrainingSettings, *, memory: int, rate: float) -> int | None:
-    """Positions that go at once in so many bytes of a GPU: the whole step, or the half, a quarter, ... of it.
-
-    None where not even a few rows fit.
-    """
+    """Positions that go at once in so many bytes of a GPU: the whole step, or the half, a quarter, ... of it; None
+    where not even a few rows fit."""
     positions = settings.batch_tokens
     while step_memory(model, settings, positions=positions, rate=rate)["total"] > USED * memory:
         positions //= 2
@@ -195,11 +191,8 @@ def fitting_positions(model: MaskedLM, settings: TrainingSettings, *, memory: in
 
 
 def first_micro_tokens(model: object, settings: TrainingSettings, device: torch.device, *, rate: float) -> int | None:
-    """Positions that a training begins to compute at once; None: all of a step.
-
-    On CPUs that is what the settings say. A GPU fails too late where it was too much, so there it is also what fits by
-    calculation.
-    """
+    """Positions that a training begins to compute at once, by the settings; None: all of a step. A GPU fails late if it
+    was too much, so there it is also what fits by calculation."""
     chosen = settings.micro_batch_tokens
     if chosen is not None or device.type != "cuda" or not isinstance(model, MaskedLM):
         return chosen

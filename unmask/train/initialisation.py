@@ -54,11 +54,8 @@ _MORE, _ROUNDS = 16, 2  # directions beyond those that are used, and passes over
 def count_neighbours(
     ids: NDArray[np.generic], lengths: NDArray[np.int64], column: NDArray[np.int32], counts: NDArray[np.float32]
 ) -> None:
-    """Adds 1 / distance for each two tokens of a piece within the window.
-
-    ids and lengths are a `TokenChunk`'s; column [V] is the number of each token as a context, -1 for none. counts
-    [V, C] change.
-    """
+    """Adds 1 / distance to counts [V, C] for each two tokens of a piece within the window. ids and lengths are a
+    `TokenChunk`'s; column [V] is the number of each token as a context, -1 for none."""
     begin = 0
     for length in lengths:
         end = begin + length
@@ -74,16 +71,9 @@ def count_neighbours(
 def corpus_embeddings(
     chunks: Iterable[TokenChunk], frequencies: NDArray[np.int64], *, size: int, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """Embeddings of tokens by their neighbours in a corpus.
+    """The ids of the tokens that have neighbours in a corpus, [N], and embeddings by these, float32 [N, D].
 
-    Args:
-        chunks: Tokens of the corpus, without special ones.
-        frequencies: [V], of each token in the corpus.
-        size: Numbers of an embedding, D.
-        seed: Of the rotation.
-
-    Returns:
-        The ids of the tokens that have neighbours, [N], and their embeddings, float32 [N, D].
+    The corpus is without special tokens; frequencies [V] are those of its tokens; the seed is of the rotation.
     """
     num_contexts = min(CONTEXTS, max(1, MOST_COUNTS // len(frequencies)), np.count_nonzero(frequencies))
     contexts = np.argsort(-frequencies, kind="stable")[:num_contexts]

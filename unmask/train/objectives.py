@@ -60,10 +60,8 @@ class Targets(StepTargets):
         return len(self) if self.weights_N is None else float(self.weights_N.sum())
 
     def filled(self, num_positions: int) -> Targets:
-        """With ignored targets behind them, up to the capacity for a part of so many positions.
-
-        They stand at place 1, between 0 and 0, so that their place in a span is one that there is.
-        """
+        """With ignored targets behind them, up to the capacity for a part of so many positions. They stand at place 1,
+        between 0 and 0, so that their place in a span is one that there is."""
         missing = capacity(len(self), num_positions, self.positions_N.device) - len(self)
         filled = map_tensors(self, lambda tensor: pad(tensor, (0, missing)))
         filled.positions_N[len(self) :] = 1
@@ -201,10 +199,8 @@ class TextsToRebuild(StepTargets):
 
 
 def _retromae(settings: RetroMAESettings) -> Objective:
-    """Texts from their vectors; see `unmask.model.layers`.
-
-    The prediction head is that of masked tokens, all of it, as in the released code of the paper.
-    """
+    """Texts from their vectors; see `unmask.model.layers`. The prediction head is that of masked tokens, all of it, as
+    in the released code of the paper."""
 
     def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextsToRebuild, dropout_seed: int | None = None) -> Losses:
         head, count, num_texts = model.find_head(RetroMAEHead), len(texts), len(texts.first_E)

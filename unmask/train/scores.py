@@ -25,10 +25,8 @@ SAMPLE_POSITIONS = 4096  # for the attention received
 
 
 class MovingMeans:
-    """Gathers values by class, and folds their means into averages from time to time.
-
-    `state` is all that a resumed training needs, by name.
-    """
+    """Gathers values by class, and folds their means into averages from time to time. `state` is all that a resumed
+    training needs, by name."""
 
     def __init__(self, names: Sequence[str], num_classes: int, *, device: torch.device) -> None:
         self.names = names
@@ -95,10 +93,7 @@ class ScoreBoard:
             self._of_pos.add(pos_N, loss=losses_N)
 
     def refresh(self, step: int, model: MaskedLM, sample: Rows | None) -> None:
-        """Makes the scores anew; their version is the step.
-
-        The attention received needs a sample of rows, of about `SAMPLE_POSITIONS`.
-        """
+        """Makes the scores anew; their version is the step. The attention received needs a sample of rows."""
         self._of_token.fold()
         tables = {}
         if "loss" in self.names:

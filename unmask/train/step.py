@@ -421,12 +421,8 @@ class _Attempts:
         self.is_syncing = False  # whether other processes wait for this gradient, so that nothing can be made again
 
     def make(self, work: Callable[[Sequence[StepPart]], object]) -> None:
-        """Does some work with the parts.
-
-        Raises:
-            MemoryFullError: Not even one row fits, or other processes wait.
-            SettingsError: Blocks cannot be compiled, which they must.
-        """
+        """Does some work with the parts. A MemoryFullError says that not even one row fits, or other processes wait, a
+        SettingsError that blocks cannot be compiled, which they must."""
         model = self.state.model
         while True:
             try:

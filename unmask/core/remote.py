@@ -209,9 +209,7 @@ def source_named(name: str) -> str:
 def refused(out: str | Path, what: str) -> None:
     """Raises a RunError where `out` is an address: a command does not write there."""
     if path_at(out) is None:
-        raise RunError(
-            f"{address_of(out)}: {what} cannot be written to an address; give a local path", options=("out",)
-        )
+        raise RunError(f"{address_of(out)}: {what} cannot be written to an address; give a path", options=("out",))
 
 
 @dataclass

@@ -216,9 +216,7 @@ class MaskingCollator(Readable):
         try:
             from transformers import TrainerCallback
         except ImportError as error:
-            raise SettingsError(
-                "the collator's callback needs transformers: pip install 'unmask[transformers]'"
-            ) from error
+            raise SettingsError("collator.callback needs transformers: pip install 'unmask[transformers]'") from error
         collator, clock = self, self._clock
 
         class EpochCallback(TrainerCallback):
@@ -292,7 +290,7 @@ class MaskingCollator(Readable):
         """
         if epoch < 0 or not 0.0 <= progress <= 1.0 or progress_a_batch < 0.0:
             raise SettingsError(
-                f"the epoch must be at least 0 and the progress between 0 and 1, not {epoch} and {progress} "
+                f"epoch must be at least 0, and progress in [0, 1], not {epoch} and {progress} "
                 f"with {progress_a_batch} a batch"
             )
         self._clock.set(epoch, progress, progress_a_batch)
@@ -340,8 +338,7 @@ class MaskingCollator(Readable):
                 if not isinstance(feature["labels"], FixedLabels):
                     raise DataError(
                         f"feature {number} has labels already, but the collator makes them: drop the column "
-                        "(dataset.remove_columns('labels')); for rows with fixed masks, use "
-                        "collator.fixed(dataset)"
+                        "(dataset.remove_columns('labels')); for fixed masks, use collator.fixed(dataset)"
                     )
             seen, labels = rows.input_ids, torch.from_numpy(known["labels"])
         else:
@@ -414,9 +411,8 @@ def token_losses(logits_BSV: Any, labels_BS: Tensor) -> Tensor:
     logits = logits_BSV[0] if isinstance(logits_BSV, tuple | list) else logits_BSV
     if logits.shape[:-1] != labels_BS.shape:
         raise DataError(
-            f"logits of shape {tuple(logits.shape)} do not match labels of shape {tuple(labels_BS.shape)}; a "
-            "model with sparse_prediction returns logits at masks only: set model.config.sparse_prediction = "
-            "False to evaluate it"
+            f"logits of shape {tuple(logits.shape)} do not match labels of shape {tuple(labels_BS.shape)}; a model "
+            "with sparse_prediction has logits at masks only: set model.config.sparse_prediction = False"
         )
     losses = functional.cross_entropy(
         logits.float().flatten(0, -2), labels_BS.flatten(), ignore_index=IGNORED, reduction="none"

@@ -60,9 +60,8 @@ class FlatRows:
         """A column of annotation; a DataError, which calls the strategy `needed_by`, says how to get it."""
         if name not in self.annotations:
             raise DataError(
-                f"{needed_by} needs the annotation {name!r}, which these rows lack; add it with `unmask "
-                f"prepare ... --annotate {name}`, or when `unmask pretrain` reads raw text, with --set "
-                f"'annotation.columns=[\"{name}\"]'"
+                f"{needed_by} needs the annotation {name!r}, which these rows lack; add it with `unmask prepare ... "
+                f"--annotate {name}`, or in `unmask pretrain` of raw text with --set 'annotation.columns=[\"{name}\"]'"
             )
         return self.annotations[name]
 

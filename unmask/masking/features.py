@@ -34,9 +34,7 @@ def rows_from_ids(rows: Tensor | Sequence[Sequence[int]], tokenizer: Tokenizer) 
     right. A SettingsError says that they are not integers in the vocabulary, or not two-dimensional."""
     if isinstance(rows, Tensor):
         if rows.ndim != 2 or rows.is_floating_point():
-            raise SettingsError(
-                f"rows must be a [B, S] tensor of integers, not {rows.dtype} of shape {tuple(rows.shape)}"
-            )
+            raise SettingsError(f"rows must be a [B, S] tensor of integers, not {rows.dtype} of {tuple(rows.shape)}")
         return _content_rows(rows.cpu().numpy().astype(np.int64), None, tokenizer).to(rows.device)
     try:
         return rows_from_features(list(rows), tokenizer)[0]
@@ -138,9 +136,7 @@ def rows_from_features(
             values, own = _joined(name, mappings)
             if (own != lengths).any():
                 number = int(np.flatnonzero(own != lengths)[0])
-                raise DataError(
-                    f"feature {number} has {lengths[number]} input_ids but {own[number]} {name}; give one per token"
-                )
+                raise DataError(f"feature {number} has {lengths[number]} input_ids but {own[number]} {name}")
             wrong = np.flatnonzero((values != 0) & (values != 1)) if name == "attention_mask" else values[:0]
             if len(wrong):
                 number = int(np.searchsorted(np.cumsum(lengths), wrong[0], side="right"))

@@ -76,9 +76,7 @@ class MLM:
         ordinary = np.arange(max(n_tokens, *specials) + 1) < n_tokens
         ordinary[specials] = False
         if ordinary.sum() < 2:
-            raise SettingsError(
-                f"only {ordinary.sum()} of {n_tokens} ids are ordinary tokens; masking needs at least two"
-            )
+            raise SettingsError(f"only {ordinary.sum()} of {n_tokens} ids are ordinary; masking needs at least two")
         self._shares = (max(masked, 0.0), randomize_prob, no_change_prob)
         self._random_tokens = random_tokens(ordinary.astype(np.int64))
         known = ordinary.copy()
@@ -100,16 +98,13 @@ class MLM:
             SettingsError: The tensor has another shape or type, or an id is not below `n_tokens`.
         """
         if x.ndim != 2 or x.dtype != torch.int64:
-            raise SettingsError(
-                f"x must be an int64 tensor of shape [seq_len, batch], not {x.dtype} of {tuple(x.shape)}"
-            )
+            raise SettingsError(f"x must be an int64 tensor [seq_len, batch], not {x.dtype} of {tuple(x.shape)}")
         ids_BS = x.cpu().T.contiguous()
         last = len(self._known_V) - 1
         bad_BS = (ids_BS < 0) | (ids_BS > last) | ~self._known_V[ids_BS.clamp(0, last)]
         if bad_BS.any():
-            raise SettingsError(
-                f"x holds the id {int(ids_BS[bad_BS][0])}, which is not below n_tokens={self.n_tokens} and not special"
-            )
+            bad = int(ids_BS[bad_BS][0])
+            raise SettingsError(f"x holds the id {bad}, which is not below n_tokens={self.n_tokens} and not special")
         # The columns as rows, each of them one segment whose tokens are units; equal columns have masks of their own.
         columns_B1 = torch.arange(ids_BS.shape[0])[:, None]
         whole_BS = torch.ones_like(ids_BS, dtype=torch.bool)

@@ -133,13 +133,9 @@ def pair_of(name: str, kind: Any) -> dict[str, Settings]:
     try:
         settings = kind()
     except ValidationError as error:
-        raise SettingsError(
-            f"each setting of {kind.__name__} needs a default: {error.errors()[0]['loc'][0]}"
-        ) from error
+        raise SettingsError(f"settings of {kind.__name__} need defaults: {error.errors()[0]['loc'][0]}") from error
     if getattr(settings, "kind", None) != name:
-        raise SettingsError(
-            f"the field `kind` of {kind.__name__} must be a Literal, with that as its default: {name!r}"
-        )
+        raise SettingsError(f"`kind` of {kind.__name__} must be a Literal, with that as its default: {name!r}")
     return {**STRATEGIES["random"], part: settings}
 
 
@@ -166,9 +162,7 @@ def add_kind(settings: object) -> None:
     if isinstance(settings, Settings) and not type(settings).__module__.startswith("unmask."):
         kind = str(getattr(settings, "kind", ""))
         if kind in get_args(Strategy):
-            raise SettingsError(
-                f"{type(settings).__name__}: the kind {kind!r} is one of the package's; take another name"
-            )
+            raise SettingsError(f"{type(settings).__name__}: the kind {kind!r} is the package's; take another name")
         STRATEGIES[kind] = pair_of(kind, type(settings))
 
 
@@ -178,8 +172,7 @@ def values_of(strategy: Any) -> dict[str, Any]:
     for settings in strategy if isinstance(strategy, tuple) else (strategy,):
         if not isinstance(settings, Settings):
             raise SettingsError(
-                f"strategy takes a name, or units and weights that a recipe can hold (unmask.Settings), not "
-                f"{shown(settings)}",
+                f"strategy takes a name, or units and weights that are unmask.Settings, not {shown(settings)}",
                 options=["strategy"],
             )
         values[f"masking.{'weights' if hasattr(settings, 'log2') else 'units'}"] = settings.model_dump()
@@ -321,14 +314,10 @@ class MaskingSettings(Settings):
             raise ValueError("static masks cannot have a different strategy at each step; set units.per to 'row'")
         weighted = getattr(self.rate, "loss_weight", "none") != "none"
         if self.least_one and weighted:
-            raise ValueError(
-                "loss_weight = 'inverse' weights targets by their rate, which least_one distorts; choose one"
-            )
+            raise ValueError("loss_weight = 'inverse' weights by the rate, which least_one distorts; choose one")
         if self.prediction_rate is not None:
             if weighted:
-                raise ValueError(
-                    "loss_weight = 'inverse' needs a prediction of every hidden token; remove it or prediction_rate"
-                )
+                raise ValueError("loss_weight = 'inverse' predicts all hidden tokens; remove it or prediction_rate")
             if self.prediction_rate > (least := _least_rate(self.rate)):
                 raise ValueError(
                     f"prediction_rate {self.prediction_rate} is above the rate ({least:g} at its lowest): "

@@ -184,8 +184,7 @@ class PosWeights(Settings):
                 )
             if labels and self.weights and not set(labels) & set(self.weights):
                 raise SettingsError(
-                    f"masking.weights.weights names no part of speech; the data has {listed(labels, 20)}: "
-                    "name some of them"
+                    f"masking.weights.weights must name parts of speech of the data, which has {listed(labels, 20)}"
                 )
             weights = [self.weights.get(label, self.default) for label in labels]
             tables.derived[key] = _of_labels(weights, self.default)
@@ -216,9 +215,8 @@ class RoleWeights(Settings):
             roles = [label.lower().split(":")[0] for label in labels]  # subtypes, as in `nsubj:pass`, are of their type
             if labels and not set(roles) & (_ARGUMENTS | _FUNCTION):
                 raise SettingsError(
-                    "weights of kind role know the roles of Universal Dependencies and of spaCy's English "
-                    f"pipelines, but the data has only {listed(labels, 20)}; use other weights, or annotate "
-                    "the data again"
+                    "weights of kind role know the roles of Universal Dependencies and of spaCy's English pipelines, "
+                    f"but the data has only {listed(labels, 20)}; use other weights, or annotate the data again"
                 )
             weights = [self.others]  # by 2 x role + (1 where something hangs on the word), from 2 on
             for role in roles:

@@ -68,14 +68,11 @@ class CardSettings(Settings):
         elif isinstance(value, str) and not _IDENTIFIER.fullmatch(value):
             near = re.sub(r"[\s_]+", "-", value.strip().lower())
             hint = f"; did you mean {near!r}?" if _IDENTIFIER.fullmatch(near) else ""
-            raise ValueError(
-                f"expected a license by the hub's name for it, such as apache-2.0, mit, cc-by-4.0 or other{hint}"
-            )
+            raise ValueError(f"expected the hub's name of a license, such as apache-2.0, mit, cc-by-4.0 or other{hint}")
         for code in value if isinstance(value, tuple) else ():
             if not _LANGUAGE.fullmatch(code):
                 raise ValueError(
-                    f"{code!r} is not a language to the hub; give an ISO 639 code of two or three lower-case "
-                    "letters (fi, fin), multilingual, or code"
+                    f"{code!r} is not a language to the hub; give a code of ISO 639 (fi, fin), multilingual, or code"
                 )
         return value
 
@@ -212,8 +209,7 @@ def change_card(folder: Path, named: CardSettings) -> bool:
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = str(error).partition("\n")[0]
         raise RunError(
-            f"{path}: the card's head cannot be read ({reason}), so {', '.join(values)} cannot be written "
-            "into it; fix it, or add them yourself"
+            f"{path}: the card's head cannot be read ({reason}); fix it, or add {', '.join(values)} yourself"
         ) from error
     if all(card.data.get(key) == value for key, value in values.items()):
         return False

@@ -135,9 +135,7 @@ class Encoder(nn.Module):
             raise ModelError(f"{length} tokens are more than the model's {config.max_position_embeddings} positions")
         seed = dropout_seed if self.training and config.dropout else None
         if self.training and config.dropout and seed is None:
-            raise ModelError(
-                f"dropout of {config.dropout:.0%} in training needs a dropout_seed; give one, or call eval()"
-            )
+            raise ModelError(f"dropout of {config.dropout:.0%} in training needs a dropout_seed, or call eval()")
         if self.token_types is None and token_type_ids_BS is not None:
             raise ModelError(f"the layout {config.layout!r} has no token types; do not pass token_type_ids_BS")
         if position_ids_BS is None:

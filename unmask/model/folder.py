@@ -94,9 +94,8 @@ def read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:
     content = read_content(folder)
     if (kind := content["model_type"]) not in LAYOUTS:
         raise ModelError(
-            f"{folder / CONFIG}: model_type {shown(kind)} is not supported; supported are "
-            f"{', '.join(LAYOUTS)} (fill, embed, evaluate, score and finetune also take models that "
-            "transformers runs)"
+            f"{folder / CONFIG}: model_type {shown(kind)} is not supported; supported are {', '.join(LAYOUTS)} "
+            "(fill, embed, evaluate, score and finetune also take models that transformers runs)"
         )
     return content, LAYOUTS[kind]
 

@@ -286,16 +286,12 @@ def _modernbert_fields(content: Mapping[str, Any]) -> dict[str, Any]:
         full = [kind == "full_attention" for kind in types]
         every = next((layer for layer, is_global in enumerate(full) if is_global and layer), max(1, len(types)))
         if full != [layer % every == 0 for layer in range(len(types))]:
-            raise UnsupportedError(
-                f"config.json: layer_types {shown(types)} is not supported, only global attention in every n-th layer"
-            )
+            raise UnsupportedError(f"config.json: layer_types {shown(types)}: only every n-th layer may be global")
 
     thetas, parameters = [], content.get("rope_parameters") or {}
     for kind, old_name in (("full_attention", "global_rope_theta"), ("sliding_attention", "local_rope_theta")):
         if not isinstance(parameters, dict) or not isinstance(own := parameters.get(kind) or {}, dict):
-            raise ModelError(
-                f"config.json: rope_parameters = {shown(parameters)} must be a table that holds a table for {kind}"
-            )
+            raise ModelError(f"config.json: rope_parameters = {shown(parameters)} must hold a table for {kind}")
         if own and own.get("rope_type", "default") != "default":
             raise UnsupportedError(f"config.json: rope_type {shown(own['rope_type'])} is not supported, only 'default'")
         thetas.append(own["rope_theta"] if own else content[old_name])

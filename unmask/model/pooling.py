@@ -147,9 +147,8 @@ def read_pooling(folder: Path) -> str:
     """How sentence-transformers makes a vector of the tokens of a folder's model; the mean, where no file says so."""
     if module_file(folder, "SpladePooling") is not None:
         raise ModelError(
-            f"{folder}: its vectors are sparse (SPLADE); make them with `unmask embed`, `search`, "
-            "`evaluate-search` or sentence_transformers.SparseEncoder(folder), or use pooling mean for dense "
-            "ones"
+            f"{folder}: its vectors are sparse (SPLADE); make them with `unmask embed`, `search`, `evaluate-search` "
+            "or sentence_transformers.SparseEncoder(folder), or use pooling mean for dense ones"
         )
     for kind, _ in _modules(folder):
         if kind not in ("Transformer", "Pooling", "Normalize"):

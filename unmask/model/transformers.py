@@ -304,8 +304,7 @@ def transformers_with_head(
             model = auto.from_config(config, trust_remote_code=False)
         except Exception as error:
             raise ModelError(
-                f"{folder}: transformers has no head for {head.architecture} for models of type "
-                f"{config.model_type!r} ({_reason(error)})"
+                f"{folder}: transformers has no {head.architecture} head for {config.model_type!r} ({_reason(error)})"
             ) from error
     if trained:
         missing = model.base_model.load_state_dict(pretrained.weights, strict=False).missing_keys
@@ -344,9 +343,7 @@ def _read(folder: Path, auto: str, *, what: str, vocab_size: int) -> tuple[Any, 
                 "useless: its training diverged, or the file is damaged; give another copy"
             )
     if vocab_size > model.config.vocab_size:
-        raise ModelError(
-            f"{folder}: the tokenizer has {vocab_size} ids, but the model has only {model.config.vocab_size}"
-        )
+        raise ModelError(f"{folder}: the tokenizer has {vocab_size} ids, the model only {model.config.vocab_size}")
     return model.float(), sorted(report["missing_keys"])
 
 

@@ -151,9 +151,8 @@ def join_group() -> Group:
         if "RANK" not in environment and num_tasks > 1:
             if not {"MASTER_ADDR", "MASTER_PORT"} <= set(environment):
                 raise GroupError(
-                    f"srun started {num_tasks} tasks without an address to meet at; start torchrun once per "
-                    "machine, or set MASTER_ADDR to the first machine and MASTER_PORT to a free port "
-                    "(docs/how-to/scaling.md)"
+                    f"srun started {num_tasks} tasks without an address to meet at; start torchrun once per machine, "
+                    "or set MASTER_ADDR to the first one and MASTER_PORT to a free port (docs/how-to/scaling.md)"
                 )
             names = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_STEP_NUM_TASKS"}
             environment |= {name: environment[key] for name, key in names.items()}

@@ -69,8 +69,7 @@ def why_not_compiled(
     """
     if choice == "yes" and device.type != "cuda":
         raise SettingsError(
-            f"training.compile_blocks = 'yes' needs a GPU of NVIDIA or AMD; here the device is {device.type}; use "
-            "'auto' or 'no'"
+            f"training.compile_blocks = 'yes' needs a GPU of NVIDIA or AMD, not {device.type}; use 'auto' or 'no'"
         )
     if choice == "no":
         return "the recipe sets it"

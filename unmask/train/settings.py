@@ -201,10 +201,8 @@ class TrainingSettings(Settings):
         for name, tokens in (("batch_tokens", self.batch_tokens), ("micro_batch_tokens", self.micro_batch_tokens)):
             if tokens is not None and tokens < longest:
                 raise ValueError(f"{name} = {tokens} is less than one row (sequence_length = {longest})")
-        if self.length_schedule is not None and max(self.length_schedule.lengths) > longest:
-            raise ValueError(
-                f"length_schedule.lengths {list(self.length_schedule.lengths)} exceed sequence_length = {longest}"
-            )
+        if (schedule := self.length_schedule) is not None and max(schedule.lengths) > longest:
+            raise ValueError(f"length_schedule.lengths {list(schedule.lengths)} exceed sequence_length = {longest}")
         return self
 
     @property

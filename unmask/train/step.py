@@ -444,8 +444,7 @@ class _Attempts:
                     ) from error
                 if not of_memory and (self.must_compile or self.is_syncing):
                     raise SettingsError(
-                        f"the model's blocks cannot be compiled ({reason}); start over with "
-                        "training.compile_blocks = 'no'"
+                        f"blocks cannot be compiled ({reason}); start over with training.compile_blocks = 'no'"
                     ) from error
             # Out of the handler, since the exception holds what the failed attempt had computed.
             model.zero_grad()

@@ -145,10 +145,7 @@ class WriteError(OSError, RunError):  # in this order, so that Python's own `OSE
     def __str__(self) -> str:
         text = OSError.__str__(self)
         if self.filename is not None:  # else it was made of a text alone
-            text = (
-                f"{self.filename}: cannot be written ({self.strerror}); free space or fix that, then run the "
-                "same command again"
-            )
+            text = f"{self.filename}: cannot be written ({self.strerror}); fix that or free space, then run it again"
         return _one_line(text)
 
 

@@ -169,9 +169,8 @@ def local_path(source: str | Path, *, weights: bool) -> Path:
         raise kind(f"{model}: {absent}, {_reason(model, error, lack)}") from error
     if (lack := _lack(folder, weights=weights)) is not None:
         pickles = (
-            "; weights in pickles (pytorch_model.bin) are not fetched, since loading one can run code: name "
-            f"a revision with safetensors (such as {model.name}@refs/pr/1, if one was proposed), or another "
-            "model"
+            "; weights in pickles (pytorch_model.bin) are not fetched, since loading one can run code: name a "
+            f"revision with safetensors (such as {model.name}@refs/pr/1, if one was proposed), or another model"
         )
         raise kind(f"{model}: the hub's copy has no {lack}{pickles if lack == WEIGHTS else ''}")
     return folder

@@ -290,8 +290,7 @@ class MaskingCollator(Readable):
         """
         if epoch < 0 or not 0.0 <= progress <= 1.0 or progress_a_batch < 0.0:
             raise SettingsError(
-                f"epoch must be at least 0, and progress in [0, 1], not {epoch} and {progress} "
-                f"with {progress_a_batch} a batch"
+                f"epoch must be >= 0 and progress in [0, 1], not {epoch} and {progress} ({progress_a_batch} a batch)"
             )
         self._clock.set(epoch, progress, progress_a_batch)
 

@@ -12,7 +12,7 @@ import json
 import logging
 import os
 import shutil
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -313,20 +313,14 @@ def save_model(model: MaskedLM, folder: Path, *, with_head: bool = True) -> None
         content["architectures"] = [layout.pair_architecture]
     if model.label_names is not None:
         content |= label_content(model.label_names) | layout.pooling_content("first")
+    weights = {name: weight for name, weight in model.named_parameters() if not name.startswith(left_out)}
     with writing(folder, SafetensorError):
-        names = [name for name, _ in model.named_parameters() if not name.startswith(left_out)]
-        _write(model, names, content, folder, model.unused_weights)
+        _write({**model.unused_weights, **layout.to_transformers(weights)}, content, folder)
 
 
-def _write(
-    model: MaskedLM, names: Collection[str], content: Mapping[str, Any], folder: Path, more: Mapping[str, Tensor]
-) -> None:
-    ours = {
-        name: weight.detach().to("cpu", torch.float32) for name, weight in model.named_parameters() if name in names
-    }
+def _write(weights: dict[str, Tensor], content: Mapping[str, Any], folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / CONFIG).write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
-    weights = {**more, **LAYOUTS[model.config.layout].to_transformers(ours)}
     save_file(weights, folder / WEIGHTS, metadata={"format": "pt"})
     shutil.copymode(folder / CONFIG, folder / WEIGHTS)  # safetensors makes files that only their owner may read
 
@@ -415,7 +409,8 @@ def save_task_model(model: MaskedLM, head: TaskHead, folder: Path) -> None:
         content |= layout.pooling_content(head.pooling)
         content["problem_type"] = head.problem_type
     content[KEY] = dict(head.own)
-    _write(model, [name for name, _ in model.named_parameters() if head.needs(name, layout)], content, folder, {})
+    weights = {name: weight for name, weight in model.named_parameters() if head.needs(name, layout)}
+    _write(layout.to_transformers(weights), content, folder)
 
 
 def load_task_model(folder: Path, head: TaskHead, *, mask_id: int) -> MaskedLM:

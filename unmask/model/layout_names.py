@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar, get_args
 
+import torch
 from torch import Tensor
 
 from unmask.core.errors import ModelError, SettingsError, UnsupportedError, shown
@@ -65,11 +66,12 @@ class FolderLayout:
         return [template.format(block) for template in templates]
 
     def to_transformers(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        stored = {
-            theirs: part.contiguous()
-            for name, tensor in ours.items()
-            for theirs, part in zip(self.theirs(name), tensor.chunk(len(self.theirs(name))), strict=True)
-        }
+        """Weights in float32, on the host, by the names under which they are stored."""
+        stored = {}
+        for name, weight in ours.items():
+            names = self.theirs(name)
+            parts = weight.detach().to("cpu", torch.float32).chunk(len(names))
+            stored |= {theirs: part.contiguous() for theirs, part in zip(names, parts, strict=True)}
         if not self.write_aliases:
             return stored
         return stored | {other: stored[name].clone() for other, name in self.aliases.items() if name in stored}

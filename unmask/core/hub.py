@@ -107,17 +107,13 @@ def _reason(model: HubName, error: Exception, lack: str | None) -> str:
     """The second half of a sentence that has said that there is no such path; `lack`: a file that a copy lacks."""
     from huggingface_hub import errors
 
-    token, revision = "set HF_TOKEN, or run `hf auth login`", model.revision or "main"
-    for kind, reason in (
-        (errors.GatedRepoError, f"and on the hub it is gated: request access on its page, then {token}"),
-        (
-            errors.RepositoryNotFoundError,
-            f"and no such model on the hub; check the spelling or, if it is private, {token}",
-        ),
-        (errors.RevisionNotFoundError, f"and on the hub {model.name} has no revision {revision!r}; name another"),
-    ):
-        if isinstance(error, kind):
-            return reason
+    token = "set HF_TOKEN, or run `hf auth login`"
+    if isinstance(error, errors.GatedRepoError):  # which is a RepositoryNotFoundError, too
+        return f"and on the hub it is gated: request access on its page, then {token}"
+    if isinstance(error, errors.RepositoryNotFoundError):
+        return f"and no such model on the hub; check the spelling or, if it is private, {token}"
+    if isinstance(error, errors.RevisionNotFoundError):
+        return f"and on the hub {model.name} has no revision {model.revision or 'main'!r}; name another"
     if getattr(getattr(error, "response", None), "status_code", None) in {401, 403}:
         return f"and the hub denies access to it: {token}"
     if isinstance(error, errors.LocalEntryNotFoundError | ConnectionError):
@@ -231,11 +227,8 @@ def fetch_sentence_files(model: HubName, folder: Path) -> None:
                 is_answer = isinstance(error, errors.EntryNotFoundError)
                 if not is_answer or isinstance(error, errors.LocalEntryNotFoundError):
                     log.warning(
-                        "%s: the local copy has no %s, and the hub cannot be reached (%s), so the pooling is "
-                        "a guess; name one with --pooling (pooling=)",
-                        model,
-                        name,
-                        _cause(error),
+                        f"{model}: the local copy has no {name}, and the hub cannot be reached ({_cause(error)}), so "
+                        "the pooling is a guess; name one with --pooling (pooling=)"
                     )
         if name == MODULES and (folder / name).is_file():
             text = (folder / name).read_text(encoding="utf-8", errors="replace")

@@ -157,11 +157,8 @@ def join_group() -> Group:
             names = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_STEP_NUM_TASKS"}
             environment |= {name: environment[key] for name, key in names.items()}
         if int(environment.get("WORLD_SIZE", "1")) == 1 or "RANK" not in environment:
-            if int(environment.get("SLURM_NTASKS", "1")) > 1:  # a batch script, or `srun` of a single task
-                log.warning(
-                    "this is one of %s SLURM tasks, but it trains alone; start all with `srun`",
-                    environment["SLURM_NTASKS"],
-                )
+            if (num_tasks := int(environment.get("SLURM_NTASKS", "1"))) > 1:  # a batch script, or `srun` of one task
+                log.warning("this is one of %d SLURM tasks, but it trains alone; start all with `srun`", num_tasks)
             return ALONE
         if torch.cuda.is_available() and (num_gpus := torch.cuda.device_count()) > 1:  # else all take what they see
             if (number := int(environment.get("LOCAL_RANK", "0"))) >= num_gpus:

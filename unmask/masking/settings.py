@@ -344,9 +344,7 @@ def span_units(settings: MaskingSettings) -> SpanUnits | None:
 
 
 STRATEGIES["mixture"] = {
-    "units": MixtureUnits.model_validate(
-        {"parts": [{"strategy": "random"}, {"strategy": "whole_word"}, {"strategy": "span"}]}
-    ),
+    "units": MixtureUnits.model_validate({"parts": [{"strategy": name} for name in ("random", "whole_word", "span")]}),
     "weights": UniformWeights(),
 }
 

@@ -36,15 +36,11 @@ class Scores:
     tables: Mapping[str, Tensor]
 
 
-_LEXICON = (
-    "give the masker tables=PATH, where PATH is a lexicon (made by `unmask lexicon DATA --out F`) or prepared data"
-)
+_LEXICON = "give the masker tables=PATH of a lexicon (made by `unmask lexicon DATA --out F`) or of prepared data"
 _MISSING = {
     "frequencies_V": "the frequency of each of the {} ids: give tables=PATH of prepared data, or "
     "frequencies=unmask.count_tokens(dataset, tokenizer)",
-    "documents_V": (
-        "the number of documents that contain each of the {} ids: give tables=PATH of prepared data, which counts them"
-    ),
+    "documents_V": "the number of documents that contain each of the {} ids: give tables=PATH of prepared data",
     "collocations_P": f"a lexicon of collocations; {_LEXICON}",
     "informativeness_V": f"how informative each of the {{}} ids is; {_LEXICON}",
     "embedding_VD": (

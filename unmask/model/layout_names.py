@@ -162,9 +162,7 @@ class FolderLayout:
                 values["activation"] = _ACTIVATIONS.get(activation, activation)
                 if values["activation"] not in get_args(Activation):
                     supported = ", ".join(map(repr, get_args(Activation)))
-                    raise UnsupportedError(
-                        f"config.json: activation = {shown(activation)} is not supported, only {supported}"
-                    )
+                    raise UnsupportedError(f"config.json: activation = {shown(activation)} is none of {supported}")
             values |= {"layout": self.layout, "mask_id": mask_id}
             return validated(EncoderConfig, values, where="config.json")
         except KeyError as error:

@@ -178,9 +178,8 @@ def join_group() -> Group:
         return ALONE
     if _joined is None or _joined[0] is not dist.group.WORLD:
         _joined = dist.group.WORLD, Group(dist.get_rank(), dist.get_world_size())
-        check_same(
-            _joined[1], {"version of unmask": sys.modules["unmask"].__version__, "version of torch": torch.__version__}
-        )
+        versions = {"version of unmask": sys.modules["unmask"].__version__, "version of torch": torch.__version__}
+        check_same(_joined[1], versions)
     return _joined[1]
 
 

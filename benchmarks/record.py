@@ -2,7 +2,7 @@ r"""A speed record for masked language models: seconds of training until held-ou
 
     make record BOOKS=100_english_novels/corpus PAIRS=blimp/data
     python benchmarks/record.py BOOKS --pairs BLIMP [--track cpu] [--systems ours] [--seeds 0,1,2] [--minutes M] \
-        [--batch-tokens N] [--learning-rate R] [--set section.key=value] [--out FOLDER] \
+        [--batch-tokens N] [--learning-rate R] [--size LAYERS,WIDTH] [--set section.key=value] [--out FOLDER] \
         [--results docs/measured/record.jsonl] [--table docs/explanation/record.md]
 
 The rules are those of docs/explanation/record.md. Systems are those of time_to_loss.py and `Trainer`, each a process
@@ -134,6 +134,7 @@ def main() -> None:
     parser.add_argument("--minutes", type=float, help="of training; by default the track's")
     parser.add_argument("--batch-tokens", type=int, help="positions a step; by default those of time_to_loss.py")
     parser.add_argument("--learning-rate", type=float)
+    parser.add_argument("--size", help="layers and width of the peers, as 2,128; by default the track's")
     parser.add_argument("--set", action="append", default=[], help="a setting of ours, as for unmask pretrain")
     parser.add_argument("--out", type=Path, default=Path("runs/record"), help="folder of the prepared text")
     parser.add_argument("--results", type=Path, default=Path("docs/measured/record.jsonl"))
@@ -150,13 +151,13 @@ def main() -> None:
     data = options.out / "data"
     if not (data / "manifest.json").is_file():
         prepare(books, data, VOCAB_SIZE)
-    works = []
+    works, size = [], tuple(map(int, options.size.split(","))) if options.size else track.size
     for seed, system in product(map(int, options.seeds.split(",")), options.systems.split(",")):
         batch_tokens, learning_rate = SETTINGS["modernbert-adamw" if system == TRAINER else system]
         works.append(Work(
             str(data), system, options.minutes or track.minutes, options.batch_tokens or batch_tokens,
             options.learning_rate or learning_rate, seed, track.threads, overrides=options.set, recipe=track.recipe,
-            size=track.size, device=track.device, held_out=list(map(str, held_out)), pairs=str(options.pairs),
+            size=size, device=track.device, held_out=list(map(str, held_out)), pairs=str(options.pairs),
         ))  # fmt: skip
     git = ["git", "-C", str(Path(__file__).parent)]
     commit = subprocess.check_output([*git, "rev-parse", "--short=10", "HEAD"], text=True).strip()

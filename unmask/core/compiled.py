@@ -1,12 +1,11 @@
-"""How loops over numbers are compiled for CPUs, and which tensors they serve.
+"""Compiled loops over arrays on CPUs, and which tensors they can process.
 
-A tensor operation on a CPU reads and writes megabytes for each of the dozens of steps that a mask takes or a block of
-the model; a compiled loop reads its input once and writes its result once. Loops are functions over numpy arrays that
-numba compiles once for a user (a second or so each; it keeps them in `~/.cache/unmask`, for all environments). They
-hold no lock of Python's while they run.
+A mask, or a block of the model, takes dozens of tensor operations, and on a CPU each reads and writes megabytes. A
+compiled loop reads its input once and writes its result once. Loops are functions over numpy arrays. Numba compiles
+each once per user (about a second) and caches it in `~/.cache/unmask` for all environments. Loops release the GIL.
 
-A loop of the model computes what tensor operations compute on other devices; tests compare the two by making `serves`
-say no. Masking is done by loops alone, on the host.
+Loops of the model compute what tensor operations compute on other devices; tests compare both by making `serves` return
+False. Masking always runs in loops, on the host.
 """
 
 from __future__ import annotations
@@ -35,22 +34,22 @@ _MATH = {"reassoc", "contract", "nsz", "arcp"}
 
 
 def compiled(function: Function) -> Function:
-    """Compiles a loop over integers, for one core, when it is first called."""
+    """Compiles a loop over integers for one core, at its first call."""
     return cast(Function, _Loop(function))
 
 
 def inlined(function: Function) -> Function:
-    """Compiles arithmetic that loops over floating-point numbers use."""
+    """Compiles arithmetic that is inlined into loops over floating-point numbers."""
     return cast(Function, _Loop(function, fastmath=_MATH, inline="always"))
 
 
 def parallel(function: Function) -> Function:
-    """Compiles a loop over floating-point numbers, for all cores: `numba.prange` is what they share out."""
+    """Compiles a loop over floating-point numbers for all cores, which share the iterations of `numba.prange`."""
     return cast(Function, _Loop(function, fastmath=_MATH, parallel=True))
 
 
 class _Loop:
-    """A loop that is handed to numba when it is first used: importing numba takes half a second."""
+    """A loop that numba compiles at its first use: importing numba takes half a second."""
 
     def __init__(self, function: Callable[..., Any], **options: Any) -> None:
         functools.update_wrapper(self, function)
@@ -58,25 +57,25 @@ class _Loop:
 
     @functools.cached_property
     def dispatcher(self) -> Any:
-        # Loops that it calls are found among its globals, so they take their places there.
+        # Numba finds the loops that this one calls among its globals, so their dispatchers replace them there.
         import numba
 
-        before = numba.config.CACHE_LOCATOR_CLASSES  # type: ignore[attr-defined]
+        locators = numba.config.CACHE_LOCATOR_CLASSES  # type: ignore[attr-defined]
         numba.config.CACHE_LOCATOR_CLASSES = f"{__name__}.LoopFolder"  # type: ignore[attr-defined]
         try:
-            made = numba.njit(cache=True, nogil=True, **self._options)(self.py_func)
+            dispatcher = numba.njit(cache=True, nogil=True, **self._options)(self.py_func)
             if "parallel" in self._options:
-                made._cache = _shared_cache(made)
-        except RuntimeError:  # the folder cannot be written: then it is compiled in every process
-            made = numba.njit(nogil=True, **self._options)(self.py_func)
+                dispatcher._cache = _shared_cache(dispatcher)
+        except RuntimeError:  # the cache is not writable: every process compiles it
+            dispatcher = numba.njit(nogil=True, **self._options)(self.py_func)
         finally:
-            numba.config.CACHE_LOCATOR_CLASSES = before  # type: ignore[attr-defined]
-        self.__dict__["dispatcher"] = made
+            numba.config.CACHE_LOCATOR_CLASSES = locators  # type: ignore[attr-defined]
+        self.__dict__["dispatcher"] = dispatcher
         names = self.py_func.__globals__
         for name, value in list(names.items()):
             if isinstance(value, _Loop | _BytesAt):
                 names[name] = value.dispatcher
-        return made
+        return dispatcher
 
     def __call__(self, *arguments: Any) -> Any:
         return self.dispatcher(*arguments)
@@ -86,11 +85,11 @@ class _Loop:
 
 
 def _shared_cache(loop: Any) -> Any:
-    """A cache with which the first process on a machine runs the code that all later ones find, for the same bits.
+    """A cache from which even the process that compiles a loop runs it, so that all processes compute the same bits.
 
-    Numba compiles what threads share out by itself, and again inside the loop around it, where sums are put into
-    another order. Both are functions of one name: the process that compiles runs the first of them, whereas only the
-    second is kept. So a loop is compiled apart from what this process runs, and then loaded like any that was kept.
+    Numba compiles the body that threads run once by itself, and once inlined in the loop around it, with sums in
+    another order. Both functions have the same name. The process that compiles would run the first, but only the second
+    is cached. So a loop is compiled apart from the code that this process runs, and then loaded from the cache.
     """
     from numba.core.caching import FunctionCache
     from numba.core.sigutils import normalize_signature
@@ -113,14 +112,14 @@ def _shared_cache(loop: Any) -> Any:
 
 
 @functools.cache
-def _apart(target_context: Any) -> Any:  # one for all loops: a context with its own names for what is compiled
+def _apart(target_context: Any) -> Any:  # one for all loops: a context with symbols of its own
     from numba.core.codegen import JITCPUCodegen
 
     return target_context.subtarget(_internal_codegen=JITCPUCodegen("unmask.exec"))
 
 
 class _BytesAt:
-    """In loops, `bytes_at(address, size)` is memory as an array of uint8, without a copy; handed to numba as late."""
+    """In loops, `bytes_at(address, size)` is memory as a uint8 array, without a copy; compiled at its first use."""
 
     @functools.cached_property
     def dispatcher(self) -> Any:
@@ -146,10 +145,10 @@ bytes_at: Any = _BytesAt()
 
 
 class LoopFolder:
-    """The folder in which numba keeps a compiled loop (the interface of its cache locators).
+    """The folder in which numba caches a compiled loop (the interface of its cache locators).
 
-    It is named after the text of the loop's file and of those whose functions and numbers loops use, and not after a
-    path, so that a new environment finds what another has compiled.
+    Its name is a hash of the loop's file and of the files whose functions and numbers loops use. It contains no path,
+    so a new environment finds loops that another has compiled.
     """
 
     def __init__(self, function: Callable[..., Any], file: str) -> None:
@@ -173,7 +172,7 @@ class LoopFolder:
         return str(self._path)
 
     def get_source_stamp(self) -> str:
-        return ""  # the folder's name is one
+        return ""  # the folder's name has a hash of the source
 
     def get_disambiguator(self) -> str:
         return str(self._line)
@@ -191,25 +190,25 @@ def _loop_folder(file: str) -> Path:
 
 
 def is_compiled(function: Callable[..., Any]) -> bool:
-    """Whether a loop was compiled on this machine before, and kept."""
+    """Whether this machine's cache holds a loop that was compiled before."""
     folder = cast(Any, function).stats.cache_path
     names = f"*.{function.__name__}-*.nbi"
     return folder is not None and any(Path(folder).glob(names))
 
 
-_threads = threading.local()  # numba counts for each thread of Python by itself
+_threads = threading.local()  # numba keeps the number per thread of Python
 
 
 def use_threads_of_torch() -> None:
-    """Lets parallel loops use as many cores as tensor operations do, and not the other way round.
+    """Makes parallel loops use as many cores as tensor operations, and keeps numba from changing torch's number.
 
-    When numba starts its threads, at the first parallel loop of a process, it sets OpenMP's number of threads to that
-    of all cores, which is torch's number as well: with one thread asked for there would be as many as cores.
+    At the first parallel loop of a process, numba starts its threads and sets OpenMP's number of threads to the number
+    of cores. That is torch's number as well, so a limit of one thread would be lost.
     """
     import torch
 
     threads = torch.get_num_threads()
-    if threads == getattr(_threads, "num", None):  # a step asks a hundred times
+    if threads == getattr(_threads, "num", None):  # a step calls this a hundred times
         return
     import numba
 
@@ -220,7 +219,7 @@ def use_threads_of_torch() -> None:
 
 
 def arrays(*tensors: Tensor) -> tuple[Any, ...]:
-    """The same numbers as arrays, without a copy; bf16, which numpy does not have, as 16 bits."""
+    """Tensors as arrays, without a copy; bf16, which numpy lacks, as uint16."""
     import torch
 
     plain = [tensor.detach() for tensor in tensors]
@@ -228,7 +227,7 @@ def arrays(*tensors: Tensor) -> tuple[Any, ...]:
 
 
 def serves(tensor: Tensor) -> bool:
-    """Whether compiled loops can work on a tensor. While a model is exported they cannot: a graph holds operations."""
+    """Whether compiled loops can process a tensor. Not while a model is exported: a graph holds operations only."""
     import torch
 
     return tensor.device.type == "cpu" and not torch.compiler.is_exporting()

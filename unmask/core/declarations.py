@@ -1,7 +1,7 @@
-"""Declarations as the sources have them: what a module assigns, and the settings with their types and meanings.
+"""Declarations read from the source: what a module assigns, and settings with their types and meanings.
 
-They are parsed and not imported, so that help and errors come at once: some settings stand beside code that needs
-torch. A setting is a field of a class of `Settings`; the string below it is its meaning, and the only one.
+Sources are parsed, not imported, so that help and errors appear at once: some settings stand beside code that needs
+torch. A setting is a field of a `Settings` class. The string below it is its meaning, written nowhere else.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ from typing import Any
 from unmask.core.plugins import entry_points
 
 PACKAGE = Path(__file__).resolve().parents[1]
-UNSET = "none"  # a value that is absent, as `--set` takes it
+UNSET = "none"  # an absent value, as `--set` takes it
 _WORDS = {"int": "whole number", "float": "number", "str": "text", "bool": "true or false", "Path": "path"}
 _LIMITS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 
 
 @cache
 def source_of(module: str) -> str:
-    """The source of a module below `unmask`, or of a plug-in's."""
+    """The source of a module below `unmask`, or of a plug-in's module."""
     path = PACKAGE / f"{module.replace('.', '/')}.py"
     if not path.is_file() and (spec := find_spec(module)) is not None:
         path = Path(str(spec.origin))
@@ -42,7 +42,7 @@ def statements_of(module: str) -> list[ast.stmt]:
 
 @cache
 def declared(module: str, name: str) -> tuple[str, ast.expr | ast.ClassDef | None]:
-    """The class, or what is assigned to a name, in a module or in the one that it imports it from, and which it is."""
+    """Finds the class or the value that a module assigns to a name, following imports; returns it with its module."""
     for node in statements_of(module):
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if isinstance(node, ast.Assign | ast.AnnAssign) and any(getattr(each, "id", "") == name for each in targets):
@@ -57,7 +57,7 @@ def declared(module: str, name: str) -> tuple[str, ast.expr | ast.ClassDef | Non
 
 
 def value_of(module: str, node: ast.AST | None) -> Any:
-    """The value of an expression of constants and their names, such as `2**31 - 1000`."""
+    """Evaluates an expression of constants and their names, such as `2**31 - 1000`."""
     assert isinstance(node, ast.expr), f"{module}: not a value"
     names = {each.id for each in ast.walk(node) if isinstance(each, ast.Name)}
     return eval(ast.unparse(node), {name: value_of(*declared(module, name)) for name in names})
@@ -71,17 +71,17 @@ def value_of(module: str, node: ast.AST | None) -> Any:
 class Setting:
     """A setting of a recipe, of fine-tuning or of an embedder."""
 
-    name: str  # dotted; `[]` stands behind the name of a list of tables
-    type: str  # in words; empty: one of the choices
+    name: str  # dotted; `[]` follows the name of a list of tables
+    type: str  # in words; empty: only the choices
     choices: tuple[str, ...]
     range: str  # of its numbers
-    default: str | None  # as `--set` takes it; None: it must be set; empty: a table, whose settings have defaults
-    kinds: tuple[str, ...]  # that the table around it must be of; empty: whatever it is
+    default: str | None  # as `--set` takes it; None: required; empty: a table, whose settings have defaults
+    kinds: tuple[str, ...]  # kinds of its table that have it; empty: all
     meaning: str
 
     @property
     def values(self) -> str:
-        """What it takes, in words."""
+        """The values that it takes, in words."""
         typed = f"{self.type} {self.range}".strip()
         *most, last = [*self.choices, *([typed] if typed else [])]
         return f"{', '.join(most)} or {last}" if most else last
@@ -89,7 +89,7 @@ class Setting:
 
 @dataclass(frozen=True)
 class _Type:
-    """An annotation."""
+    """A parsed annotation."""
 
     words: tuple[str, ...] = ()  # plain types
     choices: tuple[str, ...] = ()
@@ -104,7 +104,7 @@ class _Type:
 
     @property
     def kinds(self) -> list[tuple[str, ...]]:
-        """The kinds that each of its tables may be of."""
+        """The values of `kind` for each of its tables."""
         fields = [_fields(*table).get("kind") for table in self.tables]
         return [() if kind is None else _type_of(kind[0], kind[1].annotation).choices for kind in fields]
 
@@ -115,7 +115,7 @@ def _type_of(module: str, node: ast.AST | None) -> _Type:  # noqa: PLR0911  (a c
             return _Type(tables=((module, node),))
         case ast.Name(id=name):
             return _Type((_WORDS[name],)) if name in _WORDS else _type_of(*declared(module, name))
-        case ast.Constant(value=str(place)):  # of a class that is not imported there
+        case ast.Constant(value=str(place)):  # `module:Class`, not imported there
             return _type_of(*declared(*place.split(":")))
         case ast.BinOp(left=left, right=right):
             return _type_of(module, left) | _type_of(module, right)
@@ -140,7 +140,7 @@ def _type_of(module: str, node: ast.AST | None) -> _Type:  # noqa: PLR0911  (a c
 
 
 def _of_plugins(module: str, table: ast.AST | None, method: str = "") -> _Type:
-    """The names that plug-ins add to a table; or their classes that have a method."""
+    """The names that plug-ins add to a table; with a `method`, the plug-ins' classes that have it."""
     assert isinstance(table, ast.Call), f"{module}: not a table"
     points, tables = entry_points(ast.literal_eval(table.args[0])), []
     for point in points.values() if method else ():
@@ -148,7 +148,7 @@ def _of_plugins(module: str, table: ast.AST | None, method: str = "") -> _Type:
             at, node = declared(point.module, point.attr)
             assert isinstance(node, ast.ClassDef), f"{point.value}: not a class"
             tuple(_settings_in(at, node, "", (), {}))
-        except Exception:  # whatever stands in the source of others; using it says what is wrong
+        except Exception:  # a plug-in's source may be anything; using it reports the error
             continue
         if any(isinstance(each, ast.FunctionDef) and each.name == method for each in node.body):
             tables.append((at, node))
@@ -157,8 +157,8 @@ def _of_plugins(module: str, table: ast.AST | None, method: str = "") -> _Type:
 
 def _limits(module: str, node: ast.AST | None) -> tuple[str, ...]:
     """The range of numbers that a call of `Field` allows."""
-    given = _keywords(node) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Field" else {}
-    return tuple(f"{sign} {value_of(module, given[name]):.10g}" for name, sign in _LIMITS.items() if name in given)
+    limits = _keywords(node) if isinstance(node, ast.Call) and ast.unparse(node.func) == "Field" else {}
+    return tuple(f"{sign} {value_of(module, limits[name]):.10g}" for name, sign in _LIMITS.items() if name in limits)
 
 
 def _keywords(call: ast.Call) -> dict[str, ast.expr]:
@@ -166,7 +166,7 @@ def _keywords(call: ast.Call) -> dict[str, ast.expr]:
 
 
 def _fields(module: str, node: ast.ClassDef) -> dict[str, tuple[str, ast.AnnAssign, str]]:
-    """The fields of a class, those of its bases first: the module of each, the field, and the string below it."""
+    """The fields of a class, those of its bases first, each with its module and the string below it."""
     fields: dict[str, tuple[str, ast.AnnAssign, str]] = {}
     for base in node.bases:
         at, parent = declared(module, ast.unparse(base))
@@ -183,7 +183,7 @@ def first_sentence(text: str) -> str:
 
 
 def nearest_settings(key: str, settings: Iterable[Setting]) -> list[str]:
-    """The three settings that a key was most likely meant to be: by the last parts of their names, and as wholes."""
+    """The three settings whose names are most like a key, as wholes and in their last parts."""
 
     def likeness(name: str) -> float:
         pairs = ((key, name), (key.rpartition(".")[2], name.rpartition(".")[2]))
@@ -195,7 +195,7 @@ def nearest_settings(key: str, settings: Iterable[Setting]) -> list[str]:
 
 @cache
 def settings_of(module: str, name: str, prefix: str = "") -> tuple[Setting, ...]:
-    """All settings in a class of them, in the order of its fields, those in tables within it included."""
+    """All settings of a settings class in the order of its fields, including those of tables within it."""
     at, node = declared(module, name)
     assert isinstance(node, ast.ClassDef), f"{name} is a class"
     same: dict[Setting, Setting] = {}  # kinds may share a setting
@@ -208,22 +208,22 @@ def settings_of(module: str, name: str, prefix: str = "") -> tuple[Setting, ...]
 def _settings_in(
     module: str, node: ast.ClassDef, prefix: str, kinds: tuple[str, ...], values: Mapping[str, ast.expr]
 ) -> Iterator[Setting]:
-    """Settings of a class; `values` are those that the field around it sets there, in place of the defaults."""
+    """The settings of a class; `values` replace its defaults where the enclosing field sets them."""
     for field, (at, declaration, meaning) in _fields(module, node).items():
         name, default = f"{prefix}{field}", values.get(field, declaration.value)
         accepted = _type_of(at, declaration.annotation) | _Type(limits=_limits(at, default))
         if isinstance(default, ast.Call) and ast.unparse(default.func) == "Field":
-            given = _keywords(default)
-            factory = given.get("default_factory")
+            keywords = _keywords(default)
+            factory = keywords.get("default_factory")
             made = factory.body if isinstance(factory, ast.Lambda) else factory and ast.Call(factory, [], [])
-            default = given.get("default", made)
+            default = keywords.get("default", made)
         made_by = ast.unparse(default.func) if isinstance(default, ast.Call) else ""  # `MuonSettings(kind="muon")`
-        tables = () if "[]" in prefix else accepted.tables  # in a list they are those that stand elsewhere, too
+        tables = () if "[]" in prefix else accepted.tables  # those within lists are listed elsewhere, too
         pairs, is_union = list(zip(accepted.kinds, tables, strict=False)), len(tables) > 1
 
         words = accepted.words or (("list of tables" if accepted.is_list else "table",) if accepted.tables else ())
         if not is_union or accepted.words:
-            about = meaning or first_sentence(ast.get_docstring(node) or "")  # of a kind that leaves no choice
+            about = meaning or first_sentence(ast.get_docstring(node) or "")  # for `kind`, its class's
             limits = " and ".join(accepted.limits)
             yield Setting(name, " or ".join(words), accepted.choices, limits, _spelled(at, default), kinds, about)
         if is_union:

@@ -1,9 +1,9 @@
-"""The errors a user can cause. Each text says what was found, where, and the way out.
+"""Errors that a user can cause. Each text says what was found, where, and the way out.
 
-All are `ValueError`s, so that library users may catch them without importing this module. Whatever is not one of
-these is a defect of ours and keeps its traceback.
+All are `ValueError`s, so that library users can catch them without importing this module. Any other exception is a bug
+of ours and keeps its traceback.
 
-An error carries the options that help as data, and the command line spells them behind its text:
+An error carries the options that help as data. The command line appends them, spelled as options:
 
     RunError("runs/a already holds a run: resume or overwrite it, or give another folder", options=("resume", "out"))
     unmask: runs/a already holds a run: resume or overwrite it, or give another folder (--resume, --out)
@@ -25,7 +25,7 @@ from typing import Any
 
 _LONGEST = 1000
 _CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-# Addresses; in them a name with its password, and what signs a request
+# Addresses; within them user and password; values of a query, which may be signatures
 _ADDRESS = re.compile(r"\b[a-z][a-z0-9+.-]+:/{1,2}[^\s'\"]*")
 _PASSWORD = re.compile(r"\b([a-z][a-z0-9+.-]+:/{1,2})[^/\s?#]*@")
 _OPEN = r"X-Amz-(?:Date|Expires|Algorithm|SignedHeaders)|X-Goog-(?:Date|Expires|Algorithm)|versionId|generation"
@@ -37,17 +37,17 @@ _OF_MEMORY = (
 
 
 def without_secrets(text: str) -> str:
-    """A text whose addresses have no password, and of a query no value that may be a signature; to be called before
-    one is written or shown.
+    """Removes passwords from the addresses in a text, and values of their queries that may be signatures. Call it
+    before an address is written or shown.
 
-    Example: `s3://me:secret@host/a` is `s3://host/a`, and `https://host/a?X-Amz-Signature=1f2e`
+    Example: `s3://me:secret@host/a` becomes `s3://host/a`, and `https://host/a?X-Amz-Signature=1f2e` becomes
     `https://host/a?X-Amz-Signature=***`.
     """
     return _ADDRESS.sub(lambda match: _VALUE.sub(r"\1***", _PASSWORD.sub(r"\1", match.group())), text)
 
 
 def without_secrets_of(address: str, text: str) -> str:
-    """What a library says of an address, without what is secret in that."""
+    """A library's message about an address, without the address's secrets."""
     secrets = [each.group()[len(each[1]) : -1] for each in _PASSWORD.finditer(address)]
     secrets += [each.group()[len(each[1]) :] for each in _VALUE.finditer(address)]
     for secret in sorted(filter(None, secrets), key=len, reverse=True):
@@ -56,34 +56,35 @@ def without_secrets_of(address: str, text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """A text that does nothing to a terminal and tells no secret of an address: control characters but line breaks and
-    tabs are spelled out (`\\x1b`)."""
+    """A text that is safe to print: without secrets of addresses, and with control characters other than line breaks
+    and tabs spelled out (`\\x1b`)."""
     return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", without_secrets(text))
 
 
 def _one_line(text: str) -> str:
-    """A text on one line, the middle of a long one left out: what libraries say of damaged files may have pages."""
+    """A text on one line, cut in the middle if it is long: libraries may report a damaged file in pages."""
     line = without_secrets(" ".join(part.strip() for part in text.splitlines() if part.strip()))
     return printable(line if len(line) <= _LONGEST else f"{line[: _LONGEST - 200]} ... {line[-150:]}")
 
 
 def says_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says so. Of PyTorch's many are plain RuntimeErrors: the CPU's allocator's, those of CUDA itself
-    and its libraries; pyarrow and the loader of shared libraries have their own."""
+    """Whether an error reports a lack of memory. Many of PyTorch's are plain RuntimeErrors: from the CPU's allocator,
+    CUDA and its libraries. pyarrow and the loader of shared libraries have their own."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return True
-    if isinstance(error, OSError) and error.errno is not None:  # whose text has the name of a file
+    if isinstance(error, OSError) and error.errno is not None:  # its text may contain a file's name
         return error.errno == errno.ENOMEM
     return not isinstance(error, UnmaskError) and any(phrase in str(error) for phrase in _OF_MEMORY)
 
 
 class UnmaskError(ValueError):
-    """Base of everything that a user's input, settings or environment can cause.
+    """Base of all errors that a user's input, settings or environment can cause.
 
     Args:
         args: The text: what was found, where, and the way out.
-        options: Parameters of the public function that help; options of the command, with `_` for `-`.
-        setting: The setting that was probably meant; shown as Python takes it, and by the command line as it does.
+        options: Parameters of the public function that help; the command's options, with `_` for `-`.
+        setting: The setting that was probably meant. The text shows it as Python takes it, the command line in its own
+            way.
     """
 
     options: Sequence[str] = ()
@@ -101,7 +102,7 @@ class UnmaskError(ValueError):
         return _one_line(text)
 
     def _render_traceback_(self) -> list[str]:
-        """What a notebook shows instead of a traceback: the frames within the package help no user."""
+        """What a notebook shows instead of a traceback, whose frames within the package help no user."""
         return [f"{type(self).__name__}: {self}"]
 
 
@@ -110,7 +111,7 @@ class CorpusError(UnmaskError):
 
 
 class TokenizerError(UnmaskError):
-    """A tokenizer is missing, incomplete, or of a kind that is not supported."""
+    """A tokenizer is missing, incomplete, or of an unsupported kind."""
 
 
 class SettingsError(UnmaskError):
@@ -122,11 +123,11 @@ class DataError(UnmaskError):
 
 
 class ModelError(UnmaskError):
-    """A model folder is missing, incomplete, or of a layout that is not supported."""
+    """A model folder is missing, incomplete, or of an unsupported layout."""
 
 
 class UnsupportedError(ModelError):
-    """A model of one of our layouts has a part that our encoder lacks; transformers may run it."""
+    """A model of a supported layout has a part that our encoder lacks; transformers may run it."""
 
 
 class RunError(UnmaskError):
@@ -134,17 +135,17 @@ class RunError(UnmaskError):
 
 
 class WriteError(OSError, RunError):  # in this order, so that Python's own `OSError` reads the arguments
-    """A file cannot be written: the disk is full, or the folder is closed to us. What stood there before is kept.
+    """A file cannot be written: the disk is full, or permission is denied. The previous content is kept.
 
-    Made of the system's number or None, the reason, and the file or folder. It is an `OSError` too, so that callers
-    that know a better way out can catch both.
+    Its arguments are the system's error number or None, the reason, and the file or folder. It is an `OSError` too, so
+    that callers that know a better way out can catch both.
     """
 
     options = ("resume",)  # of commands that have it
 
     def __str__(self) -> str:
         text = OSError.__str__(self)
-        if self.filename is not None:  # else it was made of a text alone
+        if self.filename is not None:  # otherwise its only argument is a text
             text = f"{self.filename}: cannot be written ({self.strerror}); fix that or free space, then run it again"
         return _one_line(text)
 
@@ -154,23 +155,23 @@ class DivergedError(UnmaskError):
 
 
 class EndedElsewhereError(UnmaskError):
-    """Another of several processes says what is wrong; this one only ends."""
+    """Another process reports the error; this one only ends."""
 
 
 class MemoryFullError(UnmaskError):
     """Not even the smallest part of a training step fits into memory."""
 
 
-# JSON and TOML within Python's limits: lists within lists by the thousand and numbers of thousands of digits are a
-# `ValueError` with a sentence, like all else that is wrong with a text. Rows of a corpus are read by `data.json_rows`.
+# JSON and TOML within Python's limits: thousands of nested lists and numbers of thousands of digits raise a
+# `ValueError` with a reason, like any malformed text. `data.json_rows` reads the rows of a corpus.
 
 _SEAL = "sha256"
 
 
 def parse_json(source: str | bytes | Path, parse: Callable[[Any], Any] = json.loads) -> Any:
-    """The value of a JSON text of settings, states and the like, or of such a file; bytes and files are UTF-8.
+    """The value of a JSON text (settings, states and the like) or of a JSON file; bytes and files are UTF-8.
 
-    A ValueError says why it is none: not JSON, not UTF-8, nested too deep, or a number of too many digits.
+    A ValueError says what is wrong: not JSON, not UTF-8, nested too deeply, or a number of too many digits.
     """
     text = source.read_text(encoding="utf-8") if isinstance(source, Path) else source
     try:
@@ -179,17 +180,17 @@ def parse_json(source: str | bytes | Path, parse: Callable[[Any], Any] = json.lo
         raise
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    except ValueError as error:  # Python's own, of a number beyond the digits that it converts
+    except ValueError as error:  # Python's, for more digits than it converts
         raise ValueError("it holds an integer with too many digits") from error
 
 
 def sealed(content: Mapping[str, Any]) -> dict[str, Any]:
-    """A JSON object with its checksum, under `sha256`."""
+    """A JSON object with its checksum added, under `sha256`."""
     return {**content, _SEAL: hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()}
 
 
 def unsealed(content: Any) -> dict[str, Any]:
-    """What was sealed, without its checksum. Raises a ValueError where it has changed since, or is no such object."""
+    """A sealed object without its checksum. Raises a ValueError if it has changed since, or is not an object."""
     if not isinstance(content, dict):
         raise ValueError("it is not a JSON object")
     plain = {name: value for name, value in content.items() if name != _SEAL}
@@ -199,7 +200,7 @@ def unsealed(content: Any) -> dict[str, Any]:
 
 
 def whole_number(text: str) -> int | None:
-    """The number that up to 18 of the digits 0 to 9 spell; None for anything else, such as `-5` and `²`."""
+    """The number that a text of at most 18 digits (0 to 9) spells; None for anything else, such as `-5` and `²`."""
     return int(text) if len(text) <= 18 and text.isascii() and text.isdigit() else None
 
 
@@ -209,27 +210,27 @@ _SHOWN.maxlong, _SHOWN.maxlevel = 40, 3
 
 
 def shortened(text: str, most: int = 200) -> str:
-    """A text of many words for an error: cut in the middle where it is long."""
+    """A text for an error, cut in the middle if it is long."""
     return text if len(text) <= most else f"{text[: most // 2]}...{text[-most // 2 :]}"
 
 
 def listed(names: Iterable[str], most: int = 40) -> str:
-    """Names of columns for an error: the first ones, each cut where it is long, and how many more there are."""
+    """Names for an error, such as columns: the first ones, each cut if it is long, and how many more there are."""
     every = list(names)
     more = f" and {len(every) - most} more" if len(every) > most else ""
     return (", ".join(shortened(name, 60) for name in every[:most]) or "none") + more
 
 
 def unknown(what: str, value: object, known: Iterable[str]) -> str:
-    """What an error says of a value that is none of the known ones, with the nearest of them."""
+    """The text of an error about a value that is not among the known ones, with the nearest of them."""
     names = list(known)
-    near = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
-    hint = f"did you mean {near[0]!r}? Known" if near else "known"
+    nearest = difflib.get_close_matches(str(value), names, n=1, cutoff=0.5)
+    hint = f"did you mean {nearest[0]!r}? Known" if nearest else "known"
     return f"unknown {what} {shown(value)}; {hint} are {', '.join(names)}"
 
 
 def shown(value: object) -> str:
-    """A value for an error's text: as `repr`, cut in the middle where it is long, whatever it holds."""
+    """A value for an error's text: its `repr`, cut in the middle if it is long. It never fails."""
     try:
         return _SHOWN.repr(value)
     except ValueError:  # Python refuses to spell numbers of thousands of digits

@@ -1,4 +1,4 @@
-"""Files: written so that a kill at any moment leaves either the old content or the new one, and their checksums."""
+"""Files whose writing leaves either the old content or the new one, even if killed; their checksums; output folders."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from filelock import FileLock, Timeout
 
 from unmask.core.errors import RunError, UnmaskError, WriteError, parse_json, sealed, shortened, unsealed
 
-CACHE = "UNMASK_CACHE"  # names another folder than ~/.cache/unmask
+CACHE = "UNMASK_CACHE"  # environment variable that replaces ~/.cache/unmask
 
 
 def cache() -> Path:
@@ -31,11 +31,11 @@ def cache() -> Path:
 
 @contextlib.contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
-    """Makes a WriteError of an `OSError`, or of what a library raises in its place, while a path is written."""
+    """While a path is written, turns an `OSError`, or what a library raises in its place, into a WriteError."""
     refusals: tuple[type[Exception], ...] = (OSError, *others)
     try:
         yield
-    except WriteError:  # it names the file itself
+    except WriteError:  # already names the file
         raise
     except refusals as error:
         number, reason = getattr(error, "errno", None), getattr(error, "strerror", None)
@@ -43,8 +43,8 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
 
 
 def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
-    """Writes a file under another name, forces it to the disk, and gives it its name in one step. No link is followed.
-    Where it cannot be written, nothing of it is left, and a WriteError says why."""
+    """Writes a file under a temporary name, flushes it to the disk, and renames it in one step. Links are not followed.
+    If writing fails, nothing of it is left, and a WriteError says why."""
     partial = path.with_name(path.name + ".partial")
     data = content.encode() if isinstance(content, str) else content
     try:
@@ -64,8 +64,8 @@ def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
 
 @contextlib.contextmanager
 def whole_folder(target: Path, partial: Path | None = None) -> Iterator[Path]:
-    """Gives a new folder to fill, forces its files to the disk and gives it its name: it is whole or not there. Until
-    then a `target` that stands there stays, and the folder is `partial`; None: beside it, as `NAME.partial`."""
+    """Yields a new folder to fill, flushes its files to the disk and renames it, so that it is complete or absent.
+    Until then an existing `target` stays, and the folder is called `partial` (None: `NAME.partial`, beside it)."""
     partial = partial or target.with_name(target.name + ".partial")
     try:
         with writing(target):
@@ -86,16 +86,16 @@ def whole_folder(target: Path, partial: Path | None = None) -> Iterator[Path]:
 
 
 def write_object(path: Path, content: Mapping[str, Any]) -> None:
-    """Writes a JSON object, which has no `sha256`, with its checksum as that, for `read_object`."""
-    plain = json.loads(json.dumps(content))  # as it is read, for the checksum
+    """Writes a JSON object with its checksum under `sha256` (no key of its own), for `read_object`."""
+    plain = json.loads(json.dumps(content))  # as JSON returns it: the checksum is of that
     write_atomically(path, json.dumps(sealed(plain), indent=1) + "\n")
 
 
 def read_object(
     path: Path, way_out: str, *, is_sealed: bool = False, raising: type[UnmaskError] = RunError
 ) -> dict[str, Any]:
-    """The object in a JSON file, `is_sealed` by its checksum; where it is damaged or not there, an error of the class
-    `raising` with the way out."""
+    """The object in a JSON file, checked against its checksum if it `is_sealed`. If it is damaged or missing, raises an
+    error of the class `raising` with the way out."""
     try:
         content = unsealed(parse_json(path)) if is_sealed else parse_json(path)
         if not isinstance(content, dict):
@@ -106,7 +106,7 @@ def read_object(
 
 
 def absence(path: Path, kind: str = "file") -> str:
-    """Why there is no file (or folder, as `kind` says) to be read at a path: what is there, or that nothing is."""
+    """Why a path has no file (or folder, as `kind` says) to read: what is there instead, or that nothing is."""
     try:
         if path.exists():
             return f"this is {'a folder' if path.is_dir() else 'something else'}, not a {kind}"
@@ -116,7 +116,7 @@ def absence(path: Path, kind: str = "file") -> str:
 
 
 def typed(path: str | Path) -> str:
-    """A path as it is typed in a shell, for commands that are suggested; `-x`, which would be an option, is `./-x`."""
+    """A path as typed in a shell, for suggested commands; `-x`, which would be an option, becomes `./-x`."""
     return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
 
 
@@ -134,12 +134,13 @@ def file_sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-# Output folders. One file, the marker, claims a folder: what stands in a folder without one belongs to others. One
-# process writes at a time: it holds a lock of the system's, which ends with the process however that ends, and says who
-# it is beside it. The steps are the same for runs, fine-tunings, prepared data, comparisons, indexes and exports:
+# Output folders. A file, the marker, claims a folder for a command; without one, the folder's content is not ours. One
+# process writes at a time. It holds a lock of the operating system, which ends with the process however that ends, and
+# records its id beside the lock. The steps are the same for runs, fine-tunings, prepared data, comparisons, indexes and
+# exports:
 #
-#     check ──▶ held ──▶ clear, where it is replaced ──▶ claim ──▶ the work, its result written last
-#                 └────▶ check_same, where it goes on ──────────▶
+#     check ──▶ held ──▶ clear, to overwrite ──▶ claim ──▶ the work, its result written last
+#                 └────▶ check_same, to resume ──────────▶
 
 LOCK = ".lock"
 _WAYS = {"resume": "resume it", "overwrite": "overwrite it"}
@@ -150,16 +151,15 @@ class ClaimedFolder:
     """A folder that one command writes."""
 
     root: Path
-    marker: str | None  # name of the file that claims it; None: whatever stands in it does
-    what: str  # what it holds then, with its article
-    last: str | None = None  # name of the file that is written last: without it, the work was begun and not finished
-    # Names that may stand in it before it is claimed: what a command that was stopped has left. Partial files
-    # (`*.partial`) may in any.
+    marker: str | None  # name of the file that claims it; None: any content does
+    what: str  # what a claimed folder holds, with its article
+    last: str | None = None  # name of the file written last: without it, the work is unfinished
+    # Names that may be there before it is claimed, left by a stopped command. Partial files (`*.partial`) always may.
     ours: Collection[str] = ()
-    is_shared: bool = True  # files of others may be added to it once it is claimed; they are never touched
-    options: tuple[str, ...] = ("resume", "overwrite")  # by which it may be written although it is claimed
-    error: type[UnmaskError] = RunError  # the class of its errors
-    named: str | None = None  # what errors call it; None: by its path
+    is_shared: bool = True  # users may add files once it is claimed; they are never touched
+    options: tuple[str, ...] = ("resume", "overwrite")  # options that allow writing a claimed folder
+    error: type[UnmaskError] = RunError  # class of its errors
+    named: str | None = None  # its name in errors; None: its path
 
     @property
     def is_claimed(self) -> bool:
@@ -170,7 +170,8 @@ class ClaimedFolder:
         return sorted(names - {LOCK, f"{LOCK}.json"})
 
     def check(self, *, resume: bool = False, overwrite: bool = False, inputs: Iterable[Path] = ()) -> None:
-        """Makes sure that it may be written, and that `inputs`, which are read, are not in it. Nothing is touched."""
+        """Checks, without changing anything, that it may be written, and that overwriting would remove none of the
+        `inputs`."""
         if resume and overwrite:
             raise self.error("resume and overwrite exclude each other", options=("resume", "overwrite"))
         for path in inputs if overwrite else ():
@@ -196,14 +197,14 @@ class ClaimedFolder:
     def check_same(
         self, before: Mapping[str, Any], now: Mapping[str, Any], *, but_for: Collection[str] = (), of: str = ""
     ) -> None:
-        """Makes sure that the work goes on with the settings that it was begun with: two tables of JSON or TOML, which
-        may differ in the keys, or tables, of `but_for`. The error names the first other one, and what it is `of`."""
+        """Checks that the settings are those that the work began with: two tables of JSON or TOML, which may differ in
+        the keys, or tables, of `but_for`. The error names the first difference; `of` says what its key belongs to."""
         for key, old, new in differences(before, now):
             if not any(key == name or key.startswith(f"{name}.") for name in but_for):
                 raise self.changed(f"with {of}{key} = {shortened(repr(old))}, which is now {shortened(repr(new))}")
 
     def changed(self, how: str) -> UnmaskError:
-        """The error that something is not as it was begun: what, in words that follow `a run`."""
+        """The error that something differs from the beginning of the work; `how` continues the words `a run`."""
         options = tuple(option for option in self.options if option != "resume")
         ways = ", ".join(["change that back", *(_WAYS[option] for option in options), "or give another folder"])
         return self.error(
@@ -212,7 +213,8 @@ class ClaimedFolder:
         )
 
     def clear(self, names: Iterable[str], *, marker: bool = True) -> None:
-        """Removes these files and folders and all partial ones, the marker last: until then, it is claimed."""
+        """Removes these files and folders and all partial ones. The marker goes last: until then, the folder is
+        claimed."""
         paths = [self.root / name for name in sorted(names) if name != self.marker]
         try:
             for path in (*paths, *self.root.glob("*.partial")):
@@ -223,7 +225,7 @@ class ClaimedFolder:
             raise self.error(f"{self.root}: its content cannot be removed ({error})") from error
 
     def claim(self, content: str) -> None:
-        """Writes the marker; what it says is read when the work goes on."""
+        """Writes the marker; its content is read when the work is resumed."""
         assert self.marker is not None
         write_atomically(self.root / self.marker, content)
 
@@ -253,10 +255,10 @@ class ClaimedFolder:
         inputs: Iterable[Path] = (),
         clears: Collection[str] | None = None,
     ) -> Iterator[None]:
-        """Checks the folder and holds it. To overwrite, it removes `clears`; None: all that is ours, and the claim."""
+        """Checks and locks the folder. To overwrite, it removes `clears`; None: all of `ours`, and the marker."""
         self.check(resume=resume, overwrite=overwrite, inputs=inputs)
         with self.held():
-            self.check(resume=resume, overwrite=overwrite)  # again: no other process comes from now on
+            self.check(resume=resume, overwrite=overwrite)  # again, now that no other process can write
             if overwrite:
                 self.clear(self.ours if clears is None else clears, marker=clears is None)
             yield
@@ -271,20 +273,20 @@ def locked(
     named: str | None = None,
     error: type[UnmaskError] = RunError,
 ) -> Iterator[None]:
-    """While it is entered, no other process writes a file or folder: the one place where outputs are locked.
+    """While it is entered, no other process writes a file or folder. All outputs are locked here.
 
     Args:
-        lock: The file that is locked; which process holds it is written beside it. None: `.NAME.lock` beside `out`,
-            which goes with the lock.
-        wait: For so many seconds, while another process holds it; -1: as long as it does.
-        named: What the error calls it; None: by its path.
-        error: The class of the error, which says which other process writes it.
+        lock: The lock file; the process that holds it is recorded beside it. None: `.NAME.lock` beside `out`, removed
+            afterwards.
+        wait: Seconds to wait while another process holds it; -1: until it is free.
+        named: The output's name in errors; None: its path.
+        error: The class of the error, which names the other process.
     """
-    stays, lock = lock is not None, lock or out.with_name(f".{out.name}.lock")
-    holder, of_system = lock.with_name(f"{lock.name}.json"), FileLock(lock)
+    keeps_lock, lock = lock is not None, lock or out.with_name(f".{out.name}.lock")
+    holder, system_lock = lock.with_name(f"{lock.name}.json"), FileLock(lock)
     with writing(out), contextlib.suppress(Timeout):  # an `OSError` too
-        of_system.acquire(timeout=wait)
-    if not of_system.is_locked:
+        system_lock.acquire(timeout=wait)
+    if not system_lock.is_locked:
         try:
             other = parse_json(holder)
             where = "" if other["host"] == socket.gethostname() else f" on {other['host']}"
@@ -301,14 +303,14 @@ def locked(
         yield
     finally:
         holder.unlink(missing_ok=True)
-        if not stays:  # before it is released: a process that opened it meanwhile finds it gone, and opens the next one
+        if not keeps_lock:  # before the release: a process that opened it meanwhile finds it gone and opens a new one
             with contextlib.suppress(OSError):  # Windows removes no open file
                 lock.unlink()
-        of_system.release()
+        system_lock.release()
 
 
 def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any, Any]]:
-    """Where two tables differ: the key, with those of the tables around it, and both values."""
+    """The differences of two tables: each dotted key, with both values."""
     for key in sorted({*old, *new}):
         before, after = old.get(key), new.get(key)
         if isinstance(before, dict) and isinstance(after, dict):
@@ -318,7 +320,7 @@ def differences(old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
 
 
 def check_file(out: Path, *, overwrite: bool) -> None:
-    """Makes sure that a file may be written, before any work is done."""
+    """Checks that a file may be written, before any work is done."""
     if out.is_dir():
         raise RunError(f"{out} is a folder; give a file", options=("out",))
     if out.exists() and not overwrite:

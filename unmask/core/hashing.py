@@ -28,29 +28,29 @@ _AT_ONCE = 1 << 18
 
 
 class BitField(NamedTuple):
-    """Bits of a hash that are one random number: the lowest of them and how many."""
+    """A range of a hash's bits that is one random number: the lowest bit, and how many."""
 
     first: int
     size: int
 
     def of(self, bits: Bits) -> Bits:
-        """The number, in [0, 2**size). Loops have `unmask.masking.draw_loops.drawn`."""
+        """The number, in [0, 2**size). Compiled loops use `unmask.masking.draw_loops.drawn`."""
         return (bits >> self.first) & ((1 << self.size) - 1)
 
 
 # Fields on one line are drawn from one hash, and do not overlap.
-ORDER, CROSSING = BitField(33, 31), BitField(0, 24)  # equally likely units: order, and if the last is in
-EXCHANGE = BitField(0, 32)  # units with weights: with which unit before it one changes places
+ORDER, CROSSING = BitField(33, 31), BitField(0, 24)  # equally likely units: their order, and whether the last is drawn
+EXCHANGE = BitField(0, 32)  # weighted units: the earlier unit with which one changes places
 SPAN_LENGTH = BitField(0, 32)
-BEGINNING = BitField(0, 32)  # of systematic draws
+BEGINNING = BitField(0, 32)  # of systematic sampling
 SAMPLED_RATE = BitField(28, 32)  # of a segment
-PART = BitField(34, 30)  # of a mixture, for a piece of a document
-PART_OF_STEP = BitField(0, 30)  # and for all of a step
-SHOWN, RANDOM_TOKEN = BitField(32, 31), BitField(0, 31)  # the mask, another token or the same; and which other token
-IS_WRONG, TAIL = BitField(63, 1), BitField(0, 32)  # what becomes of a fragment in sentence pairs
-SEEN = BitField(33, 31)  # of a token's bits and another's place: whether it sees the other
-REBUILT = BitField(33, 31)  # of a token's bits alone: whether it is rebuilt
-DROPPED = BitField(33, 31)  # of a number's place: whether it is dropped
+PART = BitField(34, 30)  # of a mixture: its part for a piece of a document
+PART_OF_STEP = BitField(0, 30)  # its part for a whole step
+SHOWN, RANDOM_TOKEN = BitField(32, 31), BitField(0, 31)  # shows the mask, a random token or the token; which random one
+IS_WRONG, TAIL = BitField(63, 1), BitField(0, 32)  # of a fragment: whether its sentence pair is wrong; its cut
+SEEN = BitField(33, 31)  # of a token's bits and another's place: whether it attends to it
+REBUILT = BitField(33, 31)  # of a token's bits: whether it is reconstructed
+DROPPED = BitField(33, 31)  # of an activation's place: whether dropout drops it
 
 
 def mix(words: Words) -> Words:
@@ -63,7 +63,7 @@ def mix(words: Words) -> Words:
 
 
 def mix_ints(*values: int) -> int:
-    """Hashes some Python integers, in their order, to one signed 64-bit integer: `mix` without an array."""
+    """Hashes Python integers, in order, to one signed 64-bit integer: `mix` without an array."""
 
     def mixed(value: int) -> int:
         value %= _WRAP
@@ -82,21 +82,21 @@ def permutation(size: int, *key: int) -> NDArray[np.int64]:
     words = np.arange(size, dtype=np.int64)
     words *= np.int64(GOLDEN)
     words += np.int64(mix_ints(*key))
-    for begin in range(0, size, _AT_ONCE):  # so that a long one takes no more than its own memory
+    for begin in range(0, size, _AT_ONCE):  # in parts, so that temporary arrays stay small
         words[begin : begin + _AT_ONCE] = mix(words[begin : begin + _AT_ONCE])
     return np.argsort(words, kind="stable")
 
 
 def token_in_word(input_ids: Words, place: Words) -> Words:
-    """A token's share in the hash of its word, a sum over tokens; `place` is the token's within the word, from 0."""
+    """A token's term in the hash of its word, a sum over tokens; `place` is its position in the word, from 0."""
     return mix(mix(input_ids + 1) + place * GOLDEN)
 
 
 def longer(sequence: Words, mixed_word: Words) -> Words:
-    """Hashes of sequences of words and the word that follows each, which went through `mix`. The hash of a single word
-    is the word's own.
+    """Hashes of word sequences, each extended by a word that went through `mix`. The hash of a single word is the
+    word's own.
 
-    With 64 bits, two of a million sequences get the same hash with a probability below one in ten million; then one of
-    them is taken for the other, and nothing worse happens.
+    With 64 bits, two of a million sequences collide with a probability below one in ten million. Then one is taken for
+    the other, and nothing worse happens.
     """
     return mix(sequence + GOLDEN) + mixed_word

@@ -1,15 +1,14 @@
-"""Models of the hub: their names, which of their files are fetched, and the copies of these on this machine.
+"""Models on the hub: their names, which of their files are fetched, and the copies on this machine.
 
     answerdotai/ModernBERT-base           the main branch
     answerdotai/ModernBERT-base@COMMIT    a commit, a tag, a branch, or refs/pr/1
     bert-base-uncased                     the oldest models have no owner
-    runs/mine/model, ./mine, mine.json    paths, whether they are there or not
+    runs/mine/model, ./mine, mine.json    paths, whether they exist or not
 
-Pickles are never fetched, since reading one can run code.
+Pickles are never fetched, since loading one can run code.
 
-Copies lie in the cache of huggingface_hub. One that is there is taken without asking the network. So what was used once
-works offline, and a name without a commit means the same until its copy is removed from the cache; `lasting_name` is
-what a run notes of it.
+Copies are in the cache of huggingface_hub and are used without asking the network. So a model that was used once works
+offline, and a name without a commit means the same model until its copy is removed. Runs record `lasting_name`.
 """
 
 from __future__ import annotations
@@ -43,10 +42,10 @@ class HubName:
 
 
 def hub_name(source: str | Path) -> HubName | None:
-    """The name that a string is, or None where it is a path.
+    """The model that a string names; None if it is a path.
 
-    Whatever exists is a path. So is what can only be a mistyped one, for which the network is not asked: a `Path`; what
-    the hub allows no name to be; one that ends as files do; and one in a folder that is there.
+    Anything that exists is a path. So is anything that can only be a mistyped path, for which the network is not asked:
+    a `Path`; a name that the hub does not allow; one with a file's suffix; one whose folder exists.
     """
     if not isinstance(source, str):
         return None
@@ -76,7 +75,7 @@ OF_MODELS = (
 
 
 def _lack(folder: Path, *, weights: bool) -> str | None:
-    """The file that a folder must have and has not: of a vocabulary, and of a network where `weights` are needed."""
+    """The required file that a folder lacks, if any: a vocabulary and, with `weights`, a network."""
     needed = [CONFIG, WEIGHTS] if weights else []
     if weights and not (folder / WEIGHTS).is_file() and (index := folder / INDEX).is_file():
         try:  # the files that share the weights
@@ -104,7 +103,7 @@ def _cause(error: Exception) -> str:
 
 
 def _reason(model: HubName, error: Exception, lack: str | None) -> str:
-    """The second half of a sentence that has said that there is no such path; `lack`: a file that a copy lacks."""
+    """The second half of an error, after words that there is no such path; `lack` is a file that the copy lacks."""
     from huggingface_hub import errors
 
     token = "set HF_TOKEN, or run `hf auth login`"
@@ -129,14 +128,14 @@ log = logging.getLogger("unmask")
 
 
 def lasting_name(source: str | Path, folder: Path) -> str:
-    """What the record of a run says of a model, so that it always means the same: a commit, or a whole path."""
-    model = hub_name(source)  # whose folder in the hub's cache is named by its commit
+    """A model's name in the records of a run, which always means the same: with its commit, or an absolute path."""
+    model = hub_name(source)  # its folder in the hub's cache is named after the commit
     return str(folder.resolve()) if model is None else f"{model.name}@{folder.name}"
 
 
 def local_path(source: str | Path, *, weights: bool) -> Path:
-    """A path as it is; for the name of a model on the hub, the folder of its copy, with a tokenizer and, where
-    `weights` says so, a network. A ModelError, or a TokenizerError without weights, says why there is none."""
+    """A path unchanged; for a model's name on the hub, the folder of its copy, with a tokenizer and, with `weights`, a
+    network. If there is none, a ModelError (without `weights`, a TokenizerError) says why."""
     model = hub_name(source)
     if model is None:
         return Path(source)
@@ -161,7 +160,7 @@ def local_path(source: str | Path, *, weights: bool) -> Path:
     except _failures() as error:
         lack = None if copy is None else _lack(copy, weights=weights)
         if copy and lack is None and isinstance(error, errors.LocalEntryNotFoundError | ConnectionError):
-            return copy  # the hub has more files, but none that must be there
+            return copy  # the copy lacks no required file
         raise kind(f"{model}: {absent}, {_reason(model, error, lack)}") from error
     if (lack := _lack(folder, weights=weights)) is not None:
         pickles = (
@@ -176,7 +175,7 @@ _UPLOADED = (*OF_MODELS, "README.md", "LICENSE*", "onnx/model*")
 
 
 def upload(folder: Path, name: str, *, private: bool | None) -> tuple[str, list[str]]:
-    """Uploads those files of a model's folder that belong to it; returns the repository's address, and the files."""
+    """Uploads the files of a model's folder that belong to the model; returns the repository's URL, and the files."""
     import huggingface_hub
 
     if "/" not in name or "--" in name or ".." in name or not _NAME.fullmatch(name):
@@ -197,22 +196,21 @@ def upload(folder: Path, name: str, *, private: bool | None) -> tuple[str, list[
     return url, files
 
 
-# Where another library made the copy in the hub's cache, it holds what its maker asked for. transformers asks neither
-# for `modules.json` nor for the pooling, and without them the vectors of a sentence encoder would be plain means, in
-# silence.
+# A copy that another library made has only the files which that library asked for. transformers asks for neither
+# `modules.json` nor the pooling. Without them the vectors of a sentence encoder would silently be plain means.
 @cache
 def fetch_sentence_files(model: HubName, folder: Path) -> None:
-    """Fetches what says how a vector is made of the tokens, if the hub has it and the copy does not.
+    """Fetches the files that define the pooling, if the hub has them and the copy does not.
 
-    The hub is asked once in a process, and for the commit of the copy: its library notes in the cache which files there
-    are not. Where it cannot be asked, a warning says that the pooling is a guess.
+    The hub is asked once per process, for the copy's commit; its library records in the cache which files do not exist.
+    If it cannot be asked, a warning says that the pooling is a guess.
     """
     import huggingface_hub
     from huggingface_hub import errors
 
     names = [MODULES]
     for name in names:
-        # The cache may know that there is none: it was asked for, or all files were listed.
+        # The cache may know that the file does not exist: from an earlier request, or from a list of all files.
         is_absent = (
             huggingface_hub.try_to_load_from_cache(model.name, name, revision=folder.name)
             is huggingface_hub._CACHED_NO_EXIST

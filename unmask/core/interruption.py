@@ -1,4 +1,4 @@
-"""SIGINT and SIGTERM as an exception that says how the work goes on."""
+"""SIGINT and SIGTERM as an exception that says how to resume."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
-STUCK_SECONDS = 60.0  # that a process of several may wait for the others after a signal
+STUCK_SECONDS = 60.0  # how long a process may wait for others after a signal
 _LOOK_SECONDS = 0.5
 _AGAIN_SECONDS = 0.2
 _LOST_IN = ("llvmlite", "matplotlib", "<frozen importlib._bootstrap>")
-_waits: dict[str, float] = {}  # since when this process waits for others, if it does
+_waits: dict[str, float] = {}  # when this process began to wait for others, if it does
 GOES_ON = "run the same command again to resume from the last save"
 GOES_ON_WITH_RESUME = "run the same command with --resume to continue from the last save"
 
@@ -28,12 +28,12 @@ class Interrupted(Exception):
         self.signum, self.text, self.way_on = signum, text, way_on
 
     def __str__(self) -> str:
-        # Not of `args`: torch.fx writes the node that it was at into these.
+        # Not from `args`, since torch.fx appends the current node to them.
         return "; ".join(part for part in (self.text, self.way_on) if part)
 
 
 def interruption_in(error: BaseException | None) -> Interrupted | None:
-    """The signal behind an error, if there is one: libraries make an error of their own of what it raises in them."""
+    """The interruption that caused an error, if any: libraries may wrap it in an error of their own."""
     while error is not None and not isinstance(error, Interrupted):
         error = error.__cause__
     return error
@@ -41,7 +41,7 @@ def interruption_in(error: BaseException | None) -> Interrupted | None:
 
 @contextmanager
 def waiting() -> Iterator[None]:
-    """Says that this process waits for others."""
+    """Marks that this process waits for others."""
     _waits["begun"] = time.monotonic()
     try:
         yield
@@ -51,8 +51,8 @@ def waiting() -> Iterator[None]:
 
 @contextmanager
 def held_signals() -> Iterator[None]:
-    """Signals that Python handles come at the end of the section: what they raise amid the locks of several futures
-    would leave these locked, so that a pool of processes never ends. Only the main thread gets signals."""
+    """Delays signals that Python handles until the section ends. Raised within it, amid the locks of several futures,
+    they would leave these locked, and the process pool would never end. Only the main thread gets signals."""
     noted: list[tuple[int, FrameType | None]] = []
     before: dict[int, Callable[[int, FrameType | None], object]] = {}
     if threading.current_thread() is threading.main_thread():
@@ -70,7 +70,7 @@ def held_signals() -> Iterator[None]:
 
 
 def _leave_signals() -> None:
-    """In a fork's child: its signals are not its parent's."""
+    """In a forked child, stops sending signals to the parent's socket."""
     with suppress(ValueError):
         signal.set_wakeup_fd(-1)
 
@@ -80,11 +80,11 @@ if hasattr(os, "register_at_fork"):
 
 
 class Interruption:
-    """While it is entered, a signal raises `Interrupted` at once, or, in a section that must end well, is noted.
+    """While it is entered, a signal raises `Interrupted` at once or, within `patience`, is only noted in `signum`.
 
-    Python sees no signal while torch waits for other processes, one of which may have been stopped. So a thread ends
-    the process where it still waits (`waiting`) a minute after the signal. Outside the main thread Python takes no
-    signals, and nothing is done. `remark` is what `Interrupted` says of how to go on.
+    Python handles no signal while torch waits for other processes, one of which may have been stopped. So a thread ends
+    the process if it still waits (`waiting`) a minute after the signal. Outside the main thread, where Python handles
+    no signals, nothing is done. `remark` tells the user how to go on.
     """
 
     def __init__(self, remark: str = GOES_ON_WITH_RESUME) -> None:
@@ -115,7 +115,7 @@ class Interruption:
             raise stop
 
     def _watch(self) -> None:
-        """Looks at signals as they come; ends the process where it still waits for others long after one."""
+        """Reads signals as they come; ends the process if it still waits for others long after one."""
         received = 0
         with self._signals:
             self._signals.settimeout(_LOOK_SECONDS)
@@ -124,7 +124,7 @@ class Interruption:
                     numbers = self._signals.recv(1)
                 except TimeoutError:
                     numbers = b""
-                if numbers and self._wakeup >= 0:  # an event loop's own
+                if numbers and self._wakeup >= 0:  # passes them on to an event loop
                     with suppress(OSError):
                         os.write(self._wakeup, numbers)
                 if numbers and numbers[0] in self._before:
@@ -144,8 +144,8 @@ class Interruption:
         if self.patient and self.signum is None:
             self.signum = signum
             return
-        # What is raised in a finalizer, where llvmlite's C calls Python, in matplotlib's callbacks, or in an import is
-        # lost, or becomes another error: so again, in a moment.
+        # An exception in a finalizer, in matplotlib's callbacks, in an import, or where llvmlite's C calls Python, is
+        # lost or becomes another error. So the signal is raised again in a moment.
         while frame is not None:
             if frame.f_code.co_name == "__del__" or any(name in frame.f_code.co_filename for name in _LOST_IN):
                 threading.Thread(target=self._again, args=(signum,), daemon=True).start()
@@ -155,7 +155,7 @@ class Interruption:
 
     @contextmanager
     def patience(self) -> Iterator[None]:
-        """A section that looks at `signum` by itself and ends well; a second signal does not wait for it."""
+        """A section that checks `signum` by itself and ends cleanly; a second signal does not wait for it."""
         self.patient = True
         try:
             yield

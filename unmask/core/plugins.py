@@ -1,11 +1,11 @@
-"""Plug-ins: what installed packages add to the tables of this one, each by a name.
+"""Plug-ins: entries that installed packages add to this package's tables, each under a name.
 
     # pyproject.toml of such a package
     [project.entry-points."unmask.strategies"]
     pairs_of_words = "my_masking:PairsOfWords"
 
-The groups are `strategies`, `readers`, `tasks`, `callbacks` and `poolings`. Entry points are read when a name is met
-that a table lacks, or when all names are listed; a plug-in is imported when it is used.
+The groups are `strategies`, `readers`, `tasks`, `callbacks` and `poolings`. Entry points are read if a table lacks a
+name, or when all names are listed. A plug-in is imported when it is used.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def entry_points(group: str) -> dict[str, EntryPoint]:
 
 
 class Table(UserDict[str, Value]):
-    """A table by names. Those of the package come first, then those of plug-ins: entry points of the group. `made`
-    makes an item of a plug-in's name and object, and raises a ValueError where it is none."""
+    """Entries by name: first the package's own, then plug-ins, the entry points of the group. `made` makes an entry
+    from a plug-in's name and object, and raises a ValueError if the object is unsuitable."""
 
     def __init__(
         self, group: str, items: dict[str, Value], made: Callable[[str, Any], Value] = lambda name, loaded: loaded
@@ -47,7 +47,7 @@ class Table(UserDict[str, Value]):
         point = entry_points(self.group)[name]
         try:
             return self._made(name, point.load())
-        except Exception as error:  # whatever the code of others raises
+        except Exception as error:  # a plug-in's code may raise anything
             package = point.dist.name if point.dist is not None else "unknown"
             raise SettingsError(
                 f"the plug-in {name!r} (package {package}, {point.value}, group unmask.{self.group}) cannot be used: "
@@ -66,8 +66,8 @@ class Table(UserDict[str, Value]):
 
 
 class OrPlugIn:
-    """Part of an annotation: a `Literal` takes the names of a table, too. With a method, a union of settings by `kind`
-    takes the settings that have it, among those in the table under the name of their kind."""
+    """Part of an annotation: a `Literal` also takes the names of a table. With a method, a union of settings by `kind`
+    also takes settings from the table's entry of that kind, if they have the method."""
 
     def __init__(self, table: Table[Any], method: str | None = None) -> None:
         self._table, self._method = table, method
@@ -75,8 +75,8 @@ class OrPlugIn:
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
         from pydantic_core import core_schema  # slow to import, and not needed by the command line
 
-        as_it_is = core_schema.simple_ser_schema("any")
-        return core_schema.no_info_wrap_validator_function(self._validate, handler(source), serialization=as_it_is)
+        unchanged = core_schema.simple_ser_schema("any")
+        return core_schema.no_info_wrap_validator_function(self._validate, handler(source), serialization=unchanged)
 
     def _validate(self, value: Any, handler: Callable[[Any], Any]) -> Any:
         from pydantic_core import PydanticKnownError, ValidationError

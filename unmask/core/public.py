@@ -1,4 +1,4 @@
-"""What every function of `unmask.__all__` does first: check plain arguments, and leave torch's state to the caller."""
+"""What every function of `unmask.__all__` does first: checks plain arguments, and protects the caller's torch state."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ _KINDS: dict[str, tuple[type | tuple[type, ...], str]] = {
     "Path": (os.PathLike, "a path"),
     "None": (type(None), "None"),
 }
-_fork = {"is_new": False, "loops_ran": False}  # of this process, where it is a fork's child
+_fork = {"is_new": False, "loops_ran": False}  # of this process, if it was forked
 
 
 def _note_fork() -> None:
-    # GNU's OpenMP ends a child that runs compiled loops again after its parent did.
+    # GNU's OpenMP kills a forked child that runs compiled loops if its parent has run some.
     parallel = sys.modules.get("numba.np.ufunc.parallel")
     _fork.update(is_new=True, loops_ran=bool(getattr(parallel, "_is_initialized", False)))
 
 
 def _check_fork() -> None:
-    """Threads of the parent are not here, and torch would wait for them: it goes on with one."""
+    """Threads of the parent do not exist here, and torch would wait for them, so it continues with one thread."""
     if _fork["loops_ran"]:
         raise RunError(
             "this process was forked after a model was used, and its threads did not survive the fork; start "
@@ -55,14 +55,14 @@ if hasattr(os, "register_at_fork"):
 
 
 def public(function: Callable[P, Value]) -> Callable[P, Value]:
-    """Makes a function one of users: see the module's docstring.
+    """Makes a function public; see the module's docstring.
 
-    Arguments are checked where the annotation is of `int`, `float`, `bool`, `str`, `Path` and `None` alone; all else is
-    checked where it is used. The function runs with float32 as torch's default, on the CPU unless it says otherwise,
-    with gradients, and without autocast and inference mode, whatever the caller has set.
+    Arguments are checked here if their annotation has only `int`, `float`, `bool`, `str`, `Path` and `None`; others are
+    checked where they are used. Whatever the caller has set, the function runs with float32 as torch's default, on the
+    CPU unless it says otherwise, with gradients, and without autocast and inference mode.
 
     Raises:
-        SettingsError: An argument is of another type, is not finite, or is a path that no system has.
+        SettingsError: An argument has another type, is not finite, or is an impossible path.
         RunError: The process was forked after compiled loops had run.
     """
     signature = inspect.signature(function)
@@ -73,7 +73,7 @@ def public(function: Callable[P, Value]) -> Callable[P, Value]:
         _check_fork()
         try:
             arguments = signature.bind(*args, **kwargs).arguments
-        except TypeError:  # the call itself says it better
+        except TypeError:  # the call below raises a better error
             arguments = {}
         for name, kinds in checks.items():
             if name in arguments:
@@ -85,7 +85,7 @@ def public(function: Callable[P, Value]) -> Callable[P, Value]:
 
 
 def _kinds(annotation: object) -> list[str]:
-    """The plain types that an annotation is of, as its text says, the last one first; empty where one is not plain."""
+    """The plain types in an annotation, read from its text, the last one first; empty if any is not plain."""
     names = [name.strip() for name in reversed(annotation.split("|"))] if isinstance(annotation, str) else []
     return names if set(names) <= _KINDS.keys() else []
 
@@ -105,13 +105,13 @@ def _check(name: str, value: object, kinds: list[str]) -> None:
         raise SettingsError(f"{name}: a path cannot contain a NUL character: {shown(str(value))}", options=(name,))
 
 
-_others_dtype: list[Any] = []  # the caller's default type, once for each call that is under way
+_others_dtype: list[Any] = []  # the caller's default type, once for each active call
 _dtype_lock = threading.Lock()
 
 
 @contextmanager
 def _float32_by_default(torch: Any) -> Iterator[None]:
-    """Torch has one default type for all threads: the last of several calls gives the caller's back."""
+    """Torch has one default type for all threads, so the last of several calls restores the caller's."""
     with _dtype_lock:
         _others_dtype.append(_others_dtype[0] if _others_dtype else torch.get_default_dtype())
         if torch.get_default_dtype() != torch.float32:
@@ -127,7 +127,7 @@ def _float32_by_default(torch: Any) -> Iterator[None]:
 
 @contextmanager
 def _own_torch_state() -> Iterator[None]:
-    """Torch as it is when it has just been imported; afterwards it is the caller's again."""
+    """Gives torch the state that it has after its import; afterwards it has the caller's again."""
     torch: Any = sys.modules.get("torch")
     with ExitStack() as stack:
         if torch is not None and hasattr(torch, "get_default_device"):  # it may be half imported

@@ -1,12 +1,12 @@
-"""Inputs and outputs at addresses: `s3://`, `gs://`, `hf://`, `https://` and whatever else fsspec knows.
+"""Inputs and outputs at addresses: `s3://`, `gs://`, `hf://`, `https://` and whatever else fsspec supports.
 
     s3://bucket/corpus  ──▶ ~/.cache/unmask/KEY/corpus/part-1.jsonl.gz ...     inputs, fetched once
     ~/.cache/unmask/out-KEY/NAME/ ... ──▶ s3://bucket/NAME/                    outputs, sent after each checkpoint
 
-KEY of an input is a hash of what the listing says of its files (name, size, version): what has changed is fetched anew,
-and a fetch that was stopped goes on with the files that are missing. A file has its name only once it is whole.
+KEY of an input is a hash of its listed files (name, size, version): changed files are fetched anew, and a stopped fetch
+continues with the missing ones. A file gets its name only once it is complete.
 
-fsspec's own `filecache` is not used: runs record which content they read, and its names do not tell.
+fsspec's own `filecache` is not used: runs record the content that they read, and its names do not identify that.
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from urllib.parse import urlsplit
 from unmask.core.errors import CorpusError, RunError, UnmaskError, parse_json, without_secrets, without_secrets_of
 from unmask.core.files import LOCK, ClaimedFolder, cache, locked, write_atomically, writing
 
-TRIES, FIRST_WAIT = 7, 1.0  # seconds, twice as many after each try: two minutes in all
+TRIES, FIRST_WAIT = 7, 1.0  # seconds, doubled after each try
 AT_ONCE = 4
 _ADDRESS = re.compile(r"([a-z][a-z0-9+.-]+):/{1,2}(.*)", re.DOTALL)
-_ORIGIN = "origin.json"  # beside what was fetched: from where
+_ORIGIN = "origin.json"  # file beside what was fetched, with its address
 _OF_DISK = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _PERMANENT = (FileNotFoundError, PermissionError, NotADirectoryError, IsADirectoryError, NotImplementedError)
-# Files that say that others are whole: sent after those, in this order, so that no checkpoint lacks its recipe.
+# Files that mark others as complete: sent after those, in this order, so that no checkpoint lacks its recipe.
 _LAST = ("*/manifest.json", "recipe.toml", "settings.json", "checkpoints/*/state.json", "summary.json", "manifest.json")
 _NEVER = (LOCK, f"{LOCK}.json", "*.partial", "partial*", "*.tmp", ".*.lock")
 log = logging.getLogger(__name__)
@@ -54,14 +54,14 @@ Value = TypeVar("Value")
 
 
 def address_of(name: object) -> str | None:
-    """The address that a name is; None: it is a path. What `Path` makes of one, with a slash less, counts as well."""
+    """The address in a name; None for a path. An address that `Path` has shortened by a slash counts as well."""
     text = os.fspath(name) if isinstance(name, str | os.PathLike) else None
     match = _ADDRESS.fullmatch(text) if isinstance(text, str) else None
     return None if match is None else f"{match[1]}://{match[2]}"
 
 
 def path_at(out: str | Path) -> Path | None:
-    """The local path of an output; None: it is at an address elsewhere."""
+    """The local path of an output; None if it is at a remote address."""
     address = address_of(out)
     if address is None:
         return Path(out)
@@ -70,9 +70,9 @@ def path_at(out: str | Path) -> Path | None:
 
 
 def local_copies(*names: Any) -> list[Any]:
-    """Replaces addresses of files, folders and patterns by what was fetched from them, unless it was before; everything
-    else stays. A CorpusError says that there is nothing, it cannot be read, or a package for such addresses is missing.
-    """
+    """Replaces addresses of files, folders and patterns by local copies, which are fetched unless they exist; leaves
+    everything else. Raises a CorpusError if nothing is there, it cannot be read, or the package for such addresses is
+    missing."""
     paths: list[Any] = []
     for name in names:
         if (address := address_of(name)) is None:
@@ -81,7 +81,7 @@ def local_copies(*names: Any) -> list[Any]:
             paths.append(here)
         else:
             system, path = connect(address)
-            is_web = address.startswith(("http://", "https://"))  # where ? begins a query
+            is_web = address.startswith(("http://", "https://"))  # there ? begins a query
             if not any(sign in path.partition("?")[0] if is_web else sign in path for sign in "*?["):
                 paths.append(_fetch(system, address.rstrip("/"), path))
                 continue
@@ -99,7 +99,7 @@ def connect(address: str) -> tuple[Any, str]:
         from fsspec.core import url_to_fs
 
         system, path = url_to_fs(address)
-    except (ImportError, ValueError) as error:  # its text names the package
+    except (ImportError, ValueError) as error:  # the error names the missing package
         raise CorpusError(f"{address}: cannot read this kind of address ({error})") from error
     return system, path.rstrip("/")
 
@@ -145,7 +145,7 @@ def _fetch(system: Any, address: str, path: str) -> Path:
 
 
 def _listed(system: Any, path: str) -> dict[str, tuple[int | None, str]]:
-    """Size, where it is known, and version of the file at a path or of all below it, by name."""
+    """The size, if known, and the version of the file at a path, or of all files below it, by name."""
     system.invalidate_cache()
     infos = system.find(path, detail=True)
     if not isinstance(infos, dict):
@@ -164,16 +164,16 @@ def tried(
     how: str = "it could not be read",
     raising: type[UnmaskError] = CorpusError,
 ) -> Value:
-    """Does some work with a server at an address (`what`), again for two minutes while it does not answer; where it
-    cannot be done, an error of the class `raising` says `how`."""
+    """Runs `work`, which talks to the server of an address (`what`), and tries again while that does not answer. If it
+    still fails, raises an error of the class `raising`, which says `how`."""
     for number in range(TRIES):
         try:
             return work()
         except UnmaskError:
             raise
-        except _PERMANENT as error:  # from None: a traceback would show what is secret in an address
+        except _PERMANENT as error:  # from None: a traceback would show the address's secrets
             raise raising(f"{what}: {type(error).__name__}: {without_secrets_of(what, str(error))}") from None
-        except Exception as error:  # each package for a kind of server has its own classes
+        except Exception as error:  # each package for a kind of server has its own exceptions
             if getattr(error, "errno", None) in _OF_DISK:
                 with writing(cache()):
                     raise
@@ -186,7 +186,7 @@ def tried(
 
 
 def lasting_source(path: str | Path) -> str:
-    """A path as records name it: `ADDRESS#KEY` of what was fetched, where the key tells its content."""
+    """A path as records name it; a fetched copy is `ADDRESS#KEY`, whose key identifies the content."""
     file = Path(path).parent / _ORIGIN
     if not file.is_absolute() or cache() not in file.parents or not file.is_file():
         return str(path)
@@ -194,7 +194,7 @@ def lasting_source(path: str | Path) -> str:
 
 
 def source_named(name: str) -> str:
-    """The path on this machine of what `lasting_source` names; it is fetched where it is not there."""
+    """The local path of what `lasting_source` names; fetches it if it is missing."""
     address, _, key = name.rpartition("#")
     if not key or address_of(address) is None:
         return name
@@ -207,7 +207,7 @@ def source_named(name: str) -> str:
 
 
 def refused(out: str | Path, what: str) -> None:
-    """Raises a RunError where `out` is an address: a command does not write there."""
+    """Raises a RunError if `out` is an address: a command does not write there."""
     if path_at(out) is None:
         raise RunError(f"{address_of(out)}: {what} cannot be written to an address; give a path", options=("out",))
 
@@ -218,44 +218,44 @@ class Output:
 
     path: Path
     address: str | None = None
-    _sent: dict[str, tuple[int, int]] = field(default_factory=dict)  # size and time of change, by name
+    _sent: dict[str, tuple[int, int]] = field(default_factory=dict)  # size and time of the last change, by name
 
     def put(self) -> None:
-        """Sends the files that are new or have changed, in the order of `_LAST`; removes what is gone.
+        """Sends new and changed files, in the order of `_LAST`; removes those that are gone here.
 
-        To be called while no file is being written, such as after a checkpoint. After a RunError what was made is kept.
+        Call it while no file is being written, such as after a checkpoint. After a RunError the local files are kept.
         """
         if self.address is None:
             return
         system, root = connect(self.address)
-        now: dict[str, tuple[int, int]] = {}
+        current: dict[str, tuple[int, int]] = {}
         for path in [self.path] if self.path.is_file() else self.path.rglob("*"):
             inside = path.relative_to(self.path)  # `.` for a file that is the output itself
             if path.is_file() and not any(PurePosixPath(part).match(p) for p in _NEVER for part in inside.parts):
-                now[inside.as_posix()] = path.stat().st_size, path.stat().st_mtime_ns
+                current[inside.as_posix()] = path.stat().st_size, path.stat().st_mtime_ns
 
-        def turn(name: str) -> int:
+        def order(name: str) -> int:
             places = enumerate(_LAST, 1)
             return next((n for n, pattern in places if PurePosixPath("/" + name).match("/" + pattern)), 0)
 
-        def bring(name: str) -> None:
+        def send(name: str) -> None:
             place = root if name == "." else f"{root}/{name}"
 
             def work() -> None:
-                if name in now:
+                if name in current:
                     system.put_file(str(self.path / name), place)
                 elif system.exists(place):
                     system.rm_file(place)
 
             tried(f"{self.address}/{name}", work, how="it could not be sent", raising=RunError)
 
-        changed = sorted((name for name in sorted(now) if self._sent.get(name) != now[name]), key=turn)
+        changed = sorted((name for name in sorted(current) if self._sent.get(name) != current[name]), key=order)
         with ThreadPoolExecutor(AT_ONCE) as threads:
-            for _, names in groupby(changed, key=turn):
-                list(threads.map(bring, names))
-        for name in sorted(set(self._sent) - set(now), key=turn, reverse=True):
-            bring(name)
-        self._sent = now
+            for _, names in groupby(changed, key=order):
+                list(threads.map(send, names))
+        for name in sorted(set(self._sent) - set(current), key=order, reverse=True):
+            send(name)
+        self._sent = current
 
 
 @contextmanager
@@ -266,10 +266,11 @@ def output_at(
     resume: bool = False,
     overwrite: bool = False,
 ) -> Iterator[Output]:
-    """Where to work: `out`, or, for an address, a folder of the cache that is sent there by `put`, and at the end.
+    """Yields where to work: `out` or, for an address, a folder of the cache, which `put` and the end of the work send
+    there.
 
-    With `resume`, what is at the address is fetched first, so that work goes on on any machine. With `overwrite` it is
-    removed. One process of a machine writes to an address at a time; two machines that write to one address spoil it.
+    With `resume`, the files at the address are fetched first, so that any machine can continue. With `overwrite` they
+    are removed. Two processes of one machine cannot write to an address at a time; two machines that do so corrupt it.
     `claim` makes the claim to the folder; None: a file is written.
     """
     if (here := path_at(out)) is not None:
@@ -293,7 +294,7 @@ def output_at(
             if resume:
                 tried(f"{address}: {name}", partial(system.get_file, name, str(file)))
             else:
-                file.touch()  # its name is enough to see whether the address may be written
+                file.touch()  # the check below needs only its name
             stat = file.stat()
             output._sent[file.relative_to(path).as_posix()] = (stat.st_size, stat.st_mtime_ns)
         if claim is not None:
@@ -306,7 +307,7 @@ def output_at(
             yield output
             output.put()
         except BaseException as error:
-            if not isinstance(error, RunError):  # as far as the work has come
+            if not isinstance(error, RunError):  # sends what is done so far
                 with suppress(RunError):
                     output.put()
                     raise

@@ -31,7 +31,7 @@ log = logging.getLogger("unmask")
 
 @dataclass(frozen=True)
 class Styled:
-    """Some text in a style of rich's, such as `dim`, `bold` or `red`; where there are no colours it is text."""
+    """Text in a style of rich's, such as `dim`, `bold` or `red`; plain text where there are no colours."""
 
     text: str
     style: str = ""
@@ -42,14 +42,14 @@ class Styled:
 
 @dataclass(frozen=True)
 class Sheet:
-    columns: tuple[str, ...]  # heads; one that begins with `>` is that of a column to the right. All empty: no head
-    rows: Sequence[Sequence[str | Styled]]  # as many cells each
-    title: str = ""  # what stands above it
+    columns: tuple[str, ...]  # headings; those after `>` are of right-aligned columns. All empty: no row of headings
+    rows: Sequence[Sequence[str | Styled]]  # a cell for each column
+    title: str = ""  # shown above it
 
 
 @dataclass(frozen=True)
 class Facts:
-    """Names and values, a line each in a terminal and a row each in a notebook. Without a name it goes on."""
+    """Names and values: a line each in a terminal, a row each in a notebook. An empty name continues the one above."""
 
     rows: Sequence[tuple[str, str]]
 
@@ -60,7 +60,7 @@ class Facts:
 
 @dataclass(frozen=True)
 class Hint:
-    """What to do next, as a command and as a Python call."""
+    """The next step, as a command and as a Python call."""
 
     command: str
     python: str
@@ -70,7 +70,7 @@ class Hint:
 
 
 Line = tuple[Styled | str, ...]
-"""A line of several styles, its parts without anything between them."""
+"""A line of several styles, whose parts are joined without spaces."""
 Shown = Sheet | Facts | Hint | Line | Styled | str
 
 
@@ -91,15 +91,15 @@ class Readable(Protocol):
 
 
 class Result(Readable):
-    """Figures by name, frozen; whatever JSON can hold. A subclass annotates them, and says in `shown` how they are
-    read. `{**result}` is a dictionary of them."""
+    """Frozen figures by name, of types that JSON can hold. A subclass annotates them, and its `shown` yields them for
+    readers. `{**result}` is a dictionary of them."""
 
     __hash__ = None  # type: ignore[assignment]
 
     def __init__(self, figures: Mapping[str, Any]) -> None:
         self.__dict__.update(figures)
 
-    if not TYPE_CHECKING:  # for which a figure that no class declares is an error
+    if not TYPE_CHECKING:  # to type checkers, a figure that no class declares is an error
 
         def __getattr__(self, name: str) -> Any:
             known = [each for each in self.__dict__ if not each.startswith("_")]
@@ -140,7 +140,7 @@ class Finished(Result):
 
     @classmethod
     def reopened(cls, folder: Path, way_out: str) -> Self:
-        """What a command left there. Raises a RunError with the way out where its `summary.json` is damaged."""
+        """The result that a command left there. Raises a RunError with the way out if its `summary.json` is damaged."""
         file = folder / "summary.json"
         result = cls(folder, read_object(file, way_out))
         try:
@@ -154,12 +154,12 @@ class Finished(Result):
 
 
 def legible(text: str) -> str:
-    """A line break and a lone space by signs that can be seen."""
+    """A text with visible signs for line breaks, or for a lone space."""
     return "␣" if text == " " else text.replace("\n", "⏎")
 
 
 def as_text(shown: Shown) -> str:
-    """A sheet in columns, or a line, as Python shows it."""
+    """Plain text, as Python shows it; a sheet in columns."""
     if isinstance(shown, tuple):
         return "".join(map(str, shown))
     if isinstance(shown, Hint):
@@ -179,7 +179,7 @@ def as_text(shown: Shown) -> str:
     return "\n".join([*([shown.title] if shown.title else []), *aligned])
 
 
-# Styles of a terminal on a page; colours let a light or a dark ground through.
+# A terminal's styles as CSS; the colours suit light and dark backgrounds.
 _CSS = {
     "red": "background: rgba(222, 72, 48, .3)",
     "yellow": "background: rgba(232, 170, 0, .3)",
@@ -223,8 +223,8 @@ NORMAL = NormalDist().inv_cdf(0.975)  # standard errors, for samples of thousand
 
 
 def margin(interval: Sequence[float] | None, *, of: float | None = None) -> str:
-    """The ± behind a figure; empty where it has no interval. `of` is a share near 0 or 1, whose interval is longer on
-    one side, which is shown."""
+    """The ± behind a figure; empty without an interval. `of` is the figure itself, if it is a share near 0 or 1: the
+    interval is longer on one side, and that side is shown."""
     if interval is None:
         return ""
     half = (interval[1] - interval[0]) / 2 if of is None else max(of - interval[0], interval[1] - of)
@@ -236,7 +236,7 @@ def over(unit: str) -> str:
 
 
 def documents(summary: Mapping[str, Any]) -> str:
-    """How many documents, or groups where groups were held out, a summary.json measured, in words."""
+    """How many documents, or groups if groups were held out, a summary.json measured, in words."""
     count = summary["validation_documents"]
     return f"{count:,} {summary['validation_unit'].removesuffix('s' * (count == 1))}"
 
@@ -245,16 +245,16 @@ def sentence(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}."
 
 
-# Predictions in a text, which stands as it was written: what a model makes of tokens that were hidden in it.
+# A model's predictions of tokens that were hidden in a text, shown within the unchanged text.
 
 
 class HiddenToken(TypedDict):
-    begin: int  # the characters that it covers
-    end: int
+    begin: int  # first character
+    end: int  # behind the last character
     target: int  # its id
-    guesses: list[tuple[str, float]]  # what the model finds likeliest, with the probabilities
-    probability: float  # of the right one
-    right: bool  # whether the first guess is
+    guesses: list[tuple[str, float]]  # the likeliest tokens, with their probabilities
+    probability: float  # of the right token
+    right: bool  # whether the first guess is right
 
 
 class ShownText(TypedDict):
@@ -263,7 +263,7 @@ class ShownText(TypedDict):
 
 
 def parts_of(shown: ShownText) -> Iterator[tuple[str, HiddenToken | None]]:
-    """The text in parts, some of which are hidden tokens."""
+    """Splits the text at its hidden tokens; each part comes with its hidden token, or None."""
     text, end = shown["text"], 0
     for token in shown["hidden"]:
         yield text[end : token["begin"]], None
@@ -274,34 +274,34 @@ def parts_of(shown: ShownText) -> Iterator[tuple[str, HiddenToken | None]]:
 
 class FillExample(NamedTuple):
     prompt: str  # with a mask
-    guess: str  # what the model likeliest puts there, and it is right
+    guess: str  # the model's likeliest token, which is right
     probability: float
 
 
-# How far work has come: one value, whatever the work is, and one kind of callback that takes it.
+# Progress: one value and one callback for any kind of work.
 
 Unit = Literal["tokens", "bytes", "characters", "texts"]
 
 
 @dataclass(frozen=True)
 class Progress:
-    what: str  # is done now, in words
+    what: str  # the current work, in words
     done: int = 0
-    total: int | None = None  # of how much, about; None where that is not known
+    total: int | None = None  # approximate; None: unknown
     unit: Unit = "tokens"
-    # Of work that says it in words of its own instead: how much of it is done, in [0, 1].
+    # For work that describes itself, in `facts`: how much of it is done, in [0, 1].
     share: float | None = None
     facts: str | None = None
 
 
 class Pace:
-    """How fast work goes on, in words: what was done since the first notice of it, by the time since then."""
+    """The speed of work, in words: the amount done since its first notice, divided by the time since then."""
 
     def __init__(self) -> None:
         self._what, self._begin, self._before = "", 0.0, 0
 
     def facts(self, progress: Progress) -> tuple[float | None, str]:
-        """The share that is done, and how much of how much; after a second also how fast, and the time left."""
+        """The share done, and the amounts in words; after a second also the speed, and the time left."""
         if progress.facts is not None:
             return progress.share, progress.facts
         now, done, total, unit = time.monotonic(), progress.done, progress.total, progress.unit
@@ -342,7 +342,7 @@ def ignore(progress: Progress) -> None:
 
 
 def counted(notify: Notify, what: str, total: int | None, unit: Unit = "tokens") -> Callable[[int], None]:
-    """A callback for how much more was done, which notifies of the sum; other arguments as for `Progress`."""
+    """A callback that adds up amounts done and notifies of the sum; other arguments as for `Progress`."""
     done = 0
 
     def count(more: int) -> None:
@@ -354,28 +354,28 @@ def counted(notify: Notify, what: str, total: int | None, unit: Unit = "tokens")
 
 
 class Reporter:
-    """Takes notes on long work, and how far it has come. This one writes notes to the log `unmask`."""
+    """Receives notes and the progress of long work. This one writes notes to the log `unmask`."""
 
     def note(self, text: Shown) -> None:
         """A decision or a fact, in one line."""
         log.info("%s", as_text(text))
 
     def notify(self, progress: Progress) -> None:
-        """How far the work has come."""
+        """Shows the progress."""
 
     def plot(self, points: Sequence[tuple[float, float]], what: str) -> None:
         """A curve so far."""
 
 
 class SilentReporter(Reporter):
-    """Of several processes the first one alone takes notes."""
+    """Reports nothing: of several processes, only the first one takes notes."""
 
     def note(self, text: Shown) -> None:
         pass
 
 
 class ProgressReporter(SilentReporter):
-    """Passes on how far the work has come, and its curves, but no notes."""
+    """Passes on progress and curves, but no notes."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
@@ -391,8 +391,8 @@ EVERY_SECONDS = 0.25
 
 
 class NotebookReporter(Reporter):
-    """Draws a bar with words beside it in a notebook, without widgets: HTML that is replaced where it stands, a new one
-    for each kind of work. Notes stand below."""
+    """Shows a progress bar with words in a notebook, without widgets: HTML that is updated in place, and a new bar for
+    each kind of work. Notes are printed below."""
 
     def __init__(self) -> None:
         self._handle: Any = None
@@ -403,12 +403,12 @@ class NotebookReporter(Reporter):
         print(as_text(text))
 
     def notify(self, progress: Progress) -> None:
-        """Moves the bar, at most some times a second; to the first and the last state always."""
+        """Updates the bar, at most four times a second; always for the first and the last state."""
         share, facts = self._pace.facts(progress)
         now = time.monotonic()
         if share != 1.0 and progress.what == self._what and now - self._last < EVERY_SECONDS:
             return
-        from IPython import display  # there, since this is its kernel; no dependency of ours
+        from IPython import display  # installed, since this is its kernel; no dependency of ours
 
         value = "" if share is None else f" value='{share:.4f}'"
         line = display.HTML(f"<progress max='1'{value}></progress> {escape(progress.what)}: {escape(facts)}")
@@ -429,7 +429,7 @@ class NotebookReporter(Reporter):
 
 
 def curve_html(points: Sequence[tuple[float, float]], what: str) -> str:
-    """A curve as SVG, in the colours of the page around it; nothing of fewer than two points."""
+    """A curve as SVG, in the colours of the page around it; empty for fewer than two points."""
     if len(points) < 2:
         return ""
     (left, right), (low, high) = ((min(axis), max(axis)) for axis in zip(*points, strict=True))
@@ -446,7 +446,7 @@ def curve_html(points: Sequence[tuple[float, float]], what: str) -> str:
 
 
 def usual_reporter() -> Reporter:
-    """A notebook's in the kernel of one (Jupyter's, Colab's; a terminal with IPython is none), else the log."""
+    """The notebook's reporter in a notebook's kernel (Jupyter, Colab; not IPython in a terminal), else the log's."""
     ipython: Any = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return Reporter() if getattr(shell, "kernel", None) is None else NotebookReporter()

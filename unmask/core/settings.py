@@ -1,6 +1,6 @@
 """The base of every settings class: frozen, and an unknown key is an error.
 
-A settings class lives beside the part that it configures; `unmask.commands.recipe` puts them together.
+A settings class lives beside the part that it configures; `unmask.commands.recipe` combines them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Settings(BaseModel):
 
 
 def check_places(places: Sequence[float], **values: Sequence[object]) -> None:
-    """A ValueError unless there is one of the values for each place, and places start at 0 and increase."""
+    """Raises a ValueError unless places start at 0 and increase, and each list of values has one for every place."""
     for name, each in values.items():
         if len(places) != len(each):
             raise ValueError(f"{len(places)} places but {len(each)} {name}; give as many of each")
@@ -37,7 +37,7 @@ Kind = TypeVar("Kind", bound=Settings)
 
 
 def settings_within(value: object) -> Iterator[Settings]:
-    """All settings in a value, itself included: through settings, tables and lists, in the order of their fields."""
+    """All settings in a value, including itself: through settings, tables and lists, in the order of their fields."""
     if isinstance(value, Settings):
         yield value
         for name in type(value).model_fields:
@@ -53,23 +53,24 @@ def settings_within(value: object) -> Iterator[Settings]:
 def validated(
     kind: type[Kind], values: dict[str, Any], *, where: str, prefix: str = "", given: Mapping[str, str] | None = None
 ) -> Kind:
-    """Makes settings of plain values, nested dictionaries as TOML gives them. A SettingsError says the first thing that
-    is wrong: key, value, what is allowed, the nearest settings.
+    """Makes settings from plain values, nested dictionaries as in TOML. A SettingsError names the first mistake: the
+    key, its value, what is allowed, the nearest settings.
 
     Args:
-        where: The file or section that they are of.
-        prefix: What stands before their names in overrides.
-        given: Parameters by the settings that they have set, with the prefix: no file is to blame for these.
+        where: The file or section that the values come from.
+        prefix: Prefix of their names in overrides.
+        given: Parameters by the settings that they have set, with the prefix: errors name the parameter instead of a
+            file.
     """
     try:
         return kind.model_validate(values)
     except ValidationError as error:
-        # The first mistake; but of a table that one member of a union takes, the complaints of others are left out.
+        # The first mistake; but if one member of a union takes a table, the others' complaints do not count.
         details = error.errors()
         others = (d for d in details if not (d["type"].endswith("_type") and isinstance(d["input"], dict)))
         detail = next(others, details[0])
 
-        # The keys of its place in the values; pydantic puts names of union members between them.
+        # The keys that lead to it; pydantic puts names of union members between them.
         place: list[str] = []
         table: Any = values
         for part in detail["loc"]:
@@ -82,7 +83,7 @@ def validated(
         key, setting = prefix + ".".join(place), ""
 
         if detail["type"] == "extra_forbidden":
-            while isinstance(table, dict) and table:  # whose own name is unknown
+            while isinstance(table, dict) and table:  # an unknown table: named by its first setting
                 key, table = f"{key}.{next(iter(table))}", next(iter(table.values()))
             near = nearest_settings(key, settings_of(kind.__module__.removeprefix("unmask."), kind.__name__, prefix))
             reason, setting = f"unknown setting {key!r}; the nearest are {', '.join(near)}", near[0]

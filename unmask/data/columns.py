@@ -1,4 +1,4 @@
-"""Columns of tables: which of them holds what, and what a value in it says of a document.
+"""Columns of tables: which column holds what, and what its values say about a document.
 
     column                      row                                                         text
     "text"                      {"text": "One."}                                            One.
@@ -7,7 +7,7 @@
     ["title", "body"]           {"title": "One", "body": "Two."}                            One\n\nTwo.
     "messages"                  {"messages": [{"role": "user", "content": "One?"}, ...]}    One?\n\n...
 
-A column that is itself called `content.text` has precedence, and one called `title,body` too.
+A column whose own name is `content.text` has precedence, and so has one named `title,body`.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from typing import Any, Literal
 from unmask.core.errors import CorpusError, listed, shown, whole_number
 from unmask.data.reading import Row, broken_character
 
-ColumnNames = str | int | Sequence[str | int] | None  # as a user names it: a column, several, or none
+ColumnNames = str | int | Sequence[str | int] | None  # as a user names columns: one, several, or none
 LINE, PARAGRAPH = "\n", "\n\n"
-NOTHING: Any = object()  # where there is no value, which may be null
-_SPEAKERS = (("role", "content"), ("from", "value"))  # of a message: who speaks, and what
+NOTHING: Any = object()  # no value; null is a value
+_SPEAKERS = (("role", "content"), ("from", "value"))  # fields of a message: speaker and content
 _MOST_NAMES = 40
-_FEW = 10  # rows, in which a class may seem to be a text
-# Addresses, numbers of hexadecimal digits, and words with a number, such as `user_17`
+_FEW = 10  # rows: too few to tell classes from texts
+# Addresses, hexadecimal numbers, and words with a number, such as `user_17`
 _CODE = re.compile(
     r"(https?://|www\.)\S+|[\da-fA-F-]{8,}|[^\W\d]{0,12}(?:[-_:#./]|[:#] )?\d[\d.,:/ -]*|\d[\d.,:/T+ -]*[A-Za-z%]{0,3}"
 )
 _ROW_NAME = re.compile(r"|unnamed: \d+|(.*[\W_])?(ids?|uid|uuid|nr|no|idx|index|key)", re.I)
 _DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}([T ].*)?|(19|20)\d\d[01]\d[0-3]\d|\d{1,2}:\d\d(:\d\d.*)?")
-# Numbers by their decimal sign; thousands may be set off
+# Numbers by their decimal sign, with or without separators of thousands
 NUMBERS = {
     sign: re.compile(
         rf"[-+]?(\d+([{sign}]\d*)?|[{sign}]\d+|\d{{1,3}}([{other}\s'])\d{{3}}(\3\d{{3}})*([{sign}]\d*)?)(e[-+]?\d+)?"
@@ -45,12 +45,12 @@ NUMBERS = {
     for sign, other in (".,", ",.")
 }
 NO_LABEL = {"", "nan", "null", "<na>"}
-_MOST_CLASSES, _LONGEST_CLASS = 20, 60  # numbers that may be classes; letters of a name
+_MOST_CLASSES, _LONGEST_CLASS = 20, 60  # most numbers that may be classes; longest name
 _ID_NAME = re.compile(r"([\W_][iI][dD]|(?<=[^\WA-Z_])I[dD])\s*$")
 _FRACTION = re.compile(r"[+-]?\d*\.\d*")
 
 # ----------------------------------------
-# Names of columns by what they hold, the likeliest first. Every command finds columns by this table.
+# Usual names of columns by role, the likeliest first. Every command finds columns by this table.
 
 Role = Literal[
     "text", "chat", "id", "title", "label", "score", "tags", "words", "query", "answer", "negative", "match"
@@ -78,7 +78,7 @@ USUAL: Mapping[Role, tuple[str, ...]] = {
         "duplicate", "is_duplicate",
     ),
 }  # fmt: skip
-# By these, too, a header of CSV is recognised.
+# These names, too, indicate a header of CSV.
 USUAL_NAMES = {name for names in USUAL.values() for name in names} | {
     "idx", "index", "source", "url", "date", "lang", "split", "question1", "question2", "context", "name", "word",
     "term", "author", "summary", "sentiment", "line", "type",
@@ -96,39 +96,39 @@ def find_column(
     where: str | Path,
     taken: Collection[str | None] = (),
 ) -> str | None:
-    """The column of a table with a role: the `named` one, of which a CorpusError says that there is none; else the
-    first that has a usual name, in any case, of ids also one that ends in `ID` (`CompoundID`); None where none has.
+    """The column of a table with a role: the `named` one, or a CorpusError if there is none; else the first with a
+    usual name in any case (for ids also one that ends in `ID`, such as `CompoundID`); None if no column has one.
 
     Args:
         rows: First rows of the table.
-        role: What it holds.
-        named: As the user named it: a name, the path of a field, or a number, counted from 0.
-        where: What errors call the table.
+        role: What the column holds.
+        named: The user's choice: a name, the path of a field, or a number, counted from 0.
+        where: The table's name in errors.
         taken: Columns that have another role.
     """
     if named is not None:
         if (column := named_column(rows, named)) is not None:
             return column
-        close = difflib.get_close_matches(named, names_in(rows), n=1)
-        hint = f" (did you mean {close[0]!r}?)" if close else ""
+        matches = difflib.get_close_matches(named, names_in(rows), n=1)
+        hint = f" (did you mean {matches[0]!r}?)" if matches else ""
         raise CorpusError(f"{where}: there is no column {named!r}; columns are {listed(names_in(rows))}{hint}")
     by_name = {name.strip().lower(): name for row in reversed(rows) for name in reversed(row) if name not in taken}
     usual = [by_name[name] for name in USUAL[role] if name in by_name]
-    if role == "id":  # under other names, values that stand twice are of other rows, such as a chunk's document
-        sure = [name for name in usual if name.strip().lower() in ("id", "_id")]
-        named_so = [*usual, *filter(_ID_NAME.search, by_name.values())]
-        usual = sure or [name for name in named_so if _are_ids([row.get(name) for row in rows])]
+    if role == "id":  # repeated values under other names are ids of something else, such as a chunk's document
+        exact = [name for name in usual if name.strip().lower() in ("id", "_id")]
+        id_names = [*usual, *filter(_ID_NAME.search, by_name.values())]
+        usual = exact or [name for name in id_names if _are_ids([row.get(name) for row in rows])]
     return usual[0] if usual else None
 
 
 def _are_ids(values: Sequence[Any]) -> bool:
-    """Whether values are texts or whole numbers, and all different."""
+    """Whether values are texts or whole numbers, all of them different."""
     texts = [str(value).strip() for value in values if isinstance(value, str | int) and not isinstance(value, bool)]
     return all(text and not _FRACTION.fullmatch(text) for text in texts) and len({*texts}) == len(values) > 0
 
 
 def named_column(rows: Sequence[Row], named: str) -> str | None:
-    """The column that a user means: of this name, else of this number, counted from 0; None where there is none."""
+    """The column that a user means: the one of this name, else of this number, counted from 0; None if there is none."""
     columns, number = columns_in(rows), whole_number(named)
     numbered = columns[number] if number is not None and number < len(columns) else None
     return named if has_column(rows, named) else numbered
@@ -140,7 +140,7 @@ def columns_in(rows: Sequence[Row]) -> list[str]:
 
 
 def text_columns(rows: Sequence[Row], named: ColumnNames, *, where: Path, taken: Collection[str]) -> list[str]:
-    """The named columns of a table's text; else the one that looks most like it. Empty where none does."""
+    """The named columns of a table's text; else the one most likely to be text. Empty if no column is likely."""
     if named is not None:
         names = [str(named)] if isinstance(named, str | int) else [str(name) for name in named]
         if len(names) == 1 and "," in names[0] and not has_column(rows, names[0]):
@@ -153,8 +153,8 @@ def text_columns(rows: Sequence[Row], named: ColumnNames, *, where: Path, taken:
 
 
 def likeliest_text(rows: Sequence[Row], taken: Collection[str | None], *, clear: bool = False) -> str | None:
-    """The column that looks most like text; None where none does, or, if it must be `clear`, where another one has more
-    than half of its weight."""
+    """The column most likely to hold text. None if no column does or, with `clear`, if another one has more than half
+    of its weight."""
     weights = text_weights(rows, taken)
     first, second, *_ = [*weights, None, None]
     is_clear = first is not None and weights[first] >= max(1e-6, 2 * weights.get(second or "", 0.0))
@@ -162,9 +162,9 @@ def likeliest_text(rows: Sequence[Row], taken: Collection[str | None], *, clear:
 
 
 def text_weights(rows: Sequence[Row], taken: Collection[str | None]) -> dict[str, float]:
-    """The columns that hold text, the likeliest first, by weight: the number of characters, three times that under a
-    usual name. `text` comes before all others, columns of few different values after; numbers, dates, codes and
-    addresses are no text."""
+    """The columns that hold text, the likeliest first, by weight: the number of characters, times three under a usual
+    name. `text` comes before all others, columns of few different values after. Numbers, dates, codes and addresses are
+    not text."""
     weights: dict[str, float] = {}
     for name in columns_in(rows):
         values = [row[name] for row in rows if row.get(name)]
@@ -177,7 +177,7 @@ def text_weights(rows: Sequence[Row], taken: Collection[str | None]) -> dict[str
         codes = 0 if is_usual else sum(_CODE.fullmatch(text.strip()) is not None for text in texts)
         if 2 * (with_letters - codes) >= len(values):
             weight = float(sum(map(len, texts)))
-            # Of more rows, fewer values than a tenth are classes.
+            # In more rows, fewer different values than a tenth are classes.
             if name.lower() == "text":
                 weight *= 1e9
             elif len(texts) > _FEW and len(set(texts)) <= max(2, len(texts) / 10):
@@ -189,8 +189,8 @@ def text_weights(rows: Sequence[Row], taken: Collection[str | None]) -> dict[str
 
 
 def likely_labels(rows: Sequence[Row], taken: Collection[str | None], *, of: Label) -> dict[str, list[str]]:
-    """The columns that may hold labels, with their values, the commonest first: `classes` or `lists` of them, few short
-    ones in several rows each; or `numbers`. Ids, dates and texts are none."""
+    """The columns that may hold labels, with their values, the commonest first: `classes` or `lists` of them (few short
+    values, each in several rows), or `numbers`. Ids, dates and texts are excluded."""
     likely: dict[str, list[str]] = {}
     for name in columns_in(rows):
         cells = [row.get(name) for row in rows]
@@ -205,7 +205,7 @@ def likely_labels(rows: Sequence[Row], taken: Collection[str | None], *, of: Lab
         numbers = [value for value in counts if any(each.fullmatch(value.lower()) for each in NUMBERS.values())]
         whole = sorted(int(value) for value in numbers if whole_number(value) is not None)
         if of == "numbers":
-            is_id = len(whole) == counts.total() > _FEW and whole[-1] - whole[0] < len(whole)  # rows, numbered
+            is_id = len(whole) == counts.total() > _FEW and whole[-1] - whole[0] < len(whole)  # numbered rows
             is_label = len(numbers) == len(counts) and not is_id and not any(re.match("0[0-9]", n) for n in numbers)
         else:
             few = counts.keys() <= {"0", "1", "-1", "0.0", "1.0"} or 3 * len(counts) <= counts.total()
@@ -217,12 +217,12 @@ def likely_labels(rows: Sequence[Row], taken: Collection[str | None], *, of: Lab
 
 
 # ----------------------------------------
-# What stands in a column, or in a field within one
+# Values of a column, or of a field within one
 
 
 def value_at(row: Row, name: str, missing: Any = None) -> Any:
-    """The value of a column, or that of a field within, whose path has dots; of a list on the way it is all values.
-    `missing` where there is no such column or field.
+    """The value of a column, or of a field within one, whose path has dots; for a list on the path, all its values.
+    `missing` if there is no such column or field.
 
     Example: `a.b` is 1 in `{"a.b": 1}` and in `{"a": {"b": 1}}`, and [1, 2] in `{"a": [{"b": 1}, {"b": 2}]}`.
     """
@@ -248,7 +248,7 @@ def value_at(row: Row, name: str, missing: Any = None) -> Any:
 
 
 def has_column(rows: Sequence[Row], name: str) -> bool:
-    """Whether any row has a column, or a field within one; nulls on the way count only if there is nothing else."""
+    """Whether any row has a column, or a field within one. Nulls on its path count only if no row lacks it."""
     if any(name in row for row in rows):
         return True
     values = [value_at(row, name, NOTHING) for row in rows]
@@ -257,7 +257,7 @@ def has_column(rows: Sequence[Row], name: str) -> bool:
 
 
 def names_in(rows: Sequence[Row]) -> list[str]:
-    """The columns of some rows as users may name them: structures by their fields, up to three levels deep."""
+    """The columns of rows, as users may name them: objects by their fields, up to three levels deep."""
 
     def paths(row: Row, levels: int) -> Iterator[str]:
         for name, value in row.items():
@@ -271,9 +271,10 @@ def names_in(rows: Sequence[Row]) -> list[str]:
 
 
 def contents_of(value: Any) -> list[Any] | None:
-    """The contents of a chat's messages, each with a role and a content, or with `from` and `value`; None: no chat."""
+    """The contents of a chat's messages, each with `role` and `content`, or with `from` and `value`; None if it is no
+    chat."""
     for speaker, content in _SPEAKERS:
-        if isinstance(value, dict):  # as columns, in which `datasets` kept lists of objects
+        if isinstance(value, dict):  # `datasets` may store a list of objects as columns
             who, what = value.get(speaker), value.get(content)
             if isinstance(who, list) and isinstance(what, list):
                 return what
@@ -287,18 +288,19 @@ def contents_of(value: Any) -> list[Any] | None:
 
 
 def text_in(value: Any) -> str | None:
-    """The text of a value: itself, the lines of a list, or the messages of a chat as paragraphs; None: it has none.
+    """The text of a value: the value itself, the lines of a list, or a chat's messages as paragraphs; None if it has
+    none.
 
-    Parts of a message (`{"type": "text", "text": "..."}`) that are no texts are left out.
+    Parts of a message (`{"type": "text", "text": "..."}`) without text are left out.
     """
     if value is None or isinstance(value, str):
         return value
-    if isinstance(value, float) and math.isnan(value):  # of pandas, where nothing is
+    if isinstance(value, float) and math.isnan(value):  # an empty cell in pandas
         return None
     contents = contents_of(value)
     what = "a message with" if contents is not None else "a list of" if isinstance(value, list) else ""
     paragraphs: list[str | None] = []
-    for content in [value] if contents is None else contents:  # may be a list of parts, or lack where a tool is called
+    for content in [value] if contents is None else contents:  # a list of parts, or None in a tool call
         lines: list[str | None] = []
         for part in content if isinstance(content, list) else [content]:
             text = part
@@ -315,27 +317,27 @@ def text_in(value: Any) -> str | None:
 
 
 def joined(parts: Iterable[str | None], between: str) -> str | None:
-    """The parts that are not empty; None where there is none at all."""
+    """Joins the parts that are not empty; None if there are no parts."""
     texts = [part for part in parts if part is not None]
     return between.join(text for text in texts if text and not text.isspace()) if texts else None
 
 
 def without_gaps(value: Any) -> Any:
-    """A value of a column with gaps, whose whole numbers pandas makes floats: 3 for 3.0, None for not-a-number and for
-    pandas' NA."""
+    """A value from a column with gaps, where pandas turns whole numbers into floats: 3 for 3.0; None for not-a-number
+    and for pandas' NA."""
     if not isinstance(value, float):
         return None if type(value).__name__ == "NAType" else value
     return None if math.isnan(value) else int(value) if value.is_integer() else value
 
 
 def class_name(value: Any, names: Sequence[str] | None = None) -> str | None:
-    """The name of a class; None for null, an empty text and not-a-number. `names` are those of classes by number, where
-    the table has them (`class_names`); then -1 is None too, which `datasets` writes where there is no label.
+    """The name of a class; None for null, an empty text and not-a-number. `names` are those of numbered classes, if the
+    table has them (`class_names`); then -1 is None too, which `datasets` writes for a missing label.
 
     Example: ` spam ` is `spam`, 3 and 3.0 are `3`, True is `true`; with the names `ham`, `spam`, 1 is `spam`.
 
     Raises:
-        ValueError: It is no text, whole number or boolean, or a number without a name; the text says what it is.
+        ValueError: It is not a text, whole number or boolean, or a number without a name; the text says what it is.
     """
     value = without_gaps(value)
     if value is None or isinstance(value, str):
@@ -356,8 +358,8 @@ Fact = Literal["label", "group", "id", "title"]
 
 
 def fact_of(role: Fact, value: Any, classes: Sequence[str] | None = None) -> str | int | None:
-    """The class, group, id or title (on one line) that a value is; None where it is missing. A ValueError says why it
-    cannot be one. `classes` as `names` of `class_name`."""
+    """Converts a value to a class, group, id or title (on one line); None if it is missing. A ValueError says why it
+    cannot be converted. `classes` as `names` of `class_name`."""
     if role == "label":
         return class_name(value, classes)
     if role == "group":
@@ -377,7 +379,7 @@ def fact_of(role: Fact, value: Any, classes: Sequence[str] | None = None) -> str
 
 
 def in_order(names: Iterable[str]) -> tuple[str, ...]:
-    """The names of classes in the order of their numbers: whole numbers by their size, else by the alphabet.
+    """Names of classes in the order of their numbers: whole numbers by size, else alphabetically.
 
     Example: `10`, `9` are 9, 10; `10`, `9`, `x` are 10, 9, x.
     """

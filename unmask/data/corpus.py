@@ -1,13 +1,13 @@
 """The corpus: sources, read by a plan, cleaned and split into training and held-out text.
 
     sources ──plan──▶ tasks, each a part of the files (survey.py)
-    task ──look──▶ arrays (hashes of documents, signatures, sizes of groups, length) ─┐   only where something must be
-    task ──look──▶ arrays                                                             ├─decide─▶ Decisions   decided
-    ...                                                                               ─┘         about all of the text
+    task ──look──▶ arrays (hashes of documents, signatures, sizes of groups, length) ─┐       only if a decision needs
+    task ──look──▶ arrays                                                             ├─decide─▶ Decisions    all text
+    ...                                                                               ─┘
     task, Decisions ──read──▶ pieces, each with whether it is held out
 
-What a look says of a task is small beside its text, so any process may look at any task. Documents are known by their
-task and their place in it; of equal ones the first stays. `Corpus.why` says why a document is held out.
+The result of a look is small compared with the text, so any process may look at any task. A document is identified by
+its task and its position in it; of equal ones the first is kept. `Corpus.why` says why a document is held out.
 """
 
 from __future__ import annotations
@@ -39,23 +39,23 @@ log = logging.getLogger(__name__)
 
 
 # ----------------------------------------
-# What can only be decided by looking at all of the text: which documents are left out, and which are held out
+# Decisions that need a look at all text: which documents are left out, and which are held out
 
 _DOCUMENT = np.dtype(
     [("high", np.uint64), ("low", np.uint64), ("place", np.int64), ("size", np.int64), ("group", np.int64),
      ("is_grouped", np.bool_)]
 )  # fmt: skip
-_AT_ONCE = 1 << 16  # documents, after which what is known of them is packed
+_AT_ONCE = 1 << 16  # documents that are packed into an array at a time
 _NONE = np.empty(0, dtype=np.int64)
-Looked = Sequence[tuple[int, Mapping[str, Any]]]  # number of each task, in their order, and what `Corpus.look` gave
+Looked = Sequence[tuple[int, Mapping[str, Any]]]  # each task's number, in order, and result of `Corpus.look`
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """What was decided of all documents, as arrays that numpy saves.
+    """What was decided about all documents, as arrays that numpy saves.
 
-    duplicates-3    places of documents of task 3 that stood before
-    near-3          those of near-duplicates of earlier ones
+    duplicates-3    places of documents of task 3 that repeat earlier ones
+    near-3          places of near-duplicates of earlier documents
     clusters-3      keys of the clusters of its texts, in the order of reading
     end-3           the character from which on it is held out
     held_...        the groups that are held out, see `HeldGroups`
@@ -64,12 +64,12 @@ class Decisions:
     arrays: Mapping[str, Any] = field(default_factory=dict)
 
     def of(self, name: str, task: int | None = None) -> Ints:
-        """One of the arrays, of a task or of all; empty where there is none."""
+        """One of the arrays, for a task or for all; empty if there is none."""
         return self.arrays.get(name if task is None else f"{name}-{task}", _NONE)
 
     @cached_property
     def groups(self) -> HeldGroups | None:
-        """Which groups are held out; None where text is not held out by groups."""
+        """Which groups are held out; None if text is not held out by groups."""
         if "held_keys" not in self.arrays:
             return None
         return HeldGroups(self.arrays["held_keys"], *json.loads(bytes(self.arrays["held_facts"])))
@@ -86,24 +86,24 @@ class Side(NamedTuple):
 
 
 class Corpus:
-    """A corpus: which documents there are, and which of them are held out.
+    """A corpus: its documents, and which of them are held out.
 
     Args:
-        fields: Annotations that are read with the text: column to the name of the field that holds it.
-        task_bytes: How much is read at once; None fits it to the size of the files.
+        fields: Annotations to read with the text: column to the name of its field.
+        task_bytes: Bytes of files per task; None fits them to the size of the files.
         titles: Column of titles in tables, which documents then carry; True finds it; False reads none.
 
     Attributes:
-        sources, validation_sources: The files; those that are held out, by name or as named.
-        num_bytes: Size of the sources together, where none is compressed; about the size of the text.
+        sources, validation_sources: Files to train on, and files that are held out, by name or by setting.
+        num_bytes: Total size of the sources if none is compressed: about the size of the text.
         plan: What a document is, and what is held out.
         tasks: The parts of the files, in the order of reading.
         needs: What must be decided about all of the text before any of it is used.
         skipped: What the last reading left out: reason to number.
 
     Raises:
-        CorpusError: A file or a column is not there, or there is too little text.
-        SettingsError: Places of annotations would be moved, or held-out files are named in two ways.
+        CorpusError: A file or a column is missing, or there is too little text.
+        SettingsError: Cleaning would shift annotations, or held-out files are named in two ways.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Corpus:
         label = None if settings.label is None else str(settings.label)
         sources = with_columns([*train, *held], settings.column, bad, title=titles, label=label, group=by_column)
         self.sources, self.validation_sources = sources[: len(train)], sources[len(train) :]
-        if fields:  # annotations that come with the text count the characters of one text, as it is
+        if fields:  # annotations in the data count characters of one unchanged text
             ways = 'or let a pipeline annotate the text that is read: annotation.source="pipeline"'
             cleaning = settings.cleaning
             if (cleaning.html, cleaning.unicode, cleaning.white_space) != ("keep", None, "keep"):
@@ -146,9 +146,9 @@ class Corpus:
         )
         holdout_unit, duplicates = self.plan.holdout_unit, settings.cleaning.duplicates
         decided = {
-            "length": holdout_unit == "end",  # how much text there is, since its end is held out
+            "length": holdout_unit == "end",  # of the text, whose end is held out
             "equal": duplicates != "keep",  # equal documents
-            "near": duplicates == "drop_near",  # near-duplicates, to leave out all but the first
+            "near": duplicates == "drop_near",  # near-duplicates, all but the first left out
             "groups": holdout_unit == "group",  # groups of a column
             "clusters": groups == CLUSTERS and holdout_unit in ("document", "part"),
         }
@@ -158,8 +158,8 @@ class Corpus:
 
     @property
     def held_within(self) -> str | None:
-        """What is held out, in words, where the rest of the same file or document is trained on, such as blocks of a
-        book. None where whole files are held out, or what stands by itself: rows of tables, records."""
+        """What is held out, in words, if the rest of the same file or document is trained on, such as blocks of a book.
+        None if whole files are held out, or units that stand alone: rows of tables, records."""
         unit, of_text = self.plan.holdout_unit, {source.kind for source in self.sources} & {"text", "conll", "conllu"}
         if unit == "part":
             return "parts of documents whose other parts are trained on"
@@ -173,41 +173,41 @@ class Corpus:
         return [*self.sources, *self.validation_sources]
 
     def pieces(self) -> Generator[tuple[Document, bool]]:
-        """Every piece with whether it is held out. Where something `needs` all of the text, the first call reads it
-        once more. Closing it closes the file that is being read."""
+        """Every piece, with whether it is held out. If decisions need all of the text, the first call reads it once
+        more. Closing the generator closes the file that is being read."""
         self.check_held()
         decisions, self.skipped = self.decided(), Counter()
         for task in self.tasks:
             yield from self.read(task, decisions, self.skipped)
 
     def unsplit(self) -> Iterator[Document]:
-        """Every piece, without a choice of what is held out, which may need all of the text."""
+        """Every piece, without deciding what is held out, which may need all of the text."""
         self.skipped = Counter()
         for task in self.tasks:
             yield from self._read(task, self.skipped, None, first=task.first_document)
 
     def check_held(self) -> None:
-        """Raises a CorpusError where the files that are held out have no text, or cannot be read."""
+        """Raises a CorpusError if the held-out files have no text, or cannot be read."""
         held = [task for task in self.tasks if task.is_held]
         if held and not any(next(self._read(task, Counter(), None, first=0), None) for task in held):
             names = ", ".join(str(source.path) for source in self.validation_sources)
             raise CorpusError(f"{names}: contains no text")
 
     def decided(self) -> Decisions:
-        """What is decided about all of the text, which is looked at once where that is needed."""
+        """The decisions about all of the text; looks at it once if they need that."""
         if self._decisions is None:
             looked = [(task.number, self.look(task)) for task in self.tasks] if self.needs else []
             self._decisions = self.decide(looked)
         return self._decisions
 
     def look(self, task: ReadTask) -> dict[str, Any]:
-        """Gathers what decisions need of a task: hashes, sizes and groups of its documents as arrays."""
+        """Collects what decisions need from a task: hashes, sizes and groups of its documents, as arrays."""
         needs, in_parts, clusters = self.needs, self.plan.holdout_unit == "part", Clusters()
         documents: list[tuple[int, int, int, int, int, bool]] = []
         packed: list[NDArray[np.void]] = []
 
         def whole(pieces: Iterator[Document]) -> Iterator[Document]:
-            """Documents as they are before they are cut into parts."""
+            """Records documents before they are cut into parts."""
             for piece in pieces:
                 if "equal" in needs and piece.offset == 0 and piece.last:
                     digest = content_digest(piece.text)
@@ -221,7 +221,7 @@ class Corpus:
                         clusters.add_piece(piece, parts=False)
                 yield piece
 
-        sizes: Counter[int] = Counter()  # characters by key of the group: some 100 bytes of memory a group
+        sizes: Counter[int] = Counter()  # characters by group key: about 100 bytes of memory a group
         num_chars, alone, shown = 0, 0, ""  # alone: documents without a group
         for piece in self._read(task, Counter(), {}, first=0, through=whole):
             num_chars += len(piece.text)
@@ -242,8 +242,8 @@ class Corpus:
         }
 
     def decide(self, looked: Looked) -> Decisions:
-        """Decides what is left out and what is held out, from looks at all tasks; a CorpusError where there are no
-        groups to choose among, or there is too little text."""
+        """Decides what is left out and what is held out, from looks at all tasks. Raises a CorpusError if there are no
+        groups to choose from, or too little text."""
         decided: dict[str, Any] = {}
         tasks = [task for task, _ in looked]
 
@@ -256,48 +256,49 @@ class Corpus:
             owner = np.repeat(tasks, [len(arrays["documents"]) for _, arrays in looked])
             order = np.lexsort((rows["place"], owner, rows["low"], rows["high"]))
             high, low = rows["high"][order], rows["low"][order]
-            again = order[1:][(high[1:] == high[:-1]) & (low[1:] == low[:-1])]
-            by_task("duplicates", owner[again], rows["place"][again])
+            repeated = order[1:][(high[1:] == high[:-1]) & (low[1:] == low[:-1])]
+            by_task("duplicates", owner[repeated], rows["place"][repeated])
 
-        # 2. Clusters of near-duplicates, of texts in the order of reading: all but the first are left out.
+        # 2. Clusters of near-duplicate texts, in the order of reading: all but the first are left out.
         clusters, num_texts = Clusters(), []
         for _, arrays in looked if self.needs & {"near", "clusters"} else ():
             clusters.join(arrays)
             num_texts.append(len(arrays["cluster_texts"]))
         if num_texts:
             place, owner = clusters.texts()["document"], np.repeat(tasks, num_texts)
-            stays = np.ones(len(place), dtype=np.bool_)
+            is_kept = np.ones(len(place), dtype=np.bool_)
             for task in tasks:
                 of_task = owner == task
-                stays[of_task] = ~np.isin(place[of_task], decided.get(f"duplicates-{task}", _NONE))
+                is_kept[of_task] = ~np.isin(place[of_task], decided.get(f"duplicates-{task}", _NONE))
         if "near" in self.needs:
             _, first, cluster = np.unique(clusters.of_texts(), return_index=True, return_inverse=True)
-            gone = np.flatnonzero((first[cluster] != np.arange(len(place))) & stays)
-            by_task("near", owner[gone], place[gone])
+            dropped = np.flatnonzero((first[cluster] != np.arange(len(place))) & is_kept)
+            by_task("near", owner[dropped], place[dropped])
 
-        # 3. What of the rest is held out
+        # 3. What is held out of the rest
         if self.needs & {"groups", "length"}:
             decided |= self._hold_out(looked, decided)
         elif "clusters" in self.needs:
             what = f"clusters of near-duplicate {self.plan.holdout_unit}s"
-            groups, keys = clusters.choose(self.settings.holdout, stays=stays, what=what)
-            decided |= {f"clusters-{task}": keys[(owner == task) & stays] for task in tasks} | groups.arrays()
+            groups, keys = clusters.choose(self.settings.holdout, stays=is_kept, what=what)
+            decided |= {f"clusters-{task}": keys[(owner == task) & is_kept] for task in tasks} | groups.arrays()
         return Decisions(decided)
 
     def _hold_out(self, looked: Looked, decided: Mapping[str, Any]) -> dict[str, Any]:
-        """The groups of a column that are held out, or where each task's end begins; of the text that stays."""
+        """The groups of a column that are held out, or the position in each task where the held-out end begins;
+        documents that are left out do not count."""
         sizes: Counter[int] = Counter()
         num_chars: dict[int, int] = {}
         alone, shown = 0, ""
         for task, arrays in looked:
             num_chars[task], without, value = json.loads(bytes(arrays["facts"]))
             left_out = [decided.get(f"{name}-{task}", _NONE) for name in ("duplicates", "near")]
-            gone = arrays["documents"][np.isin(arrays["documents"]["place"], np.concatenate(left_out))]
-            num_chars[task] -= int(gone["size"].sum())
+            dropped = arrays["documents"][np.isin(arrays["documents"]["place"], np.concatenate(left_out))]
+            num_chars[task] -= int(dropped["size"].sum())
             sizes.update(dict(zip(arrays["group_keys"].tolist(), arrays["group_sizes"].tolist(), strict=True)))
-            for row in gone[gone["is_grouped"]]:
+            for row in dropped[dropped["is_grouped"]]:
                 sizes[int(row["group"])] -= int(row["size"])
-            alone, shown = alone + without - int((~gone["is_grouped"]).sum()), shown or value
+            alone, shown = alone + without - int((~dropped["is_grouped"]).sum()), shown or value
         if self.plan.holdout_unit == "group":
             column = repr(str(self.settings.holdout_groups))
             if len(sizes) < 2:
@@ -337,7 +338,7 @@ class Corpus:
                     if cut < len(piece.text):
                         yield piece.part(cut, len(piece.text)), True
                     continue
-                # A part, or a document by its first piece, goes by its cluster, its group or its text.
+                # A part, or the first piece of a document, is assigned by its cluster, its group or its text.
                 if not task.is_held and (unit == "part" or piece.offset == 0):
                     if "clusters" in self.needs:
                         key = next(clusters, None)
@@ -352,8 +353,8 @@ class Corpus:
                 yield replace(piece, group=str(key)) if held and "clusters" in self.needs else piece, held
 
     def why(self, document: int) -> Side:
-        """Why a document is held out, or is not, by its number, as documents and shards have it; its task is read up to
-        it."""
+        """Why a document is held out or not. `document` is its number, as in documents and shards; reads its task up to
+        there."""
         decisions = self.decided()
         task = self.tasks[number] if (number := document >> PLACE_BITS) < len(self.tasks) else None
         marked = self.read(task, decisions, Counter()) if task is not None else iter([])
@@ -395,7 +396,7 @@ class Corpus:
     ) -> Generator[Document]:
         plan, cleaning = self.plan, self.settings.cleaning
         bad = BadInput(skip=self.settings.bad_input == "skip", reading=self.settings)
-        blank = Counter[str]() if any(source.is_table for source in task.sources) else None  # empty lines are no texts
+        blank = Counter[str]() if any(source.is_table for source in task.sources) else None  # counts empty rows
         options: dict[str, Any] = {"unit": plan.unit, "fields": self.fields, "first": first, "skipped": blank}
         if cleaning == CleaningSettings():
             yield from read_documents(task.sources, bad, piece_chars=plan.piece_chars, **options)
@@ -404,11 +405,12 @@ class Corpus:
             cleaned = clean(documents, cleaning, skipped, first=first, left_out=left_out)
             yield from cut_pieces(cleaned if through is None else through(cleaned), plan.piece_chars)
         bad.counts[WITHOUT] += (blank or Counter()).total()
-        skipped.update(+bad.counts)  # leaves out what was not met
+        skipped.update(+bad.counts)  # without zeros
 
 
 def _split(paths: Sequence[str | Path], settings: CorpusSettings, *, hold_out: bool) -> SourceSplit:
-    """What is trained on and what is held out; where nothing is, the part of a dataset that others hold out is read."""
+    """Separates training from held-out files. If nothing is to be held out, a dataset's validation split is read
+    instead of its training split."""
     split = find_split(paths, by_name=settings.splits == "auto")
     if settings.validation:
         held = find_sources(settings.validation)

@@ -1,14 +1,14 @@
-"""CSV and TSV: the delimiter, the quotes and the header of a file are found from the beginning of its content.
+"""CSV and TSV: finds the delimiter, the quotes and the header of a file from the beginning of its content.
 
-    id;datum;text                            delimiter ';', a header: over numbers and dates stand words
+    id;datum;text                            delimiter ';', a header: words above numbers and dates
     0;2024-01-01;"It rained, and blew."
 
     post,The old stove waits.                delimiter ',', no header: `post` is a value of its column, and the
-    comment,A lamp shines.                   columns are called by their numbers, 0 and 1
+    comment,A lamp shines.                   columns are named by their numbers, 0 and 1
     post,The river moves on.
 
-Source: van den Burg et al. 2019 (Wrangling messy CSV files by detecting row and type patterns): a delimiter is the one
-that gives rows of one pattern and cells of clean types. Here the pattern is the width of the first row.
+Source: van den Burg et al. 2019 (Wrangling messy CSV files by detecting row and type patterns): the right delimiter
+gives rows of one pattern and cells of clean types. Here the pattern is the width of the first row.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ USUAL_DELIMITER = {"csv": ",", "tsv": "\t"}
 _DELIMITERS = (",", ";", "\t", "|", "\x01")
 _LOOK_CHARS, _LOOK_LINES, _LOOK_ROWS = 1 << 18, 20, 1000
 _NUMBERS = (*USUAL["id"], "nr", "no", "index", "idx")
-_SEP = re.compile(r"sep=(.)\n?")  # a first line by which Excel knows the delimiter
-# A cell in quotes behind a delimiter and a space; quotes before it in the line are around whole cells.
+_SEP = re.compile(r"sep=(.)\n?")  # a first line that tells Excel the delimiter
+# A quoted cell after a delimiter and a space; earlier quotes in the line enclose whole cells.
 _SPACED = r'^[^"\n]*(?:"[^"\n]*"[^"\n]*)*{0} +"(?:[^"\n]|"")*"(?:{0}|$)'
-_INNER = re.compile(r"(?<=[^\s\d])[,;\t|](?=\S)|(?<=\S)[;\t|](?=\S)")  # mostly a delimiter: no space around
-# Of scripts without spaces
+_INNER = re.compile(r"(?<=[^\s\d])[,;\t|](?=\S)|(?<=\S)[;\t|](?=\S)")  # without spaces around, mostly a delimiter
+# Characters of scripts without spaces
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uf900-\ufaff]")
 
 
 def find_layout(source: Source, bad: BadInput, named: Collection[str] = ()) -> Layout | None:
-    """The layout of CSV and TSV, as `bad.reading` sets it, else as it looks; None for other files. One of the `named`
-    columns in the first row makes that a header."""
+    """The layout of a CSV or TSV file, as set in `bad.reading`, else as detected; None for other files. If the first
+    row has one of the `named` columns, it is a header."""
     if source.kind not in USUAL_DELIMITER:
         return None
     path, reading = source.path, bad.reading
-    # 1. The beginning, of which the last row may be cut off
+    # 1. The beginning of the file, whose last row may be cut off
     text, is_cut = "", False
     for chunk in read_text(path, BadInput(skip=True, reading=reading)):
         text += chunk
@@ -51,15 +51,15 @@ def find_layout(source: Source, bad: BadInput, named: Collection[str] = ()) -> L
             break
     excel = _SEP.match(text)
     text = text[excel.end() :] if excel else text
-    # 2. The delimiter: the usual one, unless another cuts more rows as the first one, or into cleaner cells
+    # 2. The delimiter: the usual one, unless another gives more rows of the first row's width, or cleaner cells
     usual, first_line = USUAL_DELIMITER[source.kind], text.lstrip("\n").partition("\n")[0]
     candidates = [usual, *(d for d in _DELIMITERS if d != usual and d in first_line)]
     if chosen := reading.delimiter or (excel and excel.group(1)):
         candidates = [chosen]
     spaced = {d: re.search(_SPACED.format(re.escape(d)), text, re.MULTILINE) is not None for d in candidates}
     rows_by = {d: _cut(text, d, is_quoted=True, skips=spaced[d])[: -1 if is_cut else None] for d in candidates}
-    best = max(candidates, key=lambda delimiter: _score(rows_by[delimiter]))  # the first of equal ones
-    # 3. Quotes: between tabs they are mostly letters, unless they protect what would end a cell
+    best = max(candidates, key=lambda delimiter: _score(rows_by[delimiter]))  # ties: the first
+    # 3. Quotes: between tabs they are mostly plain characters, unless they protect a tab or line end in a cell
     is_quoted = best != "\t" or _has_quotes(text, is_cut=is_cut)
     rows = rows_by[best] if is_quoted else _cut(text, best, is_quoted=False)
     rows = [[cell.strip() for cell in row] for row in rows]
@@ -70,7 +70,7 @@ def find_layout(source: Source, bad: BadInput, named: Collection[str] = ()) -> L
     has_header = reading.header if isinstance(reading.header, bool) else _is_header(first, rest, named, text)
     has_numbers = rest and all(len(row) == len(first) + 1 and row[0].isdigit() for row in rest)
     if has_header and has_numbers and first[0].lower() not in _NUMBERS:
-        first = ["", *first]  # as R writes it, whose names of rows have none themselves
+        first = ["", *first]  # as R writes it, without a heading over names of rows
     width = len(first)
     if not has_header and reading.delimiter is None and 2 * sum(len(row) < width for row in rows) > len(rows):
         raise CorpusError(
@@ -90,9 +90,8 @@ def _cut(text: str, delimiter: str, *, is_quoted: bool, skips: bool = False) -> 
 
 
 def _score(rows: Sequence[Sequence[str]]) -> tuple[float, float, bool]:
-    """How well a delimiter cuts: the share of the rows that are as wide as the first one, roughly, and of the cells in
-    which no other delimiter, and before which no space seems to stand. Zeros where it hardly does; then, whether the
-    first row may be names."""
+    """How well a delimiter fits: the share of rows as wide as the first one, rounded, and the share of cells with no
+    other delimiter inside and no space in front. Zeros if it hardly fits. Last, whether the first row may be names."""
     width, cells = len(rows[0]) if rows else 0, [cell for row in rows for cell in row]
     share = sum(len(row) == width for row in rows) / max(len(rows), 1)
     clean = sum(not (cell.startswith(" ") or (len(cell) < 40 and _INNER.search(cell))) for cell in cells)
@@ -102,8 +101,8 @@ def _score(rows: Sequence[Sequence[str]]) -> tuple[float, float, bool]:
 
 
 def _has_quotes(text: str, *, is_cut: bool) -> bool:
-    """Whether quotes in a TSV are around cells: all of it can be read so, and a cell needs them, as it holds a tab, a
-    line end or a quote written twice; or all texts of a column have them."""
+    """Whether quotes in a TSV enclose cells. Either the whole text parses with quotes and a cell needs them (it holds a
+    tab, a line end or a doubled quote), or all texts of a column have them."""
     if '"' not in text:
         return False
     quoted: list[list[str]] = []
@@ -125,7 +124,7 @@ def _num_words(cell: str) -> int:
 
 
 def _is_long(cell: str) -> bool:
-    """Whether a cell is no name."""
+    """Whether a cell is too long for a name, or a sentence."""
     return _num_words(cell) > 3 or cell[-1:] in (".", "!", "?")
 
 
@@ -134,13 +133,13 @@ def _has_digit(cell: str) -> bool:
 
 
 def _is_number(cell: str) -> bool:
-    """Whether a cell is a number, a date or the like: mostly digits."""
+    """Whether a cell is mostly digits: a number, a date or the like."""
     digits, letters = (sum(map(test, cell)) for test in (str.isdigit, str.isalpha))
     return digits > 2 * letters
 
 
 def _is_header(first: Sequence[str], rest: Sequence[Sequence[str]], named: Collection[str], text: str) -> bool:
-    """Whether a first row holds names: by how far its cells are from the others of their columns."""
+    """Whether a first row holds names: whether its cells differ from the others in their columns."""
     lower = [cell.lower() for cell in first]
     if any(name.lower() in lower for name in named if not name.isdigit()):
         return True
@@ -155,26 +154,26 @@ def _is_header(first: Sequence[str], rest: Sequence[Sequence[str]], named: Colle
 
 
 def _header_score(cell: str, column: Sequence[str], place: int) -> float:
-    """How much a cell looks like the name of its column, and not like one of its values: above 0, or below."""
+    """How much a cell looks like its column's name (above 0), or like one of its values (below 0)."""
     values = [value for value in column if value]
     most = 0.9 * len(values)
     words, lengths = (sorted(map(size, values)) or [0] for size in (_num_words, len))
     median_words, median = words[len(words) // 2], lengths[len(lengths) // 2]
     usual = 1.5 if cell.lower() in USUAL_NAMES else 0.0
     is_long, is_number = _is_long(cell), _is_number(cell)
-    # 1. Nothing, as pandas writes it over its index; or over nothing
+    # 1. An empty cell, as pandas writes it above its index; or an empty column
     if not cell:
         score = 1.0 if place == 0 and len(values) > 1 and all(map(str.isdigit, values)) else -0.5 * bool(values)
     elif not values:
         score = usual + 0.5 * bool(column) - 2.0 * (is_long or is_number)
-    # 2. One of the values; numbers, dates and codes, under one of their own or under a word
+    # 2. A cell that is one of the values; numbers, dates and codes, below one of their own or below a word
     elif sum(map(_is_number, values)) >= most:
         score = -2.0 if is_number else 2.0
     elif cell in values:
         score = -3.0
     elif is_number:
         score = 0.5 if cell == str(place) else -1.0
-    # 3. Texts, under a text or under a word or two
+    # 3. Texts, below a text or below a word or two
     elif median_words >= 4:
         score = -4.0 if _num_words(cell) >= max(4, median_words / 3) else usual
         score += 1.5 * (not is_long and len(cell) <= median / 2)
@@ -183,7 +182,7 @@ def _header_score(cell: str, column: Sequence[str], place: int) -> float:
     elif sum(_has_digit(value) for value in values) >= most:
         shapes = [re.sub(r"\d+", "9", re.sub(r"[^\W\d_]+", "a", each)) for each in (cell, *values)]
         score = 2.0 if not _has_digit(cell) else -2.0 * (shapes[0] in shapes[1:])
-    # 4. Classes under a word that is none of them; and pairs of letters that no value has
+    # 4. Classes, below a word that is not one of them; and pairs of letters that no value has
     else:
         score = usual + 1.5 * (len(values) >= 5 and len(set(values)) <= len(values) / 4)
         pairs, letters = {cell[n : n + 2] for n in range(len(cell) - 1)}, "\n".join(values)
@@ -197,8 +196,8 @@ def _header_score(cell: str, column: Sequence[str], place: int) -> float:
 def delimited_rows(
     path: Path, layout: Layout, bad: BadInput, used: Collection[str] | None
 ) -> Iterator[tuple[int, Row]]:
-    """The rows of a file by its layout, with the numbers of their lines; rows that repeat the header are passed over.
-    Names in `used` must be of one column each; None: nothing is looked at."""
+    """Yields the rows of a file with their line numbers; rows that repeat the header are skipped. Each name in `used`
+    must occur once in the header; None checks nothing."""
     quoting = csv.QUOTE_MINIMAL if layout.is_quoted else csv.QUOTE_NONE
     rows = cut_rows(path, bad, delimiter=layout.delimiter, quoting=quoting, skipinitialspace=layout.skips_spaces)
     names, header = layout.names, list[str]()

@@ -1,6 +1,6 @@
-"""A tokenizer with entries for the new words of a text: those that it has often and the tokenizer spells in pieces.
+"""Adds vocabulary entries for words that are frequent in a text and that the tokenizer splits into pieces.
 
-Old entries keep their ids, and text in which no new word stands its tokens.
+Old entries keep their ids. Text without any of the new words keeps its tokens.
 """
 
 from __future__ import annotations
@@ -24,8 +24,9 @@ from unmask.tokenizer.words import Kind, kind_of
 log = logging.getLogger(__name__)
 
 # ----------------------------------------
-# The parts of a text that are HTML or an address: tags, also those whose signs are entities (`&lt;b&gt;`), entities,
-# also those that lost their `&` (`quot;`, `#39;`), and `https://...`. The words in it are none of the language.
+# Markup: the parts of a text that are HTML or an address. These are tags, even those written as entities (`&lt;b&gt;`),
+# entities, even those that lost their `&` (`quot;`, `#39;`), and `https://...`. Words in them do not belong to the
+# language.
 
 _TAGS = (
     "a|abbr|article|aside|audio|b|base|big|blockquote|body|br|button|canvas|caption|center|cite|code|col|colgroup|dd|"
@@ -35,24 +36,24 @@ _TAGS = (
     "track|tt|u|ul|var|video"
 )
 _CODE = r"<(?P<code>script|style)\b[^>]*>.*?</(?P=code)>|<!--.*?-->"
-# Behind the name an attribute, a slash or the end: `a<b && c>d` is no tag.
+# After the name must come an attribute, a slash or the end: `a<b && c>d` is not a tag.
 _TAG = (
     rf"<(?:!doctype\b[^<>]*|/?(?:{_TAGS})(?:\s*/[^<>]*|\s+(?:[a-z_:@][^<>]*)?)?)>|"
     rf"&lt;/?(?:{_TAGS})(?:(?=\s*/|\s+(?:[a-z_:@]|&gt;))(?:(?!&gt;)[^<>]){{0,2000}})?&gt;"
 )
-# In ASCII, since scripts without spaces may go on right behind it.
+# ASCII only, since text in a script without spaces may follow directly.
 _ADDRESS = r"(?:https?://|www\.)(?:(?!&[lg]t;|&quot;)[!#-&(-;=?-~])+(?<![.,;:!?)])"
 _BARE = r"(?<![\w&])(?:quot|nbsp|amp|lt|gt|apos|[lr][sd]quo|[mn]dash|hellip|#\d{2,5}|#x[\da-f]{2,5});"
 _MARKUP = re.compile(
     rf" ?(?:{_CODE}|{_TAG}|{_ADDRESS}|(?P<entity>&(?:amp;)*(?:#\d+|#x[\da-f]+|[a-z]\w+);|{_BARE}))",
     re.IGNORECASE | re.DOTALL,
 )
-# Words that are nothing else, also where the signs around them are gone
+# Words that occur only in markup, for text whose markup lost its signs
 _NO_WORDS = {"nbsp", "quot", "apos", "lsquo", "rsquo", "ldquo", "rdquo", "ndash", "mdash", "href", "aspx", "https"}
 
 
 def without_markup(text: str) -> str:
-    """A text with spaces for its tags, scripts and addresses, and characters for its entities.
+    """Replaces tags, scripts and addresses by spaces, and entities by characters.
 
     Example: `<p>fish &amp; <a href="x.aspx">chips</a>` becomes ` fish & chips `.
     """
@@ -61,10 +62,10 @@ def without_markup(text: str) -> str:
         entity = match["entity"]
         return " " if entity is None else match.group().replace(entity, html.unescape(f"&{entity.lstrip('&')}"))
 
-    return _MARKUP.sub(plain, _MARKUP.sub(plain, text))  # what is an entity may be a tag
+    return _MARKUP.sub(plain, _MARKUP.sub(plain, text))  # twice: entities may spell a tag
 
 
-LEAST_COUNT = 5  # a word that hardly stands in the text is not learned from it
+LEAST_COUNT = 5  # rarer words are not added
 LEAST_CHARS = 3
 _OF_WORDS = {Kind.LETTER, Kind.DIGIT, Kind.MARK}
 
@@ -72,12 +73,12 @@ _OF_WORDS = {Kind.LETTER, Kind.DIGIT, Kind.MARK}
 @dataclass(frozen=True)
 class NewWord:
     entry: str  # as the vocabulary spells it: `allocator`, `Ġallocator`, `▁allocator`
-    pieces: tuple[int, ...]  # ids that spelled it before
-    count: int  # how often it stands in the text
+    pieces: tuple[int, ...]  # ids that spelled it so far
+    count: int  # occurrences in the text
 
     @property
     def saved(self) -> int:
-        """Tokens of the text that its entry saves."""
+        """Tokens of the text that the entry saves."""
         return self.count * (len(self.pieces) - 1)
 
 
@@ -102,18 +103,18 @@ def _check_extensible(tokenizer: Tokenizer) -> None:
 
 
 def _count_words(backend: tokenizers.Tokenizer, texts: Iterable[str]) -> tuple[Counter[str], Counter[str]]:
-    """Words as entries spell them: all, and those within markup. Only distinct words are held in memory."""
+    """Counts words as entries spell them: in all text, and in markup. Only distinct words are held in memory."""
 
     def words_of(text: str) -> Counter[str]:
         normal = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
         return Counter(word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normal))
 
-    counts, within = Counter[str](), Counter[str]()
+    counts, in_markup = Counter[str](), Counter[str]()
     for text in texts:
         counts.update(words := words_of(text))
-        if (plain := _MARKUP.sub(".", text)) != text:  # a sign, which parts words as the signs of markup do
-            within.update(words - words_of(plain))
-    return counts, within
+        if (plain := _MARKUP.sub(".", text)) != text:  # a sign splits words as markup does
+            in_markup.update(words - words_of(plain))
+    return counts, in_markup
 
 
 def _pieces_of(backend: tokenizers.Tokenizer, word: str) -> tuple[int, ...]:
@@ -121,45 +122,46 @@ def _pieces_of(backend: tokenizers.Tokenizer, word: str) -> tuple[int, ...]:
 
 
 def unigram_scores(words: Iterable[NewWord], scores: Mapping[int, float]) -> list[float]:
-    """Scores of new Unigram entries: a hair above that of their pieces together, but none below the least old one.
+    """Scores of new Unigram entries: a little above the sum of their pieces' scores, but not below the lowest old
+    score.
 
-    With the hair an entry stands for just these pieces wherever they stood one behind another, and no other text
-    changes. It grows with the number of pieces, so that a word is not spelled with the entry of a shorter new one. With
-    a lower score than the least, other text with unknown letters would be cut in other places. A word whose pieces are
-    rare or many gets the least score, and then longer words may be spelled with its entry, too.
+    The little more makes an entry replace exactly these pieces wherever they followed each other, and changes no other
+    text. It grows with the number of pieces, so that a word is not spelled with a shorter new entry. With a score below
+    the lowest, text with unknown letters would be cut in other places. A word of rare or many pieces gets the lowest
+    score; then longer words may be spelled with its entry, too.
 
-    Example: the least is -13. `▁alloc` + `ator`, -9 each, become `▁allocator` with -13 instead of -18. `▁allocators`
-    was `▁alloc` + `ators`, -9 and -8; with `s` of -3 it is `▁allocator` + `s` now: -16 instead of -17.
+    Example: the lowest score is -13. `▁alloc` + `ator`, -9 each, become `▁allocator` with -13 instead of -18.
+    `▁allocators` was `▁alloc` + `ators`, -9 and -8; with `s` of -3 it is `▁allocator` + `s` now: -16 instead of -17.
     """
-    least = min(score for score in scores.values() if math.isfinite(score))
-    return [max(sum(scores[id_] for id_ in word.pieces) + 1e-4 * (len(word.pieces) - 1), least) for word in words]
+    lowest = min(score for score in scores.values() if math.isfinite(score))
+    return [max(sum(scores[id_] for id_ in word.pieces) + 1e-4 * (len(word.pieces) - 1), lowest) for word in words]
 
 
 @dataclass(frozen=True)
 class Extension:
     tokenizer: Tokenizer  # with the new entries
-    words: tuple[NewWord, ...]  # the new words, by falling number of tokens saved; their ids follow each other
+    words: tuple[NewWord, ...]  # sorted by tokens saved, most first; their ids are consecutive
     first_id: int  # id of the first
-    tokens_before: int  # tokens of the text that has the words, without the new entries
+    tokens_before: int  # tokens of the text without the new entries
     tokens_after: int  # with them
 
 
 def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> Extension:
-    """Finds the words that cost a text most tokens, `most` of them, and gives them entries.
+    """Finds the `most` words that cost a text the most tokens, and gives them entries.
 
-    - WordPiece: a word is an entry. Longer words that begin with it are spelled with it too, since WordPiece takes
+    - WordPiece: a word becomes an entry. Longer words that begin with it are spelled with it too, since WordPiece takes
       the longest entry first.
-    - BPE: a word is an entry, and words that are entries are not merged (`ignore_merges`); others are as they were.
-    - Unigram: a word is an entry that is a hair likelier than its pieces together, and no less likely than the least
-      likely old entry (`unigram_scores`); where that is more than a hair, some longer words are spelled with it too.
+    - BPE: a word becomes an entry, and words that are entries are not merged (`ignore_merges`); others do not change.
+    - Unigram: a word becomes an entry, a little likelier than its pieces together and no less likely than the least
+      likely old entry (`unigram_scores`). In the latter case some longer words are spelled with it too.
 
-    New entries are pieces like others, not added tokens, which would be cut out of the middle of words.
+    New entries are ordinary pieces, not added tokens, which would be cut out of the middle of words.
     """
     _check_extensible(tokenizer)
-    backend, (counts, within) = tokenizer.backend, _count_words(tokenizer.backend, texts)
-    unknown, gaining, left_out = tokenizer.special.unk, list[NewWord](), list[str]()
-    for entry, count in counts.items():  # each by itself: what entries of two words save together is not worked out
-        # Letters, with digits perhaps, so that no word of the masking begins or ends within it.
+    backend, (counts, in_markup) = tokenizer.backend, _count_words(tokenizer.backend, texts)
+    unknown, candidates, markup = tokenizer.special.unk, list[NewWord](), list[str]()
+    for entry, count in counts.items():  # savings are counted word by word, not for entries together
+        # Only letters and digits, so that masking sees no word begin or end within it.
         text = tokenizer.word_starts.spelling.text_bytes(entry).decode(errors="replace")
         kinds = {kind_of(character) for character in text}
         if count < LEAST_COUNT or len(text) < LEAST_CHARS or Kind.LETTER not in kinds or not kinds <= _OF_WORDS:
@@ -167,22 +169,22 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
         pieces = _pieces_of(backend, entry)
         if len(pieces) < 2 or unknown in pieces:
             continue
-        if tokenizer.word_starts.of_ids(np.array(pieces))[1:].any():  # several words, which one entry would join
+        if tokenizer.word_starts.of_ids(np.array(pieces))[1:].any():  # several words, which an entry would join
             continue
-        if 2 * within[entry] <= count and text.lower() not in _NO_WORDS:
-            gaining.append(NewWord(entry, pieces, count))
+        if 2 * in_markup[entry] <= count and text.lower() not in _NO_WORDS:
+            candidates.append(NewWord(entry, pieces, count))
         else:
-            left_out.append(text)
-    if left_out:
-        what = f"{len(left_out):,} words are not added, since they are HTML or parts of addresses"
+            markup.append(text)
+    if markup:
+        what = f"{len(markup):,} words are not added, since they are HTML or parts of addresses"
         log.warning(
-            "%s (%s ...); to remove HTML from the text, set corpus.cleaning.html=drop", what, ", ".join(left_out[:8])
+            "%s (%s ...); to remove HTML from the text, set corpus.cleaning.html=drop", what, ", ".join(markup[:8])
         )
-    words = sorted(gaining, key=lambda word: (-word.saved, word.entry))[:most]
+    words = sorted(candidates, key=lambda word: (-word.saved, word.entry))[:most]
     while words:
         extended = _with_entries(tokenizer, words)
         before = after = 0
-        lost = []  # words that have unknown tokens with the new entries only
+        lost = []  # words that became unknown with the new entries
         for word, count in counts.items():
             old, new = _pieces_of(backend, word), _pieces_of(extended.backend, word)
             before, after = before + count * len(old), after + count * len(new)
@@ -190,7 +192,7 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
                 lost.append(word)
         if not lost:
             return Extension(extended, tuple(words), tokenizer.vocab_size, before, after)
-        # WordPiece takes the longest entry and has no way back: with these entries other words become unknown.
+        # WordPiece takes the longest entry and does not backtrack, so new entries can make other words unknown.
         words = [word for word in words if not any(other.startswith(word.entry) for other in lost)]
     raise TokenizerError(
         f"there is nothing to add: no word that the tokenizer splits occurs {LEAST_COUNT} times in this text; "
@@ -204,7 +206,7 @@ def _with_entries(tokenizer: Tokenizer, words: Sequence[NewWord]) -> Tokenizer:
     model, first = content["model"], tokenizer.vocab_size
     if model["type"] == "Unigram":
         vocab = model["vocab"]
-        if len(vocab) != first:  # the place in the list is the id
+        if len(vocab) != first:  # positions in the list are ids
             raise TokenizerError(
                 f"ids {len(vocab)} to {first - 1} of this Unigram tokenizer are added tokens, and its "
                 "vocabulary cannot grow past them; add no words",
@@ -213,7 +215,7 @@ def _with_entries(tokenizer: Tokenizer, words: Sequence[NewWord]) -> Tokenizer:
         scores = {id_: float(score) for id_, (_, score) in enumerate(vocab)}
         vocab += [[word.entry, score] for word, score in zip(words, unigram_scores(words, scores), strict=True)]
     else:
-        # Added tokens may stand between the old entries and the new; the library wants a vocabulary without holes.
+        # Added tokens may have ids between old and new entries; the library requires consecutive ids.
         added = {token["content"]: token["id"] for token in content["added_tokens"]}
         model["vocab"] = added | model["vocab"] | {word.entry: first + number for number, word in enumerate(words)}
         if model["type"] == "BPE":

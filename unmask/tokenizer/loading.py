@@ -1,13 +1,13 @@
-"""Tokenizers in every form that users have them, BERT's `vocab.txt` among them.
+"""Loads tokenizers from all forms in use, such as `tokenizer.json` and BERT's `vocab.txt`.
 
-A `vocab.txt` is a WordPiece vocabulary, an entry a line, without a word on how text is normalised. A folder of
-transformers holds its settings beside the vocabulary: the names of special tokens, and for `vocab.txt` what is done to
-letters. It also names the class, which says what other files mean:
+A `vocab.txt` is a WordPiece vocabulary, one entry per line, which does not say how text is normalised. A folder of
+transformers has a configuration beside it: the names of special tokens and, for `vocab.txt`, whether case and accents
+are kept. It also names the class, which says what other files mean:
 
-    tokenizer.json                                        read as it is
-    vocab.txt of BERT's classes, or of none               WordPiece, built here
-    vocab.txt of ESM's                                    built here
-    other vocab.txt, vocab.json, SentencePiece's files    transformers makes a tokenizer.json of it
+    tokenizer.json                                        read directly
+    vocab.txt of BERT's classes, or without a class       WordPiece, built here
+    vocab.txt of ESM's class                              built here
+    other vocab.txt, vocab.json, SentencePiece's files    converted by transformers
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ _AS_BERT = (
     None, "BertTokenizer", "ConvBertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "LayoutLMTokenizer",
     "LxmertTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer", "TokenizersBackend",
 )  # fmt: skip
-# A tokenizer of these classes is saved under the same name. Others have settings beside the special tokens, which are
-# lost, so their tokenizer.json is saved as that of any kind.
+# Tokenizers of these classes are saved under the same class. Others have settings beside the special tokens that would
+# be lost, so they are saved under the general class.
 _SAVED_CLASSES = ("XLMRobertaTokenizer", "CamembertTokenizer")
 log = logging.getLogger(__name__)
 
@@ -47,12 +47,12 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     """Loads a tokenizer.
 
     Args:
-        source: A `tokenizer.json` or a `vocab.txt`, or a folder that holds one (a transformers folder does); or, as a
-            string, the name of a model on the hub. Other forms in a folder are read by transformers.
+        source: A `tokenizer.json` or a `vocab.txt`, or a folder that holds one (such as a transformers folder); or, as
+            a string, the name of a model on the hub. Other forms in a folder are converted by transformers.
 
     Raises:
-        TokenizerError: There is none, it or its configuration is damaged, it lacks what an encoder needs, or it needs
-            transformers, which is not installed or has no fast tokenizer of this kind.
+        TokenizerError: There is no tokenizer, it or its configuration is damaged, it lacks what an encoder needs, or it
+            needs transformers, which is not installed or has no fast tokenizer of this kind.
     """
     file = source = local_path(source, weights=False)
     is_folder = os.path.isdir(source)
@@ -64,8 +64,8 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     except (OSError, ValueError) as error:
         raise TokenizerError(f"{settings}: not valid JSON ({error}); fix or remove it") from error
     config = config if isinstance(config, dict) else {}
-    named = config.get("tokenizer_class")  # transformers has some twice, as `...Fast` too
-    kind = named.removesuffix("Fast") if isinstance(named, str) and named != ANY_CLASS else None
+    class_name = config.get("tokenizer_class")  # transformers has some classes twice, as `...Fast` too
+    kind = class_name.removesuffix("Fast") if isinstance(class_name, str) and class_name != ANY_CLASS else None
     is_foreign_vocab = file.name == "vocab.txt" and kind not in (*_AS_BERT, ESM_CLASS)
     is_other_form = file == source and any((source / name).is_file() for name in OTHER_FORMS)
     roles: dict[str, str | None] = {**_names_of_roles(config)}
@@ -82,7 +82,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
         backend = read_tokenizer_json(file)
     elif kind == ESM_CLASS:
         roles = {**_ESM_ROLES, **roles}
-        if "eos_token" in config:  # which may be left out
+        if "eos_token" in config:  # it may be left out
             roles["sep"] = _names_of_roles({"sep_token": config["eos_token"]}).get("sep")
         backend = _read_esm_vocab(file, roles)
     else:
@@ -96,15 +96,15 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
 
 
 def with_commit(settings: TokenizerSettings) -> TokenizerSettings:
-    """The settings with the commit behind the name of a tokenizer on the hub, so that they always mean the same."""
+    """The settings with a commit added to the name of a tokenizer on the hub, so that it always means the same."""
     if settings.path is None or hub_name(settings.path) is None:
         return settings
     return settings.model_copy(update={"path": lasting_name(settings.path, local_path(settings.path, weights=False))})
 
 
 def as_tokenizer(source: Any) -> Tokenizer:
-    """Takes ours, a `tokenizers.Tokenizer`, a transformers fast tokenizer, or what `load_tokenizer` takes; else it is a
-    TokenizerError (a slow transformers tokenizer has no `tokenizers` backend)."""
+    """Accepts our `Tokenizer`, a `tokenizers.Tokenizer`, a transformers fast tokenizer, or what `load_tokenizer`
+    accepts. Anything else raises a TokenizerError (a slow transformers tokenizer has no `tokenizers` backend)."""
     if isinstance(source, Tokenizer):
         return source
     if isinstance(source, tokenizers.Tokenizer):
@@ -126,7 +126,7 @@ def read_tokenizer_json(file: Path) -> tokenizers.Tokenizer:
 
 
 def _names_of_roles(config: Mapping[str, Any]) -> dict[str, str]:
-    """The special tokens that a configuration names, as strings or as tables with a `content`."""
+    """The special tokens that a configuration names, as strings or as objects with a `content`."""
     named = {role: config.get(f"{role}_token") for role in SPELLINGS}
     names = {role: token.get("content") if isinstance(token, dict) else token for role, token in named.items()}
     return {role: token for role, token in names.items() if isinstance(token, str)}
@@ -134,13 +134,13 @@ def _names_of_roles(config: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def _understood(what: str, hint: str = "") -> Iterator[None]:
-    """Makes a TokenizerError of errors of the libraries that read tokenizers."""
+    """Turns errors of the libraries that read tokenizers into a TokenizerError."""
     try:
         yield
     except TokenizerError:
         raise
     except BaseException as error:
-        # A panic of Rust is more than an error to Python.
+        # A panic of Rust is not an `Exception` in Python.
         if not (isinstance(error, Exception) or type(error).__name__ == "PanicException"):
             raise
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)[:300]
@@ -148,9 +148,9 @@ def _understood(what: str, hint: str = "") -> Iterator[None]:
 
 
 def _read_entries(file: Path, whose: str, needed: Iterable[str]) -> dict[str, int]:
-    """The entries of a `vocab.txt` and their ids, the numbers of the lines, as transformers has them: of equal entries
-    the last counts. Lines without an entry are `[unused7]`, but blank ones at the end are nothing. A TokenizerError
-    names those that are `needed` and missing."""
+    """Reads the entries of a `vocab.txt` with their ids, the line numbers, as transformers does: of equal entries the
+    last counts. Lines without an entry become `[unused7]` and the like; empty lines at the end are ignored. A
+    TokenizerError lists the `needed` entries if one is missing."""
     try:
         lines = file.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
     except UnicodeDecodeError as error:
@@ -159,7 +159,7 @@ def _read_entries(file: Path, whose: str, needed: Iterable[str]) -> dict[str, in
     vocab: dict[str, int] = {}
     for id_, line in enumerate(lines):
         entry = line
-        if id_of.get(line) != id_:  # a row of the model that no text reaches, which the library wants to have a name
+        if id_of.get(line) != id_:  # no text reaches this row of the model, but the library wants it named
             entry = f"[unused{id_}]"
             while entry in id_of:
                 entry = entry.replace("unused", "unused0")
@@ -182,7 +182,7 @@ def _read_vocab_txt(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokeniz
             raise TokenizerError(f"{file.parent / CONFIG}: {name} is {value!r}; give true, false or null")
     lowercase, strip_accents, part_ideographs = flags.values()
     vocab = _read_entries(file, "BERT's", SPECIAL_TOKENS)
-    if lowercase is None:  # a vocabulary without capital letters was made of lowercased text
+    if lowercase is None:  # a vocabulary without capitals comes from lowercased text
         lowercase = all(entry == entry.lower() for entry in vocab if entry not in SPECIAL_TOKENS and entry[:1] != "[")
         case = "is folded" if lowercase else "counts"
         log.info("%s: judging by its entries, case %s (set do_lower_case in %s to decide it)", file, case, CONFIG)
@@ -196,7 +196,7 @@ def _read_vocab_txt(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokeniz
 
 
 def _add_tokens(backend: tokenizers.Tokenizer, folder: Path, config: Mapping[str, Any]) -> None:
-    """Adds the tokens that files beside a `vocab.txt` have for the ids behind its own, as transformers does."""
+    """Adds the tokens that files beside a `vocab.txt` define for ids after its own, as transformers does."""
     try:
         older, roles = (parse_json(f) if (f := folder / name).is_file() else {} for name in (_ADDED, _ROLES))
         extra = [token for each in (config, roles) for token in each.get("additional_special_tokens") or []]
@@ -214,39 +214,39 @@ def _add_tokens(backend: tokenizers.Tokenizer, folder: Path, config: Mapping[str
         ) from error
 
 
-# The tokenizer of ESM and its like, which transformers has in Python only: a `vocab.txt`, an entry a line.
+# ESM's tokenizer and similar ones, which transformers has in Python only. A `vocab.txt` has one entry per line.
 #
 #     text      M K x L <mask> abc.            vocabulary  <cls> <pad> <eos> <unk> L A G ... M K . - <mask>
 #     tokens    M K <unk> L <mask> <unk> .
 #
-# An entry stands wherever its letters do, the longest first; white space parts and is no token; whatever lies between,
-# up to the next entry or space, is unknown as a whole. Entries in angle brackets are special tokens. Models of
-# nucleotides have entries of several letters, and some no `<eos>`. Source: `EsmTokenizer` in transformers.
+# An entry matches wherever its letters occur, the longest first. White space separates and gives no token. Anything in
+# between, up to the next entry or space, is one unknown token. Entries in angle brackets are special tokens. Models of
+# nucleotides have entries of several letters, and some have no `<eos>`. Source: `EsmTokenizer` in transformers.
 
 ESM_CLASS = "EsmTokenizer"
 _ESM_ROLES = {"pad": "<pad>", "unk": "<unk>", "cls": "<cls>", "sep": "<eos>", "mask": "<mask>"}
-_SPACE = r"[\s\x{1c}-\x{1f}]+"  # what Python's `str.split` parts at
+_SPACE = r"[\s\x{1c}-\x{1f}]+"  # where Python's `str.split` splits
 _BRACKETS = re.compile(r"<[^<>\s]+>")
 
 
 def _read_esm_vocab(file: Path, roles: Mapping[str, str | None]) -> tokenizers.Tokenizer:
-    """Builds ESM's tokenizer of parts of the `tokenizers` library, which give the same ids; a separator of None in
-    the `roles` is put behind no text."""
-    named = {role: token for role, token in roles.items() if token is not None}
-    entries = _read_entries(file, "ESM's", named.values())
-    special = [entry for entry in entries if entry in named.values() or _BRACKETS.fullmatch(entry)]
+    """Builds ESM's tokenizer from parts of the `tokenizers` library, with the same ids. If `roles` gives None as
+    separator, none is added after a text."""
+    token_of = {role: token for role, token in roles.items() if token is not None}
+    entries = _read_entries(file, "ESM's", token_of.values())
+    special = [entry for entry in entries if entry in token_of.values() or _BRACKETS.fullmatch(entry)]
     letters = sorted((entry for entry in entries if entry and entry not in special), key=len, reverse=True)
     any_special, any_letters = (f"(?:{'|'.join(map(re.escape, choices))})" for choices in (special, letters))
-    tokenizer = tokenizers.Tokenizer(models.WordLevel(dict(entries), unk_token=named["unk"]))
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(dict(entries), unk_token=token_of["unk"]))
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(_SPACE), "removed"),
-            # Where special tokens are letters like any other, their names are not to be looked up as a whole.
+            # In corpus text, names of special tokens are plain letters, so they must not be looked up as a whole.
             pre_tokenizers.Split(Regex(f"(?={any_special})."), "isolated"),
             pre_tokenizers.Split(Regex(any_letters), "isolated"),
         ]
     )
-    cls, sep = named["cls"], named.get("sep")
+    cls, sep = token_of["cls"], token_of.get("sep")
     tokenizer.post_processor = processors.TemplateProcessing(
         single=f"{cls} $A" if sep is None else f"{cls} $A {sep}",
         pair=None if sep is None else f"{cls} $A {sep} $B {sep}",
@@ -257,9 +257,9 @@ def _read_esm_vocab(file: Path, roles: Mapping[str, str | None]) -> tokenizers.T
 
 
 def _convert(folder: Path) -> Any:
-    """The folder's tokenizer as a fast one of transformers, made without running code from the folder.
+    """The folder's tokenizer, converted to a fast one by transformers, without running code from the folder.
 
-    Tokenizers that it has in Python only (BertJapanese's, PhoBERT's) cannot be converted.
+    Tokenizers that transformers has in Python only (BertJapanese's, PhoBERT's) cannot be converted.
     """
     try:
         import transformers
@@ -269,7 +269,7 @@ def _convert(folder: Path) -> Any:
             "installed: pip install 'unmask[transformers]'"
         ) from error
     transformers.utils.logging.set_verbosity_error()
-    # transformers does not name a missing package in each of its errors.
+    # Not every error of transformers names the missing package.
     models_of_pieces = [name for name in OTHER_FORMS if name.endswith(".model") and (folder / name).is_file()]
     hint = ""
     if models_of_pieces and find_spec("sentencepiece") is None:
@@ -281,6 +281,6 @@ def _convert(folder: Path) -> Any:
         raise TokenizerError(
             f"{folder}: {type(theirs).__name__} exists in Python only and has no fast version; give a tokenizer.json"
         )
-    if not set(backend.get_vocab()) - set(theirs.all_special_tokens):  # it makes an empty one where it finds nothing
+    if not set(backend.get_vocab()) - set(theirs.all_special_tokens):  # for no files it makes an empty one
         raise TokenizerError(f"{folder}: transformers finds no tokenizer here (it has no vocabulary){hint}")
     return theirs

@@ -1,21 +1,21 @@
-"""Annotations of a text: labelled stretches of characters by column, and how they stand in the rows of a table.
+"""Annotations of a text: labelled spans of characters by column, and their form in the rows of a table.
 
     text          Anna Lee lives in New York.
     entities      (0, 8, "PER")  (18, 26, "LOC")
     chunks        (0, 8, "NP")   (18, 26, "NP")
-    pos           (0, 4, "PROPN") (5, 8, "PROPN") (9, 14, "VERB") ...       a span a word
-    dependencies  (0, 4, "nsubj", +2) (5, 8, "flat", -1) (9, 14, "root", 0)  a span a word, and how far off its head is
+    pos           (0, 4, "PROPN") (5, 8, "PROPN") (9, 14, "VERB") ...       one span per word
+    dependencies  (0, 4, "nsubj", +2) (5, 8, "flat", -1) (9, 14, "root", 0)  one span per word, with the head's offset
 
-The spans of a column are sorted and do not overlap: of nested ones the outermost stay. A word may be empty (begin =
-end), where several words of a treebank share the letters of one (French `du` for `de le`).
+The spans of a column are sorted and do not overlap: of nested ones only the outermost are kept. A word is empty (begin
+= end) if several words of a treebank share the letters of one (French `du` for `de le`).
 
-In a row they stand beside the text as lists, which are checked and brought into this one form.
+In a row, annotations are lists beside the text, which are checked and converted to this form:
 
     {"text": "Anna sleeps.", "entities": [[0, 4, "PER"]], "dependencies": [[0, 4, "nsubj", 1], [5, 11, "root", 1]]}
 
-A span is `[start, end, label]` there or `{"start": 0, "end": 4, "label": "PER"}`; in `dependencies` the number of the
-head's span in the list follows, counted from 0 (`"head"`), a root naming itself. How tokens carry annotations stands
-below, before `TokenPlaces`.
+There a span is `[start, end, label]` or `{"start": 0, "end": 4, "label": "PER"}`. In `dependencies` the index of the
+head in the list follows, counted from 0 (`"head"`); a root names itself. The comment before `TokenPlaces` shows how
+tokens carry annotations.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from unmask.core.errors import DataError, shown
 
 Column = Literal["entities", "pos", "dependencies", "chunks"]
-# What others call a span's start, end and label: doccano, Label Studio, pipelines of transformers.
+# Other names of a span's start, end and label, in doccano, Label Studio and pipelines of transformers.
 _ALSO = {
     "start": ("start", "start_offset", "begin"),
     "end": ("end", "end_offset", "stop"),
@@ -45,16 +45,16 @@ _ALSO = {
 
 class Span(NamedTuple):
     begin: int  # first character
-    end: int  # character behind the last
+    end: int  # behind the last character
     label: str
-    head: int = 0  # for `dependencies`: by how many spans further on (negative: before) its head stands; 0 for a root
+    head: int = 0  # for `dependencies`: how many spans after this one (negative: before) its head is; 0 for a root
 
 
 Spans = Mapping[str, tuple[Span, ...]]
 
 
 def outermost(spans: Iterable[Span]) -> tuple[Span, ...]:
-    """Sorts spans and leaves out those that begin within another: `University of Bonn` is masked as one."""
+    """Sorts spans and drops those that begin within another: `University of Bonn` is masked as one."""
     outer: list[Span] = []
     for span in sorted(spans, key=lambda s: (s.begin, -s.end)):
         if not outer or span.begin >= outer[-1].end:
@@ -63,7 +63,7 @@ def outermost(spans: Iterable[Span]) -> tuple[Span, ...]:
 
 
 def cut_spans(spans: Spans, begin: int, end: int) -> Spans:
-    """The annotations of `text[begin:end]`, counted from its first character; a span across a cut is in both parts."""
+    """The annotations of `text[begin:end]`, counted from its first character. A span across a cut is in both parts."""
     cut: dict[str, tuple[Span, ...]] = {}
     for column, entries in spans.items():
         first = bisect_right(entries, begin, key=lambda s: s.end)
@@ -76,7 +76,7 @@ def cut_spans(spans: Spans, begin: int, end: int) -> Spans:
 
 
 def join_spans(parts: Iterable[tuple[int, Spans]]) -> Spans:
-    """The annotations of several stretches of one text, in its order; each with the characters before it."""
+    """Joins the annotations of consecutive parts of a text; each part comes with the number of characters before it."""
     joined: dict[str, list[Span]] = {}
     for offset, part in parts:
         for column, entries in part.items():
@@ -86,7 +86,7 @@ def join_spans(parts: Iterable[tuple[int, Spans]]) -> Spans:
 
 
 def closed_loop(heads: list[int]) -> bool:
-    """Whether the heads of words form a cycle: for each word the number of its head, its own for a root."""
+    """Whether the heads of words form a cycle; `heads` has the index of each word's head, its own for a root."""
     above = own = np.array(heads, dtype=np.int64)
     for _ in range(len(heads).bit_length()):
         above = above[above]  # twice as far up
@@ -94,7 +94,7 @@ def closed_loop(heads: list[int]) -> bool:
 
 
 def read_fields(row: Mapping[str, Any], text: str, fields: Mapping[str, str]) -> Spans:
-    """The annotations of a row's text, from the field of each column. A ValueError says which is malformed, and how."""
+    """The annotations of a row's text, read from each column's field. A ValueError says which is malformed, and how."""
     annotations: dict[str, tuple[Span, ...]] = {}
     for column, field in fields.items():
         if row.get(field) is None:
@@ -124,7 +124,7 @@ def read_fields(row: Mapping[str, Any], text: str, fields: Mapping[str, str]) ->
 
 
 def holds_spans(value: Any) -> bool:
-    """Whether a value is a list of spans of characters: as lists, or as objects that have a start and an end."""
+    """Whether a value is a list of spans of characters, as lists or as objects with a start and an end."""
     first = value[0] if isinstance(value, list) and value else None
     if isinstance(first, dict):
         return all(isinstance(number, int) for number in values_of(first, ("start", "end")))
@@ -132,7 +132,7 @@ def holds_spans(value: Any) -> bool:
 
 
 def values_of(entry: Mapping[str, Any], names: Iterable[str]) -> list[Any]:
-    """The fields of an object, each by the first of its names; of a list of one what is in it."""
+    """Values of an object's fields, under the first name that it has for each; a list of one gives its element."""
     values = [next((entry[also] for also in _ALSO.get(name, (name,)) if also in entry), None) for name in names]
     return [value[0] if isinstance(value, list) and len(value) == 1 else value for value in values]
 
@@ -154,7 +154,7 @@ def _span(entry: Any, column: str, field: str, num_chars: int) -> Span:
 
 
 def without_returns(text: str, spans: Spans) -> Spans:
-    """The annotations counted in the text whose `\\r\\n` have become `\\n`."""
+    """The annotations, counted in the text after its `\\r\\n` became `\\n`."""
 
     def moved(place: int) -> int:
         return place - text.count("\r\n", 0, place)
@@ -166,7 +166,8 @@ def without_returns(text: str, spans: Spans) -> Spans:
 
 
 def written_fields(spans: Spans) -> dict[str, list[list[Any]]]:
-    """Annotations as `read_fields` reads them; a word whose head was cut away is a root, an empty word is left out."""
+    """Annotations in the form that `read_fields` reads. A word whose head was cut away is a root; empty words are left
+    out."""
     rows: dict[str, list[list[Any]]] = {}
     for column, entries in spans.items():
         filled = [number for number, span in enumerate(entries) if span.begin < span.end]
@@ -178,18 +179,19 @@ def written_fields(spans: Spans) -> dict[str, list[list[Any]]]:
     return rows
 
 
-# Entities by the tags of words, in any scheme: BIO, IOB1, BIOES, BILOU, BMES, and all of them without labels.
+# Entities from the tags of words, in any scheme: BIO, IOB1, BIOES, BILOU, BMES, with or without labels.
 
-TAG = re.compile(r"([BIMELSU])(?:-(.+))?")  # but for `O`
+TAG = re.compile(r"([BIMELSU])(?:-(.+))?")  # all tags other than `O`
 
 
-@lru_cache(maxsize=1 << 16)  # of each sentence, however often an interval draws it
+@lru_cache(maxsize=1 << 16)  # bootstrap intervals draw a sentence many times
 def entities_of(tags: tuple[str | None, ...], *, in_scheme: bool = True) -> tuple[tuple[str, int, int], ...]:
     """The entities of a sentence, [begin, end) in words: (label, begin, end).
 
-    All schemes are read at once: an entity begins at `B-`, `S-`, `U-`, where the label changes, and behind `O`, `E-`,
-    `L-`, `S-` and `U-`; bare `B`, `I` ... have the label `entity`. Tags without a prefix, and those not `in_scheme`
-    (parts of speech), are labels, whose neighbours are one entity. Words without a tag interrupt nothing.
+    All schemes are read at once. An entity begins at `B-`, `S-`, `U-`, where the label changes, and after `O`, `E-`,
+    `L-`, `S-` and `U-`. Bare `B`, `I` ... have the label `entity`. Tags without a prefix, and all tags if not
+    `in_scheme` (parts of speech), are labels; equal neighbours form one entity. Words without a tag do not interrupt an
+    entity.
 
     Source: seqeval's default mode, which is that of conlleval (Tjong Kim Sang and De Meulder 2003).
     """
@@ -208,21 +210,21 @@ def entities_of(tags: tuple[str | None, ...], *, in_scheme: bool = True) -> tupl
     return tuple(entities)
 
 
-# The words of a raw text, before any tokenizer.
+# Words of raw text, before tokenization.
 
-_RUN = re.compile(r"\w+|[^\w\s]")  # Python's \w has no marks
-# Within Persian and Indian words and within emoji; soft hyphens; colours of emoji, and the letters of flags
+_RUN = re.compile(r"\w+|[^\w\s]")  # Python's \w lacks combining marks
+# Joiners within Persian and Indian words and emoji; soft hyphens; colours of emoji, letters of flags
 _JOINERS = re.compile("[\u200c\u200d\u00ad\u2060\U0001f3fb-\U0001f3ff\U000e0020-\U000e007f]")
 
 
 def is_mark(character: str) -> bool:
-    """Whether it is an accent or vowel sign that combines with the character before it, or joins two."""
+    """Whether it is an accent or vowel sign that combines with the character before it, or joins two characters."""
     return unicodedata.category(character)[0] == "M" or _JOINERS.match(character) is not None
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """The words of a text, [begin, end) in characters: runs of letters and digits with the marks on them, and every
-    other sign for itself.
+    """The words of a text, [begin, end) in characters: runs of letters and digits with their marks, and each other sign
+    alone.
 
     Example: `Anna's` has three, and Hindi words, whose vowels are marks, are whole.
     """
@@ -241,22 +243,22 @@ def word_spans(text: str) -> list[tuple[int, int]]:
 
 
 # ----------------------------------------
-# Annotations of characters to annotations of tokens, whatever the tokenizer.
+# From annotations of characters to annotations of tokens, for any tokenizer.
 #
-# A token belongs to a span if it covers at least one of its characters that is no white space; so a byte-level ` New`
-# belongs to `New York`, but the space behind it does not. Tokens between the first and the last of a span belong to it
-# as well, and a lone mark of a space (Unigram's `▁`) goes with the word that it begins. A token that two spans share is
-# the first one's.
+# A token belongs to a span if it covers at least one of its characters other than white space: a byte-level ` New`
+# belongs to `New York`, but the space after it does not. Tokens between a span's first and last token belong to it as
+# well. A lone mark of a space (Unigram's `▁`) goes with the word that it begins. If two spans share a token, it belongs
+# to the first.
 #
-# How a token's annotation is written, one unsigned integer a token, 0 where nothing was said:
+# A token's annotation is one unsigned integer, 0 without annotation:
 #
 #     entities, chunks   2 x label + (1 where the span begins)
 #     pos                label
-#     dependencies       role << 25 | (1 if words hang on this one) << 24 | before << 12 | behind
+#     dependencies       role << 25 | (1 if the word has dependents) << 24 | before << 12 | behind
 #
-# `label` and `role` are numbers of labels, counted from 1, whose names the manifest lists. `before` and `behind` are
-# the tokens of the word's subtree before and behind this token, 4,095 standing for so many or more; a word whose
-# subtree is not contiguous has its own tokens alone. So masking finds subtrees by adding and never walks a tree.
+# `label` and `role` are label numbers, counted from 1; the manifest lists their names. `before` and `behind` count the
+# tokens of the word's subtree before and after this token, up to 4,095. If a subtree is not contiguous, only the word's
+# own tokens count. So masking finds subtrees by addition and never walks a tree.
 
 Ints = NDArray[np.int64]
 ROLE_SHIFT, HEADS_SHIFT, BEFORE_SHIFT = 25, 24, 12
@@ -268,9 +270,9 @@ _SPACES = np.array([c for c in range(0x3001) if chr(c).isspace()], dtype=np.uint
 
 @dataclass(frozen=True)
 class TokenPlaces:
-    """Where the tokens of some texts stand, one text behind another."""
+    """The characters that each token covers, for several texts in a row."""
 
-    begin: Ints  # [num_tokens], int64, as `end`: characters, counted through all texts
+    begin: Ints  # [num_tokens], int64, like `end`: characters, counted through all texts
     end: Ints
     lengths: Ints  # [num_texts], int64: tokens of each text
     word_starts: NDArray[np.bool_]  # [num_tokens], bool
@@ -279,12 +281,12 @@ class TokenPlaces:
 @dataclass(frozen=True)
 class Aligned:
     values: Ints  # [num_tokens], int64, written as above
-    spans: int  # how many spans there were
-    lost: int  # those of them to which no token belongs
+    spans: int  # number of spans
+    lost: int  # number of spans without a token
 
 
 def column_types(labels: Mapping[str, Sequence[str]]) -> dict[str, type[np.unsignedinteger]]:
-    """The smallest unsigned integer that holds each column, by its labels; a DataError where there are too many."""
+    """The smallest unsigned integer type for each column, given its labels; a DataError if there are too many."""
     types: dict[str, type[np.unsignedinteger]] = {}
     for column, names in labels.items():
         if column == "dependencies" and len(names) > MOST_ROLES:
@@ -299,8 +301,8 @@ def column_types(labels: Mapping[str, Sequence[str]]) -> dict[str, type[np.unsig
 def align(
     texts: Sequence[str], places: TokenPlaces, spans: Sequence[Spans], labels: Mapping[str, Sequence[str]]
 ) -> dict[str, Aligned]:
-    """Annotates the tokens of some texts, column by column, by the `spans` of each text. `labels` are those of each
-    column, in the order of their numbers: a DataError names another."""
+    """Annotates the tokens of texts, column by column, given the `spans` of each text. `labels` are each column's
+    labels in the order of their numbers; a DataError names a label that is not among them."""
     text_begin = np.cumsum([0, *map(len, texts)])
     inked = ~np.isin(np.frombuffer("".join(texts).encode("utf-32-le"), dtype=np.uint32), _SPACES)
     num_chars, columns = len(inked), {}
@@ -315,7 +317,7 @@ def align(
                 f"the label {error} of {column} is not among {', '.join(names)}; prepare the text again"
             ) from error
 
-        # 1. For each token the number of its span, counted from 1 through all texts; 0 where it covers none.
+        # 1. For each token the number of its span, counted from 1 through all texts; 0 if it covers none.
         of_char = np.zeros(num_chars + 1, dtype=np.int64)
         number = 0
         for begin, end, entries in zip(text_begin, text_begin[1:], of_texts, strict=False):
@@ -323,19 +325,19 @@ def align(
                 number += 1
                 of_char[begin + span.begin : min(begin + span.end, end)] = number
         of_char[:-1] *= inked
-        # The first character from each one on that belongs to a span.
+        # For each character, the first one from there on that belongs to a span.
         nearest = np.where(of_char > 0, np.arange(num_chars + 1), num_chars + 1)
         nearest = np.minimum.accumulate(nearest[::-1])[::-1]
         first = nearest[np.minimum(places.begin, num_chars)]
         owner = np.where(first < places.end, of_char[np.minimum(first, num_chars)], 0)
         if len(owner) > 1:
-            # A token without ink that begins a word which goes on goes with what follows it.
+            # A blank token that begins a word goes with the token after it, if the word continues there.
             ink = np.concatenate([[0], np.cumsum(inked)])
             blank = ink[places.end] == ink[places.begin]
             mark = blank[:-1] & places.word_starts[:-1] & ~places.word_starts[1:] & (owner[:-1] == 0)
             owner[:-1][mark] = owner[1:][mark]
 
-        # 2. The nearest span at or before each token (0 where there is none), and at or behind it; both rise.
+        # 2. The nearest span at or before each token (0 if there is none), and at or after it; both increase.
         before = np.maximum.accumulate(owner)
         behind = np.minimum.accumulate(np.where(owner > 0, owner, _FAR)[::-1])[::-1]
         inside = (before == behind) & (before > 0)
@@ -354,15 +356,15 @@ def align(
 
 
 def _subtrees(words: Sequence[Span], counts: Sequence[int], own: Ints, before: Ints, behind: Ints) -> Ints:
-    """For each token the bits of its word's subtree; `counts` are words a text."""
+    """For each token the bits of its word's subtree; `counts` has the number of words in each text."""
     if not words:
         return np.zeros_like(own)
     number = np.arange(len(words))
     text = np.repeat(np.arange(len(counts)), counts)
     head = number + np.array([word.head for word in words], dtype=np.int64)
     inside = (head >= 0) & (head < len(words))
-    head = np.where(inside & (text[np.where(inside, head, 0)] == text), head, number)  # cut off: as a root
-    # Every word is counted at each of the words above it, one level at a time.
+    head = np.where(inside & (text[np.where(inside, head, 0)] == text), head, number)  # cut away: a root
+    # Each word is counted at every word above it in the tree, one level at a time.
     low, high, size = number.copy(), number.copy(), np.ones(len(words), dtype=np.int64)
     source = np.flatnonzero(head != number)
     target = head[source]

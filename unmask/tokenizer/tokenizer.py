@@ -1,6 +1,6 @@
-"""The tokenizer as the rest of unmask sees it: ids, word starts, and what masking must know of the vocabulary.
+"""The tokenizer as the rest of unmask sees it: ids, word starts, and what masking must know about the vocabulary.
 
-The work is done by the `tokenizers` library; a saved folder opens in transformers' `AutoTokenizer`.
+The `tokenizers` library does the work; a saved folder opens in transformers' `AutoTokenizer`.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from unmask.tokenizer.words import WordStarts, spelling
 
 log = logging.getLogger(__name__)
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
-MOST_IDS = 1 << 24  # tables of a vocabulary have a row for each id, also where there are gaps
+MOST_IDS = 1 << 24  # tables over the vocabulary have a row for each id, including gaps
 BARE_TOKENS = ("[PAD]", "[MASK]")
-# The same roles as BERT, RoBERTa, XLNet and ESM spell them.
+# Names of the roles in BERT, RoBERTa, XLNet and ESM.
 SPELLINGS = {
     "pad": ("[PAD]", "<pad>"),
     "unk": ("[UNK]", "<unk>"),
@@ -46,7 +46,7 @@ _BARE_WITHOUT = ("unk", "cls", "sep")
 
 @dataclass(frozen=True)
 class SpecialIds:
-    """The ids of the special tokens that an encoder needs. A bare tokenizer of characters has only pad and mask."""
+    """Ids of the special tokens that an encoder needs. A bare tokenizer of characters has only pad and mask."""
 
     pad: int
     unk: int | None
@@ -56,14 +56,14 @@ class SpecialIds:
 
     @property
     def around(self) -> list[int]:
-        """Those that stand around each text."""
+        """The ids around each text."""
         return [id_ for id_ in (self.cls, self.sep) if id_ is not None]
 
 
 def find_special_ids(backend: tokenizers.Tokenizer, names: Mapping[str, str | None]) -> SpecialIds:
-    """Finds the special tokens: the named ones, else the usual spellings; a role that is named None has no token.
+    """Finds the special tokens by the given names, else by the usual ones. A role with the name None has no token.
 
-    Only a tokenizer that has neither [UNK] nor [CLS] nor [SEP] may lack them.
+    Only a tokenizer with neither [UNK] nor [CLS] nor [SEP] may lack them.
     """
     id_of: dict[str, Any] = {}
     left_out = {role for role, token in names.items() if token is None and role in _BARE_WITHOUT}
@@ -83,10 +83,10 @@ def find_special_ids(backend: tokenizers.Tokenizer, names: Mapping[str, str | No
 
 
 def with_special_tokens(tokenizer: tokenizers.Tokenizer, *, mask_takes_space: bool) -> tokenizers.Tokenizer:
-    """Makes the special tokens special, in place, and puts `[CLS]` and `[SEP]` around texts where there are such.
+    """Makes the special tokens special, in place, and puts `[CLS]` and `[SEP]` around texts if they exist.
 
-    `mask_takes_space`: in a prompt the space before `[MASK]` belongs to it, as it must where words carry the space
-    before them: training hides `Ġking`, so a prompt must not offer a space and then a mask.
+    `mask_takes_space` makes `[MASK]` absorb the space before it in a prompt. Tokens that include the space before a
+    word need this: training hides `Ġking`, so a prompt must not have a separate space before the mask.
     """
     known = [token for token in SPECIAL_TOKENS if tokenizer.token_to_id(token) is not None]
     if "[CLS]" in known:
@@ -104,39 +104,39 @@ def with_special_tokens(tokenizer: tokenizers.Tokenizer, *, mask_takes_space: bo
     return tokenizer
 
 
-# Words that were tokenized before are looked up instead. BERT's normaliser works character by character, and its
-# pre-tokenizer parts text at white space and takes each punctuation mark by itself: a text's tokens are those of
-# its words, one behind another, and a word needs the library only once. It has no such memory for WordPiece (for BPE it
-# has). Text is parted at the commonest of these characters only; what remains together is left to the library.
+# Known words are looked up instead of tokenized. BERT's normaliser works character by character, and its pre-tokenizer
+# splits text at white space and around each punctuation mark. So a text's tokens are those of its words, in order, and
+# the library need tokenize each word only once. It caches words for BPE, but not for WordPiece. Text is split only at
+# the commonest of these characters; the library splits the rest.
 
-# All of them are punctuation to BERT: ASCII's, and of Unicode's categories P.
+# All are punctuation to BERT: ASCII's, and some of Unicode's categories P.
 _MARKS = re.escape(string.punctuation + "“”‘’—–…«»")
 _WORDS = re.compile(rf"[^ \n{_MARKS}]+|[{_MARKS}]")
 MOST_WORDS = 1 << 19
 MOST_CHARS = 1 << 23
-# Where more of the words than this are new, looking them up gains nothing (proteins, text without spaces).
+# If more than this share of the words is new, looking up gains nothing (proteins, text without spaces).
 MOST_NEW = 0.3
 ENOUGH_WORDS = 10_000
 
 
 class WordMemory:
-    """Tokenizes texts by their words, of which it remembers a bounded number. Any number of threads may use it."""
+    """Tokenizes texts word by word and remembers a bounded number of words. Several threads may use it."""
 
     def __init__(self, backend: tokenizers.Tokenizer) -> None:
         self.backend = backend
-        self.useful = True  # until a batch of text has shown that its words hardly ever come again
-        self._lock = Lock()  # around all that changes the tables: the library lets other threads in
+        self.useful = True  # until a batch shows that words hardly ever repeat
+        self._lock = Lock()  # around all changes of the tables: the library releases the GIL
         self._forget()
 
     def _forget(self) -> None:
-        self._numbers: defaultdict[str, int] = defaultdict()  # of words, in the order in which they are met
+        self._numbers: defaultdict[str, int] = defaultdict()  # numbers of words, in order of appearance
         self._numbers.default_factory = self._numbers.__len__
         self._num_chars = 0
-        self._ids: NDArray[np.int32] = np.zeros(0, dtype=np.int32)  # of all words, one behind another
-        self._begins, self._lengths = (np.zeros(0, dtype=np.int64) for _ in range(2))  # of each word's
+        self._ids: NDArray[np.int32] = np.zeros(0, dtype=np.int32)  # tokens of all words, concatenated
+        self._begins, self._lengths = (np.zeros(0, dtype=np.int64) for _ in range(2))  # of each word's tokens
 
     def encode(self, texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-        """The tokens of all texts, one behind another, and how many each text has."""
+        """The tokens of all texts, concatenated, and how many each text has."""
         words = [_WORDS.findall(text) for text in texts]
         num_words = np.fromiter(map(len, words), dtype=np.int64, count=len(words))
         total = int(num_words.sum())
@@ -154,7 +154,7 @@ class WordMemory:
                     self._ids = np.concatenate([self._ids, ids])
                     self._lengths = np.concatenate([self._lengths, lengths])
                     self._num_chars += sum(map(len, new))
-            except BaseException:  # words that are numbered and not learned would shift the tokens of all later ones
+            except BaseException:  # numbered words without tokens would shift those of later words
                 self._forget()
                 raise
             lengths, begins, ids = self._lengths[numbers], self._begins[numbers], self._ids
@@ -167,7 +167,7 @@ class WordMemory:
         return input_ids, ends[last] - ends[last - num_words]
 
 
-# The parts of a text that become `[UNK]`, counted in letters: of a log, 0.5 % of the tokens may be 69 % of the text.
+# How much of a text becomes `[UNK]`, counted in letters: in a log, 0.5 % of the tokens may be 69 % of the text.
 
 WARN_UNKNOWN = 0.01
 MOST_EXAMPLES, EXAMPLE_CHARS = 3, 24
@@ -176,19 +176,19 @@ LONG_WORD = 100  # characters; longer ones are not remembered
 
 @dataclass(frozen=True)
 class UnknownText:
-    """How much of some text became `[UNK]`, in letters: its characters without white space and control characters."""
+    """How much of a text became `[UNK]`, in letters: its characters other than white space and control characters."""
 
     letters: int = 0
-    unknown: int = 0  # those of them that became `[UNK]`
-    examples: tuple[str, ...] = ()  # some of the stretches that did, cut
+    unknown: int = 0  # letters that became `[UNK]`
+    examples: tuple[str, ...] = ()  # some of the words or letters that did, shortened
 
     @property
     def share(self) -> float:
-        """Of the letters that are unknown."""
+        """The share of the letters that is unknown."""
         return self.unknown / max(self.letters, 1)
 
     def joined(self, later: UnknownText) -> UnknownText:
-        """With that of further text."""
+        """The sum with that of further text."""
         examples = tuple(dict.fromkeys([*self.examples, *later.examples]))[:MOST_EXAMPLES]
         return UnknownText(self.letters + later.letters, self.unknown + later.unknown, examples)
 
@@ -202,18 +202,18 @@ class UnknownText:
 
 
 def _count_letters(texts: Iterable[str]) -> int:
-    """Counted by the first bytes of their UTF-8."""
+    """Counts letters by the first bytes of their UTF-8."""
     utf8 = np.frombuffer("".join(texts).encode(), dtype=np.uint8)
     return int(np.count_nonzero((utf8 > 0x20) & ((utf8 & 0xC0) != 0x80) & (utf8 != 0x7F)))
 
 
 CONFIG = "tokenizer_config.json"
-ANY_CLASS = "PreTrainedTokenizerFast"  # transformers' for a tokenizer.json of any kind
+ANY_CLASS = "PreTrainedTokenizerFast"  # transformers' class for any tokenizer.json
 _ROLES = "special_tokens_map.json"
-_UNUSED = re.compile(r"\[unused\d+\]")  # BERT's entries for what users may add
+_UNUSED = re.compile(r"\[unused\d+\]")  # BERT's spare entries
 
 
-# Blanks that stand before and behind marks, in contractions, and in numbers, dates and times.
+# Spaces around marks, in contractions, and in numbers, dates and times.
 _NO_BLANK = re.compile(
     r"(?<=\d) ?([-:/.]|,(?= ?\d{3}\b)) ?(?=\d)|(?<=\w) ?(['’]) ?(?=(?:s|t|d|m|re|ve|ll)\b)"
     r"| (?=[.,;:!?%)\]}»”])|(?<=[(\[{«“]) "
@@ -222,27 +222,27 @@ _NO_BLANK = re.compile(
 
 @dataclass(frozen=True)
 class EncodedText:
-    """The tokens of a text, or of several texts one behind another, without special tokens."""
+    """The tokens of a text, or of several texts, concatenated, without special tokens."""
 
     input_ids: NDArray[np.int32]  # [num_tokens], int32
     word_starts: NDArray[np.bool_]  # [num_tokens], bool: whether a word begins at the token
-    unknown: UnknownText = UnknownText()  # of all texts; not counted for one of several
+    unknown: UnknownText = UnknownText()  # of all texts; not counted for single ones
 
 
 class Tokenizer:
-    """A tokenizer with its special ids, word starts and a table of what each id stands for.
+    """A tokenizer with its special ids, word starts and a table of what each id represents.
 
     Attributes:
         backend: The `tokenizers.Tokenizer`.
         special: Ids of the special tokens.
         vocab_size: Number of ids; the largest id plus one.
-        ordinary: [vocab_size], bool: ids that text consists of. Only these are ever masked or drawn as random
+        ordinary: [vocab_size], bool: ids of which text consists. Only these are ever masked or drawn as random
             replacements; special and unknown tokens, BERT's `[unused1]` and its like, and gaps in the ids are not.
-        token_bytes: [vocab_size], int32: UTF-8 bytes of the text that an id stands for, without marks: the space
-            in front of a word is not counted for any family, so that bits per byte compare between them. White
-            space that is spelled out (a line break, a character tokenizer's space) is. An id for part of a
-            character has that part's bytes; special tokens and a lone mark have none.
-        class_name: What a saved folder calls transformers' class of it.
+        token_bytes: [vocab_size], int32: UTF-8 bytes of the text that an id represents, without marks. The space in
+            front of a word is not counted in any family, so bits per byte are comparable between families. Spelled-out
+            white space is counted (a line break, a character tokenizer's space). An id for part of a character has that
+            part's bytes; special tokens and a lone mark have none.
+        class_name: Transformers' class that a saved folder names.
     """
 
     def __init__(
@@ -254,19 +254,19 @@ class Tokenizer:
         """Wraps a copy of a `tokenizers.Tokenizer`; a TokenizerError names a special token that is missing.
 
         Args:
-            special_names: The tokens of the roles pad, unk, cls, sep and mask, where they are not the usual ones; None
-                for a role without one.
-            class_name: Of transformers' class, where the folder that it came from named one.
+            special_names: The tokens of the roles pad, unk, cls, sep and mask, if they are not the usual ones; None for
+                a role without a token.
+            class_name: Transformers' class, if the folder that the tokenizer came from named one.
         """
         vocab = backend.get_vocab(with_added_tokens=True)
         self.vocab_size = max(vocab.values(), default=0) + 1
         if self.vocab_size > MOST_IDS:
-            raise TokenizerError(  # before the library writes it, which ends the process where ids are that far apart
+            raise TokenizerError(  # before the library writes it, which kills the process if ids are so far apart
                 f"the vocabulary has the id {self.vocab_size - 1:,}, but the highest allowed is "
                 f"{MOST_IDS - 1:,}; give a tokenizer that numbers its entries without gaps"
             )
-        # A copy: other holders of the tokenizer keep their settings, and stored truncation or padding, which many
-        # released tokenizers have, would silently cut the corpus.
+        # A copy, so that the caller's tokenizer keeps its settings. Many released tokenizers store truncation or
+        # padding, which would silently cut the corpus.
         backend = tokenizers.Tokenizer.from_str(backend.to_str())
         backend.no_truncation()
         backend.no_padding()
@@ -274,13 +274,13 @@ class Tokenizer:
         self.class_name = class_name
         self.special = find_special_ids(backend, special_names or {})
         self.word_starts = WordStarts(backend)
-        # Letters of which it is known that they can be spelled; None where all can, or the library says what cannot.
+        # Letters known to have a spelling; None if all have one, or the library reports those that have none.
         model = json.loads(backend.to_str())["model"]
         unknown = {"BPE": "unk_token", "Unigram": "unk_id"}.get(model["type"])
         leaves_out = self.special.unk is None and unknown is not None and model.get(unknown) is None
         self._known_letters: set[str] | None = set() if leaves_out else None
-        self._unknown_in: dict[str, tuple[str, int]] = {}  # words, or letters: what of them is, and how many letters
-        self._watched: UnknownText | None = UnknownText()  # None once it was said
+        self._unknown_in: dict[str, tuple[str, int]] = {}  # by word or letter: the unknown part, and its letters
+        self._watched: UnknownText | None = UnknownText()  # None once the warning was logged
         self.ordinary: NDArray[np.bool_] = np.zeros(self.vocab_size, dtype=bool)
         self.token_bytes: NDArray[np.int32] = np.zeros(self.vocab_size, dtype=np.int32)
         specials = {id_ for id_, token in backend.get_added_tokens_decoder().items() if token.special}
@@ -298,7 +298,7 @@ class Tokenizer:
             )
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled as what it was made of, for the workers of data loaders; the tables are made anew."""
+        """Pickles the arguments, for workers of data loaders; the tables are rebuilt."""
         return Tokenizer, (self.backend, self.special_names, self.class_name)
 
     @property
@@ -311,8 +311,9 @@ class Tokenizer:
 
     @cached_property
     def _of_corpus(self) -> tokenizers.Tokenizer:
-        """A copy for which the tokens of the five roles are letters: the setting holds for every thread at once, and a
-        prompt of another thread needs its masks. Other added tokens, special or not, are what they are in a prompt."""
+        """A copy that reads the tokens of the five roles as letters. It is a copy because the setting holds for all
+        threads, and a prompt in another thread needs its masks. Other added tokens, special or not, are read as in a
+        prompt."""
         text, roles = self.backend.to_str(), self.special_names.values()
         if any(token.special != (token.content in roles) for token in self.backend.get_added_tokens_decoder().values()):
             content = json.loads(text)
@@ -325,7 +326,7 @@ class Tokenizer:
 
     @cached_property
     def _memory(self) -> WordMemory | None:
-        """Where the tokens of a text are those of its words, one behind another."""
+        """A memory of words, if the tokens of a text are those of its words, in order."""
         parts = json.loads(self.backend.to_str())
         is_of_words = (
             parts["model"]["type"] == "WordPiece"
@@ -336,8 +337,8 @@ class Tokenizer:
         return WordMemory(self._of_corpus) if is_of_words else None
 
     def encode_corpus(self, texts: Sequence[str]) -> list[EncodedText]:
-        """Tokenizes corpus text, in which `[MASK]` or `[SEP]` are letters like any other, in parallel. Other added
-        tokens are themselves."""
+        """Tokenizes corpus text in parallel. `[MASK]` or `[SEP]` in it are plain letters; other added tokens keep their
+        meaning."""
         joined, lengths = self.encode_joined(texts)
         ends = np.cumsum(lengths)
         return [
@@ -346,7 +347,7 @@ class Tokenizer:
         ]
 
     def encode_joined(self, texts: Sequence[str]) -> tuple[EncodedText, NDArray[np.int64]]:
-        """As `encode_corpus`: the tokens of all texts one behind another, and how many each text has."""
+        """As `encode_corpus`, but with the tokens of all texts concatenated, and how many each text has."""
         self.check_known(texts)
         with spelling():
             if self._memory is not None and self._memory.useful:
@@ -364,28 +365,28 @@ class Tokenizer:
     def unknown_in(
         self, texts: Sequence[str], input_ids: NDArray[np.integer[Any]], lengths: NDArray[np.int64]
     ) -> UnknownText:
-        """What of some texts is unknown; their tokens, one behind another, say in which of them something is. Each word
-        is looked at once, or each letter where letters are unknown by themselves, which saves half of the time."""
+        """What is unknown in some texts; their concatenated tokens show which texts have unknown tokens. Each distinct
+        word is tokenized once. If letters are unknown one by one, each letter is, which saves half of the time."""
         letters, unk = _count_letters(texts), self.special.unk
-        some = np.unique(np.repeat(np.arange(len(texts)), lengths)[input_ids == unk]).tolist()
-        if not some:
+        affected = np.unique(np.repeat(np.arange(len(texts)), lengths)[input_ids == unk]).tolist()
+        if not affected:
             return UnknownText(letters)
         backend = self._of_corpus
         by_word = type(backend.model).__name__ in ("WordPiece", "WordLevel")
-        pieces = Counter(chain.from_iterable(texts[n].split() if by_word else texts[n] for n in some))
+        pieces = Counter(chain.from_iterable(texts[n].split() if by_word else texts[n] for n in affected))
         known = self._unknown_in
         new = [piece for piece in pieces if piece not in known]
-        looked = {piece: known[piece] for piece in pieces.keys() - set(new)}
+        result_of = {piece: known[piece] for piece in pieces.keys() - set(new)}
         for piece, encoding in zip(new, backend.encode_batch(new, add_special_tokens=False), strict=True):
             places = zip(encoding.ids, encoding.offsets, strict=True)
             stretches = [piece[begin:end] for id_, (begin, end) in places if id_ == unk]
-            looked[piece] = stretches[0] if stretches else "", _count_letters(stretches)
+            result_of[piece] = stretches[0] if stretches else "", _count_letters(stretches)
         if len(known) > MOST_WORDS:
             known = self._unknown_in = {}
-        known |= {piece: looked[piece] for piece in new if len(piece) <= LONG_WORD}
+        known |= {piece: result_of[piece] for piece in new if len(piece) <= LONG_WORD}
         lost = Counter[str]()
         for piece, count in pieces.items():
-            stretch, unknown_letters = looked[piece]
+            stretch, unknown_letters = result_of[piece]
             if unknown_letters:
                 lost[stretch] += count * unknown_letters
         examples = (stretch for stretch, _ in lost.most_common(MOST_EXAMPLES))
@@ -393,7 +394,7 @@ class Tokenizer:
         return UnknownText(letters, lost.total(), tuple(cut))
 
     def watch(self, unknown: UnknownText) -> None:
-        """Says once, in the log, that more than 1 % of the letters which came by so far are unknown."""
+        """Logs one warning once more than 1 % of the letters seen so far are unknown."""
         if self._watched is not None:
             self._watched = self._watched.joined(unknown)
             if self._watched.share > WARN_UNKNOWN:
@@ -401,7 +402,7 @@ class Tokenizer:
                 self._watched = None
 
     def encode_placed(self, texts: Sequence[str]) -> tuple[EncodedText, TokenPlaces]:
-        """As `encode_joined`, with the characters that each token covers, which takes longer."""
+        """As `encode_joined`, with the characters that each token covers, which is slower."""
         self.check_known(texts)
         with spelling():
             encodings = self._of_corpus.encode_batch(list(texts), add_special_tokens=False)
@@ -415,15 +416,15 @@ class Tokenizer:
         return self.encode_prompts([text])[0]
 
     def encode_prompts(self, texts: Sequence[str]) -> list[NDArray[np.int32]]:
-        """Ids of texts for a model, with the special tokens around each, as transformers encodes them; in parallel."""
+        """Token ids for a model, with special tokens around each text, as transformers encodes them; in parallel."""
         self.check_known(texts, is_prompt=True)
         with spelling():
             encodings = self.backend.encode_batch_fast(list(texts), add_special_tokens=True)
         return [np.asarray(encoding.ids, dtype=np.int32) for encoding in encodings]
 
     def place_prompts(self, texts: Sequence[str]) -> list[tuple[NDArray[np.int32], NDArray[np.int64]]]:
-        """As `encode_prompts`, with the characters [begin, end) of each token [S, 2], which takes longer: [0, 0) of
-        special tokens around the text. A `[MASK]` may have the white space beside it."""
+        """As `encode_prompts`, with the characters [begin, end) of each token [S, 2], which is slower: [0, 0) for
+        special tokens around the text. A `[MASK]` may include the white space beside it."""
         self.check_known(texts, is_prompt=True)
         with spelling():
             encodings = self.backend.encode_batch(list(texts), add_special_tokens=True)
@@ -433,16 +434,16 @@ class Tokenizer:
         ]
 
     def token(self, token_id: int) -> str:
-        """As it stands in the vocabulary."""
+        """The token as the vocabulary spells it."""
         token = self.backend.id_to_token(token_id)
         return f"<{token_id}>" if token is None else token
 
     def text(self, token_id: int) -> str:
-        """The text that an id stands for, without marks; parts of characters are shown as `\ufffd`."""
+        """The text that an id represents, without marks; parts of characters appear as `\ufffd`."""
         return self.word_starts.spelling.text_bytes(self.token(token_id)).decode(errors="replace")
 
     def space_before(self, token_id: int) -> bool:
-        """Whether the token stands for a space and text, so that it is shown behind a space."""
+        """Whether the token includes a space before its text, and is shown with one."""
         spelling = self.word_starts.spelling
         return spelling.family == "whole" or (
             spelling.family != "plain" and spelling.spell(self.token(token_id)).startswith(b" ")
@@ -453,7 +454,7 @@ class Tokenizer:
         return str(self.backend.decode(list(input_ids), skip_special_tokens=True))
 
     def readable(self, input_ids: Sequence[int]) -> str:
-        """As `decode`, without blanks that a writer would not put: WordPiece does not know which there were."""
+        """As `decode`, without spaces that a writer would not put: WordPiece does not know which spaces there were."""
         text = self.decode(input_ids).strip()
         if self.word_starts.spelling.family != "wordpiece":
             return text
@@ -462,7 +463,7 @@ class Tokenizer:
     def save(self, folder: Path, *, max_length: int, with_types: bool = False) -> None:
         """Writes `tokenizer.json` and the files of `AutoTokenizer` of transformers 4 and 5 into an existing folder.
 
-        `max_length` is that of the model, special tokens included; `with_types`: whether it has token types.
+        `max_length` is the model's, special tokens included; `with_types` says whether the model has token types.
         """
         names = {f"{role}_token": token for role, token in self.special_names.items() if token is not None}
         flags = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
@@ -477,19 +478,19 @@ class Tokenizer:
         }
         cutter = json.loads(self.backend.to_str())["pre_tokenizer"] or {}
         if (prefix_space := cutter.get("add_prefix_space")) is not None:
-            config["add_prefix_space"] = prefix_space  # transformers 4 would otherwise take it away
+            config["add_prefix_space"] = prefix_space  # transformers 4 would otherwise turn it off
         texts = {name: json.dumps(content, indent=2) + "\n" for name, content in ((CONFIG, config), (_ROLES, names))}
-        texts["tokenizer.json"] = self.backend.to_str(pretty=True)  # whose own saving raises a bare Exception
+        texts["tokenizer.json"] = self.backend.to_str(pretty=True)  # the library's own saving raises a bare Exception
         for name, text in texts.items():
             with writing(folder / name):
                 (folder / name).write_text(text, encoding="utf-8")
 
     def check_known(self, texts: Iterable[str], *, is_prompt: bool = False) -> None:
-        """Makes sure that the vocabulary can spell some texts.
+        """Checks that the vocabulary can spell some texts.
 
-        Without an unknown token BPE leaves out a letter that it has no entry for, in silence, and Unigram gives up on
-        it; such letters are found here, each looked up once. Where each byte has an entry there are none. WordPiece and
-        WordLevel look for whole words, and the library says where they do not know one.
+        Without an unknown token, BPE silently drops a letter that has no entry, and Unigram fails on it. Such letters
+        are found here, each looked up once. If each byte has an entry, there are none. WordPiece and WordLevel look for
+        whole words, and the library reports those that they do not know.
         """
         if self._known_letters is None:
             return
@@ -503,10 +504,10 @@ class Tokenizer:
             model = json.loads(self.backend.to_str())["model"]
             prefix, suffix = model.get("continuing_subword_prefix") or "", model.get("end_of_word_suffix") or ""
             forms = [f"{before}%s{behind}" for before in {"", prefix} for behind in {"", suffix}]
-            # Unigram falls back on bytes only behind its unknown token.
+            # Unigram falls back to bytes only if it has an unknown token.
             falls_back = model["type"] == "BPE" and bool(model.get("byte_fallback"))
             for letter in sorted(letters):
-                # A pre-tokenizer may turn it into bytes or a mark, which have entries of their own, or take it away.
+                # A pre-tokenizer may turn it into bytes or a mark, which have their own entries, or drop it.
                 pieces = [letter] if cutter is None else [piece for piece, _ in cutter.pre_tokenize_str(letter)]
                 for symbol in "".join(pieces):
                     has_entry = any(id_of(form.replace("%s", symbol)) is not None for form in forms)
@@ -521,7 +522,7 @@ class Tokenizer:
 
 
 def _joined(encodings: Sequence[Any]) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
-    """The ids of some encodings one behind another, and how many each has."""
+    """The concatenated ids of some encodings, and the length of each."""
     lengths = np.array([len(encoding) for encoding in encodings], dtype=np.int64)
     each = chain.from_iterable(encoding.ids for encoding in encodings)
     return np.fromiter(each, dtype=np.int32, count=int(lengths.sum())), lengths

@@ -1,9 +1,9 @@
-"""Training a tokenizer: WordPiece, byte-level BPE, Unigram and characters. The same text gives the same vocabulary.
+"""Trains tokenizers: WordPiece, byte-level BPE, Unigram and characters. The same text gives the same vocabulary.
 
-The trainers of the `tokenizers` library alone do not all see to that; what it takes stands with each kind. All four
-take `texts`, which gives the texts anew at each call (only counts of words and letters are held in memory);
-`vocab_size`, special tokens included, where None fits it to the text; and whether case is folded. Ids 0 to 4 are
-`[PAD] [UNK] [CLS] [SEP] [MASK]`, and there may be fewer entries than `vocab_size` where the text has no more.
+The trainers of the `tokenizers` library do not guarantee that; each kind below says what it does about it. All four
+take `texts`, which yields the texts anew at each call (only counts of words and letters are held in memory);
+`vocab_size`, special tokens included (None fits it to the text); and whether case is folded. Ids 0 to 4 are `[PAD]
+[UNK] [CLS] [SEP] [MASK]`. If the text does not yield enough entries, there are fewer than `vocab_size`.
 """
 
 from __future__ import annotations
@@ -65,8 +65,8 @@ COVERED = 0.9995
 def count_letters(
     normalizer: Normalizer | None, texts: Iterable[str], *, spaces: bool = False
 ) -> tuple[list[str], int, int]:
-    """The letters of normalised text, white space among them if `spaces`, most frequent first, then the smaller code
-    point; how many of these make up nearly all of the text (99.95 %); and the UTF-8 bytes of the text."""
+    """The letters of normalised text (white space only with `spaces`), most frequent first, then by code point; how
+    many of them cover 99.95 % of the text; and the UTF-8 bytes of the text."""
     counts: Counter[str] = Counter()
     num_bytes = 0
     for text in texts:
@@ -81,14 +81,15 @@ def count_letters(
 
 
 def default_vocab_size(num_bytes: int) -> int:
-    """A vocabulary that fits the corpus: 8,192 entries at 10 MB, growing with the power 0.45, a multiple of 64 between
-    512 and 32,768. So the average entry stands some hundred times in a megabyte of text, some thousand in 100 MB."""
+    """A vocabulary size that fits the corpus: 8,192 at 10 MB, growing with the power 0.45; a multiple of 64 between 512
+    and 32,768. So the average entry occurs some hundred times in a megabyte of text, and some thousand times in 100 MB.
+    """
     size = 8192 * (num_bytes / 10e6) ** 0.45
     return min(max(round(size / 64) * 64, 512), 32_768)
 
 
 def _size(vocab_size: int | None, usual: int, least: int, holds: str, spare: int = 64) -> int:
-    """The entries of a vocabulary: `usual` where no size is named. Raises a TokenizerError below `least`."""
+    """The vocabulary size: `vocab_size` or, if that is None, `usual`. Raises a TokenizerError below `least`."""
     size = max(usual, least) if vocab_size is None else vocab_size
     if size < least:
         raise TokenizerError(
@@ -98,34 +99,34 @@ def _size(vocab_size: int | None, usual: int, least: int, holds: str, spare: int
     return size
 
 
-_TOO_LONG = re.compile(r"\w{101,}")  # words that WordPiece gives up on, and that would take the trainer hours
+_TOO_LONG = re.compile(r"\w{101,}")  # words that WordPiece cannot represent, and that
 PREFIX = "##"
 
 
 def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False) -> tokenizers.Tokenizer:
     """Trains a WordPiece tokenizer with BERT's normaliser and pre-tokenizer.
 
-    The normaliser takes control and format characters out (joiners, soft hyphens) only where this text has none.
+    The normaliser removes control and format characters (joiners, soft hyphens) only if this text has none.
 
     The library's trainer numbers letters in the order of a hash map, and breaks ties between equally frequent pairs by
     these numbers, so two runs over the same text differ by some tens of entries. Here the letters are counted first and
-    handed over in a fixed order, which makes all that follows fixed. The rarest letters become `[UNK]` where they would
-    take more than about three quarters of the vocabulary.
+    passed in a fixed order, which makes the result deterministic. If letters would take more than about three quarters
+    of the vocabulary, the rarest become `[UNK]`.
 
     Source: Schuster and Nakajima 2012; trained by merges as in the `tokenizers` library.
     """
     tokenizer = tokenizers.Tokenizer(models.WordPiece(unk_token="[UNK]"))
-    as_it_is, cleaned = (
+    uncleaned, cleaned = (
         normalizers.BertNormalizer(clean_text=clean_text, lowercase=lowercase, strip_accents=False)
         for clean_text in (False, True)
     )
-    ranked, num_needed, num_bytes = count_letters(as_it_is, texts())
-    loses = any(not cleaned.normalize_str(letter) for letter in ranked)
-    tokenizer.normalizer = as_it_is if loses else cleaned
+    ranked, num_needed, num_bytes = count_letters(uncleaned, texts())
+    has_controls = any(not cleaned.normalize_str(letter) for letter in ranked)
+    tokenizer.normalizer = uncleaned if has_controls else cleaned
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
 
     def alphabet(letters: Sequence[str]) -> list[str]:
-        """Letters as they begin words, and as they stand within them where the pre-tokenizer lets them."""
+        """Letters at the beginning of words and, if the pre-tokenizer allows them there, within words."""
         inside = [letter for letter in letters if len(tokenizer.pre_tokenizer.pre_tokenize_str(f"a{letter}a")) == 1]
         return sorted(letters) + sorted(PREFIX + letter for letter in inside)
 
@@ -137,11 +138,11 @@ def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: b
         vocab_size=vocab_size,
         special_tokens=[*SPECIAL_TOKENS, *alphabet(ranked[: max(num_needed, vocab_size * 3 // 8)])],
         continuing_subword_prefix=PREFIX,
-        limit_alphabet=0,  # no letters but those above
+        limit_alphabet=0,  # only the letters above
         show_progress=False,
     )
     tokenizer.train_from_iterator((_TOO_LONG.sub(" ", text) for text in texts()), trainer)
-    # The vocabulary in a tokenizer of its own, in which only the special tokens are special.
+    # A new tokenizer with this vocabulary, in which only the special tokens are special.
     vocab = tokenizer.get_vocab(with_added_tokens=True)
     finished = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix=PREFIX))
     finished.normalizer, finished.pre_tokenizer = tokenizer.normalizer, tokenizer.pre_tokenizer
@@ -150,9 +151,9 @@ def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: b
 
 
 def train_bpe(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False) -> tokenizers.Tokenizer:
-    """Trains a byte-level BPE tokenizer with GPT-2's pre-tokenizer: GPT-2's and RoBERTa's kind.
+    """Trains a byte-level BPE tokenizer with GPT-2's pre-tokenizer, the kind of GPT-2 and RoBERTa.
 
-    Every text can be spelled, and decoding gives exactly the text. Ids 5 to 260 are the bytes, in a fixed order, which
+    It can spell any text, and decoding gives exactly the text. Ids 5 to 260 are the bytes, in a fixed order, which
     makes the library's trainer deterministic.
 
     Source: Sennrich et al. 2016 (BPE); Radford et al. 2019, section 2.2 (bytes).
@@ -177,10 +178,10 @@ MARK = "▁"
 
 
 def train_unigram(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False) -> tokenizers.Tokenizer:
-    """Trains a Unigram tokenizer with Metaspace: SentencePiece's, ALBERT's and XLNet's kind.
+    """Trains a Unigram tokenizer with Metaspace, the kind of SentencePiece, ALBERT and XLNet.
 
-    Punctuation is split off first, so pieces never join words or mix letters with punctuation. A run of white space is
-    one space, as in SentencePiece. Rare letters become `[UNK]` as in `train_wordpiece`.
+    Punctuation is split off first, so pieces never join words or mix letters with punctuation. A run of white space
+    becomes one space, as in SentencePiece. Rare letters become `[UNK]` as in `train_wordpiece`.
 
     Source: Kudo 2018, sections 3.2 and 3.3, as in the `tokenizers` library.
     """
@@ -191,20 +192,20 @@ def train_unigram(texts: Texts, *, vocab_size: int | None = None, lowercase: boo
         raise TokenizerError("an empty text has no pieces to learn; give text")
     usual = max(default_vocab_size(num_bytes), least * 3 // 2)
     vocab_size = _size(vocab_size, usual, least, f"the {num_needed} letters that make up nearly all of this text")
-    # Rare letters, for each of which the trainer would want an entry, are left out.
+    # Rare letters are left out: the trainer would give each an entry.
     table = defaultdict(lambda: " ", {ord(a): a for a in ranked[: max(num_needed, vocab_size * 3 // 4)]})
-    normalizer = _untrained(models.Unigram(), lowercase=lowercase).normalizer  # the library locks that in training
+    normalizer = _untrained(models.Unigram(), lowercase=lowercase).normalizer  # training locks the other one
     trainer = trainers.UnigramTrainer(
         vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), unk_token="[UNK]", show_progress=False
     )
     tokenizer.train_from_iterator((normalizer.normalize_str(text).translate(table) for text in texts()), trainer)
     vocab = dict(json.loads(tokenizer.to_str())["model"]["vocab"])
     scores = {piece: score for piece, score in vocab.items() if piece not in SPECIAL_TOKENS}
-    # The pieces without the chance in their scores, in an order that depends on scores and spelling alone. The library
-    # goes through words and letters in the order of a hash map. Two runs over the same text choose the same pieces, but
-    # sums of probabilities differ by some 1e-15, so scores are rounded to 1e-6 (about once in 10^5 vocabularies one
-    # lies at a rounding edge). And letters that the training dropped are put back with the least score, the next one
-    # with 1e-4 more, and so on: all of them get the least one.
+    # Removes randomness from the pieces' scores, and sorts the pieces by score and spelling alone. The library visits
+    # words and letters in the order of a hash map. Two runs over the same text choose the same pieces, but sums of
+    # probabilities differ by some 1e-15, so scores are rounded to 1e-6 (about once in 10^5 vocabularies one lies at a
+    # rounding edge). Letters that the training dropped come back with the lowest score, the next one with 1e-4 more,
+    # and so on: here all get the lowest.
     letters = [piece for piece in scores if len(piece) == 1]
     floor = min(scores[letter] for letter in letters)
     for letter in letters:
@@ -218,7 +219,7 @@ def train_unigram(texts: Texts, *, vocab_size: int | None = None, lowercase: boo
 
 
 def _untrained(model: models.Unigram, *, lowercase: bool) -> tokenizers.Tokenizer:
-    """The parts around the model. The first text gets a mark only, so that what follows `[MASK]` keeps its own."""
+    """A tokenizer around a model. Only the first text gets a mark, so that text after `[MASK]` keeps its own."""
     tokenizer = tokenizers.Tokenizer(model)
     spaces = [normalizers.Strip(left=False, right=True), normalizers.Replace(Regex(r"\s+"), " ")]
     tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *spaces] if lowercase else spaces)
@@ -235,8 +236,8 @@ def train_chars(
     """Makes a token of each character of the text, white space included; decoding gives exactly the text.
 
     For sequences (proteins, DNA), small texts and languages without spaces. The characters follow the special tokens in
-    the order of their code points. Where they are more than `vocab_size`, the rarest become `[UNK]`. A `bare` tokenizer
-    has the special tokens `[PAD]` and `[MASK]` alone: a character that was not met is an error.
+    the order of their code points. If there are more than `vocab_size`, the rarest become `[UNK]`. A `bare` tokenizer
+    has only the special tokens `[PAD]` and `[MASK]`: any other character is an error.
     """
     special = BARE_TOKENS if bare else SPECIAL_TOKENS
     tokenizer = tokenizers.Tokenizer(models.BPE())

@@ -1,18 +1,18 @@
-"""Where words begin, for each family of tokenizers, and the kinds of characters that this depends on.
+"""Word starts for each family of tokenizers, and the kinds of characters on which they depend.
 
-Whole-word masking is wrong in most public code because it guesses words from character offsets. Here the tokenizer's
-vocabulary says it, once, when text is tokenized: a word begins at a token or not depending on what the token begins
-with and what the token before it ends with, which are two tables over the vocabulary and one over their kinds.
+Whole-word masking is wrong in most public code because it guesses words from character offsets. Here the vocabulary
+decides, once, when text is tokenized. Whether a word begins at a token depends on what the token begins with and what
+the token before it ends with: two tables over the vocabulary, and one over kinds of characters.
 
     family                  words
     WordPiece               what `##` continues; punctuation marks and ideographs apart
     byte-level BPE          GPT-2's pieces: letters, digits, other signs, contractions ('s); white space token by token
     Metaspace, Unigram      between spaces, letters with digits; runs of other signs apart
-    characters              letters with digits; other signs and white space each for itself
+    characters              letters with digits; each other sign and white space alone
 
-For all of them an ideograph begins a word (a token of several is one word), accents stay with their letters, no word
-begins within a character, a lone space belongs to the word behind it, and special tokens end words.
-Scripts without spaces other than Chinese (Thai, Khmer, kana) are one word up to the next space or sign.
+In all families an ideograph begins a word (one of several tokens is one word), accents stay with their letters, no word
+begins within a character, a lone space belongs to the word after it, and special tokens end words. In scripts without
+spaces other than Chinese (Thai, Khmer, kana) a word extends to the next space or sign.
 """
 
 from __future__ import annotations
@@ -35,14 +35,14 @@ from numpy.typing import NDArray
 from unmask.core.errors import TokenizerError
 from unmask.tokenizer.spans import is_mark
 
-# A spelling turns an entry into the UTF-8 of its text, with a space in front where a word begins there by the family's
-# mark, and behind it where a word ends. So `Ġking` and `▁king` and WordPiece's `king` are all ` king`.
+# A spelling turns an entry into the UTF-8 of its text. By the family's marks, it adds a space in front if a word begins
+# there, and after it if a word ends. So `Ġking`, `▁king` and WordPiece's `king` are all ` king`.
 
 log = logging.getLogger(__name__)
 
 Family = Literal["wordpiece", "byte_level", "metaspace", "plain", "whole"]
 _BYTE_ENTRY = re.compile(r"<0x([0-9A-F]{2})>")
-# Pre-tokenizers that throw white space away; without a mark, ids alone do not tell any more where it was.
+# Pre-tokenizers that drop white space; without marks, ids alone do not show where it was.
 _DROP_SPACES = {"Whitespace", "WhitespaceSplit", "BertPreTokenizer", "CharDelimiterSplit", "UnicodeScripts"}
 
 
@@ -51,10 +51,10 @@ class Spelling:
     # `wordpiece` marks continuations (or ends of words), `byte_level` and `metaspace` mark spaces, `plain` spells white
     # space out, and entries of `whole` are words by themselves.
     family: Family
-    spell: Callable[[str], bytes]  # the UTF-8 of an entry's text, with spaces where the entry's marks stand
+    spell: Callable[[str], bytes]  # the UTF-8 of an entry's text, with spaces for its marks
 
     def text_bytes(self, token: str) -> bytes:
-        """The UTF-8 of an entry's text without its marks. White space that is spelled out is text."""
+        """The UTF-8 of an entry's text without its marks; spelled-out white space is text."""
         spelled = self.spell(token)
         if self.family in ("plain", "whole"):
             return spelled
@@ -65,7 +65,7 @@ def spelling_of(backend: tokenizers.Tokenizer) -> Spelling:
     content = json.loads(backend.to_str())
     model = content["model"]
     parts, nodes = [], [content["normalizer"], content["pre_tokenizer"], content["decoder"]]
-    while nodes:  # also those within sequences
+    while nodes:  # including those within sequences
         if isinstance(node := nodes.pop(0), dict):
             parts.append(node)
             nodes = [part for key in ("normalizers", "pretokenizers", "decoders") for part in node.get(key, [])] + nodes
@@ -82,12 +82,12 @@ def spelling_of(backend: tokenizers.Tokenizer) -> Spelling:
     if prefix or suffix:
         return Spelling("wordpiece", with_affix)
     if "ByteLevel" in types:
-        # The letters that stand for bytes: visible Latin-1 characters for themselves, the others from U+0100 on.
+        # Letters that represent bytes: visible Latin-1 characters themselves, the others from U+0100 on.
         visible = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
         hidden = sorted(set(range(256)) - set(visible))
         byte_of = {chr(b): b for b in visible} | {chr(0x100 + n): b for n, b in enumerate(hidden)}
 
-        def from_letters(token: str) -> bytes:  # an added token that is no such spelling stands for itself
+        def from_letters(token: str) -> bytes:  # an added token with other letters represents itself
             return bytes(map(byte_of.__getitem__, token)) if byte_of.keys() >= set(token) else token.encode()
 
         return Spelling("byte_level", from_letters)
@@ -97,7 +97,7 @@ def spelling_of(backend: tokenizers.Tokenizer) -> Spelling:
         entry = _BYTE_ENTRY.fullmatch(token) if falls_back else None
         return bytes([int(entry[1], 16)]) if entry else token.encode()
 
-    # Metaspace says what stands for a space, or a normalizer that replaces spaces (as in Llama's files).
+    # The mark of a space comes from Metaspace, or from a normalizer that replaces spaces (as in Llama's files).
     marks = [part["replacement"] for part in parts if part["type"] == "Metaspace"]
     replaced = [part for part in parts if part["type"] == "Replace" and part["pattern"] == {"String": " "}]
     marks += [part["content"] for part in replaced if part["content"].strip()]
@@ -117,7 +117,7 @@ def spelling_of(backend: tokenizers.Tokenizer) -> Spelling:
 
 @contextmanager
 def spelling() -> Iterator[None]:
-    """Makes a TokenizerError of the library's where it cannot spell a word."""
+    """Turns the library's error about a word that it cannot spell into a TokenizerError."""
     try:
         yield
     except Exception as error:
@@ -133,10 +133,10 @@ class Kind(IntEnum):
     """What a token begins or ends with.
 
     Attributes:
-        BREAK: A special token, or nothing: a word ends here whatever stands beside it.
-        GLUE: A lone space that belongs to what follows it (only as what a token ends with).
-        REST: The rest of a character that an earlier token began (only as what a token begins with).
-        SPACE, LETTER, DIGIT, PUNCTUATION, SYMBOL: Unicode's categories Z, L, N, P and ASCII signs, all others.
+        BREAK: A special token, or nothing: a word ends here in any case.
+        GLUE: A lone space that belongs to what follows it (only at a token's end).
+        REST: The rest of a character that an earlier token began (only at a token's beginning).
+        SPACE, LETTER, DIGIT, PUNCTUATION, SYMBOL: Unicode's categories Z, L, N, P with ASCII signs, and all others.
         IDEOGRAPH: Chinese characters, which are written without spaces.
         MARK: An accent or vowel sign that combines with the character before it.
     """
@@ -144,7 +144,7 @@ class Kind(IntEnum):
     BREAK, GLUE, REST, SPACE, LETTER, DIGIT, PUNCTUATION, SYMBOL, IDEOGRAPH, MARK = range(10)
 
 
-# The blocks that BERT's tokenizer takes for Chinese characters.
+# Blocks that BERT's tokenizer treats as Chinese characters.
 _IDEOGRAPHS = (
     (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x2A6DF), (0x2A700, 0x2CEAF), (0x2F800, 0x2FA1F),
 )  # fmt: skip
@@ -164,8 +164,8 @@ def kind_of(character: str) -> Kind:
 
 
 def kinds_of_bytes(utf8: NDArray[np.uint8], begins: NDArray[np.bool_]) -> NDArray[np.int8]:
-    """The kind of the character that each byte of some texts in a line is a part of: [num_bytes], int8; `SYMBOL` of
-    what is no UTF-8. `begins` [num_bytes] says where texts begin, at the first byte, too."""
+    """For each byte of some texts in a line, the kind of the character that contains it: [num_bytes], int8; `SYMBOL`
+    for invalid UTF-8. `begins` [num_bytes] marks where texts begin, including the first byte."""
     leads = begins | ((utf8 & 0xC0) != 0x80)
     places = np.flatnonzero(leads)
     lead = utf8[places].astype(np.int64)
@@ -175,8 +175,8 @@ def kinds_of_bytes(utf8: NDArray[np.uint8], begins: NDArray[np.bool_]) -> NDArra
         following = utf8[np.minimum(places + k, len(utf8) - 1)].astype(np.int64) & 0x3F
         code = np.where(length > k, code << 6 | following, code)
     present = np.diff(np.append(places, len(utf8)))
-    sound = (present == length) & (code < 0x110000) & ((lead & 0xC0) != 0x80)
-    codes, which = np.unique(np.where(sound, code, -1), return_inverse=True)
+    is_valid = (present == length) & (code < 0x110000) & ((lead & 0xC0) != 0x80)
+    codes, which = np.unique(np.where(is_valid, code, -1), return_inverse=True)
     kinds = np.array([Kind.SYMBOL if c < 0 else kind_of(chr(c)) for c in codes.tolist()], dtype=np.int8)
     return kinds[which][np.cumsum(leads) - 1]
 
@@ -198,7 +198,7 @@ class WordStarts:
         self._rules = _rules(self.spelling.family)
         vocab = backend.get_vocab(with_added_tokens=True)
         size = max(vocab.values(), default=0) + 1
-        self._between_texts = size  # an id of our own, which ends words and is no part of any
+        self._between_texts = size  # an extra id that ends words and is in none
         self._first: NDArray[np.int8] = np.full(size + 1, Kind.BREAK, dtype=np.int8)
         self._last: NDArray[np.int8] = np.full(size + 1, Kind.BREAK, dtype=np.int8)
         self._code: NDArray[np.int8] = np.zeros(size + 1, dtype=np.int8)
@@ -207,11 +207,11 @@ class WordStarts:
         added = backend.get_added_tokens_decoder()
         unknown = getattr(backend.model, "unk_token", None) or "[UNK]"
         family = self.spelling.family
-        broken_parts = [b""] * size  # of entries that cut characters, whose kinds depend on their neighbours
+        broken_parts = [b""] * size  # bytes of entries that cut characters; neighbours decide their kinds
         for token, id_ in vocab.items():
             if id_ in added and added[id_].special:
                 if token in (unknown, "<unk>") and family not in ("wordpiece", "whole"):
-                    self._first[id_] = self._last[id_] = Kind.LETTER  # a letter without an entry, amid its word
+                    self._first[id_] = self._last[id_] = Kind.LETTER  # an unknown letter within a word
                 continue
             spelled = self.spelling.spell(token)
             if family == "byte_level":
@@ -221,7 +221,7 @@ class WordStarts:
             except UnicodeDecodeError:
                 self._broken[id_], broken_parts[id_] = True, spelled
                 continue
-            if text:  # marks count as what they are put on
+            if text:  # a mark counts as the character that it is on
                 self._first[id_] = kind_of(text[0])
                 self._last[id_] = next((k for a in reversed(text) if (k := kind_of(a)) is not Kind.MARK), Kind.MARK)
             if text == " " and family in ("byte_level", "metaspace"):
@@ -230,13 +230,13 @@ class WordStarts:
         self._bytes: NDArray[np.uint8] = np.frombuffer(b"".join(broken_parts), dtype=np.uint8)
 
     def of_ids(self, input_ids: NDArray[np.integer[Any]]) -> NDArray[np.bool_]:
-        """Whether a word begins at each token of a document [S] or of rows [B, S]; always at the first."""
+        """Whether a word begins at each token of a document [S] or of rows [B, S]; true at the first."""
         starts = np.ones(input_ids.shape, dtype=bool)
         if input_ids.ndim == 0 or input_ids.size == 0:
             return starts
         first, last = self._first[input_ids], self._last[input_ids]
         broken = self._broken[input_ids]
-        if broken.any():  # tokens that cut characters; runs of them hold whole characters together
+        if broken.any():  # tokens that cut characters; runs of them spell whole characters
             run = broken.copy()
             run[..., 1:] &= ~broken[..., :-1]
             ids = input_ids[broken]
@@ -251,7 +251,7 @@ class WordStarts:
             first[broken], last[broken] = np.where(is_rest, np.int8(Kind.REST), kinds[begin]), kinds[end - 1]
         starts[..., 1:] = self._rules[last[..., :-1], first[..., 1:]]
         if self.spelling.family == "byte_level":
-            # Tokens behind an apostrophe that make a contraction with it, as in `it 's` and `we ' r e`.
+            # Tokens after an apostrophe that form a contraction with it, as in `it 's` and `we ' r e`.
             code = self._code[input_ids]
             following = np.zeros_like(code)
             following[..., :-1] = code[..., 1:]
@@ -260,21 +260,22 @@ class WordStarts:
         return starts
 
     def of_texts(self, input_ids: NDArray[np.integer[Any]], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
-        """As `of_ids`, for the tokens [S] of several texts one behind another, of these lengths [num_texts]."""
-        places = np.arange(len(input_ids)) + np.repeat(np.arange(len(lengths)), lengths)  # one stays free behind each
+        """As `of_ids`, for the tokens [S] of consecutive texts of these lengths [num_texts]."""
+        places = np.arange(len(input_ids)) + np.repeat(np.arange(len(lengths)), lengths)  # one free behind each
         apart = np.full(len(input_ids) + len(lengths), self._between_texts, dtype=np.int64)
         apart[places] = input_ids
         return self.of_ids(apart)[places]
 
 
 def _rules(family: Family) -> NDArray[np.bool_]:
-    """[kinds, kinds]: whether a word begins between tokens, by what the one ends and the other begins with."""
-    # Kinds of the same group go on a word; BERT parts punctuation from words, but not other signs.
+    """[kinds, kinds]: whether a word begins between two tokens, given the kind that ends one and the kind that begins
+    the next."""
+    # Kinds of the same group continue a word; BERT separates punctuation from words, but no other signs.
     group = {kind: kind for kind in Kind}
     group[Kind.SYMBOL] = Kind.LETTER if family == "wordpiece" else Kind.PUNCTUATION
     if family != "byte_level":
         group[Kind.DIGIT] = Kind.LETTER
-    # Signs that never go on a word, not even one of signs.
+    # Signs that never continue a word, not even one of signs.
     apart = {"wordpiece": {Kind.PUNCTUATION}, "plain": {Kind.PUNCTUATION, Kind.SYMBOL}}.get(family, set())
     rules = np.ones((len(Kind), len(Kind)), dtype=bool)
     for before, after in product(Kind, Kind):
@@ -284,7 +285,7 @@ def _rules(family: Family) -> NDArray[np.bool_]:
             begins = after is not Kind.REST
         elif before is Kind.GLUE or after is Kind.MARK:
             begins = False
-        elif before is Kind.MARK:  # of an entry that is only a mark, which goes with the letter or emoji before it
+        elif before is Kind.MARK:  # an entry of a mark alone goes with the letter or emoji before it
             begins = after in (Kind.PUNCTUATION, Kind.IDEOGRAPH)
         elif Kind.IDEOGRAPH in (before, after) or after in apart:
             begins = True
@@ -298,9 +299,9 @@ ALMOST_ALL = 0.95
 
 
 def count_single_words(word_starts: NDArray[np.bool_ | np.uint8], lengths: NDArray[np.int64]) -> tuple[int, int]:
-    """How many texts there are, and how many of them are a single word (a protein, a gene, a hash): where these are
-    `ALMOST_ALL`, words are no units to mask by. The word starts are those of texts one behind another; texts of one
-    token tell nothing, and are not counted."""
+    """The number of texts, and of those that are a single word (a protein, a gene, a hash). If `ALMOST_ALL` are, words
+    are useless units for masking. `word_starts` are of consecutive texts. Texts of one token are not counted, since
+    they show nothing."""
     words = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(word_starts, dtype=np.int64)])
     ends, several = np.cumsum(lengths), lengths > 1
     return int(several.sum()), int((several & (words[ends] - words[ends - lengths] <= 1)).sum())

@@ -128,7 +128,7 @@ def _are_ids(values: Sequence[Any]) -> bool:
 
 
 def named_column(rows: Sequence[Row], named: str) -> str | None:
-    """The column that a user means: the one of this name, else of this number, counted from 0; None if there is none."""
+    """The column that a user means: the one of this name, else of this number, counted from 0; None if none is."""
     columns, number = columns_in(rows), whole_number(named)
     numbered = columns[number] if number is not None and number < len(columns) else None
     return named if has_column(rows, named) else numbered

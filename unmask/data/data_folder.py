@@ -1,16 +1,16 @@
 """The folder of prepared data, while it is made and afterwards.
 
     manifest.json            written last: a folder with a manifest is complete
-    tokenizer/               tokenizer.json and what transformers wants beside it
+    tokenizer/               tokenizer.json and the files that transformers needs beside it
     train/00000-00000.arrow ...    token shards (see `unmask.data.store`): number of task and of chunk
     validation/00000-00000.arrow ...
-    stdin.txt                what came on standard input, if that was a source
-    pipes/                   what came out of pipes, if some were
-    given/                   texts that were in memory, if any were
-    parts/                   a file a task that is done (see `unmask.data.work`)
+    stdin.txt                text from standard input, if that was a source
+    pipes/                   text from pipes, if any were sources
+    given/                   texts from memory, if any were sources
+    parts/                   a file for each finished task (see `unmask.data.work`); removed at the end
 
-The last one is there only while the data is made. A kill at any moment leaves either of two things: whole data with
-its manifest, or tasks that the same command goes on from.
+A kill at any moment leaves either complete data with its manifest, or finished tasks from which the same command
+continues.
 
     text of a task ──cut_chunks──▶ TextChunk ──write_shards──▶ a shard a split, TextCounts ──added up──▶ Manifest
 """
@@ -52,38 +52,38 @@ if TYPE_CHECKING:
 
 MANIFEST, TOKENIZER, PARTS, SETTLED = "manifest.json", "tokenizer", "parts", "settled.npz"
 VERSION = 1
-ANY_LENGTH = int(1e9)  # written into the tokenizer that stands beside the data; a model writes its own length
-CHECKED_AT_ONCE = 1 << 24  # tokens; some 64 MB
+ANY_LENGTH = int(1e9)  # maximum length of the data's tokenizer; a model writes its own
+CHECKED_AT_ONCE = 1 << 24  # tokens; about 64 MB
 _PART_LOCK = ".part-"
 _SHARD = re.compile(r"\d{5,}(-\d{5,})?\.arrow(\.partial)?")
 TRAIN, VALIDATION = "train", "validation"
 SMALLEST_CHUNK_BYTES = 1 << 20
-LARGEST_CHUNK_BYTES = 1 << 25  # a process holds some five times as much in memory
+LARGEST_CHUNK_BYTES = 1 << 25  # a process needs about five times as much memory
 CHUNKS_A_CORPUS = 256
 BATCH_BYTES = 1 << 20
-SLOW_BATCH_BYTES = 1 << 15  # where a pipeline annotates, which takes seconds for so much
-MOST_EXAMPLES, EXAMPLE_CHARS, EXAMPLE_EVERY = 16, 300, 2048  # of held-out text, to look at: characters
+SLOW_BATCH_BYTES = 1 << 15  # if a pipeline annotates, which takes seconds for this much
+MOST_EXAMPLES, EXAMPLE_CHARS, EXAMPLE_EVERY = 16, 300, 2048  # of held-out text to show; characters
 _WHOLE_WORDS = re.compile(rf"(?<!\S)\S(?s:.{{0,{EXAMPLE_CHARS - 1}}})(?!\S)")
 
 # ----------------------------------------
-# The text of a task cut into chunks, and a chunk tokenized into its shards: one a split.
+# A task's text is cut into chunks, and each chunk is tokenized into shards, one for each split.
 #
-# How a task is cut depends on the sources alone, never on the number of processes or on what was done before, so that
-# the shards are the same files however the work was shared out, stopped and taken up again.
+# How a task is cut depends only on the sources, not on the number of processes or on earlier work. So the shards are
+# the same files however the work was divided, stopped and resumed.
 
 
 @dataclass(frozen=True)
 class TextChunk:
-    task: int  # number of the task that the text is read in
+    task: int  # number of the task that reads the text
     number: int  # of the chunk in its task, counted from 0
     texts: list[str]
-    document: NDArray[np.int64]  # [num_pieces], as what follows: number of the document
-    offset: NDArray[np.int64]  # byte of the document's text at which the piece begins
+    document: NDArray[np.int64]  # [num_pieces], like the next ones: number of the document
+    offset: NDArray[np.int64]  # byte of the document's text where the piece begins
     num_bytes: NDArray[np.int64]  # UTF-8 bytes of the piece
     held: NDArray[np.bool_]  # whether the piece is held out
     spans: list[Spans | None] | None = None  # annotations that came with the pieces
-    label: NDArray[np.int64] | None = None  # number of the document's class, -1 where it has none
-    # The group that the piece stays on one side with, a hash below 0; the number of the document where it is in none.
+    label: NDArray[np.int64] | None = None  # number of the document's class; -1: none
+    # The piece's group: a hash below 0; for a document without a group, the document's number.
     group: NDArray[np.int64] | None = None
 
     def select(self, rows: NDArray[np.bool_]) -> TextChunk:
@@ -97,8 +97,8 @@ class TextChunk:
 
 
 def chunk_bytes(source_bytes: int, *, slow: bool = False) -> int:
-    """How much text a chunk has: about 256 chunks a corpus, of 1 MiB at least and 32 MiB at most; of 128 KiB and 1 MiB
-    where a pipeline annotates the text, some hundred times slower than it is tokenized (`slow`)."""
+    """Bytes of text per chunk: about 256 chunks a corpus, of 1 MiB to 32 MiB. With `slow`, of 128 KiB to 1 MiB: a
+    pipeline annotates the text, about a hundred times slower than tokenizing."""
     smallest, largest = SMALLEST_CHUNK_BYTES, LARGEST_CHUNK_BYTES
     if slow:
         smallest, largest = smallest >> 3, smallest
@@ -108,9 +108,8 @@ def chunk_bytes(source_bytes: int, *, slow: bool = False) -> int:
 def cut_chunks(
     pieces: Iterable[tuple[Document, bool]], size_bytes: int, classes: Sequence[str] | None = None, *, task: int = 0
 ) -> Iterator[TextChunk]:
-    """Groups the pieces of a task, each with whether it is held out, into chunks; one ends with the piece that reaches
-    `size_bytes`. `classes` are the names of the documents' classes in the order of their numbers; None: there are none.
-    """
+    """Groups the pieces of a task, each with whether it is held out, into chunks; a chunk ends with the piece that
+    reaches `size_bytes`. `classes` are the names of the documents' classes by number; None: no classes."""
     class_numbers = None if classes is None else {name: number for number, name in enumerate(classes)}
 
     def made(number: int) -> TextChunk:
@@ -152,23 +151,23 @@ def cut_chunks(
 
 
 def utf8_bytes(text: str) -> int:
-    """Bytes of a text in UTF-8, at once where it is ASCII."""
+    """Bytes of a text in UTF-8; fast if it is ASCII."""
     return len(text) if text.isascii() else len(text.encode())
 
 
 @dataclass
 class Split:
-    documents: int = 0  # documents with tokens in it; one that is held out in parts counts in both
+    documents: int = 0  # documents with tokens; one held out in part counts in both splits
     pieces: int = 0  # rows of the shards
     bytes: int = 0  # UTF-8 bytes of the text
     tokens: int = 0  # without special tokens
-    unknown_tokens: int = 0  # those that stand for text outside the vocabulary
+    unknown_tokens: int = 0  # tokens for text outside the vocabulary
     files: tuple[ShardFile, ...] = ()
-    first: int | None = field(default=None, compare=False)  # number of the first document, while the data is made
+    first: int | None = field(default=None, compare=False)  # number of the first document; only during preparation
     last: int | None = field(default=None, compare=False)
 
     def add(self, later: Split) -> None:
-        """Adds that of text behind this one. A document may span both; it counts once."""
+        """Adds the counts of the text that follows. A document that spans both counts once."""
         for name in ("documents", "pieces", "bytes", "tokens", "unknown_tokens", "files"):
             setattr(self, name, getattr(self, name) + getattr(later, name))
         self.documents -= later.first is not None and later.first == self.last
@@ -178,24 +177,24 @@ class Split:
 
 @dataclass
 class TextCounts:
-    """Counts of some text: a chunk, a task, or the corpus."""
+    """Counts for a chunk, a task, or the corpus."""
 
-    frequencies: NDArray[np.int64]  # [vocab_size]: how often each token stands in the training split
-    documents: int = 0  # those without tokens as well; counted by task
-    bytes: int = 0  # UTF-8 bytes of the text, that of pieces without tokens included
-    without_tokens: int = 0  # pieces that the tokenizer made nothing of
+    frequencies: NDArray[np.int64]  # [vocab_size]: counts of each token in the training split
+    documents: int = 0  # including those without tokens; counted per task
+    bytes: int = 0  # UTF-8 bytes of the text, including pieces without tokens
+    without_tokens: int = 0  # pieces without any token
     texts: int = 0  # pieces of more than one token
-    single_words: int = 0  # those of them that are one word
-    left_out: int = 0  # training texts that were left out since they nearly stand in the held-out text
+    single_words: int = 0  # those that are one word
+    left_out: int = 0  # training texts left out as near-duplicates of held-out text
     train: Split = field(default_factory=Split)
     validation: Split = field(default_factory=Split)
     unknown: UnknownText = field(default_factory=UnknownText)  # of both splits
-    # By column of annotation: how many spans there were, and to how many of them no token belongs
+    # By column of annotation: number of spans, and of those without a token
     spans: dict[str, list[int]] = field(default_factory=dict)
-    # How many documents begin here without a class, and with each class; empty where none are read
+    # Number of documents that begin here without a class, then with each class; empty if no classes are read
     labels: list[int] = field(default_factory=list)
     skipped: dict[str, int] = field(default_factory=dict)  # what was left out: reason to number
-    examples: list[str] = field(default_factory=list)  # some stretches of held-out text, as they were written
+    examples: list[str] = field(default_factory=list)  # excerpts of held-out text, unchanged
 
     def add(self, later: TextCounts) -> None:
         self.frequencies += later.frequencies
@@ -213,15 +212,15 @@ class TextCounts:
 
 
 def some_examples(texts: Iterable[str]) -> list[str]:
-    """Always the same few of some texts, whatever order they come in."""
+    """Selects a few of some texts, the same ones in whatever order they come."""
     return sorted(set(texts), key=lambda text: (zlib.crc32(text.encode()), text))[:MOST_EXAMPLES]
 
 
 def excerpts(text: str) -> list[str]:
-    """Short stretches of a text in whole words, as they stand there; its beginning where no word is that short."""
+    """Short excerpts of a text, in whole words and unchanged; its beginning if no words are short enough."""
     begins = range(0, min(len(text), MOST_EXAMPLES * EXAMPLE_EVERY), EXAMPLE_EVERY)
-    stretches = [match[0] for begin in begins if (match := _WHOLE_WORDS.search(text, begin))]
-    return stretches or [text[:EXAMPLE_CHARS]]
+    matches = [match[0] for begin in begins if (match := _WHOLE_WORDS.search(text, begin))]
+    return matches or [text[:EXAMPLE_CHARS]]
 
 
 def write_shards(
@@ -232,16 +231,16 @@ def write_shards(
     annotator: Annotator | None = None,
     count: Callable[[int], None] = lambda num_bytes: None,
 ) -> TextCounts:
-    """Tokenizes a chunk and writes its shards: for the same chunk always the same files, byte for byte. `count` is
-    called after each batch with its bytes of text."""
+    """Tokenizes a chunk and writes its shards, byte for byte the same for the same chunk. `count` is called after each
+    batch with its bytes of text."""
     widths = {} if annotator is None else column_types(annotator.plan.labels)
     vocab_size, unknown_id = tokenizer.vocab_size, tokenizer.special.unk
     frequencies = np.zeros((2, vocab_size), dtype=np.int64)
     counts = TextCounts(frequencies[0], bytes=int(chunk.num_bytes.sum()), spans={column: [0, 0] for column in widths})
     splits = counts.train, counts.validation
-    written: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
+    batches_of: tuple[list[pa.RecordBatch], list[pa.RecordBatch]] = ([], [])
 
-    # 1. Batches of about a megabyte, so that what the tokenizer holds at once stays small.
+    # 1. Batches of about a megabyte, so that the tokenizer needs little memory.
     batch_bytes = BATCH_BYTES if annotator is None or annotator.plan.pipeline is None else SLOW_BATCH_BYTES
     batch_of = (np.cumsum(chunk.num_bytes) - 1) * max(round(counts.bytes / batch_bytes), 1) // counts.bytes
     for begin, end in pairwise([0, *(np.flatnonzero(np.diff(batch_of)) + 1).tolist(), len(chunk.texts)]):
@@ -260,7 +259,7 @@ def write_shards(
         ids = encoded.input_ids.astype(np.uint16 if vocab_size <= 1 << 16 else np.uint32)
         batch = token_rows(ids, encoded.word_starts, lengths, numbers, annotations)
 
-        # 2. The counts of each batch, and its rows in the shards of the two splits.
+        # 2. The counts of each batch, and its rows for the shards of the two splits.
         counts.unknown = counts.unknown.joined(encoded.unknown)
         filled, held = lengths > 0, chunk.held[rows]
         counts.without_tokens += int((~filled).sum())
@@ -269,25 +268,25 @@ def write_shards(
         for column, of_tokens in aligned.items():
             number, lost = counts.spans[column]
             counts.spans[column] = [number + of_tokens.spans, lost + of_tokens.lost]
-        for side, chosen in enumerate((filled & ~held, filled & held)):
-            if not chosen.any():
+        for side, selected in enumerate((filled & ~held, filled & held)):
+            if not selected.any():
                 continue
-            part = batch if chosen.all() else batch.filter(pa.array(chosen))
+            part = batch if selected.all() else batch.filter(pa.array(selected))
             if side == 0:
                 part = part.select([name for name in part.schema.names if name != GROUP])
-            written[side].append(part)
+            batches_of[side].append(part)
             frequencies[side] += np.bincount(part["input_ids"].flatten().to_numpy(), minlength=vocab_size)
             document, num_bytes = part["document"].to_numpy(), int(part["num_bytes"].to_numpy().sum())
             documents = 1 + int((np.diff(document) != 0).sum())
             splits[side].add(Split(documents, bytes=num_bytes, first=int(document[0]), last=int(document[-1])))
-        to_show = chain.from_iterable(excerpts(texts[number]) for number in np.flatnonzero(filled & held).tolist())
-        counts.examples = some_examples([*counts.examples, *to_show])
+        samples = chain.from_iterable(excerpts(texts[number]) for number in np.flatnonzero(filled & held).tolist())
+        counts.examples = some_examples([*counts.examples, *samples])
         count(int(chunk.num_bytes[rows].sum()))
     if chunk.label is not None:
         counts.labels = np.bincount(chunk.label[chunk.offset == 0] + 1).tolist()
 
     # 3. The shards, each written whole.
-    for name, split, batches, tokens in zip((TRAIN, VALIDATION), splits, written, frequencies, strict=True):
+    for name, split, batches, tokens in zip((TRAIN, VALIDATION), splits, batches_of, frequencies, strict=True):
         split.unknown_tokens = 0 if unknown_id is None else int(tokens[unknown_id])
         if (shard := save_shard(root, f"{name}/{chunk.task:05d}-{chunk.number:05d}.arrow", batches)) is not None:
             split.pieces, split.tokens, split.files = shard.pieces, shard.tokens, (shard,)
@@ -301,8 +300,8 @@ def token_rows(
     numbers: Mapping[str, NDArray[np.int64]],
     annotations: Mapping[str, NDArray[np.unsignedinteger]] | None = None,
 ) -> pa.RecordBatch:
-    """Rows of a shard, see `unmask.data.store`: `lengths` and columns of `numbers` are [num_rows], all else is
-    [num_tokens], one row behind another."""
+    """Rows of a shard, see `unmask.data.store`: `lengths` and the columns of `numbers` are [num_rows]; the others are
+    [num_tokens], row after row."""
     offsets = np.zeros(len(lengths) + 1, dtype=np.int32)  # of Arrow's lists; a batch is far below 2^31 tokens
     np.cumsum(lengths, out=offsets[1:])
 
@@ -315,8 +314,8 @@ def token_rows(
 
 
 def save_shard(root: Path, name: str, batches: Sequence[pa.RecordBatch]) -> ShardFile | None:
-    """Writes rows as a shard, `name` in the data folder, if there are any: a file with its name is complete and on the
-    disk. A DataError says that it cannot be written."""
+    """Writes rows, if there are any, as a shard with this `name` in the data folder. A file with its name is complete
+    and on the disk. Raises a DataError if it cannot be written."""
     if not batches:
         return None
     sink = pa.BufferOutputStream()
@@ -347,39 +346,37 @@ def cannot_write(root: Path, error: OSError) -> DataError:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a data folder holds: what went in, what came out, and how to check it."""
+    """The contents of a data folder: its sources, the results, and how to check it."""
 
-    sources: tuple[dict[str, Any], ...]  # the files it was made from: path, size in bytes
-    settings: dict[str, Any]  # that shaped it
+    sources: tuple[dict[str, Any], ...]  # the source files: path, size in bytes
+    settings: dict[str, Any]  # settings that determine the data
     plan: str  # what a document is and what is held out, in words
-    tokenizer_sha256: str  # fingerprint of the tokenizer, which stands beside it in `tokenizer/`
+    tokenizer_sha256: str  # fingerprint of the tokenizer in `tokenizer/`
     vocab_size: int
     documents: int  # in the sources
     bytes: int  # UTF-8 bytes of their text
     tokens: int  # of both splits
     skipped: dict[str, int]  # what was left out: reason to number of documents
-    near_duplicates: NearDuplicates  # what of the held-out text nearly stands in the training text
+    near_duplicates: NearDuplicates  # held-out text with near-duplicates in the training text
     train: Split
     validation: Split
-    token_frequencies: tuple[int, ...]  # [vocab_size]: how often each id stands in the training split
-    # By column of annotation: its labels, in the order of their numbers from 1 on; how many spans there were, and to
-    # how many of them no token belongs
+    token_frequencies: tuple[int, ...]  # [vocab_size]: counts of each id in the training split
+    # By column of annotation: its labels, numbered from 1; number of spans, and of those without a token
     annotations: dict[str, tuple[str, ...]] = field(default_factory=dict)
     spans: dict[str, tuple[int, int]] = field(default_factory=dict)
-    # Names of the documents' classes in the order of their numbers from 0 on, and how many documents each has; empty
-    # where there are none
+    # Names of the documents' classes, numbered from 0, with numbers of documents; empty: no classes
     labels: dict[str, int] = field(default_factory=dict)
-    unlabelled: int = 0  # documents without a class, where classes were read
+    unlabelled: int = 0  # documents without a class, if classes were read
     unknown: UnknownText = field(default_factory=UnknownText)  # how much of the text became `[UNK]`
-    # What is held out, where the rest of its files is trained on: `unmask.data.corpus.Corpus.held_within`
+    # What is held out, if the rest of its files is trained on: `unmask.data.corpus.Corpus.held_within`
     held_within: str | None = None
-    examples: tuple[str, ...] = ()  # short stretches of held-out text, as they were written
+    examples: tuple[str, ...] = ()  # short excerpts of held-out text, unchanged
 
     @property
     def fingerprint(self) -> str:
-        """A hash of the content: equal data has equal fingerprints, wherever it lies."""
+        """A hash of the content: equal data has equal fingerprints in any folder."""
         files = [file.sha256 for split in (self.train, self.validation) for file in split.files]
-        # Numbers in the shards mean nothing without them.
+        # Label numbers in the shards mean nothing without their names.
         labels: list[Any] = [self.annotations] if self.annotations else []
         labels += [list(self.labels)] if self.labels else []
         return hashlib.sha256(json.dumps([VERSION, self.tokenizer_sha256, files, *labels]).encode()).hexdigest()
@@ -393,7 +390,7 @@ class Manifest:
 
 
 def load_manifest(root: Path) -> Manifest:
-    """Reads the manifest of a data folder; a DataError where there is none, or it is damaged or of another version."""
+    """Reads the manifest of a data folder; raises a DataError if it is missing, damaged or of another version."""
     file = root / MANIFEST
     if not file.is_file():
         raise DataError(f"{root}: there is no {MANIFEST}; make the folder with `unmask prepare`")
@@ -412,28 +409,28 @@ def load_manifest(root: Path) -> Manifest:
 
 
 def data_folder(root: Path) -> ClaimedFolder:
-    """The folder as a whole, while it is made; see the module's docstring. One that is claimed is complete."""
+    """The folder as a whole, while it is made; see the module's docstring. A claimed folder is complete."""
     ours = (MANIFEST, STDIN_FILE, PIPES, GIVEN, TOKENIZER, PARTS, TRAIN, VALIDATION)
     return ClaimedFolder(root=root, marker=MANIFEST, what="prepared data", ours=ours, is_shared=False, error=DataError)
 
 
 @contextmanager
 def holding(folder: ClaimedFolder, part: tuple[int, int] | None = None) -> Iterator[None]:
-    """While it is entered, no other process writes here, or, with a part (number, of how many), does that part: those
-    of other parts may do theirs. After an error, what no later try goes on from is removed. A DataError says that
-    another process writes here, or that the folder is a file, or holds files that are not ours."""
+    """While it is entered, no other process writes here or, with a part (number, of how many), does that part; others
+    may do theirs. After an error, removes what no later try can use. Raises a DataError if another process writes here,
+    the folder is a file, or it holds files that are not ours."""
     root, parts = folder.root, folder.root / PARTS
     folder.check(resume=True)
     for split in (root / TRAIN, root / VALIDATION):
         paths = split.iterdir() if split.is_dir() else [split] if split.exists() else []
-        strangers = sorted(str(path.relative_to(root)) for path in paths if not _SHARD.fullmatch(path.name))
-        if strangers:
-            raise DataError(f"{root} holds other files ({', '.join(strangers[:3])}); give a new or empty folder")
+        others = sorted(str(path.relative_to(root)) for path in paths if not _SHARD.fullmatch(path.name))
+        if others:
+            raise DataError(f"{root} holds other files ({', '.join(others[:3])}); give a new or empty folder")
     lock: AbstractContextManager[None] = folder.held()
     if part is not None:
         with writing(parts):
             parts.mkdir(parents=True, exist_ok=True)
-        with folder.held(wait=5):  # whether all of it is prepared, or put together; other parts look, too
+        with folder.held(wait=5):  # fails during a whole preparation or a join; parts take the lock briefly
             pass
         lock = locked(root, lock=parts / f"{_PART_LOCK}{part[0]}-of-{part[1]}.lock", error=DataError)
     with lock:
@@ -446,13 +443,13 @@ def holding(folder: ClaimedFolder, part: tuple[int, int] | None = None) -> Itera
 
 
 # ----------------------------------------
-# Prepared data, opened. A shard is checked against its checksum when it is first read in a process; data of up to
-# `CHECKED_AT_ONCE` tokens is checked whole when it is opened, so that damage is known before any work.
+# Opening prepared data. A shard is checked against its checksum when a process first reads it. Data of up to
+# `CHECKED_AT_ONCE` tokens is checked completely when it is opened, so that damage is reported before any work.
 
 
 def open_split(root: Path, manifest: Manifest, split: Split) -> TokenStore:
-    """Opens a split of the prepared data in `root`; a DataError where a file is missing or damaged, of large data when
-    it is read."""
+    """Opens a split of the prepared data in `root`; raises a DataError if a file is missing or damaged (in large data,
+    when it is read)."""
     is_small = manifest.tokens <= CHECKED_AT_ONCE
     files = checked_files(root, split, content=is_small)
     check = (lambda number: None) if is_small else (lambda number: _check_shard(root, split.files[number]))
@@ -460,7 +457,7 @@ def open_split(root: Path, manifest: Manifest, split: Split) -> TokenStore:
 
 
 def checked_files(root: Path, split: Split, *, content: bool = True) -> list[Path]:
-    """The files of a split, all there and, with `content`, checked against their checksums, several at a time; a
+    """The files of a split. Checks that all exist and, with `content`, match their checksums, several at a time; a
     DataError names the first that is missing or damaged."""
     with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
         list(threads.map(lambda entry: _check_shard(root, entry, content=content), split.files))

@@ -1,9 +1,9 @@
-"""Files to documents: one a line, one a block between empty lines, one a file, one a row of a table.
+"""Files to documents: one for each line, block between empty lines, file, or row of a table.
 
     Documents("corpus.jsonl", "*.txt.gz", objects in memory ...)
         -> files (sources.py) -> columns of tables (tables.py) -> what a document is -> `Document`s, in order
 
-A document longer than `piece_chars` arrives in pieces, cut behind white space, so that memory stays bounded.
+A document longer than `piece_chars` comes in pieces, cut after white space, so that memory is bounded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from unmask.data.treebanks import DOCUMENT_BEGIN, form_of
 from unmask.tokenizer.spans import Spans, cut_spans, join_spans
 
 PIECE_CHARS = 1 << 18
-_LINES = ("text", "conll", "conllu")  # kinds whose lines are grouped into documents (a sentence is a line)
+_LINES = ("text", "conll", "conllu")  # kinds whose lines (sentences) are grouped into documents
 _END = LinePart("", True, True)  # of a file
 EMPTY = "texts without a letter or other visible character"
 Fields = Mapping[str, str]
@@ -41,17 +41,17 @@ class Document:
     """A document, or a piece of a long one. The pieces of a document, joined, are its text."""
 
     document: int  # its number in the corpus, counted from 0
-    offset: int  # byte of the document's UTF-8 text at which the piece begins
+    offset: int  # byte of the document's UTF-8 text where the piece begins
     text: str  # never only white space, unless it continues a document
     last: bool = True  # whether the document ends here
-    spans: Spans | None = None  # annotations that came with the text, in characters of the piece; None: none are read
-    label: str | None = None  # class of the document, the same for each of its pieces
-    group: str | None = None  # what it shares with the documents that stay on its side when text is held out
-    id: str | int = 0  # from its table; else the number of its line, block or row in the file, counted from 1
+    spans: Spans | None = None  # annotations in the data, in characters of the piece; None: not read
+    label: str | None = None  # class of the document, the same in all pieces
+    group: str | None = None  # value that keeps documents in the same split
+    id: str | int = 0  # from its table; else number of its line, block or row in the file, from 1
     title: str | None = None  # from a column of titles
 
     def part(self, begin: int, end: int) -> Document:
-        """Some of its characters, as a piece that ends the document only if this one does, and at its end."""
+        """Part of the text as a piece. It ends the document only if it reaches the end of a piece that does."""
         return replace(
             self,
             offset=self.offset + len(self.text[:begin].encode()),
@@ -61,8 +61,8 @@ class Document:
         )
 
 
-# To read another kind of file, give its suffix a name in `sources.SUFFIXES` and that name a reader here, which yields
-# a `LinePart` for each line, or parts of long ones. See docs/how-to/extending.md.
+# To read another kind of file, give its suffix a kind in `sources.SUFFIXES` and the kind a reader here, which yields a
+# `LinePart` for each line, or parts of long lines. See docs/how-to/extending.md.
 Reader = Callable[[Source, BadInput, Fields | None], Iterator[LinePart]]
 READERS: Table[Reader] = Table("readers", {
     "text": lambda source, bad, _: read_lines(source.path, bad, source.stretch),
@@ -85,17 +85,17 @@ def read_documents(
     skipped: Counter[str] | None = None,
     blank: Literal["drop", "keep", "title"] = "drop",
 ) -> Iterator[Document]:
-    """Reads files as documents, in their order.
+    """Reads files as documents, in order.
 
     Args:
         sources: The files; tables with their columns.
-        bad: What is done about input that cannot be read.
+        bad: How to treat input that cannot be read.
         unit: What a document is in text files and treebanks; elsewhere it is a row or a sequence.
         piece_chars: Longest piece, in characters.
-        fields: Annotations that are read with the text: column to the name of its field.
+        fields: Annotations to read with the text: column to the name of its field.
         first: Number of the first document.
         skipped: Counts empty lines and rows.
-        blank: Whether a row without text is left out, a document, or one whose text is its title.
+        blank: How to treat a row without text: `drop` it, `keep` it as an empty document, or use its `title` as text.
     """
 
     def lines(source: Source) -> Iterator[LinePart]:
@@ -104,7 +104,7 @@ def read_documents(
             return parts
         return (part._replace(text=part.title) if part.title and not part.text.strip() else part for part in parts)
 
-    # The files of a saved dataset are one table, whose rows are numbered on.
+    # The files of a saved dataset are one table, with rows numbered through all files.
     tables = groupby(sources, key=lambda source: (source.kind == "arrow" or source.path, source.kind in _LINES))
     files = ((chain.from_iterable(map(lines, each)), unit if has_lines else "line") for (_, has_lines), each in tables)
     return split_lines(files, piece_chars=piece_chars, first=first, skipped=skipped, keeps_blank=blank == "keep")
@@ -118,19 +118,19 @@ def split_lines(
     skipped: Counter[str] | None = None,
     keeps_blank: bool = False,
 ) -> Iterator[Document]:
-    """Groups lines into documents, none of them blank unless it `keeps_blank` ones; the end of a file ends one.
+    """Groups lines into documents; blank ones are dropped unless `keeps_blank`. The end of a file ends a document.
 
     Example: with unit `block`, the lines `a`, `b`, ``, `c` are the documents `a\\nb` and `c`.
     """
     document = first
     for lines, unit in files:
-        number = num_chars = offset = 0  # of the document in its file; characters gathered; byte where they begin
+        number = num_chars = offset = 0  # of the document in its file; characters collected; byte where they begin
         parts: list[str] = []
-        spans: list[tuple[int, Spans]] = []  # with the characters before them
+        spans: list[tuple[int, Spans]] = []  # each with the number of characters before it
         head = DOCUMENT_BEGIN  # the last line, with the document's label, id, ...
         for line in chain(lines, [_END]):
             is_whole = line.starts and line.ends
-            # The quick path, nearly always
+            # The fast path, nearly always taken
             if unit == "line" and is_whole and len(line.text) < piece_chars and line is not _END:
                 number += line is not DOCUMENT_BEGIN
                 text = line.text.rstrip("\n")
@@ -151,7 +151,7 @@ def split_lines(
             if not ends and num_chars <= piece_chars:
                 continue
             text, marks = "".join(parts), join_spans(spans) if spans else None
-            while not offset and len(text) > piece_chars and text[:piece_chars].isspace():  # begins no document
+            while not offset and len(text) > piece_chars and text[:piece_chars].isspace():  # cannot begin a document
                 text, marks = text[piece_chars:], marks and cut_spans(marks, piece_chars, len(text))
             parts, spans, num_chars = [], [], 0
             if offset or text.strip():
@@ -171,7 +171,7 @@ def split_lines(
 
 
 def cut_pieces(pieces: Iterable[Document], piece_chars: int) -> Iterator[Document]:
-    """Cuts longer pieces behind white space, or anywhere if there is none in the second half."""
+    """Cuts long pieces after white space, or at the limit if there is none in the second half."""
     for piece in pieces:
         text, begin = piece.text, 0
         while len(text) - begin > piece_chars:
@@ -184,7 +184,7 @@ def cut_pieces(pieces: Iterable[Document], piece_chars: int) -> Iterator[Documen
 
 
 # ----------------------------------------
-# What a document is, by a look at the beginning of the text
+# What a document is, judged by the beginning of the text
 
 LOOK_CHARS = 8 << 20
 
@@ -192,7 +192,7 @@ LOOK_CHARS = 8 << 20
 def choose_unit(
     sources: Sequence[Source], chosen: DocumentUnit | Literal["auto"], bad: BadInput
 ) -> tuple[DocumentUnit, str]:
-    """What a document is in text files and treebanks, and in words in all files. `auto` looks at the text."""
+    """What a document is in text files and treebanks, and a description for all files. `auto` looks at the text."""
     reasons = []
     unit: DocumentUnit = "line" if chosen == "auto" else chosen
     kinds = {source.kind for source in sources}
@@ -201,11 +201,11 @@ def choose_unit(
         why = "as set"
         if chosen == "auto":
             texts = [source for source in sources if source.kind == "text"]
-            unit, why = "file", "of HTML"  # blocks would part its scripts and comments from their ends
+            unit, why = "file", "of HTML"  # blocks would separate scripts and comments from
             if not all(bare_suffix(source.path) in (".html", ".htm") for source in texts):
                 unit, why = _unit_by_empty_lines(texts, bad)
         reasons.append(f"a {unit}{' between empty lines' if unit == 'block' else ''} ({why})")
-    elif trees and chosen == "auto":  # blocks where the beginning of the first file has marks of documents
+    elif trees and chosen == "auto":  # blocks if the first file begins with marks of documents
         unit = "block" if any(not line.text for line in islice(read_conll(trees[0], bad, None), 1000)) else "line"
     elif not trees:
         unit = "line"
@@ -224,7 +224,7 @@ def choose_unit(
 
 
 def _unit_by_empty_lines(sources: Sequence[Source], bad: BadInput) -> tuple[DocumentUnit, str]:
-    """A block where there are empty lines within the text, else a line, else the file."""
+    """A block if there are empty lines within the text, else a line, else the file."""
     lines = empty_inside = num_chars = num_files = 0
     for source in sources:
         if num_chars >= LOOK_CHARS:
@@ -254,7 +254,7 @@ def names_of(sources: Sequence[Source]) -> str:
 
 
 def text_bytes(sources: Sequence[Source]) -> int | None:
-    """Size of the files, where none is compressed or a table: about that of the text."""
+    """Size of the files, about that of the text; None if any is compressed or a table."""
     if all(source.kind in ("text", "fasta") and source.path.suffix.lower() not in COMPRESSIONS for source in sources):
         return sum(source.path.stat().st_size for source in sources)
     return None
@@ -268,14 +268,15 @@ class Documents:
             print(document.id, document.title, document.text)
 
     Args:
-        texts: As the user names them. All files of a folder are read, whatever their names say.
-        column: Of the text in tables: a column, a path into one (`content.text`), or several, which are joined. Columns
+        texts: As the user names them. All files of a folder are read, whatever their names.
+        column: Column of the text in tables, a path into one (`content.text`), or several, which are joined. Columns
             that are not named are found by their usual names (`columns.USUAL`).
-        title_column: None finds it. A row without text has its title as text; False reads none, and its text is empty.
+        title_column: None finds it. A row without text has its title as text. False reads no titles and keeps the text
+            empty.
         unit: What a document is in text files; `auto` looks at the text.
         piece_chars: Longest piece, in characters.
-        reading: How files are read, where the user says so.
-        usual: Columns of tables that were read before, which serve where a table has them and no text is named.
+        reading: How files are read, as set by the user.
+        usual: Columns of earlier tables, used for tables that have them if no text column is named.
 
     Attributes:
         sources: The files with their columns.
@@ -333,7 +334,7 @@ Item = TypeVar("Item", bound=Any)
 
 
 def in_groups(items: Iterable[Item], *, most: int, most_chars: int) -> Iterator[list[Item]]:
-    """Items with a `text` in groups that fit into memory: of `most` items, or fewer once their texts have
+    """Groups items with a `text` so that they fit into memory: `most` items, or fewer once their texts have
     `most_chars`."""
     group: list[Item] = []
     num_chars = 0

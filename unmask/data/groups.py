@@ -1,10 +1,10 @@
-"""Documents that stay together when text is held out: those with the same value in a column, or near-duplicates.
+"""Documents that stay in one split: those with the same value in a column, or near-duplicates.
 
-Whole groups are held out by a hash of what they share, which depends neither on the order of documents nor on the
-number of workers. Where groups are many, one is held out if its hash, in [0, 1), is below the target share, and it
-stays held out when the corpus grows. Where they are few or of unequal size, as many are taken in the order of their
-hashes as come closest to the share of the text. A group with more than twice the share of the text is not held out,
-unless all are as large.
+Whole groups are held out by a hash of what their documents share. It depends neither on the order of documents nor on
+the number of workers. If there are many groups, one is held out if its hash, in [0, 1), is below the target share, and
+stays held out when the corpus grows. If they are few or of unequal size, groups are taken in the order of their hashes,
+as many as come closest to the share of the text. A group with more than twice the share of the text is not held out,
+unless all are that large.
 """
 
 from __future__ import annotations
@@ -23,20 +23,20 @@ from unmask.data.documents import Document
 from unmask.data.near_duplicates import NUM_BANDS, NUM_MINIMA, Bytes, Codes, Ints, hash_texts
 from unmask.data.survey import text_hash
 
-FAR = 0.5  # a realised share is near the target if it is that share, give or take half of it
+FAR = 0.5  # a realised share is close to the target if it differs by at most half of it
 LARGE = 2.0
 BATCH_CHARS = 1 << 18
-# Of 256 minima: at a Jaccard similarity of 0.6 that is 4.5 standard deviations off, at 0.8 it is below by 2.4.
+# Of 256 minima: at a Jaccard similarity of 0.6, 4.5 standard deviations above the mean; at 0.8, 2.4 below it.
 ALIKE = 190
-MOST_NEIGHBOURS = 100  # that share a band, and are compared with one text
+MOST_NEIGHBOURS = 100  # that share a band with a text and are compared with it
 WAY_OUT = 'hold out separate files with corpus.validation=["FILE"]'
 
 
 class HeldGroups(NamedTuple):
     keys: Ints  # [held], int64, sorted: keys of the groups that are held out
-    num_groups: int  # how many there are
-    share: float  # of the text that is held out, in [0, 1]
-    target: float  # share that should be held out
+    num_groups: int  # number of groups
+    share: float  # share of the text held out, in [0, 1]
+    target: float  # share to hold out
     description: str  # for the log
 
     def arrays(self) -> dict[str, Any]:
@@ -44,13 +44,13 @@ class HeldGroups(NamedTuple):
 
 
 def choose_groups(keys: Ints, sizes: Ints, share: float, *, what: str = "groups", alone: int = 0) -> HeldGroups:
-    """Chooses the groups that are held out, a `share` of the text.
+    """Chooses the groups to hold out, a `share` of the text.
 
     Args:
-        keys: [G], int64: hashes of the groups, all different, two at the least.
-        sizes: [G]: how much text each has.
+        keys: [G], int64: hashes of the groups, all different, at least two.
+        sizes: [G]: characters of text in each.
         what: What the groups are, for the log.
-        alone: Documents without a value in the column: each goes by its text.
+        alone: Documents without a value in the column; each is assigned by its text.
     """
     total = int(sizes.sum())
     order = np.argsort(keys.view(np.uint64), kind="stable")
@@ -60,7 +60,7 @@ def choose_groups(keys: Ints, sizes: Ints, share: float, *, what: str = "groups"
         large[int(np.argmin(sizes))] = False
     fitting = np.flatnonzero(~large)
     shares = np.cumsum(sizes[fitting]) / total
-    most = len(fitting) if large.any() else len(fitting) - 1  # some group is trained on
+    most = len(fitting) if large.any() else len(fitting) - 1  # at least one group is trained on
     below = int(np.searchsorted(keys[fitting].view(np.uint64), np.uint64(share * 2**64)))
     if not 0 < below <= most or abs(shares[below - 1] - share) > FAR * share:
         below = int(np.argmin(np.abs(shares[:most] - share))) + 1
@@ -82,7 +82,7 @@ def choose_groups(keys: Ints, sizes: Ints, share: float, *, what: str = "groups"
 
 
 def group_key(name: str) -> int:
-    """The hash by which a group of a column is held out."""
+    """The hash that decides whether a group of a column is held out."""
     key = text_hash(name)
     return key - 2**64 if key >= 2**63 else key
 
@@ -92,27 +92,26 @@ _TEXT = np.dtype([("form", np.int64), ("document", np.int64), ("size", np.int64)
 
 
 class Clusters:
-    """Near-duplicates, gathered: texts of the same normal form, and pairs that share a band of their signatures and
-    agree in 190 of 256 minima.
+    """Collects texts and clusters near-duplicates. Near-duplicates have the same normal form, or share a band of their
+    signatures and agree in 190 of 256 minima. A cluster is what such pairs connect.
 
-    A cluster is what such pairs connect. At a Jaccard similarity of 0.8 about 1 pair in 16 is missed, nearly always
-    because it shares no band, and 1 in 10,000 at 0.9; at 0.6 one in a million is taken for a pair, so that texts which
-    share a template stay apart. Where more than 100 share a band, each is compared with 100 of them, those first with
-    which it shares others.
+    About 1 pair in 16 is missed at a Jaccard similarity of 0.8, nearly always because it shares no band, and 1 in
+    10,000 at 0.9. At 0.6 one pair in a million is joined wrongly, so texts from one template stay apart. If more than
+    100 texts share a band, each is compared with 100 of them, first with those that share other bands too.
 
-    It takes 328 bytes of memory for each normal form that the corpus has, and three times that for a moment, and 24
-    bytes for each text.
+    It takes 328 bytes of memory for each normal form in the corpus (briefly three times that), and 24 bytes for each
+    text.
     """
 
     def __init__(self) -> None:
         self._rows: list[NDArray[np.void]] = []
         self._num_rows = self._compacted = 0
         self._texts: list[NDArray[np.void]] = []
-        self._batch: list[tuple[str, int, int]] = []  # of `add_piece`, until there are enough for compiled loops
+        self._batch: list[tuple[str, int, int]] = []  # from `add_piece`, until there are enough for compiled
         self._num_chars = 0
 
     def add(self, texts: Sequence[str], document: Sequence[int], num_chars: Sequence[int]) -> None:
-        """Adds texts, the places of their documents, and how much text each stands for."""
+        """Adds texts, the places of their documents, and how many characters each represents."""
         hashed = hash_texts(texts)
         entries = np.empty(len(texts), dtype=_TEXT)
         entries["form"], entries["document"], entries["size"] = hashed.normal, document, num_chars
@@ -124,7 +123,7 @@ class Clusters:
         self.join({"cluster_rows": rows, "cluster_texts": entries})
 
     def add_piece(self, piece: Document, *, parts: bool) -> None:
-        """Adds the next piece of a corpus. The first piece of a document is compared, or, with `parts`, each piece."""
+        """Adds the next piece of a corpus. Compares the first piece of each document or, with `parts`, every piece."""
         if parts or piece.offset == 0:
             if self._num_chars >= BATCH_CHARS:
                 self._flush()
@@ -141,7 +140,7 @@ class Clusters:
             self.add(texts, documents, sizes)
 
     def _compact(self) -> NDArray[np.void]:
-        """A row for each normal form, in their order."""
+        """One row for each normal form, sorted."""
         rows = np.concatenate([np.empty(0, dtype=_ROW), *self._rows])
         self._rows = [rows[np.unique(rows["form"], return_index=True)[1]]]
         self._num_rows = self._compacted = len(self._rows[0])
@@ -152,12 +151,12 @@ class Clusters:
         return {"cluster_rows": self._compact(), "cluster_texts": texts}
 
     def texts(self) -> NDArray[np.void]:
-        """[num_texts]: normal form, place of the document, and size of each."""
+        """[num_texts]: normal form, place of the document, and size of each text."""
         self._flush()
         return np.concatenate([np.empty(0, dtype=_TEXT), *self._texts])
 
     def join(self, arrays: Mapping[str, NDArray[np.void]]) -> None:
-        """Adds the texts of another, which come later."""
+        """Adds the later texts of another, given as its `arrays`."""
         self._texts.append(arrays["cluster_texts"])
         self._rows.append(arrays["cluster_rows"])
         self._num_rows += len(arrays["cluster_rows"])
@@ -165,7 +164,7 @@ class Clusters:
             self._compact()
 
     def of_texts(self) -> Ints:
-        """[num_texts]: for each text, in the order in which they came, the number of the row of its cluster."""
+        """[num_texts]: for each text, in order, the row number of its cluster."""
         texts, rows = self.texts(), self._compact()
         parents = np.arange(len(rows), dtype=np.int64)
         minima, bands = (np.ascontiguousarray(rows[name]) for name in ("minima", "bands"))
@@ -177,8 +176,8 @@ class Clusters:
         return parents[np.searchsorted(np.ascontiguousarray(rows["form"]), texts["form"])]
 
     def choose(self, share: float, *, stays: NDArray[np.bool_], what: str) -> tuple[HeldGroups, Ints]:
-        """The clusters that are held out, a share of the text, and the key of each text's cluster, in the order in
-        which they came. Texts count that `stays`, [num_texts], says. A CorpusError where there is one cluster."""
+        """The clusters that are held out, a share of the text, and the key of each text's cluster, in order. Only texts
+        that `stays` marks, [num_texts], count. Raises a CorpusError if there is only one cluster."""
         texts, root = self.texts(), self.of_texts()
         roots, cluster = np.unique(root, return_inverse=True)
         if len(roots) == 1:
@@ -193,9 +192,9 @@ class Clusters:
 
 @compiled
 def _join_alike(parent_N: Ints, values_N: Codes, order_N: Ints, bytes_NK: Bytes) -> None:
-    """Joins clusters of members of which at least `ALIKE` bytes [N, K] agree; `parent_N` is a member of the same
-    cluster, smaller unless it is the smallest. Compared are members with equal values, which stand together in the
-    order, each with `most` before it."""
+    """Joins the clusters of members that agree in at least `ALIKE` bytes [N, K]. `parent_N` is a member of the same
+    cluster, a smaller one unless it is the smallest. Only members with equal values, which are adjacent in the order,
+    are compared, each with up to `MOST_NEIGHBOURS` before it."""
     begin = 0
     for place in range(1, len(order_N)):
         if values_N[order_N[place]] != values_N[order_N[place - 1]]:

@@ -1,11 +1,11 @@
-"""Rows of JSON, read value by value: whatever the size of an array, memory is that of one row and a piece of the file.
+"""Rows of JSON, read value by value: memory is that of one row and a piece of the file, however long an array is.
 
-    lines     {"text": "One."}                                      one row a line; a string is a text, and an array of
-              {"text": "Two."}                                      strings is one in parts
+    lines     {"text": "One."}                                      one row per line; a string is a text, and an array
+              {"text": "Two."}                                      of strings is a text in parts
     array     [{"text": "One."}, {"text": "Two."}]                  `json.dump`, pandas' orient="records"
     object    {"version": "1", "data": [{"text": "One."}, ...]}     the one field that is a list of objects
 
-Forms are recognised by how a file begins, in .json and .jsonl alike.
+The form is recognised by the beginning of a file, in .json and .jsonl alike.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ from unmask.data.reading import CUT_OFF, LONGEST_ROW, BadInput, Row, Stretch, ba
 Form = Literal["lines", "array", "object"]
 NOT_JSON = "rows that are not JSON"
 TRUNCATED = "files that are JSON only up to some point"
-_LOOK_BYTES = 3 << 20  # of a file that may hold no rows
+_LOOK_BYTES = 3 << 20  # read of a file that may hold no rows
 _LONG_LINE = 1 << 23
 _SPACE = re.compile(r"[ \t\n\r]*+")
-_NEAR_END = 32  # characters: an error so near to the end of what was read may only mean that more must be read
+_NEAR_END = 32  # characters: an error this close to the end of the text in memory may only mean that more must be read
 _WAYS_OUT = (
     'give rows as an array of objects ([{"text": "..."}, ...]), as written by json.dump and pandas\' '
     'to_json(orient="records"), or as one object per line'
@@ -35,23 +35,23 @@ _WAYS_OUT = (
 
 
 class NotJsonError(Exception):
-    """A text is JSON only up to a place, which the error names."""
+    """A text is valid JSON only up to the place that the error names."""
 
-    at_end: bool  # whether the text just ends too early
+    at_end: bool  # whether the text only ends too early
 
 
 class JsonText:
-    """A text of JSON in chunks of any size, read as far as needed and dropped behind the current place. Errors call it
-    `name`; control characters in strings are errors where it is `strict`."""
+    """A text of JSON in chunks of any size, read as far as needed and dropped up to the current place. Errors call it
+    `name`. If `strict`, control characters in strings are errors."""
 
     def __init__(self, name: str | Path, chunks: Iterator[str], *, strict: bool = True) -> None:
         self._name, self._chunks = name, chunks
         self._decoder = json.JSONDecoder(strict=strict)
-        self._text = self.source = ""  # what is in memory; the last value as it is written
-        self._place = self._lines = 0  # lines: before what is in memory
+        self._text = self.source = ""  # text in memory; source of the last value
+        self._place = self._lines = 0  # lines: before the text in memory
 
     def _read(self) -> bool:
-        """Reads as much again as is left, so that no text is copied or searched often."""
+        """Reads at least as much again as is left, so that text is not copied or searched too often."""
         missing = max(1, len(self._text) - self._place)
         if missing > LONGEST_ROW:
             raise CorpusError(f"{self._name}: a row is longer than {LONGEST_ROW:,} characters; split it")
@@ -64,7 +64,7 @@ class JsonText:
         return bool(chunks)
 
     def peek(self) -> str:
-        """Moves to the next character that is no white space, and returns it; empty at the end."""
+        """Moves to the next character that is not white space, and returns it; empty at the end."""
         while True:
             match = _SPACE.match(self._text, self._place)
             assert match is not None, "it also matches nothing"
@@ -75,14 +75,14 @@ class JsonText:
                 return ""
 
     def take(self, sign: str) -> bool:
-        """Moves behind a sign, if it comes next."""
+        """Moves past a sign if it comes next; returns whether it did."""
         if self.peek() != sign:
             return False
         self._place += 1
         return True
 
     def failure(self, what: str, *, at_end: bool | None = None) -> NotJsonError:
-        """The error that nothing further can be read; `at_end` None looks whether the text ends here."""
+        """The error that the text cannot be read further; if `at_end` is None, checks whether the text ends here."""
         at_end = not self.peek() if at_end is None else at_end
         line = 1 + self._lines + self._text.count("\n", 0, self._place)
         problem = f"the file ends unexpectedly in line {line}" if at_end else f"line {line} is not JSON"
@@ -91,7 +91,7 @@ class JsonText:
         return error
 
     def value(self, what: str) -> Any:
-        """Decodes the next value, which errors call `what`."""
+        """Decodes the next value, called `what` in errors."""
         self.peek()
         while True:
             try:
@@ -105,14 +105,14 @@ class JsonText:
                     at_end = is_open or error.pos >= len(self._text.rstrip())
                 raise self.failure(f"{what} {json_problem(error)}", at_end=at_end) from error
             if end == len(self._text) and not isinstance(value, str | list | dict) and self._read():
-                continue  # there may be more of a number
+                continue  # a number may continue
             self.source, self._place = self._text[self._place : end], end
             return value
 
     def rows(self, field: str | None = None) -> Iterator[tuple[str, int, Any]]:
-        """The elements of the next array, or of all lists of objects in the next object: the field of the list (empty
-        for an array), the number of the element in it, from 1, and the element. A NotJsonError where something follows.
-        Only the list in `field` is read, if that is named, whatever it holds."""
+        """Yields the elements of the next array, or of all lists of objects in the next object: the list's field (empty
+        for an array), the element's number in the list, from 1, and the element. If `field` is named, reads only that
+        list, whatever it holds. Raises a NotJsonError if anything follows."""
         is_object, name = self.peek() == "{", ""
         self.take("{" if is_object else "[")
         is_open = not self.take("}" if is_object else "]")
@@ -155,7 +155,7 @@ def json_problem(error: Exception) -> str:
 
 
 def parsed_line(line: str) -> Any:
-    """The value of a line of JSON; a ValueError says what is wrong with it."""
+    """Parses a line of JSON; a ValueError says what is wrong with it."""
     try:
         return json.loads(line)
     except (ValueError, RecursionError) as error:
@@ -163,9 +163,9 @@ def parsed_line(line: str) -> Any:
 
 
 def json_form(path: Path) -> Form:
-    """How a file holds its rows; `lines` where that cannot be known, so that reading them reports why."""
+    """The form of a file's rows; `lines` if it is unclear, so that reading them reports why."""
     head = line = more = ""
-    for chunk in read_text(path, BadInput(skip=True)):  # up to the second line of text
+    for chunk in read_text(path, BadInput(skip=True)):  # reads up to the second line of text
         head = (head + chunk).lstrip(" \t\n\r")
         line, _, more = head.partition("\n")
         if more.strip() or len(head) > _LONG_LINE:
@@ -181,14 +181,14 @@ def json_form(path: Path) -> Form:
     try:
         parsed_line(line)
     except ValueError as error:
-        is_json = not isinstance(error.__cause__, JSONDecodeError)  # whatever else is wrong with it
+        is_json = not isinstance(error.__cause__, JSONDecodeError)  # valid but for its nesting or numbers
         return "lines" if is_json or (first == "{" == more and line.rstrip().endswith("}")) else other
     return "lines"
 
 
 def holds_rows(path: Path) -> bool:
-    """Whether a file begins as one with rows: lines or an array of objects or strings, or one list of objects. True for
-    a file that cannot be read, so that reading it reports why."""
+    """Whether a file begins like one with rows: lines or an array of objects or strings, or one list of objects. True
+    for a file that cannot be read, so that reading it reports why."""
     bad = BadInput(skip=True)
     text = JsonText(path, read_text(path, bad, Stretch(0, _LOOK_BYTES)))
     if not (first := text.peek()):
@@ -198,7 +198,7 @@ def holds_rows(path: Path) -> bool:
     if first != "{" or json_form(path) == "lines":
         return first in ("{", '"')
     fields = set[str]()
-    with suppress(NotJsonError):  # mostly that no more was read
+    with suppress(NotJsonError):  # mostly, the text in memory ended
         fields.update(field for field, _, _ in text.rows())
     return len(fields) == 1
 
@@ -210,17 +210,17 @@ def json_rows(
     *,
     field: str | None = None,
 ) -> Iterator[tuple[int, Row]]:
-    """The rows of a file with their numbers, counted from 1: lines of the file, or elements of its array.
+    """Yields the rows of a file with their numbers, counted from 1: lines of the file, or elements of its array.
 
     Args:
         path: A file of JSON in any of the three forms.
-        bad: What is done about rows that cannot be read. Where they are skipped, an array ends at one that is not JSON.
-        stretch: Which bytes of a file of lines are read; the numbers are of the lines in it.
-        field: The file is an object, and the rows are the list in this field; there are none without it.
+        bad: How to treat rows that cannot be read. If they are skipped, an array ends at the first that is not JSON.
+        stretch: Byte range of a file of lines; the numbers then count lines in it.
+        field: The file is an object, and the rows are the list in this field; without that field there are none.
 
     Raises:
-        CorpusError: A row is no JSON, no object and no string, nested too deep or too long; or the file is cut off;
-            or it is an object with no list of objects, or with several. With file and row.
+        CorpusError: A row is not JSON, neither an object nor a string, nested too deeply or too long; the file is
+            truncated; or it is an object with no list of objects, or with several. Names the file and row.
     """
     if field is None and (stretch is not None or json_form(path) == "lines"):
         return _lines(path, bad, stretch)
@@ -244,8 +244,8 @@ def _lines(path: Path, bad: BadInput, stretch: Stretch | None) -> Iterator[tuple
 
 
 def _as_row(value: Any) -> Row | None:
-    """The row that is an object, a text or several, or spaCy's text with its annotations: `["Anna sleeps.",
-    {"entities": [[0, 4, "PER"]]}]`; None: it is none."""
+    """The row that a value represents: an object, a text, a list of texts, or spaCy's text with its annotations:
+    `["Anna sleeps.", {"entities": [[0, 4, "PER"]]}]`. None if it is none of these."""
     if isinstance(value, dict):
         return value
     if isinstance(value, list) and len(value) == 2 and isinstance(value[0], str) and isinstance(value[1], dict):
@@ -270,7 +270,7 @@ def _streamed(path: Path, bad: BadInput, field: str | None) -> Iterator[tuple[in
             else:
                 bad.report(NOT_JSON, f"{path}: row {number} is {type(value).__name__}, not an object")
     except NotJsonError as error:
-        if not error.at_end or bad.counts[CUT_OFF] == num_cut:  # else it was reported while the file was unpacked
+        if not error.at_end or bad.counts[CUT_OFF] == num_cut:  # otherwise decompression has reported it
             bad.report(CUT_OFF if error.at_end else TRUNCATED, f"{path}: {error}")
         return
     if is_object and list_name is None and field is None:

@@ -1,4 +1,4 @@
-"""The lexicon of a corpus: its collocations, counted, ranked and spelled out, and how informative each token is."""
+"""The lexicon of a corpus: its collocations, counted, ranked and spelled out, and the informativeness of each token."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ Ints = NDArray[np.int64]
 _NONE = np.zeros(0, dtype=np.int64)
 
 # ----------------------------------------
-# Counting 64-bit keys, more than fit into memory: sorted runs on the disk, merged range by range. Exact.
+# Exact counts of more 64-bit keys than fit into memory: sorted runs on the disk, merged range by range.
 
-# Most keys in memory at a time; counting and merging take about 100 bytes for each.
+# Most keys in memory at a time; counting and merging take about 100 bytes a key.
 RUN_KEYS = 1 << 21
 
 
@@ -47,7 +47,7 @@ _NO_KEYS = Counted(_NONE, _NONE)
 
 
 class KeyCounter:
-    """Counts keys, of which `RUN_KEYS` are held in memory, the others in files in a folder of its own."""
+    """Counts keys. It holds `RUN_KEYS` keys in memory and the others in files in its own folder."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -61,24 +61,24 @@ class KeyCounter:
         if self._num_new >= RUN_KEYS:
             self._gather(RUN_KEYS)
 
-    def _gather(self, most: int) -> None:
-        """Takes the new keys into the table, which moves to the disk where it has so many."""
+    def _gather(self, spill_size: int) -> None:
+        """Adds the new keys to the table, which moves to the disk once it has `spill_size` keys."""
         if self._num_new:
             new = Counted(*np.unique(np.concatenate(self._new), return_counts=True))
             self._table, self._new, self._num_new = _sum([self._table, new]), [], 0
-        if len(self._table.keys) >= most:
+        if len(self._table.keys) >= spill_size:
             self._runs.append(self._folder / f"{len(self._runs)}.npy")
             np.save(self._runs[-1], np.stack(self._table))
             self._table = _NO_KEYS
 
     def merged(self) -> Iterator[Counted]:
-        """What was counted, in increasing order of the keys, a range of them at a time."""
+        """All keys and counts in increasing order of the keys, one range of keys at a time."""
         self._gather(1 if self._runs else RUN_KEYS)
         if not self._runs:
             yield self._table
             return
         runs = [Counted(*np.load(path, mmap_mode="r")) for path in self._runs]
-        # Keys between which about `RUN_KEYS` keys of all runs lie, from samples of each run.
+        # Boundaries of ranges with about `RUN_KEYS` keys of all runs, from samples of each run.
         stride = max(1, RUN_KEYS // (4 * len(runs)))
         sample = np.sort(np.concatenate([run.keys[::stride] for run in runs]))
         inner = np.unique(sample[:: max(1, RUN_KEYS // stride)][1:])
@@ -86,10 +86,10 @@ class KeyCounter:
         for part in range(len(inner) + 1):
             ranges = [slice(place[part], place[part + 1]) for place in places]
             yield _sum([Counted(run.keys[of], run.counts[of]) for run, of in zip(runs, ranges, strict=True)])
-        del runs  # unmaps the files before they go
+        del runs  # unmaps the files before they are removed
 
     def above(self, count: int) -> Counted:
-        """The keys that were seen more often; they must fit into memory."""
+        """The keys counted more than `count` times; they must fit into memory."""
         parts = [Counted(part.keys[part.counts > count], part.counts[part.counts > count]) for part in self.merged()]
         return Counted(*map(np.concatenate, zip(*parts, strict=True)))
 
@@ -98,7 +98,7 @@ _temporary = partial(tempfile.TemporaryDirectory, prefix=".lexicon-", ignore_cle
 
 
 def _sum(parts: Sequence[Counted]) -> Counted:
-    """Sorts the keys of several and adds the counts of equal ones."""
+    """Merges tables: sorts their keys and adds the counts of equal ones."""
     keys, counts = map(np.concatenate, zip(*parts, strict=True))
     if not len(keys):
         return _NO_KEYS
@@ -109,19 +109,19 @@ def _sum(parts: Sequence[Counted]) -> Counted:
 
 
 # ----------------------------------------
-# Tokens to words: what n-grams of words are made of, in whole arrays.
+# From tokens to words, the units of n-grams, in whole arrays.
 #
-# A collocation is made of words: letters, numbers, ideographs. Inside of it may stand what joins words in writing
-# (apostrophes and hyphens, where the tokenizer makes them words of their own, and white space, where that is a word);
-# no other sign, no unknown token, and no end of a document. So `don ' t` and `mother - in - law` are collocations
-# of BERT's tokenizer, and `, and` is none.
+# A collocation consists of words: letters, numbers, ideographs. It may contain signs that join words in writing:
+# apostrophes and hyphens, if the tokenizer makes them words of their own, and white space, if that is a word. It
+# contains no other sign, no unknown token, and no end of a document. So `don ' t` and `mother - in - law` are
+# collocations of BERT's tokenizer, and `, and` is not.
 
 _JOINERS = frozenset("'’-\u2010\u2011")
-_BROKEN = "\ufffd"  # of a character that several tokens make together
+_BROKEN = "\ufffd"  # part of a character that spans several tokens
 
 
 class Role(IntEnum):
-    """What a word is to a collocation."""
+    """The role of a word in a collocation."""
 
     BARRIER, JOINER, WORD = range(3)
 
@@ -134,17 +134,17 @@ def role_of(text: str) -> Role:
 
 @dataclass(frozen=True)
 class TokenWords:
-    """The words of some documents that are not barriers, one behind another. W = number of words."""
+    """The words of some documents, without barriers, concatenated. W = number of words."""
 
     hashes: Ints  # [W], int64: of the word's tokens
-    runs: Ints  # [W], int64: words of the same number have nothing between them
-    whole: NDArray[np.bool_]  # [W], bool: words proper; false for what joins
-    begins: Ints  # [W], int64: the word's first token among those of the documents
+    runs: Ints  # [W], int64: adjacent words with the same number have no barrier between them
+    whole: NDArray[np.bool_]  # [W], bool: real words; false for joiners
+    begins: Ints  # [W], int64: position of the word's first token in the documents
     lengths: Ints  # [W], int64: number of its tokens
-    num_words: int  # all words of the documents, barriers included
+    num_words: int  # all words of the documents, including barriers
 
     def grams(self, most: int) -> Iterator[tuple[Ints, NDArray[np.bool_]]]:
-        """The n-grams that begin at each word, for n = 1 to `most`: hashes, and whether nothing stands between the
+        """The n-grams that begin at each word, for n = 1 to `most`: hashes, and whether no barrier interrupts the
         words; [W - n + 1] each."""
         hashes, mixed = self.hashes, mix(self.hashes)
         yield hashes, np.ones(len(hashes), dtype=bool)
@@ -161,13 +161,13 @@ class WordReader:
         self.ordinary = tokenizer.ordinary
 
     def read(self, input_ids: NDArray[np.integer[Any]], word_starts: NDArray[Any], lengths: Ints) -> TokenWords:
-        """The words of some documents, or pieces of them, one behind another: tokens and word starts are [num_tokens],
+        """The words of some documents, or pieces of them, concatenated: tokens and word starts are [num_tokens],
         lengths [num_documents]."""
         if not len(input_ids):
             return TokenWords(_NONE, _NONE, np.zeros(0, dtype=bool), _NONE, _NONE, 0)
         ids = np.asarray(input_ids, dtype=np.int64)
         first = np.zeros(len(ids) + 1, dtype=bool)
-        first[np.cumsum(lengths) - lengths] = True  # an empty document's begin is the next one's
+        first[np.cumsum(lengths) - lengths] = True  # an empty document begins where the next one does
         begins = np.flatnonzero(word_starts.astype(bool) | first[:-1])
         sizes = np.diff(np.append(begins, len(ids)))
         role = np.maximum.reduceat(self.roles[ids], begins)
@@ -180,7 +180,7 @@ class WordReader:
 
 
 def hashes_of_words(input_ids: Ints, begins: Ints) -> Ints:
-    """Hashes words by their tokens [num_tokens], the first of which begins one, and where each begins [num_words]."""
+    """Hashes words by their tokens [num_tokens], given the position where each begins [num_words], the first at 0."""
     if not len(begins):
         return _NONE
     place = np.arange(len(input_ids)) - np.repeat(begins, np.diff(np.append(begins, len(input_ids))))
@@ -199,12 +199,12 @@ class LexiconSettings(Settings):
     """Settings of a lexicon.
 
     Attributes:
-        size: Most collocations; None is one for 256 words of the corpus, but not more than the paper's 800,000.
-        min_count: Collocations stand in the corpus more often than this.
+        size: Most collocations; None: one for every 256 words of the corpus, at most the paper's 800,000.
+        min_count: Collocations occur more often than this in the corpus.
         max_words: Longest collocation.
 
-    Source: Levine et al. 2021 (PMI-Masking), section 4: 2 to 5 words, more than 10 occurrences, 800,000 entries for
-    16 GB of text.
+    Source: Levine et al. 2021 (PMI-Masking), section 4: 2 to 5 words, more than 10 occurrences, 800,000 entries for 16
+    GB of text.
     """
 
     size: Annotated[int, Field(ge=1)] | None = None
@@ -219,13 +219,13 @@ _FACTS = "facts"
 
 @dataclass(frozen=True)
 class Lexicon:
-    """Collocations, the strongest first; as a file, of safetensors. N = how many there are."""
+    """Collocations, the strongest first; the file format is safetensors. N = number of collocations."""
 
-    input_ids: NDArray[np.int32]  # [num_tokens], int32: their tokens, one collocation behind another
+    input_ids: NDArray[np.int32]  # [num_tokens], int32: tokens of all collocations, concatenated
     word_starts: NDArray[np.uint8]  # [num_tokens], uint8: whether a word begins at the token
     lengths: NDArray[np.int32]  # [N], int32: tokens of each
     pmi: NDArray[np.float32]  # [N], float32, in nats
-    counts: Ints  # [N], int64: how often each stands in the corpus
+    counts: Ints  # [N], int64: occurrences in the corpus
     informativeness: NDArray[np.float32]  # [vocab_size], float32, in nats
     facts: dict[str, Any]  # `tokenizer_sha256`, `data_sha256`, `settings`, `num_words`, `candidates`
 
@@ -240,7 +240,7 @@ class Lexicon:
         return np.add.reduceat(self.word_starts.astype(np.int64), np.cumsum(self.lengths) - self.lengths)
 
     def hashes(self) -> Ints:
-        """[N], int64: the hash of each collocation, as masking makes it of rows."""
+        """[N], int64: the hash of each collocation, as masking computes it for rows."""
         words = hashes_of_words(self.input_ids.astype(np.int64), np.flatnonzero(self.word_starts))
         num_words = self.num_words
         first = np.cumsum(num_words) - num_words
@@ -255,10 +255,10 @@ class Lexicon:
         return hashlib.sha256(self.to_bytes()).hexdigest()
 
     def to_bytes(self) -> bytes:
-        """The same for the same lexicon."""
+        """The file's content, the same for the same lexicon."""
         arrays = {name: getattr(self, name) for name in _ARRAYS}
         facts = {"format": _FORMAT, "version": VERSION, **self.facts}
-        # One entry of metadata: safetensors writes several in any order.
+        # A single entry of metadata: safetensors writes several in random order.
         return safetensors.numpy.save(arrays, metadata={_FACTS: json.dumps(facts, sort_keys=True)})
 
     def save(self, path: Path) -> None:
@@ -273,7 +273,7 @@ _ARRAYS = ("input_ids", "word_starts", "lengths", "pmi", "counts", "informativen
 
 
 def load_lexicon(path: Path) -> Lexicon:
-    """Reads a lexicon; a DataError where there is none, or the file is damaged, of another kind or another version."""
+    """Reads a lexicon; raises a DataError if it is missing, damaged, of another kind or of another version."""
     if not path.is_file():
         raise DataError(f"{path}: no such lexicon; make it with `unmask lexicon DATA --out {typed(path)}`")
     try:
@@ -288,18 +288,18 @@ def load_lexicon(path: Path) -> Lexicon:
 
 
 # ----------------------------------------
-# N-grams of words that stand often in a corpus, counted exactly, level by level, and their PMI.
+# Frequent n-grams of words in a corpus, counted exactly, level by level, and their PMI.
 #
 # An n-gram is no more frequent than either of its two (n-1)-grams. So a pass over the corpus for each n counts only
-# those whose parts were frequent, and one more pass finds out what the frequent ones consist of. Memory holds what is
-# frequent and some chunks of the corpus; all else lies in sorted runs on the disk.
+# n-grams with frequent parts, and one more pass finds the words of the frequent ones. Memory holds the frequent n-grams
+# and some chunks of the corpus; the rest is in sorted runs on the disk.
 
 Words = Callable[[str], Iterator[tuple[Ints, TokenWords]]]
-"""Goes through the corpus once, announcing for what: the tokens of each chunk, and its words."""
+"""Passes over the corpus once, announced by a text: the tokens of each chunk, and its words."""
 
 
 def find(keys: Ints, looked_up: Ints) -> tuple[Ints, NDArray[np.bool_]]:
-    """Numbers of keys in a sorted table (any where they are not in it), and whether they are in it."""
+    """Row numbers of keys in a sorted table (arbitrary for missing keys), and whether each key is in it."""
     if not len(keys):
         return np.zeros(len(looked_up), dtype=np.int64), np.zeros(len(looked_up), dtype=bool)
     place = np.minimum(np.searchsorted(keys, looked_up), len(keys) - 1)
@@ -308,19 +308,19 @@ def find(keys: Ints, looked_up: Ints) -> tuple[Ints, NDArray[np.bool_]]:
 
 @dataclass(frozen=True)
 class FrequentGrams:
-    """The frequent n-grams for n = 1 (words), 2, ..., and what they consist of. K = how many there are of one n."""
+    """The frequent n-grams for n = 1 (words), 2, ..., and their parts. K = number of n-grams of one n."""
 
     levels: list[Counted]  # for each n, [K]: hashes and counts
     num_words: int  # of the corpus
     prefix: list[NDArray[np.int32]]  # for each n, [K]: number of the first n - 1 words in the level below
-    suffix: list[NDArray[np.int32]]  # of the last n - 1 words
-    input_ids: NDArray[np.int32]  # [num_tokens], int32: the tokens of the frequent words, one word behind another
-    begins: Ints  # [number of words + 1], int64: where each word's begin among these
-    whole: NDArray[np.bool_]  # [number of words], bool: words proper; false for what joins
+    suffix: list[NDArray[np.int32]]  # [K]: number of the last n - 1 words
+    input_ids: NDArray[np.int32]  # [num_tokens], int32: tokens of the frequent words, concatenated
+    begins: Ints  # [number of words + 1], int64: where each word's tokens begin
+    whole: NDArray[np.bool_]  # [number of words], bool: real words; false for joiners
 
 
 def _frequent_grams(words: Words, settings: LexiconSettings, scratch: Path) -> FrequentGrams:
-    # 1. How often each stands in the corpus
+    # 1. How often each occurs in the corpus
     levels: list[Counted] = []
     num_words = 0
     for n in range(1, settings.max_words + 1):
@@ -330,7 +330,7 @@ def _frequent_grams(words: Words, settings: LexiconSettings, scratch: Path) -> F
                 num_words += chunk.num_words if n == 1 else 0
                 grams = list(chunk.grams(n))
                 hashes, together = grams[-1]
-                if n > 1 and len(hashes):  # those of which both (n-1)-grams are frequent
+                if n > 1 and len(hashes):  # only those whose (n-1)-grams are both frequent
                     _, frequent = find(levels[-1].keys, grams[-2][0])
                     hashes = hashes[together & frequent[:-1] & frequent[1:]]
                 counter.add(hashes)
@@ -338,7 +338,7 @@ def _frequent_grams(words: Words, settings: LexiconSettings, scratch: Path) -> F
         if not len(levels[-1].keys):
             break
 
-    # 2. What they consist of, wherever they are met first
+    # 2. Their parts, from the first occurrence of each
     prefix, suffix = ([np.zeros(len(level.keys), dtype=np.int32) for level in levels] for _ in range(2))
     whole, spelled = (np.zeros(len(levels[0].keys), dtype=bool) for _ in range(2))
     spellings = [(_NONE, _NONE, _NONE.astype(np.int32))]  # numbers of words, their lengths, their tokens
@@ -354,7 +354,7 @@ def _frequent_grams(words: Words, settings: LexiconSettings, scratch: Path) -> F
                 at = new[first]
                 spelled[numbers], whole[numbers] = True, chunk.whole[at]
                 spellings.append((numbers, chunk.lengths[at], gather(input_ids, chunk.begins[at], chunk.lengths[at])))
-            else:  # all places are in the level below, since parts of the frequent are
+            else:  # all parts are in the level below, since parts
                 prefix[n - 1][place[frequent]] = below[:-1][frequent]
                 suffix[n - 1][place[frequent]] = below[1:][frequent]
             below = place
@@ -371,15 +371,15 @@ def gather(values: NDArray[np.integer[Any]], begins: Ints, lengths: Ints) -> NDA
 
 
 def pmi_of(grams: FrequentGrams) -> list[NDArray[np.float64]]:
-    """The pointwise mutual information of n words: how much likelier they stand together than their parts by chance.
+    """The pointwise mutual information of n words: how much likelier they are together than their parts are by chance.
 
         PMI(w1 ... wn) = min over all ways to cut w1 ... wn into parts  of  log( p(w1 ... wn) / product of p(part) )
 
-    The minimum is what keeps `new york is` out: cut into `new york` and `is`, it is about what chance makes of these.
+    The minimum excludes `new york is`: cut into `new york` and `is`, it is about as frequent as chance makes it.
 
-    Cut off the first l words as one part, and cut the rest in the best way or not at all: the best of all l is the best
-    cut. Parts of a frequent n-gram are frequent, so all of them are in the levels below. Returns for n = 1, 2, ...
-    [K], in nats, of every frequent n-gram; infinite for n = 1, where there is nothing to cut.
+    The best cut is found recursively: cut off the first l words as one part, cut the rest in the best way or not at
+    all, and take the best l. Parts of a frequent n-gram are frequent, so all are in the levels below. Returns, for n =
+    1, 2, ..., [K] in nats for every frequent n-gram; infinite for n = 1, where there is nothing to cut.
 
     Source: Levine et al. 2021 (PMI-Masking), section 4. p is a count divided by the number of words of the corpus, for
     any number of words.
@@ -410,25 +410,25 @@ RARE = 10
 def informativeness_of(
     chunks: Iterable[TokenChunk], tokenizer: Tokenizer, frequencies: Ints, *, scratch: Path
 ) -> NDArray[np.float32]:
-    """How much each token of the vocabulary says of its neighbours: the mean of their pointwise mutual information.
+    """How much each token of the vocabulary says about its neighbours: the mean of their pointwise mutual information.
 
         informativeness(w) = sum over c of p(c | w) log( p(c | w) / p(c) )
 
-    where c goes over what stands up to five tokens before or behind w, in other words than w's own. The word `Highness`
-    says much (`Royal` is near), `the` says nothing.
+    where c are the tokens up to five positions before or after w, in other words than w's own. The word `Highness` says
+    much (`Royal` is near), `the` says nothing.
 
-    `frequencies` [vocab_size] is how often each id stands in the corpus, which is gone through once. Returns
-    [vocab_size], in nats; at least 0.
+    `frequencies` [vocab_size] are the counts of ids in the corpus, over which this passes once. Returns [vocab_size],
+    in nats; at least 0.
 
     Source: Sadeq et al. 2022 (InforMask), section 3, where a token's relevance is the sum of its mutual information
-    with the tokens that stay visible. Approximations here, so that counts stay few and no estimate rests on nothing:
-    the 1,024 most frequent tokens are kinds of neighbours and all others are one; the bias of counts that are few,
-    (number of different neighbours - 1) / (2 x neighbours) to first order (Miller 1955), is taken off; tokens that
-    stand ten times or less get the median.
+    with the tokens that stay visible. Approximations here keep counts few and estimates supported by data: the 1,024
+    most frequent tokens are kinds of neighbours and all others are one kind; the bias of low counts, (number of
+    different neighbours - 1) / (2 x neighbours) to first order (Miller 1955), is subtracted; tokens that occur ten
+    times or less get the median.
     """
     ordinary = tokenizer.ordinary
     frequencies = frequencies * ordinary
-    kinds = np.full(len(frequencies), NEIGHBOURS, dtype=np.int64)  # of neighbours; all rare ones are one
+    kinds = np.full(len(frequencies), NEIGHBOURS, dtype=np.int64)  # of neighbours; all rare tokens are one kind
     frequent = np.argsort(-frequencies, kind="stable")[:NEIGHBOURS]
     kinds[frequent] = np.arange(len(frequent))
     size, num_kinds = len(frequencies), NEIGHBOURS + 1
@@ -463,7 +463,7 @@ def informativeness_of(
     return np.maximum(informativeness, 0.0).astype(np.float32)
 
 
-_ROUNDING = 1e-12  # of a sum of logarithms: words that stand together as often as chance has it are no collocation
+_ROUNDING = 1e-12  # of sums of logarithms: words that occur together as often as by chance are no collocation
 
 
 def build_lexicon(
@@ -479,8 +479,8 @@ def build_lexicon(
     """Finds the collocations of a corpus. The same corpus gives the same lexicon, however it is cut into chunks.
 
     Args:
-        chunks: Begins to go through the corpus, which is done `max_words` + 2 times.
-        frequencies: [vocab_size]: how often each id stands in the corpus.
+        chunks: Starts a pass over the corpus; called `max_words` + 2 times.
+        frequencies: [vocab_size]: counts of each id in the corpus.
         data_sha256: The fingerprint of the corpus.
         scratch: An existing folder for temporary files.
     """
@@ -501,12 +501,12 @@ def build_lexicon(
     levels, num_words = grams.levels, grams.num_words
     neighbours = counting("counting neighbours")
     informativeness = informativeness_of(neighbours, tokenizer, frequencies, scratch=scratch)
-    # Ranked over all lengths together. The minimum over all cuts makes the PMI of long and short ones comparable: a
-    # longer one is no stronger than what its weakest cut says. What begins or ends with a sign that joins words is
-    # none, nor what chance makes more often.
+    # All lengths are ranked together: the minimum over all cuts makes their PMIs comparable, since a longer one is no
+    # stronger than its weakest cut. Collocations neither begin nor end with a joiner, and occur more often than by
+    # chance.
     pmi = pmi_of(grams)
     scores, counts, keys = [np.zeros(0)], [_NONE], [_NONE]
-    tables = [np.zeros((0, settings.max_words), dtype=np.int64)]  # the words of each, by number, then -1
+    tables = [np.zeros((0, settings.max_words), dtype=np.int64)]  # numbers of each one's words, then -1
     table: NDArray[Any] = np.arange(len(levels[0].keys), dtype=np.int32)[:, None]
     for n, level in enumerate(levels[1:], start=1):
         table = np.concatenate([table[grams.prefix[n]], table[grams.suffix[n]][:, -1:]], axis=1)
@@ -519,7 +519,7 @@ def build_lexicon(
     size = settings.size or min(LARGEST_SIZE, num_words // _WORDS_PER_ENTRY)
     order = np.lexsort((key, -count, -score))[:size]
     table = np.concatenate(tables)[order]
-    each = table[table >= 0]  # the words of all collocations, one behind another
+    each = table[table >= 0]  # words of all collocations, concatenated
     sizes = np.diff(grams.begins)[each]
     starts = np.zeros(int(sizes.sum()), dtype=np.uint8)
     starts[np.cumsum(sizes) - sizes] = 1

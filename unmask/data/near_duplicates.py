@@ -1,21 +1,21 @@
-"""Near-duplicates: signatures of texts, and training texts that nearly stand in the held-out text.
+"""Near-duplicates: signatures of texts, and training texts that nearly repeat held-out text.
 
 The normal form of a text is its words in lower case, each number as one digit, without white space, punctuation and
 signs. Ideographs, kana and letters of scripts without spaces are words by themselves. Texts are also sets of
-*shingles*, five words in a row (single words, where there are fewer), compared by their Jaccard similarity: the size of
-the intersection divided by that of the union. Pairs that may be similar are found by MinHash: the minima of 128 hash
-functions in 16 bands of 8; two texts share a band with a probability of 0.06 at a similarity of 0.5, of 0.61 at 0.7, of
-0.95 at 0.8 and of 0.9999 at 0.9.
+*shingles*, five words in a row (single words if there are fewer), compared by their Jaccard similarity: the size of the
+intersection divided by that of the union. MinHash finds pairs that may be similar: the minima of 128 hash functions in
+16 bands of 8. Two texts share a band with a probability of 0.06 at a similarity of 0.5, of 0.61 at 0.7, of 0.95 at 0.8
+and of 0.9999 at 0.9.
 
     texts ──hash_texts──▶ normal forms, shingles ──▶ bands, and bytes of minima (clusters: groups.py)
                                                  └─▶ sketches: the smallest shingles, by which texts are compared
     survey of the corpus    -> HeldTexts of each task, joined
-    shards                  -> LeakSearch, one a task: each training text against these -> leaks
-    manifest                -> leaks of all tasks, joined in their order -> NearDuplicates
+    shards                  -> LeakSearch, one per task: each training text against these -> leaks
+    manifest                -> leaks of all tasks, joined in order -> NearDuplicates
 
 Source: Broder 1997; bands after Leskovec, Rajaraman and Ullman, Mining of Massive Datasets, section 3.4; five words as
 in Lee et al. 2022 (arXiv:2107.06499, appendix A); bytes of minima after Li and Koenig 2010 (b-bit minwise hashing).
-All of it is the same on every machine with the same edition of Unicode, which is that of the Python version
+Results are the same on every machine with the same version of Unicode, which is that of Python
 (`unicodedata.unidata_version`): a newer one knows more characters as letters, digits or signs.
 
 Shapes: C = characters of some texts in a line; N = texts; S = their shingles; K = hash functions; B = bands.
@@ -48,7 +48,7 @@ Bytes = NDArray[np.uint8]
 SHINGLE = 5  # words that make a shingle
 NUM_HASHES, NUM_BANDS = 128, 16
 _MINIMA_A_BAND = NUM_HASHES // NUM_BANDS
-NUM_MINIMA = 256  # of a signature: those of the bands, and as many more
+NUM_MINIMA = 256  # of a signature: those of the bands, and 128 more
 SKETCH = 1024
 SIMILAR = 0.8
 WORTH_A_WARNING = 0.01
@@ -56,22 +56,22 @@ _ALL_ALIKE = 0.5
 _ALONE = 1 << 24  # added to a folded character that is a word by itself
 _DIGIT = ord("0")
 _PRIME = 1099511628211  # of FNV-1a
-_SPREAD = np.uint32(2654435769)  # odd; its product's upper bits depend on all bits
-_FEW_CODES, _MANY_CODES = 0x3000, 0x32000  # behind the first come ideographs, behind the second hardly any letters
+_SPREAD = np.uint32(2654435769)  # odd; the upper bits of a product depend on all bits
+_FEW_CODES, _MANY_CODES = 0x3000, 0x32000  # ideographs follow the first, and hardly any letters the second
 _NAMES_OF_WORDS = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 
 _NUMBERS = mix(np.arange(1, 2 * NUM_MINIMA + 1, dtype=np.int64) * np.int64(GOLDEN)).astype(np.uint32)
 _FACTORS, _TERMS = _NUMBERS[:NUM_MINIMA] | np.uint32(1), _NUMBERS[NUM_MINIMA:]  # of the hash functions
-# For one number, compiled from the same source.
+# The same function, compiled for single numbers.
 _mix = cast(Callable[[int], int], compiled(cast(Any, hashing.mix)))
 
 
 @compiled
 def _hash_texts(codes_C: Codes, ends_N: Ints, folded: Codes) -> tuple[Ints, Ints, Ints, Ints]:
     """Hashes of the normal forms of texts [N], numbers of their words [N], hashes of their shingles [S], and where each
-    text's shingles end [N]. A text without words counts as one word, as it is.
+    text's shingles end [N]. A text without words counts as one word, unchanged.
 
-    `folded` is what code points count as: 0 stands between words, `_DIGIT` is a digit; beyond it they are themselves.
+    `folded` maps code points: 0 separates words, `_DIGIT` is a digit; code points beyond it map to themselves.
     """
     num_texts, table = len(ends_N), len(folded)
     normal_N, num_words_N = np.empty(num_texts, dtype=np.int64), np.empty(num_texts, dtype=np.int64)
@@ -83,7 +83,7 @@ def _hash_texts(codes_C: Codes, ends_N: Ints, folded: Codes) -> tuple[Ints, Ints
     for text in range(num_texts):
         normal: Any = GOLDEN
         word, before, first = 0, 0, end
-        for place in range(begin, ends_N[text] + 1):  # the end ends a word, too
+        for place in range(begin, ends_N[text] + 1):  # the end of the text ends a word, too
             code: Any = np.int64(codes_C[place]) if place < ends_N[text] else 0
             fold: Any = np.int64(folded[code]) if code < table else code
             if fold != 0 and fold < _ALONE:
@@ -109,7 +109,7 @@ def _hash_texts(codes_C: Codes, ends_N: Ints, folded: Codes) -> tuple[Ints, Ints
         num_words_N[text] = end - first
         width = SHINGLE if end - first >= SHINGLE else 1
         end -= width - 1
-        for place in range(first, end):  # reads words at and behind the place only
+        for place in range(first, end):  # reads only words at and after the place
             value: Any = width
             for word_place in range(place, place + width):
                 value = (value ^ hashes_S[word_place]) * GOLDEN
@@ -124,8 +124,8 @@ def _hash_texts(codes_C: Codes, ends_N: Ints, folded: Codes) -> tuple[Ints, Ints
 def _hash_minima(
     shingles_S: Ints, begins_N: Ints, ends_N: Ints, factors_K: Codes, terms_K: Codes
 ) -> tuple[Ints, Bytes]:
-    """MinHash signatures: bands [N, B], each as a hash of its minima and its number, and a byte of each minimum
-    [N, K]: two that are not of the same minimum are equal in 1 of 256 cases.
+    """MinHash signatures: bands [N, B], each a hash of its minima and its number, and a byte of each minimum [N, K]:
+    bytes of different minima are equal in 1 of 256 cases.
 
     The hash functions are `factor * shingle + term` modulo 2^32, with odd factors.
     """
@@ -151,8 +151,8 @@ def _hash_minima(
 
 @compiled
 def similarity(one: Ints, other: Ints) -> float:
-    """Jaccard similarity of two texts by their sketches: exact where both have fewer than 1,024 shingles, else
-    estimated from the 1,024 smallest that they have together, at 0.8 with a standard deviation of 0.0125."""
+    """Jaccard similarity of two texts, from their sketches: exact if both have fewer than 1,024 shingles, else
+    estimated from the 1,024 smallest of their union, with a standard deviation of 0.0125 at 0.8."""
     a, b, union, both = 0, 0, 0, 0
     most = len(one) + len(other) if len(one) < SKETCH and len(other) < SKETCH else SKETCH
     while union < most and (a < len(one) or b < len(other)):
@@ -168,27 +168,28 @@ def similarity(one: Ints, other: Ints) -> float:
 
 @dataclass(frozen=True)
 class HashedTexts:
-    """Some texts as normal forms and shingles; each text has one at the least."""
+    """Texts as normal forms and shingles; each text has at least one shingle."""
 
     normal: Ints  # [N]: hashes of the normal forms
     num_words: Ints  # [N]
-    shingles: Ints  # [S]: hashes, one text behind another
+    shingles: Ints  # [S]: hashes, text after text
     begins: Ints  # [N]: where each text's shingles begin
     ends: Ints  # [N]
 
     def signatures(self, chosen: Ints, num_hashes: int = NUM_MINIMA) -> tuple[Ints, Bytes]:
-        """[M, 16], hashes of the bands of M chosen texts, and [M, num_hashes], a byte of each minimum: of 256 bytes of
-        two texts about as many agree as the Jaccard similarity says, with a standard deviation of 0.025 at 0.8."""
+        """[M, 16], hashes of the bands of M chosen texts, and [M, num_hashes], a byte of each minimum. The share of
+        equal bytes among 256 estimates the Jaccard similarity of two texts, with a standard deviation of 0.025 at 0.8.
+        """
         factors, terms = _FACTORS[:num_hashes], _TERMS[:num_hashes]
         return _hash_minima(self.shingles, self.begins[chosen], self.ends[chosen], factors, terms)
 
     def sketch(self, text: int) -> Ints:
-        """The 1,024 smallest hashes of a text's shingles, in their order: all, where it has fewer."""
+        """The 1,024 smallest hashes of a text's shingles, sorted; all if it has fewer."""
         return np.unique(self.shingles[self.begins[text] : self.ends[text]])[:SKETCH]
 
 
 def hash_texts(texts: Sequence[str]) -> HashedTexts:
-    """The normal forms and shingles of texts, of which there is one at least."""
+    """The normal forms and shingles of at least one text."""
     codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     ends = np.cumsum(np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)))
     folded = _folded(_MANY_CODES if len(codes) and codes.max() >= _FEW_CODES else _FEW_CODES)
@@ -198,7 +199,7 @@ def hash_texts(texts: Sequence[str]) -> HashedTexts:
 
 @functools.cache
 def _folded(num_codes: int) -> Codes:
-    """By code point, what a character counts as in normal forms; see `_hash_texts`."""
+    """Maps code points to what they count as in normal forms; see `_hash_texts`."""
     folded = np.zeros(num_codes, dtype=np.uint32)
     for code in range(num_codes):
         character = chr(code)
@@ -213,9 +214,9 @@ def _folded(num_codes: int) -> Codes:
 
 
 # ----------------------------------------
-# The held-out texts, remembered so that training texts can be compared with them. A search knows nothing of other
-# tasks, so its leaks do not depend on the number of workers. Memory is bounded: 20,000 different texts at the most are
-# remembered, chosen by a hash, with 8 KiB each at the most.
+# Held-out texts, stored so that training texts can be compared with them. A search does not depend on other tasks, so
+# its leaks do not depend on the number of workers. Memory is bounded: at most 20,000 different texts are stored, chosen
+# by a hash, with at most 8 KiB each.
 
 MOST_TEXTS = 20_000
 SHOWN_CHARS = 80
@@ -225,7 +226,7 @@ BATCH_TEXTS = 1 << 14
 
 @dataclass(slots=True)
 class HeldText:
-    """A held-out text: its first characters, its signature, and how often it is held out."""
+    """A held-out text: its first characters, its signature, and how many times it is held out."""
 
     beginning: str
     normal: int
@@ -235,20 +236,21 @@ class HeldText:
 
 
 class HeldTexts:
-    """The held-out texts by their hashes, each once; of many those with the smallest, whatever their order.
+    """The distinct held-out texts by their hashes; if there are many, those with the smallest hashes, in whatever order
+    they come.
 
-    With `parts`, parts of documents are held out, so that each piece counts and not the first alone.
+    With `parts`, parts of documents are held out, so every piece counts, not only the first.
     """
 
     def __init__(self, *, parts: bool = False) -> None:
         self.parts = parts
         self.number = 0  # of all held-out texts
-        self.is_cut = False  # whether a piece among them is not a whole document
+        self.is_cut = False  # whether any is not a whole document
         self.texts: dict[int, HeldText] = {}
         self._most_hash = 1 << 64
 
     def collect(self, pieces: Iterable[tuple[Document, bool]]) -> Iterator[tuple[Document, bool]]:
-        """Hands pieces through, each with whether it is held out, and remembers those that are."""
+        """Passes pieces through, each with whether it is held out, and stores those that are."""
         batch, num_chars = list[str](), 0
         for piece, held in pieces:
             if held and (self.parts or piece.offset == 0):
@@ -280,7 +282,7 @@ class HeldTexts:
             self._cut()
 
     def join(self, arrays: Mapping[str, Any]) -> None:
-        """Takes the texts of other held-out texts as `arrays` gave them, which come later."""
+        """Adds later held-out texts, in the form of `arrays`."""
         self.parts, number, is_cut, most_hash, beginnings = json.loads(bytes(arrays["held"]))
         self.number += number
         self.is_cut |= is_cut
@@ -295,7 +297,7 @@ class HeldTexts:
         self._cut()
 
     def _cut(self) -> None:
-        """Leaves the texts of the smallest hashes: none that another part of the corpus has not remembered."""
+        """Keeps the texts with the smallest hashes, up to the largest hash that every part of the corpus has kept."""
         keys = sorted(key for key in self.texts if key <= self._most_hash)
         if len(keys) > MOST_TEXTS:
             del keys[MOST_TEXTS:]
@@ -303,7 +305,7 @@ class HeldTexts:
         self.texts = {key: self.texts[key] for key in keys}
 
     def arrays(self) -> dict[str, Any]:
-        """All of it as arrays, which are equal for equal texts in whatever order they were read."""
+        """The content as arrays, equal for equal texts in whatever order they were read."""
         keys = sorted(self.texts)
         texts = [self.texts[key] for key in keys]
         facts = [self.parts, self.number, self.is_cut, self._most_hash, [text.beginning for text in texts]]
@@ -321,24 +323,24 @@ class HeldTexts:
 # ----------------------------------------
 # The search in the training text
 
-MOST_CANDIDATES = 100  # of a band, that are compared with one text
-MOST_COMPARED = 400  # with one text; those that share the rarest bands come first
-_LIKELY = 0.5  # of the shingles of a text that is similar to a held-out one, so many are held out, unless some repeat
+MOST_CANDIDATES = 100  # held-out texts of a band that are compared with one text
+MOST_COMPARED = 400  # held-out texts compared with one text, those of its rarest bands first
+_LIKELY = 0.5  # share of a similar text's shingles that are held out, at least, unless some repeat
 _PLACES_A_SHINGLE = 8
 _LEAST_PLACES, _MOST_PLACES = 1 << 16, 1 << 26
 
 SameAs = Literal["equal", "normalised", "similar"]
 KINDS: tuple[SameAs, ...] = ("equal", "normalised", "similar")
-# Held-out texts that stand in the training text, each with the beginning of the first text that it was found in: of
-# equal ones by the hash, of others by the normal form.
+# Held-out texts in the training text, each with the beginning of the first training text that matched: equal ones by
+# hash, others by normal form.
 Leaks = dict[SameAs, dict[str, str]]
 
 
 class LeakSearch:
-    """Compares training texts, as they go by, with what is held out, and gathers `leaks`.
+    """Compares training texts with the held-out ones as they pass, and collects `leaks`.
 
-    With `every`, each training text that is like a held-out one is reported; else a held-out text for which one was
-    found is not compared any more.
+    With `every`, it reports each training text that is like a held-out one. Otherwise, a held-out text is not compared
+    any more once it has a match.
     """
 
     def __init__(self, held: HeldTexts, *, every: bool = False) -> None:
@@ -348,12 +350,12 @@ class LeakSearch:
         self.forms = np.array([text.normal for text in texts], dtype=np.int64)  # [F], sorted
         self.sketches = [text.sketch for text in texts]
         bands = np.array([text.bands for text in texts], dtype=np.int64).ravel()
-        # The bands of all forms, sorted: `form_of[begins[b] : ends[b]]` have the bth.
+        # The bands of all forms, sorted: `form_of[begins[b] : ends[b]]` are the forms with band b.
         order = np.argsort(bands, kind="stable")
         self.bands, self.begins = np.unique(bands[order], return_index=True)
         self.ends = np.append(self.begins[1:], len(bands))
         self.form_of = order // NUM_BANDS
-        # Whether a shingle with these last bits is among the sketches; one in 8 or so that is not counts as there.
+        # Whether a shingle with these last bits is in a sketch; about one in 8 is marked wrongly.
         num_places, number = _LEAST_PLACES, sum(map(len, self.sketches))
         while num_places < number * _PLACES_A_SHINGLE and num_places < _MOST_PLACES:
             num_places *= 2
@@ -363,12 +365,12 @@ class LeakSearch:
         self.begin()
 
     def begin(self) -> None:
-        """Forgets the leaks, so that those of the next task do not depend on others."""
+        """Clears the leaks, so that those of the next task do not depend on others."""
         self.leaks: Leaks = {kind: {} for kind in KINDS}
         self._is_open = np.ones(len(self.forms), dtype=np.bool_)  # whether a form is still compared
 
     def look(self, texts: Sequence[str], held: NDArray[np.bool_], offset: Ints) -> NDArray[np.bool_]:
-        """Which texts of the next pieces [N] are training texts that nearly stand in the held-out text: all only with
+        """Which texts of the next pieces [N] are training texts that nearly repeat held-out text; complete only with
         `every`."""
         leaking = np.zeros(len(texts), dtype=np.bool_)
         if not len(self.forms):
@@ -383,21 +385,21 @@ class LeakSearch:
         for places in filter(len, np.split(chosen, np.flatnonzero(np.diff(batch)) + 1)):
             compared = [texts[place][:PIECE_CHARS] for place in places.tolist()]
             hashed = hash_texts(compared)
-            # 1. equal to a held-out text, or equal but for numbers, case and signs
+            # 1. Texts equal to a held-out text, or equal except for numbers, case and signs
             form = np.searchsorted(self.forms, hashed.normal).clip(max=len(self.forms) - 1)
             same = self.forms[form] == hashed.normal
             for row in np.flatnonzero(same).tolist():
                 if (key := text_hash(compared[row])) in self.held.texts:
                     self.leaks["equal"].setdefault(str(key), compared[row][:SHOWN_CHARS])
                 note("normalised", int(form[row]), compared[row])
-            # 2. of the others those that have many shingles of held-out texts; each normal form once
+            # 2. Of the others, those with many shingles of held-out texts; each normal form once
             is_known = self.known[hashed.shingles & (len(self.known) - 1)]
             num_shingles = hashed.ends - hashed.begins
             likely = np.add.reduceat(is_known, hashed.begins, dtype=np.int64) >= _LIKELY * num_shingles
-            likely |= num_shingles > SKETCH  # of longer ones the sketches do not hold all shingles
+            likely |= num_shingles > SKETCH  # sketches of longer texts lack some shingles
             rows = np.flatnonzero(likely & ~same)
             rows = np.sort(rows[np.unique(hashed.normal[rows], return_index=True)[1]])
-            # 3. of these those that share a band with a held-out text are compared with it, rare bands first
+            # 3. Of these, those that share a band with a held-out text are compared with it, rare bands first
             bands = hashed.signatures(rows, NUM_HASHES)[0]
             number = np.searchsorted(self.bands, bands).clip(max=len(self.bands) - 1)
             shared = self.bands[number] == bands
@@ -424,7 +426,7 @@ class LeakSearch:
 
 @dataclass(frozen=True)
 class DuplicateExample:
-    """A held-out text and one of the training text, by their beginnings, and how they are alike."""
+    """The beginnings of a held-out text and of a training text, and how they are alike."""
 
     kind: SameAs
     held_out: str
@@ -433,22 +435,22 @@ class DuplicateExample:
 
 @dataclass(frozen=True)
 class NearDuplicates:
-    """How much of the held-out text stands in the training text as well, or nearly so.
+    """How much of the held-out text has equals or near-duplicates in the training text.
 
-    Compared are whole documents (of long ones the first 262,144 characters) or, where these are held out, parts of
-    documents: part by part, so a passage that begins elsewhere in its part counts only if most of both parts is in it.
+    Whole documents are compared (the first 262,144 characters of long ones) or, if parts of documents are held out,
+    parts: a passage that begins elsewhere in its part counts only if it is most of both parts.
     """
 
     unit: Literal["documents", "parts"]
     held_out: int  # how many of them are held out
-    compared: int  # how many of these were looked at; the others are left to chance
+    compared: int  # how many of these were compared; a hash chose them
     equal: int  # to a training text
-    normalised: int  # not equal, but equal but for case, numbers, white space, punctuation and signs
-    # Further ones whose five-word sequences have a Jaccard similarity of 0.8 at the least with those of a training
-    # text. About 1 in 20 of these at the very border is missed, 1 in 10,000 from 0.9 on.
+    normalised: int  # equal except for case, numbers, white space, punctuation and signs
+    # Further ones whose five-word sequences have a Jaccard similarity of at least 0.8 with those of a training text.
+    # About 1 in 20 is missed at 0.8, 1 in 10,000 at 0.9 and above.
     similar: int
-    example: DuplicateExample | None = None  # of the most frequent kind; None where there is none
-    left_out: int = 0  # training texts that were left out since they nearly stand in held-out text (`corpus.leaks`)
+    example: DuplicateExample | None = None  # of the most frequent kind
+    left_out: int = 0  # training texts dropped as near-duplicates (`corpus.leaks`)
 
     @property
     def share(self) -> float:
@@ -473,14 +475,14 @@ class NearDuplicates:
         return f"{self.share:.1%} of {number} have a near-duplicate in the training text ({counts}){gone}"
 
     def describe(self, *, way_out: bool) -> str:
-        """One line for the log; `way_out`: whether there is a setting that keeps them on one side."""
+        """One line for the log; `way_out` says whether a setting can keep them in one split."""
         line = self.summary
         if self.example is not None:
             line += f"; e.g. held out: {self.example.held_out!r}, training: {self.example.training!r}"
         if self.share < WORTH_A_WARNING or self.left_out:
             return line
         advice = "; to drop such training texts, use --set corpus.leaks=drop"
-        if self.share > _ALL_ALIKE:  # as in logs: nothing would be left
+        if self.share > _ALL_ALIKE:  # as in logs: almost nothing would remain
             advice = "; nearly all texts are alike, so figures show how well such texts are known, not new ones"
         elif way_out:
             advice += "; to keep such texts in one split, use --set corpus.holdout_groups=near_duplicates"

@@ -1,11 +1,10 @@
 """Best-fit packing of document pieces into rows of one length. No token is dropped or repeated.
 
 Short pieces are never cut: sorted by length, each goes into the row where it leaves the least room (best fit
-decreasing). A piece longer than a row must be cut anyway, so it is cut where that fills rows: whole rows first, and
-what remains, between one and two rows long, closes the rooms that short pieces have left. Rows of natural text come
-out over 98 % full.
+decreasing). A piece longer than a row must be cut anyway, so it is cut to fill rows: first whole rows; then the rest,
+between one and two rows long, closes the gaps that short pieces left. Rows of natural text come out over 98 % full.
 
-A window has tens of thousands of fragments, so they are columns and never objects, and loops pack them.
+A window has tens of thousands of fragments, so they are columns, not objects, and compiled loops pack them.
 """
 
 from __future__ import annotations
@@ -27,16 +26,16 @@ Ints = NDArray[np.int64]
 Bools = NDArray[np.bool_]
 
 # ----------------------------------------
-# In which order an epoch takes the pieces of a split: a function of seed and epoch.
+# The order of a split's pieces in an epoch: a function of seed and epoch.
 #
-# Up to `MIXED_PIECES` pieces and `MIXED_TOKENS` tokens all pieces are shuffled, and cut into windows of about a million
-# tokens. A larger split would need gigabytes for that. There, shards are shuffled and dealt into blocks of a few dozen;
-# the pieces of a block are shuffled and cut into windows:
+# Up to `MIXED_PIECES` pieces and `MIXED_TOKENS` tokens, all pieces are shuffled and cut into windows of about a million
+# tokens. For larger splits that would need gigabytes, so shards are shuffled and dealt into blocks of a few dozen; the
+# pieces of a block are shuffled and cut into windows:
 #
 #     shards   7 2 9 | 4 0 5 | 1 8 ...       blocks of at most 2^28 tokens or 2^22 pieces
-#     windows  0 1 2   3 4 5   6 7 ...       each of pieces from all shards of its block
+#     windows  0 1 2   3 4 5   6 7 ...       each with pieces from all shards of its block
 #
-# So memory is that of a block, whatever the corpus. Where a block's windows begin follows from the manifest's counts.
+# So memory is that of a block, for any corpus. The manifest's counts tell where a block's windows begin.
 
 WINDOW_TOKENS = 1 << 20
 MIXED_PIECES, MIXED_TOKENS = 1 << 24, 1 << 34
@@ -45,13 +44,13 @@ ORDER, _SHARDS, _BLOCK = 1, 6, 7  # set these hashes apart from others of the sa
 
 
 class EpochOrder:
-    """The windows of each epoch, each with some pieces."""
+    """The windows of each epoch, and the pieces of each window."""
 
     def __init__(self, store: TokenStore, *, seed: int) -> None:
         self._store, self._counts, self._seed = store, store.counts, seed
         num_pieces, num_tokens = (int(column.sum()) for column in self._counts)
-        self._is_mixed = num_pieces <= MIXED_PIECES and num_tokens <= MIXED_TOKENS  # whether a window has some of all
-        # Of this epoch or block, and of the one that a thread begins ahead of its end
+        self._is_mixed = num_pieces <= MIXED_PIECES and num_tokens <= MIXED_TOKENS  # all pieces are shuffled
+        # For this epoch or block, and for the next one, which a thread begins early
         self._mixed, self._blocks = lru_cache(maxsize=2)(self._mix), lru_cache(maxsize=2)(self._deal)
         self._block = lru_cache(maxsize=2)(self._shuffle)
 
@@ -62,7 +61,7 @@ class EpochOrder:
         """The pieces of a window, in order."""
         if self._is_mixed:
             return self._mixed(epoch)[window]
-        # Windows of a block have equally many pieces, and so about equally many tokens.
+        # A block's windows have equal numbers of pieces, and so about equally many tokens.
         windows = self._blocks(epoch)[1]
         block = int(np.searchsorted(windows, window, side="right")) - 1
         pieces, number, of = self._block(epoch, block), window - windows[block], windows[block + 1] - windows[block]
@@ -72,13 +71,13 @@ class EpochOrder:
         lengths = self._store.column("lengths")
         size = len(lengths)
         order = permutation(size, ORDER, self._seed, epoch)
-        number = np.zeros(size, dtype=np.int64)  # of the window of each piece; in place, since there may be many
+        number = np.zeros(size, dtype=np.int64)  # number of each piece's window; in place, since there
         np.cumsum(lengths[order][:-1], out=number[1:])
         number //= WINDOW_TOKENS
         return np.split(order, np.flatnonzero(number[1:] != number[:-1]) + 1)
 
     def _deal(self, epoch: int) -> tuple[list[list[int]], Ints]:
-        """The shards of each block, and its first window; behind the last block the number of windows."""
+        """The shards of each block, and its first window; then, after the last block, the number of windows."""
         counts = self._counts
         every = permutation(len(counts.pieces), _SHARDS, self._seed, epoch)
         shards: list[int] = every[counts.pieces[every] > 0].tolist()
@@ -100,21 +99,22 @@ class EpochOrder:
 
 
 # ----------------------------------------
-# Loops that pack fragments into rows and fill the rows with their tokens, compiled.
+# Compiled loops that pack fragments into rows and fill the rows with their tokens.
 #
 # Arrays: R = rows, S = positions, F = fragments of the rows, N = tokens of a window's text.
 
-LEAST_CUT = 6  # tokens: a shorter fragment of a long piece would have hardly any context
+LEAST_CUT = 6  # tokens: a shorter fragment of a long piece would have
 _NONE = -1
 
 
 class _Rows(NamedTuple):
-    """Rows that are being filled: for every room that some row has left, the rows that have it, the last one first."""
+    """Rows that are being filled: for every size of room, a linked list of the rows with that much room, the last one
+    first."""
 
-    last: Ints  # [row_length + 1]: of each room, the row that got it last
-    before: Ints  # [most_rows]: of each row, the one that had its room before it
-    counts: Ints  # [2]: rows that are begun, and fragments that are placed
-    row: Ints  # [most_fragments], as what follows: what was placed
+    last: Ints  # [row_length + 1]: for each room, the last row with it
+    before: Ints  # [most_rows]: for each row, the one with the same room before it
+    counts: Ints  # [2]: number of rows begun, and of fragments placed
+    row: Ints  # [most_fragments], like the next ones: the placed fragments
     piece: Ints
     start: Ints
     length: Ints
@@ -129,7 +129,7 @@ def _write(rows: _Rows, row: int, piece: int, start: int, length: int) -> None:
 
 @compiled
 def _least_room(rows: _Rows, size: int) -> int:
-    """The smallest room that holds so many positions; -1 where none does."""
+    """The smallest room with at least `size` positions; -1 if there is none."""
     for room in range(size, len(rows.last)):
         if rows.last[room] != _NONE:
             return room
@@ -155,9 +155,9 @@ def _add(rows: _Rows, size: int, piece: int, start: int, length: int) -> None:
 @compiled
 def best_fit(lengths: Ints, by_length: Ints, row_length: int, overhead: int) -> tuple[Ints, Ints, Ints, Ints]:
     """See `pack_pieces`; `by_length` are the pieces that fit into a row, the longest first. Returns [F] each: row,
-    piece, start and length of every fragment; those of a row in their order."""
+    piece, start and length of every fragment; fragments of a row are in order."""
     whole = row_length - overhead
-    full = np.zeros(len(lengths), dtype=np.int64)  # rows that a long piece fills alone; the rest is longer than a row
+    full = np.zeros(len(lengths), dtype=np.int64)  # whole rows that a long piece fills; the rest is
     rest = num_long = 0
     for piece in range(len(lengths)):
         if lengths[piece] > whole:
@@ -177,11 +177,11 @@ def best_fit(lengths: Ints, by_length: Ints, row_length: int, overhead: int) -> 
         _add(rows, lengths[piece] + overhead, piece, 0, lengths[piece])
     for piece in range(len(lengths)):
         if lengths[piece] > whole:
-            # What is left, longer than a row, is cut so that it closes rooms, the largest first.
+            # The rest, longer than a row, is cut so that it fills rooms, the largest first.
             start = full[piece] * whole
             length = lengths[piece] - start
             while length:
-                room = row_length  # the largest that is left in a row already begun; 0 where none is
+                room = row_length  # the largest in a row already begun; 0: none
                 while room > 0 and rows.last[room] == _NONE:
                     room -= 1
                 cut = min(room - overhead, length - LEAST_CUT)
@@ -197,18 +197,18 @@ def best_fit(lengths: Ints, by_length: Ints, row_length: int, overhead: int) -> 
 
 
 class PackedColumns(NamedTuple):
-    """What `fill` reads of the fragments of rows."""
+    """The fragments of rows, as `fill` reads them."""
 
     begins: Ints  # [R + 1]: where each row's fragments begin
-    source: Ints  # [F]: where the tokens of each begin in the text
+    source: Ints  # [F]: where each one's tokens begin in the text
     length: Ints  # [F]
     half: Ints  # [F], as in `PackedRows`
-    key: Ints  # [F]: of the segment, or of the half of a pair
+    key: Ints  # [F]: key of the segment, or of the half of a pair
     row_length: int
 
 
 class RowColumns(NamedTuple):
-    """What is filled: [R x S] each, as `Rows` has them, with the values of padding in them; types of pairs only."""
+    """The arrays to fill: [R x S] each, as in `Rows`, initially with values of padding; token types only for pairs."""
 
     input_ids: Ints
     segment_ids: NDArray[np.int32]
@@ -230,15 +230,15 @@ def fill(
     keeps_first: bool,
     into: RowColumns,
 ) -> tuple[Ints, Ints]:
-    """Fills rows with the tokens of their fragments; see `fill_rows`. `cls` and `sep` are -1 where there is none.
-    Returns [F] each, in rows in a line: the place of each fragment's first token, and that of its segment."""
+    """Fills rows with the tokens of their fragments; see `fill_rows`. `cls` and `sep` are -1 if there is no such token.
+    Returns [F] each, as positions in all rows in a line: that of each fragment's first token, and of its segment."""
     at, first = np.empty(len(rows.source), dtype=np.int64), np.empty(len(rows.source), dtype=np.int64)
     for row in range(len(rows.begins) - 1):
         place = begin = row * rows.row_length
         segment = -1
         for f in range(rows.begins[row], rows.begins[row + 1]):
             second, length, source = rows.half[f] != 0, rows.length[f], rows.source[f]
-            own = place - 1 if second else place  # a second half begins with the [SEP] of the first
+            own = place - 1 if second else place  # a second half includes the [SEP] of the first
             if not second:
                 begin = place
                 segment += 1
@@ -276,14 +276,14 @@ def fill_column(at: Ints, source: Ints, length: Ints, values_N: NDArray[Any], in
 
 @dataclass(frozen=True)
 class PackedRows:
-    """Rows of fragments, as columns. F fragments, row by row, in the order in which they stand."""
+    """Rows of F fragments, as columns, row by row and in order."""
 
     begins: Ints  # [num_rows + 1]: where each row's fragments begin
-    piece: Ints  # [F], as what follows: what tokens they are
+    piece: Ints  # [F], like the next ones: the fragment's tokens
     start: Ints
     length: Ints
-    half: Ints  # 1 where a fragment is the second half of a pair, else 0: there a segment begins
-    label: Ints  # class of the pair that begins with it; -1 where none does
+    half: Ints  # 1: the second half of a pair; 0: a segment begins here
+    label: Ints  # class of the pair that begins here; -1: none
 
     def __len__(self) -> int:
         return len(self.begins) - 1
@@ -307,7 +307,7 @@ class PackedRows:
         return self.piece, self.start, self.length, self.half, self.label
 
     def joined(self) -> tuple[Ints, Ints, Ints]:
-        """The fragments in the order of the text, neighbours joined: piece, start, length."""
+        """The fragments in text order, adjacent ones joined: piece, start, length."""
         order = np.lexsort((self.start, self.piece))
         piece, start, length = self.piece[order], self.start[order], self.length[order]
         goes_on = (piece[1:] == piece[:-1]) & (start[1:] == start[:-1] + length[:-1])
@@ -315,16 +315,16 @@ class PackedRows:
         return piece[first], start[first], np.add.reduceat(length, first) if len(first) else length
 
     def pieces(self) -> list[list[int]]:
-        """Of each row the pieces in it."""
+        """The pieces in each row."""
         return [each.tolist() for each in np.split(self.piece, self.begins[1:-1])] if len(self) else []
 
 
 def pack_pieces(lengths: Ints, *, row_length: int, overhead: int) -> PackedRows:
-    """Packs pieces of these lengths [num_pieces] into rows, each fragment with `overhead` special tokens; empty ones
-    are passed over. `piece` of the rows is an index into `lengths`.
+    """Packs pieces of these lengths [num_pieces] into rows, each fragment with `overhead` special tokens; empty pieces
+    are skipped. In the result, `piece` is an index into `lengths`.
 
     Example: pieces of 3, 2 and 9 tokens in rows of 7 without overhead: the long piece fills a row, and its last two
-    tokens close the row of the short ones: `[(2, 0, 7)], [(0, 0, 3), (1, 0, 2), (2, 7, 2)]`.
+    tokens complete the row of the short ones: `[(2, 0, 7)], [(0, 0, 3), (1, 0, 2), (2, 7, 2)]`.
 
     Source: Johnson 1973 (best fit decreasing needs at most 11/9 of the optimal number of rows); cutting is ours.
     """

@@ -1,13 +1,13 @@
-"""Sentence pairs out of packed fragments: every fragment is cut in two, and half of the pairs are made wrong.
+"""Sentence pairs from packed fragments: every fragment is cut in two, and half of the pairs are made wrong.
 
-    next sentence   [CLS] A1 [SEP] B1 [SEP]    right (0): the text goes on
+    next sentence   [CLS] A1 [SEP] B1 [SEP]    right (0): the text continues
                     [CLS] A2 [SEP] B7 [SEP]    wrong (1): the second half of another document, whose first half
                     [CLS] A7 [SEP] B2 [SEP]               gets that of this one
     sentence order  [CLS] A1 [SEP] B1 [SEP]    right (0)
-                    [CLS] B2 [SEP] A2 [SEP]    wrong (1): the halves change places
+                    [CLS] B2 [SEP] A2 [SEP]    wrong (1): the halves are swapped
 
-Fragments are packed first. Two that exchange their second halves are cut so that these are equally long: so rows stay
-as full as they were, every half is used exactly once, and no length tells which pairs are wrong.
+Fragments are packed first. Two that exchange their second halves are cut so that these are equally long. So rows stay
+full, every half is used exactly once, and lengths do not reveal which pairs are wrong.
 """
 
 from __future__ import annotations
@@ -25,28 +25,29 @@ from unmask.data.store import GatheredPieces, TokenStore
 from unmask.tokenizer.tokenizer import Tokenizer
 
 # ----------------------------------------
-# Loops that decide where fragments are cut into sentence pairs, and which of them exchange their halves; compiled.
+# Compiled loops that decide where fragments are cut into sentence pairs, and which of them exchange halves.
 #
 # A cut is named by its tail, the length of the second half. Arrays: F = fragments, N = tokens of a window's text.
 
-_LOOK_BACK = 32  # candidates that a fragment is compared with, so that windows of one document take no longer
+_LOOK_BACK = 32  # candidates to compare a fragment with, so that windows of one document are not slower
 _NONE = -1
 
 Ints = NDArray[np.int64]
 
 
 class Fragments(NamedTuple):
-    source: Ints  # [F]: places of their first tokens
+    source: Ints  # [F]: positions of their first tokens
     length: Ints  # [F]
     document: Ints  # [F]
-    draw: Ints  # [F]: a random number of each, in [0, 2**32)
-    only: Ints  # [F]: the one place where it may be cut; -1: where words begin in its middle half
+    draw: Ints  # [F]: a random number for each, in [0, 2**32)
+    only: Ints  # [F]: the only place to cut it; -1: any word start in its middle half
     starts: NDArray[np.uint8]  # [N]: whether words begin
 
 
 @compiled
 def only_cuts(source: Ints, length: Ints, starts: NDArray[np.uint8]) -> Ints:
-    """[F]: of fragments in whose middle half no word begins, the word nearest to the middle, or the middle; else -1."""
+    """[F]: for fragments with no word start in their middle half, the word start nearest to the middle, or the middle;
+    -1 for the others."""
     only = np.full(len(length), _NONE, dtype=np.int64)
     for f in range(len(length)):
         size = length[f]
@@ -65,7 +66,7 @@ def only_cuts(source: Ints, length: Ints, starts: NDArray[np.uint8]) -> Ints:
 
 @inlined
 def _allows(fragments: Fragments, f: int, tail: int) -> bool:
-    """Whether a fragment may have a second half of this length."""
+    """Whether a fragment may have a second half of length `tail`."""
     size = fragments.length[f]
     place = size - tail
     if fragments.only[f] != _NONE:
@@ -75,7 +76,7 @@ def _allows(fragments: Fragments, f: int, tail: int) -> bool:
 
 @compiled
 def _common_tail(fragments: Fragments, one: int, other: int, number: int) -> int:
-    """The `number`th length that the second halves of two fragments may both have; 0 where there are fewer."""
+    """The `number`th length that the second halves of both fragments may have; 0 if there are fewer."""
     for tail in range(1, min(fragments.length[one], fragments.length[other])):
         if _allows(fragments, one, tail) and (one == other or _allows(fragments, other, tail)):
             if number == 0:
@@ -86,7 +87,7 @@ def _common_tail(fragments: Fragments, one: int, other: int, number: int) -> int
 
 @compiled
 def _draw_tail(fragments: Fragments, one: int, other: int) -> int:
-    """One of these lengths, by the draw of the first."""
+    """Draws one of these lengths, by the random number of the first fragment."""
     count = 0
     for tail in range(1, min(fragments.length[one], fragments.length[other])):
         count += _allows(fragments, one, tail) and (one == other or _allows(fragments, other, tail))
@@ -95,9 +96,9 @@ def _draw_tail(fragments: Fragments, one: int, other: int) -> int:
 
 @compiled
 def tails_and_partners(fragments: Fragments, wrong: Ints) -> tuple[Ints, Ints]:
-    """[F] each: the tails, 0 of a fragment of one token, and the partners with which fragments exchange their second
-    halves, -1 where there is none: of two documents, about equally long, that may have equally long tails. `wrong` are
-    those that look for a partner, the shortest first."""
+    """[F] each: the tails (0 for a fragment of one token), and the partners with which fragments exchange second
+    halves, -1 without one. Partners are from different documents, about equally long, with a common tail length.
+    `wrong` has the fragments that look for a partner, the shortest first."""
     tail = np.zeros(len(fragments.length), dtype=np.int64)
     partner = np.full(len(fragments.length), _NONE, dtype=np.int64)
     waiting = np.empty(len(wrong), dtype=np.int64)
@@ -125,13 +126,13 @@ def tails_and_partners(fragments: Fragments, wrong: Ints) -> tuple[Ints, Ints]:
 
 
 PairKind = Literal["next_sentence", "sentence_order"]
-RIGHT, WRONG = 0, 1  # as transformers' BertForPreTraining counts them
+RIGHT, WRONG = 0, 1  # as in transformers' BertForPreTraining
 PAIR_OVERHEAD = 3  # [CLS] A [SEP] B [SEP]
 PAIRS = 5  # sets these hashes apart from others of the same seed
 
 
 def check_pairs(kind: PairKind, store: TokenStore, tokenizer: Tokenizer) -> None:
-    """Raises a DataError where the tokenizer lacks `[CLS]` or `[SEP]`, or wrong halves would need a second document."""
+    """Raises a DataError if the tokenizer lacks `[CLS]` or `[SEP]`, or wrong halves would need a second document."""
     if tokenizer.special.cls is None or tokenizer.special.sep is None:
         raise DataError(
             f"pairs for {kind} have the form [CLS] A [SEP] B [SEP], but the tokenizer lacks [CLS] or [SEP]; "
@@ -145,21 +146,21 @@ def check_pairs(kind: PairKind, store: TokenStore, tokenizer: Tokenizer) -> None
 
 
 def make_pairs(kind: PairKind, rows: PackedRows, texts: GatheredPieces, *, key: int) -> PackedRows:
-    """Makes a pair of every fragment of some rows. The rows keep their lengths.
+    """Makes a pair of every fragment in some rows. Rows keep their lengths.
 
-    A half begins where a word does, somewhere in the middle half of the fragment; where no word begins there, at the
-    word nearest to the middle. A fragment of one token stays alone, without a label. A pair is wrong with probability
-    1/2; those that find no other document to exchange with (about one in a window) stay right.
+    The second half begins at a word start in the middle half of the fragment or, if there is none, at the word start
+    nearest to the middle. A fragment of one token stays alone, without a label. A pair is wrong with probability 1/2;
+    those without another document to exchange with (about one in a window) stay right.
 
     Args:
         kind: What a wrong pair is.
-        rows: Of packed fragments, all of a window.
+        rows: All packed fragments of a window.
         texts: Their tokens.
-        key: A hash of seed and epoch; cuts and labels are functions of it and the fragment, whom a fragment exchanges
-            with also of the others.
+        key: A hash of seed and epoch. A fragment's cut and label depend on it and the fragment, its partner also on the
+            other fragments.
 
     Source: Devlin et al. 2018 (BERT), section 3.1, task 2; Lan et al. 2020 (ALBERT), section 3.1. There, A and B are
-    runs of sentences and wrong halves are drawn with replacement; here nothing of the text is lost or seen twice.
+    runs of sentences and wrong halves are drawn with replacement; here no text is lost or seen twice.
     """
     number = texts.number(rows.piece)
     bits = mix(mix(texts.key[number] ^ rows.start) + np.int64(key))
@@ -177,12 +178,12 @@ def make_pairs(kind: PairKind, rows: PackedRows, texts: GatheredPieces, *, key: 
     tail, partner = tails_and_partners(fragments, looking[np.lexsort((bits[looking], rows.length[looking]))])
     if kind == "next_sentence":
         is_wrong = partner >= 0
-    # The fragments cut in two, with exchanged or turned halves; a tail of 0 leaves one whole.
+    # Cuts the fragments in two, with exchanged or swapped halves; a tail of 0 leaves one whole.
     other = np.where(partner >= 0, partner, np.arange(len(tail)))
     heads = np.stack([rows.piece, rows.start, rows.length - tail])
     tails = np.stack([rows.piece[other], (rows.start + rows.length - tail)[other], tail[other]])
-    turned = is_wrong & (kind == "sentence_order")
-    first, second = np.where(turned, tails, heads), np.where(turned, heads, tails)
+    swapped = is_wrong & (kind == "sentence_order")
+    first, second = np.where(swapped, tails, heads), np.where(swapped, heads, tails)
     is_pair = tail > 0
     begin = np.cumsum(1 + is_pair) - 1 - is_pair
     size = len(tail) + int(is_pair.sum())

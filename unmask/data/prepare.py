@@ -1,9 +1,9 @@
-"""Text to token shards: in parallel, in bounded memory, and going on where a kill has stopped it.
+"""Text to token shards: in parallel, in bounded memory, and resumable after a kill.
 
     corpus ──▶ tasks ──look──▶ decisions ──survey──▶ tokenizer, held-out texts ──shards──▶ counts ──add up──▶ manifest
 
-A task is a function of the sources, and any process or machine may run it (`unmask.data.work`). What needs all of the
-text is put together here, between the tasks; most corpora need no look. `unmask.data.data_folder` says what comes out.
+A task is a function of the sources, and any process or machine may run it (`unmask.data.work`). Between the tasks, this
+module combines what needs all of the text; most corpora need no look. `unmask.data.data_folder` describes the result.
 """
 
 from __future__ import annotations
@@ -75,13 +75,13 @@ from unmask.tokenizer.words import ALMOST_ALL
 
 log = logging.getLogger(__name__)
 
-UNPACKED = 4  # times the size of a compressed file, about, is its text
+UNPACKED = 4  # text is about this many times as large as its compressed file
 DOING = {"look": "comparing documents", "survey": "reading words for the tokenizer", "shards": "tokenizing"}
 RUN_PARTS = "when all parts have reached this point, join their results (--join), then run the parts again"
 
 
 class Unfinished(Exception):
-    """A part, or a join, is done as far as it can be by now. It says what is to be done next, in words."""
+    """A part, or a join, has gone as far as it can for now. The text says what to do next."""
 
 
 def open_annotated(
@@ -91,8 +91,8 @@ def open_annotated(
     *,
     task_bytes: int | None = None,
 ) -> tuple[Corpus, AnnotationPlan | None]:
-    """Opens a corpus and settles what is annotated in it, and by what: with the labels that a pipeline can give; those
-    of the data are known when all of it was read. Its errors are those of `prepare`."""
+    """Opens a corpus and decides what is annotated and by what, with the labels that a pipeline can give; labels in the
+    data are known only after all of it was read. Raises the errors of `prepare`."""
     if not annotation.columns:
         return Corpus(paths, corpus, task_bytes=task_bytes), None
     origins, fields = choose_origins(annotation, find_sources([*paths, *corpus.validation]))
@@ -108,7 +108,8 @@ def open_annotated(
 def settings_of(
     paths: Sequence[Named], corpus: CorpusSettings, tokenizer: TokenizerSettings, annotation: AnnotationSettings
 ) -> dict[str, Any]:
-    """What shapes the data, as the manifest has it: sources and settings; those of annotation where there is any."""
+    """The settings that determine the data, as in the manifest: sources, settings, and those of annotation if there is
+    any."""
     settings: dict[str, Any] = {
         "sources": names_to_keep(paths),
         "corpus": corpus.model_dump(mode="json"),
@@ -119,7 +120,7 @@ def settings_of(
     return settings
 
 
-def prepare(  # noqa: PLR0912, PLR0913  (what goes in, how it is done, and what hears of it)
+def prepare(  # noqa: PLR0912, PLR0913  (input, execution and callbacks)
     paths: Sequence[Named],
     out: Path,
     *,
@@ -137,35 +138,35 @@ def prepare(  # noqa: PLR0912, PLR0913  (what goes in, how it is done, and what 
     notify: Notify = ignore,
     note: Callable[[str], None] = log.info,
 ) -> Manifest:
-    """Tokenizes a corpus into shards. It goes on with the results of an earlier try with the same settings.
+    """Tokenizes a corpus into shards. It continues from the results of an earlier try with the same settings.
 
     Args:
         paths: Files, folders or patterns; `-` is standard input. Texts in memory are written into the folder.
-        out: The data folder; made where missing. Data that is complete is replaced, unless `resume` is given.
-        workers: Processes that read and tokenize; None takes as many as there are cores. 1 works in this process, with
-            the threads of the tokenizers library. The data is the same for any number.
-        ray: Address of a Ray cluster whose nodes do the work instead, and see text and folder.
-        part: Which of several parts of the work is done, counted from 1, and of how many; each as far as it can be done
-            by now, in a folder that all see.
+        out: The data folder; made if missing. Complete data is replaced, unless `resume` is given.
+        workers: Processes that read and tokenize; None: one per core. 1 works in this process, with the threads of the
+            tokenizers library. The data is the same for any number.
+        ray: Address of a Ray cluster whose nodes do the work instead; they must see text and folder.
+        part: Which part of the work to do, counted from 1, and the number of parts. Each part does what it can for now,
+            in a folder that all share.
         join: Joins the results of the parts, in turns with them:
 
                 parts 1 to n ──▶ join: the tokenizer ──▶ parts 1 to n ──▶ join: the manifest
 
-            Where documents are left out, or groups or the end of the text held out, they come once more before that.
-        size_bytes, task_bytes: Text of a shard, and what is read at once; None fits them to the sources.
+            If documents are left out, or groups or the end of the text held out, another round of both comes first.
+        size_bytes, task_bytes: Text of a shard, and of a task; None fits them to the sources.
         notify: Called with the progress, in bytes of text.
         note: Called with remarks, a line each.
 
     Raises:
-        Unfinished: Parts, or a join, have come as far as they can by now.
+        Unfinished: Parts, or a join, have gone as far as they can for now.
         CorpusError: A file cannot be read, there is too little text, or the column of labels holds no classes.
-        TokenizerError: The tokenizer cannot be used, or not be trained with these settings.
+        TokenizerError: The tokenizer cannot be used, or cannot be trained with these settings.
         DataError: The tokenizer does not know enough of the text (`corpus.max_unknown`); the folder is a file, holds
             other files or, with `resume`, other data; a worker died; the disk is full; or an annotation is missing.
-        SettingsError: A number of workers that cannot be; arguments that exclude each other; a cluster that is not
-            there; parts of text from a pipe or from memory; or a pipeline that is not installed.
+        SettingsError: An impossible number of workers; arguments that exclude each other; no cluster at the address;
+            parts of text from a pipe or from memory; or a pipeline that is not installed.
     """
-    # 1. What excludes each other
+    # 1. Arguments that exclude each other
     shared = part is not None or join
     if resume and overwrite:
         raise SettingsError("resume continues existing work and overwrite replaces it: give only one")
@@ -180,7 +181,7 @@ def prepare(  # noqa: PLR0912, PLR0913  (what goes in, how it is done, and what 
     if shared and any(isinstance(path, InMemory) or is_stream(path) for path in paths):
         raise SettingsError("preparing in parts needs files that all parts can read; write the text to files first")
 
-    # 2. Data that needs no more work
+    # 2. Data that is already complete
     annotation = annotation or AnnotationSettings()
     folder, settings = data_folder(out), settings_of(paths, corpus, tokenizer, annotation)
     if (resume or shared) and folder.is_claimed:
@@ -195,7 +196,7 @@ def prepare(  # noqa: PLR0912, PLR0913  (what goes in, how it is done, and what 
             raise Unfinished(f"{out} is already complete")
         return manifest
 
-    # 3. The work, which a part ends before something is joined, and a join behind it
+    # 3. The work: a part stops before each join, and a join after it
     with holding(folder, part), ExitStack() as stack:
         if overwrite:
             shutil.rmtree(out / PARTS, ignore_errors=True)
@@ -205,7 +206,7 @@ def prepare(  # noqa: PLR0912, PLR0913  (what goes in, how it is done, and what 
         elif not join:
             cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
             executor = processes = stack.enter_context(WorkerProcesses(cores if workers is None else workers))
-            # Those for large files import what they need while this process has other things to do.
+            # For large files, workers start importing while this process does other things.
             named = (Path(path) for path in paths if not isinstance(path, InMemory))
             num_bytes = sum(path.stat().st_size for path in named if os.path.isfile(path))
             is_large = size_bytes is None and num_bytes >= 2 * SMALLEST_CHUNK_BYTES
@@ -223,14 +224,14 @@ def prepare(  # noqa: PLR0912, PLR0913  (what goes in, how it is done, and what 
 
 
 class Preparation:
-    """A preparation that is going on: its tasks, and what is put together of them.
+    """A preparation in progress: its tasks, and what is combined from their results.
 
         look ──▶ decide ──▶ survey ──▶ settle ──▶ shards ──▶ finish
                    │                      │
              decisions.npz     settled.npz, tokenizer/
 
-    These files say what they were made of, so that any process that comes next knows how far the work is. Arguments are
-    those of `prepare`, with the folder, which is held, and the settings that the manifest has.
+    These files record what they were made from, so that any later process knows how far the work is. Arguments are
+    those of `prepare`, with the locked folder and the settings for the manifest.
     """
 
     def __init__(  # noqa: PLR0913  (those of `prepare`)
@@ -249,21 +250,21 @@ class Preparation:
     ) -> None:
         self._root, self._settings, self._tokenizer_settings = root, settings, tokenizer
         self._notify, self._note = notify, note
-        goes_on = any((root / PARTS).glob("*.npz"))
-        files = list(keep_as_files(paths, root, reuse=goes_on, notify=notify))
+        is_resumed = any((root / PARTS).glob("*.npz"))
+        files = list(keep_as_files(paths, root, reuse=is_resumed, notify=notify))
         self.corpus, plan = open_annotated(files, corpus, annotation, task_bytes=task_bytes)
         self.corpus.check_held()
         self.tasks = self.corpus.tasks
         log.info("corpus: %s", self.corpus.plan.describe())
         if plan is not None:
             note(plan.describe())
-        # Decisions and the tokenizer are made of all of the text.
+        # Decisions and the tokenizer depend on all of the text.
         self._key = key_of([VERSION, settings, [task.stamp for task in self.tasks]])
         settled = root / PARTS / SETTLED
         if load_arrays(settled) is not None and load_arrays(settled, self._key) is None:
             note("the settings or files have changed since the last attempt; results that still apply are kept")
-        # The tokenizer is trained on all of the text, or some of very much; of characters always on all, since each
-        # may be met once.
+        # The tokenizer is trained on all of the text, or on a sample of very much text; a tokenizer of characters
+        # always on all, since a character may occur once.
         sample, sizes = None, [(each.path, each.path.stat().st_size) for each in self.corpus.all_sources()]
         if tokenizer.path is None:
             text = (size * (UNPACKED if path.suffix.lower() in COMPRESSIONS else 1) for path, size in sizes)
@@ -272,13 +273,13 @@ class Preparation:
         slow = plan is not None and plan.pipeline is not None
         size_bytes = size_bytes or chunk_bytes(sum(size for _, size in sizes), slow=slow)
         decided = self._key if self.corpus.needs else ""
-        light = copy.copy(self.corpus)  # how text is read, without the files, which tasks name
+        light = copy.copy(self.corpus)  # how text is read; tasks name the files
         light.tasks, light.sources, light.validation_sources = [], [], []
         self.work = Work(root, light, size_bytes, sample, plan, decided)
 
     def go_on(self, executor: Executor | None, tasks: Sequence[ReadTask], *, is_part: bool) -> Manifest | str:
-        """Does some of the tasks and, unless this is a part of the work, joins the results of all. Without an executor
-        it ends where tasks must be done next. Returns the manifest, or what is to be done next, in words."""
+        """Does the given tasks and, unless this is a part of the work, joins the results of all. Without an executor it
+        stops where tasks must be done next. Returns the manifest, or what to do next, in words."""
         self._run(executor, "look", tasks)
         if self.corpus.needs and load_arrays(self.work.file(DECISIONS), self._key) is None:
             if is_part:
@@ -289,14 +290,14 @@ class Preparation:
                 return "decided what to drop and what to hold out; run the parts again, then this command"
         self._run(executor, "survey", tasks)
 
-        # There may be a tokenizer and all held-out texts, by the libraries that are used here.
+        # The tokenizer and all held-out texts may exist already, made with the same versions of libraries.
         is_settled = False
         if (arrays := load_arrays(self.work.file(SETTLED), self._key)) is not None:
             facts = json.loads(bytes(arrays["facts"]))
             classes = None if facts["classes"] is None else tuple(facts["classes"])
             plan = self.work.plan and self.work.plan.with_labels(facts["labels"])
             self.work = replace(self.work, plan=plan, classes=classes)
-            with suppress(TokenizerError):  # where the trained one is damaged, it is trained again
+            with suppress(TokenizerError):  # a damaged trained one is trained again
                 tokenizer = load_tokenizer(self._tokenizer_settings.path or self._root / TOKENIZER)
                 self.work = replace(self.work, settled=self._settled_by(tokenizer))
                 is_settled = self.work.settled == facts["settled"]
@@ -321,7 +322,7 @@ class Preparation:
         executor.run(self.work, kind, tasks, counted(self._notify, what, total, "bytes"))
 
     def _results(self, kind: Kind) -> Iterator[tuple[ReadTask, Mapping[str, Any]]]:
-        """The results of the tasks, one by one; in the end a DataError that names all that are not done."""
+        """The results of the tasks, one by one; at the end, a DataError lists all tasks that are not done."""
         missing = []
         for task in self.tasks:
             if (arrays := self.work.result(kind, task)) is not None:
@@ -362,7 +363,7 @@ class Preparation:
             raise CorpusError(f"corpus.label = {str(column)!r}: no row has a value in this column; name another")
         classes = None if column is None else in_order(labels)
         tokenizer = load_tokenizer(settings.path) if settings.path is not None else train_tokenizer(samples, settings)
-        with writing(self._root):  # only from here on is complete data touched that stood there before
+        with writing(self._root):  # from here on, existing complete data is replaced
             for name in (TOKENIZER, PARTS, TRAIN, VALIDATION):
                 (self._root / name).mkdir(parents=True, exist_ok=True)
             (self._root / MANIFEST).unlink(missing_ok=True)
@@ -380,10 +381,10 @@ class Preparation:
         for _, arrays in self._results("shards"):
             of_task, leaks_of_task = read_counts(arrays, tokenizer.vocab_size)
             text.add(of_task)
-            for kind, texts in leaks.items():  # those that came first stay
+            for kind, texts in leaks.items():  # the first matches are kept
                 leaks[kind] = leaks_of_task[kind] | texts
 
-        # 2. What is odd about them
+        # 2. Warnings and errors about them
         if text.texts > 0 and text.single_words >= ALMOST_ALL * text.texts:
             log.warning(
                 f"{text.single_words:,} of {text.texts:,} texts are a single word, so masking by words would "
@@ -393,7 +394,7 @@ class Preparation:
         tokens, most = train.tokens + validation.tokens, self.corpus.settings.max_unknown
         if tokens == 0:
             raise DataError("the tokenizer makes no tokens of this text; use another", options=["tokenizer"])
-        if text.unknown.share > most and train.unknown_tokens:  # else all of it is held out, as in a very small corpus
+        if text.unknown.share > most and train.unknown_tokens:  # unless all of it is held out, as in a tiny corpus
             raise DataError(f"{text.unknown.describe()}; to accept the loss, set corpus.max_unknown=1 (it is {most:g})")
 
         # 3. The manifest
@@ -424,7 +425,7 @@ class Preparation:
             examples=tuple(text.examples),
         )
 
-        # 4. The manifest is written where nothing but what it lists is left, and then all that led to it goes.
+        # 4. Removes everything that the manifest does not list, writes the manifest, and removes intermediate results.
         listed = {file.name for split in (train, validation) for file in split.files}
         with writing(self._root):
             for folder in (self._root / TRAIN, self._root / VALIDATION):

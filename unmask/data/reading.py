@@ -1,7 +1,7 @@
-"""Files to text in bounded memory: bytes are unpacked, decoded, and cut into lines or sequences.
+"""Files to text in bounded memory: bytes are decompressed, decoded, and cut into lines or sequences.
 
-A line may be longer than memory, so it arrives in parts. Bytes are decoded strictly: a file in another encoding is an
-error that names the byte, never a replacement character in a vocabulary.
+A line may be longer than memory, so it comes in parts. Decoding is strict: a file in another encoding is an error that
+names the byte, never a replacement character in a vocabulary.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ from unmask.tokenizer.spans import Spans
 log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1 << 20
-PIECE_BYTES = 1 << 15  # per read: of a .zst file that is cut off, less than this is lost
+PIECE_BYTES = 1 << 15  # per read: less than this is lost of a truncated .zst file
 LONGEST_ROW = 1 << 26  # characters
 BROKEN_LINES = "lines that are not UTF-8 text"
 CUT_OFF = "files that are truncated"
 NOT_CSV = "rows that are not CSV"
-# Bytes that are not UTF-8 arrive as lone surrogates where bad input is skipped.
+# If bad input is skipped, bytes that are not UTF-8 become lone surrogates.
 _BROKEN = re.compile("[\ud800-\udfff\0]")
 _OPENERS: dict[str, Callable[..., Any]] = {
     ".gz": gzip.open,
@@ -47,7 +47,7 @@ _OPENERS: dict[str, Callable[..., Any]] = {
     ".zst": lambda path, _: io.BufferedReader(cast(Any, pa.CompressedInputStream(pa.OSFile(str(path)), "zstd"))),
 }
 COMPRESSIONS = tuple(_OPENERS)
-# Encodings that are likely; among dozens of rare ones, another often looks as good.
+# The likely encodings; among dozens of rare ones, a wrong one often looks as good.
 _ENCODINGS = [
     "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1258", "koi8_r", "cp866", "cp437", "cp850",
     "gb18030", "big5", "cp932", "euc_jp", "iso2022_jp", "cp949", "tis_620",
@@ -60,26 +60,26 @@ Row = dict[str, Any]
 class LinePart(NamedTuple):
     """A line of a text file, a row of a table, or a part of a long one."""
 
-    text: str  # without the line's end
+    text: str  # without the line end
     starts: bool  # whether the line begins here
     ends: bool  # whether the line ends here
-    spans: Spans | None = None  # annotations that came with the text; only whole lines have them
+    spans: Spans | None = None  # annotations in the data; only on whole lines
     label: str | None = None  # class of the row
-    group: str | None = None  # what it shares with the rows that must stay on its side of the split
-    id: str | int | None = None  # what the table calls the row
+    group: str | None = None  # value that keeps rows in the same split
+    id: str | int | None = None  # the row's id in the table
     title: str | None = None
 
 
 class Stretch(NamedTuple):
-    """A part of a file: [begin, end) in bytes; of a Parquet file, in groups of rows."""
+    """A range of a file, [begin, end): in bytes; in a Parquet file, in row groups."""
 
     begin: int
     end: int
 
 
 class BadInput:
-    """How files are read, and what is done about bad input: an error, or it is skipped and counted by reason. `way_out`
-    is added to errors; None where there is no such setting."""
+    """How files are read, and what happens to bad input: it is an error, or it is skipped and counted by reason. Errors
+    end with `way_out`; None if there is no such setting."""
 
     def __init__(self, *, skip: bool, way_out: str | None = _WAY_OUT, reading: Reading = AS_FOUND) -> None:
         self.skip, self.way_out, self.reading, self.encoding = skip, way_out, reading, reading.encoding
@@ -92,7 +92,7 @@ class BadInput:
         self.counts[reason] += 1
 
     def is_broken(self, text: str) -> bool:
-        """Whether a text holds bytes that were not UTF-8, or NULs, and is to be skipped; if so, it is counted."""
+        """Whether a text is to be skipped, and counts it if so: it holds bytes that were not UTF-8, or NULs."""
         if not self.skip or _BROKEN.search(text) is None:
             return False
         self.counts[BROKEN_LINES] += 1
@@ -100,13 +100,13 @@ class BadInput:
 
 
 def broken_character(text: str) -> str | None:
-    """A NUL in a text, or half of a pair of surrogates, which JSON can spell; None: it has neither."""
+    """A NUL in a text, or half of a surrogate pair, which JSON can spell; None if it has neither."""
     match = _BROKEN.search(text)
     return None if match is None else f"U+{ord(match.group()):04X}"
 
 
 def check_characters(text: str, name: str) -> None:
-    """Raises a SettingsError for text that no tokenizer takes, such as a command line in another encoding."""
+    """Raises a SettingsError for text that no tokenizer accepts, such as a command line in another encoding."""
     if broken := broken_character(text):
         raise SettingsError(
             f"{name} contains {broken}, which is not a character; remove it, or set the text's encoding"
@@ -122,7 +122,7 @@ def bare_suffix(path: Path) -> str:
 
 
 class _LongWindowError(CorpusError):
-    """A file that is whole, but cannot be unpacked here."""
+    """The file is intact, but cannot be decompressed here."""
 
 
 @contextmanager
@@ -141,28 +141,28 @@ def open_bytes(path: Path) -> Iterator[IO[bytes]]:
 
 
 def pieces_of(file: IO[bytes]) -> Iterator[bytes]:
-    """The content of an open file. `read1` gives what is there: waiting for more would lose what was unpacked before a
-    file turned out to be cut off."""
+    """The content of an open file. `read1` returns what is available: waiting for more would lose what was decompressed
+    before a truncated file ends."""
     while piece := cast(io.BufferedIOBase, file).read1(PIECE_BYTES):
         yield piece
 
 
 def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[str]:
-    """Decodes a text file, plain or compressed, in strings of about a million characters at most; a byte-order mark is
+    """Decodes a text file, plain or compressed, in strings of at most about a million characters. A byte-order mark is
     dropped, line ends become `\\n`.
 
     Args:
         path: A file.
-        bad: The encoding, and what is done about bytes that are not in it, NULs and cut-off files. Where they are
-            skipped, broken bytes come as lone surrogates, for the caller to look at line by line.
-        stretch: Which bytes of a plain file are read; None reads all of any file.
+        bad: The encoding, and how to treat undecodable bytes, NULs and truncated files. If they are skipped,
+            undecodable bytes become lone surrogates, for the caller to check line by line.
+        stretch: Byte range of a plain file; None reads all of any file.
 
     Raises:
-        CorpusError: With the byte of the (unpacked) file.
+        CorpusError: Names the byte in the (decompressed) file.
     """
     begin, end = stretch or (0, None)
 
-    def chunks() -> Iterator[bytes]:  # of equal size, then what is left where the file ends, or is cut off
+    def chunks() -> Iterator[bytes]:  # of equal size, then the rest before the file's end or damage
         num_bytes, chunk, failure = 0, bytearray(), None
         try:
             with open_bytes(path) as file:
@@ -191,7 +191,7 @@ def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iter
 
 
 def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 0) -> Iterator[str]:
-    """As `read_text`, of pieces of bytes, none empty; `begin` bytes stand before them."""
+    """As `read_text`, for chunks of bytes, none empty; `begin` bytes come before them."""
     first = next(chunks, b"")
     wide = None if begin or bad.encoding else wide_encoding(first)
     encoding = codecs.lookup(wide or bad.encoding or "utf-8").name
@@ -200,7 +200,7 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
     skipping = "surrogatepass" if encoding.startswith(("utf-16", "utf-32")) else "surrogateescape"
     errors = skipping if bad.skip else "strict"
     with_mark = "utf-8-sig" if encoding == "utf-8" and not begin else encoding
-    # Lines that end with byte 10 may stand beside lines of UTF-8.
+    # In encodings whose lines end with byte 10, other lines may be UTF-8.
     by_line = encoding != "utf-8" and "\n".encode(encoding) == b"\n"
     decoder = LineDecoder(encoding, errors) if by_line else codecs.getincrementaldecoder(with_mark)(errors)
     newlines = io.IncrementalNewlineDecoder(None, translate=True)
@@ -214,7 +214,7 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
             called = encoding.upper() if bad.encoding is None else bad.encoding
             what = f"{path}: byte {place} (0x{error.object[error.start]:02x}) is not {called}"
             bad.report(BROKEN_LINES, what + ("" if bad.encoding or wide else likely_encoding(path, bad)))
-            text = ""  # a character that is cut off where the file ends
+            text = ""  # a character cut off at the file's end
         if not bad.skip and (nul := text.find("\0")) >= 0:
             is_wide = "\0".encode(encoding) != b"\0"
             behind = len(text[:nul].encode(encoding, "surrogatepass")) if is_wide else (pending + chunk).index(0)
@@ -225,18 +225,19 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
 
 
 # ----------------------------------------
-# Files in which several programs wrote, each in its encoding: lines that are UTF-8 are read so, whatever is set.
+# Files to which several programs wrote in different encodings: lines that are UTF-8 are read as such, whatever is set.
 
-_LEAST_BYTES = 12  # that make UTF-8 of a line, where a few may do so by chance
+_LEAST_BYTES = 12  # of non-ASCII UTF-8 in a line: fewer may look like UTF-8 by chance
 
 
 class LineDecoder(codecs.IncrementalDecoder):
-    """Decodes lines in an encoding, those that are UTF-8 as such; a line longer than a chunk is in the encoding."""
+    """Decodes lines in an encoding, except that lines in UTF-8 are decoded as such. A line longer than a chunk is
+    decoded in the encoding."""
 
     def __init__(self, encoding: str, errors: str) -> None:
         super().__init__(errors)
         self._encoding, self._decoder = encoding, codecs.getincrementaldecoder(encoding)(errors)
-        self._rest, self._is_open = b"", False  # of a line; whether its beginning was decoded
+        self._rest, self._is_open = b"", False  # rest of a line; whether its beginning was decoded
 
     def getstate(self) -> tuple[bytes, int]:
         return self._rest, 0
@@ -266,7 +267,8 @@ class LineDecoder(codecs.IncrementalDecoder):
 
 
 def is_utf8(line: bytes, encoding: str | None = None) -> bool:
-    """Whether a line has signs beyond ASCII that are UTF-8; more of them than by chance, in a text of an `encoding`."""
+    """Whether a line has non-ASCII characters and is UTF-8; in a text of an `encoding`, with more of them than by
+    chance."""
     try:
         signs = [] if line.isascii() else [sign for sign in line.decode() if sign >= "\x80"]
     except UnicodeDecodeError:
@@ -278,13 +280,14 @@ def is_utf8(line: bytes, encoding: str | None = None) -> bool:
 
 @functools.cache
 def _is_latin(encoding: str) -> bool:
-    """Whether bytes that make a sign of UTF-8 (`Ã¼`) make no word in an encoding, as those of Cyrillic or Thai do."""
+    """Whether the bytes of a UTF-8 character (`Ã¼`) spell no word in an encoding, as they would in Cyrillic or Thai
+    ones."""
     return sum(sign.isalpha() and sign > "\u024f" for sign in bytes(range(192, 256)).decode(encoding, "ignore")) <= 16
 
 
 @functools.cache
 def count_lines(path: Path, _changed: int) -> tuple[int, int, bytes]:
-    """The number of lines with signs beyond ASCII that are not UTF-8; of those that are; and some of the former."""
+    """The number of non-ASCII lines that are not UTF-8, and of those that are; and a sample of the former."""
     num_others, num_utf8, others = 0, 0, b""
     with open_bytes(path) as file:
         for line in iter(lambda: file.readline(CHUNK_BYTES), b""):
@@ -298,14 +301,14 @@ def count_lines(path: Path, _changed: int) -> tuple[int, int, bytes]:
 
 @functools.cache
 def say_once(message: str) -> None:
-    """Warns once, however often a file is read, and not in worker processes."""
+    """Warns once per message, however often a file is read, and not in worker processes."""
     if multiprocessing.parent_process() is None:
         log.warning("%s", message)
 
 
 def wide_encoding(content: bytes) -> str | None:
-    """UTF-16 or UTF-32, if the text begins with its byte-order mark, or has NULs and is printable text with white space
-    when read so; None if not."""
+    """UTF-16 or UTF-32, if the text begins with its byte-order mark, or has NULs and decodes to printable text with
+    spaces; None otherwise."""
     if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -323,14 +326,14 @@ def wide_encoding(content: bytes) -> str | None:
 
 
 def likely_encoding(path: Path, bad: BadInput) -> str:
-    """The advice for a text that is not UTF-8: its likeliest encoding, with a sample, and how many lines need it."""
-    from charset_normalizer import from_bytes  # takes a moment, and is needed for errors only
+    """Advice for a text that is not UTF-8: its likeliest encoding, with a sample, and how many lines need it."""
+    from charset_normalizer import from_bytes  # slow to import, and needed for errors only
 
     num_others, num_utf8, content = count_lines(path, path.stat().st_mtime_ns)
     matches = from_bytes(content, cp_isolation=_ENCODINGS, threshold=0.4)
     if (best := matches.best()) is None:
         return "; this is not a text file"
-    # Of those about as likely, the commonest.
+    # Of about equally likely ones, the commonest.
     near = [m for m in matches if m.chaos <= best.chaos and m.coherence >= best.coherence - 0.05]
     likely = {name for each in near for name in each.could_be_from_charset}
     name = "cp1252" if "cp1252" in likely else best.encoding
@@ -346,15 +349,15 @@ def likely_encoding(path: Path, bad: BadInput) -> str:
 
 
 def read_lines(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[LinePart]:
-    """Yields the lines of a text file; a line longer than a chunk comes in several parts. Where bad input is skipped,
-    broken lines, or parts of them, are left out."""
+    """Yields the lines of a text file; a line longer than a chunk comes in parts. If bad input is skipped, undecodable
+    lines, or parts of them, are left out."""
     parts = line_parts(read_text(path, bad, stretch))
     if not bad.skip:
         yield from parts
     for part in parts:
         if not bad.is_broken(part.text):
             yield part
-        elif not (part.starts and part.ends):  # keeps the marks where a line begins and ends
+        elif not (part.starts and part.ends):  # keeps the marks of a line's beginning and end
             yield part._replace(text="")
 
 
@@ -378,7 +381,7 @@ def line_parts(chunks: Iterable[str]) -> Iterator[LinePart]:
 
 
 def whole_lines(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[str]:
-    """Yields the lines of a text file whole; a CorpusError where one is longer than 64 million characters."""
+    """Yields the lines of a text file whole; raises a CorpusError if one is longer than 64 million characters."""
     parts: list[str] = []
     size = 0
     for part in read_lines(path, bad, stretch):
@@ -394,8 +397,8 @@ def whole_lines(path: Path, bad: BadInput, stretch: Stretch | None = None) -> It
 def cut_rows(
     path: Path, bad: BadInput, *, one_line: bool = False, **options: Any
 ) -> Iterator[tuple[int, int, list[str]]]:
-    """Yields the rows of CSV, by `options` of `csv.reader`: the numbers of their first and last lines, and the cells.
-    Rows that cannot be cut, or take several lines where each is `one_line`, are bad input."""
+    """Yields the rows of CSV, by `options` of `csv.reader`: numbers of their first and last lines, and cells. Malformed
+    rows are bad input; with `one_line`, so are rows of several lines."""
     csv.field_size_limit(LONGEST_ROW)
     reader = csv.reader((line + "\n" for line in whole_lines(path, bad)), strict=True, **options)
     while True:
@@ -407,19 +410,19 @@ def cut_rows(
                 raise csv.Error("no cell may have a line end")
         except csv.Error as error:
             end, problem = reader.line_num, str(error)
-            if begin < end:  # mostly a quote within it was never closed
+            if begin < end:  # usually because of an unclosed quote
                 is_open = "unexpected end" in problem or "field larger" in problem
                 end_of_row = f"runs to line {end}, where {problem}; a quote may be unclosed"
                 what = f"has a quote that is still open in line {end}" if is_open else end_of_row
                 problem = f"the row that begins here {what}; close it"
             bad.report(NOT_CSV, f'{path}: line {begin}: {problem}; write quotes inside a text, also \\", as ""')
-            bad.counts[NOT_CSV] += end - begin  # all lines that a quote took in
+            bad.counts[NOT_CSV] += end - begin  # all lines within the quote
             continue
         yield begin, reader.line_num, cells
 
 
 def read_smiles(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[LinePart]:
-    """Yields the molecules of a file with an id behind each, and maybe a header."""
+    """Yields the molecules of a file, which may have an id after each, and a header."""
     for number, line in enumerate(read_lines(path, bad, stretch)):
         is_whole = line.starts and line.ends and not line.text.isspace()
         text, *rest = (line.text.split(None, 1) if is_whole else None) or [line.text]
@@ -430,7 +433,7 @@ def read_smiles(path: Path, bad: BadInput, stretch: Stretch | None = None) -> It
 def read_fasta(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[LinePart]:
     """Yields the sequences of a FASTA file, each a document without its description line and comments (`;`).
 
-    A sequence of several lines comes in parts, which join without a space. A stretch begins with a `>`.
+    A sequence of several lines comes in parts, to be joined without a space. A stretch begins with a `>`.
     """
     inside = open_sequence = is_comment = False
     for line in read_lines(path, bad, stretch):

@@ -6,7 +6,7 @@ position_ids    0   1 2 3   4     0   1 2   3     0
 word_starts     0   1 0 1   0     0   1 1   0     0
 maskable        0   1 1 1   0     0   1 1   0     0
 
-Where sentence pairs are classified, a segment holds a pair, whose halves have keys of their own:
+If sentence pairs are classified, a segment holds a pair, whose halves have different keys:
 
 input_ids       [CLS] a b [SEP] c d e [SEP] [PAD]
 segment_ids       0   0 0   0   0 0 0   0    -1
@@ -40,7 +40,7 @@ Value = TypeVar("Value")
 
 
 def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
-    """A value with a change made to each tensor in it, through dataclasses, tuples and mappings."""
+    """Applies a function to each tensor in a value, through dataclasses, tuples and mappings."""
     changed: Any = value
     if isinstance(value, Tensor):
         changed = change(value)
@@ -54,7 +54,7 @@ def map_tensors(value: Value, change: Callable[[Tensor], Tensor]) -> Value:
 
 
 def moved(value: Value, device: torch.device) -> Value:
-    """A value with all its tensors on a device."""
+    """Moves all tensors in a value to a device."""
     return map_tensors(value, lambda tensor: tensor.to(device))
 
 
@@ -64,21 +64,21 @@ class Rows:
 
     Attributes:
         input_ids: [B, S], int64: token ids with special tokens.
-        segment_ids: [B, S], int32: which segment of the row a token belongs to, counted from 0; -1 for padding.
-            A segment is a piece of one document with its own special tokens; attention stays within it.
+        segment_ids: [B, S], int32: which segment of the row a token belongs to, counted from 0; -1 for padding. A
+            segment is a piece of one document with its own special tokens; attention stays within it.
         position_ids: [B, S], int64: position within the segment.
         word_starts: [B, S], bool: whether a word begins at the token; false at special tokens.
         maskable: [B, S], bool: tokens of the text; false at special, unknown and padding tokens.
-        segment_keys: [B, S], int64: a hash of which text the segment is, the same wherever the segment stands. Masks
-            are drawn by it. In training that is the number of the document, and the place in it; of rows from
-            elsewhere, and of held-out ones, the tokens. The halves of a pair have two, of which the second begins at
-            the [SEP] before its text.
-        annotations: By name, [B, S], int64: what annotators said of each token; 0 at special tokens and padding, and
-            where nothing was said.
-        classes: By objective, [B, S], int64: what class a segment belongs to, at its first position; -1 elsewhere, and
-            where its class is not known.
-        token_type_ids: [B, S], int64: 1 in the second half of a pair and at the [SEP] behind it, 0 elsewhere; None
-            where segments are no pairs.
+        segment_keys: [B, S], int64: a hash that identifies the segment's text, in any row. Masks are drawn by it. In
+            training it depends on the document's number and the place in it; for held-out rows, and rows from
+            elsewhere, on the tokens. The halves of a pair have two keys; the second half includes the [SEP] before its
+            text.
+        annotations: By name, [B, S], int64: the annotation of each token; 0 at special tokens and padding, and without
+            one.
+        classes: By objective, [B, S], int64: a segment's class, at its first position; -1 elsewhere, and if it is
+            unknown.
+        token_type_ids: [B, S], int64: 1 in the second half of a pair and at the [SEP] after it, 0 elsewhere; None if
+            segments are no pairs.
     """
 
     input_ids: Tensor
@@ -98,7 +98,7 @@ class Rows:
         return self.map(lambda tensor: tensor[begin:end])
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Rows:
-        """The rows with a change made to each of their tensors."""
+        """The rows, with a function applied to each tensor."""
         return map_tensors(self, change)
 
     @property
@@ -121,16 +121,16 @@ def fill_rows(
     """Puts packed fragments of a text into rows, with the tokenizer's special tokens around them; see `Rows`.
 
     Args:
-        packed: The fragments, as `pack_pieces` packs them.
+        packed: The fragments, as packed by `pack_pieces`.
         length: Positions of a row.
-        source: [F]: where in the text the tokens of each fragment begin.
-        key: [F]: the hash by which each is masked.
+        source: [F]: where the tokens of each fragment begin in the text.
+        key: [F]: the hash by which each fragment is masked.
         text: Token ids without special tokens, and word starts: [num_tokens] each.
-        with_types: Whether segments are pairs, so that rows have types of tokens.
-        keeps_first: Whether the first token of a segment without `[CLS]` is not to be masked.
+        with_types: Whether segments are pairs, so that rows have token types.
+        keeps_first: Whether the first token of a segment without `[CLS]` must not be masked.
 
     Returns:
-        Rows [B, S], and, in a line, the places of each fragment's first token [F] and of its segment's [F].
+        Rows [B, S]; and positions in all rows in a line, of each fragment's first token [F] and its segment's [F].
     """
     special, size = tokenizer.special, len(packed) * length
     cls, sep = (-1 if id_ is None else id_ for id_ in (special.cls, special.sep))
@@ -158,12 +158,12 @@ class TextRows:
     """Whole texts in rows, which are not masked. E texts, row by row."""
 
     rows: Rows  # [B, S]
-    numbers: Ints  # [E]: which of the texts they are
-    begins: Ints  # [E]: where each begins in the rows in a line
-    lengths: Ints  # [E]: tokens of each, special tokens included
+    numbers: Ints  # [E]: number of each text
+    begins: Ints  # [E]: position of each text in all rows in a line
+    lengths: Ints  # [E]: tokens of each text, including special tokens
 
     def places(self, within: Sequence[Ints]) -> Tensor:
-        """Places in the rows in a line, one text's after the other's, of places within each of all the texts."""
+        """Positions in all rows in a line, text by text, for positions `within` each of the texts."""
         each = (begin + within[number] for number, begin in zip(self.numbers, self.begins, strict=True))
         return torch.from_numpy(np.concatenate(list(each)))
 
@@ -176,8 +176,9 @@ def text_rows(
     pad_id: int,
     types: Sequence[NDArray[Any]] | None = None,
 ) -> TextRows:
-    """Puts whole texts (token ids, with special tokens, and token types, if any) into rows of a length. No loop is
-    compiled for it, which takes a second. `layout` are the numbers of the texts in each row (`PackedRows.pieces`)."""
+    """Puts whole texts (token ids, with special tokens, and token types, if any) into rows of a length, without a
+    compiled loop, whose compilation takes a second. `layout` has the numbers of the texts in each row
+    (`PackedRows.pieces`)."""
     shape = len(layout), length
     input_ids = np.full(shape, pad_id, dtype=np.int64)
     segment_ids, position_ids = np.full(shape, -1, dtype=np.int32), np.zeros(shape, dtype=np.int64)
@@ -209,15 +210,15 @@ def text_rows(
 
 
 # ----------------------------------------
-# An endless stream of packed rows whose place is a small cursor.
+# An endless stream of packed rows, with a small cursor as its position.
 #
 # Pieces are shuffled by (seed, epoch) and taken in windows of about a million tokens (see `unmask.data.packing`). Each
-# window is packed, and its rows are shuffled. A window is made anew from its number, so resuming needs no skipping.
+# window is packed, and its rows are shuffled. A window is remade from its number, so resuming skips nothing.
 #
 #     pieces of a window ──▶ their tokens, gathered ──▶ packed rows, as columns ──▶ batches, filled from the tokens
 #
-# What is done for each fragment is a compiled loop, which holds no lock of Python's: a GPU takes millions of tokens a
-# second, and a thread beside the one that feeds it makes the next window.
+# Compiled loops process the fragments and release the GIL: a GPU takes millions of tokens a second, so a thread makes
+# the next window beside the one that feeds the GPU.
 
 LABEL = "label"  # name of the documents' classes in `Rows.classes`
 _SHUFFLE = 2  # sets these hashes apart from others of the same seed
@@ -225,28 +226,28 @@ _SHUFFLE = 2  # sets these hashes apart from others of the same seed
 
 @dataclass(frozen=True)
 class Cursor:
-    epoch: int = 0  # how often the corpus has been gone through
+    epoch: int = 0  # completed passes over the corpus
     window: int = 0  # number of the window in the epoch
     row: int = 0  # number of the next row in the window
-    # Lengths of this window's rows, as (first row, length); more than one where the length was changed within it
+    # Lengths of this window's rows, as (first row, length); several if the length changed within the window
     lengths: tuple[tuple[int, int], ...] = ()
 
     @classmethod
     def from_plain(cls, content: dict[str, Any]) -> Cursor:
-        """Takes back what `dataclasses.asdict` and JSON made of one; a TypeError or ValueError of anything else."""
+        """Restores a cursor from `dataclasses.asdict` and JSON; raises a TypeError or ValueError for anything else."""
         lengths = tuple((int(row), int(length)) for row, length in content["lengths"])
         places = {name: int(number) for name, number in content.items() if name != "lengths"}
         return cls(**places, lengths=lengths)
 
 
 class Share(NamedTuple):
-    """The rows of a batch that one of several processes takes: the `rank`-th of `world_size` equal stretches."""
+    """The rows of a batch that one of several processes takes: the `rank`-th of `world_size` equal parts."""
 
     rank: int = 0
     world_size: int = 1
 
     def part(self, size: int) -> slice:
-        """Which of `size` rows; none, maybe, where there are fewer rows than processes."""
+        """The slice of `size` rows; it may be empty if there are fewer rows than processes."""
         return slice(size * self.rank // self.world_size, size * (self.rank + 1) // self.world_size)
 
 
@@ -254,17 +255,17 @@ WHOLE = Share()
 
 
 class RowBatch(NamedTuple):
-    rows: Rows  # or a share of them
-    epoch: int  # that all of them belong to
-    num_tokens: int  # tokens of text in all of them, without special tokens and padding
-    cursor: Cursor  # the place behind them
-    # [num_segments]: number of the document that each segment is of (of a pair, its first half), row by row, or of its
-    # group where groups were held out; None where the rows are of no store
+    rows: Rows  # all rows, or a share of them
+    epoch: int  # epoch of all rows
+    num_tokens: int  # tokens of text in all rows, without special
+    cursor: Cursor  # the position after them
+    # [num_segments], row by row: number of each segment's document (in a pair, of its first half), or of its group if
+    # groups were held out; None for rows from no store
     documents: NDArray[np.int64] | None = None
 
 
 class Window(NamedTuple):
-    place: Cursor  # its first row
+    place: Cursor  # cursor of its first row
     rows: PackedRows
     texts: GatheredPieces  # the tokens of its pieces
 
@@ -273,20 +274,19 @@ class RowStream:
     """Packs the pieces of a store into rows, epoch after epoch.
 
     Args:
-        length: Positions of a row, unless a batch asks for others.
-        pairs: What pairs segments are made of; None makes none.
-        with_labels: Whether rows tell the classes of documents (`Rows.classes["label"]`). Every segment carries that
-            of its document, so a document that is cut carries it in each of its pieces; a pair whose halves differ in
-            class has none. Where the tokenizer has no `[CLS]`, a segment's first token is never masked, since the
-            class is read off it.
-        ahead: Whether the window that comes next is made in a thread, while batches are taken of this one.
+        length: Positions of a row, unless a batch sets another.
+        pairs: The kind of pairs to make of segments; None makes none.
+        with_labels: Whether rows carry the classes of documents (`Rows.classes["label"]`). Every segment has the class
+            of its document, even in parts of a cut document; a pair whose halves differ in class has none. If the
+            tokenizer has no `[CLS]`, a segment's first token is never masked, since the class is predicted there.
+        ahead: Whether a thread makes the next window while batches are taken from this one.
 
     Raises:
         DataError: Rows of this length have no room for text, no pairs can be made of this text, or it was prepared
             without classes.
     """
 
-    version = 0  # the batch at a place never changes
+    version = 0  # the batch at a cursor never changes
 
     def __init__(
         self,
@@ -314,22 +314,23 @@ class RowStream:
         self._next: tuple[Cursor, Future[Window]] | None = None
 
     def batches(self, cursor: Cursor, num_rows: int) -> Iterator[RowBatch]:
-        """Gives batches for ever, from a place on. A batch never mixes epochs, so that its masks have one epoch."""
+        """Yields batches endlessly, from a cursor on. A batch never mixes epochs, so all its masks are from one
+        epoch."""
         while True:
             batch = self.batch(cursor, num_rows)
             cursor = batch.cursor
             yield batch
 
     def batch(self, cursor: Cursor, num_rows: int, length: int | None = None, *, share: Share = WHOLE) -> RowBatch:
-        """The batch at a place.
+        """The batch at a cursor.
 
         Args:
-            num_rows: Rows of the batch. Where they do not divide the epoch's last window, its batches have fewer,
-                but about equally many: a step on a few rows would move the weights as far as one on many.
-            length: Positions of its rows. Where it changes within a window, what is left of the window is packed
-                anew; nothing is lost or repeated.
-            share: Which of its rows are filled, where others are for other processes. The batch is the same whatever
-                the share, and so are its tokens and the place behind it.
+            num_rows: Rows of the batch. If they do not divide the epoch's last window, its batches have fewer rows, but
+                about equally many: a step on a few rows would move the weights as far as one on many.
+            length: Positions of its rows. If it changes within a window, the rest of the window is packed again;
+                nothing is lost or repeated.
+            share: Which of its rows are filled, if others are for other processes. For any share, the batch, its token
+                count and the cursor after it are the same.
         """
         length = length or self.length
         lengths = tuple(entry for entry in cursor.lengths if entry[0] < cursor.row)
@@ -393,7 +394,7 @@ class RowStream:
         return self._window
 
     def _made(self, place: Cursor, last: Window | None) -> Window:
-        """A window's rows; packed several times, where their length was changed within the window."""
+        """A window's rows, packed several times if their length changed within the window."""
         pieces = self._order.pieces(place.epoch, place.window)
         if last is not None and (last.place.epoch, last.place.window) == (place.epoch, place.window):
             texts = last.texts
@@ -433,7 +434,7 @@ class RowStream:
         of_fragments: dict[str, Ints] = {} if self.pairs is None else {self.pairs: packed.label}
         if self.with_labels:
             assert texts.label is not None
-            label = texts.label[number]  # none, where the halves of a pair differ in it
+            label = texts.label[number]  # no label, if the halves of a pair differ
             differs = np.concatenate([(packed.half[1:] == 1) & (label[1:] != label[:-1]), [False]])
             of_fragments[LABEL] = np.where(differs, -1, label)
         classes = {name: torch.full_like(rows.input_ids, -1) for name in of_fragments}

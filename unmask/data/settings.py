@@ -57,7 +57,7 @@ class CleaningSettings(Settings):
     near-duplicates (see `unmask.data.groups.Clusters`). Documents longer than 262,144 characters stay."""
 
 
-CLUSTERS = "near_duplicates"  # as groups that are held out; others are those of a column
+CLUSTERS = "near_duplicates"  # held-out groups; other values name a column
 
 
 class CorpusSettings(Reading):
@@ -100,7 +100,7 @@ class CorpusSettings(Reading):
     @field_validator("column")
     @classmethod
     def _one_or_several(cls, value: str | int | tuple[str | int, ...] | None) -> Any:
-        """A list of one column is that column, so that data is known by either."""
+        """A list of one column is that column, so that both give the same data."""
         if not isinstance(value, tuple):
             return value
         if not value or len(set(map(str, value))) < len(value):

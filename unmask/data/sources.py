@@ -1,8 +1,8 @@
-"""What the user names, as files that can be read: files, folders, patterns, streams, and objects in memory.
+"""User input as readable files: files, folders, patterns, streams, and objects in memory.
 
-A folder may hold a dataset whose files say by their names what they are for, as on the hub:
+A folder may hold a dataset whose file names say what the files are for, as on the hub:
 
-    README.md                            the card, which is no text
+    README.md                            the card, which is not read
     data/train-00000-of-00002.parquet    trained on
     data/validation-00000-of-00001.parquet    held out
     data/test-00000-of-00001.parquet     not read
@@ -38,14 +38,13 @@ from unmask.data.treebanks import form_of
 
 log = logging.getLogger(__name__)
 
-# Plain text as well, but beside tables in a folder it is about them.
+# Also plain text, but skipped in a folder with tables, which it describes.
 CODE = (
     ".c", ".cpp", ".go", ".h", ".htm", ".html", ".java", ".js", ".py", ".r", ".rs", ".rst", ".sh", ".smi", ".sql",
     ".srt", ".tex", ".ts", ".xml",
 )  # fmt: skip
 PRINTED = (".doc", ".docx", ".epub", ".ipynb", ".odt", ".pdf", ".rtf", ".xls", ".xlsx")  # whose text is to be taken out
-# Kind of file by suffix; that of a plug-in is the suffix without its dot. The reader of each kind stands in
-# `documents.READERS`.
+# Kinds of files by suffix; a plug-in's kind is the suffix without its dot. `documents.READERS` has the reader of each.
 SUFFIXES: dict[str, str] = {
     **dict.fromkeys((".txt", ".text", ".md", ".log", *CODE), "text"),
     **dict.fromkeys((".jsonl", ".ndjson"), "jsonl"),
@@ -60,7 +59,7 @@ _SUPPORTED = (
     f"{', '.join(COMPRESSIONS)}"
 )
 TABLES = {"jsonl", "json", "csv", "tsv", "parquet", "arrow", "spacy"}
-# JSON that stands beside data, written by various programs, and holds no text, though some are lists of objects.
+# JSON files that various programs write beside data. They hold no text, though some are lists of objects.
 NO_TEXT = {
     "added_tokens.json", "adapter_config.json", "all_results.json", "composer.json", "config.json",
     "config_sentence_transformers.json", "croissant.json", "dataset_dict.json", "dataset_info.json",
@@ -84,14 +83,14 @@ class Layout(NamedTuple):
     """How the rows of CSV and TSV are cut into cells; see `delimited.py`."""
 
     delimiter: str
-    is_quoted: bool  # whether quotes stand around cells; else they are letters like any other
+    is_quoted: bool  # whether quotes enclose cells; else they are plain characters
     has_header: bool
-    names: tuple[str, ...]  # of the columns: as in the header, or their numbers
-    skips_spaces: bool = False  # whether a space stands between a delimiter and a quote
+    names: tuple[str, ...]  # column names from the header, or column numbers
+    skips_spaces: bool = False  # whether a space comes between a delimiter and a quote
 
 
 def kind_of(path: Path) -> str | None:
-    """The kind of a file by its name; None where no reader is for it."""
+    """The kind of a file by its name; None if there is no reader for it."""
     suffix = bare_suffix(path)
     return SUFFIXES.get(suffix) or (suffix[1:] if suffix[1:] in entry_points("readers") else None)
 
@@ -102,18 +101,19 @@ TextColumn = str | tuple[str, ...]  # a column, or several
 @dataclass(frozen=True)
 class Source:
     path: Path  # the file
-    kind: str  # of its content: a value of `SUFFIXES`, or `arrow`
-    column: TextColumn | None = None  # of a table, where its text stands; several together are it
-    label: str | None = None  # where the class of its documents stands; None: unread
-    group: str | None = None  # where it says which documents stay together when text is held out; None: unread
-    stretch: Stretch | None = None  # the part of the file that is read; None: all of it
-    id: str | None = None  # where the ids of its documents stand; None: they are numbered
-    title: str | None = None  # where their titles stand; None: unread
+    kind: str  # kind of content: a value of `SUFFIXES`, or `arrow`
+    column: TextColumn | None = None  # column of text in a table; several are joined
+    label: str | None = None  # column of classes; None: not read
+    group: str | None = None  # column of groups that stay in one split; None: not read
+    stretch: Stretch | None = None  # the part to read; None: all
+    id: str | None = None  # column of ids; None: documents are numbered
+    title: str | None = None  # column of titles; None: not read
     layout: Layout | None = None  # of CSV and TSV, how rows are cut into cells
 
     @property
     def by_suffix(self) -> str:
-        """The kind that the suffix says: a text or a table, too, may hold a word a line, with tags (`conll`)."""
+        """The kind by the suffix: a file of one tagged word per line (`conll`) may have the suffix of a text or a
+        table."""
         return kind_of(self.path) or self.kind
 
     @property
@@ -122,7 +122,7 @@ class Source:
 
     @property
     def is_json(self) -> bool:
-        """Whether each of its rows has columns of its own."""
+        """Whether each row has its own columns."""
         return self.kind in ("jsonl", "json")
 
 
@@ -132,24 +132,24 @@ class SourceSplit(NamedTuple):
 
 
 def find_sources(names: Sequence[str | Path], *, announce: bool = True) -> list[Source]:
-    """The files to train on, as `find_split` separates them from others."""
+    """The files to train on, as separated from others by `find_split`."""
     return find_split(names, announce=announce).train
 
 
 def find_split(names: Sequence[str | Path], *, by_name: bool = True, announce: bool = True) -> SourceSplit:
     """Expands folders and patterns into files, in a fixed order.
 
-    Within a folder, what files are for is taken from their names, by the words that `datasets` knows (`train`,
-    `validation`, `valid`, `dev`, `val`, `test`, `eval` ...), if most of its text is in files that have one and there is
-    something beside `train`. Files that are named one by one, or by a pattern, are trained on whatever they are called.
+    In a folder, file names decide what files are for, by the words that `datasets` knows (`train`, `validation`,
+    `valid`, `dev`, `val`, `test`, `eval` ...), if most of its text is in files with such a name, and not all of these
+    are `train`. Files named one by one or by a pattern are trained on, whatever their names.
 
     Args:
         names: Files, folders, patterns such as `data/**/*.txt`, or folders written by `datasets`' `save_to_disk`.
-        by_name: Whether names of files say what they are for; else all are trained on.
-        announce: Whether the log says what is read for what, and what is not read.
+        by_name: Whether file names decide what files are for; otherwise all are trained on.
+        announce: Whether to log which files are used for what, and which are not read.
 
     Raises:
-        CorpusError: Nothing is there, or it cannot be read; the text says what can.
+        CorpusError: Nothing is there, or it cannot be read; the text says what can be read.
     """
     if not names:
         raise CorpusError("there are no files to read")
@@ -179,7 +179,7 @@ def find_split(names: Sequence[str | Path], *, by_name: bool = True, announce: b
 def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
     if is_saved_dataset(folder):
         return SourceSplit(_saved_files(folder), [])
-    if (folder / "dataset_dict.json").is_file():  # its parts are folders
+    if (folder / "dataset_dict.json").is_file():  # its splits are folders
         what, names = "parts", sorted(path.name for path in folder.iterdir() if (path / "state.json").is_file())
         if not by_name:
             return SourceSplit([source for part in names for source in _saved_files(folder / part)], [])
@@ -219,7 +219,7 @@ def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
 
 
 def _readable_files(folder: Path, announce: bool) -> list[Path]:
-    """The files below a folder that hold text, as far as their names and JSON's first rows say."""
+    """The files in a folder that hold text, judged by their names and the first rows of JSON."""
     inside = sorted(path for path in folder.rglob("*") if path.is_file())
     files: list[Path] = []
     for path in inside:
@@ -246,8 +246,8 @@ def _readable_files(folder: Path, announce: bool) -> list[Path]:
 
 
 def _part_of(path: Path) -> str | None:
-    """`train`, `validation` or `test`, by a folder of that name, else the file's own name, else a word of a folder's
-    name; None where these say nothing, or two things."""
+    """`train`, `validation` or `test`, by a folder of that name, else by the file's name, else by a word in a folder's
+    name; None if these give none, or two."""
     folders = [name.lower() for name in path.parts[:-1]]
     for words in (folders, _LETTERS.findall(path.name.lower()), _LETTERS.findall(" ".join(folders))):
         if parts := {_PART_OF_WORD[word] for word in words if word in _PART_OF_WORD}:
@@ -256,12 +256,12 @@ def _part_of(path: Path) -> str | None:
 
 
 def is_saved_dataset(folder: Path) -> bool:
-    """Whether a `Dataset` of `datasets` was saved here; not several of them."""
+    """Whether a single `Dataset` of `datasets` was saved here."""
     return (folder / "state.json").is_file() and (folder / "dataset_info.json").is_file()
 
 
 def _saved_files(folder: Path) -> list[Source]:
-    """The files of a saved dataset; beside them may lie what `datasets` caches of changed copies."""
+    """The files of a saved dataset; the folder may also hold `datasets`' cache of changed copies."""
     try:
         content = parse_json(folder / "state.json")
         files = [folder / file["filename"] for file in content["_data_files"]]
@@ -278,7 +278,7 @@ def _saved_files(folder: Path) -> list[Source]:
 
 def _source(path: Path) -> Source:
     suffix, kind = bare_suffix(path), kind_of(path)
-    if kind is None:  # which a file of lines of text may have as well
+    if kind is None:  # an unknown suffix, which a text file may have
         with open_bytes(path) as file:
             begin = next(pieces_of(file), b"")
         if not begin or suffix in PRINTED or (b"\0" in begin and not wide_encoding(begin)):
@@ -304,11 +304,11 @@ def _source(path: Path) -> Source:
 
 
 # ----------------------------------------
-# Streams: standard input, and pipes such as `<(zcat a.gz)`. They can be read once, so their content goes into files:
+# Streams: standard input, and pipes such as `<(zcat a.gz)`. They can be read only once, so they are copied to files:
 #
 #     unmask prepare - <(zcat a.gz) <(zcat b.gz) --out data     data/stdin.txt, data/pipes/1.txt, data/pipes/2.txt
 #
-# What comes out of them is plain text, unless the name of a pipe says otherwise, as after `mkfifo rows.jsonl`.
+# They are plain text, unless the name of a pipe has another suffix, as after `mkfifo rows.jsonl`.
 
 STDIN, STDIN_FILE, PIPES = "-", "stdin.txt", "pipes"
 _ALSO_STDIN = (STDIN, "/dev/stdin", "/dev/fd/0")
@@ -316,17 +316,17 @@ _AS_PIPE, _PIPE_END = "<(", ")"  # as shells write it
 
 
 def is_stream(name: object) -> bool:
-    """Whether what a user names can be read once: standard input or a pipe."""
+    """Whether a name denotes standard input or a pipe, which can be read only once."""
     if not isinstance(name, str | Path):
         return False
     try:
         return str(name) in _ALSO_STDIN or Path(name).is_fifo()
-    except (OSError, ValueError):  # opening the file says what is wrong with the name
+    except (OSError, ValueError):  # opening the file will report the invalid name
         return False
 
 
 def _stream_files(names: Iterable[Any]) -> Iterator[tuple[Any, str | None]]:
-    """Each name with the file that keeps it, a path within a folder; None where it is no stream."""
+    """Each name with the file for its content, a path within a folder; None if it is not a stream."""
     num_pipes = 0
     for name in names:
         if not is_stream(name):
@@ -342,8 +342,8 @@ def _stream_files(names: Iterable[Any]) -> Iterator[tuple[Any, str | None]]:
 
 
 def names_to_keep(names: Sequence[object]) -> list[str]:
-    """Sources as the settings of prepared data name them: a pipe by its file, `<(pipes/1.txt)`, since the number that a
-    shell gives to it (/dev/fd/63) is another one the next time."""
+    """Sources as named in the settings of prepared data: a pipe by its file, `<(pipes/1.txt)`, since the shell gives it
+    another number (/dev/fd/63) each time."""
     lasting = []
     for name, file in _stream_files(names):
         if file is None:
@@ -354,7 +354,7 @@ def names_to_keep(names: Sequence[object]) -> list[str]:
 
 
 def kept_source(folder: Path, name: str) -> str:
-    """Where what `names_to_keep` names lies now, for data that was prepared in a folder."""
+    """The current location of a source named by `names_to_keep`, for data that was prepared in a folder."""
     name = source_named(name)
     if name == STDIN:
         return str(folder / STDIN_FILE)
@@ -363,7 +363,7 @@ def kept_source(folder: Path, name: str) -> str:
 
 
 def stream_pieces(name: str | Path = STDIN) -> Iterator[bytes]:
-    """The content of standard input, or of a pipe; a CorpusError where it cannot be read."""
+    """The content of standard input or of a pipe; raises a CorpusError if it cannot be read."""
     is_stdin = str(name) in _ALSO_STDIN
     if is_stdin and (sys.stdin is None or sys.stdin.isatty()):
         what = "closed" if sys.stdin is None else "a terminal"
@@ -377,8 +377,8 @@ def stream_pieces(name: str | Path = STDIN) -> Iterator[bytes]:
 
 
 def keep_stream(name: str | Path, file: Path, *, reuse: bool) -> Path:
-    """Writes what comes out of standard input or a pipe into a file, which has its name only once all has come. With
-    `reuse`, a file that is there is used where nothing comes now; else that is a CorpusError."""
+    """Writes the content of standard input or a pipe to a file, which gets its name only when complete. With `reuse`,
+    an existing file is used if nothing comes; otherwise that is a CorpusError."""
     reuse, is_stdin = reuse and file.is_file(), str(name) in _ALSO_STDIN
     if is_stdin and reuse and (sys.stdin is None or sys.stdin.isatty()):
         return file
@@ -404,8 +404,8 @@ def keep_stream(name: str | Path, file: Path, *, reuse: bool) -> Path:
 
 @contextmanager
 def readable(path: str | Path | Iterable[Any]) -> Iterator[Path]:
-    """A file that can be read again and again: the path itself, or a temporary copy of a stream, or of what is in
-    memory, while it is entered."""
+    """Yields a file that can be read repeatedly: the path itself, or a temporary copy of a stream or of objects in
+    memory."""
     ((_, name),) = _stream_files([path])
     if isinstance(path, str | os.PathLike) and name is None:
         yield Path(path)
@@ -425,7 +425,7 @@ def readable(path: str | Path | Iterable[Any]) -> Iterator[Path]:
 
 
 # ----------------------------------------
-# Objects in memory: lists, iterators, tables and datasets. A corpus is read more than once, by several processes, and
+# Objects in memory: lists, iterators, tables and datasets. A corpus is read several times, by several processes, and
 # again when a run is resumed, so they are written to files:
 #
 #     given/rows.jsonl            strings, or rows as dicts
@@ -435,21 +435,20 @@ def readable(path: str | Path | Iterable[Any]) -> Iterator[Path]:
 
 GIVEN = "given"
 ROWS_AT_ONCE = 1000
-_LOOK = 100  # strings of a list that are looked at
-_LONG_NAME = 255  # longer ones are no name of a file
+_LOOK = 100  # strings to check in a list
+_LONG_NAME = 255  # longer texts are not file names
 
 
 @dataclass(frozen=True)
 class InMemory:
-    """Texts that a user has in memory: strings; rows (dicts); a `Dataset`, `IterableDataset` or `DatasetDict` of
-    datasets; a table of pandas, polars or pyarrow; or a dict of such things by the names of parts (`train`,
-    `validation`)."""
+    """Texts in memory: strings; rows (dicts); a `Dataset`, `IterableDataset` or `DatasetDict` of datasets; a table of
+    pandas, polars or pyarrow; or a dict of these by the names of splits (`train`, `validation`)."""
 
     content: Any
 
     def keep(self, folder: Path, *, notify: Notify = ignore) -> Path:
-        """Writes them into a folder, which is replaced once all of them came. A CorpusError says that there is none
-        among them, or that something is neither a text nor a row."""
+        """Writes the texts to a folder, and replaces the folder once all are written. Raises a CorpusError if there are
+        none, or one is neither a text nor a row."""
         with whole_folder(folder) as partial:
             _write(self.content, partial, notify)
         return folder
@@ -460,11 +459,11 @@ Texts = str | Path | Sequence[str | Path] | Iterable[str] | Iterable[Mapping[str
 
 
 def paths_or_texts(texts: Texts | None) -> list[Named] | None:
-    """Paths, or texts that are in memory; a CorpusError of what is neither, or empty.
+    """Distinguishes paths from texts in memory; raises a CorpusError for anything else, or if there are none.
 
-    A list of strings is of paths, if one of them is there or ends like a file that can be read, and of texts, if none
-    does and there is white space in one. Whatever else can be iterated is texts or rows. What an address names
-    (`s3://bucket/corpus`) is fetched, see `unmask.core.remote`.
+    Strings in a list are paths if one of them exists or has the suffix of a readable file; they are texts if none does
+    and one contains white space. Any other iterable holds texts or rows. Addresses (`s3://bucket/corpus`) are fetched,
+    see `unmask.core.remote`.
 
     Example: `["a.txt", "b.txt"]` are paths; `["Some words.", "Others."]` and `iter(["word"])` are texts.
     """
@@ -498,7 +497,7 @@ def paths_or_texts(texts: Texts | None) -> list[Named] | None:
 def keep_as_files(
     names: Sequence[Named], folder: Path, *, reuse: bool = False, notify: Notify = ignore
 ) -> Iterator[str | Path]:
-    """Replaces what is no file by one: `-` and pipes by what comes out of them, texts in memory by a folder of them."""
+    """Replaces `-` and pipes by files of their content, and texts in memory by a folder of files."""
     for name, file in _stream_files(names):
         if isinstance(name, InMemory):
             yield name.keep(folder / GIVEN, notify=notify)
@@ -508,7 +507,7 @@ def keep_as_files(
 
 def _write(content: Any, folder: Path, notify: Notify) -> None:  # noqa: PLR0912  (each kind of thing in memory)
     num_rows: int | None = None
-    if hasattr(content, "save_to_disk"):  # of datasets, which need not be installed
+    if hasattr(content, "save_to_disk"):  # of the library datasets, which need not be installed
         if not any(len(part) for part in (content.values() if isinstance(content, Mapping) else [content])):
             raise CorpusError("the dataset is empty")
         with writing(folder):
@@ -543,13 +542,13 @@ def _write(content: Any, folder: Path, notify: Notify) -> None:  # noqa: PLR0912
             "or of rows (dicts), a table, or a dataset of datasets"
         )
     else:
-        # Rows of an `IterableDataset` hold numbers of classes, and its features their names.
+        # Rows of an `IterableDataset` hold class numbers, and its features the class names.
         features = getattr(content, "features", None)
         features = features if isinstance(features, Mapping) else {}
         classes = {name: feature.names for name, feature in features.items() if hasattr(feature, "names")}
         num_rows, file = 0, folder / "rows.jsonl"
         lines = (_json_line(row, number, classes) for number, row in enumerate(content, 1))
-        while batch := list(itertools.islice(lines, ROWS_AT_ONCE)):  # outside of `writing`: the iterator is the user's
+        while batch := list(itertools.islice(lines, ROWS_AT_ONCE)):  # not in `writing`: the user's iterator may raise
             with writing(file), file.open("ab") as out:
                 out.writelines(batch)
             num_rows += len(batch)
@@ -568,12 +567,12 @@ def _json_line(row: Any, number: int, classes: Mapping[str, Sequence[str]]) -> b
         row = {**row, **{name: classes[name][n] if n >= 0 else None for name, n in numbers.items()}}
 
     def plain(value: Any) -> Any:
-        # arrays and numbers of numpy, dates; other things, such as pictures, are no text
+        # Converts numpy's arrays and numbers, and dates; other types, such as pictures, are not text.
         if hasattr(value, "tolist"):
             return value.tolist()
         return value.isoformat() if hasattr(value, "isoformat") else None
 
     try:
         return json.dumps(row, ensure_ascii=False, default=plain).encode() + b"\n"
-    except UnicodeEncodeError:  # halves of characters, which reading the row reports by its number
+    except UnicodeEncodeError:  # lone surrogates, which reading reports with the row's number
         return json.dumps(row, default=plain).encode() + b"\n"

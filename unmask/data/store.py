@@ -1,4 +1,4 @@
-"""Token shards, read: Arrow IPC stream files, a row a document or a piece of a long one.
+"""Token shards, read: Arrow IPC stream files with one row for each document, or piece of a long one.
 
 They open with `datasets.Dataset.from_file` and are memory-mapped without copies. Columns:
 
@@ -7,12 +7,12 @@ They open with `datasets.Dataset.from_file` and are memory-mapped without copies
     document     int64                    number of the document in the corpus
     offset       int64                    byte of the document's text at which the row begins
     num_bytes    int64                    UTF-8 bytes of the row's text
-    label        int64                    number of the document's class, -1 where it has none; only where classes
-                                          were read, and the same for every piece of a document
-    group        int64                    what a held-out row is a draw of: a number below 0 for its group, that of
-                                          its document where it is in none; only where groups were held out
-    entities, pos, dependencies, chunks   list<uint8, uint16 or uint32>, those that were chosen: what annotators
-                                          say of each token, as `unmask.tokenizer.spans` writes it
+    label        int64                    number of the document's class, -1: none; the same in all pieces of a
+                                          document; only if classes were read
+    group        int64                    the sampling unit of a held-out row: a number below 0 for its group, else
+                                          its document's number; only if groups were held out
+    entities, pos, dependencies, chunks   list<uint8, uint16 or uint32>, those that were chosen: annotations of
+                                          each token, as `unmask.tokenizer.spans` writes them
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ from unmask.core.hashing import GOLDEN, mix
 
 COLUMNS = ("input_ids", "word_starts", "document", "offset", "num_bytes")
 LABEL, GROUP, DRAW = "label", "group", "draw"
-OPENED_AT_ONCE = 8  # threads that wait for files and check them
+OPENED_AT_ONCE = 8  # threads that read and check files
 CHUNK_TOKENS = 1 << 19
 
 
 @compiled
 def _gather(address: NDArray[np.int64], size: NDArray[np.int64], into: NDArray[np.uint8]) -> None:
-    """Copies stretches of memory, one behind another: `size` bytes at each address."""
+    """Copies ranges of memory one after the other: `size` bytes at each address."""
     place = 0
     for n in range(len(address)):
         stretch = bytes_at(address[n], size[n])
@@ -63,7 +63,7 @@ def _read_numbers(address: NDArray[np.int64], size: int) -> NDArray[np.int64]:
 
 
 class TokenChunk(NamedTuple):
-    """Some pieces, one behind another, without a copy."""
+    """Consecutive pieces, without a copy."""
 
     input_ids: NDArray[np.generic]  # [num_tokens]
     word_starts: NDArray[np.uint8]  # [num_tokens]
@@ -72,65 +72,65 @@ class TokenChunk(NamedTuple):
 
 @dataclass(frozen=True)
 class GatheredPieces:
-    """Some pieces, copied one behind another, and what is known of each; columns as in `TokenStore`."""
+    """Copies of pieces, concatenated, with their numbers; columns as in `TokenStore`."""
 
     piece: NDArray[np.int64]  # [num_pieces]: their numbers, in order
     begin: NDArray[np.int64]  # [num_pieces]: where each begins here
     lengths: NDArray[np.int64]  # [num_pieces]: tokens of each
     input_ids: NDArray[np.unsignedinteger]  # [num_tokens]
     word_starts: NDArray[np.uint8]  # [num_tokens]
-    document: NDArray[np.int64]  # [num_pieces], as what follows
+    document: NDArray[np.int64]  # [num_pieces], like the next ones
     offset: NDArray[np.int64]
     draw: NDArray[np.int64]
-    label: NDArray[np.int64] | None = None  # None where there are no classes
+    label: NDArray[np.int64] | None = None  # None: no classes
     annotations: Mapping[str, NDArray[np.unsignedinteger]] = field(default_factory=dict)  # by column, [num_tokens]
 
     def number(self, piece: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Which of these each of some pieces is."""
+        """The index of each given piece among these."""
         return np.searchsorted(self.piece, piece)
 
     @cached_property
     def key(self) -> NDArray[np.int64]:
-        """[num_pieces], int64: a hash of the place in the corpus of each."""
+        """[num_pieces], int64: a hash of each piece's place in the corpus."""
         return mix(mix(self.document * np.int64(GOLDEN)) + self.offset)
 
 
 # ----------------------------------------
-# Shards as files that are mapped into memory, each when something of it is read: they are their own index.
+# Shards are files mapped into memory, each when it is first read. They are their own index.
 #
-# What is known of every piece (its length, document, place in it, bytes, class, draw) stands in a shard's columns. Of a
-# shard that is open only where its record batches begin stays in memory, and numbers are read from the mapped file:
+# A shard's columns hold everything about each piece (length, document, offset, bytes, class, draw). For an open shard,
+# only where its record batches begin stays in memory; numbers are read from the mapped file:
 #
 #     piece 70,123 ──▶ shard 4 ──▶ its record batch 2 ──▶ address of `document` + 8 x (70,123 - first piece) ──▶ number
 #
-# So a split of any size opens with the counts of its manifest, all processes of a machine share what the system has
-# read, and an index that could disagree with the shards is not there.
+# So opening a split of any size needs only the counts of its manifest, all processes of a machine share what the system
+# has read, and no separate index can disagree with the shards.
 
 
 class ShardCounts(NamedTuple):
-    """How much is in each shard of a split, which is known before any is opened."""
+    """The amounts in each shard of a split, known before any is opened."""
 
     pieces: NDArray[np.int64]  # [num_shards]
     tokens: NDArray[np.int64]  # [num_shards]
 
 
 class MappedShard:
-    """A shard that is open: where its numbers lie, which takes some kilobytes.
+    """An open shard: the addresses of its numbers, which take some kilobytes.
 
     Attributes:
         annotations: Names of its columns of annotation.
-        types: By column of lists, the type of their values.
+        types: For each column of lists, the type of its values.
         is_labelled, is_grouped: Whether there are columns of classes and of groups.
         first: [num_batches + 1], int64: the first piece of each record batch, counted in the shard, then `num_pieces`.
-        addresses: By column, [num_batches], int64: where its numbers begin in each; of columns of lists where their
-            values do. `lengths` are the lists' offsets, `draw` the groups, or the documents where there are none.
+        addresses: By column, [num_batches], int64: address of its numbers in each batch (in columns of lists, of their
+            values). `lengths` are the lists' offsets; `draw` are the groups, or the documents if there are none.
     """
 
     def __init__(self, file: Path) -> None:
         self.file = file
         try:
             with pa.memory_map(str(file)) as source:
-                self._content = source.read_buffer()  # no copy: the file stays mapped as long as this is there
+                self._content = source.read_buffer()  # no copy: the file is mapped as long as this exists
             schema, batches = pa.ipc.open_stream(self._content).schema, list(self.batches())
             names = schema.names
             self.annotations = tuple(name for name in names if name not in (*COLUMNS, LABEL, GROUP))
@@ -168,10 +168,10 @@ class ShardFile:
 
 
 class TokenStore:
-    """All pieces of a split. Shards are mapped when something of them is read, and any thread may read.
+    """All pieces of a split. Shards are mapped when they are first read; any thread may read.
 
     Attributes:
-        counts: How much is in each shard.
+        counts: The amounts in each shard.
         annotations: Names of the columns of annotation.
         is_labelled: Whether the data was prepared with classes.
     """
@@ -183,12 +183,12 @@ class TokenStore:
         *,
         check: Callable[[int], None] = lambda number: None,
     ) -> None:
-        """Opens the shards of a split, in order: all at once, or, with what the manifest says of them, the first one.
-        `check` is called with the number of a shard before it is first opened. A DataError names one that is missing or
-        no token shard."""
+        """Opens the shards of a split, in order: all at once, or, if the manifest's `entries` are given, only the
+        first. `check` is called with a shard's number before it is first opened. A DataError names a shard that is
+        missing or unreadable."""
         self._files, self._check = files, check
         self._entries, self._checked = entries, set[int]()
-        self._open: dict[int, MappedShard] = {}  # some 65,530 at most, as many files as a kernel maps for a process
+        self._open: dict[int, MappedShard] = {}  # at most about 65,530, a kernel's limit of mapped files
         self._lock = threading.Lock()
         self._first: MappedShard | None = None
         self._columns: dict[str, NDArray[np.int64]] = {}
@@ -214,7 +214,7 @@ class TokenStore:
         return int(self.counts.tokens.sum())
 
     def _shard(self, number: int) -> MappedShard:
-        """One of the shards, open; an error where it is missing or damaged, or differs in its columns from others."""
+        """Opens a shard; raises an error if it is missing or damaged, or its columns differ from those of others."""
         self._check_shards([number])
         with self._lock:
             shard = self._open.get(number)
@@ -232,7 +232,7 @@ class TokenStore:
             return shard
 
     def _check_shards(self, numbers: Sequence[int]) -> None:
-        """Checks some of them that were not, several at a time."""
+        """Checks those shards that were not checked yet, several at a time."""
         missing = [number for number in numbers if number not in self._checked]
         if len(missing) > 1:
             with ThreadPoolExecutor(OPENED_AT_ONCE) as threads:
@@ -243,13 +243,13 @@ class TokenStore:
 
     @cached_property
     def grouped(self) -> bool:
-        """Whether groups were held out. Only shards with such a text say so, so that all may have to be opened."""
+        """Whether groups were held out. Only shards with grouped text show it, so this may open all of them."""
         return any(self._shard(number).is_grouped for number in range(len(self._files)))
 
     def column(self, name: str) -> NDArray[np.int64]:
-        """A number of every piece [num_pieces], for splits that are known to be small, since it stays in memory:
-        `lengths` (tokens of each), a column of numbers of the shards, or `draw`: the sampling unit of a piece, its
-        group where groups were held out, else its document."""
+        """A number of every piece [num_pieces], which stays in memory, so for small splits only: `lengths` (tokens), a
+        column of numbers in the shards, or `draw`, the sampling unit: the piece's group if groups were held out, else
+        its document."""
         if name not in self._columns:
             self._check_shards(range(len(self._files)))
             parts = []
@@ -264,26 +264,26 @@ class TokenStore:
         return self._columns[name]
 
     def some_lengths(self, most: int) -> NDArray[np.int64]:
-        """Tokens of some pieces: all, or those of shards spread over the split, about so many."""
+        """Token counts of all pieces, or of about `most` pieces in shards spread over the split."""
         every = max(1, len(self) // most)
         shards = map(self._shard, range(0, len(self._files), every))
         batches = [batch["input_ids"].offsets.to_numpy() for shard in shards for batch in shard.batches()]
         return np.concatenate([np.diff(offsets).astype(np.int64) for offsets in batches])
 
     def gather(self, pieces: NDArray[np.int64]) -> GatheredPieces:
-        """Copies of some pieces, whose order does not matter; a DataError where a shard of theirs is damaged."""
+        """Copies pieces, given in any order; raises a DataError if one of their shards is damaged."""
         pieces = np.sort(pieces)
         columns = ["document", "offset", DRAW, *([LABEL] if self.is_labelled else [])]
         shard_of = np.searchsorted(self._before, pieces, side="right") - 1
-        some = np.unique(shard_of)
-        table = self._table  # of the last call, where it has all of these
-        if table is None or not np.isin(some, table.shards, assume_unique=True).all():
-            self._check_shards(some.tolist())
-            opened = [self._shard(number) for number in some.tolist()]
-            pieces_before = [each.first[:-1] + self._before[n] for n, each in zip(some, opened, strict=True)]
+        shards = np.unique(shard_of)
+        table = self._table  # of the last call, if it covers these
+        if table is None or not np.isin(shards, table.shards, assume_unique=True).all():
+            self._check_shards(shards.tolist())
+            opened = [self._shard(number) for number in shards.tolist()]
+            pieces_before = [each.first[:-1] + self._before[n] for n, each in zip(shards, opened, strict=True)]
             names = set(opened[0].addresses).intersection(*(each.addresses for each in opened))
             addresses = {name: np.concatenate([each.addresses[name] for each in opened]) for name in names}
-            table = self._table = _Table(some, np.concatenate(pieces_before), addresses)
+            table = self._table = _Table(shards, np.concatenate(pieces_before), addresses)
         batch = np.searchsorted(table.first, pieces, side="right") - 1
         local = pieces - table.first[batch]
         # Where each piece begins in the tokens of its record batch, and how long it is
@@ -310,7 +310,7 @@ class TokenStore:
         )
 
     def chunks(self, num_tokens: int = CHUNK_TOKENS) -> Iterator[TokenChunk]:
-        """All pieces in order, some at a time: as many as have `num_tokens` tokens together, or one that has more."""
+        """All pieces in order, in chunks of up to `num_tokens` tokens, or of one longer piece."""
         for number in range(len(self._files)):
             for batch in self._shard(number).batches():
                 ids, starts = (batch[name].values.to_numpy() for name in COLUMNS[:2])
@@ -324,13 +324,13 @@ class TokenStore:
 
 
 class _Table(NamedTuple):
-    shards: NDArray[np.int64]  # their numbers
+    shards: NDArray[np.int64]  # shard numbers
     first: NDArray[np.int64]  # [num_batches]: the first piece of each record batch
     addresses: dict[str, NDArray[np.int64]]  # by column, [num_batches]
 
 
 def document_frequencies(chunks: Iterable[TokenChunk], vocab_size: int) -> NDArray[np.int64]:
-    """In how many pieces (documents, or pieces of long ones) each id stands: [vocab_size]."""
+    """The number of pieces (documents, or pieces of long ones) that contain each id: [vocab_size]."""
     counts: NDArray[np.int64] = np.zeros(vocab_size, dtype=np.int64)
     for chunk in chunks:
         piece_of = np.repeat(np.arange(len(chunk.lengths), dtype=np.int64), chunk.lengths)

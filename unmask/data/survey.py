@@ -1,6 +1,6 @@
 """A first look at the corpus: what a document is, and how validation text is held out. Both are announced.
 
-It reads until it has seen enough, never the whole of a large corpus.
+It reads only as much as it needs, never all of a large corpus.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from unmask.data.tables import DAMAGED
 from unmask.tokenizer.extension import without_markup
 
 # ----------------------------------------
-# Cleaning, as far as the settings say. Every document that is left out is counted.
+# Cleaning, as set. Every document that is left out is counted.
 
 _SPACES = re.compile(r"[^\S\n]+")
 _AROUND_LINE_END = re.compile(r" ?\n ?")
@@ -41,13 +41,14 @@ def clean(
     first: int = 0,
     left_out: Mapping[int, str] | None = None,
 ) -> Iterator[Document]:
-    """Changes texts and leaves documents out, which `skipped` counts; those that stay are numbered from `first` on.
+    """Changes texts and leaves documents out, counted in `skipped`; the remaining documents are numbered from `first`
+    on.
 
-    Duplicates are documents that come in one piece; of a longer one, every piece stays. `left_out` says why documents
-    are left out, by their number among those that cleaning leaves; None leaves out texts that were met before.
+    Only documents of one piece are compared; all pieces of a longer one are kept. `left_out` gives the reason for each
+    document to leave out, by its number among those that remain after cleaning; None leaves out repeated texts.
     """
-    gone = duplicates = 0
-    seen: set[bytes] = set()  # 100 bytes a text, where all of the corpus is not looked at first
+    num_empty = num_left_out = 0
+    seen: set[bytes] = set()  # 100 bytes a text, if there was no look at the corpus
     for piece in pieces:
         # 1. The text, with what is changed
         text = without_markup(piece.text) if settings.html == "drop" else piece.text
@@ -55,25 +56,25 @@ def clean(
             text = unicodedata.normalize(settings.unicode, text)
         if settings.white_space == "collapse":
             text = _AROUND_LINE_END.sub("\n", _SPACES.sub(" ", text)).lstrip()
-            text = text.rstrip() if piece.last else text  # the rest of a longer text follows
+            text = text.rstrip() if piece.last else text  # a longer text continues
         # 2. Whether it is left out
         whole = piece.offset == 0 and piece.last
         if not text.strip():
             skipped["documents without text after cleaning"] += piece.offset == 0
-            gone += whole
+            num_empty += whole
             continue
         reason = None
         if whole and left_out is not None:
-            reason = left_out.get(piece.document - gone - first)
+            reason = left_out.get(piece.document - num_empty - first)
         elif whole and settings.duplicates != "keep":
             digest = content_digest(text)
             reason = "duplicates" if digest in seen else None
             seen.add(digest)
         if reason is None:
-            yield replace(piece, text=text, document=piece.document - gone - duplicates)
+            yield replace(piece, text=text, document=piece.document - num_empty - num_left_out)
         else:
             skipped[reason] += 1
-            duplicates += 1
+            num_left_out += 1
 
 
 def content_digest(text: str) -> bytes:
@@ -82,31 +83,31 @@ def content_digest(text: str) -> bytes:
 
 
 # ----------------------------------------
-# How reading is shared out: tasks, each a stretch of a large file or some small files, which are read apart.
+# How reading is divided: each task is a part of a large file, or several small files.
 #
 #     a.jsonl (3 GB)           ──▶  0: bytes up to 1.1 G    1: up to 2.1 G    2: up to the end
 #     b/1.txt ... b/900.txt    ──▶  3: all of them
-#     c.parquet (2 GB)         ──▶  4: groups of rows 0 to 11    5: 12 to 23
-#     d.txt.gz                 ──▶  6: the file, which cannot be read from its middle
+#     c.parquet (2 GB)         ──▶  4: row groups 0 to 11    5: 12 to 23
+#     d.txt.gz                 ──▶  6: the file, which can only be read from its beginning
 #
-# A file is cut where a document begins. How it is cut depends on the files alone, so that whatever is made of a task is
-# the same everywhere. A document's number is its task's and its place in it.
+# A file is cut where a document begins. The cuts depend only on the files, so the results of a task are the same
+# everywhere. A document's number consists of its task's number and its place in the task.
 
 SMALLEST_TASK_BYTES, LARGEST_TASK_BYTES = 1 << 25, 1 << 30
 TASKS_A_CORPUS = 1024
-PLACE_BITS = 32  # of a document's number, which are its place in its task
-_WINDOW = 1 << 20  # bytes in which the beginning of a document is looked for
+PLACE_BITS = 32  # lowest bits of a document's number: its place in its task
+_WINDOW = 1 << 20  # bytes to search for the beginning of a document
 _LINE, _BLOCK, _SEQUENCE = re.compile(rb"\n"), re.compile(rb"\n[ \t\r]*\n"), re.compile(rb"\n(?=>)")
 
 
 @dataclass(frozen=True)
 class ReadTask:
-    """What is read at once, by one process."""
+    """What one process reads at a time."""
 
-    number: int  # counted from 0; those that are held out come last
-    sources: tuple[Source, ...]  # files, or a stretch of one
-    num_bytes: int  # size of these on the disk, compressed or not
-    is_held: bool = False  # whether these are files that are held out
+    number: int  # counted from 0; held-out files come last
+    sources: tuple[Source, ...]  # files, or a part of one
+    num_bytes: int  # their size on the disk, compressed or not
+    is_held: bool = False  # whether these are held-out files
 
     @property
     def first_document(self) -> int:
@@ -114,7 +115,7 @@ class ReadTask:
 
     @property
     def stamp(self) -> str:
-        """A hash of what is read and how; where it is the same, so is the text."""
+        """A hash of what is read and how; equal stamps mean equal text."""
         content = []
         for source in self.sources:
             stat = source.path.stat()
@@ -131,8 +132,8 @@ def plan_reading(
     encoding: str | None = None,
     size_bytes: int | None = None,
 ) -> list[ReadTask]:
-    """Cuts files, and behind them those that are held out, into tasks of about `size_bytes`: by default a thousandth of
-    the files, 32 MiB to 1 GiB. Text files are cut as the `unit` of documents says."""
+    """Cuts files, then held-out files, into tasks of about `size_bytes`: by default a thousandth of the files, 32 MiB
+    to 1 GiB. Text files are cut between documents, as `unit` defines them."""
     if size_bytes is None:
         total = sum(source.path.stat().st_size for source in (*sources, *held))
         size_bytes = min(max(total // TASKS_A_CORPUS, SMALLEST_TASK_BYTES), LARGEST_TASK_BYTES)
@@ -157,17 +158,17 @@ def plan_reading(
 
 
 def _stretches(source: Source, unit: DocumentUnit, encoding: str | None, size_bytes: int) -> list[tuple[Source, int]]:
-    """The parts of a file with their sizes; the file itself where it is too small, or cannot be cut."""
+    """The parts of a file with their sizes; the whole file if it is too small or cannot be cut."""
     num_bytes = source.path.stat().st_size
     if num_bytes < 2 * size_bytes:
         return [(source, num_bytes)]
-    marks: dict[str, re.Pattern[bytes] | None] = {"fasta": _SEQUENCE, "smiles": _LINE}  # behind what a document begins
+    marks: dict[str, re.Pattern[bytes] | None] = {"fasta": _SEQUENCE, "smiles": _LINE}  # pattern before a document
     if source.kind == "text":
         marks["text"] = {"line": _LINE, "block": _BLOCK, "file": None}[unit]
     if source.kind == "jsonl" and json_form(source.path) == "lines":
         marks["jsonl"] = _LINE
     mark = None if source.path.suffix.lower() in COMPRESSIONS else marks.get(source.kind)
-    with source.path.open("rb") as file:  # in UTF-16 and UTF-32 a line end is no byte
+    with source.path.open("rb") as file:  # in UTF-16 and UTF-32 a line end is not one byte
         is_wide = wide_encoding(file.read(_WINDOW)) if encoding is None else "\n".encode(encoding) != b"\n"
         mark = None if is_wide else mark
     if mark is None and source.kind != "parquet":
@@ -187,7 +188,7 @@ def _stretches(source: Source, unit: DocumentUnit, encoding: str | None, size_by
             with pq.ParquetFile(source.path) as file:
                 groups = [file.metadata.row_group(number) for number in range(file.metadata.num_row_groups)]
                 of_groups = [sum(g.column(n).total_compressed_size for n in range(g.num_columns)) for g in groups]
-        except DAMAGED:  # an error of reading
+        except DAMAGED:  # reading will report it
             return [(source, num_bytes)]
         begins = []
         for number, size in enumerate(of_groups):
@@ -205,7 +206,7 @@ def _stretches(source: Source, unit: DocumentUnit, encoding: str | None, size_by
 
 
 FEW_DOCUMENTS = 100
-MANY_DOCUMENTS = 2000  # of so many, some are held out at any share worth asking for
+MANY_DOCUMENTS = 2000  # with so many, some are held out at any useful share
 SURVEY_CHARS = 256 << 20
 PART_CHARS = 1 << 14
 SMALL_PART_CHARS = 1 << 11
@@ -213,15 +214,15 @@ SMALL_PART_CHARS = 1 << 11
 
 @dataclass(frozen=True)
 class CorpusPlan:
-    """How this corpus is read. The same files and settings always give the same plan."""
+    """How a corpus is read. The same files and settings always give the same plan."""
 
     unit: DocumentUnit  # what a document is in text files and treebanks
     reason: str  # why, in words
-    # Whether whole documents are held out or, where there are few, parts of them; or groups of documents by a column,
-    # the end of the text, files of their own, or nothing
+    # What is held out: whole documents or, if they are few, parts of them; groups of documents by a column; the end of
+    # the text; separate files; or nothing
     holdout_unit: Literal["document", "part", "group", "end", "file", "nothing"]
     threshold: float  # a document or part is held out if its hash, in [0, 1), is below this
-    piece_chars: int  # longest piece that is read at once
+    piece_chars: int  # characters of the longest piece
 
     def describe(self) -> str:
         held = {
@@ -239,7 +240,7 @@ class CorpusPlan:
 def plan_corpus(
     sources: Sequence[Source], settings: CorpusSettings, *, hold_out: bool, has_files: bool = False
 ) -> CorpusPlan:
-    """Looks at the corpus and decides how to read it; `has_files`: what is held out are files of their own."""
+    """Looks at the corpus and decides how to read it; with `has_files`, separate files are held out."""
     bad = BadInput(skip=settings.bad_input == "skip", reading=settings)
     unit, reason = choose_unit(sources, settings.documents, bad)
 
@@ -263,7 +264,7 @@ def plan_corpus(
         return CorpusPlan(unit, reason, where, settings.holdout, PIECE_CHARS)
 
     def threshold(hashes: list[float]) -> float:
-        """The share itself, moved only where none or all of the texts would fall below it."""
+        """The share itself, moved only if none or all of the texts would be below it."""
         lowest, second, *_ = sorted(set(hashes))
         return min(settings.holdout if lowest < settings.holdout else (lowest + second) / 2, max(hashes))
 
@@ -273,7 +274,7 @@ def plan_corpus(
         return CorpusPlan(unit, reason, "document", threshold(hashes), PIECE_CHARS)
     part_chars = PART_CHARS
     hashes = [fraction(piece.text) for piece in pieces(part_chars)]
-    if len(hashes) * settings.holdout < 4:  # little text: smaller parts, so that the share is met
+    if len(hashes) * settings.holdout < 4:  # little text: smaller parts come closer to the share
         part_chars = SMALL_PART_CHARS
         hashes = [fraction(piece.text) for piece in pieces(part_chars)]
     if not hashes:

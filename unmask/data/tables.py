@@ -1,7 +1,7 @@
 """Rows of tables as documents: JSON (`json_rows.py`), CSV and TSV (`delimited.py`), Parquet, and the Arrow files of
 `datasets`.
 
-file  ──first rows──▶ columns (columns.py) ──rows──▶ texts, each with its class, group, id, title and annotations
+file  ──first rows──▶ columns (columns.py) ──rows──▶ texts, each with class, group, id, title and annotations
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ from unmask.tokenizer.spans import read_fields, without_returns
 
 log = logging.getLogger(__name__)
 
-LOOK_ROWS = 200  # are looked at to find columns
+LOOK_ROWS = 200  # rows in which columns are found
 UNREADABLE = "rows with values that cannot be read"
 WITHOUT = "rows without text"
 _NAME_COLUMN = "corpus.column or the option column"
 
 
 class TableColumns(NamedTuple):
-    """Where a table's documents have their text, ids and titles."""
+    """The columns of a table's texts, ids and titles."""
 
     text: tuple[str, ...]
     id: str | None = None
@@ -74,21 +74,21 @@ def with_columns(
     group: str | None = None,
     usual: Sequence[TableColumns] = (),
 ) -> list[Source]:
-    """The sources, tables with their columns, found in the first rows of each file. An unusual layout of CSV and TSV is
+    """The sources, with the columns of tables, found in the first rows of each file. Unusual layouts of CSV and TSV are
     announced.
 
-    Tables with the same columns are read alike: as the first of them.
+    Tables with the same columns are read in the same way, that of the first.
 
     Args:
         sources: Files.
-        text: A column of text, a path into one, several of these as a list or with commas between them; None finds it.
-        bad: As for reading.
+        text: A column of text, a path into one, several of these as a list or separated by commas; None finds it.
+        bad: How files are read, and what happens to bad input.
         id, title: The column of ids or titles; True: one with a usual name, if there is any; False: none.
         label: The column of classes, which at least one file must have.
         group: The column of groups, which all files must have.
-        usual: Columns of tables that were read before, which serve where a table has them and no text is named.
+        usual: Columns of earlier tables, used for tables that have them if no text column is named.
     """
-    if text is not None:  # a word a row is a table where a column is named
+    if text is not None:  # if a column is named, a file of tagged words is read as a table
         sources = [replace(each, kind=each.by_suffix) if each.by_suffix in TABLES else each for each in sources]
     no_tables = [source for source in sources if not source.is_table]
     if no_tables and (group is not None or (label is not None and len(no_tables) == len(sources))):
@@ -100,9 +100,9 @@ def with_columns(
     named_others = [name for name in (id, title, label, group) if isinstance(name, str)]
     ready: list[Source] = []
     section = "corpus" if isinstance(bad.reading, CorpusSettings) else None
-    announced: dict[str, list[str]] = {}  # the files by what is announced of them
-    alike: dict[frozenset[str], TableColumns] = {}  # by the columns that a table has
-    no_label = ""  # the error for the first file without a column of classes
+    announced: dict[str, list[str]] = {}  # files by announcement
+    alike: dict[frozenset[str], TableColumns] = {}  # by all columns of a table
+    no_label = ""  # error for the first file without a column of classes
     for each in sources:
         if not each.is_table:
             ready.append(each)
@@ -116,7 +116,7 @@ def with_columns(
         label_at, group_at = (None if name is None else named_column(rows, name) for name in (label, group))
         if group is not None and group_at is None:
             raise CorpusError(f"{path}: there is no column {group!r} for corpus.holdout_groups; {columns}")
-        label_at = label_at or (label if source.is_json else None)  # in JSON, it may come later
+        label_at = label_at or (label if source.is_json else None)  # JSON may have it in later rows
         if label is not None and label_at is None and not no_label:
             no_label = f"{path}: there is no column {label!r} for corpus.label; {columns}"
         known = None
@@ -147,7 +147,7 @@ def _table_columns(
     taken: Sequence[str],
     known: TableColumns | None,
 ) -> TableColumns:
-    """As `with_columns`; `known` columns go before those that would be found, but not before named ones."""
+    """As `with_columns`; `known` columns have precedence over detected ones, but not over named ones."""
     where = source.path
     names = known.text if known else tuple(text_columns(rows, text, where=where, taken=taken))
 
@@ -165,8 +165,8 @@ def _table_columns(
 
 
 def _short_column(rows: Sequence[Row], text: str, taken: Collection[str]) -> str | None:
-    """The column of titles beside that of the text, where names do not say it: the only other one of several words,
-    which are a third of the text's at most."""
+    """The column of titles beside the column of text, if there are no names: the only other column of mostly several
+    words, with at most a third as much text."""
     weights = text_weights(rows, taken)
     spaced = {name: sum(" " in (row.get(name) or "") for row in rows) for name in weights if name != text}
     others = [name for name, count in spaced.items() if 2 * count > len(rows)]
@@ -174,7 +174,7 @@ def _short_column(rows: Sequence[Row], text: str, taken: Collection[str]) -> str
 
 
 def described(source: Source, bad: BadInput, *, named: bool, section: str | None) -> str | None:
-    """The layout of a CSV or TSV file, and how to overrule it; None where it is as usual or as set."""
+    """The layout of a CSV or TSV file, and how to override it; None if it is usual or set."""
     layout = source.layout
     if layout is None:
         return None
@@ -194,19 +194,19 @@ def described(source: Source, bad: BadInput, *, named: bool, section: str | None
 
 
 def named_in(column: ColumnNames) -> list[str]:
-    """The columns that a user may mean: `a,b` is one of this name, or two."""
+    """The columns that a user may mean: `a,b` may be one column or two."""
     names = [] if column is None else [column] if isinstance(column, str | int) else column
     return [part for name in map(str, names) for part in (name, *map(str.strip, name.split(",")))]
 
 
 def rows_of(source: Source, bad: BadInput, *, only: Iterable[str] | None = None) -> Iterator[tuple[int, Row]]:
-    """The rows of a table with their numbers, counted from 1 (lines of the file where it is a text).
+    """Yields the rows of a table with their numbers, counted from 1 (line numbers in text files).
 
     Args:
-        source: A table; of CSV and TSV with its layout.
-        bad: What is done about what cannot be read.
-        only: The columns, and fields within them, that are used. Parquet and Arrow files may hold anything in others,
-            which are not read. None: all are read, and values that cannot be read are null.
+        source: A table; CSV and TSV with their layout.
+        bad: How to treat what cannot be read.
+        only: The columns, and fields within them, that are used. Other columns of Parquet and Arrow files are not read
+            and may hold anything. None: all are read, and values that cannot be read are null.
     """
     return _counted(lambda each: _rows(source, each, only), bad)
 
@@ -215,7 +215,7 @@ Read = TypeVar("Read")
 
 
 def _counted(read: Callable[[BadInput], Iterator[Read]], bad: BadInput) -> Iterator[Read]:
-    """Reads; an error says how many rows have the same fault, which costs another reading."""
+    """Reads; an error also says how many rows have the same fault, for which the file is read again."""
     try:
         yield from read(bad)
     except CorpusError as error:
@@ -226,13 +226,13 @@ def _counted(read: Callable[[BadInput], Iterator[Read]], bad: BadInput) -> Itera
             for _ in read(again):
                 pass
         fault, number = next(iter(again.counts.items()), ("", 0))
-        if number < 2 or fault in str(error):  # which says it
+        if number < 2 or fault in str(error):  # the error already says so
             raise
         raise CorpusError(f"{error}; in all there are {number:,} {fault}") from error
 
 
 def _rows(source: Source, bad: BadInput, only: Iterable[str] | None) -> Iterator[tuple[int, Row]]:
-    # The columns in which fields may be: `a.b.c` is in `a`, in `a.b`, or a column itself.
+    # Columns that may contain the fields: `a.b.c` is in `a`, in `a.b`, or a column itself.
     used = None
     if only is not None:
         used = {name[:end] for name in only for end in (*(i for i, c in enumerate(name) if c == "."), len(name))}
@@ -246,13 +246,13 @@ def _rows(source: Source, bad: BadInput, only: Iterable[str] | None) -> Iterator
 
 
 def first_rows(source: Source, bad: BadInput) -> list[Row]:
-    """The first rows of a table, by which columns are found; bad ones are an error only where there are no others."""
+    """The first rows of a table, in which columns are found; bad rows are an error only if there are no others."""
     look = BadInput(skip=True, reading=bad.reading)
     rows = [row for _, row in itertools.islice(rows_of(source, look), LOOK_ROWS)]
     return rows or [row for _, row in itertools.islice(rows_of(source, bad), LOOK_ROWS)]
 
 
-# What pyarrow raises for damaged files, and for values that Python does not have or that are nested wrongly.
+# Exceptions of pyarrow for damaged files, and for values that Python lacks or that are nested wrongly.
 DAMAGED = (pa.ArrowException, OSError, UnicodeDecodeError, MemoryError, OverflowError)
 _NO_VALUE = (pa.ArrowException, ValueError, ArithmeticError, LookupError, TypeError)
 _BATCH_ROWS, _BATCH_BYTES = 256, 1 << 24
@@ -265,7 +265,7 @@ def _columnar(source: Source, bad: BadInput, used: Collection[str] | None) -> It
             names = batch.schema.names
             if used is not None and (twice := [name for name, count in Counter(names).items() if count > 1]):
                 raise CorpusError(f"{path}: several columns are called {twice[0]!r}; rename all but one")
-            unread: dict[int, str] = {}  # by place in the batch, values that Python does not have
+            unread: dict[int, str] = {}  # values that Python lacks, by place in the batch
             columns = []
             for name, column in zip(names, batch.columns, strict=True):
                 try:
@@ -305,8 +305,8 @@ def _batches(source: Source, used: Collection[str] | None) -> Iterator[tuple[int
                 yield number, batch
                 number += batch.num_rows
         return
-    # A batch of Arrow is checked before it is used: it is mapped as it is on the disk, and an offset that a flipped bit
-    # has moved ends the process (with 170 of 12,000 such files; with none checked). Parquet's decoder checks by itself.
+    # A batch of Arrow is validated before use. It is mapped from the disk, and an offset changed by a flipped bit kills
+    # the process (170 of 12,000 such files did; validated, none). Parquet's decoder checks by itself.
     with pa.memory_map(str(source.path)) as file, pa.ipc.open_stream(file) as stream:
         names = stream.schema.names
         places = [place for place, name in enumerate(names) if used is None or name in used]
@@ -327,14 +327,14 @@ def columns_of(column: TextColumn) -> tuple[str, ...]:
 
 
 def in_words(column: TextColumn) -> str:
-    """As logs name it: `column 'text'`, `columns 'title' and 'body'`."""
+    """A column for logs: `column 'text'`, `columns 'title' and 'body'`."""
     names = columns_of(column)
     return f"column{'s' if len(names) > 1 else ''} {' and '.join(map(repr, names))}"
 
 
 def read_table(source: Source, bad: BadInput, fields: Mapping[str, str] | None = None) -> Iterator[LinePart]:
-    """Yields the texts of a table, each with its label, group, id and title, where the source has columns of these, and
-    with the annotations of `fields`: column to the name of the field that holds it."""
+    """Yields the texts of a table, each with its label, group, id and title, if the source has columns of these, and
+    with the annotations of `fields`: column to the name of its field."""
     return _counted(lambda each: _texts(source, each, fields), bad)
 
 
@@ -347,12 +347,12 @@ def _texts(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> I
     column_of = {role: name for role, name in facts if name is not None}
     classes = class_names(source, source.label)
     names = [*columns_of(column), *column_of.values(), *(fields or {}).values()]
-    # Rows of a stretch of lines are counted from where it begins.
+    # Rows of a stretch of lines are counted from its beginning.
     begin = source.stretch.begin if source.is_json and source.stretch is not None else 0
     behind = f" after byte {begin:,}" if begin else ""
     for number, row in _rows(source, bad, names):
         value = row.get(column) if isinstance(column, str) else None
-        # nearly always a text, and worth being quick at
+        # The fast path: nearly always a text
         is_text = isinstance(value, str) and broken_character(value) is None
         text = value if is_text else _text_of(source.path, f"row {number}{behind}", row, column, bad)
         if text is None:
@@ -382,8 +382,8 @@ def _texts(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> I
 
 
 def _text_of(path: Path, where: str, row: Row, column: TextColumn, bad: BadInput) -> str | None:
-    """The text of a row, of several columns a paragraph each, empty where there is nothing in them; None where they
-    cannot be read, which is reported."""
+    """The text of a row, with several columns as paragraphs, empty if they are. If they cannot be read, reports that
+    and returns None."""
     texts: list[str | None] = []
     for name in columns_of(column):
         if (value := value_at(row, name, NOTHING)) is NOTHING:
@@ -406,7 +406,8 @@ def _text_of(path: Path, where: str, row: Row, column: TextColumn, bad: BadInput
 
 
 def class_names(source: Source, column: str | None) -> tuple[str, ...] | None:
-    """The names of a column's classes by number, which `datasets` writes into its Parquet and Arrow files; None: none.
+    """The names of a column's classes by number, which `datasets` writes into Parquet and Arrow files; None if there
+    are none.
 
     ner_tags  list<int64>   [3, 0, 4]
     metadata  huggingface   {"info": {"features": {"ner_tags": {"_type": "List", "feature": {

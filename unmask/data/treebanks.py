@@ -1,16 +1,16 @@
-"""Words with their tags, a word a line or a row: which files are so, how they are cut, and their sentences.
+"""Words with tags, one word per line or row: recognises such files, cuts their columns, and reads their sentences.
 
     a word a line, in columns    CoNLL-U                                  a word a row of a table
     Anna<TAB>B-person            1<TAB>Anna<TAB>Anna<TAB>PROPN<TAB>...    Sentence #,Word,POS,Tag
     sleeps<TAB>O                 2<TAB>sleeps<TAB>sleep<TAB>VERB...       Sentence: 1,Anna,NNP,B-person
     <empty line>                 <empty line>                             ,sleeps,VBZ,O
 
-Columns are cut at tabs, or at blanks of ASCII: a no-break or an ideographic space is a letter of its word. In CoNLL-U
-every line that begins with `#` is a comment; elsewhere `#` may be a word, and a comment is a line such as
-`# sent_id = 3`, or one with another number of columns than words have.
+Columns are separated by tabs, or by ASCII white space: a no-break or an ideographic space is part of its word. In
+CoNLL-U every line that begins with `#` is a comment. Elsewhere `#` may be a word, and a comment is a line such as `#
+sent_id = 3`, or one with another number of columns than words have.
 
-The text is rebuilt: a space between words, none behind `SpaceAfter=No`. Each sentence is a line, and an empty line
-marks where a document begins (`# newdoc`, `-DOCSTART-`), so that documents are chosen as in any text.
+The text is rebuilt with a space between words, but none after `SpaceAfter=No`. Each sentence is a line, and an empty
+line marks where a document begins (`# newdoc`, `-DOCSTART-`), so documents are chosen as in any text.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "de
 _UPOS, _HEAD, _ROLE, _MISC = 3, 6, 7, 9
 _OF_DOCUMENTS = re.compile(r"#\s*((newdoc|newpar|begin document|end document)\b|\w[\w.:-]*\s*=\s)")
 DOCUMENT_BEGIN = LinePart("", True, True)
-# The annotations that such files hold, unless `annotation.fields` says more.
+# Annotations of such files, unless `annotation.fields` names others.
 OFFERED = {"conllu": {"pos", "dependencies"}, "conll": {"entities"}}
 MOST_WORDS = 100_000  # of a sentence
 _MOST_CHARS = 1 << 23
@@ -45,21 +45,22 @@ _NUMBER = re.compile(r"\d+([-.]\d+)?")
 
 
 class WordForm(NamedTuple):
-    """How a file with a word a line is read; columns are counted from 0."""
+    """How a file with one word per line is read; columns are counted from 0."""
 
     title: str
     kind: str = "conll"  # or `conllu`
     word: int = 0
     tag: int = -1
     width: int = 1  # columns of most words
-    sentence: int | None = None  # the column that changes, or is filled, where one begins; None: an empty line does
-    names: tuple[str, ...] = ()  # of the columns, in the first row; empty: there are none
+    sentence: int | None = None  # a column that changes, or is filled, where one begins; None: empty lines
+    names: tuple[str, ...] = ()  # column names in the first row; empty: none
     delimiter: str | None = None  # of a table
-    stops: bool = False  # whether nothing but full stops ends sentences
-    has_brackets: bool = False  # whether tags are as in CoNLL-2012: `(PERSON*`, `*`, `*)`
+    stops: bool = False  # whether only full stops end sentences
+    has_brackets: bool = False  # tags as in CoNLL-2012
 
     def column(self, name: str, where: str | Path) -> int:
-        """The number of a column, by its name or number; a CorpusError, which begins with `where`, if there is none."""
+        """The number of a column, given its name or number; if there is none, raises a CorpusError that begins with
+        `where`."""
         names = _CONLLU if self.kind == "conllu" else self.names
         number = names.index(name) if name in names else whole_number(name)
         if number is None:
@@ -69,10 +70,10 @@ class WordForm(NamedTuple):
 
 
 def form_of(path: Path, kind: str) -> WordForm | None:
-    """How the words and tags of a file are read, by the beginning of its content; None: it holds none.
+    """How a file's words and tags are read, judged by the beginning of its content; None if it has none.
 
-    `kind` is what its suffix says. A text or a table must look like it in every line: by tags of entities in a column,
-    or in tables by a column called `word` or `token` with something that ends sentences.
+    `kind` is the kind by its suffix. A text or a table must look tagged in every line: by tags of entities in a column,
+    or, in tables, by a column named `word` or `token` and something that ends sentences.
     """
     if kind not in ("text", "csv", "tsv", "conll", "conllu"):
         return None
@@ -89,14 +90,14 @@ def form_of(path: Path, kind: str) -> WordForm | None:
             continue
         rows = [row for row in rows if any(row)]
         width, count = next(iter(Counter(map(len, rows)).most_common(1)), (0, 0))
-        # 1. By the look of a line
+        # 1. Forms recognised by their lines
         if rows and len(rows[0]) > 10 and rows[0][2].isdigit() and "*" in rows[0][5]:
             return WordForm("CoNLL-2012 (OntoNotes)", word=3, tag=10, width=width, has_brackets=True)
         if kind == "conllu" or (not is_table and rows and all(map(_is_conllu, rows))):
             return WordForm("CoNLL-U", "conllu", 1, _UPOS, 10)
         if width < 2 or count < 0.95 * len(rows):
             continue
-        # 2. Columns with tags of entities; a first row that is none of them holds names
+        # 2. Columns with tags of entities; a first row without such tags holds names
         full = [row for row in rows if len(row) == width]
         for body in (full[1:] or full, full):
             columns = list(zip(*body, strict=True))
@@ -107,17 +108,17 @@ def form_of(path: Path, kind: str) -> WordForm | None:
         has_names = is_table and not (
             _WORD_COLUMNS.isdisjoint(lower) and (not tagged or _are_tags({full[0][tag], "B"}))
         )
-        # 3. Which column says where sentences begin, and which has the words
-        numbers = [n for n in range(width) if all(_NUMBER.fullmatch(cell) for cell in columns[n])]
+        # 3. The column that marks where sentences begin, and the column of words
+        number_columns = [n for n in range(width) if all(_NUMBER.fullmatch(cell) for cell in columns[n])]
         starts = [n for n in range(width) if has_names and lower[n].startswith("sent")]
         if is_table and not (starts or gaps):
-            starts = [n for n in numbers if any(a == b for a, b in pairwise(columns[n]))]
-        rest = [n for n in range(width) if n not in {*numbers, *starts, tag}]
+            starts = [n for n in number_columns if any(a == b for a, b in pairwise(columns[n]))]
+        rest = [n for n in range(width) if n not in {*number_columns, *starts, tag}]
         word = next((n for n in rest if lower[n] in _WORD_COLUMNS), (rest or [0])[0])
         ends, bare = bool(starts or gaps), not any(" " in cell for cell in columns[word])
-        bare = bare and all(cell.count(" ") < 2 for cells in columns for cell in cells)  # else there are texts
+        bare = bare and all(cell.count(" ") < 2 for cells in columns for cell in cells)  # otherwise the cells are texts
         if kind == "conll" or (kind == "text" and len(rows) > 1 and tagged and tag == width - 1):
-            word = word if numbers[:1] == [0] else 0
+            word = word if number_columns[:1] == [0] else 0
             return WordForm(f"one word per line, its tag in the last of {width} columns", word=word, width=width)
         if is_table and rest and bare and (tagged or (ends and (has_names or (kind == "tsv" and gaps)))):
             names = tuple(name.strip() for name in full[0]) if has_names else ()
@@ -138,7 +139,7 @@ def _is_conllu(row: list[str]) -> bool:
 
 
 def _are_tags(cells: set[str]) -> bool:
-    """Whether some cells are the tags of entities: there is one, and nothing else but `O`."""
+    """Whether cells are tags of entities: at least one is, and all others are `O`."""
     return bool(cells := cells - {"O", "_"}) and all(TAG.fullmatch(cell) for cell in cells)
 
 
@@ -149,7 +150,8 @@ class TaggedLine(NamedTuple):
     cells: list[str]
 
     def cell(self, column: int) -> str:
-        """A cell; -1 is the last one, of tags. A ValueError, which begins with the line, where there is none."""
+        """A cell; -1 is the last one, of tags. If it is missing, raises a ValueError that begins with the line
+        number."""
         if column >= len(self.cells) or (column < 0 and len(self.cells) < 2):
             which = f"column {column + 1} (number {column} from 0)" if column >= 0 else "column of tags"
             raise ValueError(f"{self.number}: there is no {which}; there are only {len(self.cells)} columns")
@@ -161,7 +163,7 @@ def read_sentences(path: Path, form: WordForm, bad: BadInput) -> Iterator[list[T
     lines: list[TaggedLine] = []
     num_chars, before, label = 0, "", None
     for number, text, cells in _lines_of(path, form, bad):
-        # 1. What begins here: a sentence, a document
+        # 1. Whether a sentence or a document begins here
         marks = cells[form.sentence] if form.sentence is not None and form.sentence < len(cells) else ""
         is_comment = text.startswith("#") and form.delimiter is None
         if is_comment and form.kind == "conll":  # it may also be a word, such as `#` or `#unmask`
@@ -176,7 +178,7 @@ def read_sentences(path: Path, form: WordForm, bad: BadInput) -> Iterator[list[T
             yield None
         if not is_word:
             continue
-        # 2. A word; of OntoNotes' brackets, (PERSON* * *), the tags are made
+        # 2. A word; OntoNotes' brackets, (PERSON* * *), are converted to tags
         if form.has_brackets and len(cells) > form.tag:
             opens, closes = re.match(r"\(([^()*]+)", cells[form.tag]), ")" in cells[form.tag]
             label = opens[1] if opens else label
@@ -195,7 +197,7 @@ def read_sentences(path: Path, form: WordForm, bad: BadInput) -> Iterator[list[T
 
 
 def _lines_of(path: Path, form: WordForm, bad: BadInput) -> Iterator[tuple[int, str, list[str]]]:
-    """The lines of a file, without a row of names: number, counted from 1, text and cells; none where it is blank."""
+    """The lines of a file, without a row of names: number, counted from 1, text, and cells (none for a blank line)."""
     if form.delimiter is not None and form.delimiter != "\t":
         rows = ((end, "", cells) for _, end, cells in cut_rows(path, bad, one_line=True, delimiter=form.delimiter))
         yield from islice(rows, bool(form.names), None)
@@ -208,13 +210,13 @@ def _lines_of(path: Path, form: WordForm, bad: BadInput) -> Iterator[tuple[int, 
 
 
 def cells_of(line: str) -> list[str]:
-    """The columns of a line: between tabs, where it has some, else between blanks."""
+    """The cells of a line: between tabs if it has any, else between white space."""
     return line.split("\t") if "\t" in line else line.split() if line.isascii() else _CELL.findall(line)
 
 
 def word_number(line: TaggedLine) -> int | None:
-    """The number of a word of CoNLL-U; None for a multiword token, `3-4`, and for an elided word, `5.1`. A ValueError,
-    which begins with the line, where it is no number."""
+    """The number of a word in CoNLL-U; None for a multiword token, `3-4`, and for an elided word, `5.1`. If it is not a
+    number, raises a ValueError that begins with the line number."""
     first, sign, last = line.cells[0].replace(".", "-", 1).partition("-")
     numbers = [whole_number(part) for part in ((first, last) if sign else (first,))]
     if None in numbers:
@@ -223,13 +225,13 @@ def word_number(line: TaggedLine) -> int | None:
 
 
 def places_of(words: Sequence[str]) -> list[tuple[int, int]]:
-    """The characters [begin, end) of words with a space between them."""
+    """The characters [begin, end) of words joined by single spaces."""
     begins = accumulate((len(word) + 1 for word in words), initial=0)
     return [(begin, begin + len(word)) for begin, word in zip(begins, words, strict=False)]
 
 
 def conll_sentence(lines: list[TaggedLine], form: WordForm, columns: Mapping[str, int]) -> tuple[str, Spans]:
-    """The text of a sentence, and its annotations from their `columns`; a ValueError begins with the line at fault."""
+    """The text of a sentence, and its annotations from their `columns`; a ValueError begins with the line number."""
     words = [line.cells[form.word] if form.word < len(line.cells) else "" for line in lines]
     places = places_of(words)
     spans: dict[str, tuple[Span, ...]] = {}
@@ -247,9 +249,9 @@ def conll_sentence(lines: list[TaggedLine], form: WordForm, columns: Mapping[str
 
 
 def conllu_sentence(lines: list[TaggedLine], _: WordForm, columns: Mapping[str, int]) -> tuple[str, Spans]:
-    """As `conll_sentence`. The words of a multiword token share its letters, in order where they spell it."""
+    """As `conll_sentence`. The words of a multiword token share its letters, in order if they spell it."""
     text, words, places = "", [], []
-    shared_to, room = 0, (0, 0)  # the last word of the current multiword token, and what is left of its letters
+    shared_to, room = 0, (0, 0)  # last word of the current multiword token, and its remaining letters
     for line in lines:
         if len(line.cells) != 10:
             raise ValueError(f"{line.number}: {len(line.cells)} columns, but CoNLL-U has 10, separated by tabs")
@@ -293,7 +295,7 @@ def conllu_sentence(lines: list[TaggedLine], _: WordForm, columns: Mapping[str, 
 
 
 def doc_rows(path: Path) -> Iterator[tuple[int, Row]]:
-    """The texts of a `DocBin` of spaCy with their words and entities, as rows."""
+    """The texts of spaCy's `DocBin` with their words and entities, as rows."""
     try:
         import spacy
         from spacy.tokens import DocBin

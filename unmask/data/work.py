@@ -1,18 +1,18 @@
 """The tasks of a preparation, and where they run.
 
-A task is a function of the sources, wherever it runs, that leaves one file:
+A task is a function of the sources, wherever it runs, and leaves one file:
 
-    look     parts/look-00003.npz       what decisions about all of the text need, where there are any
+    look     parts/look-00003.npz       what decisions about all of the text need, if there are any
     survey   parts/survey-00003.npz     held-out texts, names of classes, labels of annotations
-             parts/sample-00003.arrow   the share of the text that a tokenizer is trained on
+             parts/sample-00003.arrow   the share of the text on which a tokenizer is trained
     shards   parts/shards-00003.npz     counts; the shards themselves are train/00003-00000.arrow ...
 
-A task is done if its file is there with its key: a hash of the text's stamp, of the settings, and of what was decided
-before. So a task that was stopped, or is done twice, does no harm, and any other text or setting does it anew.
+A task is done if its file exists with its key: a hash of the text's stamp, of the settings, and of earlier decisions.
+So stopping a task, or doing it twice, does no harm, and it is done again for any other text or settings.
 
-Tasks run in this process and worker processes of this machine, or on a Ray cluster; what comes out is the same. Workers
-do whole tasks where there are enough of them for all. Few tasks, and long files that cannot be read from their middle,
-are read here, and workers tokenize their chunks:
+Tasks run in this process and in worker processes of this machine, or on a Ray cluster, with the same results. If there
+are enough tasks, each worker does whole tasks. Otherwise, and for long files that can only be read from their
+beginning, this process reads and workers tokenize the chunks:
 
     tasks ─────────────────────────▶ worker processes ──▶ shards
     chunks of what is read here ──▶
@@ -75,11 +75,11 @@ from unmask.tokenizer.tokenizer import Tokenizer, UnknownText
 
 Kind = Literal["look", "survey", "shards"]
 Count = Callable[[int], None]
-"""Called with how many more bytes of text are done."""
-VERSION = 7  # raised whenever the same text, settings and tokenizer produce different files, so that no older one stays
+"""Called with the number of further bytes of text that are done."""
+VERSION = 7  # raised when the same text, settings and tokenizer give different files, so that no older ones are used
 DECISIONS, SAMPLE = "decisions.npz", "sample-{}.arrow"
 MOST_CLASSES = 10_000
-COUNT_BYTES = 1 << 18  # of text, after which the survey counts
+COUNT_BYTES = 1 << 18  # bytes of text between counts of the survey
 LEAKS = "training documents that nearly repeat held-out text"
 _SAMPLE_BATCH_CHARS = 1 << 22
 _SAMPLE_SCHEMA = pa.schema({"text": pa.large_string()})
@@ -87,29 +87,29 @@ _ODD, _RANGE = 0x9E3779B97F4A7C15, 1 << 64
 
 
 class Sample(NamedTuple):
-    """Which text a tokenizer is trained on."""
+    """The text on which a tokenizer is trained."""
 
-    share: float  # of the documents, chosen by their hashes; 1 takes all
-    held_too: bool  # whether held-out text counts
+    share: float  # share of the documents, chosen by their hashes; 1: all
+    held_too: bool  # whether it includes held-out text
 
     def takes(self, beginning: str) -> bool:
-        """Whether a document is in it; by other bits of its hash than those that hold it out."""
+        """Whether it includes a document; uses other bits of the hash than holding out does."""
         return self.share >= 1.0 or (text_hash(beginning) * _ODD) % _RANGE < self.share * _RANGE
 
 
 @dataclass(frozen=True)
 class Work:
-    """What each task of a preparation must know. It travels with the task, without what a process has loaded for it, so
-    it is small."""
+    """What each task of a preparation must know. It travels with the task, without the objects that a process loads for
+    it, so it is small."""
 
     root: Path  # the data folder
-    corpus: Corpus  # how text is read; without its files, which the task names
-    size_bytes: int  # text of a chunk
-    sample: Sample | None  # what the tokenizer is trained on; None where none is trained
-    plan: AnnotationPlan | None  # what is annotated; None is nothing
-    decided: str  # a hash of all of the text and settings, where something is decided about all of it; else empty
-    settled: str = ""  # one of these, the tokenizer and the libraries; empty before they are there
-    classes: tuple[str, ...] | None = None  # of the documents; None where none are read
+    corpus: Corpus  # how text is read; tasks name the files
+    size_bytes: int  # bytes of text in a chunk
+    sample: Sample | None  # text for training the tokenizer; None: none is trained
+    plan: AnnotationPlan | None  # what is annotated; None: nothing
+    decided: str  # a hash of all text and settings, if decisions need all of the text; else empty
+    settled: str = ""  # a hash of these, the tokenizer and the libraries; empty until they are settled
+    classes: tuple[str, ...] | None = None  # classes of the documents; None: not read
 
     def key(self, kind: Kind, task: ReadTask) -> str:
         corpus = self.corpus
@@ -123,7 +123,7 @@ class Work:
         return key_of(content)
 
     def file(self, name: str, task: ReadTask | None = None) -> Path:
-        """A file that is there only while the data is made, of a task where one is given."""
+        """A temporary file of the preparation, or of one of its tasks."""
         return self.root / PARTS / (name if task is None else name.format(f"{task.number:05d}"))
 
     def result(self, kind: Kind, task: ReadTask) -> Mapping[str, Any] | None:
@@ -149,7 +149,7 @@ class Work:
             raise changed(self.file(name))
         return arrays
 
-    # What a process loads once for many tasks
+    # Objects that a process loads once for many tasks
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
@@ -171,13 +171,13 @@ class Work:
 
 
 EachChunk = Callable[[Iterator[TextChunk]], Iterator[TextCounts]]
-"""Writes the shards of chunks, here or elsewhere, and gives the counts of each, in their order."""
+"""Writes the shards of chunks, here or elsewhere, and yields the counts of each, in order."""
 
 
 def do_task(work: Work, kind: Kind, task: ReadTask, count: Count, each: EachChunk | None = None) -> None:
-    """Does a task, unless that was done; `each` tokenizes its chunks, or this process where that is None."""
+    """Does a task unless it is done; `each` tokenizes its chunks (None: this process does)."""
     done = work.result(kind, task)
-    if done is not None and kind == "shards":  # another try may have made other shards of the same names
+    if done is not None and kind == "shards":  # another try may have written other shards under the same names
         files = [file for split in ("train", "validation") for file in getattr(read_counts(done)[0], split).files]
         paths = [(work.root / file.name, file.sha256) for file in files]
         done = done if all(path.is_file() and file_sha256(path) == sha256 for path, sha256 in paths) else None
@@ -199,8 +199,8 @@ def do_task(work: Work, kind: Kind, task: ReadTask, count: Count, each: EachChun
 
 
 def _survey(work: Work, task: ReadTask, count: Count) -> dict[str, Any]:
-    """Held-out texts, names of classes, labels of the data's own annotations, and the text that the tokenizer is
-    trained on, which goes into a file."""
+    """Collects held-out texts, names of classes and labels of the data's annotations, and writes a file with the text
+    on which the tokenizer is trained."""
     sample, path = work.sample, work.file(SAMPLE, task)
     held, labels = HeldTexts(parts=work.corpus.plan.holdout_unit in ("part", "end")), set[str]()
     span_labels: dict[str, set[str]] = {column: set() for column in work.corpus.fields or ()}
@@ -244,7 +244,7 @@ def _survey(work: Work, task: ReadTask, count: Count) -> dict[str, Any]:
 
 
 def _make_shards(work: Work, task: ReadTask, count: Count, each: EachChunk | None) -> dict[str, Any]:
-    """The shards of a task's chunks, compared with what is held out as they go by."""
+    """Writes the shards of a task's chunks, and compares the text with the held-out texts."""
     search, skipped = work.search, Counter[str]()
     search.begin()
     documents = left_out = 0
@@ -256,16 +256,16 @@ def _make_shards(work: Work, task: ReadTask, count: Count, each: EachChunk | Non
             for chunk in cut_chunks(pieces, work.size_bytes, work.classes, task=task.number):
                 documents = int(chunk.document[-1]) - task.first_document + 1
                 leaks = search.look(chunk.texts, chunk.held, chunk.offset)
-                gone = leaks.copy() if search.every else np.zeros(len(leaks), dtype=np.bool_)
-                left_out += int(gone.sum())
-                if search.every and not search.held.parts:  # what goes on behind a leak is left out, too
+                dropped = leaks.copy() if search.every else np.zeros(len(leaks), dtype=np.bool_)
+                left_out += int(dropped.sum())
+                if search.every and not search.held.parts:  # the rest of a leaking document is left out, too
                     number, offset = chunk.document.tolist(), chunk.offset.tolist()
                     for place in np.flatnonzero(leaks | (chunk.offset > 0)).tolist():
                         if leaks[place]:
                             leaking = number[place]
-                        gone[place] |= offset[place] > 0 and number[place] == leaking
-                if not gone.all():
-                    yield chunk.select(~gone) if gone.any() else chunk
+                        dropped[place] |= offset[place] > 0 and number[place] == leaking
+                if not dropped.all():
+                    yield chunk.select(~dropped) if dropped.any() else chunk
 
     text = TextCounts(np.zeros(work.tokenizer.vocab_size, dtype=np.int64))
     for counts in (work.write(chunk, count) for chunk in chunks()) if each is None else each(chunks()):
@@ -279,7 +279,7 @@ def _make_shards(work: Work, task: ReadTask, count: Count, each: EachChunk | Non
 
 
 def read_counts(arrays: Mapping[str, Any], vocab_size: int = 0) -> tuple[TextCounts, Leaks]:
-    """The counts of the shards of a task, and the held-out texts that nearly stand in it; without frequencies where
+    """The counts of a task's shards, and the held-out texts that its text nearly repeats; without frequencies if
     `vocab_size` is 0."""
     facts = json.loads(bytes(arrays["facts"]))
     text = facts["text"]
@@ -297,18 +297,18 @@ def changed(path: Path) -> DataError:
 
 
 def key_of(content: Any) -> str:
-    """A hash of anything that JSON can hold."""
+    """A hash of any JSON value."""
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def json_array(content: Any) -> Any:
-    """JSON as bytes in an array, to be saved beside others."""
+    """JSON as bytes in an array, to be saved with other arrays."""
     return np.frombuffer(json.dumps(content, default=vars).encode(), dtype=np.uint8)
 
 
 def load_arrays(path: Path, key: str | None = None, *, of_task: int | None = None) -> Mapping[str, Any] | None:
-    """Arrays as `save_arrays` wrote them, those of one task only (`near-3`) or of all; None where they are not there,
-    are damaged, or were made of something else than `key` says."""
+    """Loads arrays that `save_arrays` wrote, those of one task (`near-3`) or of all; None if they are missing or
+    damaged, or were made for another `key`."""
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             if key is not None and bytes(arrays["key"]).decode() != key:
@@ -320,7 +320,7 @@ def load_arrays(path: Path, key: str | None = None, *, of_task: int | None = Non
 
 
 def save_arrays(path: Path, arrays: Mapping[str, Any], key: str) -> None:
-    """Writes arrays with what they were made of; a DataError where they cannot be written."""
+    """Writes arrays with the key of their inputs; raises a DataError if they cannot be written."""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         content = io.BytesIO()  # equal arrays, equal bytes
@@ -337,15 +337,15 @@ ONE_THREAD = {
     **dict.fromkeys(("RAYON_NUM_THREADS", "OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"), "1"),
     "TOKENIZERS_PARALLELISM": "false",
 }
-WAITING_CHUNKS = 2  # that are read ahead of the workers
+WAITING_CHUNKS = 2  # chunks read ahead of the workers
 LOOK_SECONDS = 0.05
 
 
 class WorkerProcesses:
-    """Does tasks in this process and in worker processes, `workers` at most, which are started as there is work.
+    """Does tasks in this process and in at most `workers` worker processes, which are started as work comes.
 
-    A worker is a fresh interpreter, never a fork: a fork of a process that has threads may hang. It does not outlive
-    this process, even where that is killed: it waits for the other end of a pipe to close.
+    A worker is a fresh interpreter, never a fork: a fork of a process with threads may hang. It ends with this process,
+    even if that is killed: it waits for the other end of a pipe to close.
     """
 
     def __init__(self, workers: int) -> None:
@@ -354,17 +354,17 @@ class WorkerProcesses:
         self._counted = 0
 
     def run(self, work: Work, kind: Kind, tasks: Sequence[ReadTask], count: Count) -> None:
-        """Does tasks, those that were done before excepted; errors are those of `do_task`, or that a worker died."""
+        """Does those tasks that are not done; raises the errors of `do_task`, or a DataError if a worker died."""
         share = sum(task.num_bytes for task in tasks) / self.workers
         short = [task for task in tasks if task.num_bytes <= share]
         for_workers = short if len(short) >= self.workers > 1 else []
         pending = {self.submit(_do, work, kind, task) for task in for_workers}
 
         def listen(num_bytes: int = 0, seconds: float = 0.0) -> None:
-            """Counts what is done here and what workers have done; an error in a worker ends the work here, too."""
+            """Counts the work done here and in workers; an error in a worker is raised here, too."""
             done = _done_of(pending, seconds)
             if self._pool is not None:
-                # Without its lock, which a worker may have held when it was killed.
+                # Without the lock, which a killed worker may still hold.
                 before, self._counted = self._counted, self._done_bytes.get_obj().value
                 num_bytes += self._counted - before
             if num_bytes:
@@ -375,14 +375,14 @@ class WorkerProcesses:
                     future.result()
 
         def each_chunk(chunks: Iterator[TextChunk]) -> Iterator[TextCounts]:
-            """Has workers write the shards of chunks; a text of one chunk is not worth starting them."""
+            """Workers write the shards of the chunks; a text of one chunk is not worth starting them."""
             first_two = list(islice(chunks, 2))
             if len(first_two) < 2 and self._pool is None:
                 yield from (work.write(chunk, count) for chunk in first_two)
                 return
             waiting: deque[Future[TextCounts]] = deque()
             following = chain(iter(first_two), chunks, [None])
-            del first_two  # so that the texts are not held to the end
+            del first_two  # so that their texts can be freed
             for chunk in following:
                 if chunk is not None:
                     waiting.append(self.submit(_do, work, kind, chunk))
@@ -404,7 +404,8 @@ class WorkerProcesses:
             listen(seconds=LOOK_SECONDS)
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Has a worker call a function. Workers use one core, import no `__main__`, and leave Ctrl-C to this one."""
+        """Calls a function in a worker. Workers use one core, import no `__main__`, and leave Ctrl-C to this
+        process."""
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
             ending, self._alive = context.Pipe(duplex=False)
@@ -414,7 +415,7 @@ class WorkerProcesses:
         in_main_thread = threading.current_thread() is threading.main_thread()
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if in_main_thread else None
         os.environ.update(ONE_THREAD)
-        sys.modules["__main__"] = ModuleType("__main__")  # a script without a guard would run again
+        sys.modules["__main__"] = ModuleType("__main__")  # a script without a main guard would run again
         try:
             with _death_of_workers(), held_signals():
                 return self._pool.submit(function, *arguments)  # it may start a process
@@ -438,7 +439,7 @@ class WorkerProcesses:
 
 
 def _done_of(futures: Collection[Future[Any]], seconds: float) -> set[Future[Any]]:
-    """Those that are done, as soon as one is, or after some seconds."""
+    """The futures that are done, as soon as one is, or after some seconds."""
     with held_signals():
         return wait_for(futures, seconds, "FIRST_COMPLETED").done if futures else set()
 
@@ -455,14 +456,14 @@ def _death_of_workers() -> Iterator[None]:
         ) from error
 
 
-# Of a worker: `work`, with what was loaded for it, and `done_bytes`, which all workers here share.
+# In a worker: `work`, with its loaded objects, and `done_bytes`, which all workers share.
 _worker: dict[str, Any] = {}
 
 
 def _begin(ending: Connection, done_bytes: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError):  # stderr may be closed
-        os.dup2(2, 1)  # what a library prints is no result of the command
+        os.dup2(2, 1)  # what a library prints is not the command's result
     _worker["done_bytes"] = done_bytes
 
     def end() -> None:
@@ -473,8 +474,8 @@ def _begin(ending: Connection, done_bytes: Any) -> None:
     threading.Thread(target=end, daemon=True).start()
 
 
-def _do(work: Work, kind: Kind, what: ReadTask | TextChunk) -> TextCounts | None:
-    """Does a task, or writes the shards of a chunk, in a worker, with what it has loaded for the same work."""
+def _do(work: Work, kind: Kind, job: ReadTask | TextChunk) -> TextCounts | None:
+    """In a worker, does a task or writes the shards of a chunk, with the objects already loaded for the same work."""
     shape = attrgetter("root", "decided", "settled", "sample", "corpus.settings", "corpus.plan", "corpus.fields")
     loaded: Work = _worker.setdefault("work", work)
     if shape(loaded) != shape(work):
@@ -485,25 +486,25 @@ def _do(work: Work, kind: Kind, what: ReadTask | TextChunk) -> TextCounts | None
             with _worker["done_bytes"].get_lock():
                 _worker["done_bytes"].value += num_bytes
 
-    if isinstance(what, TextChunk):
-        return loaded.write(what, count)
-    do_task(loaded, kind, what, count)
+    if isinstance(job, TextChunk):
+        return loaded.write(job, count)
+    do_task(loaded, kind, job, count)
     return None
 
 
 # ----------------------------------------
-# A Ray cluster. A task of ours is a task of Ray's. No text travels: a node reads the files and writes into the data
-# folder, so all nodes must see both. The tasks of a node that dies are done by another one.
+# A Ray cluster. Each of our tasks is a task of Ray's. No text is transferred: a node reads the files and writes into
+# the data folder, so all nodes must see both. If a node dies, another one does its tasks.
 
 RAY_LOOK_SECONDS = 0.5
 _REACHED_SECONDS, _CANCELLED_SECONDS = 10.0, 30.0
-RETRIES = 5  # of a task whose node dies
+RETRIES = 5  # for a task whose node dies
 AUTO = "auto"
 
 
 class OnRay:
-    """Does tasks on the nodes of the Ray cluster at an address (`ray://host:10001`, `host:6379`); `auto` takes the one
-    that this machine belongs to, or starts one here. Without Ray, or a cluster, it is a SettingsError."""
+    """Does tasks on the nodes of the Ray cluster at an address (`ray://host:10001`, `host:6379`); `auto` uses the
+    cluster of this machine, or starts one here. Raises a SettingsError without Ray or a cluster."""
 
     def __init__(self, address: str = AUTO) -> None:
         try:
@@ -517,7 +518,7 @@ class OnRay:
         if address == AUTO:
             try:
                 ray.init(address=AUTO, **options)
-            except ConnectionError:  # there is none that this machine belongs to
+            except ConnectionError:  # this machine belongs to no cluster
                 ray.init(include_dashboard=False, **options)
             return
         try:
@@ -539,7 +540,7 @@ class OnRay:
 
         @ray.remote(num_cpus=1, max_retries=RETRIES)  # type: ignore[untyped-decorator]
         def do_on_node(work: Work, kind: Kind, task: ReadTask, folder: str) -> None:
-            if os.path.isdir(folder):  # paths may be relative to where the command was started
+            if os.path.isdir(folder):  # paths may be relative to the command's working directory
                 os.chdir(folder)
             os.environ.update(ONE_THREAD)
             for path in (work.root, task.sources[0].path):
@@ -565,7 +566,7 @@ class OnRay:
                         name = type(error).__name__
                         raise DataError(f"a Ray task failed ({name}); run the same command again") from error
                     count(task.num_bytes)
-        finally:  # nothing is written into the folder afterwards
+        finally:  # so that nothing is written into the folder afterwards
             for reference in waiting:
                 ray.cancel(reference, force=True)
             if waiting:

@@ -1,7 +1,7 @@
 """Errors that a user can cause. Each text says what was found, where, and the way out.
 
 All are `ValueError`s, so that library users can catch them without importing this module. Any other exception is a bug
-of ours and keeps its traceback.
+and keeps its traceback.
 
 An error carries the options that help as data. The command line appends them, spelled as options:
 
@@ -56,8 +56,8 @@ def without_secrets_of(address: str, text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """A text that is safe to print: without secrets of addresses, and with control characters other than line breaks
-    and tabs spelled out (`\\x1b`)."""
+    """A text that is safe to print: no secrets of addresses, and control characters except line breaks and tabs as
+    `\\x1b`."""
     return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", without_secrets(text))
 
 
@@ -83,8 +83,7 @@ class UnmaskError(ValueError):
     Args:
         args: The text: what was found, where, and the way out.
         options: Parameters of the public function that help; the command's options, with `_` for `-`.
-        setting: The setting that was probably meant. The text shows it as Python takes it, the command line in its own
-            way.
+        setting: The setting that was probably meant. The text spells it for Python, the command line for itself.
     """
 
     options: Sequence[str] = ()

@@ -136,11 +136,10 @@ def file_sha256(path: Path) -> str:
 
 # Output folders. A file, the marker, claims a folder for a command; without one, the folder's content is not ours. One
 # process writes at a time. It holds a lock of the operating system, which ends with the process however that ends, and
-# records its id beside the lock. The steps are the same for runs, fine-tunings, prepared data, comparisons, indexes and
-# exports:
+# records its id beside it. The steps are the same for runs, prepared data, indexes and all other outputs:
 #
 #     check ──▶ held ──▶ clear, to overwrite ──▶ claim ──▶ the work, its result written last
-#                 └────▶ check_same, to resume ──────────▶
+#                 └────▶ check_same, to resume ───────────▶
 
 LOCK = ".lock"
 _WAYS = {"resume": "resume it", "overwrite": "overwrite it"}
@@ -170,8 +169,7 @@ class ClaimedFolder:
         return sorted(names - {LOCK, f"{LOCK}.json"})
 
     def check(self, *, resume: bool = False, overwrite: bool = False, inputs: Iterable[Path] = ()) -> None:
-        """Checks, without changing anything, that it may be written, and that overwriting would remove none of the
-        `inputs`."""
+        """Checks that it may be written, and that overwriting would remove none of the `inputs`. Changes nothing."""
         if resume and overwrite:
             raise self.error("resume and overwrite exclude each other", options=("resume", "overwrite"))
         for path in inputs if overwrite else ():
@@ -213,8 +211,7 @@ class ClaimedFolder:
         )
 
     def clear(self, names: Iterable[str], *, marker: bool = True) -> None:
-        """Removes these files and folders and all partial ones. The marker goes last: until then, the folder is
-        claimed."""
+        """Removes these files and folders and all partial ones. The marker goes last, so the claim holds until then."""
         paths = [self.root / name for name in sorted(names) if name != self.marker]
         try:
             for path in (*paths, *self.root.glob("*.partial")):
@@ -276,8 +273,8 @@ def locked(
     """While it is entered, no other process writes a file or folder. All outputs are locked here.
 
     Args:
-        lock: The lock file; the process that holds it is recorded beside it. None: `.NAME.lock` beside `out`, removed
-            afterwards.
+        lock: The lock file; the process that holds it is recorded beside it. None: a temporary `.NAME.lock` beside
+            `out`.
         wait: Seconds to wait while another process holds it; -1: until it is free.
         named: The output's name in errors; None: its path.
         error: The class of the error, which names the other process.

@@ -93,8 +93,8 @@ def token_in_word(input_ids: Words, place: Words) -> Words:
 
 
 def longer(sequence: Words, mixed_word: Words) -> Words:
-    """Hashes of word sequences, each extended by a word that went through `mix`. The hash of a single word is the
-    word's own.
+    """Hashes of word sequences, each extended by a word that went through `mix`. A single word's hash is the word's
+    own.
 
     With 64 bits, two of a million sequences collide with a probability below one in ten million. Then one is taken for
     the other, and nothing worse happens.

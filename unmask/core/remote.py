@@ -70,9 +70,8 @@ def path_at(out: str | Path) -> Path | None:
 
 
 def local_copies(*names: Any) -> list[Any]:
-    """Replaces addresses of files, folders and patterns by local copies, which are fetched unless they exist; leaves
-    everything else. Raises a CorpusError if nothing is there, it cannot be read, or the package for such addresses is
-    missing."""
+    """Replaces addresses of files, folders and patterns by local copies, fetched unless they exist; leaves everything
+    else. Raises a CorpusError if nothing is there, it cannot be read, or the package for such addresses is missing."""
     paths: list[Any] = []
     for name in names:
         if (address := address_of(name)) is None:
@@ -266,8 +265,8 @@ def output_at(
     resume: bool = False,
     overwrite: bool = False,
 ) -> Iterator[Output]:
-    """Yields where to work: `out` or, for an address, a folder of the cache, which `put` and the end of the work send
-    there.
+    """Yields where to work: `out` or, for an address, a folder of the cache, sent there by `put` and at the end of the
+    work.
 
     With `resume`, the files at the address are fetched first, so that any machine can continue. With `overwrite` they
     are removed. Two processes of one machine cannot write to an address at a time; two machines that do so corrupt it.

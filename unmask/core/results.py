@@ -31,7 +31,7 @@ log = logging.getLogger("unmask")
 
 @dataclass(frozen=True)
 class Styled:
-    """Text in a style of rich's, such as `dim`, `bold` or `red`; plain text where there are no colours."""
+    """Text in a style of rich's, such as `dim`, `bold` or `red`; plain text if there are no colours."""
 
     text: str
     style: str = ""

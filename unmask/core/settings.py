@@ -59,8 +59,7 @@ def validated(
     Args:
         where: The file or section that the values come from.
         prefix: Prefix of their names in overrides.
-        given: Parameters by the settings that they have set, with the prefix: errors name the parameter instead of a
-            file.
+        given: Parameters by the settings that they have set, with the prefix: errors name these instead of a file.
     """
     try:
         return kind.model_validate(values)

@@ -153,8 +153,8 @@ def text_columns(rows: Sequence[Row], named: ColumnNames, *, where: Path, taken:
 
 
 def likeliest_text(rows: Sequence[Row], taken: Collection[str | None], *, clear: bool = False) -> str | None:
-    """The column most likely to hold text. None if no column does or, with `clear`, if another one has more than half
-    of its weight."""
+    """The column most likely to hold text. None if none does or, if `clear`, another one has over half of its
+    weight."""
     weights = text_weights(rows, taken)
     first, second, *_ = [*weights, None, None]
     is_clear = first is not None and weights[first] >= max(1e-6, 2 * weights.get(second or "", 0.0))
@@ -163,8 +163,8 @@ def likeliest_text(rows: Sequence[Row], taken: Collection[str | None], *, clear:
 
 def text_weights(rows: Sequence[Row], taken: Collection[str | None]) -> dict[str, float]:
     """The columns that hold text, the likeliest first, by weight: the number of characters, times three under a usual
-    name. `text` comes before all others, columns of few different values after. Numbers, dates, codes and addresses are
-    not text."""
+    name. `text` comes before all others, columns of few different values after. Numbers, dates, codes and addresses do
+    not count."""
     weights: dict[str, float] = {}
     for name in columns_in(rows):
         values = [row[name] for row in rows if row.get(name)]
@@ -271,7 +271,7 @@ def names_in(rows: Sequence[Row]) -> list[str]:
 
 
 def contents_of(value: Any) -> list[Any] | None:
-    """The contents of a chat's messages, each with `role` and `content`, or with `from` and `value`; None if it is no
+    """The contents of a chat's messages, each with `role` and `content`, or `from` and `value`; None if it is no
     chat."""
     for speaker, content in _SPEAKERS:
         if isinstance(value, dict):  # `datasets` may store a list of objects as columns
@@ -288,7 +288,7 @@ def contents_of(value: Any) -> list[Any] | None:
 
 
 def text_in(value: Any) -> str | None:
-    """The text of a value: the value itself, the lines of a list, or a chat's messages as paragraphs; None if it has
+    """The text of a value: the value itself, the lines of a list, or a chat's messages as paragraphs; None: it has
     none.
 
     Parts of a message (`{"type": "text", "text": "..."}`) without text are left out.
@@ -323,8 +323,8 @@ def joined(parts: Iterable[str | None], between: str) -> str | None:
 
 
 def without_gaps(value: Any) -> Any:
-    """A value from a column with gaps, where pandas turns whole numbers into floats: 3 for 3.0; None for not-a-number
-    and for pandas' NA."""
+    """A value from a column with gaps, where pandas turns whole numbers into floats: 3 for 3.0; None for NaN and
+    pandas' NA."""
     if not isinstance(value, float):
         return None if type(value).__name__ == "NAType" else value
     return None if math.isnan(value) else int(value) if value.is_integer() else value

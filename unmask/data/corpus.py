@@ -353,8 +353,8 @@ class Corpus:
                 yield replace(piece, group=str(key)) if held and "clusters" in self.needs else piece, held
 
     def why(self, document: int) -> Side:
-        """Why a document is held out or not. `document` is its number, as in documents and shards; reads its task up to
-        there."""
+        """Why a document is held out or not, by its number, as in documents and shards. Reads its task up to the
+        document."""
         decisions = self.decided()
         task = self.tasks[number] if (number := document >> PLACE_BITS) < len(self.tasks) else None
         marked = self.read(task, decisions, Counter()) if task is not None else iter([])
@@ -410,7 +410,7 @@ class Corpus:
 
 def _split(paths: Sequence[str | Path], settings: CorpusSettings, *, hold_out: bool) -> SourceSplit:
     """Separates training from held-out files. If nothing is to be held out, a dataset's validation split is read
-    instead of its training split."""
+    instead."""
     split = find_split(paths, by_name=settings.splits == "auto")
     if settings.validation:
         held = find_sources(settings.validation)

@@ -9,8 +9,7 @@
     given/                   texts from memory, if any were sources
     parts/                   a file for each finished task (see `unmask.data.work`); removed at the end
 
-A kill at any moment leaves either complete data with its manifest, or finished tasks from which the same command
-continues.
+A kill at any moment leaves complete data with its manifest, or finished tasks from which the same command continues.
 
     text of a task ──cut_chunks──▶ TextChunk ──write_shards──▶ a shard a split, TextCounts ──added up──▶ Manifest
 """
@@ -448,8 +447,8 @@ def holding(folder: ClaimedFolder, part: tuple[int, int] | None = None) -> Itera
 
 
 def open_split(root: Path, manifest: Manifest, split: Split) -> TokenStore:
-    """Opens a split of the prepared data in `root`; raises a DataError if a file is missing or damaged (in large data,
-    when it is read)."""
+    """Opens a split of the prepared data in `root`. Raises a DataError if a file is missing or damaged (for large data,
+    later)."""
     is_small = manifest.tokens <= CHECKED_AT_ONCE
     files = checked_files(root, split, content=is_small)
     check = (lambda number: None) if is_small else (lambda number: _check_shard(root, split.files[number]))

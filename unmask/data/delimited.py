@@ -218,7 +218,7 @@ def delimited_rows(
         if any(cell.strip() for cell in cells[len(names) :]):
             around = f'quote texts that contain {layout.delimiter!r} ("..."), or name another delimiter'
             advice = around if layout.is_quoted else f"texts must not contain {layout.delimiter!r}"
-            width = f"{len(cells)} cells where the table has {len(names)} columns"
+            width = f"{len(cells)} cells, but the table has {len(names)} columns"
             bad.report("rows with too many cells", f"{path}: line {end} has {width}; {advice}")
             continue
         yield end, dict(zip(names, cells, strict=False))

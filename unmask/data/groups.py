@@ -99,8 +99,7 @@ class Clusters:
     10,000 at 0.9. At 0.6 one pair in a million is joined wrongly, so texts from one template stay apart. If more than
     100 texts share a band, each is compared with 100 of them, first with those that share other bands too.
 
-    It takes 328 bytes of memory for each normal form in the corpus (briefly three times that), and 24 bytes for each
-    text.
+    It takes 328 bytes of memory for each normal form in the corpus (briefly three times that), and 24 for each text.
     """
 
     def __init__(self) -> None:

@@ -502,8 +502,7 @@ def build_lexicon(
     neighbours = counting("counting neighbours")
     informativeness = informativeness_of(neighbours, tokenizer, frequencies, scratch=scratch)
     # All lengths are ranked together: the minimum over all cuts makes their PMIs comparable, since a longer one is no
-    # stronger than its weakest cut. Collocations neither begin nor end with a joiner, and occur more often than by
-    # chance.
+    # stronger than its weakest cut. Entries neither begin nor end with a joiner, and are more frequent than by chance.
     pmi = pmi_of(grams)
     scores, counts, keys = [np.zeros(0)], [_NONE], [_NONE]
     tables = [np.zeros((0, settings.max_words), dtype=np.int64)]  # numbers of each one's words, then -1

@@ -177,9 +177,8 @@ class HashedTexts:
     ends: Ints  # [N]
 
     def signatures(self, chosen: Ints, num_hashes: int = NUM_MINIMA) -> tuple[Ints, Bytes]:
-        """[M, 16], hashes of the bands of M chosen texts, and [M, num_hashes], a byte of each minimum. The share of
-        equal bytes among 256 estimates the Jaccard similarity of two texts, with a standard deviation of 0.025 at 0.8.
-        """
+        """[M, 16], hashes of the bands of M chosen texts, and [M, num_hashes], a byte of each minimum. Of 256 bytes,
+        two texts share about the Jaccard similarity, with a standard deviation of 0.025 at 0.8."""
         factors, terms = _FACTORS[:num_hashes], _TERMS[:num_hashes]
         return _hash_minima(self.shingles, self.begins[chosen], self.ends[chosen], factors, terms)
 
@@ -236,8 +235,7 @@ class HeldText:
 
 
 class HeldTexts:
-    """The distinct held-out texts by their hashes; if there are many, those with the smallest hashes, in whatever order
-    they come.
+    """The distinct held-out texts by hash; if there are many, those with the smallest hashes, in any order of reading.
 
     With `parts`, parts of documents are held out, so every piece counts, not only the first.
     """
@@ -339,8 +337,8 @@ Leaks = dict[SameAs, dict[str, str]]
 class LeakSearch:
     """Compares training texts with the held-out ones as they pass, and collects `leaks`.
 
-    With `every`, it reports each training text that is like a held-out one. Otherwise, a held-out text is not compared
-    any more once it has a match.
+    With `every`, it reports each training text that is like a held-out one. Otherwise, a held-out text is compared only
+    until it has a match.
     """
 
     def __init__(self, held: HeldTexts, *, every: bool = False) -> None:

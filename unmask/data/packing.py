@@ -108,7 +108,7 @@ _NONE = -1
 
 
 class _Rows(NamedTuple):
-    """Rows that are being filled: for every size of room, a linked list of the rows with that much room, the last one
+    """Rows that are being filled: for every size of room, a linked list of the rows with that much room, the last
     first."""
 
     last: Ints  # [row_length + 1]: for each room, the last row with it

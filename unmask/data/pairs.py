@@ -46,8 +46,8 @@ class Fragments(NamedTuple):
 
 @compiled
 def only_cuts(source: Ints, length: Ints, starts: NDArray[np.uint8]) -> Ints:
-    """[F]: for fragments with no word start in their middle half, the word start nearest to the middle, or the middle;
-    -1 for the others."""
+    """[F]: the only place to cut fragments with no word start in their middle half (the nearest start, or the middle);
+    else -1."""
     only = np.full(len(length), _NONE, dtype=np.int64)
     for f in range(len(length)):
         size = length[f]
@@ -156,8 +156,7 @@ def make_pairs(kind: PairKind, rows: PackedRows, texts: GatheredPieces, *, key: 
         kind: What a wrong pair is.
         rows: All packed fragments of a window.
         texts: Their tokens.
-        key: A hash of seed and epoch. A fragment's cut and label depend on it and the fragment, its partner also on the
-            other fragments.
+        key: A hash of seed and epoch. It and the fragment determine cut and label; partners depend on all fragments.
 
     Source: Devlin et al. 2018 (BERT), section 3.1, task 2; Lan et al. 2020 (ALBERT), section 3.1. There, A and B are
     runs of sentences and wrong halves are drawn with replacement; here no text is lost or seen twice.

@@ -108,8 +108,7 @@ def open_annotated(
 def settings_of(
     paths: Sequence[Named], corpus: CorpusSettings, tokenizer: TokenizerSettings, annotation: AnnotationSettings
 ) -> dict[str, Any]:
-    """The settings that determine the data, as in the manifest: sources, settings, and those of annotation if there is
-    any."""
+    """What determines the data, as in the manifest: sources and settings, with those of annotation if there is any."""
     settings: dict[str, Any] = {
         "sources": names_to_keep(paths),
         "corpus": corpus.model_dump(mode="json"),

@@ -231,8 +231,8 @@ _LEAST_BYTES = 12  # of non-ASCII UTF-8 in a line: fewer may look like UTF-8 by 
 
 
 class LineDecoder(codecs.IncrementalDecoder):
-    """Decodes lines in an encoding, except that lines in UTF-8 are decoded as such. A line longer than a chunk is
-    decoded in the encoding."""
+    """Decodes lines that are UTF-8 as such, others in an encoding. A line longer than a chunk is always in the
+    encoding."""
 
     def __init__(self, encoding: str, errors: str) -> None:
         super().__init__(errors)
@@ -267,8 +267,7 @@ class LineDecoder(codecs.IncrementalDecoder):
 
 
 def is_utf8(line: bytes, encoding: str | None = None) -> bool:
-    """Whether a line has non-ASCII characters and is UTF-8; in a text of an `encoding`, with more of them than by
-    chance."""
+    """Whether a line has non-ASCII characters in UTF-8; in a text of an `encoding`, more of them than by chance."""
     try:
         signs = [] if line.isascii() else [sign for sign in line.decode() if sign >= "\x80"]
     except UnicodeDecodeError:
@@ -280,8 +279,7 @@ def is_utf8(line: bytes, encoding: str | None = None) -> bool:
 
 @functools.cache
 def _is_latin(encoding: str) -> bool:
-    """Whether the bytes of a UTF-8 character (`Ã¼`) spell no word in an encoding, as they would in Cyrillic or Thai
-    ones."""
+    """Whether the bytes of a UTF-8 character (`Ã¼`) spell no word in an encoding, unlike in Cyrillic or Thai ones."""
     return sum(sign.isalpha() and sign > "\u024f" for sign in bytes(range(192, 256)).decode(encoding, "ignore")) <= 16
 
 
@@ -307,8 +305,8 @@ def say_once(message: str) -> None:
 
 
 def wide_encoding(content: bytes) -> str | None:
-    """UTF-16 or UTF-32, if the text begins with its byte-order mark, or has NULs and decodes to printable text with
-    spaces; None otherwise."""
+    """UTF-16 or UTF-32 if the text begins with its byte-order mark, or has NULs and decodes to printable text; else
+    None."""
     if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):

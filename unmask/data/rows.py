@@ -71,14 +71,12 @@ class Rows:
         maskable: [B, S], bool: tokens of the text; false at special, unknown and padding tokens.
         segment_keys: [B, S], int64: a hash that identifies the segment's text, in any row. Masks are drawn by it. In
             training it depends on the document's number and the place in it; for held-out rows, and rows from
-            elsewhere, on the tokens. The halves of a pair have two keys; the second half includes the [SEP] before its
-            text.
-        annotations: By name, [B, S], int64: the annotation of each token; 0 at special tokens and padding, and without
-            one.
-        classes: By objective, [B, S], int64: a segment's class, at its first position; -1 elsewhere, and if it is
-            unknown.
-        token_type_ids: [B, S], int64: 1 in the second half of a pair and at the [SEP] after it, 0 elsewhere; None if
-            segments are no pairs.
+            elsewhere, on the tokens. The halves of a pair have two keys; the second includes the [SEP] before its text.
+        annotations: By name, [B, S], int64: the annotation of each token; 0 at special tokens, padding and other
+            tokens.
+        classes: By objective, [B, S], int64: a segment's class, at its first position; -1 elsewhere, or if unknown.
+        token_type_ids: [B, S], int64: 1 in the second half of a pair and at the [SEP] after it, 0 elsewhere; None: no
+            pairs.
     """
 
     input_ids: Tensor
@@ -314,7 +312,7 @@ class RowStream:
         self._next: tuple[Cursor, Future[Window]] | None = None
 
     def batches(self, cursor: Cursor, num_rows: int) -> Iterator[RowBatch]:
-        """Yields batches endlessly, from a cursor on. A batch never mixes epochs, so all its masks are from one
+        """Yields batches endlessly, from a cursor on. A batch never mixes epochs, so its masks are all from one
         epoch."""
         while True:
             batch = self.batch(cursor, num_rows)

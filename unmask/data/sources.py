@@ -112,8 +112,7 @@ class Source:
 
     @property
     def by_suffix(self) -> str:
-        """The kind by the suffix: a file of one tagged word per line (`conll`) may have the suffix of a text or a
-        table."""
+        """The kind by the suffix: a file of one tagged word per line (`conll`) may have that of a text or a table."""
         return kind_of(self.path) or self.kind
 
     @property
@@ -404,8 +403,7 @@ def keep_stream(name: str | Path, file: Path, *, reuse: bool) -> Path:
 
 @contextmanager
 def readable(path: str | Path | Iterable[Any]) -> Iterator[Path]:
-    """Yields a file that can be read repeatedly: the path itself, or a temporary copy of a stream or of objects in
-    memory."""
+    """Yields a file that can be read repeatedly: the path, or a temporary copy of a stream or of objects in memory."""
     ((_, name),) = _stream_files([path])
     if isinstance(path, str | os.PathLike) and name is None:
         yield Path(path)

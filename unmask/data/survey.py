@@ -41,8 +41,7 @@ def clean(
     first: int = 0,
     left_out: Mapping[int, str] | None = None,
 ) -> Iterator[Document]:
-    """Changes texts and leaves documents out, counted in `skipped`; the remaining documents are numbered from `first`
-    on.
+    """Changes texts and leaves documents out, counted in `skipped`; numbers the remaining documents from `first` on.
 
     Only documents of one piece are compared; all pieces of a longer one are kept. `left_out` gives the reason for each
     document to leave out, by its number among those that remain after cleaning; None leaves out repeated texts.

@@ -406,8 +406,8 @@ def _text_of(path: Path, where: str, row: Row, column: TextColumn, bad: BadInput
 
 
 def class_names(source: Source, column: str | None) -> tuple[str, ...] | None:
-    """The names of a column's classes by number, which `datasets` writes into Parquet and Arrow files; None if there
-    are none.
+    """The names of a column's classes by number, which `datasets` writes into Parquet and Arrow files; None: no
+    classes.
 
     ner_tags  list<int64>   [3, 0, 4]
     metadata  huggingface   {"info": {"features": {"ner_tags": {"_type": "List", "feature": {

@@ -59,7 +59,7 @@ class WordForm(NamedTuple):
     has_brackets: bool = False  # tags as in CoNLL-2012
 
     def column(self, name: str, where: str | Path) -> int:
-        """The number of a column, given its name or number; if there is none, raises a CorpusError that begins with
+        """The number of a column, given its name or number; if it is missing, raises a CorpusError beginning with
         `where`."""
         names = _CONLLU if self.kind == "conllu" else self.names
         number = names.index(name) if name in names else whole_number(name)
@@ -150,8 +150,7 @@ class TaggedLine(NamedTuple):
     cells: list[str]
 
     def cell(self, column: int) -> str:
-        """A cell; -1 is the last one, of tags. If it is missing, raises a ValueError that begins with the line
-        number."""
+        """A cell; -1 is the last one, of tags. If it is missing, raises a ValueError that begins with the line."""
         if column >= len(self.cells) or (column < 0 and len(self.cells) < 2):
             which = f"column {column + 1} (number {column} from 0)" if column >= 0 else "column of tags"
             raise ValueError(f"{self.number}: there is no {which}; there are only {len(self.cells)} columns")

@@ -99,8 +99,8 @@ class Sample(NamedTuple):
 
 @dataclass(frozen=True)
 class Work:
-    """What each task of a preparation must know. It travels with the task, without the objects that a process loads for
-    it, so it is small."""
+    """What each task of a preparation must know. It travels with the task, without objects loaded for it, so it is
+    small."""
 
     root: Path  # the data folder
     corpus: Corpus  # how text is read; tasks name the files
@@ -404,8 +404,7 @@ class WorkerProcesses:
             listen(seconds=LOOK_SECONDS)
 
     def submit(self, function: Callable[..., Any], *arguments: Any) -> Future[Any]:
-        """Calls a function in a worker. Workers use one core, import no `__main__`, and leave Ctrl-C to this
-        process."""
+        """Calls a function in a worker. Workers use one core, import no `__main__`, and ignore Ctrl-C."""
         if self._pool is None:
             context = multiprocessing.get_context("spawn")
             ending, self._alive = context.Pipe(duplex=False)

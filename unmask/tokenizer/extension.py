@@ -25,8 +25,7 @@ log = logging.getLogger(__name__)
 
 # ----------------------------------------
 # Markup: the parts of a text that are HTML or an address. These are tags, even those written as entities (`&lt;b&gt;`),
-# entities, even those that lost their `&` (`quot;`, `#39;`), and `https://...`. Words in them do not belong to the
-# language.
+# entities, even those that lost their `&` (`quot;`, `#39;`), and `https://...`. Words in them are not language.
 
 _TAGS = (
     "a|abbr|article|aside|audio|b|base|big|blockquote|body|br|button|canvas|caption|center|cite|code|col|colgroup|dd|"
@@ -122,8 +121,7 @@ def _pieces_of(backend: tokenizers.Tokenizer, word: str) -> tuple[int, ...]:
 
 
 def unigram_scores(words: Iterable[NewWord], scores: Mapping[int, float]) -> list[float]:
-    """Scores of new Unigram entries: a little above the sum of their pieces' scores, but not below the lowest old
-    score.
+    """Scores of new Unigram entries: a little above the sum of their pieces' scores, but at least the lowest old score.
 
     The little more makes an entry replace exactly these pieces wherever they followed each other, and changes no other
     text. It grows with the number of pieces, so that a word is not spelled with a shorter new entry. With a score below

@@ -14,8 +14,7 @@ In a row, annotations are lists beside the text, which are checked and converted
     {"text": "Anna sleeps.", "entities": [[0, 4, "PER"]], "dependencies": [[0, 4, "nsubj", 1], [5, 11, "root", 1]]}
 
 There a span is `[start, end, label]` or `{"start": 0, "end": 4, "label": "PER"}`. In `dependencies` the index of the
-head in the list follows, counted from 0 (`"head"`); a root names itself. The comment before `TokenPlaces` shows how
-tokens carry annotations.
+head in the list follows, counted from 0 (`"head"`); a root names itself. Annotated tokens: see `TokenPlaces` below.
 """
 
 from __future__ import annotations
@@ -98,7 +97,7 @@ def read_fields(row: Mapping[str, Any], text: str, fields: Mapping[str, str]) ->
     annotations: dict[str, tuple[Span, ...]] = {}
     for column, field in fields.items():
         if row.get(field) is None:
-            raise ValueError(f"has no {field!r}; give an empty list where there are no {column}")
+            raise ValueError(f"has no {field!r}; give an empty list if there are no {column}")
         if not isinstance(row[field], list):
             raise ValueError(f"has {type(row[field]).__name__} in {field!r}, not a list of [start, end, label]")
         spans = [_span(entry, column, field, len(text)) for entry in row[field]]
@@ -166,8 +165,8 @@ def without_returns(text: str, spans: Spans) -> Spans:
 
 
 def written_fields(spans: Spans) -> dict[str, list[list[Any]]]:
-    """Annotations in the form that `read_fields` reads. A word whose head was cut away is a root; empty words are left
-    out."""
+    """Annotations in the form that `read_fields` reads. A word whose head was cut away is a root; empty words are
+    dropped."""
     rows: dict[str, list[list[Any]]] = {}
     for column, entries in spans.items():
         filled = [number for number, span in enumerate(entries) if span.begin < span.end]
@@ -223,8 +222,8 @@ def is_mark(character: str) -> bool:
 
 
 def word_spans(text: str) -> list[tuple[int, int]]:
-    """The words of a text, [begin, end) in characters: runs of letters and digits with their marks, and each other sign
-    alone.
+    """The words of a text, [begin, end) in characters: runs of letters and digits with their marks, and single other
+    signs.
 
     Example: `Anna's` has three, and Hindi words, whose vowels are marks, are whole.
     """

@@ -311,9 +311,8 @@ class Tokenizer:
 
     @cached_property
     def _of_corpus(self) -> tokenizers.Tokenizer:
-        """A copy that reads the tokens of the five roles as letters. It is a copy because the setting holds for all
-        threads, and a prompt in another thread needs its masks. Other added tokens, special or not, are read as in a
-        prompt."""
+        """A copy that reads the tokens of the five roles as letters: the setting holds for all threads, and a prompt in
+        another thread needs its masks. Other added tokens, special or not, are read as in a prompt."""
         text, roles = self.backend.to_str(), self.special_names.values()
         if any(token.special != (token.content in roles) for token in self.backend.get_added_tokens_decoder().values()):
             content = json.loads(text)
@@ -337,8 +336,8 @@ class Tokenizer:
         return WordMemory(self._of_corpus) if is_of_words else None
 
     def encode_corpus(self, texts: Sequence[str]) -> list[EncodedText]:
-        """Tokenizes corpus text in parallel. `[MASK]` or `[SEP]` in it are plain letters; other added tokens keep their
-        meaning."""
+        """Tokenizes corpus text in parallel. `[MASK]` or `[SEP]` in it are plain letters; other added tokens are
+        themselves."""
         joined, lengths = self.encode_joined(texts)
         ends = np.cumsum(lengths)
         return [

@@ -82,8 +82,7 @@ def count_letters(
 
 def default_vocab_size(num_bytes: int) -> int:
     """A vocabulary size that fits the corpus: 8,192 at 10 MB, growing with the power 0.45; a multiple of 64 between 512
-    and 32,768. So the average entry occurs some hundred times in a megabyte of text, and some thousand times in 100 MB.
-    """
+    and 32,768. The average entry occurs some hundred times in a megabyte of text, some thousand times in 100 MB."""
     size = 8192 * (num_bytes / 10e6) ** 0.45
     return min(max(round(size / 64) * 64, 512), 32_768)
 

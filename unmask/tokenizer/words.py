@@ -268,8 +268,7 @@ class WordStarts:
 
 
 def _rules(family: Family) -> NDArray[np.bool_]:
-    """[kinds, kinds]: whether a word begins between two tokens, given the kind that ends one and the kind that begins
-    the next."""
+    """[kinds, kinds]: whether a word begins between two tokens, by the kinds that end the one and begin the other."""
     # Kinds of the same group continue a word; BERT separates punctuation from words, but no other signs.
     group = {kind: kind for kind in Kind}
     group[Kind.SYMBOL] = Kind.LETTER if family == "wordpiece" else Kind.PUNCTUATION
@@ -300,8 +299,8 @@ ALMOST_ALL = 0.95
 
 def count_single_words(word_starts: NDArray[np.bool_ | np.uint8], lengths: NDArray[np.int64]) -> tuple[int, int]:
     """The number of texts, and of those that are a single word (a protein, a gene, a hash). If `ALMOST_ALL` are, words
-    are useless units for masking. `word_starts` are of consecutive texts. Texts of one token are not counted, since
-    they show nothing."""
+    are useless units for masking. `word_starts` are of consecutive texts. Texts of one token show nothing and do not
+    count."""
     words = np.concatenate([np.zeros(1, dtype=np.int64), np.cumsum(word_starts, dtype=np.int64)])
     ends, several = np.cumsum(lengths), lengths > 1
     return int(several.sum()), int((several & (words[ends] - words[ends - lengths] <= 1)).sum())

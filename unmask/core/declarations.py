@@ -215,8 +215,8 @@ def _settings_in(
         if isinstance(default, ast.Call) and ast.unparse(default.func) == "Field":
             keywords = _keywords(default)
             factory = keywords.get("default_factory")
-            made = factory.body if isinstance(factory, ast.Lambda) else factory and ast.Call(factory, [], [])
-            default = keywords.get("default", made)
+            call = factory.body if isinstance(factory, ast.Lambda) else factory and ast.Call(factory, [], [])
+            default = keywords.get("default", call)
         made_by = ast.unparse(default.func) if isinstance(default, ast.Call) else ""  # `MuonSettings(kind="muon")`
         tables = () if "[]" in prefix else accepted.tables  # those within lists are listed elsewhere, too
         pairs, is_union = list(zip(accepted.kinds, tables, strict=False)), len(tables) > 1

@@ -135,8 +135,8 @@ def file_sha256(path: Path) -> str:
 
 
 # Output folders. A file, the marker, claims a folder for a command; without one, the folder's content is not ours. One
-# process writes at a time. It holds a lock of the operating system, which ends with the process however that ends, and
-# records its id beside it. The steps are the same for runs, prepared data, indexes and all other outputs:
+# process writes at a time: it holds a lock of the operating system, which is released however the process ends, and its
+# id is recorded beside the lock. The steps are the same for runs, prepared data, indexes and all other outputs:
 #
 #     check ──▶ held ──▶ clear, to overwrite ──▶ claim ──▶ the work, its result written last
 #                 └────▶ check_same, to resume ───────────▶

@@ -76,8 +76,8 @@ def local_copies(*names: Any) -> list[Any]:
     for name in names:
         if (address := address_of(name)) is None:
             paths.append(name)
-        elif (here := path_at(address)) is not None:
-            paths.append(here)
+        elif (local := path_at(address)) is not None:
+            paths.append(local)
         else:
             system, path = connect(address)
             is_web = address.startswith(("http://", "https://"))  # there ? begins a query
@@ -272,8 +272,8 @@ def output_at(
     are removed. Two processes of one machine cannot write to an address at a time; two machines that do so corrupt it.
     `claim` makes the claim to the folder; None: a file is written.
     """
-    if (here := path_at(out)) is not None:
-        yield Output(here)
+    if (local := path_at(out)) is not None:
+        yield Output(local)
         return
     address = str(address_of(out)).rstrip("/")
     own = cache() / f"out-{hashlib.sha256(address.encode()).hexdigest()[:24]}"

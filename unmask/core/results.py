@@ -42,7 +42,7 @@ class Styled:
 
 @dataclass(frozen=True)
 class Sheet:
-    columns: tuple[str, ...]  # headings; those after `>` are of right-aligned columns. All empty: no row of headings
+    columns: tuple[str, ...]  # headings; `>` before one aligns its column right. All empty: no row of headings
     rows: Sequence[Sequence[str | Styled]]  # a cell for each column
     title: str = ""  # shown above it
 

@@ -11,7 +11,7 @@
 
 A kill at any moment leaves complete data with its manifest, or finished tasks from which the same command continues.
 
-    text of a task ──cut_chunks──▶ TextChunk ──write_shards──▶ a shard a split, TextCounts ──added up──▶ Manifest
+    text of a task ──cut_chunks──▶ TextChunk ──write_shards──▶ a shard per split, TextCounts ──added up──▶ Manifest
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def cut_chunks(
     reaches `size_bytes`. `classes` are the names of the documents' classes by number; None: no classes."""
     class_numbers = None if classes is None else {name: number for number, name in enumerate(classes)}
 
-    def made(number: int) -> TextChunk:
+    def make_chunk(number: int) -> TextChunk:
         documents = [piece for piece, _ in rows]
         labels = groups = None
         if class_numbers is not None:
@@ -143,10 +143,10 @@ def cut_chunks(
         sizes.append(utf8_bytes(piece.text))
         num_bytes += sizes[-1]
         if num_bytes >= size_bytes:
-            yield made(number)
+            yield make_chunk(number)
             number, num_bytes, rows, sizes = number + 1, 0, [], []
     if rows:
-        yield made(number)
+        yield make_chunk(number)
 
 
 def utf8_bytes(text: str) -> int:

@@ -201,7 +201,7 @@ def choose_unit(
         why = "as set"
         if chosen == "auto":
             texts = [source for source in sources if source.kind == "text"]
-            unit, why = "file", "of HTML"  # blocks would separate scripts and comments from
+            unit, why = "file", "of HTML"  # blocks would cut scripts and comments
             if not all(bare_suffix(source.path) in (".html", ".htm") for source in texts):
                 unit, why = _unit_by_empty_lines(texts, bad)
         reasons.append(f"a {unit}{' between empty lines' if unit == 'block' else ''} ({why})")

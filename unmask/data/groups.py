@@ -106,7 +106,7 @@ class Clusters:
         self._rows: list[NDArray[np.void]] = []
         self._num_rows = self._compacted = 0
         self._texts: list[NDArray[np.void]] = []
-        self._batch: list[tuple[str, int, int]] = []  # from `add_piece`, until there are enough for compiled
+        self._batch: list[tuple[str, int, int]] = []  # from `add_piece`, until there are enough for the loops
         self._num_chars = 0
 
     def add(self, texts: Sequence[str], document: Sequence[int], num_chars: Sequence[int]) -> None:

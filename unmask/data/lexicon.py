@@ -354,7 +354,7 @@ def _frequent_grams(words: Words, settings: LexiconSettings, scratch: Path) -> F
                 at = new[first]
                 spelled[numbers], whole[numbers] = True, chunk.whole[at]
                 spellings.append((numbers, chunk.lengths[at], gather(input_ids, chunk.begins[at], chunk.lengths[at])))
-            else:  # all parts are in the level below, since parts
+            else:  # all are in the level below: parts of frequent n-grams are frequent
                 prefix[n - 1][place[frequent]] = below[:-1][frequent]
                 suffix[n - 1][place[frequent]] = below[1:][frequent]
             below = place
@@ -390,7 +390,7 @@ def pmi_of(grams: FrequentGrams) -> list[NDArray[np.float64]]:
     for n, log_p in enumerate(logs, start=1):
         cut = np.full(len(log_p), -math.inf)
         heads: list[NDArray[Any]] = [np.arange(len(log_p))]  # numbers of the first n, n - 1, ... words
-        tails = heads.copy()  # and of the last
+        tails = heads.copy()  # numbers of the last n, n - 1, ... words
         for level in range(n - 1, 0, -1):
             heads.insert(0, grams.prefix[level][heads[0]])
             tails.insert(0, grams.suffix[level][tails[0]])

@@ -18,7 +18,7 @@ in Lee et al. 2022 (arXiv:2107.06499, appendix A); bytes of minima after Li and 
 Results are the same on every machine with the same version of Unicode, which is that of Python
 (`unicodedata.unidata_version`): a newer one knows more characters as letters, digits or signs.
 
-Shapes: C = characters of some texts in a line; N = texts; S = their shingles; K = hash functions; B = bands.
+Shapes: C = characters of concatenated texts; N = texts; S = their shingles; K = hash functions; B = bands.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def _hash_texts(codes_C: Codes, ends_N: Ints, folded: Codes) -> tuple[Ints, Ints
     """Hashes of the normal forms of texts [N], numbers of their words [N], hashes of their shingles [S], and where each
     text's shingles end [N]. A text without words counts as one word, unchanged.
 
-    `folded` maps code points: 0 separates words, `_DIGIT` is a digit; code points beyond it map to themselves.
+    `folded` maps code points: 0 separates words, `_DIGIT` is a digit; code points beyond the table map to themselves.
     """
     num_texts, table = len(ends_N), len(folded)
     normal_N, num_words_N = np.empty(num_texts, dtype=np.int64), np.empty(num_texts, dtype=np.int64)
@@ -177,8 +177,8 @@ class HashedTexts:
     ends: Ints  # [N]
 
     def signatures(self, chosen: Ints, num_hashes: int = NUM_MINIMA) -> tuple[Ints, Bytes]:
-        """[M, 16], hashes of the bands of M chosen texts, and [M, num_hashes], a byte of each minimum. Of 256 bytes,
-        two texts share about the Jaccard similarity, with a standard deviation of 0.025 at 0.8."""
+        """[M, 16], hashes of the bands of M chosen texts, and [M, num_hashes], a byte of each minimum. The share of 256
+        bytes in which two texts agree estimates their Jaccard similarity (standard deviation 0.025 at 0.8)."""
         factors, terms = _FACTORS[:num_hashes], _TERMS[:num_hashes]
         return _hash_minima(self.shingles, self.begins[chosen], self.ends[chosen], factors, terms)
 
@@ -235,7 +235,8 @@ class HeldText:
 
 
 class HeldTexts:
-    """The distinct held-out texts by hash; if there are many, those with the smallest hashes, in any order of reading.
+    """The distinct held-out texts by hash; of many, those with the smallest hashes, so the order of reading does not
+    matter.
 
     With `parts`, parts of documents are held out, so every piece counts, not only the first.
     """
@@ -469,8 +470,8 @@ class NearDuplicates:
             (self.similar, f"with a Jaccard similarity of {SIMILAR} or more"),
         )
         counts = ", ".join(f"{count:,} {words}" for count, words in kinds if count)
-        gone = f"; the {self.left_out:,} training {self.unit} were dropped" if self.left_out else ""
-        return f"{self.share:.1%} of {number} have a near-duplicate in the training text ({counts}){gone}"
+        dropped = f"; the {self.left_out:,} training {self.unit} were dropped" if self.left_out else ""
+        return f"{self.share:.1%} of {number} have a near-duplicate in the training text ({counts}){dropped}"
 
     def describe(self, *, way_out: bool) -> str:
         """One line for the log; `way_out` says whether a setting can keep them in one split."""

@@ -71,7 +71,7 @@ class EpochOrder:
         lengths = self._store.column("lengths")
         size = len(lengths)
         order = permutation(size, ORDER, self._seed, epoch)
-        number = np.zeros(size, dtype=np.int64)  # number of each piece's window; in place, since there
+        number = np.zeros(size, dtype=np.int64)  # number of each piece's window; in place, to save memory
         np.cumsum(lengths[order][:-1], out=number[1:])
         number //= WINDOW_TOKENS
         return np.split(order, np.flatnonzero(number[1:] != number[:-1]) + 1)
@@ -103,7 +103,7 @@ class EpochOrder:
 #
 # Arrays: R = rows, S = positions, F = fragments of the rows, N = tokens of a window's text.
 
-LEAST_CUT = 6  # tokens: a shorter fragment of a long piece would have
+LEAST_CUT = 6  # tokens: a shorter fragment of a long piece would have hardly any context
 _NONE = -1
 
 
@@ -157,7 +157,7 @@ def best_fit(lengths: Ints, by_length: Ints, row_length: int, overhead: int) -> 
     """See `pack_pieces`; `by_length` are the pieces that fit into a row, the longest first. Returns [F] each: row,
     piece, start and length of every fragment; fragments of a row are in order."""
     whole = row_length - overhead
-    full = np.zeros(len(lengths), dtype=np.int64)  # whole rows that a long piece fills; the rest is
+    full = np.zeros(len(lengths), dtype=np.int64)  # whole rows that a long piece fills; the rest is longer than a row
     rest = num_long = 0
     for piece in range(len(lengths)):
         if lengths[piece] > whole:
@@ -231,7 +231,7 @@ def fill(
     into: RowColumns,
 ) -> tuple[Ints, Ints]:
     """Fills rows with the tokens of their fragments; see `fill_rows`. `cls` and `sep` are -1 if there is no such token.
-    Returns [F] each, as positions in all rows in a line: that of each fragment's first token, and of its segment."""
+    Returns [F] each, as positions in the flattened rows: that of each fragment's first token, and of its segment."""
     at, first = np.empty(len(rows.source), dtype=np.int64), np.empty(len(rows.source), dtype=np.int64)
     for row in range(len(rows.begins) - 1):
         place = begin = row * rows.row_length

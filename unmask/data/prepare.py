@@ -344,8 +344,8 @@ class Preparation:
         for _, arrays in self._results("survey"):
             held.join(arrays)
             labels |= set(json.loads(bytes(arrays["labels"])))
-            for name, some in json.loads(bytes(arrays["span_labels"])).items():
-                span_labels[name].update(some)
+            for name, column_labels in json.loads(bytes(arrays["span_labels"])).items():
+                span_labels[name].update(column_labels)
         plan = self.work.plan and self.work.plan.with_labels(span_labels)
 
         def samples() -> Iterator[str]:

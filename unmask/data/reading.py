@@ -227,7 +227,7 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
 # ----------------------------------------
 # Files to which several programs wrote in different encodings: lines that are UTF-8 are read as such, whatever is set.
 
-_LEAST_BYTES = 12  # of non-ASCII UTF-8 in a line: fewer may look like UTF-8 by chance
+_LEAST_BYTES = 12  # bytes of non-ASCII UTF-8 in a line: fewer may occur by chance
 
 
 class LineDecoder(codecs.IncrementalDecoder):

@@ -128,7 +128,7 @@ def fill_rows(
         keeps_first: Whether the first token of a segment without `[CLS]` must not be masked.
 
     Returns:
-        Rows [B, S]; and positions in all rows in a line, of each fragment's first token [F] and its segment's [F].
+        Rows [B, S]; and positions in the flattened rows, of each fragment's first token [F] and its segment's [F].
     """
     special, size = tokenizer.special, len(packed) * length
     cls, sep = (-1 if id_ is None else id_ for id_ in (special.cls, special.sep))
@@ -157,11 +157,11 @@ class TextRows:
 
     rows: Rows  # [B, S]
     numbers: Ints  # [E]: number of each text
-    begins: Ints  # [E]: position of each text in all rows in a line
+    begins: Ints  # [E]: position of each text in the flattened rows
     lengths: Ints  # [E]: tokens of each text, including special tokens
 
     def places(self, within: Sequence[Ints]) -> Tensor:
-        """Positions in all rows in a line, text by text, for positions `within` each of the texts."""
+        """Positions in the flattened rows, text by text, for positions `within` each of the texts."""
         each = (begin + within[number] for number, begin in zip(self.numbers, self.begins, strict=True))
         return torch.from_numpy(np.concatenate(list(each)))
 
@@ -255,7 +255,7 @@ WHOLE = Share()
 class RowBatch(NamedTuple):
     rows: Rows  # all rows, or a share of them
     epoch: int  # epoch of all rows
-    num_tokens: int  # tokens of text in all rows, without special
+    num_tokens: int  # tokens of text in all rows, without special tokens and padding
     cursor: Cursor  # the position after them
     # [num_segments], row by row: number of each segment's document (in a pair, of its first half), or of its group if
     # groups were held out; None for rows from no store
@@ -383,15 +383,15 @@ class RowStream:
             if self._next is not None and self._next[0] == place:
                 self._window = self._next[1].result()
             else:
-                self._window = self._made(place, last)
+                self._window = self._make_window(place, last)
             self._next = None
         if self._thread is not None and self._next is None:
             behind = self._behind(place)
-            self._next = behind, self._thread.submit(self._made, behind, None)
+            self._next = behind, self._thread.submit(self._make_window, behind, None)
         assert self._window is not None
         return self._window
 
-    def _made(self, place: Cursor, last: Window | None) -> Window:
+    def _make_window(self, place: Cursor, last: Window | None) -> Window:
         """A window's rows, packed several times if their length changed within the window."""
         pieces = self._order.pieces(place.epoch, place.window)
         if last is not None and (last.place.epoch, last.place.window) == (place.epoch, place.window):

@@ -13,7 +13,7 @@ DocumentUnit = Literal["line", "block", "file"]
 
 
 class Reading(Settings):
-    """How files are read where their content does not show it, or shows it wrongly."""
+    """How files are read if their content does not show it, or shows it wrongly."""
 
     encoding: str | None = None
     """Encoding of text files, by its name in Python (`cp1252`, `shift_jis`). Unset: UTF-8, UTF-16 or UTF-32."""

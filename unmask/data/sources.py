@@ -43,7 +43,7 @@ CODE = (
     ".c", ".cpp", ".go", ".h", ".htm", ".html", ".java", ".js", ".py", ".r", ".rs", ".rst", ".sh", ".smi", ".sql",
     ".srt", ".tex", ".ts", ".xml",
 )  # fmt: skip
-PRINTED = (".doc", ".docx", ".epub", ".ipynb", ".odt", ".pdf", ".rtf", ".xls", ".xlsx")  # whose text is to be taken out
+PRINTED = (".doc", ".docx", ".epub", ".ipynb", ".odt", ".pdf", ".rtf", ".xls", ".xlsx")  # text must be extracted first
 # Kinds of files by suffix; a plug-in's kind is the suffix without its dot. `documents.READERS` has the reader of each.
 SUFFIXES: dict[str, str] = {
     **dict.fromkeys((".txt", ".text", ".md", ".log", *CODE), "text"),
@@ -412,8 +412,8 @@ def readable(path: str | Path | Iterable[Any]) -> Iterator[Path]:
     if isinstance(first, str) and len(first) <= _LONG_NAME and os.path.isfile(first):
         raise CorpusError(f"{first!r} in the list is a file; give its path by itself, or a list of texts")
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-        kept = Path(scratch) / (name or GIVEN)
-        file = InMemory(path).keep(kept) if name is None else keep_stream(cast(Any, path), kept, reuse=False)
+        copy = Path(scratch) / (name or GIVEN)
+        file = InMemory(path).keep(copy) if name is None else keep_stream(cast(Any, path), copy, reuse=False)
         try:
             yield file
         except CorpusError as error:

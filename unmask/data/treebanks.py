@@ -1,6 +1,6 @@
 """Words with tags, one word per line or row: recognises such files, cuts their columns, and reads their sentences.
 
-    a word a line, in columns    CoNLL-U                                  a word a row of a table
+    one word per line            CoNLL-U                                  one word per row of a table
     Anna<TAB>B-person            1<TAB>Anna<TAB>Anna<TAB>PROPN<TAB>...    Sentence #,Word,POS,Tag
     sleeps<TAB>O                 2<TAB>sleeps<TAB>sleep<TAB>VERB...       Sentence: 1,Anna,NNP,B-person
     <empty line>                 <empty line>                             ,sleeps,VBZ,O

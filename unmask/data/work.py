@@ -238,7 +238,7 @@ def _survey(work: Work, task: ReadTask, count: Count) -> dict[str, Any]:
     return {
         **held.arrays(),
         "labels": json_array(sorted(labels)),
-        "span_labels": json_array({column: sorted(some) for column, some in span_labels.items()}),
+        "span_labels": json_array({column: sorted(names) for column, names in span_labels.items()}),
         "sample_sha256": np.array(sample_sha256),
     }
 

@@ -123,7 +123,7 @@ def _pieces_of(backend: tokenizers.Tokenizer, word: str) -> tuple[int, ...]:
 def unigram_scores(words: Iterable[NewWord], scores: Mapping[int, float]) -> list[float]:
     """Scores of new Unigram entries: a little above the sum of their pieces' scores, but at least the lowest old score.
 
-    The little more makes an entry replace exactly these pieces wherever they followed each other, and changes no other
+    The surplus makes an entry replace exactly these pieces wherever they followed each other, and changes no other
     text. It grows with the number of pieces, so that a word is not spelled with a shorter new entry. With a score below
     the lowest, text with unknown letters would be cut in other places. A word of rare or many pieces gets the lowest
     score; then longer words may be spelled with its entry, too.

@@ -150,7 +150,7 @@ def _understood(what: str, hint: str = "") -> Iterator[None]:
 def _read_entries(file: Path, whose: str, needed: Iterable[str]) -> dict[str, int]:
     """Reads the entries of a `vocab.txt` with their ids, the line numbers, as transformers does: of equal entries the
     last counts. Lines without an entry become `[unused7]` and the like; empty lines at the end are ignored. A
-    TokenizerError lists the `needed` entries if one is missing."""
+    TokenizerError names the `needed` entries that are missing."""
     try:
         lines = file.read_text(encoding="utf-8-sig").rstrip("\n").split("\n")
     except UnicodeDecodeError as error:

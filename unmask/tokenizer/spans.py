@@ -269,7 +269,7 @@ _SPACES = np.array([c for c in range(0x3001) if chr(c).isspace()], dtype=np.uint
 
 @dataclass(frozen=True)
 class TokenPlaces:
-    """The characters that each token covers, for several texts in a row."""
+    """The characters that each token covers, for consecutive texts."""
 
     begin: Ints  # [num_tokens], int64, like `end`: characters, counted through all texts
     end: Ints

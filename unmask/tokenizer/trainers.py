@@ -98,7 +98,7 @@ def _size(vocab_size: int | None, usual: int, least: int, holds: str, spare: int
     return size
 
 
-_TOO_LONG = re.compile(r"\w{101,}")  # words that WordPiece cannot represent, and that
+_TOO_LONG = re.compile(r"\w{101,}")  # WordPiece cannot represent such words, and training on them would take hours
 PREFIX = "##"
 
 

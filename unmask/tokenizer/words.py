@@ -164,8 +164,8 @@ def kind_of(character: str) -> Kind:
 
 
 def kinds_of_bytes(utf8: NDArray[np.uint8], begins: NDArray[np.bool_]) -> NDArray[np.int8]:
-    """For each byte of some texts in a line, the kind of the character that contains it: [num_bytes], int8; `SYMBOL`
-    for invalid UTF-8. `begins` [num_bytes] marks where texts begin, including the first byte."""
+    """For each byte of concatenated texts, the kind of the character that contains it: [num_bytes], int8; `SYMBOL` for
+    invalid UTF-8. `begins` [num_bytes] marks where texts begin, including the first byte."""
     leads = begins | ((utf8 & 0xC0) != 0x80)
     places = np.flatnonzero(leads)
     lead = utf8[places].astype(np.int64)
@@ -261,7 +261,7 @@ class WordStarts:
 
     def of_texts(self, input_ids: NDArray[np.integer[Any]], lengths: NDArray[np.int64]) -> NDArray[np.bool_]:
         """As `of_ids`, for the tokens [S] of consecutive texts of these lengths [num_texts]."""
-        places = np.arange(len(input_ids)) + np.repeat(np.arange(len(lengths)), lengths)  # one free behind each
+        places = np.arange(len(input_ids)) + np.repeat(np.arange(len(lengths)), lengths)  # a free place after each text
         apart = np.full(len(input_ids) + len(lengths), self._between_texts, dtype=np.int64)
         apart[places] = input_ids
         return self.of_ids(apart)[places]

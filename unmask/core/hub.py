@@ -74,7 +74,7 @@ OF_MODELS = (
 )  # fmt: skip
 
 
-def _lack(folder: Path, *, weights: bool) -> str | None:
+def _missing_file(folder: Path, *, weights: bool) -> str | None:
     """The required file that a folder lacks, if any: a vocabulary and, with `weights`, a network."""
     needed = [CONFIG, WEIGHTS] if weights else []
     if weights and not (folder / WEIGHTS).is_file() and (index := folder / INDEX).is_file():
@@ -102,8 +102,8 @@ def _cause(error: Exception) -> str:
     return "HF_HUB_OFFLINE is set" if constants.HF_HUB_OFFLINE else f"{type(cause).__name__}: {line}"
 
 
-def _reason(model: HubName, error: Exception, lack: str | None) -> str:
-    """The second half of an error, after words that there is no such path; `lack` is a file that the copy lacks."""
+def _reason(model: HubName, error: Exception, missing: str | None) -> str:
+    """The second half of an error, after words that there is no such path; `missing` is a file that the copy lacks."""
     from huggingface_hub import errors
 
     token = "set HF_TOKEN, or run `hf auth login`"
@@ -116,7 +116,7 @@ def _reason(model: HubName, error: Exception, lack: str | None) -> str:
     if getattr(getattr(error, "response", None), "status_code", None) in {401, 403}:
         return f"and the hub denies access to it: {token}"
     if isinstance(error, errors.LocalEntryNotFoundError | ConnectionError):
-        copy = "no copy from the hub on this machine" if lack is None else f"its local copy lacks {lack}"
+        copy = "no copy from the hub on this machine" if missing is None else f"its local copy lacks {missing}"
         return (
             f"{copy}, and the hub cannot be reached ({_cause(error)}); give a path, such as RUN/model, or "
             f"download the model while online: hf download {model.name}"
@@ -149,7 +149,7 @@ def local_path(source: str | Path, *, weights: bool) -> Path:
     copy = None
     try:
         copy = Path(str(snapshot(local_files_only=True)))
-        if _lack(copy, weights=weights) is None:
+        if _missing_file(copy, weights=weights) is None:
             return copy
     except errors.LocalEntryNotFoundError as error:  # no copy, or one that is known to lack files
         if part := getattr(error, "snapshot_path", None):
@@ -158,16 +158,16 @@ def local_path(source: str | Path, *, weights: bool) -> Path:
     try:
         folder = Path(str(snapshot(local_files_only=False)))
     except _failures() as error:
-        lack = None if copy is None else _lack(copy, weights=weights)
-        if copy and lack is None and isinstance(error, errors.LocalEntryNotFoundError | ConnectionError):
+        missing = None if copy is None else _missing_file(copy, weights=weights)
+        if copy and missing is None and isinstance(error, errors.LocalEntryNotFoundError | ConnectionError):
             return copy  # the copy lacks no required file
-        raise kind(f"{model}: {absent}, {_reason(model, error, lack)}") from error
-    if (lack := _lack(folder, weights=weights)) is not None:
+        raise kind(f"{model}: {absent}, {_reason(model, error, missing)}") from error
+    if (missing := _missing_file(folder, weights=weights)) is not None:
         pickles = (
             "; weights in pickles (pytorch_model.bin) are not fetched, since loading one can run code: name a "
             f"revision with safetensors (such as {model.name}@refs/pr/1, if one was proposed), or another model"
         )
-        raise kind(f"{model}: the hub's copy has no {lack}{pickles if lack == WEIGHTS else ''}")
+        raise kind(f"{model}: the hub's copy has no {missing}{pickles if missing == WEIGHTS else ''}")
     return folder
 
 

@@ -136,7 +136,7 @@ class Interruption:
                     os.write(2, f"{text}\n".encode())
                     os._exit(128 + received)
 
-    def _again(self, signum: int) -> None:
+    def _raise_again(self, signum: int) -> None:
         if not self._ended.wait(_AGAIN_SECONDS):
             signal.raise_signal(signum)
 
@@ -148,7 +148,7 @@ class Interruption:
         # lost or becomes another error. So the signal is raised again in a moment.
         while frame is not None:
             if frame.f_code.co_name == "__del__" or any(name in frame.f_code.co_filename for name in _LOST_IN):
-                threading.Thread(target=self._again, args=(signum,), daemon=True).start()
+                threading.Thread(target=self._raise_again, args=(signum,), daemon=True).start()
                 return
             frame = frame.f_back
         raise Interrupted(signum, "stopped", self.remark)

@@ -94,10 +94,10 @@ def _check(name: str, value: object, kinds: list[str]) -> None:
     if (type(value).__module__, type(value).__name__) in (("numpy", "bool"), ("numpy", "bool_")):
         value = bool(value)
     is_switch = isinstance(value, bool)
-    fits = [kind for kind in kinds if isinstance(value, _KINDS[kind][0]) and is_switch in (False, kind == "bool")]
-    if not fits:
-        taken = " or ".join(_KINDS[kind][1] for kind in reversed(kinds) if kind != "None")
-        raise SettingsError(f"{name} takes {taken}, not {shown(value)}", options=(name,))
+    matching = [kind for kind in kinds if isinstance(value, _KINDS[kind][0]) and is_switch in (False, kind == "bool")]
+    if not matching:
+        expected = " or ".join(_KINDS[kind][1] for kind in reversed(kinds) if kind != "None")
+        raise SettingsError(f"{name} takes {expected}, not {shown(value)}", options=(name,))
     is_whole = isinstance(value, numbers.Integral)
     if isinstance(value, numbers.Real) and not is_whole and not math.isfinite(value):
         raise SettingsError(f"{name} takes a finite number, not {value}", options=(name,))

@@ -280,14 +280,14 @@ def output_at(
     path = own / PurePosixPath(address).name
     with locked(own, named=address):
         system, root = connect(address)
-        there = tried(address, lambda: _listed(system, root))
-        if claim is None and there and not overwrite:
+        existing = tried(address, lambda: _listed(system, root))
+        if claim is None and existing and not overwrite:
             raise RunError(f"{address} already exists; overwrite it, or give another", options=("overwrite", "out"))
         with writing(path):
             shutil.rmtree(own, ignore_errors=True)
             (own if claim is None else path).mkdir(parents=True)
         output = Output(path, address)
-        for name in there if claim is not None else ():
+        for name in existing if claim is not None else ():
             file = path / name.removeprefix(root).lstrip("/")
             file.parent.mkdir(parents=True, exist_ok=True)
             if resume:

@@ -203,7 +203,7 @@ def choose_origins(
 ) -> tuple[dict[str, Origin], dict[str, str] | None]:
     """The origin of each column, and the fields to read with the text (None: no fields)."""
     in_data = [column for column in settings.columns if settings.source != "pipeline"]
-    columns_in, fields = list[set[str]](), {**settings.fields}  # columns, by file
+    columns_by_source, fields = list[set[str]](), {**settings.fields}  # columns, by file
     for source in sources:
         columns, span_fields = set[str](), set[str]()
         if source.kind in ("conll", "conllu"):
@@ -216,10 +216,10 @@ def choose_origins(
             if span_fields and "entities" in set(in_data) - columns - fields.keys():
                 fields["entities"] = next(name for name in _ALSO_ENTITIES if name in span_fields)
                 columns.add("entities")
-        columns_in.append(columns)
+        columns_by_source.append(columns)
     origins: dict[str, Origin] = {}
     for column in settings.columns:
-        having = [source for source, columns in zip(sources, columns_in, strict=True) if column in columns]
+        having = [source for source, columns in zip(sources, columns_by_source, strict=True) if column in columns]
         lacking = [source for source in sources if source not in having]
         if lacking and (having or settings.source == "data" or column in settings.fields):
             others = f", but {having[0].path} does" if having else ""

@@ -357,8 +357,8 @@ class Corpus:
         document."""
         decisions = self.decided()
         task = self.tasks[number] if (number := document >> PLACE_BITS) < len(self.tasks) else None
-        marked = self.read(task, decisions, Counter()) if task is not None else iter([])
-        piece, held = next(((piece, held) for piece, held in marked if piece.document == document), (None, False))
+        split = self.read(task, decisions, Counter()) if task is not None else iter([])
+        piece, held = next(((piece, held) for piece, held in split if piece.document == document), (None, False))
         if piece is None or task is None:
             raise CorpusError(f"there is no document {document}; corpus.cleaning may have dropped it")
         groups, share = decisions.groups, self.plan.threshold

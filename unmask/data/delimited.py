@@ -57,11 +57,11 @@ def find_layout(source: Source, bad: BadInput, named: Collection[str] = ()) -> L
     if chosen := reading.delimiter or (excel and excel.group(1)):
         candidates = [chosen]
     spaced = {d: re.search(_SPACED.format(re.escape(d)), text, re.MULTILINE) is not None for d in candidates}
-    rows_by = {d: _cut(text, d, is_quoted=True, skips=spaced[d])[: -1 if is_cut else None] for d in candidates}
+    rows_by = {d: _parsed(text, d, is_quoted=True, skips=spaced[d])[: -1 if is_cut else None] for d in candidates}
     best = max(candidates, key=lambda delimiter: _score(rows_by[delimiter]))  # ties: the first
     # 3. Quotes: between tabs they are mostly plain characters, unless they protect a tab or line end in a cell
     is_quoted = best != "\t" or _has_quotes(text, is_cut=is_cut)
-    rows = rows_by[best] if is_quoted else _cut(text, best, is_quoted=False)
+    rows = rows_by[best] if is_quoted else _parsed(text, best, is_quoted=False)
     rows = [[cell.strip() for cell in row] for row in rows]
     if not rows:
         return Layout(best, is_quoted, False, ())
@@ -81,7 +81,7 @@ def find_layout(source: Source, bad: BadInput, named: Collection[str] = ()) -> L
     return Layout(best, is_quoted, has_header, tuple(names), is_quoted and spaced[best])
 
 
-def _cut(text: str, delimiter: str, *, is_quoted: bool, skips: bool = False) -> list[list[str]]:
+def _parsed(text: str, delimiter: str, *, is_quoted: bool, skips: bool = False) -> list[list[str]]:
     csv.field_size_limit(LONGEST_ROW)
     file = io.StringIO(text)
     as_is = csv.reader(file, delimiter=delimiter, quoting=csv.QUOTE_NONE)
@@ -111,7 +111,7 @@ def _has_quotes(text: str, *, is_cut: bool) -> bool:
     except csv.Error as error:
         if not (is_cut and "unexpected end" in str(error)):
             return False
-    as_is = _cut(text, "\t", is_quoted=False)
+    as_is = _parsed(text, "\t", is_quoted=False)
     plain = set(re.split("[\t\n]", text))
     if any("\t" in cell or "\n" in cell or '"' in cell for row in quoted for cell in row if cell not in plain):
         return _score(quoted)[0] >= _score(as_is)[0]

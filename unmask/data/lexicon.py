@@ -509,11 +509,11 @@ def build_lexicon(
     table: NDArray[Any] = np.arange(len(levels[0].keys), dtype=np.int32)[:, None]
     for n, level in enumerate(levels[1:], start=1):
         table = np.concatenate([table[grams.prefix[n]], table[grams.suffix[n]][:, -1:]], axis=1)
-        good = grams.whole[table[:, 0]] & grams.whole[table[:, -1]] & (pmi[n] > _ROUNDING)
-        scores.append(pmi[n][good])
-        counts.append(level.counts[good])
-        keys.append(level.keys[good])
-        tables.append(np.pad(table[good], ((0, 0), (0, settings.max_words - n - 1)), constant_values=-1))
+        is_entry = grams.whole[table[:, 0]] & grams.whole[table[:, -1]] & (pmi[n] > _ROUNDING)
+        scores.append(pmi[n][is_entry])
+        counts.append(level.counts[is_entry])
+        keys.append(level.keys[is_entry])
+        tables.append(np.pad(table[is_entry], ((0, 0), (0, settings.max_words - n - 1)), constant_values=-1))
     score, count, key = np.concatenate(scores), np.concatenate(counts), np.concatenate(keys)
     size = settings.size or min(LARGEST_SIZE, num_words // _WORDS_PER_ENTRY)
     order = np.lexsort((key, -count, -score))[:size]

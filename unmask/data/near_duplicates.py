@@ -261,7 +261,7 @@ class HeldTexts:
                     batch, num_chars = [], 0
             yield piece, held
         self._add(batch)
-        self._cut()
+        self._keep_smallest()
 
     def _add(self, texts: list[str]) -> None:
         self.number += len(texts)
@@ -278,7 +278,7 @@ class HeldTexts:
             if key in self.texts:
                 self.texts[key].number += 1
         if len(self.texts) > 2 * MOST_TEXTS:
-            self._cut()
+            self._keep_smallest()
 
     def join(self, arrays: Mapping[str, Any]) -> None:
         """Adds later held-out texts, in the form of `arrays`."""
@@ -293,9 +293,9 @@ class HeldTexts:
             else:
                 self.texts[key] = HeldText(*text)
         self._most_hash = min(self._most_hash, most_hash)
-        self._cut()
+        self._keep_smallest()
 
-    def _cut(self) -> None:
+    def _keep_smallest(self) -> None:
         """Keeps the texts with the smallest hashes, up to the largest hash that every part of the corpus has kept."""
         keys = sorted(key for key in self.texts if key <= self._most_hash)
         if len(keys) > MOST_TEXTS:

@@ -336,28 +336,28 @@ class RowStream:
             lengths += ((cursor.row, length),)
         cursor = replace(cursor, lengths=lengths)
         epoch, missing = cursor.epoch, num_rows
-        taken: list[tuple[PackedRows, GatheredPieces]] = []
+        selected: list[tuple[PackedRows, GatheredPieces]] = []
         if cursor.window + 1 == self._order.num_windows(epoch):  # the end of the epoch
             left = len(self.window(cursor).rows) - cursor.row
             missing = math.ceil(left / math.ceil(left / num_rows))
         while missing and cursor.epoch == epoch:
             window = self.window(cursor)
             rows = window.rows.part(cursor.row, min(cursor.row + missing, len(window.rows)))
-            taken.append((rows, window.texts))
+            selected.append((rows, window.texts))
             missing -= len(rows)
             is_end = cursor.row + len(rows) == len(window.rows)
-            cursor = self._behind(cursor) if is_end else replace(cursor, row=cursor.row + len(rows))
-        own, before = share.part(sum(len(rows) for rows, _ in taken)), 0
+            cursor = self._following(cursor) if is_end else replace(cursor, row=cursor.row + len(rows))
+        own, before = share.part(sum(len(rows) for rows, _ in selected)), 0
         filled: list[Rows] = []
         draws: list[Ints] = []
-        for rows, texts in taken:
+        for rows, texts in selected:
             begin, end = (min(max(place - before, 0), len(rows)) for place in (own.start, own.stop))
             before += len(rows)
             if begin < end or not filled:
                 part = rows.part(begin, end)
                 filled.append(self._filled(part, texts, length))
                 draws.append(texts.draw[texts.number(part.piece[part.half == 0])])
-        num_tokens = sum(int(rows.length.sum()) for rows, _ in taken)
+        num_tokens = sum(int(rows.length.sum()) for rows, _ in selected)
         joined = filled[0]
         if len(filled) > 1:  # rows of several windows
             columns: dict[str, Any] = {}
@@ -370,7 +370,7 @@ class RowStream:
             joined = Rows(**columns)
         return RowBatch(joined, epoch, num_tokens, cursor, np.concatenate(draws))
 
-    def _behind(self, cursor: Cursor) -> Cursor:
+    def _following(self, cursor: Cursor) -> Cursor:
         lengths = ((0, cursor.lengths[-1][1]),)
         if cursor.window + 1 < self._order.num_windows(cursor.epoch):
             return Cursor(cursor.epoch, cursor.window + 1, 0, lengths)
@@ -386,8 +386,8 @@ class RowStream:
                 self._window = self._make_window(place, last)
             self._next = None
         if self._thread is not None and self._next is None:
-            behind = self._behind(place)
-            self._next = behind, self._thread.submit(self._make_window, behind, None)
+            following = self._following(place)
+            self._next = following, self._thread.submit(self._make_window, following, None)
         assert self._window is not None
         return self._window
 

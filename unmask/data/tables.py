@@ -208,13 +208,13 @@ def rows_of(source: Source, bad: BadInput, *, only: Iterable[str] | None = None)
         only: The columns, and fields within them, that are used. Other columns of Parquet and Arrow files are not read
             and may hold anything. None: all are read, and values that cannot be read are null.
     """
-    return _counted(lambda each: _rows(source, each, only), bad)
+    return _counting_faults(lambda each: _rows(source, each, only), bad)
 
 
 Read = TypeVar("Read")
 
 
-def _counted(read: Callable[[BadInput], Iterator[Read]], bad: BadInput) -> Iterator[Read]:
+def _counting_faults(read: Callable[[BadInput], Iterator[Read]], bad: BadInput) -> Iterator[Read]:
     """Reads; an error also says how many rows have the same fault, for which the file is read again."""
     try:
         yield from read(bad)
@@ -335,7 +335,7 @@ def in_words(column: TextColumn) -> str:
 def read_table(source: Source, bad: BadInput, fields: Mapping[str, str] | None = None) -> Iterator[LinePart]:
     """Yields the texts of a table, each with its label, group, id and title, if the source has columns of these, and
     with the annotations of `fields`: column to the name of its field."""
-    return _counted(lambda each: _texts(source, each, fields), bad)
+    return _counting_faults(lambda each: _texts(source, each, fields), bad)
 
 
 def _texts(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> Iterator[LinePart]:

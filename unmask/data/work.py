@@ -358,11 +358,11 @@ class WorkerProcesses:
         share = sum(task.num_bytes for task in tasks) / self.workers
         short = [task for task in tasks if task.num_bytes <= share]
         for_workers = short if len(short) >= self.workers > 1 else []
-        pending = {self.submit(_do, work, kind, task) for task in for_workers}
+        pending = {self.submit(_do_in_worker, work, kind, task) for task in for_workers}
 
         def listen(num_bytes: int = 0, seconds: float = 0.0) -> None:
             """Counts the work done here and in workers; an error in a worker is raised here, too."""
-            done = _done_of(pending, seconds)
+            done = _wait_for_any(pending, seconds)
             if self._pool is not None:
                 # Without the lock, which a killed worker may still hold.
                 before, self._counted = self._counted, self._done_bytes.get_obj().value
@@ -385,12 +385,12 @@ class WorkerProcesses:
             del first_two  # so that their texts can be freed
             for chunk in following:
                 if chunk is not None:
-                    waiting.append(self.submit(_do, work, kind, chunk))
+                    waiting.append(self.submit(_do_in_worker, work, kind, chunk))
                 most = 0 if chunk is None else self.workers + WAITING_CHUNKS
                 del chunk
                 while len(waiting) > most:
                     future = waiting.popleft()
-                    while not _done_of([future], LOOK_SECONDS):
+                    while not _wait_for_any([future], LOOK_SECONDS):
                         listen()
                     listen()
                     with _death_of_workers():
@@ -409,7 +409,7 @@ class WorkerProcesses:
             context = multiprocessing.get_context("spawn")
             ending, self._alive = context.Pipe(duplex=False)
             self._done_bytes = context.Value("q", 0)
-            self._pool = ProcessPoolExecutor(self.workers, context, _begin, (ending, self._done_bytes))
+            self._pool = ProcessPoolExecutor(self.workers, context, _start_worker, (ending, self._done_bytes))
         environment, main = {name: os.environ.get(name) for name in ONE_THREAD}, sys.modules["__main__"]
         in_main_thread = threading.current_thread() is threading.main_thread()
         handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if in_main_thread else None
@@ -437,8 +437,8 @@ class WorkerProcesses:
             self._pool.shutdown()
 
 
-def _done_of(futures: Collection[Future[Any]], seconds: float) -> set[Future[Any]]:
-    """The futures that are done, as soon as one is, or after some seconds."""
+def _wait_for_any(futures: Collection[Future[Any]], seconds: float) -> set[Future[Any]]:
+    """The futures that are done, once one is, or after some seconds."""
     with held_signals():
         return wait_for(futures, seconds, "FIRST_COMPLETED").done if futures else set()
 
@@ -459,7 +459,7 @@ def _death_of_workers() -> Iterator[None]:
 _worker: dict[str, Any] = {}
 
 
-def _begin(ending: Connection, done_bytes: Any) -> None:
+def _start_worker(ending: Connection, done_bytes: Any) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     with suppress(OSError):  # stderr may be closed
         os.dup2(2, 1)  # what a library prints is not the command's result
@@ -473,7 +473,7 @@ def _begin(ending: Connection, done_bytes: Any) -> None:
     threading.Thread(target=end, daemon=True).start()
 
 
-def _do(work: Work, kind: Kind, job: ReadTask | TextChunk) -> TextCounts | None:
+def _do_in_worker(work: Work, kind: Kind, job: ReadTask | TextChunk) -> TextCounts | None:
     """In a worker, does a task or writes the shards of a chunk, with the objects already loaded for the same work."""
     shape = attrgetter("root", "decided", "settled", "sample", "corpus.settings", "corpus.plan", "corpus.fields")
     loaded: Work = _worker.setdefault("work", work)
@@ -547,7 +547,7 @@ class OnRay:
                     raise DataError(
                         f"{path}: a node cannot read it; data and text must be on a disk that all nodes share"
                     )
-            _do(work, kind, task)
+            _do_in_worker(work, kind, task)
 
         shared = ray.put(work)
         waiting = {do_on_node.remote(shared, kind, task, os.getcwd()): task for task in tasks}

@@ -74,10 +74,10 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
         file, backend = source, theirs.backend_tokenizer
         roles = {**_names_of_roles(theirs.special_tokens_map)}
     elif not os.path.isfile(file):
-        lack = "there is no tokenizer.json and no vocab.txt"
+        problem = "there is no tokenizer.json and no vocab.txt"
         if os.path.lexists(source) and not is_folder:
-            lack = absence(source)
-        raise TokenizerError(f"{source}: {lack}; give a folder that holds one, or that file")
+            problem = absence(source)
+        raise TokenizerError(f"{source}: {problem}; give a folder that holds one, or that file")
     elif file.suffix != ".txt":
         backend = read_tokenizer_json(file)
     elif kind == ESM_CLASS:
@@ -88,7 +88,7 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     else:
         backend = _read_vocab_txt(file, config)
         _add_tokens(backend, file.parent, config)
-    with _understood(f"{file}: not a tokenizer of the `tokenizers` library"):
+    with _tokenizer_errors(f"{file}: not a tokenizer of the `tokenizers` library"):
         try:
             return Tokenizer(backend, roles, kind if kind in _SAVED_CLASSES else ANY_CLASS)
         except TokenizerError as error:
@@ -121,7 +121,7 @@ def as_tokenizer(source: Any) -> Tokenizer:
 
 
 def read_tokenizer_json(file: Path) -> tokenizers.Tokenizer:
-    with _understood(f"{file}: not a tokenizer of the `tokenizers` library"):
+    with _tokenizer_errors(f"{file}: not a tokenizer of the `tokenizers` library"):
         return tokenizers.Tokenizer.from_file(str(file))
 
 
@@ -133,7 +133,7 @@ def _names_of_roles(config: Mapping[str, Any]) -> dict[str, str]:
 
 
 @contextmanager
-def _understood(what: str, hint: str = "") -> Iterator[None]:
+def _tokenizer_errors(what: str, hint: str = "") -> Iterator[None]:
     """Turns errors of the libraries that read tokenizers into a TokenizerError."""
     try:
         yield
@@ -169,8 +169,8 @@ def _read_entries(file: Path, whose: str, needed: Iterable[str]) -> dict[str, in
         first = ", ".join(repeated[:3])
         log.warning("%s: %d entries are repeated, and only the last of each counts: %s", file, len(repeated), first)
     if missing := [token for token in needed if token not in vocab]:
-        lack = f"{len(vocab):,} entries, but none is {' or '.join(missing)}"
-        raise TokenizerError(f"{file}: {lack}; give {whose} vocabulary, one entry per line")
+        problem = f"{len(vocab):,} entries, but none is {' or '.join(missing)}"
+        raise TokenizerError(f"{file}: {problem}; give {whose} vocabulary, one entry per line")
     return vocab
 
 
@@ -274,7 +274,7 @@ def _convert(folder: Path) -> Any:
     hint = ""
     if models_of_pieces and find_spec("sentencepiece") is None:
         hint = f"; {models_of_pieces[0]} may need pip install sentencepiece protobuf"
-    with _understood(f"{folder}: no tokenizer that transformers reads", hint):
+    with _tokenizer_errors(f"{folder}: no tokenizer that transformers reads", hint):
         theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     backend = getattr(theirs, "backend_tokenizer", None)
     if not isinstance(backend, tokenizers.Tokenizer):

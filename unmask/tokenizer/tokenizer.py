@@ -277,8 +277,8 @@ class Tokenizer:
         # Letters known to have a spelling; None if all have one, or the library reports those that have none.
         model = json.loads(backend.to_str())["model"]
         unknown = {"BPE": "unk_token", "Unigram": "unk_id"}.get(model["type"])
-        leaves_out = self.special.unk is None and unknown is not None and model.get(unknown) is None
-        self._known_letters: set[str] | None = set() if leaves_out else None
+        drops_unknown = self.special.unk is None and unknown is not None and model.get(unknown) is None
+        self._known_letters: set[str] | None = set() if drops_unknown else None
         self._unknown_in: dict[str, tuple[str, int]] = {}  # by word or letter: the unknown part, and its letters
         self._watched: UnknownText | None = UnknownText()  # None once the warning was logged
         self.ordinary: NDArray[np.bool_] = np.zeros(self.vocab_size, dtype=bool)

@@ -208,6 +208,7 @@ def likely_labels(rows: Sequence[Row], taken: Collection[str | None], *, of: Lab
             is_id = len(whole) == counts.total() > _FEW and whole[-1] - whole[0] < len(whole)  # numbered rows
             is_label = len(numbers) == len(counts) and not is_id and not any(re.match("0[0-9]", n) for n in numbers)
         else:
+            # Classes are few and short, each three times on average; numbers among them are few and whole.
             few = counts.keys() <= {"0", "1", "-1", "0.0", "1.0"} or 3 * len(counts) <= counts.total()
             are_whole = len(numbers) <= _MOST_CLASSES and all(re.fullmatch(r"-?\d+(\.0)?", n) for n in numbers)
             is_label = few and are_whole and max(map(len, counts)) <= _LONGEST_CLASS

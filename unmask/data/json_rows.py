@@ -175,6 +175,7 @@ def json_form(path: Path) -> Form:
         return "array"
     if first != "[" and (first != "{" or is_lines_by_name):
         return "lines"
+    # A first line that is JSON, with more after it, is a row, even a faulty one; otherwise a value takes several lines.
     other: Form = "array" if first == "[" else "object"
     if not more:
         return other

@@ -100,13 +100,14 @@ def _hash_texts(codes_C: Codes, ends_N: Ints, folded: Codes) -> tuple[Ints, Ints
                     normal = (normal ^ hashes_S[end]) * GOLDEN
                     end += 1
             before = fold
-        if end == first:
+        if end == first:  # no words: the characters as they are
             for place in range(begin, ends_N[text]):
                 normal = (normal ^ np.int64(codes_C[place])) * _PRIME
             hashes_S[end] = _mix(normal)
             end += 1
         normal_N[text] = _mix(normal ^ ((normal >> 32) & 0xFFFFFFFF))
         num_words_N[text] = end - first
+        # Hashes of shingles replace those of the words, of which there are at least as many.
         width = SHINGLE if end - first >= SHINGLE else 1
         end -= width - 1
         for place in range(first, end):  # reads only words at and after the place

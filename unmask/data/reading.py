@@ -250,6 +250,7 @@ class LineDecoder(codecs.IncrementalDecoder):
         content, self._rest = content[:end], content[end:]
         texts, begin, was_open = list[str](), 0, self._is_open
         self._is_open = not final and (not content.endswith(b"\n") if content else was_open)
+        # A long line comes in parts, all of which are in the encoding; whole lines may be UTF-8.
         lines = [content] if content.isascii() else content.splitlines(keepends=True)
         for line in [*lines, b""]:
             before = begin - len(self._decoder.getstate()[0])

@@ -1,1 +1,1 @@
-"""A file a command."""
+"""One file per command."""

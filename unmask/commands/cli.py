@@ -10,11 +10,11 @@ The signature of a public function and the `Args:` of its docstring are the only
     Sequence of paths, settings          may be repeated        --set model.num_layers=2 --set masking.rate=0.3
     reporter, note, notify               no option: the terminal
 
-Declarations are parsed from the source and not imported, so `--help` loads neither torch nor numpy, and a misspelt
-option or value is reported at once. Options that are absent are not passed on: defaults are the functions' own.
+Declarations are parsed from the source, not imported, so `--help` loads neither torch nor numpy, and a misspelt option
+or value is reported at once. Absent options are not passed on, so the functions' own defaults apply.
 
-Results go to stdout, notes and progress to stderr: a bar with speed and time left on a terminal, and a plain line now
-and then elsewhere.
+Results go to stdout, notes and progress to stderr: on a terminal a bar with speed and time left, elsewhere a plain line
+every 15 seconds.
 """
 
 from __future__ import annotations
@@ -55,10 +55,10 @@ class Command:
     """A function as a command."""
 
     function: str  # module:name, below unmask
-    example: str  # what stands behind the command's name in its help
-    dry_run: str | None = None  # the function behind --dry-run, called with the same options but those of the output
-    variant: tuple[str, str] | None = None  # a flag, and the function that it chooses: the options of both are taken
-    goes_on: str = "nothing was written"  # what to do after Ctrl-C or SIGTERM
+    example: str  # arguments of the example in its help
+    dry_run: str | None = None  # the function for --dry-run, called with the same options except those of the output
+    variant: tuple[str, str] | None = None  # a flag and the function that it selects; options of both are accepted
+    goes_on: str = "nothing was written"  # shown after Ctrl-C or SIGTERM: what was kept, or how to continue
 
 
 MODEL, CORPUS = "runs/mine/model", "corpus.txt"
@@ -113,7 +113,7 @@ COMMANDS = {  # in the order of --help
     "search add": Command("search.index:Index.add", "runs/docs docs/new.txt"),
     "search remove": Command("search.index:Index.remove", "runs/docs docs/old.txt"),
 }
-OPTION_NAMES = {"from_": "from", "settings": "set", "every": "all"}  # where they are not the parameters' names
+OPTION_NAMES = {"from_": "from", "settings": "set", "every": "all"}  # of parameters whose options have other names
 RECIPES = "|".join([*sorted(path.stem for path in (PACKAGE / "recipes").glob("*.toml")), "FILE.toml"])
 METAVARS = {
     "folder": "INDEX",
@@ -124,28 +124,28 @@ METAVARS = {
     **dict.fromkeys(("recipe", "base"), RECIPES),
     "ray": "[ADDRESS]",
 }
-TABLES = {  # parameters that take a name of a table or a `Literal`, or of a plug-in
+TABLES = {  # parameters whose values are names in a table or `Literal`, or of plug-ins
     "pooling": ("model.pooling", "POOLINGS", "poolings"),
     "strategy": ("masking.settings", "Strategy", "strategies"),
 }
-OUTPUT = ("out", "resume", "overwrite", "workers", "ray", "part", "join")  # what a dry run has no use for
-CHANNELS = ("reporter", "note", "notify")  # parameters that say what is done, and how far it is
-IN_PYTHON = ("callbacks", "intervals")  # parameters that only Python can give
+OUTPUT = ("out", "resume", "overwrite", "workers", "ray", "part", "join")  # options that a dry run ignores
+CHANNELS = ("reporter", "note", "notify")  # parameters that receive notes and progress
+IN_PYTHON = ("callbacks", "intervals")  # parameters that can only be passed in Python
 LINE_SECONDS = 15.0  # between lines of progress
 ABOUT = "Pretrain masked language models on your own text, and use them in transformers."
 
 
 # ----------------------------------------
-# Declarations, as the sources have them.
+# Declarations, read from the sources.
 
 
 @dataclass(frozen=True)
 class Parameter:
-    """A parameter of a function, as its signature and docstring say."""
+    """A function's parameter, as its signature and docstring declare it."""
 
     name: str
     kind: str  # bool, int, float or str
-    many: str  # empty: one value; list: may be repeated; commas: a list with commas
+    many: str  # empty: one value; list: may be repeated; commas: a comma-separated list
     choices: tuple[str, ...]  # the values of a Literal, or the names in a table
     positional: bool
     required: bool
@@ -156,17 +156,17 @@ class Parameter:
 
 @cache
 def read_parameters(function: str) -> dict[str, Parameter]:
-    """The parameters of `module:name` or `module:Class.name`, below `unmask`, but for those that only Python gives; of
-    a method behind those that its object is made with."""
+    """Parameters of `module:name` or `module:Class.name`, below `unmask`, without those that only Python can pass.
+    A method's parameters come after those of its class's `__init__`."""
     module, _, name = function.partition(":")
     body: list[ast.stmt] = statements_of(module)
     docstring: str | None = ""
     for part in name.split("."):
         node = next(each for each in body if isinstance(each, ast.FunctionDef | ast.ClassDef) and each.name == part)
-        body, docstring = node.body, ast.get_docstring(node) or docstring  # that of a class is its `__init__`'s, too
+        body, docstring = node.body, ast.get_docstring(node) or docstring  # `__init__` shares its class's
     assert isinstance(node, ast.FunctionDef), f"{function} is a function"
 
-    # What the docstring says of each parameter; `a, b: text` is of both.
+    # The docstring's text for each parameter; `a, b: text` documents both.
     section = re.search(r"^Args:\n(.*?)(?=^\S|\Z)", docstring or "", re.MULTILINE | re.DOTALL)
     helps: dict[str, str] = {}
     for entry in re.split(r"\n(?=    \w)", section[1].rstrip() if section else ""):
@@ -177,7 +177,7 @@ def read_parameters(function: str) -> dict[str, Parameter]:
     positional = [each for each in arguments.args if each.arg not in ("cls", "self")]
     defaults: list[ast.expr | None] = [None] * (len(positional) - len(arguments.defaults))
     defaults += arguments.defaults
-    parameters = dict(read_parameters(made_by)) if (made_by := _maker(function)) else {}
+    parameters = dict(read_parameters(init)) if (init := _init_of(function)) else {}
     for each, default in zip([*positional, *arguments.kwonlyargs], [*defaults, *arguments.kw_defaults], strict=True):
         if (name := each.arg) in IN_PYTHON:
             continue
@@ -211,7 +211,7 @@ def read_parameters(function: str) -> dict[str, Parameter]:
 
 
 def _choices(module: str, name: str) -> tuple[str, ...]:
-    """The values of a `Literal`, or the names in a `Table`; empty: the name is of neither."""
+    """The values of a `Literal`, or the names in a `Table`; empty if the name is neither."""
     match declared(module, name)[1]:
         case ast.Subscript(value=ast.Name(id="Literal"), slice=values):
             names: Sequence[ast.expr | None] = values.elts if isinstance(values, ast.Tuple) else [values]
@@ -222,8 +222,8 @@ def _choices(module: str, name: str) -> tuple[str, ...]:
     return tuple(str(ast.literal_eval(each)) for each in names if each is not None)
 
 
-def _maker(function: str) -> str | None:
-    """What makes the object of a method, whose first parameter is `self`; None: it is a function."""
+def _init_of(function: str) -> str | None:
+    """The `__init__` of the class, for a method that takes `self`; None for anything else."""
     module, _, name = function.partition(":")
     owner, _, name = name.rpartition(".")
     is_method = re.search(rf"^    def {name}\(\s*self\b", source_of(module), re.MULTILINE) if owner else None
@@ -277,20 +277,20 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
         metavar = METAVARS.get(each.name) or {"commas": "LIST", "list": spelled.upper(), "": None}[each.many]
         metavar = f"<{'|'.join(each.choices)}>" if each.choices else metavar
         if each.positional:
-            made = typer.Argument(help=text, show_default=False, metavar=METAVARS.get(each.name) or each.name.upper())
+            info = typer.Argument(help=text, show_default=False, metavar=METAVARS.get(each.name) or each.name.upper())
         else:
             declared = f"--{spelled}/--no-{spelled}" if kind is bool and each.can_be_none else f"--{spelled}"
-            made = typer.Option(
+            info = typer.Option(
                 declared, help=text, show_default=False, metavar=metavar, autocompletion=_completion(each.choices)
             )
         default = inspect.Parameter.empty if each.required else None
         taken: Any = kind if each.required else kind | None
-        option = {"default": default, "annotation": Annotated[taken, made]}
+        option = {"default": default, "annotation": Annotated[taken, info]}
         options.append(inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, **option))
     for flag, (text, *spellings) in flags.items():
-        made = typer.Option(f"--{flag}".replace("_", "-"), *spellings, help=text, show_default=False)
+        info = typer.Option(f"--{flag}".replace("_", "-"), *spellings, help=text, show_default=False)
         kind = inspect.Parameter.KEYWORD_ONLY
-        options.append(inspect.Parameter(f"{flag}_flag", kind, default=False, annotation=Annotated[bool, made]))
+        options.append(inspect.Parameter(f"{flag}_flag", kind, default=False, annotation=Annotated[bool, info]))
 
     def run(**values: Any) -> None:
         _run(command, parameters, values)
@@ -343,7 +343,7 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
         if is_main_process():
             show(result, as_json=flags["json"])
     except UnmaskError as error:
-        known = {*parameters, *OPTION_NAMES.values()}  # those that this command has
+        known = {*parameters, *OPTION_NAMES.values()}  # options of this command
         error.options = [name for name in error.options if name in known]
         raise
     finally:
@@ -375,7 +375,7 @@ def _value(parameter: Parameter, value: Any) -> Any:
 
 
 def _call(function: str, options: dict[str, Any], *, goes_on: str, quiet: bool) -> Any:
-    """Calls a function of the package, which reports to the terminal what it does."""
+    """Calls a function of the package, with notes and progress on the terminal."""
     if function in ("commands.pretrain:pretrain", "commands.prepare:prepare"):
         # Missing files and mistakes in recipes and settings are reported before torch is loaded, which takes seconds.
         from unmask.commands.recipe_files import CONTINUING, DEFAULT, light_recipe
@@ -383,7 +383,7 @@ def _call(function: str, options: dict[str, Any], *, goes_on: str, quiet: bool) 
         from unmask.data.sources import find_sources, is_stream
 
         recipe = options.get("recipe", CONTINUING if "from_" in options else DEFAULT)
-        annotated = {"annotation.columns": options.get("annotate")}  # which `annotation.fields` among the settings need
+        annotated = {"annotation.columns": options.get("annotate")}  # `annotation.fields` among the settings needs them
         light_recipe(recipe, options=annotated, overrides=options.get("settings", ()))
         paths = [path for path in options.get("paths", []) if not is_stream(path) and address_of(path) is None]
         if paths and not (len(paths) == 1 and os.path.isfile(f"{paths[0]}/manifest.json")):
@@ -399,10 +399,10 @@ def _call(function: str, options: dict[str, Any], *, goes_on: str, quiet: bool) 
             options = options | {each: bar if each == "reporter" else getattr(bar, each) for each in channels}
             bar.notify(Progress("loading", facts=""))
         imported = importlib.import_module(f"unmask.{module}")
-        if (made_by := _maker(function)) is not None:
+        if (init := _init_of(function)) is not None:
             owner, _, name = name.rpartition(".")
-            of_object = {each: options.pop(each) for each in read_parameters(made_by) if each in options}
-            imported = operator.attrgetter(owner)(imported)(**of_object)
+            init_options = {each: options.pop(each) for each in read_parameters(init) if each in options}
+            imported = operator.attrgetter(owner)(imported)(**init_options)
         target = operator.attrgetter(name)(imported)
         positional = [each.name for each in parameters.values() if each.positional]
         arguments = [options.pop(each) for each in positional if each in options]
@@ -414,7 +414,7 @@ def _call(function: str, options: dict[str, Any], *, goes_on: str, quiet: bool) 
 
 
 def is_main_process() -> bool:
-    """Whether this process, of those that train together, is the one that shows something."""
+    """Whether this process is rank 0, the only one that prints."""
     return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
 
 
@@ -424,7 +424,7 @@ class _PrintableFormatter(logging.Formatter):
 
 
 def prepare_streams() -> None:
-    """Lets characters that a stream lacks, streams that are closed and logged warnings do no harm."""
+    """Escapes characters that a stream cannot encode, in logged warnings too, and replaces closed streams."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
@@ -436,7 +436,7 @@ def prepare_streams() -> None:
 
 
 def show(result: Readable, *, as_json: bool) -> None:
-    """Prints a result: exactly one JSON object, or what a person reads, in colours on a terminal."""
+    """Prints a result: exactly one JSON object, or text for people, coloured on a terminal."""
     from rich.console import Console
     from rich.table import Table
 
@@ -445,10 +445,10 @@ def show(result: Readable, *, as_json: bool) -> None:
     if as_json:
         sys.stdout.write(json.dumps(result.to_dict(), allow_nan=False) + "\n")
         return
-    # What is piped is as wide as it is.
+    # Piped output is not wrapped to a terminal's width.
     console = Console(highlight=False, emoji=False, width=None if sys.stdout.isatty() else 1000)
     for each in result.shown():
-        if isinstance(each, str):  # as it is: a program may read it
+        if isinstance(each, str):  # without styles: a program may read it
             sys.stdout.write(f"{printable(each) if sys.stdout.isatty() else each}\n")
         elif isinstance(each, Sheet):
             title = _styled(each.title, "dim") if each.title else None
@@ -463,7 +463,7 @@ def show(result: Readable, *, as_json: bool) -> None:
 
 
 def _styled(part: Any, style: str = "") -> Text:
-    """A text, or several, in their styles, which can do nothing else to a terminal."""
+    """A text, or several, in their styles; control characters are made printable."""
     from rich.text import Text
 
     if isinstance(part, tuple):
@@ -472,7 +472,7 @@ def _styled(part: Any, style: str = "") -> Text:
 
 
 class ConsoleReporter:
-    """Notes and progress on stderr; a `unmask.core.results.Reporter`, which is not loaded for `--help`."""
+    """Notes and progress on stderr; a `unmask.core.results.Reporter` without importing it, so `--help` stays fast."""
 
     def __init__(self, *, quiet: bool = False) -> None:
         from rich import progress as bars
@@ -503,13 +503,13 @@ class ConsoleReporter:
         self.bar.stop()
 
     def plot(self, points: Sequence[tuple[float, float]], what: str) -> None:
-        """A terminal has the lines of the evaluations."""
+        """Does nothing: a terminal shows evaluations as lines."""
 
     def note(self, text: Shown) -> None:
         self.console.print(_styled(text), soft_wrap=True)
 
     def notify(self, progress: Progress) -> None:
-        """Moves the bar, a new one for each kind of work; prints a line now and then where there is no terminal."""
+        """Updates the bar, a new one for each kind of work; without a terminal, prints a line every `LINE_SECONDS`."""
         share, facts = self._pace.facts(progress)
         if self.bar.disable:
             now = time.monotonic()
@@ -531,7 +531,7 @@ class ConsoleReporter:
 
 
 def make_app(names: Iterable[str] = COMMANDS, *, listed_only: bool = False) -> typer.Typer:
-    """The commands of these names as typer has them; or without their options, which is enough to list them."""
+    """A typer app with these commands; `listed_only` leaves out their options, which listing does not need."""
     settings = {"help_option_names": ["-h", "--help"]}
     app = typer.Typer(rich_markup_mode=None, pretty_exceptions_enable=False, context_settings=settings, help=ABOUT)
     search = typer.Typer(help="Search your own documents with a model: make an index, and query it.")
@@ -556,7 +556,7 @@ def make_app(names: Iterable[str] = COMMANDS, *, listed_only: bool = False) -> t
 
 
 def resume_with(arguments: Sequence[str]) -> str:
-    """The command that goes on with what this one has begun; empty where there is none, or a launcher starts it."""
+    """A hint at the command that resumes this one; empty if it cannot be resumed or a launcher started it."""
     command = COMMANDS.get(" ".join(arguments[:2])) or COMMANDS.get(arguments[0])
     if command is None or command.goes_on != GOES_ON_WITH_RESUME or {"RANK", "SLURM_PROCID"} & os.environ.keys():
         return ""
@@ -568,14 +568,14 @@ NO_MEMORY = "not enough memory ({}); free some, or use smaller batches or files"
 
 
 def main() -> None:  # noqa: PLR0912, PLR0915  (each way to end)
-    """Runs the command line and leaves.
+    """Runs the command line and exits.
 
-    The exit code is 0; 1 where a check has failed, or the reader of the results has gone; 2 for a user's mistake;
+    The exit code is 0; 1 if a check failed, or whatever read the output has gone; 2 for a user's mistake;
     128 + the signal when stopped.
     """
     prepare_streams()
     arguments = sys.argv[1:] or ["--help"]
-    following = [*arguments[1:], "-"]  # `--ray` may stand alone
+    following = [*arguments[1:], "-"]  # `--ray` may come without a value
     arguments = [
         "--ray=auto" if each == "--ray" and next_.startswith("-") else each
         for each, next_ in zip(arguments, following, strict=True)
@@ -585,7 +585,7 @@ def main() -> None:  # noqa: PLR0912, PLR0915  (each way to end)
         names = [name for name in COMMANDS if name.split()[0] == arguments[0]]
         if "_UNMASK_COMPLETE" in os.environ:
             app = make_app()
-        else:  # as far as the arguments need it
+        else:  # only the commands that the arguments name
             app = make_app(names) if names else make_app(listed_only=True)
         code = app(args=arguments, prog_name="unmask", standalone_mode=False) or 0
         message = "stopped" if code == 130 else ""
@@ -602,10 +602,10 @@ def main() -> None:  # noqa: PLR0912, PLR0915  (each way to end)
         if says_out_of_memory(error):
             message = NO_MEMORY.format(error)
         elif error.filename is None and error.errno == errno.ENOSPC:
-            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # where Python still writes at its end
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # which Python flushes at exit
             message = "no space left: standard output, or the disk of temporary files (TMPDIR) or results, is full"
             code = 2
-        elif error.filename is None and "temporary directory" in str(error):  # Python's own, which torch needs too
+        elif error.filename is None and "temporary directory" in str(error):  # raised by tempfile, which torch uses too
             message = f"{error.strerror}; set TMPDIR to a folder that can be written"
         elif error.filename is None or isinstance(error, FileNotFoundError | FileExistsError):
             raise  # a defect of ours
@@ -618,7 +618,7 @@ def main() -> None:  # noqa: PLR0912, PLR0915  (each way to end)
                 message = f"{getattr(error, 'text', message)}; {way_on}"
         elif says_out_of_memory(error):
             message = NO_MEMORY.format(error)
-        elif hasattr(error, "format_message"):  # of click's usage errors, which typer may bring with it
+        elif hasattr(error, "format_message"):  # a usage error of click, which typer may vendor
             context = getattr(error, "ctx", None)
             command = "unmask" if context is None else context.command_path
             message = f"{error.format_message().rstrip('.')}; see {command} --help"

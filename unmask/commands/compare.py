@@ -1,26 +1,26 @@
-"""Comparing recipes: each trained at equal budget with the same seeds in turn, measured alike, and judged by pairs.
+"""Compares recipes: trained with the same budget and seeds, measured the same way, and judged in pairs.
 
-    OUT/compare.json     what was compared, and the verdicts so far; a folder with it holds a comparison
-        data/            the text, prepared once for all, unless the data is prepared
-        start/           of `--from`: the model with new words, which are looked for once
-        data-NAME/       of `--from`: the text by the vocabulary of another start
-        recipes/NAME     where the budget chooses a model's size: the recipe with the size, which all runs share
-        runs/NAME-SEED/  the runs; evaluation.json in each holds its figures or why it failed, and is written last
-        report.html      all of it for the eye, with the curves of the runs
+    OUT/compare.json     the compared recipes and the verdicts so far; marks the folder as a comparison
+        data/            the text, prepared once for all runs, unless the data is prepared already
+        start/           with `--from`: the model with new words, which are chosen once
+        data-NAME/       with `--from`: the text in the vocabulary of the start NAME
+        recipes/NAME     if the budget chooses the model's size: the recipe with the size that all runs share
+        runs/NAME-SEED/  the runs; evaluation.json in each, written last, holds its figures or why it failed
+        report.html      verdict, tables and curves, for reading
         result.json      figures, differences and the verdict
         result.svg       the deciding figure with its intervals
 
-Runs go seed by seed, and within a seed each recipe once, beginning with another one each time: whatever else the
-machine does falls on all of them. Stopped at any moment, the same call goes on, as long as recipes and files have not
-changed.
+Runs are made seed by seed. Within a seed each recipe runs once, starting with a different one each time, so that other
+load on the machine affects all recipes alike. A stopped comparison resumes with the same call, as long as recipes and
+files have not changed.
 
-One figure decides, and is named before the first run, as the number of seeds is. A verdict on figures that were not
-judged before is another look, and each look widens the intervals (`unmask.measure.uncertainty`). Runs that are no
-better than word frequencies are not judged.
+One figure decides. It is named before the first run, as is the number of seeds. A verdict on figures that were not
+judged before is another look, and each look widens the intervals (`unmask.measure.uncertainty`). Recipes whose runs are
+no better than word frequencies are not judged against each other.
 
-`--from MODEL` compares four ways to begin a task ("Should I pretrain at all?"). They are recipes as well: `scratch`,
-then `continued` and `new-words`, which have a checkpoint ([start]), each with a vocabulary of its own; and `as-is`,
-which trains for no step: the model itself is fine-tuned. Held-out losses of different vocabularies do not compare, so
+`--from MODEL` compares four ways to start a task ("Should I pretrain at all?"). They are recipes as well: `scratch`;
+`continued` and `new-words`, which start from a checkpoint ([start]), each with its own vocabulary; and `as-is`, which
+is not pretrained: the model itself is fine-tuned. Held-out losses with different vocabularies are not comparable, so
 the task decides, and nothing else is measured.
 """
 
@@ -66,9 +66,9 @@ from unmask.report.pages import write_shown
 from unmask.report.plots import comparison_curves, comparison_plot
 from unmask.train.callbacks import read_metrics
 
-Way = tuple[RunPlan, tuple[str, ...]]  # what the runs of a recipe do, and on which text
+Way = tuple[RunPlan, tuple[str, ...]]  # plan and data of a recipe's runs
 SEEDS = 3
-_EVEN = 1.2  # most steps of a recipe's runs per fewest, on a machine that does nothing else
+_EVEN = 1.2  # highest ratio of most to fewest steps among a recipe's runs, on an idle machine
 STATE = "compare.json"
 Figure = Literal["loss", "bits_per_byte", "pairs_error", "task_error"]
 FIGURES: dict[str, str] = {
@@ -84,19 +84,19 @@ NUM_NEW_WORDS = 1_000
 class Comparison(Result):
     """Which recipe is better on a text."""
 
-    figure: str  # that the verdict is on
-    look: int  # number of this verdict among those on the comparison, as chance counts: each has wider intervals
-    recipes: dict[str, dict[str, Any]]  # by name `mean`, `interval` and `values`
+    figure: str  # the deciding one
+    look: int  # number of this verdict in the comparison (see `_look_number`); each has wider intervals
+    recipes: dict[str, dict[str, Any]]  # by name: `mean`, `interval` and `values`
     differences: list[dict[str, Any]]  # of pairs: `first`, `second`, `mean`, `interval`, `better`
     confidence: float  # of the differences' intervals
     verdict: str  # in words
-    # The same for each of `loss`, `bits_per_byte` and, where they are measured, `pairs_error` and `task_error`;
-    # `exploratory` is True where a figure does not decide.
+    # The same for each of `loss`, `bits_per_byte` and, if measured, `pairs_error` and `task_error`; `exploratory` is
+    # True for figures that do not decide.
     by_figure: dict[str, dict[str, Any]]
-    # By recipe; with `failed`, the reason, in place of figures; `on_plateau` where the loss on held-out text is no
-    # lower than that of word frequencies alone. Two recipes that only have such runs are not judged.
+    # By recipe. A failed run has `failed`, the reason, instead of figures. `on_plateau` is True if the held-out loss is
+    # no lower than that of word frequencies alone; two recipes with only such runs are not judged.
     runs: dict[str, list[dict[str, Any]]]
-    # By recipe means over its runs, where there is a task: `pretraining_minutes` (None: it trains for no step) and
+    # With a task, means over each recipe's runs: `pretraining_minutes` (None: it is not pretrained) and
     # `finetuning_minutes`, both of training alone, and `num_parameters` of the encoder without a head.
     costs: dict[str, dict[str, float | None]]
 
@@ -110,8 +110,8 @@ class Comparison(Result):
         def cost(of_recipe: Mapping[str, float | None], name: str, form: str) -> str:
             return "-" if (value := of_recipe[name]) is None else f"{value:{form}}"
 
-        # Recipes' own intervals do not distinguish them: the verdict is on paired differences over seeds. The loss has
-        # its column where it is not measured, too.
+        # Intervals of single recipes do not show whether they differ: the verdict is on paired differences over seeds.
+        # The loss always has a column, measured or not.
         by_figure = self.by_figure
         estimates = {figure: judged["recipes"] for figure, judged in by_figure.items()}
         estimates.setdefault("loss", {})
@@ -128,7 +128,7 @@ class Comparison(Result):
         for figure, judged in by_figure.items():
             for pair in judged["differences"]:
                 verdict = "no difference shown" if pair["better"] is None else f"{pair['better']} is better"
-                if judged["exploratory"]:  # it is judged for pairs in which the deciding figure shows a difference
+                if judged["exploratory"]:  # judged only for pairs in which the deciding figure differs
                     is_judged = (pair["first"], pair["second"]) in decided
                     verdict = f"exploratory: {verdict if is_judged else 'not judged'}"
                 verdict = "not judged" if "no verdict" in judged["verdict"] else verdict
@@ -141,16 +141,16 @@ class Comparison(Result):
         yield f"\n{self.verdict}"
 
     def intervals(self) -> list[dict[str, Any]]:
-        """What is drawn of it, each with a `title` and `estimates` by name: what the verdict is on, runs of the same
-        seed beside each other, with a line at `zero`; then each figure by recipe."""
+        """Plots of the result, each with a `title` and `estimates` by name: first the paired differences of the
+        deciding figure, with a line at `zero`; then each figure by recipe."""
         deciding, what = self.by_figure[self.figure], "each seed, mean and {} interval"
         pairs = {f"{pair['first']} - {pair['second']}": pair for pair in deciding["differences"]}
         title = f"paired difference in {FIGURES[self.figure]}: {what.format(percent(deciding['confidence']))}"
-        drawn: list[dict[str, Any]] = [{"title": title, "zero": True, "estimates": pairs}]
-        for figure, of in self.by_figure.items():
+        plots: list[dict[str, Any]] = [{"title": title, "zero": True, "estimates": pairs}]
+        for figure, judged in self.by_figure.items():
             title = f"{FIGURES[figure]}: {what.format('95 %')}"
-            drawn.append({"title": title, "zero": False, "estimates": of["recipes"]})
-        return [each for each in drawn if each["estimates"]]
+            plots.append({"title": title, "zero": False, "estimates": judged["recipes"]})
+        return [each for each in plots if each["estimates"]]
 
 
 @public
@@ -221,7 +221,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     folder = ClaimedFolder(root=root, marker=STATE, what="a comparison", options=())
     purpose = {"recipes": list(recipes), "primary": deciding}
     prepared, items = begin_runs(folder, plan, loaded, purpose, reporter)
-    with folder.held(wait=-1):  # the number of seeds is written down before the first run
+    with folder.held(wait=-1):  # the number of seeds is recorded before the first run
         state = read_state(folder)
         most_seeds = max(state.get("most_seeds", 0), seeds)
         write_object(root / STATE, {**state, "most_seeds": most_seeds})
@@ -235,26 +235,26 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     if all("failed" in run for of_recipe in runs.values() for run in of_recipe):
         raise RunError(f"{root}: every run failed, the first one with: {runs[recipes[0]][0]['failed']}")
 
-    # By figure and recipe a value a seed, of the figures that some run has.
+    # By figure and recipe, one value per seed; figures that no run has are left out.
     values: dict[str, dict[str, list[float | None]]] = {}
     for figure in FIGURES:
         by_name = {name: [run.get(figure) for run in of_recipe] for name, of_recipe in runs.items()}
         if any(value is not None for of_name in by_name.values() for value in of_name):
             values[figure] = by_name
-    look = _look(folder, deciding, values, seeds=seeds, most_seeds=most_seeds)
+    look = _look_number(folder, deciding, values, seeds=seeds, most_seeds=most_seeds)
     if seeds < most_seeds:
         reporter.note(
             f"{most_seeds} seeds were planned, and figures of finished runs are visible: stopping at {seeds} seeds "
             f"counts as verdict {look}, with wider intervals"
         )
-    by_figure = _judged(deciding, values, look, items, runs)
-    if minutes and (uneven := _uneven(runs)):
+    by_figure = _judge_figures(deciding, values, look, items, runs)
+    if minutes and (uneven := _uneven_steps(runs)):
         by_figure[deciding]["verdict"] += f"; {uneven}"
     result = {"figure": deciding, "look": look, **by_figure[deciding], "by_figure": by_figure, "runs": runs}
-    result["costs"] = {} if task is None else {name: _cost(of_recipe) for name, of_recipe in runs.items()}
+    result["costs"] = {} if task is None else {name: _mean_costs(of_recipe) for name, of_recipe in runs.items()}
     budget = f"{steps:,} steps" if steps else f"{minutes:g} minutes"
     folders = {name: [root / "runs" / f"{labels[name]}-{seed}" for seed in range(seeds)] for name in recipes}
-    return _written(root, result, folders, f"{', '.join(plan.data)}; seeds: {seeds}, each with {budget}")
+    return _write_result(root, result, folders, f"{', '.join(plan.data)}; seeds: {seeds}, each with {budget}")
 
 
 # ----------------------------------------
@@ -264,7 +264,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
 def _make_runs(
     root: Path, labels: Mapping[str, str], ways: Mapping[str, Way], seeds: int, reporter: Reporter
 ) -> dict[str, list[dict[str, Any]]]:
-    """The figures of all runs by recipe: seed by seed, each recipe once, starting with another one each time."""
+    """Makes all runs, seed by seed, starting with a different recipe each time; returns their figures by recipe."""
     names = list(labels)
     order = [(seed, name) for seed in range(seeds) for name in (names * 2)[seed % len(names) :][: len(names)]]
     folders = {(seed, name): root / "runs" / f"{labels[name]}-{seed}" for seed, name in order}
@@ -275,14 +275,14 @@ def _make_runs(
     begin, made = time.monotonic(), 0
     for number, (seed, name) in enumerate(order, 1):
         left = "" if (seed, name) in to_make else ", made before"
-        if made >= len(names) and not left:  # recipes may take different times
+        if made >= len(names) and not left:  # a whole round first: recipes may take different times
             left = f"; about {duration((time.monotonic() - begin) / made * (len(to_make) - made))} left"
         reporter.note(f"run {number} of {len(order)}: {name}, seed {seed}{left}")
-        of_run = ProgressReporter(reporter) if made else reporter  # the first says what all have in common
+        run_reporter = ProgressReporter(reporter) if made else reporter  # only the first prints shared notes
         (plan, data), folder = ways[name], folders[seed, name]
         try:
-            figures = measured_run(name, plan, seed=seed, data=data, folder=folder, reporter=of_run)
-        except (DivergedError, MemoryFullError) as error:  # written down, so that it is not made again
+            figures = measured_run(name, plan, seed=seed, data=data, folder=folder, reporter=run_reporter)
+        except (DivergedError, MemoryFullError) as error:  # recorded, so that it is not repeated
             figures = {"name": name, "seed": seed, "failed": str(error)}
             folder.mkdir(parents=True, exist_ok=True)
             write_object(folder / EVALUATION, figures)
@@ -298,7 +298,7 @@ def _make_runs(
 
 
 # ----------------------------------------
-# What is compared, the verdict, and how often there was one.
+# Checks, verdicts, and the number of looks.
 
 
 def label_of(recipe: str) -> str:
@@ -323,21 +323,21 @@ def _check(labels: Mapping[str, str], plan: RunPlan, deciding: str, *, number: i
         raise SettingsError("new words are added to a starting model; name one", options=["from_"])
 
 
-def _written(root: Path, result: dict[str, Any], folders: Mapping[str, Sequence[Path]], about: str) -> Comparison:
-    """The result, with its page, plot and file; `folders` are of the runs by recipe."""
+def _write_result(root: Path, result: dict[str, Any], folders: Mapping[str, Sequence[Path]], about: str) -> Comparison:
+    """Writes the page, plot and file of the result; `folders` are those of the runs, by recipe."""
     comparison = Comparison(result)
-    drawn: list[Any] = comparison.intervals()
-    if "loss" in comparison.by_figure:  # those of several vocabularies have no axis in common
+    plots: list[Any] = comparison.intervals()
+    if "loss" in comparison.by_figure:  # losses with different vocabularies share no axis
         metrics = {name: [read_metrics(run / "metrics.jsonl") for run in of] for name, of in folders.items()}
         runs = [run for of_recipe in comparison.runs.values() for run in of_recipe]
         entropy = next((run["unigram_entropy"] for run in runs if "unigram_entropy" in run), None)
-        drawn.append(comparison_curves(metrics, entropy))
+        plots.append(comparison_curves(metrics, entropy))
     write_shown(
         root / "report.html",
         f"unmask compare: {', '.join(comparison.runs)}",
         about,
         [each for each in comparison.shown() if isinstance(each, Sheet)],
-        [("Intervals and curves", drawn, None)],
+        [("Intervals and curves", plots, None)],
         remark=sentence(comparison.verdict),
     )
     deciding = comparison.by_figure[comparison.figure]["recipes"]
@@ -347,7 +347,7 @@ def _written(root: Path, result: dict[str, Any], folders: Mapping[str, Sequence[
 
 
 def _plan_of_starts(recipes: Sequence[str], plan: RunPlan, deciding: str) -> RunPlan:
-    """The plan of `STARTS`, with a name of the model that always means the same."""
+    """Checks the options that go with `--from`; returns the plan for `STARTS`, with a lasting name of the model."""
     if recipes:
         way_out = f"leave recipes out, or name {recipes[0]} as the base, by which the model from scratch is trained"
         raise SettingsError(f"a starting model is not compared with recipes; {way_out}", options=["base"])
@@ -364,9 +364,9 @@ def _plan_of_starts(recipes: Sequence[str], plan: RunPlan, deciding: str) -> Run
 
 
 def _prepare_starts(root: Path, plan: RunPlan, recipes: Mapping[str, Recipe], reporter: Reporter) -> dict[str, Way]:
-    """Of the starts that go on with a model, if any: what their runs do, and the text by their vocabulary.
+    """Prepares the text for each start that continues a model, in its vocabulary; returns the plans and data.
 
-    New words are looked for once, in the folder's `start`, with which the runs then begin.
+    New words are chosen once; the runs start from the extended model in the folder's `start`.
     """
     ways: dict[str, Way] = {}
     for name in (CONTINUED, NEW_WORDS) if plan.from_ is not None else ():
@@ -386,7 +386,7 @@ def _prepare_starts(root: Path, plan: RunPlan, recipes: Mapping[str, Recipe], re
 def _sized_ways(
     root: Path, recipes: Mapping[str, Recipe], ways: Mapping[str, Way], reporter: Reporter
 ) -> dict[str, Way]:
-    """Of recipes whose size the budget chooses, which it does once: a busy moment would give a run another model."""
+    """Chooses the size of recipes sized by their budget, once for all runs: on a busier machine it could differ."""
     files = {name: root / "recipes" / f"{label_of(name)}.toml" for name in recipes if recipes[name].sizing is not None}
     if not all(file.is_file() for file in files.values()):
         first = next(iter(files))
@@ -397,13 +397,13 @@ def _sized_ways(
     return {name: (replace(ways[name][0], sized={name: str(file)}), ways[name][1]) for name, file in files.items()}
 
 
-def _uneven(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """What to say where runs of one recipe made different numbers of steps in equal time."""
+def _uneven_steps(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
+    """A remark if runs of one recipe made different numbers of steps in equal time, else an empty string."""
     steps = {name: [run["steps"] for run in of_recipe if "steps" in run] for name, of_recipe in runs.items()}
     uneven = [
-        f"{min(made):,} to {max(made):,} ({name})"
-        for name, made in steps.items()
-        if made and max(made) > _EVEN * min(made)
+        f"{min(counts):,} to {max(counts):,} ({name})"
+        for name, counts in steps.items()
+        if counts and max(counts) > _EVEN * min(counts)
     ]
     if not uneven:
         return ""
@@ -413,8 +413,8 @@ def _uneven(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     )
 
 
-def _cost(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
-    """What a recipe's runs took on the average; what no run has is None."""
+def _mean_costs(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
+    """Mean costs of a recipe's runs; None for those that no run has."""
 
     def mean(name: str, unit: float = 1.0) -> float | None:
         values = [run[name] / unit for run in runs if run.get(name) is not None]
@@ -427,7 +427,7 @@ def _cost(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:
     }
 
 
-def _look(
+def _look_number(
     folder: ClaimedFolder,
     deciding: str,
     values: Mapping[str, Mapping[str, Sequence[float | None]]],
@@ -435,16 +435,16 @@ def _look(
     seeds: int,
     most_seeds: int,
 ) -> int:
-    """The number of this look, from 1 on; one that is new is written down.
+    """The number of this look, from 1 on; a new look is recorded.
 
-    The same figures again are the same look. It is not counted where no two seeds can be judged by the deciding figure.
-    One on fewer seeds than were ever planned may have been chosen by what runs printed: it counts as if every number of
-    seeds up to it had been looked at, which leaves look 1 to the number that was planned.
+    The same figures are the same look. It is not counted if fewer than two seeds can be judged by the deciding figure.
+    A look at fewer seeds than were ever planned may have been chosen after seeing figures of the runs. It counts as if
+    every smaller number of seeds had been looked at; look 1 stays reserved for the planned number.
     """
     pairs = combinations(values.get(deciding, {}).values(), 2)
     if max((sum(None not in pair for pair in zip(a, b, strict=True)) for a, b in pairs), default=0) < 2:
         return 1
-    rounded = {  # measured again, the last digits may be others
+    rounded = {  # the last digits may differ when measured again
         figure: {name: [None if value is None else f"{value:.6g}" for value in of] for name, of in by_name.items()}
         for figure, by_name in values.items()
     }
@@ -461,25 +461,25 @@ def _look(
     return int(number)
 
 
-def _judged(
+def _judge_figures(
     deciding: str,
     values: Mapping[str, Mapping[str, Sequence[float | None]]],
     look: int,
     items: Mapping[str, int],
     runs: Mapping[str, Sequence[Mapping[str, Any]]],
 ) -> dict[str, dict[str, Any]]:
-    """All figures compared, the deciding one first: it opens the pairs for which the others may show a difference.
+    """Compares recipes by all figures, the deciding one first: the others are judged only for pairs that it separates.
 
-    Models that say no more than word frequencies do are not compared, but by a task's error, after fine-tuning.
+    Recipes that are no better than word frequencies are compared with each other only by a task's error.
     """
     stuck = {name: [run.get("on_plateau", False) for run in of if "failed" not in run] for name, of in runs.items()}
     unlearned = {name for name, of_recipe in stuck.items() if all(of_recipe)}
-    every = [run["on_plateau"] for of_recipe in runs.values() for run in of_recipe if "on_plateau" in run]
+    flags = [run["on_plateau"] for of_recipe in runs.values() for run in of_recipe if "on_plateau" in run]
     verdict = f"no difference shown: no run has a value of {FIGURES[deciding]}"
-    none = {"recipes": {}, "differences": [], "confidence": 1.0 - error_of_look(look), "verdict": verdict}
-    judged: dict[str, dict[str, Any]] = {} if deciding in values else {deciding: {**none, "exploratory": False}}
+    no_verdict = {"recipes": {}, "differences": [], "confidence": 1.0 - error_of_look(look), "verdict": verdict}
+    judged: dict[str, dict[str, Any]] = {} if deciding in values else {deciding: {**no_verdict, "exploratory": False}}
     for figure in sorted(values, key=lambda figure: figure != deciding):
-        what, first = FIGURES[figure], judged.get(deciding, none)
+        what, first = FIGURES[figure], judged.get(deciding, no_verdict)
         judged[figure] = compare_figures(
             values[figure],
             what=what,
@@ -490,6 +490,6 @@ def _judged(
             open_pairs={(pair["first"], pair["second"]) for pair in first["differences"] if pair["better"]},
             unlearned=unlearned if figure != "task_error" else (),
         )
-        if any(every) and (figure == "task_error" or not all(every)):
-            judged[figure]["verdict"] += f"; {sum(every)} of {len(every)} runs are no better than word frequencies"
+        if any(flags) and (figure == "task_error" or not all(flags)):
+            judged[figure]["verdict"] += f"; {sum(flags)} of {len(flags)} runs are no better than word frequencies"
     return judged

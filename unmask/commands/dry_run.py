@@ -1,7 +1,7 @@
-"""What a run would do, without doing it: counted where that is quick, measured on a sample where not.
+"""Dry runs: what a command would do, counted if that is quick, otherwise measured on a sample.
 
-The corpus is read for some seconds, a sample of it is prepared in a temporary folder, and some steps are made on it
-with the real model. Nothing is written elsewhere.
+The corpus is read for about 20 seconds, a sample of it is prepared in a temporary folder, and a few steps are trained
+on it with the real model. Nothing is written elsewhere.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ from unmask.train.trainer import Trainer, timed_steps
 
 READ_SECONDS = 20.0
 SAMPLE_BYTES = 4 << 20
-SLOW_SAMPLE_BYTES = 1 << 18  # where a pipeline annotates
-CLASS_CHARS = 1000  # of a document that is in the sample for its class
+SLOW_SAMPLE_BYTES = 1 << 18  # if a pipeline annotates it
+CLASS_CHARS = 1000  # of a document that is sampled only for its class
 NUM_STEPS = 4
 STEPS_SECONDS = 60.0
 
@@ -57,12 +57,12 @@ STEPS_SECONDS = 60.0
 
 
 def measure_steps(trainer: Trainer, num_steps: int = NUM_STEPS) -> dict[str, Any]:
-    """Makes some steps with the real model, and calculates what all of the training would take.
+    """Trains a few steps with the real model, and extrapolates to the whole training.
 
     Returns:
         `steps`, `seconds` and `tokens_seen` of the whole training, without evaluations; `step_seconds`, the median
-        without the first one's; `tokens_per_second`; `memory_bytes`, the most that a process held, None where the
-        system does not say; `processes` that train together; `device`; `by_clock`, whether the budget is in minutes.
+        without the first step; `tokens_per_second`; `memory_bytes`, the peak of any process, None if the system does
+        not report it; `processes`, how many train together; `device`; `by_clock`, whether the budget is in minutes.
     """
     settings, device = trainer.settings, trainer.model.encoder.device
     durations, total_tokens = list[float](), 0
@@ -70,7 +70,7 @@ def measure_steps(trainer: Trainer, num_steps: int = NUM_STEPS) -> dict[str, Any
         durations.append(step)
         total_tokens += num_tokens
         (spent,), *_ = trainer.group.all_gather([sum(durations)])
-        if len(durations) > 1 and spent > STEPS_SECONDS:  # the first may have compiled loops
+        if len(durations) > 1 and spent > STEPS_SECONDS:  # the first step may have compiled loops
             break
     seconds, tokens = statistics.median(durations[1:] or durations), total_tokens / len(durations)
     if settings.steps is not None:
@@ -94,7 +94,7 @@ def measure_steps(trainer: Trainer, num_steps: int = NUM_STEPS) -> dict[str, Any
 
 
 class Forecast(Result):
-    """What a command would do: figures for `--json`, and facts that are shown, a name and a sentence each."""
+    """What a command would do: figures for `--json`, and facts to show, each a name and a sentence."""
 
     _facts: Sequence[tuple[str, str]]
 
@@ -107,7 +107,7 @@ class Forecast(Result):
 
 
 def training_fact(figures: Mapping[str, Any]) -> tuple[str, str]:
-    """Steps, time and speed of the training; by the clock the time is known and the steps are not."""
+    """Steps, time and speed of the training; with a budget in minutes, the time is exact and the steps estimated."""
     steps_are, time_is = ("about ", "") if figures["by_clock"] else ("", "about ")
     return (
         "training",
@@ -139,7 +139,7 @@ def forecast_preparation(paths: Sequence[str | Path], **options: Any) -> Forecas
     """What `unmask.prepare` would do with the same arguments."""
     recipe = requested_preparation(**options)
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-        text = _sampled(local_copies(*paths), recipe, recipe.tokenizer, Path(scratch))
+        text = _prepare_sample(local_copies(*paths), recipe, recipe.tokenizer, Path(scratch))
     facts = [
         *_text_facts(text),
         ("vocabulary", f"{text['vocab_size']:,}"),
@@ -149,17 +149,17 @@ def forecast_preparation(paths: Sequence[str | Path], **options: Any) -> Forecas
     return Forecast(text, facts)
 
 
-def _sampled(
+def _prepare_sample(
     paths: Sequence[str | Path], recipe: LightRecipe, tokenizer: TokenizerSettings, scratch: Path
 ) -> dict[str, Any]:
-    """Reads a corpus for some seconds, prepares a sample of it in `scratch/data`, a new folder, and counts for all."""
+    """Reads a corpus for about 20 seconds, prepares a sample of it in `scratch/data`, and extrapolates to all."""
     refuse_streams(paths)
     corpus, annotation = recipe.corpus, recipe.annotation
     opened, plan = open_annotated(paths, corpus, annotation)
     sample_bytes = SAMPLE_BYTES if plan is None or plan.pipeline is None else SLOW_SAMPLE_BYTES
     opened.check_held()
 
-    # Documents and bytes are counted until the time is over. The sample has the first, and a bit of each further class.
+    # Documents and bytes are counted until the time is up. The sample has the first, and a bit of each further class.
     begin, documents, num_bytes, complete = time.monotonic(), 0, 0, True
     classes: set[str | None] = {None}
     with (scratch / "sample.jsonl").open("w", encoding="utf-8") as sample:
@@ -176,7 +176,7 @@ def _sampled(
                 complete = False
                 break
 
-    # The sample is read as it was just written.
+    # The sample is read by the columns written above.
     if tokenizer.path is None and tokenizer.vocab_size is None and tokenizer.kind != "char":
         tokenizer = tokenizer.model_copy(update={"vocab_size": default_vocab_size(opened.num_bytes or num_bytes)})
     begin = time.monotonic()
@@ -223,8 +223,8 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
     """What `pretrain` would do with these files and this recipe, in processes that train together on one machine."""
     sources = on_every_rank(group, lambda: local_copies(*(paths or [packaged_corpus()])))
     with ExitStack() as stack:
-        # Rank 0 reads the text and prepares a sample of it, or takes what is prepared.
-        sample = on_rank_zero(group, lambda: _sample(sources, recipe, stack))
+        # Rank 0 reads the text and prepares a sample of it, or uses prepared data.
+        sample = on_rank_zero(group, lambda: _make_scratch(sources, recipe, stack))
         scratch, text = Path(sample["scratch"]), sample["text"]
         root = Path(sources[0]) if is_prepared(sources) else scratch / "data"
         data = on_every_rank(group, lambda: open_prepared(root))
@@ -235,7 +235,7 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
             sizes, outlook = on_rank_zero(group, fitting)
             recipe = with_sizes(recipe, sizes)
 
-        # All make some steps. The longest rows take the most memory.
+        # All ranks train a few steps, with the longest rows, which take the most memory.
         training = recipe.training.model_copy(update={"length_schedule": None})
         longest = recipe.model_copy(update={"training": training})
         folder = RunFolder(scratch / "run")
@@ -243,11 +243,11 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
         measured = measure_steps(run.trainer)
         states = sum(tensor.nbytes for tensor in state_tensors(run.state.optimizer, run.model).values())
         weights = sum(parameter.nbytes for parameter in run.model.parameters())
-        parameters, seen = run.model.num_parameters, measured["tokens_seen"]
+        parameters, tokens_seen = run.model.num_parameters, measured["tokens_seen"]
         advice = proposed_length(data, recipe, run.model)
-        epochs = seen / max(text["tokens"] * (1.0 - recipe.corpus.holdout), 1.0)
+        epochs = tokens_seen / max(text["tokens"] * (1.0 - recipe.corpus.holdout), 1.0)
         disk = text["tokens"] * 3 + (weights + states) * (recipe.checkpoint.keep + 2) + weights  # at most
-        del data, run  # unmaps the shards before their folder goes
+        del data, run  # unmaps the shards before their folder is removed
     facts = [
         *(("start" if number == 0 else "", line) for number, line in enumerate(sample["notes"])),
         *_text_facts(text),
@@ -256,7 +256,7 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
         *(("size" if number == 0 else "", line) for number, line in enumerate(outlook)),
         ("model", f"{parameters:,} parameters, vocabulary {text['vocab_size']:,}"),
         training_fact(measured),
-        ("", f"{seen:,} tokens seen, {epochs:.1f} times the text"),
+        ("", f"{tokens_seen:,} tokens seen, {epochs:.1f} times the text"),
         memory_fact(measured),
         ("disk", f"{disk / 2**30:.2f} GiB at most, data and checkpoints"),
     ]
@@ -272,8 +272,8 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
     return Forecast(figures, facts)
 
 
-def _sample(sources: Sequence[str | Path], recipe: Recipe, stack: ExitStack) -> dict[str, Any]:
-    """`scratch`: a temporary folder with `run/start` and `data`; `text`: what it holds; `notes` on the start."""
+def _make_scratch(sources: Sequence[str | Path], recipe: Recipe, stack: ExitStack) -> dict[str, Any]:
+    """Makes `scratch`, a folder with `run/start` and `data`; returns it, figures of the `text`, and `notes`."""
     scratch = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="unmask-")))
     start, root, notes = scratch / "run" / "start", scratch / "data", list[str]()
     refuse_streams(sources)
@@ -296,7 +296,7 @@ def _sample(sources: Sequence[str | Path], recipe: Recipe, stack: ExitStack) -> 
         text = {**counted, "skipped": manifest.skipped, "complete": True, "seconds": 0.0}
     else:
         check_data(recipe)
-        text = _sampled(sources, recipe, tokenizer, scratch)
+        text = _prepare_sample(sources, recipe, tokenizer, scratch)
         manifest = open_prepared(root).manifest
     if recipe.start is not None:
         check_tokenizer(root, manifest, start, recipe.start.checkpoint)

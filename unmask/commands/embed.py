@@ -1,4 +1,4 @@
-"""Embedding all texts of a file, of any size, into a file of vectors."""
+"""Embeds all texts of a file, of any size, into a file of vectors."""
 
 from __future__ import annotations
 
@@ -51,12 +51,12 @@ class EmbeddedFile(Result):
     dimension: int
     pooling: str
     normalize: bool
-    texts: int  # and so vectors
-    tokens: int  # of the texts, without special tokens and without what was cut off
-    long_texts: int  # that were longer than the model
-    skipped: dict[str, int]  # reason to number
+    texts: int  # as many as vectors
+    tokens: int  # without special tokens and truncated text
+    long_texts: int  # texts longer than the model's positions
+    skipped: dict[str, int]  # counts by reason
     seconds: float
-    column: TextColumn | None  # where texts and their ids stood; None where the file has no columns
+    column: TextColumn | None  # of texts and ids; None if the file has no columns
     id_column: str | None
 
     def shown(self) -> Iterator[Shown]:
@@ -105,8 +105,8 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         strict: Refuse a model whose files differ from its checksums.json.
         map: Also write the texts, their positions x and y on a map, and the nearest texts into the .parquet file, for
             embedding-atlas and unmask studio; texts and vectors are held in memory.
-        overwrite: Replace the file that is there.
-        note: Called with each decision, a line.
+        overwrite: Replace an existing file.
+        note: Called with a line on each decision.
         notify: Called with the progress.
 
     Raises:
@@ -117,7 +117,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         target = output.path
         check_file(target, overwrite=overwrite)
         if target.suffix not in (".npy", ".parquet"):
-            raise RunError(f"{out}: vectors are written as .npy or .parquet; give such an ending", options=["out"])
+            raise RunError(f"{out}: vectors are written as .npy or .parquet; use one of these", options=["out"])
         if not target.parent.is_dir():
             raise RunError(f"{out}: there is no folder {target.parent}; make it first")
         loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
@@ -132,13 +132,13 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             network, pooling, normalize = loaded.predictor, SPLADE, bool(normalize)
             config, dimension = network.config, network.config.vocab_size
             vectors_of = partial(sparse_texts, network, loaded.tokenizer, long_texts=long_texts, unit=normalize)
-            made = "sparse, a number for each token of the vocabulary (SPLADE)"
+            description = "sparse, a number for each token of the vocabulary (SPLADE)"
         else:
             how = loaded.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
             config, pooling, normalize = loaded.embedder.config, how.pooling, how.normalize
             dimension = config.hidden_size
             vectors_of = partial(embed_texts, loaded.embedder, loaded.tokenizer, settings=how)
-            made = POOLINGS[pooling].description
+            description = POOLINGS[pooling].description
         loaded.to(choose_device())
         is_file = isinstance(file, str | os.PathLike)
         with readable(file) as here:
@@ -160,7 +160,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             else:
                 ids = f"row numbers from {int(is_file)}" if source.id is None else f"in column {source.id!r}"
                 note(f"texts are in {in_words(source.column)}, ids are {ids}")
-            note(f"a text's vector is {made}{', scaled to length 1' if normalize else ''}")
+            note(f"a text's vector is {description}{', scaled to length 1' if normalize else ''}")
             notify = notify or usual_reporter().notify
             with vector_file(target, dimension) if not map else map_file(target, note) as add:
                 counts = _embed_texts(texts, vectors_of, add, target, notify, shift=int(not is_file))
@@ -189,8 +189,8 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
 def _embed_texts(
     file: Documents, vectors_of: Callable[..., Embedded], add: Add, out: Path, notify: Notify, *, shift: int
 ) -> Counter[str]:
-    """Embeds the texts of a file, some thousands at a time, and counts `texts`, `tokens`, `long`, `blank` and `chars`.
-    Rows without ids have their numbers, less a shift."""
+    """Embeds the texts of a file in batches of some thousands; returns `texts`, `tokens`, `long`, `blank` and `chars`.
+    Rows without ids get their numbers, minus `shift`."""
     source, counts = file.sources[0], Counter[str]()
     num_bytes = source.path.stat().st_size if source.kind == "text" else None
     texts = _whole_texts(file, gaps=out.suffix == ".parquet")
@@ -209,7 +209,7 @@ def _embed_texts(
 
 
 def _whole_texts(file: Documents, *, gaps: bool) -> Iterator[Document]:
-    """The texts. Without `gaps` none may follow an empty one, so that numbers of rows are those of texts."""
+    """The texts. Without `gaps`, a text after an empty one is an error, so that row numbers are text numbers."""
     source = file.sources[0]
     path, unit = source.path, "row" if source.is_table else _UNITS.get(source.kind, "line")
     for number, text in enumerate(file, 1):
@@ -225,8 +225,7 @@ def _whole_texts(file: Documents, *, gaps: bool) -> Iterator[Document]:
 # Files of vectors, written part by part.
 
 Add = Callable[[Sequence[str | int], Any, Sequence[str]], None]
-"""Writes some more vectors [texts, dimension], float32, or a `csr_array` of them, with their ids; maps take the texts,
-too."""
+"""Appends vectors [texts, dimension], float32 or a `csr_array`, with their ids; only maps use the texts."""
 
 
 def _table(ids: Sequence[str | int], columns: dict[str, Any], schema: Any = None) -> Any:
@@ -239,7 +238,7 @@ def _table(ids: Sequence[str | int], columns: dict[str, Any], schema: Any = None
 
 @contextmanager
 def _unfinished(out: Path) -> Iterator[Path]:
-    """The name under which a file is written, which nobody else writes meanwhile; in the end it is that of `out`."""
+    """A locked temporary path beside `out`, renamed to it at the end if no error occurred."""
     partial = out.with_name(out.name + ".partial")
     with locked(out):
         try:
@@ -256,15 +255,15 @@ def _unfinished(out: Path) -> Iterator[Path]:
 
 @contextmanager
 def vector_file(out: Path, dimension: int) -> Iterator[Add]:
-    """A file of vectors, which has its name only once all is written.
+    """Opens a file of vectors for writing; it gets its name once it is complete.
 
     `.npy` is one array [texts, dimension], float32, in the order of the texts, without ids. `.parquet` has the columns
     `id` (whole numbers or texts) and `embedding` (lists of one length, float32); for sparse vectors `indices` (int32,
-    ascending) and `values` (float32) in its place, and the `dimension` in the file's metadata.
+    ascending) and `values` (float32) instead, and the `dimension` in the file's metadata.
     """
     is_array, num_texts, writer = out.suffix == ".npy", 0, None
 
-    def write_header() -> None:  # the format leaves room for the number of rows to grow: it is as long at the end
+    def write_header() -> None:  # padded by numpy, so that it fits any number of rows
         header = {"descr": "<f4", "fortran_order": False, "shape": (num_texts, dimension)}
         np.lib.format.write_array_header_1_0(file, header)
 
@@ -304,8 +303,8 @@ def vector_file(out: Path, dimension: int) -> Iterator[Add]:
                 file.close()
         finally:
             if writer is not None:
-                writer.is_open = False  # where it failed, it would try again when it is collected
-            with suppress(OSError):  # what could not be written is still in its buffer
+                writer.is_open = False  # a failed writer would write again when garbage-collected
+            with suppress(OSError):  # unwritten data may still be in its buffer
                 file.close()
 
 
@@ -323,13 +322,13 @@ NEIGHBOURS = 15  # of each text
 
 @contextmanager
 def map_file(out: Path, note: Callable[[str], None]) -> Iterator[Add]:
-    """A Parquet file of texts on a map: `id`, `text`, `x`, `y`, `neighbors` (numbers of rows from 0 on and cosine
-    distances, the nearest first) and `embedding`; written whole at the end."""
-    every_id, every_text, parts = list[str | int](), list[str](), list[Any]()
+    """Opens a Parquet file of texts on a map: `id`, `text`, `x`, `y`, `neighbors` (row numbers from 0 and cosine
+    distances, nearest first) and `embedding`; all is written at the end."""
+    all_ids, all_texts, parts = list[str | int](), list[str](), list[Any]()
 
     def add(ids: Sequence[str | int], vectors: Any, texts: Sequence[str] = ()) -> None:
-        every_id.extend(ids)
-        every_text.extend(texts)
+        all_ids.extend(ids)
+        all_texts.extend(texts)
         parts.append(vectors)
 
     with _unfinished(out) as partial:
@@ -342,16 +341,16 @@ def map_file(out: Path, note: Callable[[str], None]) -> Iterator[Add]:
         note(f"positions on the map are {how}")
         near = zip(nearest_NK.tolist(), distance_NK.tolist(), strict=True)
         columns = {
-            "text": every_text, "x": places_N2[:, 0], "y": places_N2[:, 1],
+            "text": all_texts, "x": places_N2[:, 0], "y": places_N2[:, 1],
             "neighbors": [{"ids": ids, "distances": distances} for ids, distances in near],
             "embedding": _lists(vectors_ND),
         }  # fmt: skip
         with writing(out):
-            pq.write_table(_table(every_id, columns), partial)
+            pq.write_table(_table(all_ids, columns), partial)
 
 
 def nearest(vectors_ND: NDArray[np.float32], most: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The nearest other rows of each [N, K], and their cosine distances [N, K]; all pairs are looked at."""
+    """Nearest other rows of each row [N, K], and their cosine distances [N, K]; compares all pairs."""
     unit_ND = vectors_ND / np.maximum(np.linalg.norm(vectors_ND, axis=1, keepdims=True), 1e-12)
     own_N, most = np.arange(len(unit_ND)), min(most, len(unit_ND) - 1)
     ranking = search_exactly(unit_ND, blocks_of(unit_ND, own_N), most + 1)
@@ -363,13 +362,13 @@ def nearest(vectors_ND: NDArray[np.float32], most: int) -> tuple[NDArray[np.int6
 def places_of(
     vectors_ND: NDArray[np.float32], nearest_NK: NDArray[np.int64], distance_NK: NDArray[np.float32]
 ) -> tuple[NDArray[np.float32], str]:
-    """Places [N, 2], and how they were made: by UMAP of the nearest rows, where it is installed and there are enough,
-    else the two main directions of the vectors."""
+    """Positions [N, 2] and how they were made: by UMAP from the nearest rows, if it is installed and there are enough
+    texts, else from the two main directions of the vectors."""
     if nearest_NK.shape[1] == NEIGHBOURS and find_spec("umap") is not None:
-        own = np.arange(len(vectors_ND))[:, None]  # it counts each row as its own nearest
+        own = np.arange(len(vectors_ND))[:, None]  # UMAP counts each row as its own nearest
         known = np.hstack([own, nearest_NK]), np.hstack([np.zeros_like(own, dtype=np.float32), distance_NK])
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that TensorFlow is missing, and that one thread computes
+            warnings.simplefilter("ignore")  # about missing TensorFlow and the single thread
             import umap
 
             reducer = umap.UMAP(

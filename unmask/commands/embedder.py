@@ -1,4 +1,4 @@
-"""From a masked language model and raw text to an embedding model, or to a forecast of it, in the order of the data."""
+"""Trains an embedding model from a masked language model and raw text, or forecasts it, in data-flow order."""
 
 from __future__ import annotations
 
@@ -53,23 +53,23 @@ class Embedder(Finished):
     """A finished embedding model. The fields of its summary are attributes, too: `result.recall_at_10`."""
 
     num_parameters: int
-    dimension: int  # numbers of a vector
+    dimension: int  # of a vector
     sparse: bool
-    dimensions: list[int]  # shorter vectors that their first numbers are
-    max_length: int  # tokens of a text
+    dimensions: list[int]  # shorter lengths to which vectors can be truncated
+    max_length: int  # of a text, in tokens
     steps: int
     tokens_seen: int
     seconds: float
     tokens_per_second: float
     pairs_seen: int
     temperature: float
-    # On held-out pairs, `kinds` and `mlm_loss`; None where nothing was measured.
+    # `kinds` and `mlm_loss` on held-out pairs, before and after training; None if nothing was measured.
     before: dict[str, Any] | None
     after: dict[str, Any] | None
-    recall_at_10: dict[str, float] | None  # after, by kind
-    nonzero: dict[str, float] | None  # numbers of sparse vectors that are not 0, before and after
+    recall_at_10: dict[str, float] | None  # after training, by kind of pair
+    nonzero: dict[str, float] | None  # nonzero numbers of a sparse vector, before and after
     best_step: int | None
-    data: dict[str, int]  # documents, tokens, pairs by kind, what was left out
+    data: dict[str, int]  # counts of documents, tokens, pairs by kind, and what was left out
     device: str
 
     @cached_property
@@ -159,7 +159,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
     with Interruption() as interruption, ExitStack() as held:
 
         def begin() -> bool | None:
-            """Whether what the folder holds goes on; None: it is finished."""
+            """Claims the folder; whether a training in it resumes, None if it is finished already."""
             inputs = [plan.model, *plan.files, *([] if plan.pairs is None else [plan.pairs])]
             held.enter_context(claimed.entered(resume=resume, overwrite=overwrite, inputs=inputs))
             goes_on = resume and claimed.is_claimed
@@ -180,7 +180,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
         try:
             run = on_every_rank(group, lambda: EmbedderRun(claimed, plan, reporter, group, goes_on=goes_on))
         except UnmaskError:
-            if not goes_on and group.is_main:  # nothing was begun, and the next try may use the folder
+            if not goes_on and group.is_main:  # no training has begun: the next try may use the folder
                 claimed.clear(claimed.ours)
             raise
         return Embedder(root, run.run(interruption, callbacks))
@@ -189,7 +189,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
 def forecast_embedder(
     model: str | Path, corpus: Texts | None = None, *, reporter: Reporter | None = None, **options: Any
 ) -> Forecast:
-    """What `embedder` would do with the same options. All text is read; what is made of it goes with the answer."""
+    """What `embedder` would do with the same options. All text is read; its tokens are removed at the end."""
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
     plan = on_every_rank(group, lambda: plan_embedder(model, corpus, **options))
@@ -243,7 +243,7 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
 ) -> EmbedderPlan:
     """Checks the options of `embedder`, before anything is read.
 
-    Of a training that goes on, the folder of its model (`begun`) says what it held out.
+    If a training resumes, `begun` is the folder of its model, which says what was held out.
     """
     # The settings.
     if minutes is not None and steps is not None:
@@ -259,8 +259,8 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
         own["seed"] = seed
     if sparse and not own.get("sparse"):
         own["sparse"] = {}
-    given = parameters_of(None, as_overrides(settings))
-    chosen = validated(EmbedderSettings, own, where="embedder", prefix="embedder.", given=given)
+    parameters = parameters_of(None, as_overrides(settings))
+    chosen = validated(EmbedderSettings, own, where="embedder", prefix="embedder.", given=parameters)
 
     # The text.
     if corpus is None and pairs is None:
@@ -304,7 +304,7 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
     fitted = chosen.model_copy(update=changes | ({} if has_head else {"mlm_weight": 0.0}))
     name = lasting_name(model, folder)
 
-    # What is held out: as where the model comes from, unless the settings say something else.
+    # What is held out: by the rule of the model's own run, unless the settings say otherwise.
     maker, rule = held_out_rule(begun or folder)
     share = {"holdout": own["holdout"]} if "holdout" in own else {}
     return EmbedderPlan(

@@ -1,11 +1,11 @@
-"""The pairs that an embedding model learns and is measured on, of documents or of the user's own.
+"""Pairs that an embedding model is trained and evaluated on, from documents and from the user's own table.
 
     a part of a document   [ ......... first ......... second ............... ]
     a batch                [CLS] first of 7 [SEP] [CLS] second of 3 [SEP] [CLS] second of 7 [SEP] [PAD] ...
 
-Each part of a document gives one pair an epoch, in an order of its own. What is drawn is a function of (seed, epoch,
-part): the place in the stream is a small cursor, and nothing else is needed to go on. Pairs are packed into rows
-without padding between them.
+Each part of a document gives one pair per epoch; the order changes with the epoch. A pair is a function of (seed,
+epoch, part), so a small cursor is all that is needed to resume. Pairs are packed into rows without padding between
+them.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from unmask.data.rows import WHOLE, Cursor, RowBatch, Rows, Share, fill_rows
 from unmask.tokenizer.tokenizer import EncodedText, Tokenizer
 from unmask.train.contrast import DOCUMENT, FIRST, PAIR, SECOND, SIDE, TEXT, WRONG
 
-# Kinds of pairs of documents: two spans of the same part of one; its title and a span; what stands before the border of
-# two paragraphs and what stands after it, which may be several paragraphs, or parts of them. And how often each is
-# drawn where a document has several.
+# Kinds of pairs from documents: two spans of the same part; the title and a span; the texts before and after a border
+# of two paragraphs, each of them one paragraph or more, or a part of one. `_WEIGHTS`: how often each is drawn if a part
+# has several.
 #
 # Source: crops: Izacard et al. 2022 (Contriever), section 3; titles: Reimers and Gurevych's sets of title and body, as
 # in Wang et al. 2022 (E5), section 3; neighbours: Neelakantan et al. 2022 (cpt-text), section 3.
@@ -39,8 +39,8 @@ CROPS, TITLES, NEIGHBOURS = range(3)
 _WEIGHTS = (1.0, 1.0, 0.5)
 MOST_HELD = 512  # pairs of a kind
 _LEAST_ROW = 128  # positions
-_ORDER, _DRAW, _HELD, _GIVEN = 17, 18, 19, 20  # set these draws apart from others of the same seed
-_NEXT = 6  # numbers that are drawn for each pair
+_ORDER, _DRAW, _HELD, _GIVEN = 17, 18, 19, 20  # make these draws independent of others with the same seed
+_NEXT = 6  # random numbers per pair
 
 # ----------------------------------------
 # Pairs as spans of tokens, and how they are drawn from documents.
@@ -52,7 +52,7 @@ class TokenPairs:
 
     begin: Ints  # first token of each text
     length: Ints  # 0: there is no wrong answer
-    document: Ints  # what each text is of, the same for near-duplicates
+    document: Ints  # key of each text's document, the same for near-duplicates
 
     def __len__(self) -> int:
         return self.begin.shape[1]
@@ -66,8 +66,8 @@ class TokenPairs:
 
 
 def begins_of_pairs(pairs: TokenPairs) -> Ints:
-    """Where each pair begins, among pairs of which one with several wrong answers comes with each of them in turn; and
-    behind the last, where they end."""
+    """Index of each pair's first entry, then the number of entries. A pair with several wrong answers has an entry for
+    each of them, one after another."""
     same = (pairs.begin[:, 1:] == pairs.begin[:, :-1]) & (pairs.length[:, 1:] == pairs.length[:, :-1])
     again = same[FIRST] & same[SECOND] & (pairs.begin[WRONG, 1:] != pairs.begin[WRONG, :-1])
     return np.flatnonzero(np.concatenate([[True], ~again, [True]])[-len(pairs) - 1 :])
@@ -78,18 +78,18 @@ NO_PAIRS = TokenPairs(*[np.zeros((3, 0), dtype=np.int64)] * 3)
 
 @dataclass(frozen=True)
 class PairParts:
-    """Parts of documents that pairs are drawn from; I of them."""
+    """I parts of documents that pairs are drawn from."""
 
-    begin: Ints  # [I]: their tokens, without a title
+    begin: Ints  # [I]: range of their tokens, without a title
     end: Ints
-    title_begin: Ints  # [I]: of the document's title; the same where there is none
+    title_begin: Ints  # [I]: range of the document's title; empty without one
     title_end: Ints
-    key: Ints  # [I]: the document they are of; near-duplicates have the same
-    can: NDArray[np.bool_]  # [I, 3]: which kinds of pairs they have, as `KINDS` names them
-    first_border: Ints  # [I]: which of the borders are in each part
+    key: Ints  # [I]: key of their document, the same for near-duplicates
+    can: NDArray[np.bool_]  # [I, 3]: whether they allow each of `KINDS`
+    first_border: Ints  # [I]: range of `borders` in each part
     num_borders: Ints
-    # Where one paragraph ends and another begins that are long enough for a pair, as is what of the part stands on
-    # either side; part by part.
+    # First tokens of paragraphs that are long enough for a pair, as is the paragraph before; ascending. Those in the
+    # range of a part leave enough of it on either side.
     borders: Ints
 
     def __len__(self) -> int:
@@ -101,8 +101,8 @@ class PairParts:
 
 
 def pair_parts(texts: TokenTexts, settings: EmbedderSettings, *, held: bool) -> PairParts:
-    """The parts of the documents of one side that have a pair of some kind."""
-    documents = np.flatnonzero(texts.held == held)  # of each its parts follow each other
+    """Parts of the held-out or of the other documents that allow a pair of any kind."""
+    documents = np.flatnonzero(texts.held == held)  # the parts of each are adjacent
     begins, sizes = texts.begins[documents], (texts.ends - texts.begins)[documents]
     count: Ints = np.maximum(1, np.round(sizes / settings.part_tokens)).astype(np.int64)
     owner = np.repeat(np.arange(len(documents)), count)
@@ -111,7 +111,7 @@ def pair_parts(texts: TokenTexts, settings: EmbedderSettings, *, held: bool) -> 
     end: Ints = begins[owner] + np.floor_divide((number + 1) * sizes[owner], count[owner], dtype=np.int64)
     title_begin, title_end = texts.paragraph[texts.document[documents]][owner], begins[owner]
 
-    # Borders: where a paragraph begins that is long enough, behind one that is, in the same document; no titles.
+    # Borders: a long enough paragraph begins after another one in the same document; titles do not count.
     shortest = settings.shortest
     long = np.diff(texts.paragraph) >= shortest
     long[texts.document[:-1][texts.titled == 1]] = False
@@ -140,9 +140,9 @@ class PairDrawer:
         self._words = np.flatnonzero(word_starts)
 
     def draw(self, chosen: Ints, key: int, *, kind: int | None = None) -> TokenPairs:
-        """Pairs of some parts [P], without wrong answers: a function of the key and the part.
+        """Draws a pair from each of these parts [P], without wrong answers: a function of the key and the part.
 
-        The kind is one that all of them have, or is drawn by the weights.
+        All parts must allow `kind`; None draws a kind for each part, by the weights.
         """
         parts, settings, words = self.parts.chosen(chosen), self.settings, self._words
         counters = (chosen * np.int64(GOLDEN)) ^ np.int64(key)
@@ -154,7 +154,7 @@ class PairDrawer:
             kinds = np.full(len(chosen), kind)
         titles, neighbours = np.flatnonzero(kinds == TITLES), np.flatnonzero(kinds == NEIGHBOURS)
 
-        # Where two crops of each part begin and end: [2, P].
+        # Begins and ends of two crops of each part: [2, P].
         room = parts.end - parts.begin
         between = settings.first_lengths, settings.second_lengths
         length = np.stack([_lengths(uniform[1 + side], between[side], room) for side in (FIRST, SECOND)])
@@ -167,14 +167,14 @@ class PairDrawer:
         begin[SECOND, titles] = parts.begin[titles] + shift
         end[SECOND, titles] = begin[SECOND, titles] + length
 
-        # What stands on either side of a border of paragraphs.
+        # The texts on either side of a border of paragraphs.
         number = (uniform[5] * parts.num_borders).astype(np.int64)
         border = parts.borders[(parts.first_border + number)[neighbours]]
         begin[FIRST, neighbours] = np.maximum(parts.begin[neighbours], border - settings.longest)
         end[FIRST, neighbours] = begin[SECOND, neighbours] = border
         end[SECOND, neighbours] = np.minimum(parts.end[neighbours], border + settings.longest)
 
-        # Without the parts of words at their ends, where something is left then.
+        # Partial words at both ends are cut off, if anything is left then.
         if len(words):
             first = words[np.searchsorted(words, begin).clip(max=len(words) - 1)]
             behind = words[(np.searchsorted(words, end, side="right") - 1).clip(min=0)]
@@ -189,23 +189,23 @@ class PairDrawer:
 
 
 def _uniform(bits: Ints) -> NDArray[np.float64]:
-    """Numbers in [0, 1) of hashes."""
+    """Hashes as numbers in [0, 1)."""
     return (bits.view(np.uint64) >> np.uint64(11)).astype(np.float64) / 2**53
 
 
 def _lengths(uniform: NDArray[np.float64], between: tuple[int, int], room: Ints) -> Ints:
-    """Lengths of which every order of magnitude is equally likely, no longer than there is room."""
+    """Log-uniform lengths, at most as long as the room."""
     least, most = between
     drawn = np.exp(math.log(least) + uniform * (math.log(most + 1) - math.log(least)))
     return np.minimum(np.floor(drawn).astype(np.int64).clip(least, most), room)
 
 
 class PairStream:
-    """An endless stream of batches of pairs: those that a drawer draws from documents, and the user's own.
+    """An endless stream of batches of pairs: some drawn from documents, some the user's own.
 
     Attributes:
-        negatives: [I, K], int64: hard negatives, once they are mined: of each part other parts that look like it; -1
-            where there are fewer. A crop of one of them comes with each pair as a wrong answer.
+        negatives: [I, K], int64: hard negatives, once they are mined: for each part some similar parts, padded with -1.
+            Each pair gets a crop of one of them as a wrong answer.
     """
 
     def __init__(self, drawer: PairDrawer, own: TokenPairs, tokenizer: Tokenizer, *, max_positions: int) -> None:
@@ -213,22 +213,22 @@ class PairStream:
         self.begins = begins_of_pairs(own)
         self.size = len(drawer.parts) + len(self.begins) - 1
         self.batches = max(1, math.ceil(self.size / self.settings.batch_size))
-        self.pairs_a_step = -(-self.size // self.batches)  # some have one less
+        self.pairs_a_step = -(-self.size // self.batches)  # some batches have one less
         longest = max(self.settings.longest, int(own.length.max(initial=0))) + len(tokenizer.special.around)
         self.row_length = min(max_positions, max(_LEAST_ROW, -(-longest // 32) * 32))
         self.negatives: Ints | None = None
 
     @property
     def version(self) -> int:
-        """1 as soon as hard negatives come with the pairs."""
+        """0, then 1 once pairs have hard negatives."""
         return int(self.negatives is not None)
 
     def pairs_before(self, cursor: Cursor) -> int:
-        """Pairs in all batches before a place."""
+        """Number of pairs in all batches before a cursor."""
         return cursor.epoch * self.size + cursor.window * self.size // self.batches
 
     def batch(self, cursor: Cursor, num_rows: int, length: int | None = None, *, share: Share = WHOLE) -> RowBatch:
-        """The batch at a place, and the place behind it. It has as many rows as its pairs need.
+        """The batch at a cursor, with the cursor after it. It has as many rows as its pairs need.
 
         Batches of an epoch have about equally many pairs: a step on a few would move the weights as far as one on many.
         """
@@ -238,7 +238,7 @@ class PairStream:
         key = mix_ints(_DRAW, seed, epoch)
         of_parts = chosen[chosen < len(parts)]
         drawn = self.drawer.draw(of_parts, key)
-        if self.negatives is not None:  # a crop of one of those of each part
+        if self.negatives is not None:  # a crop of one of each part's negatives
             negatives = self.negatives[of_parts]
             count = (negatives >= 0).sum(1)
             has = np.flatnonzero(count)
@@ -257,13 +257,13 @@ class PairStream:
         return RowBatch(rows.part(part.start, part.stop), epoch, num_tokens, after)
 
     def rows(self, pairs: TokenPairs) -> tuple[Rows, int]:
-        """Pairs in rows, and how many tokens of text they have."""
+        """Packs pairs into rows; also returns their number of text tokens."""
         ids, row_length = self.drawer.ids, self.row_length
         side, pair = np.nonzero(pairs.length)
         begin, length, document = (column[side, pair] for column in (pairs.begin, pairs.length, pairs.document))
         columns = {PAIR: pair, SIDE: side, DOCUMENT: document, TEXT: content_hashes(ids, begin, length)}
         packed = pack_pieces(length, row_length=row_length, overhead=len(self.tokenizer.special.around))
-        # Masks are a function of the content and of which text of which pair it is.
+        # Masks are a function of the text's content, its document and its side.
         key = mix(columns[TEXT] ^ mix(document + side))
         rows, at, first = fill_rows(
             packed,
@@ -287,7 +287,7 @@ class PairStream:
 
 
 # ----------------------------------------
-# What there is to train on, and what is held out.
+# Pairs to train on, and held-out ones.
 
 
 @dataclass(frozen=True)
@@ -295,7 +295,7 @@ class PairData:
     """Pairs to train on, and held-out ones."""
 
     stream: PairStream
-    held: dict[str, TokenPairs]  # by kind; empty where there are too few
+    held: dict[str, TokenPairs]  # by kind; empty if there are too few
     facts: dict[str, int]  # for the summary: documents, tokens, pairs by kind, what was left out
 
 
@@ -331,8 +331,8 @@ def _own_pairs(
     *,
     place: int,
 ) -> tuple[EncodedText, TokenPairs]:
-    """The texts of the user's own pairs, each once, whose tokens begin at a place; and the pairs, of which one with
-    several wrong answers comes with each. `keys` are those of right answers, then of wrong ones."""
+    """Tokenizes the texts of the user's own pairs, each once; returns them and the pairs, whose tokens are counted from
+    `place`. A pair with several wrong answers has an entry for each. `keys`: of right answers, then of wrong ones."""
     queries, answers = pairs
     number_of = {text: number for number, text in enumerate(dict.fromkeys([*queries, *answers]))}
     numbers = np.array([number_of[text] for text in (*queries, *answers)]).reshape(3, -1)
@@ -353,8 +353,8 @@ def _own_pairs(
 def _split(
     own: TokenPairs, texts: TokenTexts, settings: EmbedderSettings, note: Callable[[str], None]
 ) -> tuple[TokenPairs, TokenPairs]:
-    """Pairs to train on and held-out ones: by the document that the second text is a near-duplicate of, else by its
-    hash. Of the former, wrong answers that are held-out documents are taken away.
+    """Splits pairs into those to train on and held-out ones: by the document that the second text nearly duplicates,
+    else by the text's hash. Pairs to train on lose wrong answers that are held-out documents.
     """
     key = own.document[SECOND]
     held = (mix(key + _GIVEN).view(np.uint64) >> np.uint64(11)) < settings.holdout * 2.0**53
@@ -381,11 +381,11 @@ def pair_data(
     max_positions: int,
     note: Callable[[str], None],
 ) -> PairData:
-    """Finds which pairs there are in documents and pairs of the user's own, one of which may be None."""
+    """Collects the pairs of documents and the user's own; one of the two may be None."""
     documents = texts or NO_TEXTS
     ids, word_starts = documents.ids, documents.word_starts
     parts, held_parts = (pair_parts(documents, settings, held=held) for held in (False, True))
-    if len(np.unique(held_parts.key)) < 2:  # too few to measure on, but searches may ask for them
+    if len(np.unique(held_parts.key)) < 2:  # too few to measure on; they stay held out, for evaluating searches
         held_parts = pair_parts(NO_TEXTS, settings, held=True)
 
     facts = {} if texts is None else _document_facts(texts, parts, settings, note)
@@ -401,14 +401,14 @@ def pair_data(
             options=("pairs",),
         )
 
-    # The user's own: their tokens stand behind those of documents; of long texts the beginnings are used.
+    # The user's own pairs: their tokens follow those of documents; long texts are truncated.
     own = held_own = NO_PAIRS
     if pairs is not None:
         keys = cluster_keys(pairs[1], Clusters())[1] if texts is None else texts.answers
-        encoded, every = _own_pairs(pairs, keys, tokenizer, settings, note, place=len(ids))
+        encoded, all_pairs = _own_pairs(pairs, keys, tokenizer, settings, note, place=len(ids))
         ids = np.concatenate([ids, encoded.input_ids])
         word_starts = np.concatenate([word_starts, encoded.word_starts.view(np.uint8)])
-        own, held_own = _split(every, documents, settings, note)
+        own, held_own = _split(all_pairs, documents, settings, note)
         held_own = held_own.chosen(begins_of_pairs(held_own)[:-1])
         facts["given_pairs"] = len(begins_of_pairs(own)) - 1
         if not len(parts) and len(np.unique(own.document[SECOND])) < 2:
@@ -416,7 +416,7 @@ def pair_data(
         if not len(parts) and len(np.unique(content_hashes(ids, own.begin[FIRST], own.length[FIRST]))) < 2:
             raise CorpusError("all pairs have the same query, so all texts are right answers; give more pairs")
 
-    # What is measured on, by kind: a function of the data and the seed.
+    # Held-out pairs by kind: a function of the data and the seed.
     held: dict[str, TokenPairs] = {}
     drawer, held_key = PairDrawer(ids, word_starts, held_parts, settings), mix_ints(_HELD, settings.seed)
     order = permutation(len(held_parts), held_key) if len(held_parts) else np.zeros(0, dtype=np.int64)

@@ -1,22 +1,22 @@
-"""The training of an embedding model: the loop that pretraining uses, with pairs as what is learned first.
+"""Trains an embedding model: the loop of pretraining, with contrasting pairs as its main objective.
 
-    settings.json            model, text and settings; a folder with it holds a training
-    given/, pipes/, ...      text that was no file
+    settings.json            model, text and settings; marks the folder as an embedder
+    given/, pipes/, ...      text that did not come from files
     data/texts.safetensors   documents as tokens
-    negatives.safetensors    wrong answers that the model has mined, where it was to do so
+    negatives.safetensors    wrong answers that the model has mined, if it mines any
     checkpoints/             the latest states
     metrics.jsonl            a line every few steps and at every evaluation
     model/                   the result: a folder of sentence-transformers and of transformers
     summary.json             figures of the result, written last
-    report.html              curves and figures for the eye
+    report.html              curves and figures, for reading
 
-Hard negatives are wrong answers that a model itself takes for likely, without those that may well be right:
+Hard negatives are wrong answers that the model finds likely, without those that may well be right:
 
     similarity to the first text of a pair   its second text   0.80
                                              other parts       0.79  0.78 | 0.75  0.71  0.70  0.64 ...
     margin 0.95: below 0.76                  too alike: left out          | the next four
 
-Shape suffixes: E = texts, P = pairs, C = candidates, D = hidden size, I = parts of documents, T = positions in a line.
+Shape suffixes: E = texts, P = pairs, C = candidates, D = hidden size, I = parts of documents, T = positions, flattened.
 """
 
 from __future__ import annotations
@@ -80,42 +80,42 @@ from unmask.train.settings import LinearDecay, TrainingSettings
 from unmask.train.step import Best
 from unmask.train.trainer import Trainer
 
-# The files may have moved.
+# What may differ when a training resumes; files may have moved.
 MAY_DIFFER = {"embedder.card", "embedder.micro_batch_tokens", "model", "corpus_files", "pairs_file"}
 _ON_CPU = 2 << 30  # bytes that a step keeps for its backward pass, about
-_SPARSE_STAGES = 4  # largest logits, vectors, the gradient, and where numbers come from
-_POSITIONS = 8192  # at once, where nothing is learned
-_LOOK_ROWS = 32  # that tell how sparse vectors are
-_MINE = 23  # sets these draws apart
-_NUMBERS = 1 << 26  # at once: similarities of some parts to all, or vectors of some
-_PARTS = 4096  # that are encoded at once at most
+_SPARSE_STAGES = 4  # largest logits, their positions, vectors, the gradient
+_POSITIONS = 8192  # computed at once without gradients
+_LOOK_ROWS = 32  # at most, to estimate how sparse vectors are
+_MINE = 23  # makes these draws independent of others
+_NUMBERS = 1 << 26  # held at once: similarities of some parts to all, or vectors of some
+_PARTS = 4096  # encoded at once, at most
 
 
 @dataclass(frozen=True)
 class EmbedderPlan:
     """A training, checked before anything is read or written."""
 
-    model: Path  # folder of the masked language model that it begins with
+    model: Path  # folder of the masked language model that training starts from
     tokenizer: Tokenizer
     has_head: bool
     makes_sparse: bool  # the model makes sparse vectors already
     origin: Origin  # what the model is, for the card
-    texts: Sequence[Named]  # to learn from beside pairs
+    texts: Sequence[Named]  # to learn from, besides pairs
     files: Sequence[Path]  # those of them that are files
-    pairs: Path | None  # of the user's own
+    pairs: Path | None  # the user's own
     settings: EmbedderSettings  # with crops that fit the model
     corpus: CorpusSettings  # how text is read and held out
     minutes: float | None  # the budget, or
     steps: int | None
-    maker: Path | None  # the run or embedder whose rule says what is held out; None: the default rule does
+    maker: Path | None  # run or embedder whose rule says what is held out; None: the default rule
 
 
 class EmbedderRun(Callback):
-    """From a plan to a trained model in a folder, or to an interruption.
+    """Trains a model by a plan, and writes it into a folder.
 
-    It is a callback of its own trainer, which mines hard negatives, evaluates, and ends a training whose held-out loss
-    has not fallen for too long. Rank 0 reads the text, which the others find in the folder, and writes there. The text
-    of a training that `goes_on` is not read again.
+    It is a callback of its own trainer: it mines hard negatives, evaluates, and stops early if the held-out loss no
+    longer falls. Only rank 0 reads the text and writes into the folder; the other ranks load the tokens from there. If
+    a training `goes_on`, its text is not read again.
     """
 
     def __init__(
@@ -132,9 +132,8 @@ class EmbedderRun(Callback):
         check_same(group, {OF_RUN: self.fingerprint})
         stream = self.stream = self.data.stream
 
-        # On a CPU as many positions are computed at once as take about 2 GB, by what a layer keeps of each in float32;
-        # where vectors are sparse, numbers of the whole vocabulary are kept of each text, in every stage of a vector's
-        # making.
+        # On a CPU, about 2 GB of positions are computed at once, by what layers keep for each position in float32. For
+        # sparse vectors, each text also keeps a number per vocabulary entry at every stage of its vector.
         length, special = stream.row_length, len(plan.tokenizer.special.around)
         mean_lengths = [(most - least) / math.log(most / least) if most > least else least
                         for least, most in (settings.first_lengths, settings.second_lengths)]  # fmt: skip
@@ -158,7 +157,7 @@ class EmbedderRun(Callback):
         )
         place_model(model, self.training, self.root / "checkpoints")
 
-        # The first objective contrasts pairs; masked tokens are learned beside them.
+        # The main objective contrasts pairs; predicting masked tokens is an extra one.
         self.kind, weights = dense(settings.pooling), None
         if settings.sparse is not None:
             self.kind, weights = SPARSE, (settings.sparse.first_weight, settings.sparse.second_weight)
@@ -186,7 +185,7 @@ class EmbedderRun(Callback):
         self._times = EvaluationTimes(settings.evaluations)
 
     def _open(self, claimed: ClaimedFolder, max_positions: int, *, goes_on: bool) -> tuple[PairData, str]:
-        """Pairs, and a fingerprint of all that decides the weights."""
+        """Reads or loads the pairs; also returns a fingerprint of all that determines the weights."""
         plan, settings, note, notify = self.plan, self.settings, self.reporter.note, self.reporter.notify
         holds, file = goes_on or not self.group.is_main, self.root / "data" / "texts.safetensors"
         pairs = None
@@ -201,7 +200,7 @@ class EmbedderRun(Callback):
             answers = () if pairs is None else pairs[1]
             texts = read_texts(paths, plan.tokenizer, plan.corpus, answers=answers, note=note, notify=notify)
             texts.save(file)
-        # What the training is about; of this, what decides the weights wherever its files lie is the fingerprint.
+        # The content of settings.json. The fingerprint covers what determines the weights, but no paths of files.
         rule = plan.corpus
         if plan.files and is_prepared(plan.files):
             rule = prepared_rule(plan.files[0])
@@ -231,8 +230,8 @@ class EmbedderRun(Callback):
         return data, hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 
     def run(self, interruption: Interruption, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
-        """Trains from the last checkpoint on, writes everything, and returns the summary. Callbacks of the user are
-        called before evaluations and checkpoints."""
+        """Trains from the last checkpoint, writes everything, and returns the summary. The user's callbacks are called
+        before evaluations and checkpoints."""
         settings, training, state, note = self.settings, self.training, self.state, self.reporter.note
         model, negatives = state.model, self.root / "negatives.safetensors"
         dimensions = settings.dimensions_for(model.config.hidden_size)
@@ -250,7 +249,7 @@ class EmbedderRun(Callback):
             if state.step:
                 self.stream.negatives = on_every_rank(self.group, lambda: load_negatives(negatives, state.step))
             self._times.begin(self.trainer)
-            self._stop_early()  # of a training that was ended behind that
+            self._stop_early()  # if the last evaluation before a kill was to stop training
             if state.step == 0:
                 self.begin_sparse()
                 self._evaluate()
@@ -267,62 +266,62 @@ class EmbedderRun(Callback):
         return on_rank_zero(self.group, self._write)
 
     def begin_sparse(self) -> None:
-        """Makes vectors that are to be sparse begin sparse, where the model does not make such already.
+        """Lowers all logits so that sparse vectors start out sparse, unless the model makes sparse vectors already.
 
-        The loss of masked tokens does not see a number that is added to all logits (`surplus`). It is estimated from
-        every n-th row of the first batch: rows are packed by length, and all lengths are to be among them.
+        A number added to all logits does not change the loss of masked tokens. It is estimated (`surplus`) from every
+        n-th row of the first batch, so that all lengths are included: rows are packed by length.
         """
         if self.settings.sparse is None or self.plan.makes_sparse:
             return
 
-        def look() -> float:
+        def estimate_surplus() -> float:
             rows = self.stream.batch(Cursor(), 0).rows
-            every = -(-rows.shape[0] // _LOOK_ROWS)
-            rows = rows.map(lambda tensor: tensor[::every])
+            stride = -(-rows.shape[0] // _LOOK_ROWS)
+            rows = rows.map(lambda tensor: tensor[::stride])
             with evaluating(self.state.model):
                 vectors_EV, _ = text_vectors(self.state.model, rows, self.kind)
             return surplus(vectors_EV, int((rows.segment_ids >= 0).sum()))
 
-        less = on_rank_zero(self.group, look)
-        if less > 0.0:
+        shift = on_rank_zero(self.group, estimate_surplus)
+        if shift > 0.0:
             with torch.no_grad():
-                self.state.model.head.bias.sub_(less)
-            self.reporter.note(f"lowered all logits by {less:.2f}, so that vectors are sparse from the start")
+                self.state.model.head.bias.sub_(shift)
+            self.reporter.note(f"lowered all logits by {shift:.2f}, so that vectors are sparse from the start")
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
         settings, stream = self.settings, self.stream
         mining, file = settings.hard_negatives, self.root / "negatives.safetensors"
         if mining is not None and stream.negatives is None and mining.after <= report.progress < 1.0:
 
-            def look() -> None:  # into a file, for a training that goes on
+            def mine_to_file() -> None:  # into a file, for when the training resumes
                 content = {"parts": mine(self.state.model, stream, mining, self.kind), "step": np.array([report.step])}
                 write_atomically(file, save(content))
 
-            on_rank_zero(self.group, look)
+            on_rank_zero(self.group, mine_to_file)
             negatives = on_every_rank(self.group, lambda: load_negatives(file, report.step))
             assert negatives is not None, "they were mined by this step"
             stream.negatives = negatives
-            have = int((negatives >= 0).any(1).sum())
-            self.reporter.note(f"step {report.step:,}: mined hard negatives for {have:,} of {len(negatives):,} parts")
+            mined = int((negatives >= 0).any(1).sum())
+            self.reporter.note(f"step {report.step:,}: mined hard negatives for {mined:,} of {len(negatives):,} parts")
             trainer.request_save()
         if self._times.is_due(trainer, report):
             self._evaluate()
         self._stop_early()
 
     def _stop_early(self) -> None:
-        """Requests a stop where the held-out loss has not fallen for too many evaluations."""
+        """Requests a stop if the held-out loss has not fallen for `patience` evaluations."""
         losses, patience = [line["loss"] for line in self.state.history if line["step"]], self.settings.patience
         if patience is not None and len(losses) > patience and min(losses[-patience:]) >= min(losses[:-patience]):
             self.reporter.note(f"stopping early at step {self.state.step:,}: the held-out loss no longer falls")
             self.trainer.request_stop()
 
     def on_end(self, trainer: Trainer) -> None:
-        """Evaluates: by the clock no step is known to be the last."""
+        """Evaluates: with a budget in minutes, no step is known to be the last."""
         if trainer.error is None:
             self._evaluate()
 
     def _evaluate(self) -> None:
-        """Measures the model on held-out pairs, unless that was done after this step."""
+        """Measures the model on held-out pairs, unless already done at this step."""
         state = self.state
         if not self.data.held or (state.history and state.history[-1]["step"] == state.step):
             return
@@ -408,11 +407,11 @@ class EmbedderRun(Callback):
 
 
 # ----------------------------------------
-# What is measured and mined.
+# Evaluation and mining.
 
 
 def text_vectors(model: MaskedLM, rows: Rows, kind: VectorKind) -> tuple[Tensor, TextTargets]:
-    """Vectors [E, D] of the texts in rows, on the host and not yet of length 1; and what they are."""
+    """Vectors [E, D] of the texts in rows, on the host and not normalized; and their targets."""
     vectors, targets = [], []
     for part in _in_parts(rows):
         texts = TextTargets.of(part)
@@ -435,13 +434,13 @@ def measure(
     temperature: float,
     masker: Masker | None,
 ) -> dict[str, Any]:
-    """Evaluates a model, on the device that it is on: how well the first texts of pairs find the second ones.
+    """Evaluates a model on its own device: how well the first texts of pairs find the second ones.
 
     Returns:
-        For JSON: the mean `loss` over the kinds; `mlm_loss`, in nats per hidden token; and by kind the number of
-        `pairs`; their `loss` in nats, by whole vectors; the share of first texts whose partner is the nearest, or among
-        the ten nearest, of all second texts (`recall_at_1`, `recall_at_10`), where texts of the same document do not
-        count as nearer; and how many numbers of a vector are not 0 on average (`nonzero`; None of dense ones).
+        For JSON: the mean `loss` over the kinds; `mlm_loss`, in nats per hidden token; and `kinds`, for each the number
+        of `pairs`; their `loss` in nats, by whole vectors; the share of first texts whose partner is the nearest, or
+        among the ten nearest, of all second texts (`recall_at_1`, `recall_at_10`; texts of the same document do not
+        count as nearer); and the mean number of nonzero numbers of a vector (`nonzero`; None for dense vectors).
     """
     kinds: dict[str, dict[str, Any]] = {}
     total, count = 0.0, 0
@@ -475,12 +474,12 @@ def measure(
     return {"loss": loss, "kinds": kinds, "mlm_loss": None if masker is None else total / max(count, 1)}
 
 
-NUM_PAIRS, NUM_QUERIES, NUM_NEAREST = 6, 6, 3  # that a reader sees
+NUM_PAIRS, NUM_QUERIES, NUM_NEAREST = 6, 6, 3  # shown in the report
 
 
 def examples(model: MaskedLM, data: PairData, kind: VectorKind, tokenizer: Tokenizer) -> EmbedderExamples:
     """Some training pairs with their similarity, and for some held-out first texts the nearest second texts of the same
-    pairs. Texts are put together from tokens, since nothing else is kept of them."""
+    pairs. Texts are decoded from tokens, since the originals are not stored."""
     stream, held = data.stream, data.held
     drawer = stream.drawer
 
@@ -503,20 +502,20 @@ def examples(model: MaskedLM, data: PairData, kind: VectorKind, tokenizer: Token
     shown = [(text(pairs, FIRST, n), text(pairs, SECOND, n), score) for n, score in enumerate(scores)]
     if not held:
         return EmbedderExamples(shown, [], 0)
-    asked = held.get("given") or next(iter(held.values()))
-    first_PD, second_PD = vectors(asked)
+    held_pairs = held.get("given") or next(iter(held.values()))
+    first_PD, second_PD = vectors(held_pairs)
     queries = []
     for number, scores_P in enumerate((first_PD[:NUM_QUERIES] @ second_PD.T).cpu()):
         order = scores_P.argsort(descending=True).tolist()
         nearest = [*order[:NUM_NEAREST], *([] if number in order[:NUM_NEAREST] else [number])]
-        hits = [(order.index(n) + 1, text(asked, SECOND, n), float(scores_P[n]), n == number) for n in nearest]
-        queries.append((text(asked, FIRST, number), hits))
-    return EmbedderExamples(shown, queries, len(asked))
+        hits = [(order.index(n) + 1, text(held_pairs, SECOND, n), float(scores_P[n]), n == number) for n in nearest]
+        queries.append((text(held_pairs, FIRST, number), hits))
+    return EmbedderExamples(shown, queries, len(held_pairs))
 
 
 def mine(model: MaskedLM, stream: PairStream, settings: HardNegatives, kind: VectorKind) -> Ints:
-    """Hard negatives [I, K] of all parts of documents that have two crops (see `HardNegatives`); -1 where there are
-    fewer. Memory is two vectors for each part, or what is not 0 of sparse ones, and half a gigabyte."""
+    """Hard negatives [I, K] of all parts of documents that allow two crops (see `HardNegatives`), padded with -1.
+    Memory: two vectors per part, of sparse ones the nonzero numbers, and half a gigabyte."""
     parts, config = stream.drawer.parts, model.config
     usable = np.flatnonzero(parts.can[:, CROPS])
     key = mix_ints(_MINE, stream.settings.seed)
@@ -527,8 +526,8 @@ def mine(model: MaskedLM, stream: PairStream, settings: HardNegatives, kind: Vec
             pairs = stream.drawer.draw(usable[begin : begin + size], key, kind=CROPS)
             vectors_ED, texts = text_vectors(model, stream.rows(pairs)[0], kind)
             both = kind.ready(vectors_ED)[texts.order_E].split(len(pairs))
-            for into, some_ID in zip((firsts, seconds), both, strict=True):
-                into.append(some_ID if kind.unit else some_ID.to_sparse())
+            for vectors, chunk_ID in zip((firsts, seconds), both, strict=True):
+                vectors.append(chunk_ID if kind.unit else chunk_ID.to_sparse())
     first_ID, second_ID = torch.cat(firsts), torch.cat(seconds)
     key_I = torch.from_numpy(parts.key[usable])
     negatives = np.full((len(parts), settings.each), -1, dtype=np.int64)
@@ -536,10 +535,10 @@ def mine(model: MaskedLM, stream: PairStream, settings: HardNegatives, kind: Vec
     for begin in range(0, len(usable), size):
         rows = slice(begin, begin + size)
         if first_ID.is_sparse:
-            some_ID = first_ID.index_select(0, torch.arange(len(first_ID))[rows]).to_dense()
+            chunk_ID = first_ID.index_select(0, torch.arange(len(first_ID))[rows]).to_dense()
         else:
-            some_ID = first_ID[rows]
-        scores = (second_ID @ some_ID.T).T.contiguous()
+            chunk_ID = first_ID[rows]
+        scores = (second_ID @ chunk_ID.T).T.contiguous()
         right = scores.diagonal(offset=begin)[:, None].clone()
         scores[(scores >= settings.margin * right) | (key_I[rows, None] == key_I)] = -torch.inf
         values, nearest = scores.topk(each)
@@ -548,7 +547,7 @@ def mine(model: MaskedLM, stream: PairStream, settings: HardNegatives, kind: Vec
 
 
 def load_negatives(file: Path, step: int) -> Ints | None:
-    """Those that were mined by a step; None where that was not done yet."""
+    """Hard negatives, if they were mined by this step; otherwise None."""
     if not file.is_file():
         return None
     try:

@@ -27,7 +27,7 @@ class PairColumns(Reading):
     negative: str | None = None
     """Column of wrong answers."""
     label: str | None = None
-    """Column with 1 if query and text match and 0 if not, or a score from 0 to 1; an empty text: none. Unset: a column
+    """Column with 1 if query and text match and 0 if not, or a score from 0 to 1; an empty name: none. Unset: a column
     called `label`, `score`, `similarity`, `relevance`, `is_duplicate` or the like, if its values are in that range."""
 
 
@@ -115,7 +115,7 @@ class EmbedderSettings(Settings):
     gradient_checkpointing: bool = False
     """Recompute each block in the backward pass to save memory."""
     precision: Literal["auto", "bf16", "float32"] = "auto"
-    """Type of the activations; `auto` uses bf16 where the hardware supports it."""
+    """Type of the activations; `auto` uses bf16 if the hardware supports it."""
     checkpoint: CheckpointSettings = CheckpointSettings()
     """When checkpoints are written."""
     seed: int = Field(default=0, ge=0, lt=2**31)
@@ -157,7 +157,7 @@ class EmbedderSettings(Settings):
 
     @property
     def least_tokens(self) -> str:
-        """Of the two crops of a pair, for messages."""
+        """Shortest lengths of the two crops, for messages."""
         return f"{self.first_lengths[0]} and {self.second_lengths[0]} tokens"
 
     def learning_rate_for(self, hidden_size: int) -> float:
@@ -168,7 +168,7 @@ class EmbedderSettings(Settings):
         return min(1e-3, 1e-4 * (768 / hidden_size) ** 2)
 
     def dimensions_for(self, hidden_size: int) -> tuple[int, ...]:
-        """The beginnings of vectors of this width that are good vectors, the longest first, the whole left out."""
+        """Lengths to which vectors of this width can be truncated, longest first, without the full width."""
         if self.sparse is not None:
             return ()
         if self.dimensions is not None:

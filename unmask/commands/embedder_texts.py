@@ -1,18 +1,18 @@
-"""What an embedding model learns from: documents as one array of tokens, and the user's own pairs of texts.
+"""Training text of an embedding model: documents as one array of tokens, and the user's own pairs of texts.
 
-    ids         t t b b b b b b b t b b b b b ...      t: of a title, b: of the body
+    ids         t t b b b b b b b t b b b b b ...      t: title, b: body
     paragraph   0   1     2       3 4   5
     document    0                 1
 
-A document of more than 4,096 tokens is several here, since what stands far apart in a book has little in common. Text
-is tokenized once; the arrays stay in the run's folder. The user's own pairs stand in a table:
+A document of more than 4,096 tokens becomes several, since distant parts of a book have little in common. Text is
+tokenized once; the arrays stay in the run's folder. The user's own pairs come from a table:
 
     query, text                two texts that belong together
     query, text, negative      and one that does not belong to the query; or several: negative_1, negative_2, ...
-    query, pos, neg            lists of right and of wrong answers, of texts or of objects with one
-    set; or arrays             {"set": [a, b, c]} belong together; in [a, b, c] what follows the second does not
-    query, text, label         1: they belong together; 0: they do not, and the text is a wrong answer where the query
-                               has a right one in another row; or a score from 0 to 1, of which 0.5 and more are 1
+    query, pos, neg            lists of right and of wrong answers: texts, or objects with a text
+    set; or arrays             texts of {"set": [a, b, c]} belong together; of [a, b, c] only a and b, the rest is wrong
+    query, text, label         1: they belong together; 0: they do not, and the text is a wrong answer if the query has
+                               a right one in another row; or a score from 0 to 1, which counts as 1 from 0.5 on
 """
 
 from __future__ import annotations
@@ -50,13 +50,13 @@ from unmask.tokenizer.tokenizer import Tokenizer
 Ints = NDArray[np.int64]
 DOCUMENT_TOKENS = 4096
 TITLE_WORDS = 16
-RIGHT = 0.5  # score of a pair that belongs together, at least
+RIGHT = 0.5  # lowest score of a pair that belongs together
 PairPart = Literal["query", "text", "negative", "label"]
 _ROLES: Mapping[PairPart, Role] = {"query": "query", "text": "answer", "negative": "negative", "label": "match"}
-_BROKEN_CHARS = 50  # a line that is as long and ends within a sentence was broken to fit a page
-_MOSTLY = 0.5  # of the documents with several parts: if more begin with what looks like a title, it is one
-_TITLE, _BODY, _MARKED = 1, 2, 3  # what a document begins with: a line that looks like a title, none, a marked title
-_LEAST_WORDS = 5  # of an answer whose near-duplicates are looked for
+_BROKEN_CHARS = 50  # a line at least this long that ends within a sentence is taken as wrapped
+_MOSTLY = 0.5  # of the documents with several parts: if more have title-like first lines, those are titles
+_TITLE, _BODY, _MARKED = 1, 2, 3  # how a document begins: title-like line, no title, marked title
+_LEAST_WORDS = 5  # of an answer, to look for its near-duplicates
 _BATCH_CHARS = 1 << 20
 _BETWEEN = re.compile(r"\n[^\S\n]*\n\s*")
 _ENDS = tuple(".!?:;…。！？\"”’')]")
@@ -68,17 +68,17 @@ _MARK = re.compile(r"#{1,6}\s+")
 
 
 def parts_of_text(text: str, *, begins: bool = True, titled: bool = False) -> tuple[str | None, list[str], bool]:
-    """The title and the paragraphs of a document, and whether the title is marked as such: by its column or a heading.
+    """The title and the paragraphs of a document, and whether the title is marked as one, by its column or a heading.
 
-    A title is a short first line that is no sentence, where the document `begins` here, or its first paragraph where it
-    is `titled`. Paragraphs are what stands between empty lines, where there are any, else lines, those that were broken
-    to fit a page joined again.
+    A title is the first paragraph of a `titled` document or, if the document `begins` here, a short first line that is
+    no sentence. Paragraphs are separated by empty lines; without any, each line is a paragraph, after wrapped lines are
+    joined.
     """
     parts = [part for part in (" ".join(part.split()) for part in _BETWEEN.split(text)) if part]
     if len(parts) == 1:
         parts = _lines(text)
     if begins and not titled and len(parts) > 1 and "\n" in text and not _is_title(parts[0]):
-        first, _, rest = text.strip().partition("\n")  # a title with nothing between it and its first paragraph
+        first, _, rest = text.strip().partition("\n")  # a title without an empty line after it
         if _is_title(first.strip()) and len(_lines(text)) > 1:
             parts = [first.strip(), *parts_of_text(rest, begins=False)[1]]
     if begins and len(parts) > 1 and (titled or _is_title(parts[0])):
@@ -87,7 +87,7 @@ def parts_of_text(text: str, *, begins: bool = True, titled: bool = False) -> tu
 
 
 def _lines(text: str) -> list[str]:
-    """Lines, those that were broken within a sentence joined."""
+    """Lines; those wrapped within a sentence are joined."""
     lines: list[str] = []
     goes_on = False
     for raw in text.split("\n"):
@@ -107,7 +107,7 @@ def _is_title(line: str) -> bool:
 
 @dataclass(frozen=True)
 class TokenTexts:
-    """Documents as arrays, as drawn above: T tokens, U paragraphs (titles are such, too), D documents."""
+    """Documents as arrays, as drawn above: T tokens, U paragraphs (including titles), D documents."""
 
     ids: NDArray[np.int32]  # [T]: without special tokens
     word_starts: NDArray[np.uint8]  # [T]: 1 where a word begins
@@ -160,18 +160,18 @@ def read_texts(
     note: Callable[[str], None],
     notify: Notify,
 ) -> TokenTexts:
-    """Reads and tokenizes a corpus, raw or prepared. Near-duplicates of what is held out are held out with it, unless
-    that were most of the text, as of logs.
+    """Reads and tokenizes a corpus, raw or prepared. Near-duplicates of held-out documents are held out too, unless
+    they are most of the text, as in logs.
 
-    What is held out is what `Corpus` holds out by the same settings, so that it is the same wherever the text lies.
-    Where parts of documents are held out since there are few, each is a document. Titles are those that are marked as
-    such, and first lines that look like titles where most documents have one. `answers` are those of the user's pairs,
-    whose near-duplicates among the documents are looked for.
+    `Corpus` decides what is held out, by the same settings, so it does not depend on where the text is stored. If parts
+    of documents are held out because documents are few, each part counts as a document. Titles are those marked as such
+    and, if most documents have one, title-like first lines. `answers` of the user's pairs are matched with their
+    near-duplicates among the documents.
     """
     if is_prepared(paths):
         note("prepared data has no titles or paragraphs, so all pairs are crops of documents")
         return _from_prepared(Path(paths[0]), answers, tokenizer)
-    # A user who names the column of the text means no other for titles.
+    # If the user names the text column, no other column is taken for titles.
     corpus = Corpus(paths, settings, titles=settings.column is None)
     texts, near = _tokenize(corpus, tokenizer, answers, notify)
     note(corpus.describe(corpus.decided()))
@@ -183,10 +183,10 @@ def read_texts(
 
 
 def _tokenize(corpus: Corpus, tokenizer: Tokenizer, answers: Sequence[str], notify: Notify) -> tuple[TokenTexts, str]:
-    """The documents, a batch at a time; and what is said of near-duplicates of those held out, if anything."""
+    """Tokenizes the documents in batches; also returns a note on near-duplicates of held-out ones, if any."""
     in_parts = corpus.plan.holdout_unit in ("part", "end")
     encoded: list[tuple[NDArray[np.int32], NDArray[np.uint8], Ints]] = []  # tokens, word starts, sizes of paragraphs
-    heads: list[int] = []  # of each paragraph: _TITLE, _BODY or _MARKED where a document begins, else 0
+    heads: list[int] = []  # of each paragraph: _TITLE, _BODY or _MARKED if a document begins there, else 0
     by_rule = list[bool]()
     waiting, documents = list[str](), list[str]()  # paragraphs and documents of the next batch
     clusters = Clusters()
@@ -238,8 +238,8 @@ def _tokenize(corpus: Corpus, tokenizer: Tokenizer, answers: Sequence[str], noti
 
 
 def _with_near_duplicates(rule: NDArray[np.bool_], cluster: Ints) -> tuple[NDArray[np.bool_], str]:
-    """What is held out, [D], and what is said of it: near-duplicates of texts that are, by the rule, are held out with
-    them, unless that were most of the others."""
+    """Held-out documents, [D], and a note: near-duplicates of those held out by the rule are held out too, unless they
+    are most of the others."""
     if rule.all():
         raise CorpusError("all documents are held out, so there is nothing to train on; give more")
     held = np.isin(cluster, cluster[rule])
@@ -250,15 +250,15 @@ def _with_near_duplicates(rule: NDArray[np.bool_], cluster: Ints) -> tuple[NDArr
         return held, f"{num_near:,} documents are near-duplicates of held-out ones, and held out with them"
     return rule, (
         f"{num_near:,} of {num_others:,} training documents are near-duplicates of held-out ones, too many to hold "
-        "out: figures show how well such texts are known, not new ones"
+        "out: figures hold for such texts, not for new ones"
     )
 
 
 def cluster_keys(answers: Sequence[str], documents: Clusters) -> tuple[Ints, Ints]:
-    """Numbers of the documents [D] and of the user's answers [G], the same for near-duplicates.
+    """Keys of the documents [D] and of the user's answers [G], the same for near-duplicates.
 
-    An answer may be a word, a date or a sum, and its normal form nothing at all, as each number is one digit there:
-    such short texts are the same where they are equal, but for case and white space.
+    Answers may be as short as a word, a date or a sum, of which normalization for near-duplicates leaves little: it
+    makes each number one digit. Short answers have the same key if they are equal but for case and white space.
     """
     keys = np.zeros(len(answers), dtype=np.int64)
     for number, text in enumerate(answers):
@@ -284,19 +284,19 @@ def _cut(
     held: NDArray[np.bool_],
     answers: Ints,
 ) -> TokenTexts:
-    """Puts documents together, long ones as several.
+    """Assembles the documents; long ones become several.
 
-    By paragraph [U]: `lengths`, and in `heads` what begins a document, as `_TITLE` and the others say, else 0.
+    By paragraph [U]: `lengths`, and `heads`: `_TITLE`, `_BODY` or `_MARKED` if a document begins there, else 0.
     `cluster` and `held` are of each document as it was read; the n-th parts of near-duplicates have the same key.
     """
-    # Paragraphs that are longer than a document may be become several.
+    # Paragraphs longer than `DOCUMENT_TOKENS` are split.
     num_parts = np.maximum(1, -(-lengths // DOCUMENT_TOKENS))
     owner = np.repeat(np.arange(len(lengths)), num_parts)
     part = np.arange(len(owner)) - np.repeat(np.cumsum(num_parts) - num_parts, num_parts)
     lengths = np.minimum(DOCUMENT_TOKENS, lengths[owner] - part * DOCUMENT_TOKENS)
     heads = np.where(part == 0, heads[owner], 0).astype(np.uint8)
     of_document = np.cumsum(heads > 0) - 1
-    # A document begins where one is read, and where it has gone on for so many tokens.
+    # A document begins where one was read, and after every `DOCUMENT_TOKENS` tokens of it.
     paragraph = np.concatenate([[0], np.cumsum(lengths)])
     first = np.flatnonzero(heads > 0)
     done = paragraph[:-1] - np.repeat(paragraph[first], np.diff([*first, len(heads)]))
@@ -315,7 +315,7 @@ def _cut(
 
 
 def content_hashes(ids: NDArray[np.int32], begins: Ints, lengths: Ints) -> Ints:
-    """[E]: a hash of the tokens of each span, equal for equal ones."""
+    """[E]: a hash of each span's tokens; equal spans have equal hashes."""
     ends = np.cumsum(lengths)
     within = np.arange(int(lengths.sum()), dtype=np.int64) - np.repeat(ends - lengths, lengths)
     tokens = ids[np.repeat(begins, lengths) + within].astype(np.int64)
@@ -324,9 +324,9 @@ def content_hashes(ids: NDArray[np.int32], begins: Ints, lengths: Ints) -> Ints:
 
 
 def _from_prepared(root: Path, answers: Sequence[str], tokenizer: Tokenizer) -> TokenTexts:
-    """Documents of prepared data, which knows no paragraphs; those that are held out stand last.
+    """Documents of prepared data, which has no paragraphs; held-out ones come last.
 
-    Equal documents are one cluster; near-duplicates are not looked for, since their words are not there.
+    Equal documents are one cluster; near-duplicates are not found, since the words themselves are not stored.
     """
     data = open_prepared(root)
     if data.tokenizer.fingerprint != tokenizer.fingerprint:
@@ -356,18 +356,18 @@ def _from_prepared(root: Path, answers: Sequence[str], tokenizer: Tokenizer) -> 
 # ----------------------------------------
 # Pairs of the user's own, as texts.
 
-# Columns of right answers, and of wrong ones, of which there may be several, each with a text or a list of them.
+# Columns of right and of wrong answers; there may be several of each, with a text or a list of texts.
 _ANSWERS = re.compile(
     r"(?:(?P<right>pos(?:itive)?)|(?:hard_?)?neg(?:ative)?)s?(?:_(?:passage|ctx|text|doc|document)s?)?(?:_?\d+)?", re.I
 )
-_TEXT_FIELDS = ("text", "passage", "content", "contents", "document")  # of an object that stands for a text
-_IDS = ("id", "ids", "idx", "index")  # how columns of ids are called at their ends
+_TEXT_FIELDS = ("text", "passage", "content", "contents", "document")  # keys of an object that hold its text
+_IDS = ("id", "ids", "idx", "index")  # endings of the names of id columns
 _PARTS: tuple[PairPart, ...] = ("query", "text", "negative")
 
 
 def texts_of(value: Any) -> list[str] | None:
-    """The texts that a value is: itself, those of a list, also where a cell spells one, or that of an object, its title
-    before it; None where it is none of these."""
+    """The texts in a value: itself, those of a list (also of one spelled in a cell), or that of an object, after its
+    title; None for anything else."""
     if isinstance(value, str) and value[:2] in ("[]", '["', "['"):
         value = list_in(value) or ("" if value == "[]" else value)
     if value is None or isinstance(value, str):
@@ -383,25 +383,25 @@ def _texts_at(row: Row, columns: Sequence[str], where: str) -> list[str]:
     texts: list[str] = []
     for column in columns:
         value = value_at(row, column)
-        if (some := texts_of(value)) is None:
+        if (column_texts := texts_of(value)) is None:
             raise CorpusError(f"{where} {shown(value)} in column {column!r}, which is not a text")
-        if broken := next(filter(None, map(broken_character, some)), None):
+        if broken := next(filter(None, map(broken_character, column_texts)), None):
             raise CorpusError(f"{where} {broken} in column {column!r}, which is not a character; remove it")
-        texts += some
+        texts += column_texts
     return texts
 
 
 def read_pairs(
     path: Path, columns: Mapping[str, str], note: Callable[[str], None], reading: Reading = AS_FOUND
 ) -> tuple[list[str], list[str]]:
-    """Reads a table of pairs; columns of texts that are not named are looked for by usual names, and else by what they
-    hold; one of labels by usual names, or without a header by what it holds.
+    """Reads a table of pairs. Columns that are not named are detected: of texts by usual names, then by content; of
+    labels by usual names or, without a header, by content.
 
-    A query with several right answers is a pair with each of them; a pair with several wrong answers comes once with
-    each of these, one after the other.
+    A query with several right answers makes a pair with each of them; a pair with several wrong answers makes an entry
+    with each of those, one after another.
 
     Returns:
-        The queries; and the right answer of each, and after them a wrong one of each, empty where there is none.
+        The queries; and the right answers, one for each, followed by the wrong ones, empty if there is none.
     """
     sources = find_sources([path], announce=False)
     if len(sources) != 1 or not sources[0].is_table:
@@ -451,7 +451,7 @@ def read_pairs(
     if lost := sum(len(texts) for query, texts in wrong.items() if query not in with_right):
         note(f"pairs: left out: {lost:,} wrong pairs whose query has no right one")
 
-    # Wrong answers of the same query, in turn, where the row itself has none.
+    # A row without wrong answers takes those of its query from other rows, in turn.
     rows = [
         (query, answer, negative)
         for place, (query, answer, negatives) in enumerate(right)
@@ -464,7 +464,7 @@ def read_pairs(
 def _find_columns(
     path: Path, rows: Sequence[Row], named: Mapping[str, str], note: Callable[[str], None]
 ) -> dict[PairPart, list[str]]:
-    """The columns of each part of a pair: the named one, else those with usual names, else by what they hold."""
+    """The columns of each part of a pair: the named one, else those with usual names, else by content."""
     names = list(dict.fromkeys(name for row in rows for name in row))
     values = {name: [row[name] for row in rows if row.get(name) not in (None, "", [])] for name in names}
     has_header = names[:1] != ["0"]
@@ -479,7 +479,7 @@ def _find_columns(
             column_of[part] = [name]
             taken.add(name)
 
-    # Of the others, those that hold texts; among them the answers by their names, of which there may be several.
+    # The other columns that hold texts; among them columns of answers, by name, possibly several.
     textual = []
     for name in names:
         texts = [texts_of(value) for value in values[name]]
@@ -492,7 +492,7 @@ def _find_columns(
             column_of.setdefault(answer, []).append(name)
         textual.remove(name)
 
-    # A list of texts, or as many columns as parts are missing; without a header the first ones.
+    # One column of lists, or as many columns as parts are missing; without a header the first ones.
     textual = [name for name in textual if not name.lower().endswith(_IDS)]
     textual = [name for name in names if name not in taken] if not has_header and len(textual) < 2 else textual
     lists = [name for name in (*column_of.get("text", ()), *textual) if all(isinstance(v, list) for v in values[name])]
@@ -524,8 +524,8 @@ def _label_among(
     *,
     has_header: bool,
 ) -> str | None:
-    """The column of labels that nobody named: the one with a usual name, if it holds labels; else, of three columns or
-    more without a header, the first of 0 and 1. With a header, only a user knows."""
+    """Detects the column of labels: the one with a usual name, if it holds labels; else, in a table of three columns or
+    more without a header, the first of 0 and 1. With a header, only the user knows."""
     if usual is not None:
         labels = [value for value in values[usual] if not _is_empty(value)]
         wrong = [value for value in labels if not 0.0 <= _score(value) <= 1.0]
@@ -538,7 +538,7 @@ def _label_among(
 
 
 def _flags(values: Mapping[str, Sequence[Any]], used: Set[str]) -> list[str]:
-    """Columns of 0 and 1 that have no use yet."""
+    """Unused columns of 0 and 1."""
     others = [name for name in values if name not in used and not name.lower().endswith(_IDS)]
     return [name for name in others if {*map(_score, values[name])} in ({0.0, 1.0}, {1.0})]
 
@@ -560,7 +560,7 @@ def _is_empty(label: Any) -> bool:
 
 
 def _score(value: Any) -> float:
-    """From 0 to 1; -1 where the value is no number."""
+    """The value as a number; -1 if it is none."""
     text = str(value).strip().lower()
     try:
         return float({"true": "1", "false": "0"}.get(text, text))

@@ -1,4 +1,4 @@
-"""Measuring a model: on text, by hidden tokens, hidden words and tokens hidden one at a time; and on minimal pairs."""
+"""Measures a model: on text, with hidden tokens, hidden words and tokens hidden one at a time; and on minimal pairs."""
 
 from __future__ import annotations
 
@@ -50,37 +50,37 @@ from unmask.tasks.loaded_model import Model, as_predictor
 
 
 class Evaluation(Result):
-    """A model's figures on a text, each at the first rate; `by_rate` has them all.
+    """A model's figures on a text at the first rate; `by_rate` has those at all rates.
 
-    Intervals, such as `loss_interval`, hold 95 % over source documents by Student's t, and are None where there is
-    none; see `unmask.measure.uncertainty`.
+    Intervals, such as `loss_interval`, are of 95 %, over source documents, by Student's t; None if there is none. See
+    `unmask.measure.uncertainty`.
     """
 
     loss: float  # nats per predicted token
     loss_stderr: float | None
     loss_interval: list[float] | None
-    accuracy: float  # share of the hidden tokens whose likeliest token is right
-    accuracy_top5: float  # that has it among five
+    accuracy: float  # share of the hidden tokens that are predicted right
+    accuracy_top5: float  # that are among the five likeliest
     perplexity: float  # exp(loss)
-    bits_per_byte: float | None  # over hidden words of the raw text: compares between tokenizers; None: no such word
-    predicted_tokens: int  # that these figures are of
+    bits_per_byte: float | None  # over hidden words of raw text, comparable between tokenizers; None: no such word
+    predicted_tokens: int  # that these figures are computed from
     predicted_documents: int
     by_rate: dict[str, dict[str, Any]]
-    # By `word_frequency`, `word_pieces`, `piece` and, where the text is annotated, `part_of_speech`.
+    # By `word_frequency`, `word_pieces`, `piece` and, if the text is annotated, `part_of_speech`.
     breakdown: dict[str, dict[str, dict[str, Any]]]
-    warning: str | None  # where there are few documents
-    # `documents`, or `groups` where the text was prepared with `corpus.holdout_groups`: then these are counted instead.
+    warning: str | None  # if there are few documents
+    # `documents`, or `groups` if the text was prepared with `corpus.holdout_groups`: groups are then counted instead.
     unit: str
-    tokens: int  # that were looked at
+    tokens: int  # evaluated
     documents: int
-    share: float  # of the text that these are, about
-    columns: dict[str, TextColumn]  # of tables, by the path of each: where its text stands
+    share: float  # of the text that was evaluated, about
+    columns: dict[str, TextColumn]  # of the text in tables, by path
     masks: int  # this and the next are the options
     length: int
-    # `text`, or `tokenizer` where data is prepared: then bits per byte compare between models with one tokenizer only.
+    # `text`, or `tokenizer` for prepared data: bits per byte then compare only models with the same tokenizer.
     words: str
-    crossing_tokens: float  # share of the tokens that stand on several words of the text
-    # Only with tokens that were hidden one at a time.
+    crossing_tokens: float  # share of the tokens that span several words of the text
+    # Only if tokens were hidden one at a time.
     pseudo_perplexity: float | None
     pseudo_log_loss: float | None
     pseudo_log_loss_stderr: float | None
@@ -201,10 +201,10 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     pseudo: dict[str, Any] = {}
     if pseudo_tokens:
         losses = measure_pseudo(measured("hiding one token at a time", pseudo_tokens), passages, pseudo_tokens)
-        loss, some = losses.result, losses.denominator > 0
+        loss, is_known = losses.result, losses.denominator > 0
         pseudo = {
-            "pseudo_perplexity": math.exp(min(loss.value, 700.0)) if some else None,
-            "pseudo_log_loss": loss.value if some else None,
+            "pseudo_perplexity": math.exp(min(loss.value, 700.0)) if is_known else None,
+            "pseudo_log_loss": loss.value if is_known else None,
             "pseudo_log_loss_stderr": loss.stderr,
             "pseudo_log_loss_interval": plain_interval(loss.interval),
             "pseudo_tokens": int(losses.denominator),
@@ -237,7 +237,7 @@ def check_rates(rates: Sequence[float]) -> None:
 def _read(
     loaded: Model, paths: Sequence[str | Path], max_tokens: int, column: ColumnNames, encoding: str | None
 ) -> tuple[list[Passage], tuple[str, ...], dict[str, Any]]:
-    """The text, the names of its parts of speech (empty where it is not annotated), and `words`, `share`, `columns` and
+    """The text, the names of its parts of speech (empty if it is not annotated), and `words`, `share`, `columns` and
     `unit` of the result."""
     root = Path(paths[0]) if len(paths) == 1 else None
     if root is not None and (root / MANIFEST).is_file():
@@ -260,8 +260,8 @@ def _read(
         corpus = Corpus(paths, settings, hold_out=False, fields={"pos": "pos"} if annotated else None)
         labels = []
         share = share_of_text(corpus, max_tokens)
-        every = passages_of_text(corpus, loaded.tokenizer, share=share, labels=labels)
-        passages = [passage for passage in every if len(passage.input_ids)]
+        all_passages = passages_of_text(corpus, loaded.tokenizer, share=share, labels=labels)
+        passages = [passage for passage in all_passages if len(passage.input_ids)]
         columns = {str(source.path): source.column for source in corpus.sources if source.column is not None}
         facts = {"words": "text", "share": share, "columns": columns, "unit": DOCUMENTS}
     if not passages:
@@ -278,16 +278,16 @@ class Scored(Result):
     """The share of minimal pairs in which a model prefers the right sentence."""
 
     accuracy: float  # of all pairs, ties one half
-    interval: list[float]  # that holds it in 95 of 100 cases
-    interval_over: str  # `paradigms`, or `pairs` where there is one paradigm or all came out the same
+    interval: list[float]  # 95 %
+    interval_over: str  # `paradigms`, or `pairs` if there is one paradigm or all have the same accuracy
     pairs: int
     num_paradigms: int
     ties: int
     phenomena: dict[str, float]  # accuracy of each
     phenomena_intervals: dict[str, list[float]]
-    by_phenomenon: dict[str, dict[str, Any]]  # the first six of these, of each phenomenon
+    by_phenomenon: dict[str, dict[str, Any]]  # the first six of these fields, for each
     paradigms: dict[str, dict[str, Any]]  # likewise
-    warning: str | None  # where there are few paradigms
+    warning: str | None  # if there are few paradigms
     form: str  # of the pseudo-log-likelihood
 
     def shown(self) -> Iterator[Shown]:

@@ -1,4 +1,4 @@
-"""From labelled files to a fine-tuned model, or to a forecast of it, in the order in which data flows."""
+"""Fine-tunes a model on labelled files, or forecasts it, in data-flow order."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ from unmask.train.distributed import join_group, on_every_rank, on_rank_zero
 
 NUM_STEPS = 6
 NUM_PREDICTED = 256  # inputs
-# What may have changed when a fine-tuning goes on: the number of seeds, what the card says, and where files lie whose
-# content is the same.
+# What may differ when a fine-tuning resumes: the number of seeds, the card, and the paths of files with the same
+# content.
 MAY_DIFFER = {"finetune.seeds", "finetune.card", "model", "train", "validation", "test"}
 _ANEW = "replace the result with --overwrite"
 _OURS = {"runs.jsonl", "metrics.jsonl", "checkpoints", "model", "summary.json", "report.html"}
@@ -57,7 +57,7 @@ class FineTuned(Finished):
     """A finished fine-tuning. The fields of its summary are attributes, too: `result.metrics`."""
 
     task: str
-    metric: str  # that chose the best model
+    metric: str  # by which the best model was chosen
     metrics: dict[str, float | None]  # of the saved model on the validation file
     best_seed: int
     seeds: list[dict[str, Any]]
@@ -69,8 +69,8 @@ class FineTuned(Finished):
     examples: dict[str, dict[str, int]]  # counts of each file
     learning_rate: float
     num_parameters: int  # of the encoder
-    warning: str  # what shows that nothing was learned; else empty
-    interval: dict[str, list[float] | None]  # only of one seed: 95 %, over documents
+    warning: str  # evidence that nothing was learned; else empty
+    interval: dict[str, list[float] | None]  # only with one seed: 95 %, over documents
     # Only with a test file.
     test_metrics: dict[str, float | None]
     test_mean: dict[str, float | None]
@@ -157,7 +157,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         def claim(folder: Path) -> ClaimedFolder:
             return ClaimedFolder(root=folder, marker="settings.json", what="a result", last="summary.json", ours=_OURS)
 
-        # That of a result at an address is sent there until `held` is left.
+        # A result at an address is uploaded there when `held` is left.
         output = output_at(out, claim, resume=resume, overwrite=overwrite)
         root = Path(on_rank_zero(group, lambda: str(held.enter_context(output).path)))
         claimed, begun = claim(root), root / "settings.json"
@@ -189,8 +189,8 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         runs, content, origin = on_every_rank(group, opened)
 
         def begin() -> list[dict[str, Any]]:
-            """Claims the folder, for a new result, or for one that goes on with the same settings and files and no
-            fewer seeds; returns the seeds whose training is over."""
+            """Claims the folder, for a new result or to resume one with the same settings and files and no fewer seeds;
+            returns the seeds that are finished."""
             held.enter_context(claimed.entered(resume=resume, overwrite=overwrite))
             finished: list[dict[str, Any]] = []
             if resume and claimed.is_claimed:
@@ -217,7 +217,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
                 callbacks=callbacks, with_intervals=intervals,
             )  # fmt: skip
         except UnmaskError:
-            if group.is_main and not (root / "runs.jsonl").is_file():  # the next try may use the folder
+            if group.is_main and not (root / "runs.jsonl").is_file():  # frees the folder for the next try
                 begun.unlink(missing_ok=True)
             raise
         return FineTuned(root, summary)
@@ -234,7 +234,7 @@ def forecast_finetune(
     reporter: Reporter | None = None,
     **short: Any,
 ) -> Forecast:
-    """What `finetune` would do with the same options but those of its output: a few steps and predictions are timed."""
+    """What `finetune` would do with the same options, except the output: a few steps and predictions are timed."""
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
 
@@ -285,25 +285,25 @@ def forecast_finetune(
 
 
 def settings_of(overrides: Overrides = (), **short: Any) -> FinetuneSettings:
-    """The settings of a fine-tuning; `short` are its options that are settings, too, and stand above the overrides;
-    None: not set."""
+    """The settings of a fine-tuning. Options that set one (`short`; None: not set) take precedence over the
+    overrides."""
     values = section_values(overrides, "finetune")["finetune"]
-    given = parameters_of(None, as_overrides(overrides))
+    parameters = parameters_of(None, as_overrides(overrides))
     for name, value in short.items():
         if value is not None:
             key = f"columns.{name}" if name in Columns.model_fields else name
             set_value(values, key, value)
-            given[f"finetune.{key}"] = name
-    if isinstance(columns := values.get("columns"), dict):  # one may be named by its number
+            parameters[f"finetune.{key}"] = name
+    if isinstance(columns := values.get("columns"), dict):  # a column may be named by its number
         columns.update({name: str(value) for name, value in columns.items() if type(value) is int})
-    return validated(FinetuneSettings, values, where="finetune", prefix="finetune.", given=given)
+    return validated(FinetuneSettings, values, where="finetune", prefix="finetune.", given=parameters)
 
 
 @contextmanager
 def examples_given(train: Texts, validation: Texts | None, test: Texts | None) -> Iterator[dict[str, ExampleFiles]]:
-    """The files of what a user gives; as long as it is entered, those of rows in memory are there as well.
+    """The files of these examples; rows in memory are files as long as the context is entered.
 
-    Where there is nothing for validation, it is the part for that of the folder or dataset that is trained on, if any.
+    Without `validation`, the validation split of the folder or dataset in `train` is used, if it has one.
     """
     with ExitStack() as opened:
 

@@ -1,15 +1,15 @@
-"""All runs of a fine-tuning, a seed after another: how they begin, the best model, and what is written of it.
+"""All runs of a fine-tuning, one seed after another: how they start, the best model, and the files of the result.
 
-A run begins with an encoder, of ours or of transformers, and a new head that is drawn from its seed. In the folder:
+A run starts from an encoder, ours or one of transformers, with a new head drawn from its seed. In the folder:
 
     model/           the best model: a transformers folder, with its tokenizer and its card
-    settings.json    task, files and settings; a folder with it holds a result
-    runs.jsonl       a line for each seed whose training is over: its `figures` and its `history` of evaluations, as
-                     summary.json and metrics.jsonl have them, with their checksum
+    settings.json    task, files and settings; marks the folder as a result
+    runs.jsonl       a line for each finished seed: its `figures` and its `history` of evaluations, as in summary.json
+                     and metrics.jsonl, with their checksum
     metrics.jsonl    a line at every evaluation
-    checkpoints/     the latest state of the seed that is trained
+    checkpoints/     the latest state of the seed in training
     summary.json     figures of the result, written last
-    report.html      all of it for the eye
+    report.html      figures and curves, for reading
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ from unmask.train.settings import AdamWSettings, CheckpointSettings, LinearDecay
 from unmask.train.trainer import Trainer
 
 _LEAST_HELD_OUT = 20  # rows
-_ORDER = 11  # sets this order apart from those of pretraining
+_ORDER = 11  # makes this order independent of those of pretraining
 
 
 # ----------------------------------------
@@ -77,11 +77,11 @@ _ORDER = 11  # sets this order apart from those of pretraining
 
 
 def factors_of(model: TaskNetwork, decay: float) -> Callable[[str], float]:
-    """The share of the learning rate that each parameter takes, by its name: `decay` times that of the layer above.
+    """The factor of the learning rate for each parameter, by its name: `decay` times that of the layer above.
 
-    A layer's number is the first whole number in a name. Layers that share their weights (ALBERT) are one layer here,
-    however often they are gone through; where layers stand in groups (ALBERT with several, Funnel's blocks), the group
-    counts as the layer. With 2 layers and a decay of 0.5:
+    A layer's number is the first whole number in a name. Layers that share their weights (ALBERT) count as one layer;
+    if layers are grouped (ALBERT with several groups, Funnel's blocks), each group counts as one layer. With 2 layers
+    and a decay of 0.5:
 
         encoder.blocks.1.attention.qkv.weight                                       layer 1: 0.5
         model.deberta.encoder.layer.0.attention.self.query_proj.weight              layer 0: 0.25
@@ -111,12 +111,12 @@ def factors_of(model: TaskNetwork, decay: float) -> Callable[[str], float]:
 
 
 class ExampleStream:
-    """An endless stream of examples in an order of their own each epoch, so many a batch, packed by `pack_examples`.
+    """An endless stream of batches of examples, shuffled each epoch and packed by `pack_examples`.
 
-    The epoch's batches have about equally many: a step on a few examples would move the weights as far as one on many.
+    Batches have about equally many examples: a step on a few would move the weights as far as one on many.
     """
 
-    version = 0  # the batch at a place never changes
+    version = 0  # the batch at a cursor never changes
 
     def __init__(
         self,
@@ -133,9 +133,9 @@ class ExampleStream:
         self._seed, self._pad_id, self._max_length, self._alone = seed, pad_id, max_length, alone
 
     def batch(self, cursor: Cursor, num_rows: int, length: int | None = None, *, share: Share = WHOLE) -> RowBatch:
-        """The batch at a place, or a share of it, and the place after it.
+        """The batch at a cursor, or a share of it, with the cursor after it.
 
-        Rows and their length are what the examples need; special tokens count as tokens here.
+        It has the rows and the length that its examples need; special tokens count as tokens here.
         """
         order = permutation(len(self.examples), _ORDER, self._seed, cursor.epoch)
         begin, end = (n * len(order) // self.batches for n in (cursor.window, cursor.window + 1))
@@ -157,7 +157,7 @@ def begin_training(
     weights: Sequence[float] | None = None,
     group: Group = ALONE,
 ) -> Trainer:
-    """The trainer of a model that is on its device; `weights` are those of the losses by class."""
+    """The trainer of a model, which is on its device already; `weights` are those of the losses, by class."""
     stream = ExampleStream(
         examples,
         batch_size=settings.batch_size,
@@ -191,7 +191,7 @@ def begin_training(
 
 
 def rank(metrics: Metrics, name: str) -> float:
-    """A metric as a number that is higher the better; one that is not defined is the worst."""
+    """A metric as a number, higher is better; an undefined one is the worst."""
     value = metrics[name]
     return -math.inf if value is None else -value if name in LOWER_IS_BETTER else value
 
@@ -208,9 +208,9 @@ def read_files(
     *,
     pooling: ClassifierPooling = "first",
 ) -> tuple[dict[str, Labelled], Task]:
-    """Reads the files `train`, `validation` and perhaps `test` of a task; what a model of the first will do.
+    """Reads the files `train`, `validation` and perhaps `test`; also returns the task, as learned from `train`.
 
-    That the package is there that metrics need is checked here, long before it is used.
+    The package that metrics need is checked for here, long before it is used.
     """
     if importlib.util.find_spec("sklearn") is None:
         raise SettingsError("metrics need scikit-learn; install it with: pip install 'unmask[metrics]'")
@@ -219,8 +219,8 @@ def read_files(
     for line in train.notes:
         note(line)
     if train.columns:
-        ways = "" if train.columns.items() <= dict(settings.columns).items() else " (override with text, second, label)"
-        note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in train.columns.items()) + ways)
+        hint = "" if train.columns.items() <= dict(settings.columns).items() else " (override with text, second, label)"
+        note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in train.columns.items()) + hint)
     files = {"train": train}
     if "validation" not in paths:
         files["train"], files["validation"] = train, held = hold_out(train, kind, settings.least_examples)
@@ -229,34 +229,34 @@ def read_files(
     if remark := task.check(train, train.path):
         note(remark)
     columns = Columns(**train.columns) if train.columns else settings.columns
-    learned = set(map(task.text_of, train.records))
+    train_texts = set(map(task.text_of, train.records))
     for name in sorted({"validation", "test"} & paths.keys(), reverse=True):
         file = files[name] = read_labelled(paths[name], kind, columns, like=train, **how)
-        again = [text for text in map(task.text_of, file.records) if text in learned]
+        again = [text for text in map(task.text_of, file.records) if text in train_texts]
         share = f"{len(again):,} of {len(file.records):,} texts ({len(again) / len(file.records):.1%})"
-        seen = (
+        overlap = (
             f"{file.path}: {share} are also in {train.path}, word for word, such as {shown(again[0])}" if again else ""
         )
-        for line in filter(None, (*file.notes, task.check(file, train.path), seen)):
+        for line in filter(None, (*file.notes, task.check(file, train.path), overlap)):
             note(line)
     return files, task
 
 
 def hold_out(train: Labelled, kind: type[Task], least: int) -> tuple[Labelled, Labelled]:
-    """The training file without a tenth of its records, and these: by a hash of their text, so equal ones stay together
-    and every seed has the same. At least so many records of each class are learned from."""
+    """Splits a tenth of the records off the training file, by a hash of their text, so equal ones stay together and
+    every seed has the same. At least `least` records of each class are left to train on."""
     numbers_of: dict[str, list[int]] = {}
     for number, record in enumerate(train.records):
         key = hashlib.sha256(kind.text_of(record).encode()).hexdigest()
         numbers_of.setdefault(key, []).append(number)
     size, held = len(train.records) // 10, set[int]()
-    left = Counter(name for record in train.records for name in kind.classes_of(record))
+    remaining = Counter(name for record in train.records for name in kind.classes_of(record))
     for _, numbers in sorted(numbers_of.items()):
         own = Counter(name for number in numbers for name in kind.classes_of(train.records[number]))
-        stays = any(left[name] - count < least for name, count in own.items())
+        stays = any(remaining[name] - count < least for name, count in own.items())
         if len(held) < size and len(held) + len(numbers) <= 2 * size and not stays:
             held.update(numbers)
-            left.subtract(own)
+            remaining.subtract(own)
     if len(held) < _LEAST_HELD_OUT:
         what = f"a tenth of {len(train.records):,} rows is too few for validation"
         if size >= _LEAST_HELD_OUT:
@@ -297,8 +297,8 @@ def selecting_metric(task: Task, named: str | None) -> str:
 class Runs(Callback):
     """All runs of a fine-tuning: an encoder and the files of a task, read and checked against each other.
 
-    Of each run's trainer it is the callback that evaluates, keeps the best weights, and ends the training where the
-    metric has not risen for too long.
+    It is a callback of each run's trainer: it evaluates, keeps the best weights, and stops early if the metric no
+    longer rises.
     """
 
     def __init__(
@@ -311,7 +311,7 @@ class Runs(Callback):
         group: Group,
     ) -> None:
         self.settings, self.reporter, self.group = settings, reporter, group
-        self.pretrained: MaskedLM | TransformersPretrained  # stays as it is
+        self.pretrained: MaskedLM | TransformersPretrained  # never changed: each run trains a copy
         with files_checked(source):
             self.tokenizer = load_tokenizer(source)
             special, vocab_size = self.tokenizer.special, self.tokenizer.vocab_size
@@ -323,7 +323,7 @@ class Runs(Callback):
                 self.pretrained = load_model(source, mask_id=special.mask)
         self.learning_rate = settings.learning_rate_for(self.pretrained.config.hidden_size)
 
-        # How whole texts are pooled: by their mean where the layout has that.
+        # Pooling of whole texts: the mean, if the layout has that.
         choices: tuple[ClassifierPooling, ...] = ()
         if isinstance(self.pretrained, MaskedLM) and kind.of_texts:
             has_mean = LAYOUTS[self.pretrained.config.layout].pooling_key is not None
@@ -340,10 +340,10 @@ class Runs(Callback):
             if each.path.is_dir():
                 names = ", ".join(part.path.name for part in each.sources[:3])
                 reporter.note(f"{name}: {names} ({len(each.sources)}) of {each.path}")
-        # `train`, `validation` and, where there is one, `test`; `examples` and `counts` are of each.
+        # `train`, `validation` and, if given, `test`; `examples` and `counts` have the same keys.
         self.files, self.task = read_files(kind, paths, settings, reporter.note, pooling=pooling)
         rows = [record.row for record in self.files["validation"].records]
-        self.held_out = hashlib.sha256(str(rows).encode()).hexdigest()  # says which, where they have no file
+        self.held_out = hashlib.sha256(str(rows).encode()).hexdigest()  # identifies rows that were split off, too
         self.metric = selecting_metric(self.task, settings.metric)  # by which the best model is chosen
         self.weights = class_weights(self.files["train"], self.task, settings.class_weights)  # of the losses
         encoder = InputEncoder(self.tokenizer, self.pretrained.config, max_length=settings.max_length)
@@ -363,11 +363,11 @@ class Runs(Callback):
 
     @property
     def labels(self) -> str:
-        """Their number, in words behind others."""
+        """The number of labels, as the end of a sentence."""
         return f", {len(self.task.names)} labels" if len(self.task.names) > 1 else ""
 
     def trainer(self, seed: int) -> Trainer:
-        """What a seed begins with, on its device. A ModelError says that the model cannot do the task."""
+        """The trainer of a seed, with its model on its device. A ModelError if the model cannot do the task."""
         head, settings = self.task.task_head, self.settings
         how = {"seed": seed, "dropout": settings.dropout, "trained": settings.initial_weights == "model"}
         model: TaskNetwork
@@ -390,14 +390,14 @@ class Runs(Callback):
         trainer.state.recent_losses.append(report.loss)
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
-        """Evaluates where it is time: so often an epoch, and at its end."""
+        """Evaluates `evaluations_per_epoch` times in each epoch, the last time at its end."""
         state, settings = trainer.state, self.settings
         batches = (trainer.settings.steps or 0) // settings.epochs
         evaluations = min(settings.evaluations_per_epoch, batches)
         if report.step * evaluations // batches == (report.step - 1) * evaluations // batches:
             return
         trainer.read_figures()
-        # Rank 0's for all: by them all end alike.
+        # All ranks take rank 0's metrics, so that all stop at the same step.
         metrics = on_rank_zero(self.group, lambda: self.evaluate(state.model, self.task, "validation")[0])
         state.model.train()
         loss = math.fsum(state.recent_losses) / len(state.recent_losses)
@@ -413,14 +413,14 @@ class Runs(Callback):
         self.stop_early(trainer)
 
     def stop_early(self, trainer: Trainer) -> None:
-        """Requests a stop where the metric has not risen for too many evaluations."""
+        """Requests a stop if the metric has not risen for `patience` evaluations."""
         ranks = [rank(each["metrics"], self.metric) for each in trainer.state.history]
         patience = self.settings.patience
         if ranks and patience is not None and len(ranks) - 1 - ranks.index(max(ranks)) >= patience:
             trainer.request_stop()
 
     def evaluate(self, model: TaskNetwork, task: Task, name: str) -> tuple[Metrics, list[Any]]:
-        """Metrics and predictions of a file, in the type that the model computes in; it is in evaluation mode then."""
+        """Metrics and predictions on a file, in the model's compute dtype. Puts the model in evaluation mode."""
         records, examples = self.files[name].records, self.examples[name]
         predictions = task.decode(records, examples, outputs_of(model.eval(), task, examples))
         return task.measure(records, predictions), predictions
@@ -436,9 +436,9 @@ class Runs(Callback):
         callbacks: Sequence[Callback] = (),
         with_intervals: bool = True,
     ) -> dict[str, Any]:
-        """Trains from every seed that is not over, saves the best model, and writes the summary, which is returned.
+        """Trains every seed that is not finished, saves the best model, and writes and returns the summary.
 
-        The fingerprint is one of all that decides the weights but the seed.
+        The fingerprint covers all that determines the weights, except the seed.
         """
         seeds = self.settings.seeds
         self.reporter.note(
@@ -447,8 +447,8 @@ class Runs(Callback):
         )
         if finished:
             self.reporter.note(f"resuming: {len(finished)} of {seeds} seeds are already trained")
-            over = {f"{fingerprint}, seed {run['figures']['seed']}" for run in finished}
-            on_rank_zero(self.group, lambda: remove_checkpoints(root / "checkpoints", over))
+            finished_fingerprints = {f"{fingerprint}, seed {run['figures']['seed']}" for run in finished}
+            on_rank_zero(self.group, lambda: remove_checkpoints(root / "checkpoints", finished_fingerprints))
         for number in range(len(finished), seeds):
             seed, what = self.settings.seed + number, "training"
             if seeds > 1:
@@ -464,12 +464,12 @@ class Runs(Callback):
             assert state.best_weights is not None, "the last step of an epoch is evaluated"
             state.model.load_state_dict(state.best_weights)
             finished_task = self.task.finish(state.model.eval())
-            state.model.encoder.compute_dtype = torch.float32  # figures are those of the saved model elsewhere
+            state.model.encoder.compute_dtype = torch.float32  # as the saved model computes elsewhere
             on_rank_zero(self.group, partial(self._keep, trainer, finished_task, seed, root, finished))
         return on_rank_zero(self.group, lambda: self._finish(root, finished, origin, with_intervals and seeds == 1))
 
-    def _keep(self, trainer: Trainer, task: Task, seed: int, root: Path, finished: list[dict[str, Any]]) -> None:
-        """Writes down what a seed has come to, and its model where it is better than those before it."""
+    def _record_seed(self, trainer: Trainer, task: Task, seed: int, root: Path, finished: list[dict[str, Any]]) -> None:
+        """Records the result of a seed, and saves its model if it is better than those before it."""
         state = trainer.state
         model, history = state.model, state.history
         best = max(history, key=lambda each: rank(each["metrics"], self.metric))  # the first of equal ones
@@ -498,7 +498,7 @@ class Runs(Callback):
         finished.append({"figures": figures, "history": [{"seed": seed, **each} for each in history]})
         lines = (line for run in finished for line in run["history"])
         write_atomically(root / "metrics.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
-        # A kill before runs.jsonl is written lets the seed be trained again, to the same model.
+        # If the process is killed before runs.jsonl is written, the seed is trained again, to the same model.
         write_atomically(root / "runs.jsonl", "".join(json.dumps(sealed(run)) + "\n" for run in finished))
         shutil.rmtree(root / "checkpoints", ignore_errors=True)
 
@@ -506,7 +506,7 @@ class Runs(Callback):
         self, root: Path, finished: Sequence[dict[str, Any]], origin: Origin, with_intervals: bool
     ) -> dict[str, Any]:
         runs = [run["figures"] for run in finished]
-        own = max(runs, key=lambda figures: rank(figures["metrics"], self.metric))
+        best_figures = max(runs, key=lambda figures: rank(figures["metrics"], self.metric))
         model = load(root / "model")
         model.to(choose_device())
         best, task = model.fine_tuned
@@ -514,8 +514,8 @@ class Runs(Callback):
             "model": str(root / "model"),
             "task": self.task.kind,
             "metric": self.metric,
-            "metrics": own["metrics"],
-            "best_seed": own["seed"],
+            "metrics": best_figures["metrics"],
+            "best_seed": best_figures["seed"],
             "seeds": runs,
             **spread("metrics", runs),
             "labels": list(self.task.names),
@@ -525,16 +525,16 @@ class Runs(Callback):
         }
         _, predictions = self.evaluate(best, task, "validation")
         records = self.files["validation"].records
-        summary["warning"] = learned_nothing(task, own["metrics"], self.metric, records, predictions)
+        summary["warning"] = learned_nothing(task, best_figures["metrics"], self.metric, records, predictions)
         if summary["warning"]:
             self.reporter.note(summary["warning"])
         if "test" in self.files:
-            summary |= {"test_metrics": own["test_metrics"], **spread("test_metrics", runs, prefix="test_")}
+            summary |= {"test_metrics": best_figures["test_metrics"], **spread("test_metrics", runs, prefix="test_")}
         if with_intervals:
             summary["interval"] = intervals(task, records, predictions)
             if "test" in self.files:
-                of_test = self.evaluate(best, task, "test")[1]
-                summary["test_interval"] = intervals(task, self.files["test"].records, of_test)
+                test_predictions = self.evaluate(best, task, "test")[1]
+                summary["test_interval"] = intervals(task, self.files["test"].records, test_predictions)
         names = {name: file.path.name for name, file in self.files.items()}
         judged = task.judged(records, predictions)
         write_finetune_report(
@@ -562,7 +562,7 @@ class Runs(Callback):
 
 
 def intervals(task: Task, records: Sequence[Any], predictions: Sequence[Any]) -> dict[str, list[float] | None]:
-    """95 % intervals of a model's metrics over documents; of other seeds they say nothing."""
+    """95 % intervals of a model's metrics over documents; they say nothing about other seeds."""
 
     def measure(numbers: NDArray[np.int64]) -> Metrics:
         return task.measure([records[number] for number in numbers], [predictions[number] for number in numbers])
@@ -574,16 +574,16 @@ def intervals(task: Task, records: Sequence[Any], predictions: Sequence[Any]) ->
 def learned_nothing(
     task: Task, metrics: Metrics, metric: str, records: Sequence[Any], predictions: Sequence[Any]
 ) -> str:
-    """What shows that a model is no better than one that says the same of all; empty where it is better."""
-    right, said = task.right_and_predicted(records, predictions)
-    if not said:
-        said = [
+    """Evidence that a model is no better than one that predicts the same for all; empty if it is better."""
+    right, predicted = task.right_and_predicted(records, predictions)
+    if not predicted:
+        predicted = [
             str(getattr(each, name)) for each in predictions for name in ("labels", "answer") if hasattr(each, name)
         ]
     value, what = metrics[metric], ""
-    if len(set(said)) == 1 and len(records) > 1 and len(set(right)) != 1:
+    if len(set(predicted)) == 1 and len(records) > 1 and len(set(right)) != 1:
         unit = "words" if task.kind == "tag" else "texts"
-        what = f"learned nothing: it predicts {said[0]!r} for all {len(said):,} {unit}"
+        what = f"learned nothing: it predicts {predicted[0]!r} for all {len(predicted):,} {unit}"
     elif len(set(right)) > 1 and metric in CLASS_METRICS:
         common = Counter(right).most_common(1)[0][0]
         always = class_metrics(right, [common] * len(right))[metric] or 0.0
@@ -597,14 +597,14 @@ def learned_nothing(
         what = f"learned nothing: its {metric.replace('_', ' ')} is 0"
     return what and (
         f"the model {what}; try more epochs or examples, another finetune.learning_rate, "
-        "finetune.class_weights=balanced where classes are rare, or a model that was pretrained longer"
+        "finetune.class_weights=balanced if classes are rare, or a model that was pretrained longer"
     )
 
 
 def spread(key: str, runs: Sequence[dict[str, Any]], *, prefix: str = "") -> dict[str, Metrics]:
     """Mean over the runs, deviation of the sample, and half the width of the mean's 95 % interval (Student's t).
 
-    None where a run has no value, or there is one run only; the width also where all runs have the same value.
+    All are None if a run has no value; deviation and width also with a single run, the width also if all are equal.
     """
     figures: dict[str, Metrics] = {f"{prefix}{name}": {} for name in ("mean", "deviation", "margin")}
     for name in runs[0][key]:

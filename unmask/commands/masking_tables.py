@@ -1,4 +1,4 @@
-"""What masking needs beside a run's rows: tables from the data, a lexicon, and scores where it follows a model.
+"""What masking needs besides rows: tables from the data, a lexicon, and scores if it follows a model.
 
 Shape suffixes: V = vocabulary, D = dimensions, A = anchors.
 """
@@ -49,9 +49,9 @@ _NAMES = ("word_embeddings.weight", "tok_embeddings.weight", "embed_tokens.weigh
 def masking_tables(
     settings: MaskingSettings, data: PreparedData, *, own_lexicon: Path, reporter: Reporter
 ) -> tuple[Tables, Lexicon | None]:
-    """What masking may know: what the data says, what else the strategy asks for, and a lexicon where it needs one.
+    """The tables of the data, those that the strategy needs besides, and a lexicon if it needs one.
 
-    `own_lexicon` is where that stands, or is made, if the settings name none.
+    `own_lexicon` is the path of the lexicon that is used, or made, if the settings name none.
     """
     tables = data.tables
     weights = all_weights(settings)
@@ -80,10 +80,10 @@ def masking_tables(
 def word_embeddings(folder: Path, tokenizer: Tokenizer) -> Tensor:
     """The mean of an encoder's input embeddings over the pieces of each ordinary token's text.
 
-    Nothing is encoded: a token's context is not known here, and a table of the vocabulary is what masking takes.
+    The encoder does not run: masking takes a table of the vocabulary, in which tokens have no context.
 
-    The folder is that of a transformers encoder (also of sentence-transformers), with tokenizer.json and
-    model.safetensors. [V, at most 32], float32: the main directions of the centred embeddings; 0 for what is no text.
+    `folder` holds a transformers encoder (also of sentence-transformers), with tokenizer.json and model.safetensors.
+    Returns [V, at most 32], float32: the main directions of the centred embeddings; 0 for tokens that are no text.
     """
     where = f"masking.weights.encoder = {str(folder)!r}"
     for name in ("tokenizer.json", "model.safetensors"):
@@ -99,7 +99,7 @@ def word_embeddings(folder: Path, tokenizer: Tokenizer) -> Tensor:
     except SafetensorError as error:
         raise SettingsError(f"{where}: model.safetensors cannot be read: {error}") from error
     backend = read_tokenizer_json(folder / "tokenizer.json")
-    backend.no_padding()  # which files of sentence encoders ask for
+    backend.no_padding()  # set in files of sentence encoders
     backend.no_truncation()
     ids = [id_ for id_ in range(tokenizer.vocab_size) if tokenizer.ordinary[id_]]
     pieces = [each.ids for each in backend.encode_batch([tokenizer.text(id_) for id_ in ids], add_special_tokens=False)]
@@ -112,7 +112,7 @@ def word_embeddings(folder: Path, tokenizer: Tokenizer) -> Tensor:
 
 
 def score_board(settings: MaskingSettings, data: PreparedData, device: torch.device) -> ScoreBoard | None:
-    """The scores that the strategy follows; None where it follows none."""
+    """The scores that the strategy follows; None if it follows none."""
     names = followed_scores(settings)
     if not names:
         return None
@@ -125,7 +125,7 @@ def score_board(settings: MaskingSettings, data: PreparedData, device: torch.dev
                 f"{path} was prepared with another tokenizer; prepare it again with {data.root / 'tokenizer'}",
                 options=["tokenizer"],
             )
-        # Frequent here and rare in the background: p x log(p / q), with one count more for each id on both sides.
+        # Frequent here and rare in the background: p x log(p / q), with add-one smoothing.
         here, there = (
             (1.0 + np.array(each.token_frequencies)) / (each.vocab_size + sum(each.token_frequencies))
             for each in (data.manifest, background)
@@ -153,12 +153,12 @@ class LexiconMade(Result):
     out: str  # the file
     collocations: int
     by_words: dict[str, int]  # collocations of each number of words
-    candidates: int  # of the text, as the words are
+    candidates: int  # in the text, as are the words
     words: int
     smallest_pmi: float | None  # of the collocations, in nats
     min_count: int  # the option
     fingerprint: str
-    examples: dict[str, list[dict[str, Any]]]  # of the strongest and of some others: `text`, `pmi`, `count`
+    examples: dict[str, list[dict[str, Any]]]  # the strongest and some others: `text`, `pmi`, `count`
     tokens: dict[str, list[str]]  # the `most` and the `least` informative
 
     def shown(self) -> Iterator[Shown]:
@@ -241,8 +241,8 @@ def lexicon(
 
 
 def make_lexicon(data: PreparedData, out: Path, settings: LexiconSettings, reporter: Reporter) -> Lexicon:
-    """Makes the lexicon of a training split and writes it. Temporary files stand beside it meanwhile."""
-    scratch = out.with_name(out.name + ".counts.partial")  # also one that a kill has left goes
+    """Makes the lexicon of a training split and writes it, with temporary files beside it."""
+    scratch = out.with_name(out.name + ".counts.partial")  # one left by a killed process is removed first
     with locked(out), writing(out):
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)

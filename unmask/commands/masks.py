@@ -1,4 +1,4 @@
-"""What strategies would mask: in a single text, to be looked at; and in all of a text, counted and checked."""
+"""What strategies would mask: shown in a single text, or counted and checked in a whole corpus."""
 
 from __future__ import annotations
 
@@ -48,18 +48,18 @@ from unmask.tokenizer.trainers import train_wordpiece
 
 log = logging.getLogger("unmask")
 SHOWN_VOCABULARY = 4096
-CHOICES = ("strategy", "units", "weights")  # settings of masking; without any of them every strategy is meant
+CHOICES = ("strategy", "units", "weights")  # masking settings that choose a strategy; without any, all are used
 
 
-# What stands at a target, with its mark and style: where there are no colours, marks tell.
+# Kinds of replacements at a target: the mark, for output without colours, and the style.
 _MASKED, _RANDOM, _UNCHANGED = ("", "bold red"), ("~", "bold yellow"), ("=", "bold green")
 
 
 class ShownMasks(Result):
     """What strategies would mask."""
 
-    # Of each its `name`, the `tokens` of the text, `targets` (positions that are to be predicted), and `input_tokens`,
-    # what a model would see.
+    # Each has a `name`, the `tokens` of the text, `targets` (positions to predict), and `input_tokens`, what a model
+    # would see.
     strategies: list[dict[str, Any]]
     left_out: dict[str, str]  # strategies that cannot be shown, and why
     mask_token: str  # how the tokenizer spells its mask
@@ -106,7 +106,7 @@ def masks(
         lexicon: Lexicon for pmi, made by unmask lexicon. By default that of the settings, or one of Tiny Shakespeare.
         settings: `masking.key=value` overrides, or a dict of them. Setting masking.strategy, masking.units or
             masking.weights also chooses a masking.
-        note: Called with each decision, a line.
+        note: Called with a line on each decision.
 
     Raises:
         UnmaskError: The strategy or the rate is invalid, the text is empty or not Unicode, the tokenizer cannot be
@@ -146,7 +146,7 @@ def masks(
 
 
 def _maskings(masking: MaskingSettings, *, chosen: bool) -> dict[str, MaskingSettings]:
-    """By its name the masking that was chosen, otherwise that of every strategy at the same rate and shares."""
+    """Maskings by name: the chosen one, otherwise every strategy at the same rate and shares."""
     if chosen:
         return {masking.strategy or f"{masking.units.kind} x {masking.weights.kind}": masking}
     return {name: masking.model_copy(update={"strategy": name, **pair}) for name, pair in STRATEGIES.items()}
@@ -157,7 +157,7 @@ def row_and_masker(
 ) -> tuple[Rows, Masker]:
     """A text as a row with all annotations that the strategy `name` needs, and a masker for it.
 
-    Annotations are made by the first of some usual English pipelines that is installed; a SettingsError if none is.
+    Annotations are made by the first usual English pipeline that is installed; a SettingsError if none is.
     """
     annotations: dict[str, NDArray[np.int64]] = {}
     labels: Mapping[str, Sequence[str]] = {}
@@ -190,7 +190,7 @@ def row_of(input_ids: NDArray[Any], annotations: Mapping[str, NDArray[Any]], tok
 
 
 def tables_of(tokenizer: Tokenizer, corpus: list[str], lexicon: str | Path | None = None) -> Tables:
-    """Frequencies, also of documents, and collocations of some texts."""
+    """Token and document frequencies of some texts, and their collocations."""
     encoded, lengths = tokenizer.encode_joined(corpus)
     frequencies = np.bincount(encoded.input_ids, minlength=tokenizer.vocab_size)
     chunk = TokenChunk(encoded.input_ids, encoded.word_starts.view(np.uint8), lengths)
@@ -216,9 +216,9 @@ class MaskingAudit(Result):
     documents: int
     bytes: int
     tokens: int
-    skipped: dict[str, int]  # what was left out of it, and how often
-    strategies: dict[str, dict[str, Any]]  # by strategy the figures of `unmask.measure.masking.Audit`
-    not_audited: dict[str, str]  # strategies that could not be, and why
+    skipped: dict[str, int]  # what was left out, and how often
+    strategies: dict[str, dict[str, Any]]  # by strategy, the figures of `unmask.measure.masking.Audit`
+    not_audited: dict[str, str]  # strategies that could not be audited, and why
     followers: list[str]  # strategies that follow a model in training, and were audited with equal weights
     passed: bool  # whether every promise holds
     page: str | None  # the file with plots, if one was written
@@ -338,7 +338,7 @@ def audit(
             if followed_scores(masking):
                 followers.append(name)
         manifest = opened.manifest
-        del opened  # unmaps the shards before their folder goes
+        del opened  # unmaps the shards before their folder is removed
     figures = {
         **{name: getattr(manifest, name) for name in ("documents", "bytes", "tokens", "skipped")},
         "strategies": strategies,
@@ -379,10 +379,10 @@ def _audit_one(
         tokens = 0
         size = max(1, BATCH_POSITIONS // training.sequence_length)
         for step, batch in enumerate(stream.batches(Cursor(), size)):
-            # No model: strategies that follow one begin with equal weights, as a training does.
-            none_yet = Scores(0, {})
-            masked = masker(batch.rows, step=step, scores=none_yet)
-            yield batch.rows, masked, masker.weighed(batch.rows, step=step, scores=none_yet)
+            # Without a model, strategies that follow one have equal weights, as at the start of training.
+            no_scores = Scores(0, {})
+            masked = masker(batch.rows, step=step, scores=no_scores)
+            yield batch.rows, masked, masker.weighed(batch.rows, step=step, scores=no_scores)
             tokens += batch.num_tokens
             count(batch.num_tokens)
             if tokens >= max_tokens or batch.cursor.epoch:

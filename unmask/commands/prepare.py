@@ -33,17 +33,17 @@ class Prepared(Result):
     bytes: int
     tokens: int
     skipped: dict[str, int]  # what was left out, and how often
-    near_duplicates: dict[str, Any]  # how much held-out text nearly stands in training text
+    near_duplicates: dict[str, Any]  # how much held-out text has near-duplicates in training text
     vocab_size: int
     train_tokens: int
     validation_tokens: int
     unknown_tokens: int
     letters: int  # of the text, without white space and control characters
     unknown_letters: int  # those of them that became `[UNK]`
-    fingerprint: str  # of all that the shards are made of
-    annotations: dict[str, dict[str, Any]]  # by column its labels, spans, and spans that were lost
-    labels: dict[str, int]  # names of classes of documents, and how many of each
-    unlabelled: int  # documents without a class, where there are classes
+    fingerprint: str  # of all that the shards are made from
+    annotations: dict[str, dict[str, Any]]  # by column: labels, spans, and lost spans
+    labels: dict[str, int]  # number of documents by class
+    unlabelled: int  # documents without a class, if there are classes
     complete: bool  # True
 
     def shown(self) -> Iterator[Shown]:
@@ -55,12 +55,12 @@ class Prepared(Result):
 
 
 class PreparedPart(Result):
-    """One part of a preparation, or several joined, as far as they could be done."""
+    """One part of a preparation, or the joined parts of one that is not complete yet."""
 
     out: str  # its folder
-    part: str | None  # such as `2/8`; None where parts were put together
+    part: str | None  # such as `2/8`; None if parts were joined
     complete: bool  # False
-    next: str  # what is to be done next, in words
+    next: str  # what to do next, in words
 
     def shown(self) -> Iterator[Shown]:
         yield f"{self.out}: {self.next}"
@@ -110,18 +110,18 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         UnmaskError: The text cannot be read, a setting is invalid, options exclude each other, or the folder already
             holds prepared data.
     """
-    shared, place = part is not None or join, None  # its number, and of how many
+    shared, place = part is not None or join, None  # number of the part, and of parts
     if part is not None:
         if join:
             raise SettingsError(
                 "part makes one part and join puts all parts together: give only one", options=["part", "join"]
             )
-        number, _, of = part.partition("/")
-        if not (number.isdecimal() and of.isdecimal()):
+        number, _, num_parts = part.partition("/")
+        if not (number.isdecimal() and num_parts.isdecimal()):
             raise SettingsError(
                 f"part {part}: give its number, counted from 1, and the number of parts, as in 2/8", options=["part"]
             )
-        place = int(number), int(of)
+        place = int(number), int(num_parts)
     alone = {"resume": resume, "overwrite": overwrite, "ray": ray}
     if shared and (excluded := [name for name, value in alone.items() if value]):
         reason = f"{excluded[0]} does not go with parts, which continue what is in the folder; leave it out"
@@ -171,14 +171,14 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
 
 
 def requested_preparation(*, settings: Overrides = (), **options: Any) -> LightRecipe:
-    """The recipe that these options of `prepare` stand for; None is an option that was not set."""
+    """The recipe for these options of `prepare`; None: not set."""
     values = {OPTIONS[name]: str(value) if isinstance(value, Path) else value for name, value in options.items()}
     recipe = light_recipe(options=values, overrides=as_overrides(settings))
     return recipe.model_copy(update={"tokenizer": with_commit(recipe.tokenizer)})
 
 
 def describe(manifest: Manifest) -> list[str]:
-    """What a reader of the log should know of the data, a line each."""
+    """Facts about the data for the log, one per line."""
     lines = [manifest.plan]
     if manifest.held_within is not None:
         lines.append(
@@ -196,7 +196,7 @@ def describe(manifest: Manifest) -> list[str]:
         lines.append(f"label: {len(ranked):,} classes ({names}{more}){without}")
     if manifest.unknown.share > WARN_UNKNOWN:
         lines.append(f"warning: {manifest.unknown.describe()}")
-    # Where documents were held out by the hash of their text, groups of them could be instead.
+    # If documents were held out by the hash of their text, they could be held out by groups instead.
     corpus = manifest.settings["corpus"]
     others = corpus.get("validation"), corpus.get("holdout_from") == "end", corpus.get("holdout_groups")
     lines.append(manifest.near_duplicates.describe(way_out=not any(others)))

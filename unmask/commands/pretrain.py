@@ -1,4 +1,4 @@
-"""From raw text to a trained model: the request, the assembly in the order in which data flows, and the result."""
+"""Pretrains a model on raw text: the request, the assembly in data-flow order, and the result."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ from unmask.train.callbacks import Callback
 from unmask.train.distributed import OF_RUN, check_same, join_group, on_rank_zero, rank_zero_first
 from unmask.train.trainer import Trainer
 
-_MANY = 20  # times that a text was seen: more of them teach little
+_MANY = 20  # epochs, after which a text teaches little more
 DOMAIN_FIGURES = {"loss": "nats per token", "bits_per_token_byte": "bits per byte of hidden tokens"}
 
 
@@ -79,19 +79,19 @@ class Run(Finished):
     bits_per_token_byte_interval: list[float] | None
     predicted_tokens: int
     validation_documents: int
-    validation_unit: str  # what these are: `documents` or `groups`
-    validation_within: str | None  # what is held out, where the rest of its files is trained on
-    validation_warning: str | None  # that there are few of them
+    validation_unit: str  # `documents` or `groups`
+    validation_within: str | None  # what is held out, if the rest of its files is trained on
+    validation_warning: str | None  # if there are few documents
     unigram_entropy: float  # the loss of token frequencies alone
-    unigram_gain_interval: list[float] | None  # of by how much the loss is lower
-    on_plateau: bool  # whether that may be chance
-    objectives: dict[str, dict[str, float]]  # beside masked tokens
+    unigram_gain_interval: list[float] | None  # of how much lower the loss is
+    on_plateau: bool  # whether that difference may be chance
+    objectives: dict[str, dict[str, float]]  # besides masked tokens
     best_step: int | None
     data_fingerprint: str
     near_duplicates: dict[str, Any] | None
     torch: str
     device: str
-    # Only of a training that began with a checkpoint: what that was, and figures of new and old text before and after.
+    # Only if training started from a checkpoint: facts on it, and figures on new and old text before and after.
     start: dict[str, Any]
     domains: dict[str, dict[str, dict[str, Any]] | None]
 
@@ -118,7 +118,7 @@ class Run(Finished):
             lines.append(("", f"held out: {s['validation_within']}"))
         for name, figures in s.get("objectives", {}).items():
             lines.append((name.replace("_", " "), f"{figures['accuracy']:.1%} of {figures['count']:,} right"))
-        for name, figures in (s.get("domains") or {}).items():  # of a training that began with a checkpoint
+        for name, figures in (s.get("domains") or {}).items():  # if training started from a checkpoint
             if figures is not None:
                 losses, bits = (
                     f"{figure(figures['before'], key)} {unit} before, {figure(figures['after'], key)} after"
@@ -210,7 +210,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
     with Interruption() as interruption, ExitStack() as stack:
-        outputs: list[Output] = []  # of rank 0
+        outputs: list[Output] = []  # only on rank 0
 
         def begin() -> dict[str, Any]:
             claim = output_at(out, lambda root: RunFolder(root).claimed, resume=resume, overwrite=overwrite)
@@ -224,7 +224,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             return Run.reopened(folder.root, "remove it to evaluate the run again")
 
         def opened() -> TrainingRun:
-            sources = list(map(source_named, begun["sources"]))  # each machine has its own copies of what is remote
+            sources = list(map(source_named, begun["sources"]))  # each machine has its own copies of remote files
             resolved = load_recipe(str(folder.recipe), complete=False)
             if resolved.start is None:
                 data = obtain_data(sources, folder.data, resolved, reporter)
@@ -237,10 +237,10 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
 
         try:
             training = rank_zero_first(group, opened)
-            check_same(group, {OF_RUN: training.fingerprint})  # a path may lead elsewhere on another machine
+            check_same(group, {OF_RUN: training.fingerprint})  # a path may lead to other files on another machine
         except UnmaskError:
-            if begun["is_new"] and group.is_main:  # no run was made: the next try shall find none
-                # Parts of a preparation are checked by content when the next try goes on with them; whole data is not.
+            if begun["is_new"] and group.is_main:  # no run was made: frees the folder for the next try
+                # An unfinished preparation stays: the next try checks its parts by content. Complete data is removed.
                 data_name = set() if data_folder(folder.data).is_claimed else {folder.data.name}
                 folder.claimed.clear(set(folder.claimed.ours) - data_name)
             raise
@@ -251,7 +251,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
 
 
 class SendCheckpoints(Callback):
-    """Sends a run's files to the address that its folder stands for, whenever a checkpoint is whole."""
+    """Uploads a run's files to the address of its output after each checkpoint."""
 
     def __init__(self, output: Output) -> None:
         self._output = output
@@ -271,17 +271,17 @@ def _begin(
     resume: bool,
     overwrite: bool,
 ) -> dict[str, Any]:
-    """Claims the folder until the stack is closed, and writes into it what the run is about: its sources and recipe.
+    """Claims the folder until the stack is closed, and writes the run's sources and recipe into it.
 
-    Returns its `root` and `sources`, whether the run begins (`is_new`), and whether it `is_finished`.
+    Returns its `root` and `sources`, whether the run is new (`is_new`), and whether it `is_finished`.
     """
-    # A run may go on without a recipe, and its card may change at any time.
-    of_card = [setting for setting in overrides if setting.lstrip().startswith("card.")]
-    is_open = all(value is None for value in options.values()) and len(of_card) == len(overrides)
+    # A run can be resumed without a recipe, and its card may change at any time.
+    card_overrides = [setting for setting in overrides if setting.lstrip().startswith("card.")]
+    changes_only_card = all(value is None for value in options.values()) and len(card_overrides) == len(overrides)
     recipe = None
-    if resume and folder.claimed.is_claimed and is_open:
+    if resume and folder.claimed.is_claimed and changes_only_card:
         values: dict[str, Any] = {}
-        apply_overrides(values, of_card)
+        apply_overrides(values, card_overrides)
         card = validated(CardSettings, values.get("card", {}), where="card")
     else:
         recipe = requested_recipe(**options, settings=overrides)
@@ -302,7 +302,7 @@ def _begin(
         folder.claimed.claim(recipe.to_toml())
         return {"root": str(folder.root), "sources": sources, "is_new": True, "is_finished": False}
 
-    # It goes on: with the sources and the settings that it was begun with.
+    # The run resumes with the sources and the settings that it was started with.
     sources = folder.read_sources()
     is_same = [lasting_source(Path(path).absolute()) for path in paths] == sources
     if paths and len(paths) == len(named or ()) and not is_same:
@@ -318,7 +318,7 @@ def _begin(
             recipe = with_sizes(recipe, sizes_of(old))
         may_differ = {"card", "description", "training.micro_batch_tokens"}
         folder.claimed.check_same(old.model_dump(), recipe.model_dump(), but_for=may_differ)
-    # What is named now replaces what was named before; None removes it.
+    # Entries of the card that are given now replace earlier ones; None removes one.
     card_values = old.card.model_dump() | card.model_dump(exclude_unset=True)
     new_card = validated(CardSettings, card_values, where=f"{folder.recipe}: card")
     update: dict[str, Any] = {} if new_card == old.card else {"card": new_card}
@@ -334,7 +334,7 @@ def _begin(
 
 
 def _check_inputs(paths: Sequence[Any], tokenizer: str | Path | None, recipe: Recipe | None) -> list[Path]:
-    """Opens what will be read, and returns its paths."""
+    """Opens all inputs, and returns their paths."""
     start = None if recipe is None else recipe.start
     old = () if start is None else start.old_data
     for texts in (paths, old):

@@ -1,4 +1,4 @@
-"""A model's folder to the hub."""
+"""Uploads a model's folder to the hub."""
 
 from __future__ import annotations
 

@@ -58,7 +58,7 @@ class StartSettings(Settings):
 class Recipe(LightRecipe):
     """Every setting of a pretraining run. Sections are documented in their own classes.
 
-    The card changes nothing of the training, so a run may go on with another one.
+    The card does not affect the training, so a resumed run may change it.
     """
 
     start: StartSettings | None = None
@@ -92,14 +92,14 @@ class Recipe(LightRecipe):
         return self
 
     def to_toml(self) -> str:
-        """The recipe as a file that `--recipe` reads, with meanings; settings without a value are left out."""
+        """The recipe as TOML for `--recipe`, with the meanings of settings; those without a value are left out."""
         values = self.model_dump(exclude_none=True)
         if not values["card"]:
             del values["card"]
         return with_meanings(tomli_w.dumps(values))
 
     def fingerprinted(self) -> str:
-        """What a checkpoint belongs to: the recipe without what changes no weight."""
+        """The part of the recipe that determines the weights, to which checkpoints are tied."""
         exclude: Any = {"card": True, "evaluation": {"trackers"}, "training": {"micro_batch_tokens"}}
         return tomli_w.dumps(self.model_dump(exclude=exclude, exclude_none=True))
 
@@ -113,9 +113,8 @@ def load_recipe(
 ) -> Recipe:
     """Loads a recipe with options, values by dotted key, and overrides on top.
 
-    With `complete`, a recipe that begins with a checkpoint is filled in by what the checkpoint says, and checked
-    against it, and names of the hub get their commits. The recipe of a run is complete already, and its checkpoint need
-    not be there any more.
+    With `complete`, a recipe that starts from a checkpoint is filled in from it and checked against it, and names on
+    the hub get their commits. The recipe of a run is complete already, and its checkpoint may be gone.
     """
     values, where = read_recipe(source, options, overrides)
     for section in ("start", "model", "training"):
@@ -131,12 +130,12 @@ def load_recipe(
 
 
 def requested_recipe(recipe: str | None = None, *, settings: Overrides = (), **options: Any) -> Recipe:
-    """The recipe that the options of `unmask.pretrain` stand for; None is an option that was not set."""
+    """The recipe for these options of `unmask.pretrain`; None: not set."""
     budgets = ["minutes", "steps", "tokens"]
     if sum(options.get(budget) is not None for budget in budgets) > 1:
         raise RunError("give one of minutes, steps and tokens", options=budgets)
     values = {OPTIONS[name]: value for name, value in options.items() if value is not None}
-    # Paths are absolute, so that a run may go on wherever its command is started; names on the hub stay.
+    # Paths become absolute, so that a run can be resumed from any folder; names on the hub stay.
     if (tokenizer := options.get("tokenizer")) is not None:
         values["tokenizer.path"] = str(Path(tokenizer).resolve() if hub_name(tokenizer) is None else tokenizer)
     if (strategy := options.get("strategy")) is not None and not isinstance(strategy, str):
@@ -155,7 +154,7 @@ def requested_recipe(recipe: str | None = None, *, settings: Overrides = (), **o
 
 
 # ----------------------------------------
-# The checkpoint that a training begins with.
+# The checkpoint that a training starts from.
 
 _FILES = (*OF_MODELS, "pytorch_model*.bin")  # the last are of folders that only transformers reads
 _SAME_NAMES = (
@@ -163,17 +162,17 @@ _SAME_NAMES = (
     "type_vocab_size", "initializer_range",
 )  # fmt: skip
 DEFAULT_LENGTH = 128
-# Gururangan et al. 2020, appendix B, have 1e-4 for RoBERTa, 768 wide; narrower models take and need more.
+# Gururangan et al. 2020, appendix B, use 1e-4 for RoBERTa, 768 wide; narrower models tolerate and need more.
 RATE_AT_WIDTH = 1e-4 * 768
 
 
 def find_checkpoint(path: str | Path) -> Path:
-    """The folder of a model, named by it, by the folder of its run, or by a name on the hub."""
+    """The folder of a model, given as such, as the folder of its run, or as a name on the hub."""
     return find_weights(path, way_out="training starts from the folder of a model, such as RUN/model")
 
 
 def checkpoint_sha256(folder: Path) -> str:
-    """A hash of all that a training takes from a checkpoint: configuration, weights in all their files, tokenizer."""
+    """A hash of all that a training takes from a checkpoint: configuration, all files of weights, tokenizer."""
     files = {path for pattern in _FILES for path in folder.glob(pattern)}
     content = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
@@ -191,7 +190,7 @@ def read_fitting_config(folder: Path, tokenizer: Tokenizer) -> EncoderConfig:
 
 
 def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
-    """Completes the values of a recipe, in place, by what its `start.checkpoint` says; contradictions are errors."""
+    """Fills in the values of a recipe, in place, from its `start.checkpoint`; contradictions are errors."""
     start, model, training = values["start"], values.setdefault("model", {}), values.setdefault("training", {})
     folder = find_checkpoint(start["checkpoint"])
     sha256 = checkpoint_sha256(folder)
@@ -209,10 +208,10 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
             options=["extend_vocab"],
         )
 
-    # The length of rows, and of the model where it is made longer.
+    # The length of rows, and the model's positions if they are extended.
     longest, extend = config.max_position_embeddings, start.get("extend_positions", False)
     length = training.setdefault("sequence_length", min(DEFAULT_LENGTH, longest))
-    if isinstance(length, int):  # anything else is an error of its own, later on
+    if isinstance(length, int):  # validation reports other types later
         if length > longest and not extend:
             raise SettingsError(
                 f"{where}: training.sequence_length {length} is more than the {longest} positions of the checkpoint; "
@@ -228,7 +227,7 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
 
     # The architecture is the checkpoint's.
     architecture = {name: getattr(config, name) for name in _SAME_NAMES}
-    architecture["initialisation"] = ModelSettings.model_fields["initialisation"].default  # none is drawn
+    architecture["initialisation"] = ModelSettings.model_fields["initialisation"].default  # no weights are drawn
     if config.rotary is not None:
         architecture |= {name: getattr(config.rotary, name) for name in Rotary.model_fields}
     architecture = {name: value for name, value in architecture.items() if value is not None}
@@ -246,7 +245,7 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
 
 
 # ----------------------------------------
-# The encoder that a recipe and a tokenizer make.
+# The encoder of a recipe and a tokenizer.
 
 
 def new_model(
@@ -254,7 +253,7 @@ def new_model(
 ) -> MaskedLM:
     """The encoder with the heads that the recipe's objectives need; its weights are not drawn yet.
 
-    `config` is that of a checkpoint that the training begins with; None makes that of the recipe.
+    `config` is that of the checkpoint that training starts from; None: it is made from the recipe.
     """
     objectives = recipe.objectives
     config = config or encoder_config(recipe, tokenizer)
@@ -269,7 +268,7 @@ def new_model(
 
 
 def encoder_config(recipe: Recipe, tokenizer: Tokenizer) -> EncoderConfig:
-    """Fills in what a recipe leaves open."""
+    """The encoder's configuration, with what the recipe leaves open filled in."""
     model, special = recipe.model, tokenizer.special
     parts = PARTS[model.layout]
     same = "layout", "num_layers", "hidden_size", "num_heads", "activation", "rotary", "dropout", "initializer_range"

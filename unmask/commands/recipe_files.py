@@ -28,8 +28,8 @@ from unmask.tokenizer.trainers import TokenizerSettings
 from unmask.train.settings import CheckpointSettings, EvaluationSettings, ObjectivesSettings, TrainingSettings
 
 DEFAULT = "tiny"
-AUTO = "auto"  # the usual recipe of a training by the clock: `unmask.commands.sizing` chooses its size
-CONTINUING = "continue"  # the usual recipe of a training from a checkpoint
+AUTO = "auto"  # the default recipe if no size is set: `unmask.commands.sizing` chooses it
+CONTINUING = "continue"  # the default recipe with a checkpoint
 _OURS = (AUTO, "tiny", "mini", "small", "base", CONTINUING)
 
 # ----------------------------------------
@@ -60,9 +60,9 @@ def recipe_names() -> list[str]:
 def read_recipe(
     source: str, options: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
 ) -> tuple[dict[str, Any], str]:
-    """The values of a packaged recipe, by its name, or of a TOML file, by section; and what it is, for errors.
+    """The values of a packaged recipe or of a TOML file, by section; and its name for error messages.
 
-    On top are options, by dotted key (None is passed over), and then overrides.
+    Options, by dotted key (None is skipped), and then overrides are applied on top.
     """
     path = Path(source)
     if path.suffix == ".toml":
@@ -93,7 +93,7 @@ def read_recipe(
 # Single settings on top.
 
 Overrides = Sequence[str] | Mapping[str, Any]
-OPTIONS = {  # of `unmask.pretrain` and `unmask.prepare`: the settings that they stand for
+OPTIONS = {  # settings that options of `unmask.pretrain` and `unmask.prepare` set
     "minutes": "training.minutes",
     "steps": "training.steps",
     "tokens": "training.tokens",
@@ -109,7 +109,7 @@ OPTIONS = {  # of `unmask.pretrain` and `unmask.prepare`: the settings that they
     "old_data": "start.old_data",
 }
 
-# A size was measured with the other settings of these as they are: where one is set, nothing is chosen.
+# Sizes were measured with the defaults of these settings: if one is set, no size is chosen.
 _SIZED_BY_HAND = (
     "model.", "training.steps", "training.tokens", "training.batch_tokens", "training.learning_rate",
     "training.length_schedule", "training.optimizer", "training.schedule", "objectives.",
@@ -126,7 +126,7 @@ _REPLACES = {
 
 
 def usual_recipe(keys: Iterable[str]) -> str:
-    """The recipe of a training that names none, by the keys of what it sets."""
+    """The default recipe of a training, by the keys that it sets."""
     keys = set(keys)
     if "start.checkpoint" in keys:
         return CONTINUING
@@ -134,13 +134,13 @@ def usual_recipe(keys: Iterable[str]) -> str:
 
 
 def parameters_of(options: Mapping[str, Any] | None, overrides: Sequence[str]) -> dict[str, str]:
-    """The parameters by the settings that they set, for errors."""
+    """The parameter that sets each setting, for error messages."""
     names = {key: name for name, key in OPTIONS.items() if (options or {}).get(key) is not None}
     return names | {override.partition("=")[0].strip(): "settings" for override in overrides}
 
 
 def as_overrides(settings: Overrides) -> tuple[str, ...]:
-    """Settings as functions take them (`section.key=value` each, or a dict by keys), as `--set` does.
+    """Turns settings as functions take them (`section.key=value` each, or a dict by keys) into those of `--set`.
 
     Example: `{"masking": {"rate": 0.3}, "training.tokens": None}` is `masking.rate=0.3`, `training.tokens=none`.
     """
@@ -172,10 +172,9 @@ def as_override(key: str, value: Any) -> str:
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Applies all of them. What replaces other settings comes first, wherever it stands, so that none is lost.
+    """Applies overrides to `values` (by section), in place, those that replace other settings first: so none is lost.
 
-    `values`, by section, are changed in place. Each override is `section.key=value`; the value is TOML, `none` is no
-    value, and anything else is taken as a string.
+    Each override is `section.key=value`; the value is TOML, `none` is no value, and anything else is taken as a string.
     """
 
     def turn(override: str) -> tuple[int, int]:
@@ -215,9 +214,9 @@ def section_values(overrides: Overrides, section: str, *others: str) -> dict[str
 
 
 def set_value(values: dict[str, Any], key: str, value: Any) -> None:
-    """Sets a value by its dotted key, making tables on the way.
+    """Sets a value by its dotted key, and makes the tables that are missing.
 
-    Another `kind` replaces the whole table that it tags, since keys of one kind mean nothing to another.
+    A different `kind` replaces its whole table, since keys of one kind mean nothing to another.
     """
     for other in _REPLACES.get(key, ()):
         section, _, name = other.partition(".")
@@ -248,10 +247,10 @@ def toml_value(text: str) -> Any:
 
 
 class LightRecipe(Settings):
-    """A recipe as far as it can be checked without torch.
+    """The part of a recipe that can be checked without torch.
 
-    The classes of `masking` hold the masking itself, and what `start` says is filled in from a checkpoint; both are
-    checked in `unmask.commands.recipe.Recipe`.
+    `masking` and `start` are checked in `unmask.commands.recipe.Recipe`: the classes of the one contain the masking
+    itself, and the other needs a checkpoint.
     """
 
     description: str | None = None
@@ -271,7 +270,7 @@ class LightRecipe(Settings):
     model: ModelSettings = ModelSettings()
     """Size and parts of the encoder."""
     objectives: ObjectivesSettings = ObjectivesSettings()
-    """What is learned beside the masked tokens."""
+    """What is learned besides the masked tokens."""
     training: TrainingSettings
     """How the model is trained."""
     checkpoint: CheckpointSettings = CheckpointSettings()
@@ -285,8 +284,8 @@ class LightRecipe(Settings):
 def light_recipe(
     source: str = DEFAULT, *, options: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
 ) -> LightRecipe:
-    """Reads a recipe in less time than torch takes to load; arguments are those of `read_recipe`."""
+    """Reads and checks a recipe without loading torch; arguments are those of `read_recipe`."""
     values, where = read_recipe(source, options, overrides)
     if values.get("start"):
-        values.setdefault("training", {})  # which the checkpoint fills in
+        values.setdefault("training", {})  # filled in from the checkpoint
     return validated(LightRecipe, values, where=where, given=parameters_of(options, overrides))

@@ -1,22 +1,22 @@
-"""The folder of a run, the data that it trains on, prepared there or elsewhere, and the checkpoint it begins with.
+"""The folder of a run, its data, prepared there or elsewhere, and the checkpoint it starts from.
 
-recipe.toml          every setting; a folder with it holds a run
+recipe.toml          all settings; marks the folder as a run
 sources.json         the files that the text comes from
-stdin.txt            what came on standard input, if that was one of them
-pipes/               what came out of pipes, if some of them were
-given/               texts that were in memory, if some of them were
-lexicon.safetensors  collocations of the training text, where masking needs them and names no other lexicon
-start/               where the training begins from a checkpoint: the model and tokenizer that it begins with
-old/                 held-out text of the checkpoint's own domain, as tokens, where there is any
-before.json          the figures of that model before the training, on the new and on the old text
+stdin.txt            text from standard input, if it is a source
+pipes/               text from pipes, if some are sources
+given/               texts that were in memory, if some are sources
+lexicon.safetensors  collocations of the training text, if masking needs them and names no other lexicon
+start/               with a checkpoint: the model and tokenizer that training starts with
+old/                 with a checkpoint: held-out text of its own domain, as tokens, if there is any
+before.json          with a checkpoint: figures before training, on the new and on the old text
 data/                prepared shards, unless the sources are a prepared folder
 checkpoints/         the latest states
 metrics.jsonl        a line every few steps and at every evaluation
-tensorboard/         the same for TensorBoard, where it is installed
-predictions.json     what the model made of some held-out lines before training, and after it
+tensorboard/         the same for TensorBoard, if it is installed
+predictions.json     predictions on some held-out lines, before and after training
 model/               the result: a transformers folder
 summary.json         figures of the result, written last
-report.html          all of it for the eye
+report.html          figures, curves and predictions, for reading
 """
 
 from __future__ import annotations
@@ -81,7 +81,7 @@ from unmask.train.initialisation import words_from_corpus
 FACTS = "start.json"
 OLD_FACTS = "old.json"
 _SHOWN = 8
-START_ANEW = "start the run over with overwrite"  # the way out where a file of a run is damaged
+START_ANEW = "start the run over with overwrite"  # the way out if a file of a run is damaged
 
 
 class RunFolder:
@@ -109,7 +109,7 @@ class RunFolder:
         )
 
     def read_sources(self, way_out: str = START_ANEW) -> list[str]:
-        """The sources that the run was begun on, as `unmask.core.remote.lasting_source` names them."""
+        """The sources that the run was started on, as `unmask.core.remote.lasting_source` names them."""
         try:
             names = parse_json(self.sources)
             if not isinstance(names, list) or not names or not all(isinstance(name, str) for name in names):
@@ -164,7 +164,7 @@ def open_prepared(root: Path) -> PreparedData:
 
 
 def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Reporter) -> PreparedData:
-    """Opens the prepared folder among the paths, or prepares the files in `folder` unless that was done before."""
+    """Opens the prepared folder that the paths name, or prepares their files in `folder`, unless already done."""
     root = Path(paths[0]) if is_prepared(paths) else folder
     if root == folder:
         check_data(recipe)
@@ -181,7 +181,7 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
 
 
 def prepare_by(recipe: Recipe, paths: Sequence[str | Path], folder: Path, reporter: Reporter) -> None:
-    """Prepares text as a recipe says, unless the folder holds these sources with these settings already."""
+    """Prepares text by a recipe, unless the folder holds these sources with these settings already."""
     corpus, tokenizer, annotation = recipe.corpus, recipe.tokenizer, recipe.annotation
     settings = settings_of(paths, corpus, tokenizer, annotation)
     if not (folder / MANIFEST).is_file() or load_manifest(folder).settings != settings:
@@ -194,10 +194,10 @@ def prepare_by(recipe: Recipe, paths: Sequence[str | Path], folder: Path, report
 
 
 def check_data(recipe: Recipe, manifest: Manifest | None = None, root: Path | None = None) -> None:
-    """Makes sure that data has what masking and objectives need, and was prepared as the recipe asks.
+    """Checks that data has what masking and objectives need, and was prepared with the recipe's settings.
 
-    Settings that stand at their defaults ask for nothing. `manifest` is that of prepared data, None for raw text;
-    `root` the folder of data that was prepared before, and perhaps otherwise.
+    Settings at their defaults are not compared. `manifest` is that of prepared data, None for raw text; `root` is the
+    folder of data that was prepared before, perhaps with other settings.
     """
     if manifest is not None and root is not None:
         for name in ("corpus", "tokenizer", "annotation"):
@@ -228,29 +228,29 @@ def check_data(recipe: Recipe, manifest: Manifest | None = None, root: Path | No
 
 
 def check_annotations(recipe: Recipe, manifest: Manifest | None = None) -> None:
-    """Makes sure that masking finds the annotations that it needs; arguments and errors are those of `check_data`."""
+    """Checks that there are the annotations that masking needs; arguments and errors are those of `check_data`."""
     columns = recipe.annotation.columns if manifest is None else manifest.annotations
     missing = [column for column in needed_annotations(recipe.masking) if column not in columns]
     if not missing:
         return
     units = recipe.masking.strategy or "these units and weights"
     what = f"masking by {units} needs the annotation {', '.join(missing)}"
-    every = sorted({*columns, *missing})
+    needed = sorted({*columns, *missing})
     if manifest is None:
-        names = ",".join(f'"{column}"' for column in every)
+        names = ",".join(f'"{column}"' for column in needed)
         raise SettingsError(f"{what} of the text; ask for it with annotation.columns=[{names}]", options=["set"])
     raise DataError(
-        f"{what}, which this data was prepared without; make it with unmask prepare ... --annotate {','.join(every)}"
+        f"{what}, which this data was prepared without; make it with unmask prepare ... --annotate {','.join(needed)}"
     )
 
 
-_MOST_PROPOSED = 512  # positions: what longer rows cost is not for a proposal to spend
+_MOST_PROPOSED = 512  # positions; longer rows cost too much to be proposed
 _LENGTHS = 1 << 20  # pieces whose lengths are read
 
 
 def proposed_length(data: PreparedData, recipe: Recipe, model: MaskedLM) -> str | None:
-    """A line on a sequence length that cuts fewer documents, within the positions of a checkpoint; None where few are
-    cut. Documents of several pieces count as each of these, which are too long for any row."""
+    """Advice on a sequence length that cuts fewer documents, within a checkpoint's positions; None if few are cut. A
+    document of several pieces counts once for each; they are too long for any row."""
     length, most = recipe.training.sequence_length, _MOST_PROPOSED
     tokens = data.train.some_lengths(_LENGTHS) + len(data.tokenizer.special.around)
     if recipe.start is not None:
@@ -268,13 +268,13 @@ def proposed_length(data: PreparedData, recipe: Recipe, model: MaskedLM) -> str 
 
 
 # ----------------------------------------
-# What a training from a checkpoint begins with: its tokenizer and model, extended as the recipe says, in `start/`,
-# so that the run goes on without the checkpoint, and other tools can compare the model before and after. Old text, in
-# `old/`, is held-out text of the domain that the checkpoint comes from: it shows what is forgotten.
+# The start of a training from a checkpoint. `start/` has its tokenizer and model, extended as the recipe says, so that
+# the run can resume without the checkpoint, and other tools can compare the model before and after. Old text, in
+# `old/`, is held-out text of the checkpoint's own domain: it shows what is forgotten.
 
 
 def data_from_checkpoint(sources: Sequence[str], folder: RunFolder, recipe: Recipe, reporter: Reporter) -> PreparedData:
-    """Makes the start, prepares the new text with its tokenizer, and puts the old text beside it."""
+    """Makes the start, prepares the new text with its tokenizer, and tokenizes the old text."""
     assert recipe.start is not None
     preparing, notes = begin_from_checkpoint(sources, folder.start, folder.data, recipe)
     for line in notes:
@@ -288,10 +288,10 @@ def data_from_checkpoint(sources: Sequence[str], folder: RunFolder, recipe: Reci
 def begin_from_checkpoint(
     sources: Sequence[str], start: Path, data: Path, recipe: Recipe, *, sample_bytes: int | None = None
 ) -> tuple[Recipe, list[str]]:
-    """Makes the folder of the start, unless that was done before.
+    """Makes the folder of the start, unless already done.
 
-    New words are looked for in `sample_bytes` of the text, or in all of it. Returns the recipe by which the text is
-    prepared, with the tokenizer of the start, and lines for the log.
+    New words are chosen from `sample_bytes` of the text, or from all of it. Returns the recipe to prepare the text by,
+    with the tokenizer of the start, and lines for the log.
     """
     settings = recipe.start
     assert settings is not None
@@ -303,7 +303,7 @@ def begin_from_checkpoint(
 
     def training_texts() -> Iterator[str]:
         num_bytes, corpus = 0, Corpus(sources, recipe.corpus)
-        # For a sample, not all of the text is read to choose what is held out.
+        # A sample includes held-out text, since choosing what is held out may require all of the text.
         sampled = ((piece, False) for piece in corpus.unsplit())
         with closing(corpus.pieces() if sample_bytes is None else sampled) as pieces:
             for text in (piece.text for piece, held in pieces if not held):
@@ -334,7 +334,7 @@ def begin_from_checkpoint(
         )
     if is_prepared(sources):  # a prepared folder keeps its own tokenizer, which `check_tokenizer` compares
         return recipe, notes
-    # Data that was prepared with this tokenizer has it under the name that it had then: a run's folder may be moved.
+    # Data that was prepared with this tokenizer names the path it had then: a run's folder may have been moved.
     path = settings.checkpoint if settings.extend_vocab is None else str(start.absolute())
     if (data / MANIFEST).is_file():
         manifest = load_manifest(data)
@@ -349,10 +349,10 @@ def start_facts(start: Path) -> dict[str, Any]:
 
 
 def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Iterable[str]) -> None:
-    """Writes the checkpoint with what is added to it, and what was done, which the summary gives as `start`.
+    """Writes the extended checkpoint, and facts on it, which the summary has as `start`.
 
-    `checkpoint` is its folder, or its name and commit on the hub; `positions` are the longest sequence before and
-    after; `tokens_before` and `tokens_after` those of the training text without the new words and with them.
+    `checkpoint` is its folder, or its name and commit on the hub; `positions` the longest sequences before and after;
+    `tokens_before` and `tokens_after` the tokens of the training text without the new words and with them.
     """
     folder = find_checkpoint(settings.checkpoint)
     if checkpoint_sha256(folder) != settings.sha256:
@@ -363,7 +363,7 @@ def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Itera
     tokenizer = load_tokenizer(folder)
     config = read_fitting_config(folder, tokenizer)
     name = lasting_name(settings.checkpoint, folder)
-    before = start_facts(folder) if (folder / FACTS).is_file() else {}  # of a start that was made, but not trained
+    before = start_facts(folder) if (folder / FACTS).is_file() else {}  # if the checkpoint is an untrained start
     facts: dict[str, Any] = {
         "checkpoint": name,
         "sha256": settings.sha256,
@@ -405,7 +405,7 @@ def save_with_tokenizer(model: MaskedLM, tokenizer: Tokenizer, folder: Path, *, 
 
 
 def check_tokenizer(root: Path, manifest: Manifest, start: str | Path, checkpoint: str) -> None:
-    """Makes sure that data was prepared with the tokenizer of the start, which was made of this checkpoint."""
+    """Checks that data was prepared with the tokenizer of the start, which was made from this checkpoint."""
     if manifest.tokenizer_sha256 != load_tokenizer(start).fingerprint:
         raise DataError(
             f"{root} was prepared with another tokenizer than {checkpoint} has; prepare it with "
@@ -421,11 +421,11 @@ def start_model(
     frequencies: NDArray[np.int64] | None = None,
     store: TokenStore | None = None,
 ) -> tuple[MaskedLM, list[str]]:
-    """The model as the training begins, and a line on each head that is taken from the checkpoint or new.
+    """The model at the start of training, and a line on each head, which is the checkpoint's or new.
 
-    New words begin as what they are like in the training text (`store`; None leaves them the mean of their pieces).
-    A new head for masked tokens begins with the `frequencies` [vocab_size] of the training text: a short training would
-    spend itself on these, where now the encoder learns from the first step on.
+    New words are initialised from the training text (`store`; None: they stay the mean of their pieces). A new head for
+    masked tokens is initialised from the `frequencies` [vocab_size] of the training text: otherwise a short training
+    would be spent on learning these, and now the encoder learns from the first step.
     """
     old = load_model(folder, mask_id=tokenizer.special.mask)
     config = old.config.model_copy(update={"dropout": recipe.model.dropout})
@@ -436,8 +436,8 @@ def start_model(
     weights = {name: weight for name, weight in old.named_parameters() if not name.startswith(other)}
     pairs: dict[str, Tensor] = {}
     if model.find_head(PairHead) is not None:
-        # BERT's pooler and classifier of pairs by our names, if both are there. They were loaded without being used,
-        # but for the pooler where classes of documents are predicted from it.
+        # BERT's pooler and classifier of pairs, by our names, if both are there. They are among the unused weights,
+        # except for a pooler that the head for classes uses.
         names = LAYOUTS[old.config.layout]
         ours = [f"pair_head.{part}.{kind}" for part in ("pooler", "classifier") for kind in ("weight", "bias")]
         stored = {name: old.unused_weights.get(names.theirs(name)[0]) for name in ours}
@@ -454,7 +454,7 @@ def start_model(
             new_ids = range(tokenizer.vocab_size - num_words, tokenizer.vocab_size)
             words_from_corpus(model, store, frequencies, new_ids, seed=recipe.training.seed)
         if frequencies is not None and start_facts(folder)["new_head"]:
-            counts = np.ones(len(model.head.bias))  # there may be more rows than tokens
+            counts = np.ones(len(model.head.bias))  # the model may have more rows than tokens
             counts[: len(frequencies)] += np.where(tokenizer.ordinary, frequencies, 0)
             model.head.bias.copy_(torch.from_numpy(np.log(counts / counts.sum())))
     model.unused_weights = old.unused_weights
@@ -470,22 +470,22 @@ def start_model(
 
 
 def open_old_text(folder: Path) -> TokenStore | None:
-    """The tokens of old text that a run's folder holds; None where there is no old text."""
+    """The tokens of the old text in a run's folder; None if there is none."""
     files = read_object(folder / OLD_FACTS, START_ANEW, is_sealed=True)["files"]
     return TokenStore([folder / name for name in files]) if files else None
 
 
 def _obtain_old_text(folder: Path, settings: StartSettings, tokenizer: Tokenizer) -> str:
-    """Tokenizes the old text into a folder, unless that was done before.
+    """Tokenizes the old text into a folder, unless already done.
 
-    The tokenizer is that of the start, so that the same masks serve before and after. Returns a line on what is used.
+    The tokenizer is that of the start, so that masks are the same before and after. Returns a line on the text.
     """
     if (folder / OLD_FACTS).is_file():
         return str(read_object(folder / OLD_FACTS, START_ANEW, is_sealed=True)["source"])
     source, text = _find_old_text(settings, tokenizer)
     with whole_folder(folder) as partial, writing(folder):
         files: list[str] = []
-        if isinstance(text, Path):  # copied, so that it is there to the end
+        if isinstance(text, Path):  # copied, so that it stays available to the end
             shards = checked_files(text, load_manifest(text).validation)
             files = [Path(shutil.copy(shard, partial)).name for shard in shards]
         elif text is not None:
@@ -505,10 +505,10 @@ def _obtain_old_text(folder: Path, settings: StartSettings, tokenizer: Tokenizer
 def _find_old_text(  # noqa: PLR0911  (a case a line)
     settings: StartSettings, tokenizer: Tokenizer
 ) -> tuple[str, Corpus | Path | None]:
-    """What the old text is, in words, and it: text, a prepared folder, or nothing.
+    """A description of the old text, and the text itself: a corpus, a prepared folder, or None.
 
-    Named text is taken whole, a prepared folder by its validation split. Else it is the validation split of the run
-    that made the checkpoint; for another tokenizer, the text that it was made from is read again.
+    All of named text is used, or the validation split of a named prepared folder. Otherwise it is the validation split
+    of the run that made the checkpoint; if its tokenizer differs, its sources are read again.
     """
     if settings.old_data:
         if not is_prepared(settings.old_data):
@@ -534,7 +534,7 @@ def _find_old_text(  # noqa: PLR0911  (a case a line)
     manifest = load_manifest(root)
     if manifest.tokenizer_sha256 == tokenizer.fingerprint:
         return f"old text: the validation split of {root}", root
-    with suppress(CorpusError, SettingsError):  # a file may be gone, a folder hold more by now, a setting be unknown
+    with suppress(CorpusError, SettingsError):  # files may be gone or new, a setting unknown
         sources = [kept_source(root, source) for source in manifest.settings["sources"]]
         corpus = Corpus(sources, validated(CorpusSettings, manifest.settings["corpus"], where=f"{root}: corpus"))
         sizes = {source.path.resolve(): source.path.stat().st_size for source in corpus.all_sources()}

@@ -1,4 +1,4 @@
-"""Runs that share text, budget and measures, of a comparison or a search: checked, trained and measured alike."""
+"""Runs of a comparison or a search, which share text, budget and measures: checked, trained and measured alike."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ SCRATCH, CONTINUED, NEW_WORDS, AS_IS = STARTS = ("scratch", "continued", "new-wo
 
 @dataclass(frozen=True, kw_only=True)
 class RunPlan:
-    """What all runs share; the state of their folder spells it out. `files` are the task's: train, validation, test."""
+    """What all runs share; stored in the state of their folder. `files` are the task's: train, validation, test."""
 
     data: tuple[str, ...]
     minutes: float | None
@@ -53,7 +53,7 @@ class RunPlan:
     files: dict[str, Any] = field(default_factory=dict)
     from_: str | None = None  # the checkpoint of `STARTS`
     extend_vocab: int | None = None
-    sized: dict[str, str] = field(default_factory=dict)  # by name the recipe with the size that all such runs share
+    sized: dict[str, str] = field(default_factory=dict)  # by name, the recipe file with the size of all its runs
 
     @property
     def of_finetuning(self) -> tuple[str, ...]:
@@ -62,7 +62,7 @@ class RunPlan:
     def options(self, name: str, *, seed: int, overrides: Sequence[str] = ()) -> dict[str, Any]:
         """Options of `pretrain` for a run of a recipe, a masking strategy or a start, with overrides of this run alone.
 
-        Those of `as-is` make the recipe by which the checkpoint is checked, and no run.
+        Those of `as-is` only make a recipe, by which the checkpoint is checked; there is no such run.
         """
         if name in self.sized:
             return {"recipe": self.sized[name], "seed": seed, "settings": overrides}
@@ -88,7 +88,7 @@ class RunPlan:
 def run_plan(
     data: str | Path | Sequence[str | Path], rates: Sequence[float], settings: Overrides, **options: Any
 ) -> RunPlan:
-    """The plan of the options that `compare` and `tune` share, which are checked."""
+    """Checks the options that `compare` and `tune` share, and returns their plan."""
     plan = RunPlan(
         data=(str(data),) if isinstance(data, str | Path) else tuple(map(str, data)),
         rates=tuple(rates),
@@ -109,7 +109,7 @@ def run_plan(
 
 
 def read_state(folder: ClaimedFolder) -> dict[str, Any]:
-    """What the folder of many runs is for, and what was done in it."""
+    """The state of a folder of runs: its purpose, and what was done in it."""
     return read_object(folder.root / str(folder.marker), "give another folder", is_sealed=True)
 
 
@@ -122,8 +122,8 @@ def begin_runs(
 ) -> tuple[tuple[str, ...], dict[str, int]]:
     """Checks everything that the runs will read, claims their folder, and prepares the text once for all.
 
-    The folder, which several processes may share, is for this plan, the recipes that runs may have, by the first of
-    which text is prepared, and what else its purpose is. Returns the prepared data, and the items of `_read_inputs`.
+    Several processes may share the folder. It is tied to the plan, the recipes (text is prepared by the first of them)
+    and the purpose. Returns the prepared data, and the items of `_read_inputs`.
     """
     files, items = _read_inputs(recipes, plan)
     content = {
@@ -163,13 +163,13 @@ def measured_run(
     reporter: Reporter,
     overrides: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The figures of a run, which is made, or made to its end, where they are not known yet.
+    """The figures of a run; if it has none yet, it is made, or resumed to its end.
 
     They are written into its folder last: those of `evaluate`, with `name`, `seed`, the summary's `steps`,
-    `unigram_entropy` and `on_plateau`, and, where they are measured, `pairs_error` and `task_error` (1 - the task's
-    metric on the test file, else on the validation file; or the metric itself where less of it is better) with
-    `task_metric`, `task_measured_on`, `pretraining_seconds`, `finetuning_seconds`, `num_parameters` and, where
-    fine-tuning taught nothing, `task_warning`. A start is not evaluated, and `as-is` not pretrained.
+    `unigram_entropy` and `on_plateau`, and, if measured, `pairs_error` and `task_error` (1 - the task's metric on the
+    test file, else on the validation file; or the metric itself if lower is better) with `task_metric`,
+    `task_measured_on`, `pretraining_seconds`, `finetuning_seconds`, `num_parameters` and, if fine-tuning taught
+    nothing, `task_warning`. A start is not evaluated, and `as-is` not pretrained.
     """
     file = folder / EVALUATION
     if not file.is_file():
@@ -179,7 +179,7 @@ def measured_run(
             options = plan.options(name, seed=seed, overrides=overrides)
             try:
                 run = pretrain(data, out=folder, resume=folder.exists(), reporter=reporter, **options)
-            except Interrupted as error:  # the run's own text says how it goes on by itself
+            except Interrupted as error:  # the run's own message says how to resume it alone
                 raise Interrupted(error.signum, "stopped", GOES_ON) from error
             source, seconds = str(run.folder / "model"), run.summary["seconds"]
             if plan.from_ is None:
@@ -218,10 +218,10 @@ def measured_run(
 
 
 def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str, str], dict[str, int]]:
-    """Reads all files that the runs will read, and finds out what does not fit; returns a hash of each by its path.
+    """Reads and checks all files that the runs will read; returns a hash of each by its path, and the number of items
+    of each figure that is a share.
 
-    And of how many items figures are shares, by the figure: of tags an item is a word, of entities a word that is in
-    one, and with several seeds of fine-tuning each counts as often as it is judged.
+    An item of tags is a word, of entities a word that is in one; with several seeds of fine-tuning, it counts for each.
     """
     hashes, items = _hash_text(recipes, plan), dict[str, int]()
     lexicons = {path for recipe in recipes.values() if (path := named_lexicon(recipe.masking)) is not None}
@@ -245,12 +245,12 @@ def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str
 
 
 def tokenizer_of(recipe: Recipe) -> TokenizerSettings:
-    """What text is tokenized with for a recipe: a checkpoint brings its own tokenizer."""
+    """The tokenizer for the text of a recipe: a checkpoint brings its own."""
     return recipe.tokenizer if recipe.start is None else TokenizerSettings(path=recipe.start.checkpoint)
 
 
 def _check_pairs_fit(recipes: Mapping[str, Recipe], plan: RunPlan, data: Sequence[str]) -> None:
-    """Makes sure that every model takes the minimal pairs, in tokens of the prepared data's tokenizer."""
+    """Checks that the minimal pairs fit every model, in tokens of the prepared data's tokenizer."""
     if plan.pairs is None:
         return
     lengths = (recipe.model.max_position_embeddings or recipe.training.sequence_length for recipe in recipes.values())
@@ -291,7 +291,7 @@ def _hash_text(recipes: Mapping[str, Recipe], plan: RunPlan) -> dict[str, str]:
                 f"set {section}.KEY for all, or name a checkpoint's tokenizer for those without one (tokenizer.path)",
                 options=["set"],
             )
-    paths = [path for path in data if not is_stream(path)]  # a stream is read once, into the data
+    paths = [path for path in data if not is_stream(path)]  # a stream can be read only once, to prepare the data
     split = find_split(paths, by_name=first.corpus.splits == "auto", announce=False) if paths else None
     sources = [] if split is None else [*split.train, *split.validation]
     if first.corpus.validation:

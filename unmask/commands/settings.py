@@ -1,4 +1,4 @@
-"""The reference of settings, which `--set` and Python's `settings=` reach; and their meanings in a recipe's file."""
+"""The reference of settings, for `--set` and Python's `settings=`; and their meanings in a recipe's file."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from unmask.core.errors import SettingsError
 from unmask.core.public import public
 from unmask.core.results import Result, Shown, Styled
 
-CLASSES = {  # by whose settings they are
+CLASSES = {  # of settings: module, class, prefix of names
     "recipe": ("commands.recipe_files", "LightRecipe", ""),
     "finetune": ("tasks.task", "FinetuneSettings", "finetune."),
     "embedder": ("commands.embedder_settings", "EmbedderSettings", "embedder."),
@@ -44,17 +44,17 @@ def settings(word: str | None = None) -> SettingsReference:
     Args:
         word: Only settings with this in their name, kind or meaning, such as `learning_rate`.
     """
-    every = [each for of in CLASSES.values() for each in settings_of(*of)]
-    chosen = [each for each in every if (word or "").lower() in f"{each.name} {each.kinds} {each.meaning}".lower()]
+    known = [each for of in CLASSES.values() for each in settings_of(*of)]
+    chosen = [each for each in known if (word or "").lower() in f"{each.name} {each.kinds} {each.meaning}".lower()]
     if not chosen:
-        near = nearest_settings(str(word), every)
+        near = nearest_settings(str(word), known)
         raise SettingsError(f"no setting has {word!r} in its name or meaning; the nearest are {', '.join(near)}")
     return SettingsReference({"settings": tuple(chosen)})
 
 
 def with_meanings(toml: str) -> str:
-    """A recipe as tomli_w writes it, empty lines between tables, with the meaning of each setting above it."""
-    meanings: dict[tuple[str, ...], str] = {}  # by the table's last name (of one in a list, too), its kind, the setting
+    """Adds the meaning of each setting above it, in TOML as tomli_w writes it: with empty lines between tables."""
+    meanings: dict[tuple[str, ...], str] = {}  # by table (the last part of its name), kind, setting
     for each in settings_of(*CLASSES["recipe"]):
         *path, name = each.name.split(".")
         for kind in (each.kinds if "[]" not in each.name else ()) or ("",):

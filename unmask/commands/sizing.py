@@ -1,11 +1,11 @@
-"""How large a model, in how large steps, for so many minutes: chosen by this machine's speed and by the text.
+"""Chooses the size of a model and of its batches for a budget in minutes, by this machine's speed and the text.
 
-    a few timed steps  ->  seconds of a step of each size and batch  ->  steps in the minutes
-                       ->  the loss that each is expected to end at  ->  the lowest one
+    a few timed steps  ->  seconds per step for each size and batch  ->  steps within the minutes
+                       ->  expected final loss of each size          ->  the lowest one
 
-A larger model learns more from a token and sees fewer of them. What each comes to is a scaling law, whose numbers
-`benchmarks/dial.py` fits to trainings with the recipe `tiny` at other sizes; docs/explanation/benchmarks.md says how
-far off it is.
+A larger model learns more from each token, but sees fewer. The expected loss follows a scaling law, whose coefficients
+`benchmarks/dial.py` fits to trainings with the recipe `tiny` at other sizes; docs/explanation/benchmarks.md shows its
+error.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from unmask.train.hardware import COMPILING, choose_device, must_compile, sample
 from unmask.train.settings import ObjectivesSettings
 from unmask.train.trainer import Trainer, timed_steps
 
-# What is chosen: keys of a recipe.
+# The settings that are chosen, as keys of a recipe.
 SETTINGS = (
     "model.num_layers",
     "model.hidden_size",
@@ -46,17 +46,17 @@ SETTINGS = (
 )
 SIZES = ((2, 128), (3, 192), (4, 256), (6, 384), (8, 512), (12, 768))  # layers and width
 HEAD_SIZE = 64
-_TRAINED = 0.9  # of the minutes; evaluations take the rest
+_TRAINED = 0.9  # share of the minutes; evaluations take the rest
 
 
 class Choice(NamedTuple):
-    """A size, and what the minutes are expected to make of it."""
+    """A size, with its steps and expected loss within the minutes."""
 
     num_layers: int
     hidden_size: int
     batch_tokens: int
     steps: int
-    loss: float  # held out, nats a hidden token
+    loss: float  # held out, nats per hidden token
 
 
 def sizes(num_layers: int, hidden_size: int, batch_tokens: int) -> dict[str, Any]:
@@ -72,13 +72,13 @@ def fit_to_budget(
     """Chooses what a recipe with `sizing = "budget"` leaves open.
 
     Args:
-        recipe: Its budget is in minutes.
+        recipe: A recipe with a budget in minutes.
         data: The text, or a sample of it.
-        train_tokens: Of the training text; None: the data is all of it.
-        processes: That train together, each as fast as this one.
+        train_tokens: Number of tokens in the training text; None: `data` is all of it.
+        processes: Number of processes that train together, each as fast as this one.
 
     Returns:
-        Values by the keys of `SETTINGS`, and lines that say what was chosen and what it is expected to reach.
+        Values by the keys of `SETTINGS`, and lines on what was chosen and on the expected loss.
     """
     minutes, tokens = recipe.training.minutes, train_tokens or data.manifest.train.tokens
     assert minutes is not None, "a recipe that is sized by its budget has minutes"
@@ -98,7 +98,7 @@ def fit_to_budget(
 
 
 def sized_recipe(recipe: Recipe, data: PreparedData, reporter: Reporter, *, processes: int = 1) -> Recipe:
-    """A recipe with `sizing = "budget"`, with what fits this machine; the reporter hears of the choice."""
+    """Fills in the size of a recipe with `sizing = "budget"` for this machine, and reports it."""
     if must_compile(choose_device()):
         reporter.note(COMPILING)
     reporter.notify(Progress("measuring the speed of this machine", facts="a few steps"))
@@ -109,7 +109,7 @@ def sized_recipe(recipe: Recipe, data: PreparedData, reporter: Reporter, *, proc
 
 
 def with_sizes(recipe: Recipe, sizes: Mapping[str, Any]) -> Recipe:
-    """The recipe with these values by the keys of `SETTINGS`; nothing is left open."""
+    """The recipe with these values of `SETTINGS`; its size is fixed."""
     values = recipe.model_dump() | {"sizing": None}
     for key, value in sizes.items():
         section, _, name = key.partition(".")
@@ -123,12 +123,12 @@ def sizes_of(recipe: Recipe) -> dict[str, Any]:
 
 
 def choices(recipe: Recipe, data: PreparedData, speed: Speed, text: TextFigures, minutes: float) -> Iterator[Choice]:
-    """All sizes, with what they come to in so many minutes."""
+    """All sizes, each with its batch, steps and expected loss within these minutes."""
     length, rate, seconds = recipe.training.sequence_length, mean_rate(recipe), _TRAINED * 60.0 * minutes
     for layers, width in SIZES:
         cost = cost_of(layers, width, entries=decoder_entries(recipe, data), length=length, rate=rate)
         batch_tokens = 4096
-        for _ in range(3):  # larger steps see more tokens, and more tokens want larger steps
+        for _ in range(3):  # larger batches see more tokens, and more tokens call for larger batches
             tokens = speed.steps_in(seconds, cost, batch_tokens) * batch_tokens
             best = min(max(3000.0 * math.sqrt(tokens / 1.6e6), 1024.0), 2.0**18)
             batch_tokens = max(1 << round(math.log2(best)), 4 * length)  # a power of two, and four rows at least
@@ -138,21 +138,21 @@ def choices(recipe: Recipe, data: PreparedData, speed: Speed, text: TextFigures,
 
 
 # ----------------------------------------
-# What a training ends at.
+# The expected final loss.
 
 
 class Law(NamedTuple):
-    """The held-out loss as a share of the entropy of token frequencies: a floor, what a small model lacks, and what
-    few tokens do.
+    """The held-out loss as a share of the entropy of token frequencies: a floor, a term for the model's size, and one
+    for the number of tokens.
 
-    Source: Hoffmann et al. 2022 (Training compute-optimal large language models), equation 2; theirs is of causal
+    Source: Hoffmann et al. 2022 (Training compute-optimal large language models), equation 2; theirs is for causal
     models, and in nats.
     """
 
     floor: float
-    size: float  # of a model whose blocks have a million parameters
+    size: float  # the term for a million parameters in blocks
     size_power: float
-    tokens: float  # of a million tokens
+    tokens: float  # the term for a million tokens
     tokens_power: float
 
     def share(self, parameters: int, tokens: float) -> float:
@@ -160,19 +160,19 @@ class Law(NamedTuple):
         return self.floor + of_size + self.tokens * (tokens / 1e6) ** -self.tokens_power
 
 
-# Fitted by `benchmarks/dial.py` to runs of 0.3 to 8 million tokens and up to 7.5 million parameters in blocks, but for
-# the power of the size, which is that of the source (section D.2).
+# Fitted by `benchmarks/dial.py` to runs of 0.3 to 8 million tokens and up to 7.5 million parameters in blocks, except
+# for `size_power`, which is that of the source (section D.2).
 LAW = Law(floor=0.29840, size=0.033450, size_power=0.34, tokens=0.32520, tokens_power=0.20426)
-NEIGHBOURS = 0.65  # of the entropy of token frequencies is left, in the text of those runs, once neighbours are known
-_REPEATS = 15.4  # of a text, behind which it teaches nothing more: Muennighoff et al. 2023, section 6 (causal models)
-SPREAD = (-0.14, 0.06)  # of what is expected: within it are the runs on texts that it was not fitted to
+NEIGHBOURS = 0.65  # share of the entropy of token frequencies that is left, in the text of those runs, given neighbours
+_REPEATS = 15.4  # repeats of a text are worth this many texts at most (Muennighoff et al. 2023, section 6, causal models)
+SPREAD = (-0.14, 0.06)  # relative error of the law on texts that it was not fitted to
 
 
 class TextFigures(NamedTuple):
-    """What is expected of a text depends on these."""
+    """The figures of a text that determine its expected loss."""
 
     entropy: float  # of its token frequencies, nats
-    neighbours: float  # the share of it that is left where a token's two neighbours are known
+    neighbours: float  # the share of it that is left, given a token's two neighbours
     token_bytes: float
     tokens: int
 
@@ -184,10 +184,10 @@ class TextFigures(NamedTuple):
         return cls(entropy, between / max(entropy, 1e-9), float(data.tokenizer.token_bytes @ shares), tokens)
 
     def loss(self, parameters: int, tokens: float) -> float:
-        """Held-out nats a hidden token after a training on so many tokens, repetitions included.
+        """Held-out nats per hidden token after training on this many tokens, repetitions included.
 
-        The law is of novels. A text whose neighbours say more, as in logs, is learned faster: its loss falls to what
-        they leave of the entropy when that of novels does, and goes on by the same power.
+        The law is fitted to novels. Text whose neighbours predict more, such as logs, is learned faster: its loss
+        reaches the share that they leave of the entropy when that of novels does, and goes on by the same power.
         """
         repeats = max(tokens / self.tokens - 1.0, 0.0)
         worth = min(tokens, self.tokens) + self.tokens * _REPEATS * (1.0 - math.exp(-repeats / _REPEATS))
@@ -200,17 +200,17 @@ class TextFigures(NamedTuple):
 
 
 _SAMPLED = 1 << 20  # tokens, in chunks spread over the text
-_BLOCK = 1000  # tokens; of few pieces, blocks are predicted and not pieces
+_BLOCK = 1000  # tokens; with few pieces, every other block is predicted, not every other piece
 
 
 def entropy_between(store: TokenStore, frequencies: NDArray[np.int64]) -> float:
-    """Nats of a token of which the two neighbours are known, by counts of other parts of the text; 0 without any.
+    """Nats per token, given its two neighbours, by counts in other parts of the text; 0 without any.
 
-    Source: Witten and Bell 1991 (The zero-frequency problem), method C: what was not seen beside these two neighbours
-    is left to each of them alone, and then to frequencies.
+    Source: Witten and Bell 1991 (The zero-frequency problem), method C: backs off from both neighbours to each of them
+    alone, and then to frequencies.
     """
-    every, size = max(1, store.num_tokens // _SAMPLED), len(frequencies)
-    chunks = list(itertools.islice(store.chunks(1 << 16), 0, None, every))
+    stride, size = max(1, store.num_tokens // _SAMPLED), len(frequencies)
+    chunks = list(itertools.islice(store.chunks(1 << 16), 0, None, stride))
     ids = np.concatenate([chunk.input_ids for chunk in chunks]).astype(np.int64)
     lengths = np.concatenate([chunk.lengths for chunk in chunks])
     piece = np.repeat(np.arange(len(lengths)), lengths)
@@ -222,7 +222,7 @@ def entropy_between(store: TokenStore, frequencies: NDArray[np.int64]) -> float:
         return 0.0
 
     def beside(context: NDArray[np.int64], chance: NDArray[np.float64]) -> NDArray[np.float64]:
-        """The probability of each predicted token in its context, where `chance` is that without it."""
+        """The probability of each predicted token in its context; `chance` is that without the context."""
         seen, counts = np.unique((context * size + token)[~predicted], return_counts=True)
         contexts, first = np.unique(seen // size, return_index=True)
         totals, kinds = np.add.reduceat(counts, first), np.diff(np.append(first, len(seen)))
@@ -239,26 +239,26 @@ def entropy_between(store: TokenStore, frequencies: NDArray[np.int64]) -> float:
 # ----------------------------------------
 # What a step costs.
 
-_MORE_TARGETS = 256  # of a step, about, that are not frequent tokens
+_MORE_TARGETS = 256  # per step, about, that are not frequent tokens
 _TIMED_SIZE, _TIMED_POSITIONS, _TIMED_STEPS = (4, 256), 1024, 3
 
 
 class Cost(NamedTuple):
-    """What a step of a model is made of."""
+    """What a training step of a model costs."""
 
-    operations: float  # of a position, forward and backward
-    parameters: int  # that the optimizer changes
+    operations: float  # per position, forward and backward
+    parameters: int  # that the optimizer updates
 
 
 class Speed(NamedTuple):
-    """Seconds for an operation and, whatever the number of positions, for a parameter."""
+    """Seconds per operation, and per parameter in each step, whatever its positions."""
 
     of_operation: float
     of_parameter: float
 
     @classmethod
     def through(cls, cost: Cost, positions: Sequence[int], seconds: Sequence[float]) -> Speed:
-        """The speed at which two steps of a model take these times; noise does not make it infinite."""
+        """The speed at which two steps of a model take these times; bounded, since noise could make it infinite."""
         each = max((seconds[1] - seconds[0]) / (positions[1] - positions[0]), 0.1 * seconds[1] / positions[1])
         return cls(each / cost.operations, max(seconds[1] - each * positions[1], 0.0) / cost.parameters)
 
@@ -270,21 +270,21 @@ class Speed(NamedTuple):
 
 
 def cost_of(num_layers: int, hidden_size: int, *, entries: tuple[int, int], length: int, rate: float) -> Cost:
-    """Of rows of so many positions, a share of which is predicted; `entries` are those of the vocabulary that a step
-    predicts over, and all."""
+    """The cost of rows of `length` positions, of which a share `rate` is predicted; `entries` are the vocabulary
+    entries that a step predicts over, and all of them."""
     blocks, attention = block_parameters(num_layers, hidden_size), 12.0 * num_layers * hidden_size * length
-    predicted, every = (hidden_size * (number + hidden_size) for number in entries)
-    return Cost(6.0 * (blocks + rate * predicted) + attention, blocks + every)
+    predicted, all_entries = (hidden_size * (number + hidden_size) for number in entries)
+    return Cost(6.0 * (blocks + rate * predicted) + attention, blocks + all_entries)
 
 
 def decoder_entries(recipe: Recipe, data: PreparedData) -> tuple[int, int]:
-    every = data.manifest.vocab_size
-    is_sampled = samples_softmax(recipe.training, recipe.masking, choose_device(), every)
-    return min(every, NUM_FREQUENT + NUM_SAMPLED + _MORE_TARGETS) if is_sampled else every, every
+    vocab_size = data.manifest.vocab_size
+    is_sampled = samples_softmax(recipe.training, recipe.masking, choose_device(), vocab_size)
+    return min(vocab_size, NUM_FREQUENT + NUM_SAMPLED + _MORE_TARGETS) if is_sampled else vocab_size, vocab_size
 
 
 def block_parameters(num_layers: int, hidden_size: int) -> int:
-    """Of ModernBERT's blocks."""
+    """Number of parameters in ModernBERT's blocks."""
     inner = default_intermediate_size(hidden_size, PARTS["modernbert"].intermediate_ratio)
     return num_layers * hidden_size * (4 * hidden_size + 3 * inner)
 
@@ -294,7 +294,7 @@ def mean_rate(recipe: Recipe) -> float:
 
 
 def measure_speed(recipe: Recipe, data: PreparedData) -> Speed:
-    """Times steps of few positions and of many: what both take is the cost of the parameters."""
+    """Times steps of few positions and of many: the part that they share is the cost of the parameters."""
     length, few = recipe.training.sequence_length, _TIMED_POSITIONS
     few = max(1, few * (32 if works_on_its_own(choose_device()) else 1) // length) * length
     positions, seconds = (few, 4 * few), []
@@ -306,7 +306,7 @@ def measure_speed(recipe: Recipe, data: PreparedData) -> Speed:
 
 
 def trial(recipe: Recipe, data: PreparedData, num_layers: int, hidden_size: int, batch_tokens: int) -> Trainer:
-    """A training that is thrown away. Tokens are hidden at random: which ones makes no difference to the time."""
+    """A training for timing only. Tokens are masked at random: which ones does not change the time."""
     recipe = with_sizes(recipe, sizes(num_layers, hidden_size, batch_tokens))
     settings = recipe.training.model_copy(update={"minutes": None, "tokens": None, "steps": _TIMED_STEPS + 1})
     model = new_model(recipe.model_copy(update={"objectives": ObjectivesSettings()}), data.tokenizer)

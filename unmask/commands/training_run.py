@@ -1,7 +1,4 @@
-"""The training of a run: from opened data to a finished folder, evaluated on held-out text as it goes.
-
-Shape suffixes: T = all positions of a batch in a line, D = hidden size.
-"""
+"""Trains a run, from opened data to a finished folder, and evaluates it on held-out text."""
 
 from __future__ import annotations
 
@@ -62,7 +59,7 @@ from unmask.train.objectives import extra_objectives
 from unmask.train.step import Best
 from unmask.train.trainer import Trainer
 
-# Figures of a `HeldOut`, and what summary.json and metrics.jsonl call them.
+# Figures of a `HeldOut`, and their names in summary.json and metrics.jsonl.
 FIGURES = {
     "loss": "validation_loss",
     "loss_stderr": "validation_loss_stderr",
@@ -77,10 +74,10 @@ FIGURES = {
 
 
 class TrainingRun(Callback):
-    """From opened data to a finished folder, or to an interruption; rank 0 of the group writes into the folder.
+    """Trains on opened data and writes the folder of the run; only rank 0 of the group writes.
 
-    Of its own trainer it is the callback that evaluates on the same text and masks, as often as the recipe says, asks
-    for a checkpoint where the model is the best so far, and reports what comes of it.
+    It is a callback of its own trainer: it evaluates on fixed text and masks, as often as the recipe says, requests a
+    checkpoint if the model is the best so far, and reports the figures.
     """
 
     def __init__(
@@ -134,12 +131,12 @@ class TrainingRun(Callback):
         )
         self.state = self.trainer.state
 
-        # What is looked at as it trains: held-out text, and the recipe's own lines.
+        # For evaluations during training: held-out text, and the recipe's own lines.
         self.held_out = HeldOutText(recipe, data, recipe.evaluation.max_tokens, reporter)
         self.prompts = recipe.evaluation.prompts
         try:
             tokenizer.encode_corpus(self.prompts)
-        except TokenizerError as error:  # lines of a recipe that is used on another text
+        except TokenizerError as error:  # the recipe's lines were meant for another text
             reporter.note(f"predictions for the recipe's evaluation.prompts are not shown: {error}")
             self.prompts = ()
         self._times = EvaluationTimes(recipe.evaluation.times)
@@ -147,7 +144,7 @@ class TrainingRun(Callback):
         self._is_stuck = False
 
     def run(self, interruption: Interruption, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
-        """Trains from the last checkpoint on, writes everything, and returns the summary."""
+        """Trains from the last checkpoint, writes everything, and returns the summary."""
         folder, recipe, trainer, reporter = self.folder, self.recipe, self.trainer, self.reporter
         model, manifest, device = self.model, self.data.manifest, self.model.encoder.device
         reporter.note(
@@ -164,7 +161,7 @@ class TrainingRun(Callback):
         trackers: list[Callback] = []
 
         def look_before() -> None:
-            """Keeps what the untrained model makes of some lines and, of a checkpoint, its figures on both texts."""
+            """Stores the untrained model's predictions and, if it is a checkpoint, its figures on both texts."""
             write_atomically(folder.predictions, json.dumps({"before": self._predicted(manifest.examples)}))
             if recipe.start is not None:
                 reporter.note("evaluating the model before training")
@@ -173,7 +170,7 @@ class TrainingRun(Callback):
 
         def begin() -> None:
             self._times.begin(trainer)
-            if self.group.is_main:  # TensorBoard where it is installed, other trackers where the recipe names them
+            if self.group.is_main:  # TensorBoard if it is installed, other trackers if the recipe names them
                 config = recipe.model_dump(mode="json", exclude={"card"})
                 names = recipe.evaluation.trackers
                 trackers.extend(TRACKERS[name](folder.root, config) for name in names)
@@ -187,14 +184,14 @@ class TrainingRun(Callback):
         try:
             metrics = fit(trainer, folder.root, self, interruption, reporter, recipe.checkpoint, callbacks, begin=begin)
             reporter.note("evaluating and writing the model")
-            last = [metrics, *trackers] if metrics is not None else []
-            return on_rank_zero(self.group, lambda: self._write_result(last))
+            final_callbacks = [metrics, *trackers] if metrics is not None else []
+            return on_rank_zero(self.group, lambda: self._write_result(final_callbacks))
         finally:
             for tracker in trackers:
                 tracker.close()
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
-        """Evaluates where it is time; a budget in steps or tokens ends with an evaluation."""
+        """Evaluates when due; a budget in steps or tokens ends with an evaluation."""
         if self._times.is_due(trainer, report):
             self._evaluate(progress=report.progress)
 
@@ -207,10 +204,10 @@ class TrainingRun(Callback):
             raise DivergedError(f"the held-out loss after step {state.step} is {result.loss}")
         lines = self._predicted(self.prompts)
         self.trainer.evaluated(metrics_of(result) | ({"lines": lines} if lines else {}))
-        self._say(result)
+        self._report(result)
         self.reporter.plot(held_out_curve(self.folder.metrics), LOSS_CURVE)
         for line in lines:
-            # What is predicted stands in brackets, green where it is right and red where it is wrong.
+            # Predictions are in brackets, green if right and red if wrong.
             shown: list[str | Styled] = ["         "]
             for text, token in parts_of(line):
                 if token is None:
@@ -229,7 +226,7 @@ class TrainingRun(Callback):
             state.best = Best(state.step, result.loss)
             self.trainer.request_save()
 
-    def _say(self, result: HeldOut) -> None:
+    def _report(self, result: HeldOut) -> None:
         self.reporter.note(
             f"  step {self.state.step:>6,}: held-out loss {result.loss:.3f}, accuracy {result.accuracy:.1%}, "
             f"{result.bits_per_token_byte:.3f} bits per byte of hidden tokens"
@@ -255,7 +252,7 @@ class TrainingRun(Callback):
         figures = metrics_of(result, final=True)
         for record in records:
             record.on_evaluation(self.trainer, figures)
-        self._say(result)
+        self._report(result)
 
         with writing(folder.model), whole_folder(folder.model) as partial:
             save_with_tokenizer(self.model, tokenizer, partial)
@@ -320,36 +317,36 @@ LOSS_CURVE = "held-out loss"
 
 
 def held_out_curve(metrics: Path) -> list[tuple[float, float]]:
-    """Held-out losses of a run by step, as far as it is."""
+    """Held-out losses of a run by step, so far."""
     lines = (line for line in read_metrics(metrics) if line.get("validation_loss") is not None)
     return [(line["step"], line["validation_loss"]) for line in lines]
 
 
 def figures_of(result: HeldOut) -> dict[str, Any]:
-    """An evaluation as JSON takes it, by the names of `HeldOut`; what is not a number is None."""
+    """An evaluation for JSON, by the names of `HeldOut`; NaN becomes None."""
     values = {name: getattr(result, name) for name in FIGURES}
     values |= {name: plain_interval(value) for name, value in values.items() if isinstance(value, tuple)}
     return {name: None if isinstance(value, float) and math.isnan(value) else value for name, value in values.items()}
 
 
 def metrics_of(result: HeldOut, *, final: bool = False) -> dict[str, Any]:
-    """An evaluation as `metrics.jsonl` has it; the final one is made on more tokens than the others."""
+    """An evaluation for `metrics.jsonl`; the final one is made on more tokens than the others."""
     figures = {FIGURES[name]: value for name, value in figures_of(result).items()}
     return figures | {"final": final} | ({"objectives": dict(result.objectives)} if result.objectives else {})
 
 
 class HeldOutText:
-    """At most some tokens of the validation split, in rows of the training's length, with masks that stay the same."""
+    """At most `max_tokens` of the validation split, in rows of the training's length, with fixed masks."""
 
     def __init__(self, recipe: Recipe, data: PreparedData, max_tokens: int, reporter: Reporter) -> None:
         settings, store, length = recipe.objectives, data.validation, recipe.training.sequence_length
         self.masked = HeldOutSet(
             store, data.tokenizer, length=length, max_tokens=max_tokens, frequencies=data.frequencies
         )
-        # Of the token frequencies of the training text, on the hidden tokens, in nats per token.
+        # Loss of the training text's token frequencies on the hidden tokens, in nats per token.
         assert self.masked.unigram_N is not None, "frequencies are known"
         self.entropy = float(self.masked.unigram_N.mean())
-        self.objectives: ObjectiveSet | None = None  # beside masked tokens; None: none, or the text has nothing of them
+        self.objectives: ObjectiveSet | None = None  # besides masked tokens; None: none, or the text has no targets
         if not (objectives := extra_objectives(settings)):
             return
         pairs = None if settings.pairs is None else settings.pairs.kind
@@ -366,6 +363,6 @@ class HeldOutText:
                 reporter.note(f"{name} is not evaluated on the held-out text: it has no targets there")
 
     def evaluate(self, model: MaskedLM, *, group: Group = ALONE) -> HeldOut:
-        """Figures of a model; masked rows are shared out over the processes of a group."""
+        """Figures of a model; masked rows are divided among the ranks of a group."""
         result = self.masked.evaluate(model, group=group)
         return result if self.objectives is None else replace(result, objectives=self.objectives.evaluate(model))

@@ -1,8 +1,8 @@
-"""Searching a recipe's numbers with Optuna: many short runs, each with numbers that the runs before it suggest.
+"""Tunes a recipe's numbers with Optuna: many short runs, each with numbers that the runs before it suggest.
 
-    OUT/tune.json       what is searched; a folder with it holds a search
+    OUT/tune.json       the search space; marks the folder as a search
         data/           the text, prepared once for all, unless the data is prepared
-        study.db        all trials, Optuna's: several processes with the same call share the search
+        study.db        all trials, written by Optuna: several processes with the same call share the search
         trials/NUMBER/  the trials' runs; only the best one keeps its model
         best.toml       the recipe with the best numbers
         result.json     all trials and the best
@@ -43,16 +43,16 @@ if TYPE_CHECKING:
 TRIALS = 20
 SHOWN_TRIALS = 5
 SEARCHED = ("training", "masking", "model", "objectives")  # other sections change the text or what is measured
-LOG_FROM = 4.0  # a range whose ends are that many times apart is searched by factors, not by sums
-HEARTBEAT = 60  # seconds; the trial of a process that is silent for twice as long is made again
+LOG_FROM = 4.0  # a range whose ends are this many times apart is searched on a log scale
+HEARTBEAT = 60  # seconds; the trial of a process that is silent for twice as long is repeated
 
 
 class Tuning(Result):
     """Which numbers of a recipe are better on a text."""
 
-    best: dict[str, Any]  # `number`, `loss`, `parameters`, and `recipe`, the file
-    # The same of the trial with the recipe's own numbers; None where some of these lie outside of what is searched, or
-    # that trial failed.
+    best: dict[str, Any]  # `number`, `loss`, `parameters`, and `recipe`, its file
+    # The same, without a file, of the trial with the recipe's own numbers; None if some of these are outside the search
+    # space, or that trial failed.
     own: dict[str, Any] | None
     trials: list[dict[str, Any]]  # `number`, `state`, `loss`, `parameters`
     verdict: str  # in words
@@ -90,7 +90,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
 ) -> Tuning:
     """Tunes the numbers of one recipe with Optuna instead.
 
-    The first trial uses the recipe's own numbers where they lie in the search space. A trial that diverges or runs out
+    The first trial uses the recipe's own numbers if they lie in the search space. A trial that diverges or runs out
     of memory counts; an interrupted one is repeated. With a budget in steps, a single process always suggests the same
     numbers. Other parameters are those of `compare`.
 
@@ -148,7 +148,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
             study.enqueue_trial(within, skip_if_exists=True)
 
         def objective(trial: optuna.Trial) -> float:
-            # A sampler for each trial, by its number: the same in a search that goes on, others in each process.
+            # A sampler for each trial, seeded by its number: the same in a resumed search, another in each process.
             seed = int(np.random.SeedSequence((0, trial.number)).generate_state(1)[0])
             study.sampler = optuna.samplers.TPESampler(seed=seed)
             values = {dimension.key: dimension.suggest(trial) for dimension in dimensions}
@@ -196,7 +196,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
 
 @contextmanager
 def _storing(file: Path) -> Iterator[None]:
-    """Says where a search is stored, if SQLite cannot read or write it."""
+    """Names the file of a search in the error, if SQLite cannot read or write it."""
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
 
@@ -209,12 +209,12 @@ def _storing(file: Path) -> Iterator[None]:
 
 
 def _result(trials: Sequence[dict[str, Any]], root: Path, own: dict[str, Any], outside: list[str]) -> dict[str, Any]:
-    """The best trial, that of the recipe's own numbers (but for those outside of what is searched) and the verdict."""
+    """The best trial, that of the recipe's own numbers (unless some are outside the search space), and the verdict."""
     succeeded = [trial for trial in trials if trial["loss"] is not None]
     if not succeeded:
         raise RunError(f"{root}: none of {len(trials)} trials succeeded; search lower learning rates, or other numbers")
     best = min(succeeded, key=lambda trial: trial["loss"])
-    # Found by its numbers: a trial that was interrupted is made again under another number.
+    # Found by its parameters: a trial that was interrupted is repeated under another number.
     baseline = next((trial for trial in succeeded if trial["parameters"] == own), None) if not outside else None
     verdict = f"trial {best['number']} has the lowest loss of {len(succeeded)}: {best['loss']:.4f}"
     if baseline is not None:
@@ -223,7 +223,7 @@ def _result(trials: Sequence[dict[str, Any]], root: Path, own: dict[str, Any], o
         verdict += f" (the recipe's own {', '.join(outside)} is outside the search space, so there is no baseline)"
     else:
         verdict += " (no trial of the recipe's own numbers succeeded, so there is no baseline)"
-    # One seed, and the best of many: the figure flatters.
+    # With one seed, the best of many trials looks better than it is.
     verdict += "; each trial has one seed, so compare it with the recipe over several seeds before relying on it"
     return {"best": {**best, "recipe": str(root / "best.toml")}, "own": baseline, "trials": trials, "verdict": verdict}
 
@@ -237,7 +237,7 @@ def _number(value: Any) -> str:
 
 
 def _value_of(recipe: Recipe, key: str) -> Any:
-    """What the recipe says; None where it has no such value."""
+    """The recipe's value; None if it has none."""
     value: Any = recipe.model_dump()
     for part in key.split("."):
         value = value.get(part) if isinstance(value, dict) else None
@@ -245,7 +245,7 @@ def _value_of(recipe: Recipe, key: str) -> Any:
 
 
 # ----------------------------------------
-# Which numbers are searched, and between what: `KEY=LOW..HIGH` or `KEY=A,B,C`.
+# The search space: numbers with ranges or choices, `KEY=LOW..HIGH` or `KEY=A,B,C`.
 
 
 @dataclass(frozen=True)
@@ -253,8 +253,8 @@ class Dimension:
     """A setting that is searched."""
 
     key: str  # section.key
-    values: tuple[Any, ...]  # to choose from; of a range its ends, both included: whole ends mean whole numbers
-    is_range: bool = False  # whether all that lies between the ends is meant
+    values: tuple[Any, ...]  # the choices, or the ends of a range, inclusive: whole ends mean whole numbers
+    is_range: bool = False  # whether `values` are the ends of a range
 
     def holds(self, value: Any) -> bool:
         if not self.is_range:
@@ -298,7 +298,7 @@ def read_dimension(text: str) -> Dimension:
 
 
 def usual_dimensions(recipe: Recipe) -> tuple[Dimension, ...]:
-    """What is searched by default: learning rate, tokens a step, layers (but of a checkpoint) and the mask rate."""
+    """The default search space: learning rate, tokens per step, layers (not of a checkpoint) and the mask rate."""
     training, layers = recipe.training, recipe.model.num_layers
     rate, tokens = training.learning_rate, training.batch_tokens
     smaller = max(training.sequence_length, tokens // 2)

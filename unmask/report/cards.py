@@ -18,13 +18,13 @@ from unmask.model.card_head import CARD, CardSettings, Origin, card_head, encoda
 from unmask.report.pages import RECALL_HEADS, TEMPLATES, EmbedderExamples, in_millions, recall_rows, task_figures
 from unmask.tasks.task import FinetuneSettings, Judged, Task
 
-# Parts of cards in Markdown, whatever a user's files and labels are called: names, tables, settings.
+# Parts of cards in Markdown: names, tables and settings, safe for any name of a user's file or label.
 
 _BREAKS = re.compile(r"[\x00-\x1f\x7f]")
 
 
 def as_code(text: str) -> str:
-    """A name as Markdown shows it letter by letter, on one line, whatever signs are in it."""
+    """A name as code in Markdown, shown literally and on one line, whatever characters it has."""
     plain = _BREAKS.sub(" ", encodable(text))
     fence = "`" * (max((len(run) for run in re.findall("`+", plain)), default=0) + 1)
     space = " " if plain[:1] in "` " or plain[-1:] in "` " else ""
@@ -32,7 +32,7 @@ def as_code(text: str) -> str:
 
 
 def called(origin: Origin) -> str:
-    """What a model is called: its name and commit on the hub, or its folder and the beginning of its hash."""
+    """A model's name for readers: its name and commit on the hub, or its folder and the beginning of its hash."""
     checkpoint = Path(origin.checkpoint)
     if not checkpoint.is_absolute():
         return as_code(origin.checkpoint)
@@ -40,13 +40,13 @@ def called(origin: Origin) -> str:
 
 
 def table(names: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """A table whose other columns are numbers."""
+    """A table; all columns after the first are numbers."""
     lines = [names, ["---"] + ["---:"] * (len(names) - 1), *rows]
     return "\n".join("| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines)
 
 
 def toml(content: Mapping[str, Any]) -> str:
-    """Settings as TOML; those without a value are left out, and of paths the name stays."""
+    """Settings as TOML, without those that have no value; absolute paths are cut to their names."""
     return f"```toml\n{tomli_w.dumps(_plain(content)).strip()}\n```"
 
 
@@ -56,12 +56,12 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
     if isinstance(value, str) and Path(value).is_absolute():
-        return Path(value).name  # a card travels, and the machine that it was made on is private
+        return Path(value).name  # cards are published, and folders of the user's machine are private
     return value
 
 
 _MOST_SOURCES = 8
-PLACE = "path/to/this/folder"  # in its snippets, which a test runs
+PLACE = "path/to/this/folder"  # in code snippets, which a test runs
 
 
 def write_card(
@@ -74,10 +74,10 @@ def write_card(
     example: FillExample | None = None,
     remark: str | None = None,
 ) -> None:
-    """Writes the card of a pretrained model, with what the reader must know of the result as a remark, if anything, and
-    an example of held-out text that the model predicts right.
+    """Writes the card of a pretrained model, with a remark that readers must know, if any, and an example of held-out
+    text that the model predicts right.
 
-    `recipe` holds settings by section. Licence and language are those of its section `card`: only the user knows them.
+    `recipe` holds settings by section. Licence and language are in its section `card`, since only the user knows them.
     """
     start, masking = summary.get("start"), recipe["masking"]
     origin = None
@@ -102,7 +102,7 @@ def write_card(
         figures=[(", ".join(names[:_MOST_SOURCES]) + more, "validation", metrics)],
         mask_token=encodable(mask_token),
     )
-    # Bits per byte of hidden tokens before and after, on the new text and on the old, where they were measured.
+    # Bits per byte of hidden tokens before and after, on the new and on the old text, if measured.
     domains, rows = summary.get("domains") or {}, []
     for name, text in (("new", "the data above"), ("old", "the model's own domain")):
         if (measured := domains.get(name)) is not None:
@@ -111,7 +111,7 @@ def write_card(
         head=head,
         layout=recipe["model"]["layout"],
         size=in_millions(summary["num_parameters"]),
-        # Strings of JSON are strings of Python.
+        # JSON strings are valid Python strings.
         prompt=json.dumps(mask_token if example is None else example.prompt, ensure_ascii=False),
         guess=None
         if example is None
@@ -144,7 +144,7 @@ def _bits(figures: Mapping[str, Any]) -> str:
 
 
 MOST_CLASSES = 50
-# What the hub calls a metric, where that is another name than ours. Those of entities are called as seqeval's.
+# The hub's names of metrics, if they differ from ours. Metrics of entities have the names of seqeval's.
 _HUB_NAMES = {
     "macro_f1": "f1",
     "micro_f1": "f1",
@@ -183,10 +183,10 @@ def write_task_card(  # noqa: PLR0913  (what a card is made of)
     Args:
         summary: As in summary.json.
         files: Names of the files: train, validation and perhaps test.
-        judged: Predictions of the validation file; examples are some that are right.
-        classes: How many examples of the training file have each class or tag; empty where there are none.
+        judged: Predictions on the validation file; some right ones serve as examples.
+        classes: Number of training examples with each class or tag; empty if the task has none.
         max_length: Longest input in tokens, special tokens included.
-        origin: What the model was before.
+        origin: The model that was fine-tuned.
     """
     own = task.task_head.own
     columns: Mapping[str, str] = own.get("columns", {})
@@ -202,22 +202,22 @@ def write_task_card(  # noqa: PLR0913  (what a card is made of)
             if (metrics := summary.get(key))
         ],
     )
-    otherwise = [("One text.", "The other."), ("Another.", "")]
+    fallbacks = [("One text.", "The other."), ("Another.", "")]
     if task.pipeline == "token-classification":
-        otherwise = [("A sentence with words.", "")]
-    examples = [*(each.texts for each in _examples(judged) if settings.card.quote is not False), *otherwise][:2]
-    texts = [[json.dumps(text, ensure_ascii=False) for text in each] for each in examples]  # strings of Python
+        fallbacks = [("A sentence with words.", "")]
+    examples = [*(each.texts for each in _examples(judged) if settings.card.quote is not False), *fallbacks][:2]
+    texts = [[json.dumps(text, ensure_ascii=False) for text in each] for each in examples]  # Python strings
     counts = ("records", "inputs", "truncated", "split")
     rows = [
         [f"{part}: {as_code(files[part])}", *(f"{numbers[key]:,}" for key in counts)]
         for part, numbers in summary["examples"].items()
     ]
-    # The commonest classes of the training file; many of them would be too long a table.
+    # The most frequent classes of the training file, since there may be too many for a table.
     ranked = sorted(classes.items(), key=lambda pair: -pair[1])
     class_rows = [[as_code(name), f"{count:,}"] for name, count in ranked[:MOST_CLASSES]]
-    more = f"\n\nAnd {len(ranked) - MOST_CLASSES:,} more, which are rarer." if len(ranked) > MOST_CLASSES else ""
+    more = f"\n\nAnd {len(ranked) - MOST_CLASSES:,} rarer ones." if len(ranked) > MOST_CLASSES else ""
     unit = "tag" if task.pipeline == "token-classification" else "class"
-    # All that a training with the same files needs, with the learning rate and the columns as resolved.
+    # All that repeating the training with the same files needs; learning rate and columns as resolved.
     values = {**settings.model_dump(exclude={"card", "columns"}), "learning_rate": summary["learning_rate"]}
     heads, figures = task_figures(summary)
     card = TEMPLATES.get_template("task_card.md").render(
@@ -249,7 +249,7 @@ EXAMPLE_CHARS = 160
 
 
 def _examples(judged: Sequence[Judged]) -> list[Judged]:
-    """Short texts of which everything is predicted right, the surest first: one of each class, then others."""
+    """Short texts without a wrong prediction, most confident first: one of each class, then others."""
     wrong = {each.texts for each in judged if each.right != each.predicted}
     right = [each for each in judged if each.texts not in wrong and sum(map(len, each.texts)) <= EXAMPLE_CHARS]
     right.sort(key=lambda each: (each.right == "O", -each.probability))  # entities before words outside of them
@@ -265,7 +265,7 @@ def _shown_name(metric: str) -> str:
 
 
 def _near_texts(examples: EmbedderExamples, *, quote: bool) -> list[str]:
-    """A text, one that belongs to it, and one that does not, where there are such; cut to their beginnings."""
+    """A text, a matching one, and one that does not match, if there are such; cut to their beginnings."""
     for query, hits in examples.queries if quote else ():
         right = [text for rank, text, _, is_right in hits if is_right and rank == 1]
         wrong = [text for _, text, _, is_right in hits if not is_right]
@@ -284,7 +284,7 @@ def write_embedder_card(
     origin: Origin,
     examples: EmbedderExamples,
 ) -> None:
-    """Writes the card of an embedding model; `card` is what only the user knows, `files` what it learned from."""
+    """Writes the card of an embedding model; `card` has what only the user knows, `files` names its training files."""
     sparse = summary["sparse"]
     kinds = ("sparse-encoder", "splade") if sparse else ("sentence-similarity", "feature-extraction")
     head = card_head(
@@ -305,7 +305,7 @@ def write_embedder_card(
         files=", ".join(map(as_code, files)),
         texts=[
             json.dumps(text, ensure_ascii=False) for text in _near_texts(examples, quote=card.quote is not False)
-        ],  # strings of Python
+        ],  # Python strings
         figures=table(RECALL_HEADS, recall_rows(summary)) if summary["after"] is not None else None,
         settings=toml({"embedder": settings}),
     )

@@ -1,7 +1,7 @@
 """Pages of a pretraining, an audit of masking, a comparison, a fine-tuning and an embedder.
 
-Each is one file that needs nothing from elsewhere. All are templates of Jinja2, in `templates/`; a function here
-gathers the values of one. Style and curves are those of the studio, in `static/`.
+Each page is one self-contained file, made from a Jinja2 template in `templates/` by a function here, which gathers its
+values. Style and curves, in `static/`, are shared with the studio.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ TEMPLATES = Environment(
     lstrip_blocks=True,
     keep_trailing_newline=True,
 )
-TEMPLATES.policies["json.dumps_kwargs"] = {"sort_keys": False}  # recipes stand in their order
+TEMPLATES.policies["json.dumps_kwargs"] = {"sort_keys": False}  # keeps recipes in their order
 STATIC = Path(__file__).parent / "static"
 for _name, _files in {"look": ("look.css", "uplot.css"), "script": ("uplot.js", "plot.js")}.items():
     TEMPLATES.globals[_name] = Markup("\n".join((STATIC / each).read_text(encoding="utf-8") for each in _files))
@@ -42,14 +42,14 @@ _COLUMNS = (
 
 
 def write_page(path: Path, template: str, *, plots: Sequence[Any] = (), **values: Any) -> None:
-    """Writes a page. Where some of its plots are curves or intervals, not SVG, it brings the script that draws them."""
+    """Writes a page, with the script that draws curves and intervals, if any of its plots is not SVG."""
     plots = [each for each in plots if each]
     values |= {"plots": plots, "has_curves": any(isinstance(each, dict) for each in plots)}
     write_atomically(path, TEMPLATES.get_template(template).render(values))
 
 
 def in_millions(number: int) -> str:
-    """`3.1M`, or the number itself where that would be rounded to little."""
+    """`3.1M`, or the number itself below a million."""
     return f"{number / 1e6:.1f}M" if number >= 1_000_000 else f"{number:,}"
 
 
@@ -65,12 +65,12 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
     after: Sequence[ShownText],
     remark: str | None = None,
 ) -> None:
-    """Writes the page of a pretraining, of its recipe by section and its summary as in summary.json.
+    """Writes the page of a pretraining, from its recipe by section and its summary as in summary.json.
 
     Args:
         usual: The recipe that this one is compared with.
         before, after: Held-out texts with the predictions of the untrained and of the trained model.
-        remark: What the reader must know of the result, if anything.
+        remark: What the reader must know about the result, if anything.
     """
     measured = documents(summary)
     if summary["validation_loss_interval"] is not None:
@@ -96,7 +96,7 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
         (f"{summary['steps']:,}", "steps"),
         (f"{summary['seconds'] / 60:.1f} min", f"of training on {summary['device']}"),
     ]
-    # The gain of a further training on the new text and its cost on the old.
+    # With a checkpoint: what training gained on the new text, and what it cost on the old.
     domains = [
         (
             name,
@@ -109,7 +109,7 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
         for name, figures in summary.get("domains", {}).items()
         if figures is not None
     ]
-    now, before_it = flat(recipe), flat(usual)
+    own, defaults = flat(recipe), flat(usual)
     write_page(
         path,
         "report.html",
@@ -126,8 +126,8 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
         manifest=manifest,
         skipped=", ".join(f"{number:,} {reason}" for reason, number in manifest.skipped.items()) or "nothing",
         near=manifest.near_duplicates,
-        others=[(key, value, before_it.get(key, "")) for key, value in now.items() if value != before_it.get(key)],
-        settings=now.items(),
+        others=[(key, value, defaults.get(key, "")) for key, value in own.items() if value != defaults.get(key)],
+        settings=own.items(),
     )
 
 
@@ -154,10 +154,10 @@ def write_audit(
 
     Args:
         path: The file.
-        data: Of which, in words.
+        data: What was audited, in words.
         shown: The result's tables and lines.
-        strategies: By strategy the figures of its `unmask.measure.masking.Audit`, to plot.
-        groups: By strategy a table of its units that stands below the plots, where there is one.
+        strategies: By strategy, the figures of its `unmask.measure.masking.Audit`, to plot.
+        groups: By strategy, a table of its units to show below the plots; strategies may have none.
     """
     sections = []
     for name, audit in strategies.items():
@@ -177,15 +177,15 @@ def write_audit(
                 names, counts = list(counts), list(counts.values())
             elif key == "by_frequency":
                 names = [f"{10**digits:,}+" for digits in range(len(counts))]
-            # Bars of the rate by group with binomial 95 % intervals, where units are drawn, so that a draw is of
-            # several tokens; and the overall rate as a line.
+            # Bars of the rate by group, and the overall rate as a line. The 95 % intervals are binomial, over draws:
+            # units are drawn, and a draw is of several tokens.
             figure, axes = new_figure()
             table = np.array(counts)
-            some = table[:, 0] > 0
-            tokens, targets = table[some].T
+            is_used = table[:, 0] > 0
+            tokens, targets = table[is_used].T
             shares = targets / tokens
             errors = NORMAL * np.sqrt(shares * (1.0 - shares) * audit["tokens_a_draw"] / tokens)
-            axes.bar([*np.array(names)[some]], 100 * shares, yerr=100 * errors, color=TRAIN)
+            axes.bar([*np.array(names)[is_used]], 100 * shares, yerr=100 * errors, color=TRAIN)
             axes.axhline(100 * audit["rate"], color=SOFT, lw=1, ls="--")
             if is_pos:  # long names
                 axes.tick_params(axis="x", labelrotation=90)
@@ -208,11 +208,11 @@ def write_audit(
 def write_shown(
     path: Path, title: str, data: str, shown: Iterable[Shown], sections: Sequence[Any], *, remark: str | None = None
 ) -> None:
-    """Writes a page of a result's tables and lines, and by section a heading, plots and a table or None."""
+    """Writes a page of a result's tables and lines, then of sections: a heading, plots, and a table or None."""
     tables = [Markup(as_html(each)) for each in shown]
     values: dict[str, Any] = {"title": title, "data": data, "remark": remark, "shown": tables}
-    every = [each for _, plots, _ in sections for each in plots]
-    write_page(path, "shown.html", plots=every, sections=sections, **values)
+    all_plots = [each for _, plots, _ in sections for each in plots]
+    write_page(path, "shown.html", plots=all_plots, sections=sections, **values)
 
 
 MOST_CLASSES = 24
@@ -228,9 +228,9 @@ def write_finetune_report(
     judged: Sequence[Judged],
     files: Mapping[str, str],
 ) -> None:
-    """Writes the page of a fine-tuning. `history` are the lines of metrics.jsonl, `classes` the right and the predicted
-    ones of the validation file and `judged` its predictions one by one (both empty where the task has none), `files`
-    their names by what they are for."""
+    """Writes the page of a fine-tuning. `history` has the lines of metrics.jsonl, `classes` the right and the predicted
+    classes of the validation file, `judged` its predictions one by one (both empty if the task has none), and `files`
+    the names of files by their part."""
     several = f"{len(summary['seeds'])} seeds" if len(summary["seeds"]) > 1 else None
     headline = []
     for name, value in summary["metrics"].items():
@@ -272,9 +272,9 @@ MOST_WORST, WORST_CHARS = 10, 300
 
 
 def worst_of(judged: Sequence[Judged]) -> list[tuple[Judged, list[tuple[str, str, str]]]]:
-    """The wrong predictions that the model is surest of, each with its texts: what is before the judged part, the part,
-    and what is behind it. Long texts are cut."""
-    wrong = dict.fromkeys(each for each in judged if each.right != each.predicted)  # texts may come again
+    """The most confident wrong predictions, each with its texts: the text before the judged part, the part, and the
+    text after it. Long texts are cut."""
+    wrong = dict.fromkeys(each for each in judged if each.right != each.predicted)  # texts may be repeated
     surest = sorted(wrong, key=lambda each: -each.probability)[:MOST_WORST]
 
     def parts(text: str, begin: int, end: int) -> tuple[str, str, str]:
@@ -289,7 +289,7 @@ def worst_of(judged: Sequence[Judged]) -> list[tuple[Judged, list[tuple[str, str
 
 
 def task_figures(summary: Mapping[str, Any]) -> tuple[list[str], dict[str, list[str]]]:
-    """Heads, and by metric its row: of the saved model, and of several seeds the mean, on each file."""
+    """Heads of columns, and a row per metric: of the saved model and, with several seeds, their mean, on each file."""
     number = len(summary["seeds"])
     of_documents = " (95 %, over documents)" if "interval" in summary else ""
     heads: list[str] = []
@@ -311,13 +311,13 @@ def task_figures(summary: Mapping[str, Any]) -> tuple[list[str], dict[str, list[
 
 
 def defined(value: float | None) -> str:
-    """A metric of a task, which may not be defined."""
+    """A metric of a task, which may be undefined."""
     return "undefined" if value is None else f"{value:.3f}"
 
 
 def confusion_of(right: Sequence[str], predicted: Sequence[str]) -> dict[str, Any] | None:
-    """How often which class is taken for which: `names`, and `rows` of a class's name, its `counts` by predicted class,
-    and its `scores` (precision, recall, F1). Of more than 24 classes the commonest are kept, all others are one."""
+    """The confusion matrix: `names`, and `rows` of a class's name, its `counts` by predicted class, and its `scores`
+    (precision, recall, F1). Of more than 24 classes, all but the most frequent are merged into one."""
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
     if not right:
@@ -339,13 +339,13 @@ RECALL_HEADS = ("held-out pairs", "number", "recall@1 before", "after", "recall@
 
 
 class EmbedderExamples(NamedTuple):
-    """What an embedder makes of some texts."""
+    """Examples of pairs and of searches with an embedder."""
 
-    pairs: list[tuple[str, str, float]]  # of the training: two texts and their similarity
-    # Held-out texts, each with those nearest to it: rank, text, similarity, and whether it is the right one, which is
-    # always among them.
+    pairs: list[tuple[str, str, float]]  # of training: two texts and their similarity
+    # Held-out texts, each with its nearest texts: rank, text, similarity, and whether it is the right one, which is
+    # always included.
     queries: list[tuple[str, list[tuple[int, str, float, bool]]]]
-    searched: int  # among how many texts they are
+    searched: int  # number of texts to search
 
 
 def write_embedder_report(
@@ -389,7 +389,7 @@ def write_embedder_report(
 
 
 def recall_rows(summary: Mapping[str, Any]) -> list[list[str]]:
-    """Under `RECALL_HEADS`, a row a kind of held-out pairs; none where nothing was measured."""
+    """Rows under `RECALL_HEADS`, one per kind of held-out pairs; none if nothing was measured."""
     if summary["after"] is None:
         return []
     before, after = summary["before"]["kinds"], summary["after"]["kinds"]

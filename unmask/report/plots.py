@@ -1,4 +1,4 @@
-"""What pages show: curves, which a script draws as in the studio, and comparisons and searches as inline SVG."""
+"""Plots: curves for a script that pages share with the studio, and comparisons and searches as SVG."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
-# Blue, vermilion, green, purple, gold and sky: each has a contrast of 3 with white at the least, and they stay apart
-# for the colour-blind. Pages have the same (static/look.css).
+# Blue, vermilion, green, purple, gold and sky: each has a contrast of at least 3 with white, and the colour-blind can
+# tell them apart. Pages use the same (static/look.css).
 COLOURS = ("#0072b2", "#c2410c", "#00845f", "#a3457f", "#a87400", "#2b93c7")
 SOFT, TRAIN, HELD = "#8a94a3", "#9db4d6", COLOURS[1]
-_LONGEST = 40  # letters of a label: more leave no room for the figures
+_LONGEST = 40  # characters of a label: more leave no room for the plot
 
 Metrics = Sequence[Mapping[str, Any]]
 """The lines of a metrics.jsonl."""
@@ -24,12 +24,12 @@ MOST_POINTS = 4_000  # of a curve: more than a screen has
 
 
 def thinned(number: int) -> int:
-    """Of so many points of a curve every how many are drawn, in reports and in the studio."""
+    """The stride at which a curve of this many points is drawn, in reports and in the studio."""
     return max(1, number // MOST_POINTS)
 
 
 class Curve(NamedTuple):
-    """A line of a plot. What is `held out` has points, `training` is thin, and a `level` is dashed."""
+    """A line of a plot. A `held out` one has points, `training` is thin, and a `level` is dashed."""
 
     label: str
     places: Sequence[float]
@@ -39,20 +39,20 @@ class Curve(NamedTuple):
 
 
 def plot(title: str, x: str, *curves: Curve, log: bool = False, zero: bool = False) -> dict[str, Any]:
-    """Curves as `static/plot.js` draws them, on pages and in the studio; empty where none has two points.
+    """A plot for `static/plot.js`, on pages and in the studio; empty if no curve has two points.
 
-    `log` is a logarithmic axis, and with `zero` it begins at 0. Long curves are thinned.
+    `log` makes the y axis logarithmic, `zero` starts it at 0. Long curves are thinned.
     """
-    drawn: list[dict[str, Any]] = []
+    lines: list[dict[str, Any]] = []
     for label, places, values, kind, number in curves:
-        every = thinned(len(places))
-        known = [(place, y) for place, y in zip(places[::every], values[::every], strict=True) if y is not None]
+        stride = thinned(len(places))
+        known = [(place, y) for place, y in zip(places[::stride], values[::stride], strict=True) if y is not None]
         points = {place: float(f"{y:.6g}") for place, y in sorted(known) if math.isfinite(y)}
         line = {"label": label, "kind": kind, "number": number}
-        drawn.append(line | {"places": list(points), "values": list(points.values())})
-    if all(len(each["places"]) < 2 for each in drawn if each["kind"] != "level"):
+        lines.append(line | {"places": list(points), "values": list(points.values())})
+    if all(len(each["places"]) < 2 for each in lines if each["kind"] != "level"):
         return {}
-    return {"title": title, "x": x, "curves": drawn, "log": log, "zero": zero}
+    return {"title": title, "x": x, "curves": lines, "log": log, "zero": zero}
 
 
 def training_curves(metrics: Metrics, unigram_entropy: float) -> list[dict[str, Any]]:
@@ -61,9 +61,9 @@ def training_curves(metrics: Metrics, unigram_entropy: float) -> list[dict[str, 
     held = [line for line in metrics if line["kind"] == "evaluation"]
     unit, scale = ("minutes", 60.0) if metrics and metrics[-1]["seconds"] > 180 else ("seconds", 1.0)
     times = [[m["seconds"] / scale for m in lines] for lines in (train, held)]
-    every = [*times[0], *times[1]] or [0.0]
+    all_times = [*times[0], *times[1]] or [0.0]
     steps, held_steps = [m["step"] for m in train], [m["step"] for m in held]
-    # Evaluations and checkpoints count into the speed.
+    # The speed includes evaluations and checkpoints.
     pairs = [(a, b) for a, b in pairwise(train) if b["seconds"] > a["seconds"]]
     speed = [b["step"] for _, b in pairs], [b["tokens"] / (b["seconds"] - a["seconds"]) for a, b in pairs]
 
@@ -76,7 +76,7 @@ def training_curves(metrics: Metrics, unigram_entropy: float) -> list[dict[str, 
             unit,
             Curve("training", times[0], [m["loss"] for m in train], "training"),
             Curve("held out", times[1], [m["validation_loss"] for m in held]),
-            Curve("word frequencies alone", [min(every), max(every)], [unigram_entropy] * 2, "level"),
+            Curve("word frequencies alone", [min(all_times), max(all_times)], [unigram_entropy] * 2, "level"),
         ),
         plot(
             "held-out tokens predicted right, %, over steps",
@@ -91,7 +91,7 @@ def training_curves(metrics: Metrics, unigram_entropy: float) -> list[dict[str, 
 
 
 def comparison_plot(recipes: Mapping[str, Mapping[str, Any]], *, what: str) -> str:
-    """A comparison of a figure, for a file: by recipe the `values` of each seed, their `mean`, and its `interval`, or
+    """A comparison of a figure as SVG; each recipe has the `values` of its seeds, their `mean`, and its `interval` or
     None."""
     figure, axes = new_figure()
     for place, estimate in enumerate(recipes.values()):
@@ -107,7 +107,7 @@ def comparison_plot(recipes: Mapping[str, Mapping[str, Any]], *, what: str) -> s
 
 
 def comparison_curves(metrics: Mapping[str, Sequence[Metrics]], entropy: float | None) -> dict[str, Any]:
-    """The held-out loss of each recipe's runs as they train, beside that of word frequencies where it is known."""
+    """The held-out loss of each recipe's runs during training, and that of word frequencies, if known."""
     curves = []
     for number, (name, of_recipe) in enumerate(metrics.items()):
         for seed, lines in enumerate(of_recipe):
@@ -122,12 +122,12 @@ def comparison_curves(metrics: Mapping[str, Sequence[Metrics]], entropy: float |
 
 
 def _label(name: str) -> str:
-    """Of a file's path the end says most. Dollars are no formulas."""
+    """A label cut to its end, which says most of a path, without dollar signs that would start a formula."""
     return (name if len(name) <= _LONGEST else f"…{name[1 - _LONGEST :]}").replace("$", r"\$")
 
 
 def search_plot(trials: Sequence[Mapping[str, Any]]) -> str:
-    """A search: the `loss` of each trial that succeeded, one at least, over each of the `parameters`."""
+    """A search as SVG: the `loss` of each successful trial, at least one, over each of its `parameters`."""
     keys = list(trials[0]["parameters"])
     columns = min(2, len(keys))
     rows = -(-len(keys) // columns)
@@ -138,7 +138,7 @@ def search_plot(trials: Sequence[Mapping[str, Any]]) -> str:
         values = [trial["parameters"][key] for trial in trials]
         numbers = [v for v in values if isinstance(v, int | float) and not isinstance(v, bool)]
         different = sorted(set(numbers))
-        # Numbers that reach over several factors are drawn by factors, with plain numbers at the ticks.
+        # Numbers that span a factor of 4 or more get a log scale, with plain numbers at the ticks.
         if len(numbers) == len(values) and different[0] > 0 and different[-1] / different[0] >= 4.0:
             axes.set_xscale("log")
             axes.xaxis.set_major_locator(FixedLocator(different) if len(different) <= 6 else LogLocator(subs=(1, 2, 5)))

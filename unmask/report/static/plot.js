@@ -1,9 +1,9 @@
-// Curves of figures over steps, seconds, tokens or epochs: the studio's and those of reports, which hold this file.
-// Colours and dashes tell runs apart; training is thin, what is held out has points, and a level is a dashed line.
+// Curves over steps, seconds, tokens or epochs, in the studio and in reports, which embed this file. Colours and dashes
+// distinguish runs; training curves are thin, held-out ones have points, and a level is a dashed line.
 (() => {
   const COLOURS = ["blue", "vermilion", "green", "purple", "gold", "sky"];
   const DASHES = [[], [8, 4], [2, 3], [10, 3, 2, 3], [5, 2], [1, 2]];
-  const MANY = 200; // points are drawn where there are fewer
+  const MANY = 200; // points are drawn on curves with fewer
   const HEIGHT = 280;
   const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
   const short = (_, places) => places.map((each) => {
@@ -21,7 +21,7 @@
     }),
   });
 
-  // Makes a box show plots, one after the other: { title, x, curves: [{ label, kind, number, places, values }], log, zero }.
+  // Shows plots in a box, one after the other: { title, x, curves: [{ label, kind, number, places, values }], log, zero }.
   globalThis.plotIn = (box) => {
     let made = null, shape = "", last = null;
     const draw = (plot) => {
@@ -43,7 +43,7 @@
         axes: [axis, { ...axis, size: 60 }], cursor: { drag: { x: true, y: false } },
       }, data, box);
     };
-    const dark = matchMedia("(prefers-color-scheme: dark)"); // other colours are another shape
+    const dark = matchMedia("(prefers-color-scheme: dark)"); // other colours need a new chart
     const again = () => last && draw(last);
     const resized = new ResizeObserver(() => made?.setSize({ width: box.clientWidth, height: HEIGHT }));
     dark.addEventListener("change", again);
@@ -59,7 +59,7 @@
     const [low, high] = [Math.min(...numbers), Math.max(...numbers)];
     const percent = (value) => `${high > low ? (100 * (value - low)) / (high - low) : 50}%`;
     const plain = (value) => String(Number(value.toPrecision(4)));
-    const said = ([name, { mean, interval }]) => `${name}: ${plain(mean)}${interval ? ` (${interval.map(plain).join(" to ")})` : ""}`;
+    const described = ([name, { mean, interval }]) => `${name}: ${plain(mean)}${interval ? ` (${interval.map(plain).join(" to ")})` : ""}`;
     const add = (parent, name, text = "", at = null) => {
       const made = parent.appendChild(document.createElement("span"));
       made.className = name;
@@ -69,11 +69,11 @@
     };
     box.replaceChildren();
     box.setAttribute("role", "img");
-    box.setAttribute("aria-label", rows.map(said).join("; "));
+    box.setAttribute("aria-label", rows.map(described).join("; "));
     for (const [name, of] of rows) {
       add(box, "", name);
       const track = add(box, "track");
-      track.title = said([name, of]);
+      track.title = described([name, of]);
       if (zero) add(track, "zero", "", 0);
       if (of.interval) add(track, "range", "", of.interval[0]).style.right = `calc(100% - ${percent(of.interval[1])})`;
       of.values.filter((each) => each != null).forEach((each) => add(track, "seed", "", each));
@@ -81,7 +81,7 @@
     }
     add(box, "");
     const ticks = add(box, "track ticks");
-    const middle = zero && Math.min(-low, high) > 0.2 * (high - low) ? [0] : []; // where it has room
+    const middle = zero && Math.min(-low, high) > 0.2 * (high - low) ? [0] : []; // if it has room
     new Set([low, ...middle, high]).forEach((each) => add(ticks, "", plain(each), each));
   };
 

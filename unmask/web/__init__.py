@@ -1,1 +1,1 @@
-"""A local page where people see what masking, training, a model and a search do (`unmask studio`)."""
+"""`unmask studio`: a local page that shows masking, training, models and searches."""

@@ -1,4 +1,4 @@
-"""The parts of the page that are about many texts: prepared data, searches, and maps of vectors."""
+"""The parts of the page about many texts: prepared data, searches, and maps of vectors."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ from unmask.web.copying import copied
 from unmask.web.text import Count, Text
 from unmask.web.things import Library
 
-PAGE = 20  # pieces of text that are shown at once
+PAGE = 20  # pieces of text to show at once
 HITS = 10  # of each ranking
-MOST_POINTS = 20_000  # of a map that the page shows
+MOST_POINTS = 20_000  # of a map
 _LONGEST = 600  # characters of a text in a list
 _OF_HIT = ("rank", "score", "file", "id", "title", "snippet", "marks")
 Split = Literal["train", "validation"]
@@ -40,7 +40,7 @@ Split = Literal["train", "validation"]
 
 
 def corpus(library: Library, *, data: str, split: Split = "validation", begin: Count = 0) -> dict[str, Any]:
-    """The figures of a preparation, and a page of a split's texts as their tokens spell them."""
+    """The figures of a preparation, and a page of a split's texts, decoded from their tokens."""
     opened = library.data(data)
     manifest, store = opened.manifest, getattr(opened, split)
     numbers = np.arange(begin, min(begin + PAGE, len(store)))
@@ -73,10 +73,10 @@ def corpus(library: Library, *, data: str, split: Split = "validation", begin: C
 
 
 def why(library: Library, *, data: str, document: Count) -> dict[str, Any]:
-    """Why a document is held out, or is not: its text is read again up to it."""
+    """Why a document is held out or not. The original text is read again, up to that document."""
     opened = library.data(data)
     names = opened.manifest.settings["sources"]
-    # What came from an address is refused below, and is not fetched for that.
+    # Sources at addresses are refused below, without being fetched.
     paths = [Path.cwd() / (name if address_of(name) else kept_source(opened.root, name)) for name in names]
     for path in paths:
         if path.resolve() != packaged_corpus().resolve():
@@ -90,7 +90,7 @@ def why(library: Library, *, data: str, document: Count) -> dict[str, Any]:
 
 
 def tokens(library: Library, *, text: Text, data: str) -> dict[str, Any]:
-    """A text as a tokenizer cuts it, and the share of its letters that it does not know."""
+    """The tokens of a text, and the share of its letters that the tokenizer does not know."""
     tokenizer = library.data(data).tokenizer
     encoded, places = tokenizer.encode_placed([text])
     rows = zip(encoded.input_ids.tolist(), places.begin.tolist(), places.end.tolist(), strict=True)
@@ -113,7 +113,7 @@ def search(
     query: Annotated[str, Field(max_length=10_000)],
     words_weight: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5,
 ) -> dict[str, Any]:
-    """The hits of each index by vectors, by words and by both, each ranked by itself."""
+    """The hits of each index, ranked by vectors, by words and by both."""
     columns = []
     for path in indexes:
         index = library.index(path)
@@ -139,24 +139,24 @@ def judged(
     queries: Annotated[list[dict[str, list[int]]], Field(max_length=1_000)],
     grades: Annotated[list[dict[int, int]], Field(max_length=1_000)],
 ) -> dict[str, Any]:
-    """nDCG@10 of your own judgements, of each column over the queries with a relevant document, with its interval.
+    """nDCG@10 of each column by the user's judgements, over queries with a relevant document, with its interval.
 
     Args:
-        queries: Of each the documents, numbered, that a column ranks, the best first.
-        grades: Of each the documents that were judged: 1 is relevant, 0 is not.
+        queries: For each query, the documents (as numbers) that each column ranks, the best first.
+        grades: For each query, the documents that were judged: 1 is relevant, 0 is not.
     """
-    known = [
+    judged_queries = [
         (query, graded) for query, graded in zip(queries, grades, strict=True) if max(graded.values(), default=0) > 0
     ]
     columns = {}
-    for name in dict.fromkeys(name for query, _ in known for name in query):
-        mine = [(query[name], graded) for query, graded in known if name in query]
-        documents_QK = np.full((len(mine), 10), -1, dtype=np.int64)
-        for row, (ranked, _) in enumerate(mine):
+    for name in dict.fromkeys(name for query, _ in judged_queries for name in query):
+        ranked_queries = [(query[name], graded) for query, graded in judged_queries if name in query]
+        documents_QK = np.full((len(ranked_queries), 10), -1, dtype=np.int64)
+        for row, (ranked, _) in enumerate(ranked_queries):
             documents_QK[row, : len(ranked[:10])] = ranked[:10]
-        values = ranking_figures(documents_QK, [graded for _, graded in mine])["ndcg_at_10"].tolist()
+        values = ranking_figures(documents_QK, [graded for _, graded in ranked_queries])["ndcg_at_10"].tolist()
         columns[name] = {"ndcg_at_10": fmean(values), "interval": mean_interval(values), "queries": len(values)}
-    return {"columns": columns, "left_out": len(queries) - len(known)}
+    return {"columns": columns, "left_out": len(queries) - len(judged_queries)}
 
 
 # ----------------------------------------
@@ -164,8 +164,8 @@ def judged(
 
 
 def space(library: Library, *, file: str) -> dict[str, Any]:
-    """The points of a map: at most 20,000 rows, spread over all of it, of a file that `unmask embed --map` has made.
-    Maps of others may have no `neighbors`."""
+    """The points of a map made by `unmask embed --map`: at most 20,000 rows, spread over the file. Maps of other tools
+    may have no `neighbors`."""
     path = library.within(file)
     try:
         names = pq.read_schema(path).names

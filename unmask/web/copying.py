@@ -1,4 +1,4 @@
-"""What the page does, as it is typed in a terminal or in Python."""
+"""The actions of the page as commands and as Python code."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from unmask.commands.cli import OPTION_NAMES
 
 
 def words_of(command: str, arguments: Sequence[str], options: Mapping[str, Any]) -> list[str]:
-    """The words of a command line. Options are named as parameters; None is left out, True a flag, a list repeated."""
+    """The words of a command line. Options have the names of parameters; None is left out, a list is repeated."""
     words = ["unmask", *command.split()]
     for name, value in options.items():
         flag = f"--{OPTION_NAMES.get(name, name).replace('_', '-')}"
@@ -26,10 +26,10 @@ def words_of(command: str, arguments: Sequence[str], options: Mapping[str, Any])
 def copied(
     command: str, arguments: Sequence[str], options: Mapping[str, Any], *, python: str | None = None
 ) -> dict[str, str]:
-    """The same as a command and in Python, where it is a function of the command's name."""
-    given = {name: value for name, value in options.items() if not (value is None or value is False or value == [])}
-    called = [*map(repr, arguments), *(f"{name}={value!r}" for name, value in given.items())]
+    """An action as a command and as Python code, by default a call of the function with the command's name."""
+    used = {name: value for name, value in options.items() if not (value is None or value is False or value == [])}
+    call_arguments = [*map(repr, arguments), *(f"{name}={value!r}" for name, value in used.items())]
     return {
         "command": shlex.join(words_of(command, arguments, options)),
-        "python": python or f"unmask.{command.replace('-', '_')}({', '.join(called)})",
+        "python": python or f"unmask.{command.replace('-', '_')}({', '.join(call_arguments)})",
     }

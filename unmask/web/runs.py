@@ -1,6 +1,6 @@
 """The part of the page about runs: their figures, curves while they train, and runs that the page starts and stops.
 
-A run is a process of its own: it goes on when the page, or the studio, is closed.
+A run is a process of its own: it continues when the page, or the studio, is closed.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ from unmask.web.things import Library, holder_of, state_of
 
 LOG = "studio.log"  # beside a run that the page started: .NAME.studio.log
 FORECAST_SECONDS = 300
-_MOST_EXAMPLES = 2_000  # of a fine-tuning: that are predicted anew
-_started: list[subprocess.Popen[bytes]] = []  # by this process, which has to notice their end
+_MOST_EXAMPLES = 2_000  # of a fine-tuning, to predict again
+_started: list[subprocess.Popen[bytes]] = []  # by this process, which has to reap them
 
 # ----------------------------------------
 # Figures and curves.
 
 
 class Tail:
-    """The lines of a metrics.jsonl as they come, as columns of numbers by kind."""
+    """Follows a metrics.jsonl; returns its new lines as columns of numbers by kind."""
 
     def __init__(self, folder: Path) -> None:
         self.folder, self._offset, self._tokens, self._before = folder, 0, 0.0, ""
 
     def news(self) -> dict[str, Any] | None:
-        """What is new since the last call; None where nothing is. With `anew` all before is to be forgotten."""
+        """What is new since the last call; None if nothing is. With `anew`, everything before it is void."""
         path, anew = self.folder / "metrics.jsonl", self._offset == 0
         columns: dict[str, dict[str, list[Any]]] = {}
         with suppress(OSError), path.open("rb") as file:
@@ -63,13 +63,13 @@ class Tail:
             for text in whole.splitlines():
                 with suppress(ValueError):
                     lines.append(parse_json(text))
-            every = thinned(sum(line.get("kind") == "train" for line in lines))
+            stride = thinned(sum(line.get("kind") == "train" for line in lines))
             trained = 0
             for line in lines:
                 kind = str(line.get("kind", "finetuning"))
                 if kind == "train":
                     self._tokens, trained = self._tokens + line.get("tokens", 0), trained + 1
-                    if trained % every:
+                    if trained % stride:
                         continue
                 point = dict(_numbers(line)) | ({} if kind == "finetuning" else {"tokens": self._tokens})
                 if isinstance(line.get("lines"), list):
@@ -116,19 +116,19 @@ def recipes(library: Library, *, runs: Annotated[list[str], Field(max_length=12)
 
 
 def comparison(library: Library, *, run: str) -> dict[str, Any]:
-    """A comparison's runs, also while they train; and when it is over its verdict, tables and intervals."""
+    """A comparison's runs, also while they train; once it is finished, also its verdict, tables and intervals."""
     path = library.within(run)
     names = read_object(path / STATE, f"{run} is no longer a comparison, or is damaged")["recipes"]
     labels = list(map(label_of, names))
     runs = [[str(each), each.name, each.name.rpartition("-")[0]] for each in sorted((path / "runs").glob("*-*"))]
     result: dict[str, Any] = {"runs": [[folder, name, labels.index(of)] for folder, name, of in runs if of in labels]}
     if not (path / "result.json").is_file():
-        return result | {"remark": "The comparison is not finished: there is a verdict when all runs are."}
+        return result | {"remark": "The comparison is not finished: there is a verdict once all runs are."}
     compared = Comparison(read_object(path / "result.json", f"{run}: the result is damaged; run the comparison again"))
     sheets = [each for each in compared.shown() if isinstance(each, Sheet)]
     tables = [[sheet.columns, [[str(cell) for cell in row] for row in sheet.rows]] for sheet in sheets]
     entropies = (each.get("unigram_entropy") for of in compared.runs.values() for each in of)
-    if "loss" not in compared.by_figure:  # losses of several vocabularies have no axis in common
+    if "loss" not in compared.by_figure:  # losses with different vocabularies share no axis
         result["runs"] = []
     return result | {
         "verdict": sentence(compared.verdict),
@@ -139,7 +139,7 @@ def comparison(library: Library, *, run: str) -> dict[str, Any]:
 
 
 def finetuning(library: Library, *, run: str) -> dict[str, Any]:
-    """A fine-tuning's confusions, F1 by class and surest mistakes: its model reads the validation file once more."""
+    """A fine-tuning's confusions, F1 by class and worst mistakes: its model predicts the validation file again."""
     path, way_out = library.within(run), "the fine-tuning is not finished, or is damaged"
     summary, begun = read_object(path / "summary.json", way_out), read_object(path / "settings.json", way_out)
     result = {name: summary.get(name) for name in ("task", "warning")}
@@ -164,7 +164,7 @@ def finetuning(library: Library, *, run: str) -> dict[str, Any]:
 
 
 # ----------------------------------------
-# Runs that are started here.
+# Starting and stopping runs.
 
 
 def choices(library: Library) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def begin(  # noqa: PLR0913  (a form)
     seed: Count | None = None,
     prompts: Annotated[list[str], Field(max_length=20)] = [],  # noqa: B006
 ) -> dict[str, Any]:
-    """Starts or resumes a run, or says what it would take; `name` is its folder below the first one that was given."""
+    """Starts, resumes or forecasts a run, or returns its command; `name` is its folder in the studio's first folder."""
     out = library.within(name)
     arguments = [] if data is None else [str(library.typed(data))]
     settings = [] if rate is None else [f"masking.rate={rate}"]
@@ -234,7 +234,7 @@ def log_of(out: Path) -> Path:
 
 
 def log(library: Library, *, run: str) -> dict[str, Any]:
-    """The last lines that a run, which was started here, has printed, and whether it still runs."""
+    """The last output of a run that was started here, and its state."""
     out = library.within(run)
     _reap()
     text = ""
@@ -259,5 +259,5 @@ def stop(library: Library, *, run: str) -> dict[str, Any]:
 
 
 def _reap() -> None:
-    """Takes note of ended processes, which would look alive otherwise."""
+    """Reaps ended processes, which would look alive otherwise."""
     _started[:] = [each for each in _started if each.poll() is None]

@@ -1,10 +1,10 @@
-"""The server: who may ask, what is answered, and what comes by itself.
+"""The server: which requests it accepts, what it answers, and live updates.
 
     browser ──token, Host, Origin──▶ Guard ──▶ a function of a part ──▶ JSON
-                                        └────▶ live: server-sent events, whatever is new in the metrics of runs
+                                        └────▶ live: server-sent events with the new metrics of runs
 
-It is for one person on one machine. It listens on 127.0.0.1, gives nothing without the token of its address, answers
-only pages of its own, and touches no file outside of the folders that were given.
+It is for one person on one machine. It listens on 127.0.0.1, requires the token of its address, answers only its own
+page, and touches no file outside of the studio's folders.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from unmask.web.things import Library
 
 log = logging.getLogger("unmask")
 STATIC = Path(__file__).parent / "static"
-OPEN = "/open/"  # before the token, in the path: values of queries are taken out of whatever a terminal shows
+OPEN = "/open/"  # the token follows in the path, since values of queries are removed from all printed text
 MOST_BYTES = 4 << 20  # of a request
 MOST_RUNS = 36  # whose curves are followed at once
 LOOK_SECONDS = 0.5
@@ -49,7 +49,7 @@ HEADERS = {
     "cross-origin-resource-policy": "same-origin",
     "cache-control": "no-store",
 }
-# What the page may call, and whether a model or much text is worked on, which is done one at a time.
+# Functions that the page may call. Those in `COMPUTED` work on a model or much text, and run one at a time.
 COMPUTED: dict[str, Callable[..., dict[str, Any]]] = {
     "masks": text.masks,
     "predict": text.predict,
@@ -75,10 +75,10 @@ READ: dict[str, Callable[..., dict[str, Any]]] = {
 
 
 class Guard:
-    """Refuses what has no token, names another host or comes from another page, and says what browsers must not do.
+    """Refuses requests without the token, to another host or from another page, and adds headers of security.
 
-    The token comes in the address of the first page, and is a cookie from then on. Its name has the port, since cookies
-    of one host are shared by all ports.
+    The token is in the address of the first page, and in a cookie from then on. The cookie's name has the port, since
+    all ports of a host share their cookies.
     """
 
     def __init__(self, app: ASGIApp, *, token: str, port: int) -> None:
@@ -115,14 +115,14 @@ class Guard:
         # A link from elsewhere may open the page, with its token; nothing else may come from there.
         if not is_own and not (request.method == "GET" and path.startswith(OPEN)):
             return PlainTextResponse("this server answers only its own page", 403)
-        given = path.removeprefix(OPEN) if path.startswith(OPEN) else request.cookies.get(self.cookie, "")
-        if not secrets.compare_digest(given.encode(), self.token.encode()):
+        token = path.removeprefix(OPEN) if path.startswith(OPEN) else request.cookies.get(self.cookie, "")
+        if not secrets.compare_digest(token.encode(), self.token.encode()):
             return PlainTextResponse("open the address that `unmask studio` has printed, with its token", 401)
         return None
 
 
 def make_app(library: Library, *, token: str, port: int) -> ASGIApp:
-    """The page and what it calls; a token and a port that requests must name."""
+    """The app of the page and its functions; requests must carry the token and name the port."""
     checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True))
     functions = {name: (checked(each), name in COMPUTED) for name, each in (COMPUTED | READ).items()}
 
@@ -169,7 +169,7 @@ def _problem(status: int, what: str) -> JSONResponse:
 
 
 def _answer(library: Library, function: Callable[..., Any], body: bytes, *, computes: bool) -> Response:  # noqa: PLR0911
-    """Calls a function of a part. Whatever goes wrong is one sentence that the page shows."""
+    """Calls a function of a part. Any error becomes a sentence that the page shows."""
     try:
         arguments = json.loads(body)
         if not isinstance(arguments, dict) or "library" in arguments:
@@ -190,11 +190,11 @@ def _answer(library: Library, function: Callable[..., Any], body: bytes, *, comp
         if says_out_of_memory(error):
             return _problem(507, "not enough memory for this model or text; free some, or use a smaller one")
         log.exception("the studio could not answer")
-        return _problem(500, f"this is a bug in the studio ({type(error).__name__}); its terminal says more")
+        return _problem(500, f"this is a bug in the studio ({type(error).__name__}); see its terminal")
 
 
 async def _events(request: Request, tails: list[runs.Tail]) -> AsyncIterator[str]:
-    """What is new in some runs, as it comes; an empty comment now and then finds out whether a page still listens."""
+    """New metrics of runs as events; an empty comment now and then detects that a page no longer listens."""
     quiet = 0
     while not await request.is_disconnected():
         news = [await run_sync(tail.news) for tail in tails]

@@ -23,7 +23,7 @@ PORT = 8642
 
 
 class StudioVisit(Result):
-    """A studio that was closed: the `address` that it had, without its token, and its `paths`."""
+    """A studio that was closed: its `address`, without the token, and its `paths`."""
 
     address: str
     paths: list[str]
@@ -46,11 +46,11 @@ def studio(
     The page is served to this machine alone, and fetches nothing from elsewhere.
 
     Args:
-        paths: Folders of runs, models, prepared data and indexes, or folders of such; nothing else is
-            read or written. By default the folder runs if there is one, else the current folder.
+        paths: Folders of runs, models, prepared data and indexes, or folders that contain them; nothing else is read
+            or written. By default the folder runs if there is one, else the current folder.
         port: Port of the server. By default 8642, or any free one.
         no_browser: Only print the address.
-        note: Called with the address, a line.
+        note: Called with the address.
         notify: Called when the page can be opened.
 
     Raises:
@@ -75,7 +75,7 @@ def studio(
     app = make_app(library, token=token, port=number)
     config = uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1, server_header=False)
     server = uvicorn.Server(config)
-    # In a thread, so that signals are ours: Ctrl-C is how a studio ends.
+    # The server runs in a thread, so that Ctrl-C arrives here and ends the studio.
     serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, name="unmask-studio", daemon=True)
     serving.start()
     threading.Thread(target=library.warm, name="unmask-warm", daemon=True).start()
@@ -92,9 +92,9 @@ def studio(
 
 
 def _listening(port: int | None) -> socket.socket:
-    """A socket on 127.0.0.1; without a port the usual one, or any that is free."""
+    """A socket on 127.0.0.1; without a port, on the usual one or any free one."""
     for number in (PORT, 0) if port is None else (port,):
-        try:  # it listens from now on, so that nobody is refused who is quicker than the server's thread
+        try:  # it listens from now on, before the server's thread does, so no early request is refused
             return socket.create_server(("127.0.0.1", number))
         except (OSError, OverflowError) as error:
             reason = error

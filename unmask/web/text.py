@@ -1,4 +1,4 @@
-"""The parts of the page that are about a text: masks, predictions, surprise and minimal pairs."""
+"""The parts of the page about a single text: masks, predictions, surprise and minimal pairs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ from unmask.web.things import Library
 Text = Annotated[str, Field(max_length=400_000)]
 Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
 Count = Annotated[int, Field(ge=0, le=1 << 40)]
-WINDOW = 400  # tokens that are shown at once: all are masked
+WINDOW = 400  # tokens to show at once; the whole text is masked
 CANDIDATES = 8  # for each mask
-_NONE_YET = Scores(0, {})  # a strategy that follows a model begins with equal weights
+_NONE_YET = Scores(0, {})  # strategies that follow a model start with equal weights
 
 # ----------------------------------------
 # Masks.
@@ -47,8 +47,8 @@ def masks(  # noqa: PLR0913  (what the page can set)
     epochs: Annotated[int, Field(ge=0, le=500)] = 0,
     begin: Count = 0,
 ) -> dict[str, Any]:
-    """What each strategy masks of a text, or of a document of prepared data: units, how likely each is, what the model
-    sees; and over a number of `epochs` how often each token is a target."""
+    """What each strategy masks in a text, or in a piece of prepared data: units with their probabilities, and what the
+    model sees; and how often each token is a target in a number of `epochs`."""
     tokenizer, tables_for = library.bench(source)
     shown, row = _tokens_and_row(library, tokenizer, text, source, document)
     window = slice(begin, begin + WINDOW)
@@ -67,7 +67,7 @@ def masks(  # noqa: PLR0913  (what the page can set)
                 rows, masker = row, Masker(settings, tokenizer, seed=seed, tables=tables_for(settings))
             follows = followed_scores(settings)
             missing = sorted(follows - scores.tables.keys())
-            drawn = _drawn(rows, masker, epoch, epochs, window, _NONE_YET if missing else scores)
+            drawn = _drawn_masks(rows, masker, epoch, epochs, window, _NONE_YET if missing else scores)
         except (SettingsError, DataError) as error:
             left_out[strategy] = str(error)
             continue
@@ -91,7 +91,7 @@ def masks(  # noqa: PLR0913  (what the page can set)
 def _tokens_and_row(
     library: Library, tokenizer: Tokenizer, text: str, source: str | None, document: int | None
 ) -> tuple[list[list[Any]], Rows | None]:
-    """The tokens that are shown, each with what stands before it, and the row of a document; of a text none yet."""
+    """The tokens to show, each with the text before it, and the row of a document; None for a typed text."""
     if source is None or document is None:
         if not text.strip():
             raise SettingsError("the text is empty; type some")
@@ -106,14 +106,14 @@ def _tokens_and_row(
     return shown, row_of(piece.input_ids, piece.annotations, tokenizer)
 
 
-def _drawn(rows: Rows, masker: Masker, epoch: int, epochs: int, window: slice, scores: Scores) -> dict[str, Any]:
-    """The masks of an epoch, as far as the window shows them, and shares of many epochs. Places are of the text."""
+def _drawn_masks(rows: Rows, masker: Masker, epoch: int, epochs: int, window: slice, scores: Scores) -> dict[str, Any]:
+    """Masks of an epoch within the window, and shares over many epochs. Positions count from the text's first token."""
     tokenizer = masker.tokenizer
     masked = masker(rows, epoch=epoch, scores=scores)
     weighed = masker.weighed(rows, epoch=epoch, scores=scores)
     maskable_T, target_T = rows.maskable.numpy()[0], (masked.labels >= 0).numpy()[0]
     segment_T = stretches(rows.segment_ids.numpy(), rows.segment_keys.numpy())
-    place_U, size_U, asked_U, _ = expected_units(segment_T, maskable_T, weighed, masker.settings)
+    place_U, size_U, rate_U, _ = expected_units(segment_T, maskable_T, weighed, masker.settings)
     first, length = int(tokenizer.special.cls is not None), int(maskable_T.sum())
     inside = (place_U - first < window.stop) & (place_U - first + size_U > window.start)
     ids, seen = (each.numpy()[0] for each in (rows.input_ids, masked.input_ids))
@@ -125,11 +125,11 @@ def _drawn(rows: Rows, masker: Masker, epoch: int, epochs: int, window: slice, s
     result = {
         "units": [
             [begin - first, size, round(chance, 4)]
-            for begin, size, chance in zip(*(each[inside].tolist() for each in (place_U, size_U, asked_U)), strict=True)
+            for begin, size, chance in zip(*(each[inside].tolist() for each in (place_U, size_U, rate_U)), strict=True)
         ],
         "targets": targets,
         "rate": float(target_T.sum() / max(length, 1)),
-        "expected": float((asked_U * size_U).sum() / max(size_U.sum(), 1)),
+        "expected": float((rate_U * size_U).sum() / max(size_U.sum(), 1)),
         "num_units": len(place_U),
     }
     if epochs:
@@ -147,7 +147,7 @@ def _drawn(rows: Rows, masker: Masker, epoch: int, epochs: int, window: slice, s
 
 
 def _shown(tokenizer: Tokenizer, true: int, seen: int) -> tuple[str, str]:
-    """What became of a target, and what stands there."""
+    """How a target was replaced, and the text to show there."""
     if seen == tokenizer.special.mask:
         return "masked", tokenizer.token(seen)
     return ("unchanged" if seen == true else "random"), tokenizer.text(seen)
@@ -164,8 +164,8 @@ def predict(
     text: Text,
     hidden: list[tuple[Count, Count]] = [],  # noqa: B006  (pydantic copies it)
 ) -> dict[str, Any]:
-    """What each model puts where the text is hidden. `hidden` are stretches of characters, in order."""
-    results, mask = [], "[MASK]"  # where the first model cannot be loaded
+    """The predictions of each model for hidden words. `hidden` are ranges of characters, in order."""
+    results, mask = [], "[MASK]"  # used if the first model cannot be loaded
     for name in models:
         try:
             model = library.model(name)
@@ -194,7 +194,7 @@ def _prompt(mask: str, text: str, hidden: Sequence[tuple[int, int]]) -> str:
 def _filled(model: Model, text: str, hidden: Sequence[tuple[int, int]]) -> dict[str, Any]:
     prompt = _prompt(_mask_of(model), text, hidden)
     filled = model.fill(prompt, top_k=CANDIDATES)
-    # How likely the hidden words are: where each is one token of this model.
+    # Probabilities of the hidden words, if each is one token of this model.
     words = [text[begin:end] for begin, end in hidden]
     truths: list[float | None] = [None] * len(filled.masks)
     if words and len(words) == len(filled.masks):
@@ -214,7 +214,7 @@ def _filled(model: Model, text: str, hidden: Sequence[tuple[int, int]]) -> dict[
 
 
 def surprise(library: Library, *, model: str, text: Text) -> dict[str, Any]:
-    """The loss of each token of a passage while it alone is hidden: what pseudo-log-likelihoods are sums of."""
+    """The loss of each token of a passage, hidden alone; their sum is minus the pseudo-log-likelihood."""
     loaded = library.model(model)
     encoded, places = loaded.tokenizer.encode_placed([text])
     longest = loaded.predictor.config.max_position_embeddings - len(loaded.tokenizer.special.around)
@@ -241,7 +241,7 @@ def grammar(
     pairs: Annotated[list[tuple[Text, Text]], Field(max_length=200)],
     form: Literal["plain", "word_l2r"] = "plain",
 ) -> dict[str, Any]:
-    """Scores of both sentences of each pair, right one first, and in how many the model prefers the right one."""
+    """Scores of both sentences of each pair, the right one first, and how often the model prefers the right one."""
     results = []
     for name in models:
         try:

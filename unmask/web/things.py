@@ -1,6 +1,6 @@
-"""What lies in the folders that the studio was given: it is found, named, and opened once.
+"""Finds, names and opens what is in the studio's folders: runs, models, data, indexes, texts and maps.
 
-A thing is known by the file that its command writes: a run by its recipe, a model by its configuration, and so on.
+A thing is recognized by a file that its command writes: a run by its recipe, a model by its configuration, and so on.
 Nothing outside of the folders is ever read or written.
 """
 
@@ -41,15 +41,15 @@ from unmask.train.scores import main_directions
 Kind = Literal["run", "finetuning", "embedder", "comparison", "model", "checkpoint", "data", "index", "text", "map"]
 MOST_THINGS, MOST_NAMES, DEEPEST = 2_000, 1_000, 4
 OPEN_AT_ONCE = 4  # models, data and indexes of each kind
-VOCABULARY = 4096  # of the tokenizer that shows masks where there is no other
+VOCABULARY = 4096  # of the tokenizer that masks are shown with if no data is chosen
 _TEXTS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet", ".md")
 
 
 class Library:
-    """The folders, and what of them is open. Any number of threads may use it.
+    """The folders, and what is open of them. Threads may share it.
 
     Args:
-        paths: Folders or files; what lies outside of them is refused.
+        paths: Folders or files; paths outside of them are refused.
     """
 
     def __init__(self, paths: Sequence[str | Path]) -> None:
@@ -61,7 +61,7 @@ class Library:
         self._opened: OrderedDict[tuple[str, str], tuple[float, Any]] = OrderedDict()
 
     def within(self, name: str) -> Path:
-        """A path below one of the folders; a RunError for any other, links followed."""
+        """Resolves a path, links included, below one of the folders; a RunError for any other."""
         path = Path(name)
         with suppress(OSError, ValueError):
             path = (self.roots[0] / path).resolve()
@@ -70,7 +70,7 @@ class Library:
         raise RunError(f"{name}: outside the folders that the studio was started with; start it with this one, too")
 
     def typed(self, name: str) -> Path:
-        """A file or folder as a command was given it: a relative path begins where the studio was started."""
+        """A path as commands take it: a relative one starts at the folder where the studio was started."""
         if not (Path(name).is_absolute() or Path(name).exists()):
             raise RunError(
                 f"{name}: not in {Path.cwd()}, where the studio was started; start it in the folder of that command"
@@ -78,11 +78,11 @@ class Library:
         return self.within(str(Path.cwd() / name))
 
     def list(self) -> list[dict[str, Any]]:
-        """Everything there is, the newest first: `kind`, `path`, `name`, `state` and `facts`."""
-        every = chain.from_iterable(_find(root, root, 0) for root in self.roots)
-        return sorted(islice(every, MOST_THINGS), key=lambda thing: -thing["changed"])
+        """All things, the newest first: `kind`, `path`, `name`, `state` and `facts`."""
+        all_things = chain.from_iterable(_find(root, root, 0) for root in self.roots)
+        return sorted(islice(all_things, MOST_THINGS), key=lambda thing: -thing["changed"])
 
-    # What is open; the file that is named says whether it has changed.
+    # Opened things. Each depends on the date of a file, which says whether it has changed.
 
     def model(self, name: str) -> Model:
         """A model that predicts tokens, by the folder of a model, a run or a checkpoint."""
@@ -98,7 +98,7 @@ class Library:
 
     def data(self, name: str) -> PreparedData:
         path = self.within(name)
-        if not (path / MANIFEST).is_file():  # a run's, in its folder or beside it
+        if not (path / MANIFEST).is_file():  # the data of a run, in its folder or elsewhere
             sources = RunFolder(path).read_sources() if (path / "sources.json").is_file() else []
             path = self.typed(sources[0]) if is_prepared(sources) else path / "data"
         return self._open("data", path, path / MANIFEST, open_prepared)
@@ -108,8 +108,8 @@ class Library:
         return self._open("index", path, path, Index)
 
     def bench(self, source: str | None) -> tuple[Tokenizer, Callable[[MaskingSettings], Tables]]:
-        """What masks are shown with: a tokenizer, and tables for the settings of a masking. Without a source they are
-        made of Tiny Shakespeare, as `unmask masks` does."""
+        """The tokenizer to show masks with, and a function from masking settings to tables. Without a source, both are
+        made from Tiny Shakespeare, as in `unmask masks`."""
         if source is None:
             tokenizer, tables = self._open("bench", packaged_corpus(), packaged_corpus(), _packaged_bench)
             return tokenizer, lambda settings: tables
@@ -127,8 +127,8 @@ class Library:
         return data.tokenizer, tables_for
 
     def scores(self, source: str | None) -> Scores:
-        """What a run, or the one around prepared data, knows of the vocabulary, for strategies that follow a model: its
-        embedding, and where its masking followed scores, those of its last checkpoint. Without a run there are none."""
+        """Scores of a run, or of the run around prepared data, for strategies that follow a model: its embedding and,
+        if its masking followed scores, those of its last checkpoint. Without a run there are none."""
         with suppress(UnmaskError):
             if source is not None:
                 run = self.within(source)
@@ -147,7 +147,7 @@ class Library:
         return Scores(1, tables)
 
     def warm(self) -> None:
-        """Makes what the first page shows, before it is looked for."""
+        """Makes what the first page shows, before it is requested."""
         with self.computing:
             self.bench(None)
 
@@ -157,14 +157,14 @@ class Library:
         except OSError as error:
             raise RunError(f"{path}: no longer exists; reload the page") from error
         key = (kind, str(path))
-        known = self._opened.get(key)
-        if known is None or known[0] != date:
-            known = self._opened[key] = date, opening(path)
+        entry = self._opened.get(key)
+        if entry is None or entry[0] != date:
+            entry = self._opened[key] = date, opening(path)
         self._opened.move_to_end(key)
         alike = [each for each in list(self._opened) if each[0] == kind]
         for old in alike[:-OPEN_AT_ONCE]:
             self._opened.pop(old, None)
-        return known[1]
+        return entry[1]
 
 
 def _packaged_bench(file: Path) -> tuple[Tokenizer, Tables]:
@@ -188,8 +188,8 @@ def _load_checkpoint(folder: Path) -> Model:
         sources = run.read_sources()
         tokenizer = load_tokenizer(Path(sources[0] if is_prepared(sources) else run.data) / "tokenizer")
         config = encoder_config(recipe, tokenizer)
-    network, known = MaskedLM(config, heads_for(config)), load_file(folder / "model.safetensors")
-    network.load_state_dict({name: known[name] for name in network.state_dict() if name in known})
+    network, tensors = MaskedLM(config, heads_for(config)), load_file(folder / "model.safetensors")
+    network.load_state_dict({name: tensors[name] for name in network.state_dict() if name in tensors})
     model = Model(folder, network, tokenizer)
     model.to()
     return model
@@ -200,7 +200,7 @@ def _load_checkpoint(folder: Path) -> Model:
 
 
 def _find(path: Path, root: Path, depth: int) -> Iterator[dict[str, Any]]:
-    """What a folder is, and what lies below it. Names that are no text are left out, since no answer can hold them."""
+    """The things at and below a path. Names that are not valid Unicode are left out, since JSON cannot hold them."""
     if broken_character(path.name):
         return
     if path.is_file():
@@ -211,9 +211,9 @@ def _find(path: Path, root: Path, depth: int) -> Iterator[dict[str, Any]]:
         return
     try:
         names = {entry.name for entry in os.scandir(path)}
-    except OSError:  # closed to us, or gone meanwhile
+    except OSError:  # not readable, or removed meanwhile
         return
-    if len(names) > MOST_NAMES:  # a folder of data, not of things
+    if len(names) > MOST_NAMES:  # a folder of data files
         return
     kind = _kind(names)
     inner = sorted(name for name in names if not name.startswith("."))
@@ -274,9 +274,9 @@ def state_of(path: Path) -> Literal["finished", "running", "stopped", "gone"]:
 
 
 def holder_of(path: Path) -> int | None:
-    """The process that writes a folder now, if it is one of this machine."""
+    """The process that is writing a folder, if it runs on this machine."""
     try:
-        if os.name != "posix":  # where a process cannot be asked whether it is there
+        if os.name != "posix":  # os.kill cannot ask there whether a process exists
             return None
         holder = json.loads((path / f"{LOCK}.json").read_text(encoding="utf-8"))
         if holder["host"] != socket.gethostname():

@@ -1,4 +1,4 @@
-// The frame: parts by the hash of the address, and what lies in the folders.
+// The frame: shows the part that the address's hash names, and lists the things in the folders.
 import { render } from "./vendor/preact-htm.js";
 import { Problem, call, html, useEffect, useState } from "./common.js";
 import { Masks } from "./parts/masks.js";
@@ -20,7 +20,7 @@ const PARTS = {
 };
 const part = () => (location.hash.slice(1) in PARTS ? location.hash.slice(1) : "masks");
 
-// What is seen now as one file that needs no server: controls are left out, and canvases are pictures.
+// Saves what is shown as one file that needs no server, without controls and with canvases as pictures.
 async function save(title) {
   const sheets = ["shared/look", "style", "shared/uplot"].map((name) => fetch(`/static/${name}.css`).then((sheet) => sheet.text()));
   const style = (await Promise.all(sheets)).join("\n");
@@ -52,11 +52,11 @@ function App() {
   const [name, go] = useState(part);
   const [things, setThings] = useState([]);
   const [error, setError] = useState("");
-  const look = () => call("things").then((found) => {
-    setThings(found.things);
+  const look = () => call("things").then((answer) => {
+    setThings(answer.things);
     setError("");
-    // A studio of a comparison alone opens with it.
-    if (!location.hash && found.things.some((each) => each.kind === "comparison" && found.roots.includes(each.path))) location.hash = "runs";
+    // A studio that was started on a comparison opens with it.
+    if (!location.hash && answer.things.some((each) => each.kind === "comparison" && answer.roots.includes(each.path))) location.hash = "runs";
   }, (e) => setError(e.message));
   useEffect(() => { look(); }, []);
   useEffect(() => {
@@ -76,7 +76,7 @@ function App() {
       <${Problem} of=${error} /><${Part} key=${name} things=${things} look=${look} /></main></div>`;
 }
 
-// The token is a cookie now: it need not stay in the address, where a screen shows it.
+// The token is a cookie now, so it need not stay visible in the address.
 if (location.pathname !== "/") history.replaceState(null, "", `/${location.hash}`);
 const root = document.getElementById("app");
 root.replaceChildren();

@@ -1,4 +1,4 @@
-// What all parts use: calls of the server, stored state, and small controls.
+// Shared by all parts: calls of the server, stored state, and small controls.
 import { html, useEffect, useRef, useState } from "./vendor/preact-htm.js";
 
 export { html, useEffect, useRef, useState };
@@ -32,7 +32,7 @@ export async function call(name, body, signal) {
   return answerOf(response);
 }
 
-// The answer to the latest arguments; while it is fetched the one before stays, so that nothing jumps.
+// The answer to the latest arguments; the previous one stays until it arrives, so that nothing jumps.
 export function useCall(name, body, { delay = 0, when = true } = {}) {
   const [state, set] = useState({ busy: when });
   const key = when ? JSON.stringify(body ?? null) : null;
@@ -51,7 +51,7 @@ export function useCall(name, body, { delay = 0, when = true } = {}) {
   return state;
 }
 
-// State that a reload of this tab keeps.
+// State that survives a reload of this tab.
 export function useKept(name, initial) {
   const [value, set] = useState(() => {
     try { return JSON.parse(sessionStorage.getItem(name)) ?? initial; } catch { return initial; }
@@ -101,14 +101,14 @@ export const Segmented = ({ label, value, options, onChange }) => html`<div clas
 
 export const named = (things, ...kinds) => kinds.flatMap((kind) => things.filter((each) => each.kind === kind)).map((each) => [each.path, each.name]);
 
-// "Copy as command", "copy as Python", of what an answer says.
+// "Copy as command" and "copy as Python", for the action that an answer describes.
 export function Copy({ of }) {
-  const [said, say] = useState("");
+  const [message, setMessage] = useState("");
   if (!of) return null;
   const copy = (name) => navigator.clipboard.writeText(of[name]).then(
-    () => say(`Copied: ${of[name]}`), () => say(of[name]));
+    () => setMessage(`Copied: ${of[name]}`), () => setMessage(of[name]));
   return html`<div class="row tight">
     <button class="quiet" onClick=${() => copy("command")}>copy as command</button>
     <button class="quiet" onClick=${() => copy("python")}>copy as Python</button>
-    <span class="soft" role="status">${said && html`<code>${said.slice(0, 300)}</code>`}</span></div>`;
+    <span class="soft" role="status">${message && html`<code>${message.slice(0, 300)}</code>`}</span></div>`;
 }

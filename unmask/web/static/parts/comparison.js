@@ -1,4 +1,4 @@
-// A comparison: its verdict, tables, intervals and paired differences as its report has them, and the curves of its runs.
+// A comparison: its verdict, tables, intervals and paired differences as in its report, and the curves of its runs.
 import { Busy, Problem, html, useCall, useEffect, useRef } from "../common.js";
 import { Curves, useLive } from "./curves.js";
 

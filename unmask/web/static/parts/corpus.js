@@ -1,10 +1,10 @@
-// A prepared text: counts, what was left out, texts of both splits, why one is held out, and what the tokenizer does.
+// A prepared text: counts, what was left out, texts of both splits, why one is held out, and tokens.
 import { Busy, Choice, Problem, Segmented, TextArea, call, html, named, percent, useCall, useKept, useState, whole } from "../common.js";
 
 function Why({ data, document }) {
-  const [said, say] = useState("");
-  const ask = () => { say("…"); call("why", { data, document }).then((answer) => say(answer.reason), (error) => say(error.message)); };
-  return said ? html`<small role="status">${said}</small>` : html`<button class="quiet" onClick=${ask}>why here?</button>`;
+  const [message, setMessage] = useState("");
+  const ask = () => { setMessage("…"); call("why", { data, document }).then((answer) => setMessage(answer.reason), (error) => setMessage(error.message)); };
+  return message ? html`<small role="status">${message}</small>` : html`<button class="quiet" onClick=${ask}>why here?</button>`;
 }
 
 function Tokens({ data }) {

@@ -1,4 +1,4 @@
-// Curves of several runs as they come, drawn as in reports (plot.js).
+// Live curves of several runs, drawn as in reports (plot.js).
 import { Choice, Segmented, html, useEffect, useKept, useRef, useState } from "../common.js";
 
 const SCALES = [["seconds", "Seconds"], ["step", "Steps"], ["tokens", "Tokens"]];
@@ -7,11 +7,11 @@ const NAMES = {
   loss: "loss, nats per token", validation_accuracy: "held-out tokens predicted right", bits_per_token_byte: "bits per byte of tokens",
   gradient_norm: "gradient norm", learning_rate: "learning rate",
 };
-// What a fine-tuning calls loss is that of its training.
+// The `loss` of a fine-tuning is its training loss.
 const KINDS = { train: "training", evaluation: "held out", finetuning: "validation file" };
 const pairsOf = (figure) => [...Object.keys(KINDS).map((kind) => [kind, figure]), ...(figure === "loss" ? [["evaluation", "validation_loss"]] : [])];
 
-// What runs have written so far, and what comes while they train.
+// The metrics of runs so far, followed while they train.
 export function useLive(paths) {
   const [runs, set] = useState({});
   const [problem, setProblem] = useState("");
@@ -20,7 +20,7 @@ export function useLive(paths) {
     set({});
     setProblem("");
     if (!paths.length) return undefined;
-    // A browser has six connections for all its tabs: one that is not seen takes none.
+    // A browser has six connections for all its tabs, so hidden ones must hold none.
     let source = null;
     const follow = () => {
       source?.close();
@@ -67,7 +67,7 @@ function figuresOf(runs) {
   return [...known].map((name) => [name, NAMES[name] ?? name.replaceAll("_", " ").replaceAll(".", ": ")]);
 }
 
-// Runs without the scale, as fine-tunings are without seconds, are drawn by epochs, where they are alone.
+// If no run has the chosen scale (fine-tunings have no seconds), curves are drawn over epochs.
 const placesOf = (runs) => runs.flatMap(({ columns }) => Object.values(columns));
 
 function curvesOf(runs, x, figure) {
@@ -88,7 +88,7 @@ function curvesOf(runs, x, figure) {
   }));
 }
 
-// `level` is the loss of word frequencies alone, where it is known and the same for all runs.
+// `level` is the loss of word frequencies alone, if it is known and the same for all runs.
 export function Curves({ runs, level, title = "Curves" }) {
   const [scale, setScale] = useKept("runs.scale", "seconds");
   const [figure, setFigure] = useKept("runs.figure", "loss");

@@ -10,7 +10,7 @@ const VIEWS = [["masks", "Masks"], ["units", "Units and probabilities"], ["often
 const SCORES = { loss: "losses", accuracy: "mistakes", embedding: "embeddings", pos_loss: "losses by part of speech" };
 const words = (names) => names.map((name) => SCORES[name] ?? name).join(" and ");
 
-class Strategy extends Component { // drawn anew only where its answer has changed
+class Strategy extends Component { // rendered again only if its answer has changed
   shouldComponentUpdate(next) {
     return ["of", "tokens", "view"].some((name) => next[name] !== this.props[name]);
   }
@@ -19,7 +19,7 @@ class Strategy extends Component { // drawn anew only where its answer has chang
     const seen = new Map(of.targets.map(([place, kind, text]) => [place, [kind, text]]));
     const token = (place, number) => {
       const [before, text] = tokens[place - begin];
-      const gap = number ? before : ""; // that of a unit stands in front of it
+      const gap = number ? before : ""; // a unit's first gap is put before the unit
       const [kind, shown] = seen.get(place) || [];
       if (view === "often" && of.often) {
         const share = of.often[place - begin];
@@ -86,7 +86,7 @@ export function Masks({ things }) {
       <span class="row tight"><span class="masked">masked</span><span class="random">random token</span><span class="unchanged">unchanged</span></span></div>
     <${Problem} of=${quick.error} /><${Busy} when=${quick.busy || (view === "often" && slow.busy)} what="masking" />
     ${data && html`
-      ${data.total > data.window && html`<div class="row tight" role="group" aria-label="Stretch of the text">
+      ${data.total > data.window && html`<div class="row tight" role="group" aria-label="Part of the text">
         <button disabled=${data.begin === 0} onClick=${() => setBegin(Math.max(0, begin - data.window))}>Earlier</button>
         <small>tokens ${whole(data.begin + 1)} to ${whole(Math.min(data.begin + data.window, data.total))} of ${whole(data.total)}; the rest is masked, too</small>
         <button disabled=${data.begin + data.window >= data.total} onClick=${() => setBegin(begin + data.window)}>Later</button></div>`}

@@ -1,12 +1,12 @@
-// Words are hidden by a click or a key; candidates and surprise.
+// Hiding words by click or key, candidates for them, and surprise.
 import {
   Busy, Choice, Component, Copy, Problem, Segmented, TextArea, call, html, named, percent, useCall, useEffect, useKept, useMemo, useRef, useState,
 } from "../common.js";
 
 const EXAMPLE = "What say you, my lord? The king is dead, and the night is long.";
 const WORD = /[\p{L}\p{N}'’]+|[^\s\p{L}\p{N}]/gu;
-const BLOCK = 150; // words that are drawn together
-const PASSAGE = 700; // characters that are judged at once
+const BLOCK = 150; // words that are rendered together
+const PASSAGE = 700; // characters that are scored at once
 const countOf = (text) => Array.from(text).length; // as the server counts: characters, not units of UTF-16
 
 class Block extends Component {
@@ -57,7 +57,7 @@ function Filled({ of, name, words }) {
     ${of.fillings.length > 0 && html`<small>all masks together</small>${of.fillings.slice(0, 5).map(([text, share]) => html`<p key=${text}><span class="number soft">${percent(share, 2)}</span> ${text.length > 400 ? `…${text.slice(0, 400)}…` : text}</p>`)}`}</section>`;
 }
 
-class Passage extends Component { // drawn once
+class Passage extends Component { // rendered once
   shouldComponentUpdate(next) { return next.letters !== this.props.letters || next.tokens !== this.props.tokens; }
 
   render({ letters, begin, end, tokens }) {
@@ -73,7 +73,7 @@ class Passage extends Component { // drawn once
   }
 }
 
-// Passages are judged one after another, so that a long text colours as it goes.
+// Passages are scored one after another, so that a long text is coloured step by step.
 function Surprise({ model, text }) {
   const [state, set] = useState({ passages: [], done: 0 });
   const letters = useMemo(() => Array.from(text), [text]);

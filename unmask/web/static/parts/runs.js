@@ -1,4 +1,4 @@
-// All runs: figures, curves as they come, differences of recipes, predictions of lines, and runs that are started here.
+// All runs: figures, live curves, differences of recipes, predictions for lines, and controls to start and stop runs.
 import {
   Busy, Choice, Copy, NumberField, Problem, Segmented, TextArea, TextField, call, fixed, html, named, percent, useCall, useEffect, useKept, useRef, useState, whole,
 } from "../common.js";
@@ -40,7 +40,7 @@ function Differences({ paths, names }) {
     <tbody>${data.rows.map(([key, ...values]) => html`<tr key=${key}><td><code>${key}</code></td>${values.map((value, n) => html`<td key=${n}><code>${value || "–"}</code></td>`)}</tr>`)}</tbody></table></div></section>`;
 }
 
-// A text as it was written, in parts: strings, and hidden tokens with what they were. Places are counted in letters.
+// A text in parts: strings, and hidden tokens with their original text. Positions count characters.
 function partsOf({ text, hidden }) {
   const letters = Array.from(text), parts = [];
   let end = 0;
@@ -89,10 +89,10 @@ function Begin({ things, look, choose }) {
   const [state, set] = useState({});
   const { data: choices } = useCall("choices", {});
   const put = (name) => (value) => setForm({ ...form, [name]: value });
-  const asked = { ...form, seed: form.seed ?? 0, prompts: form.prompts.split("\n").filter((line) => line.trim()) };
+  const request = { ...form, seed: form.seed ?? 0, prompts: form.prompts.split("\n").filter((line) => line.trim()) };
   const act = (what) => {
     set({ busy: what });
-    call("begin", { ...asked, what }).then((answer) => {
+    call("begin", { ...request, what }).then((answer) => {
       set(answer);
       if (answer.run) { setTimeout(look, 1500); choose(answer.run); }
     }, (error) => set({ error: error.message }));
@@ -117,7 +117,7 @@ function Begin({ things, look, choose }) {
 }
 
 function Control({ path, name, state, look }) {
-  const [said, say] = useState("");
+  const [message, setMessage] = useState("");
   const [text, setText] = useState("");
   const running = state === "running";
   useEffect(() => {
@@ -126,12 +126,12 @@ function Control({ path, name, state, look }) {
     const timer = running && setInterval(read, 2000);
     return () => clearInterval(timer);
   }, [path, running]);
-  const act = (part, body) => call(part, { run: path, ...body }).then(() => { say(part === "stop" ? "The run saves and stops." : "The run continues."); setTimeout(look, 1500); }, (error) => say(error.message));
-  const resume = () => call("begin", { what: "resume", name: path }).then(() => { say("The run continues."); setTimeout(look, 1500); }, (error) => say(error.message));
+  const act = (part, body) => call(part, { run: path, ...body }).then(() => { setMessage(part === "stop" ? "The run saves and stops." : "The run continues."); setTimeout(look, 1500); }, (error) => setMessage(error.message));
+  const resume = () => call("begin", { what: "resume", name: path }).then(() => { setMessage("The run continues."); setTimeout(look, 1500); }, (error) => setMessage(error.message));
   if (state === "finished" && !text) return null;
   return html`<section class="card" aria-label=${`Process of ${name}`}><div class="spread"><h2>${name} <span class=${`tag ${state}`}>${state}</span></h2>
     <span class="row tight">${running && html`<button onClick=${() => act("stop")}>Stop</button>`}${state === "stopped" && html`<button onClick=${resume}>Resume</button>`}</span></div>
-    <p class="soft" role="status">${said}</p>${text && html`<details open=${running}><summary class="soft">output</summary><pre tabindex="0">${text.slice(-3000)}</pre></details>`}</section>`;
+    <p class="soft" role="status">${message}</p>${text && html`<details open=${running}><summary class="soft">output</summary><pre tabindex="0">${text.slice(-3000)}</pre></details>`}</section>`;
 }
 
 export function Runs({ things, look }) {

@@ -1,9 +1,9 @@
-// One query, ranked by vectors, by words and by both; hits are judged by two keys.
+// One query, ranked by vectors, by words and by both; hits are judged with two keys.
 import { Busy, Choice, Copy, Problem, Slider, TextField, call, fixed, html, named, useCall, useEffect, useKept, useState, whole } from "../common.js";
 
-const kept = (index) => { try { return JSON.parse(localStorage.getItem(`judgements ${index}`)) || {}; } catch { return {}; } };
+const storedJudgements = (index) => { try { return JSON.parse(localStorage.getItem(`judgements ${index}`)) || {}; } catch { return {}; } };
 
-// What a document is in any index and after any change of it; its number is not.
+// Identifies a document in any index and after any change of it, unlike its number.
 const keyOf = (hit) => JSON.stringify([hit.file, hit.id]);
 
 // The documents of a judged query, numbered.
@@ -52,13 +52,13 @@ export function Search({ things }) {
   const both = [index, second].filter(Boolean);
   const [judgements, setJudgements] = useState({});
   const [figures, setFigures] = useState(null);
-  useEffect(() => { setJudgements(index ? kept(index) : {}); }, [index]);
+  useEffect(() => { setJudgements(index ? storedJudgements(index) : {}); }, [index]);
   const { data, error, busy } = useCall("search", { indexes: both, query, words_weight: weight }, { delay: 150, when: both.length > 0 && query.trim().length > 0 });
   const column = (each) => (both.length > 1 ? `${each.name}, ${indexes.find(([path]) => path === each.index)?.[1]}` : each.name);
   const judge = (key, grade) => {
     const ranked = Object.fromEntries(data.columns.map((each) => [column(each), each.hits.map(keyOf)]));
-    const mine = judgements[query] ?? { grades: {} };
-    const now = { ...judgements, [query]: { ranked, grades: { ...mine.grades, [key]: grade } } };
+    const judged = judgements[query] ?? { grades: {} };
+    const now = { ...judgements, [query]: { ranked, grades: { ...judged.grades, [key]: grade } } };
     setJudgements(now);
     try { localStorage.setItem(`judgements ${index}`, JSON.stringify(now)); } catch { /* it is full */ }
   };

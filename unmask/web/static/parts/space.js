@@ -1,14 +1,14 @@
 // A map of texts by their vectors: points on a canvas, the nearest texts of the chosen one, and a search among them.
 import { Busy, Choice, Copy, Problem, TextField, call, html, named, useCall, useEffect, useKept, useMemo, useRef, useState, whole } from "../common.js";
 
-function Map({ of, chosen, choose, found }) {
+function Map({ of, chosen, choose, matches }) {
   const canvas = useRef(null);
   const [over, setOver] = useState(null);
   const frame = useMemo(() => {
     const [x0, x1, y0, y1] = [of.x, of.y].flatMap((values) => [values.reduce((a, b) => Math.min(a, b)), values.reduce((a, b) => Math.max(a, b))]);
     return { x0, y0, w: x1 - x0 || 1, h: y1 - y0 || 1 };
   }, [of]);
-  // What is looked at: its middle, in shares of the whole, and how many times larger it is.
+  // The visible part: its centre, in shares of the whole map, and its magnification.
   const [view, look] = useState({ x: 0.5, y: 0.5, zoom: 1 });
   useEffect(() => look({ x: 0.5, y: 0.5, zoom: 1 }), [of]);
   const zoom = (times) => look((old) => ({ ...old, zoom: Math.min(200, Math.max(1, old.zoom * times)) }));
@@ -37,8 +37,8 @@ function Map({ of, chosen, choose, found }) {
         pen.globalAlpha = alpha;
         for (const n of numbers) { const [x, y] = at(n); pen.beginPath(); pen.arc(x, y, size, 0, 7); pen.fill(); }
       };
-      dots(of.x.keys(), colour("blue"), 2, found.length ? 0.2 : 0.5);
-      dots(found, colour("green"), 3, 0.9);
+      dots(of.x.keys(), colour("blue"), 2, matches.length ? 0.2 : 0.5);
+      dots(matches, colour("green"), 3, 0.9);
       if (chosen != null) {
         dots(of.near[chosen] ?? [], colour("gold"), 4, 1);
         dots([chosen], colour("vermilion"), 6, 1);
@@ -50,7 +50,7 @@ function Map({ of, chosen, choose, found }) {
     const dark = matchMedia("(prefers-color-scheme: dark)");
     dark.addEventListener("change", draw);
     return () => { resized.disconnect(); dark.removeEventListener("change", draw); };
-  }, [of, chosen, found, view]);
+  }, [of, chosen, matches, view]);
   const nearest = (event) => {
     const box = canvas.current.getBoundingClientRect();
     const at = placed(box.width, box.height);
@@ -104,17 +104,17 @@ export function Space({ things, look }) {
   const [chosen, choose] = useState(null);
   const shown = file ?? maps[0]?.[0];
   const { data, error, busy } = useCall("space", { file: shown }, { when: Boolean(shown) });
-  const found = useMemo(() => {
-    const sought = words.trim().toLowerCase();
-    return data && sought ? [...data.texts.keys()].filter((n) => data.texts[n].toLowerCase().includes(sought)) : [];
+  const matches = useMemo(() => {
+    const needle = words.trim().toLowerCase();
+    return data && needle ? [...data.texts.keys()].filter((n) => data.texts[n].toLowerCase().includes(needle)) : [];
   }, [data, words]);
   const item = (n) => html`<div class="hit" key=${n}><button class="quiet" onClick=${() => choose(n)}>choose</button><span>${data.texts[n]}</span></div>`;
   return html`<${Make} things=${things} look=${look} choose=${(each) => { setFile(each); choose(null); }} />
     ${!shown && html`<p>There is no map in the folders yet. Make one above, or with <code>unmask embed MODEL TEXTS --map --out map.parquet</code>.</p>`}
     ${shown && html`<div class="row"><${Choice} label="Map" value=${shown} options=${maps} onChange=${(each) => { setFile(each); choose(null); }} /><${TextField} label="Find words" value=${words} onChange=${setWords} /></div>`}
     <${Problem} of=${error} /><${Busy} when=${busy} what="reading the map" />
-    ${data && html`<${Map} of=${data} chosen=${chosen} choose=${choose} found=${found} />
+    ${data && html`<${Map} of=${data} chosen=${chosen} choose=${choose} matches=${matches} />
       <p class="soft">${whole(data.x.length)} of ${whole(data.total)} texts. For larger maps, with clusters: <code>${data.atlas}</code></p>
       <div class="grid">${chosen != null && html`<section class="card" aria-label="Nearest texts"><h2>Nearest texts</h2><p><b>${data.texts[chosen]}</b></p>${(data.near[chosen] ?? []).map(item)}</section>`}
-      ${words.trim() && html`<section class="card" aria-label="Found texts"><h2>${whole(found.length)} with these words</h2>${found.slice(0, 20).map(item)}</section>`}</div>`}`;
+      ${words.trim() && html`<section class="card" aria-label="Found texts"><h2>${whole(matches.length)} with these words</h2>${matches.slice(0, 20).map(item)}</section>`}</div>`}`;
 }

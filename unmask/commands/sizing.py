@@ -164,7 +164,7 @@ class Law(NamedTuple):
 # for `size_power`, which is that of the source (section D.2).
 LAW = Law(floor=0.29840, size=0.033450, size_power=0.34, tokens=0.32520, tokens_power=0.20426)
 NEIGHBOURS = 0.65  # share of the entropy of token frequencies that is left, in the text of those runs, given neighbours
-_REPEATS = 15.4  # repeats of a text are worth this many texts at most (Muennighoff et al. 2023, section 6, causal models)
+_REPEATS = 15.4  # repeats of a text are worth this many texts at most: Muennighoff et al. 2023, section 6 (causal)
 SPREAD = (-0.14, 0.06)  # relative error of the law on texts that it was not fitted to
 
 

@@ -230,7 +230,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
 
     if seeds < 3:
         few = "one seed gives no verdict" if seeds == 1 else "two seeds show only very large differences"
-        reporter.note(f"{few}; five find one of twice its standard deviation between seeds in 4 of 5 cases")
+        reporter.note(f"{few}; five find a difference of twice its standard deviation between seeds in 4 of 5 cases")
     runs = _make_runs(root, labels, ways, seeds, reporter)
     if all("failed" in run for of_recipe in runs.values() for run in of_recipe):
         raise RunError(f"{root}: every run failed, the first one with: {runs[recipes[0]][0]['failed']}")
@@ -349,7 +349,7 @@ def _write_result(root: Path, result: dict[str, Any], folders: Mapping[str, Sequ
 def _plan_of_starts(recipes: Sequence[str], plan: RunPlan, deciding: str) -> RunPlan:
     """Checks the options that go with `--from`; returns the plan for `STARTS`, with a lasting name of the model."""
     if recipes:
-        way_out = f"leave recipes out, or name {recipes[0]} as the base, by which the model from scratch is trained"
+        way_out = f"leave recipes out, or name {recipes[0]} as the base, the recipe of the model from scratch"
         raise SettingsError(f"a starting model is not compared with recipes; {way_out}", options=["base"])
     if plan.task is None:
         raise SettingsError("ways to start are compared on a task; give one", options=["task", "train"])

@@ -287,7 +287,7 @@ def _make_scratch(sources: Sequence[str | Path], recipe: Recipe, stack: ExitStac
         tokenizer = preparing.tokenizer
         if recipe.start.extend_vocab is not None:
             size = f"{SAMPLE_BYTES / 2**20:.0f} MiB"
-            notes.append(f"new words were looked for in the first {size} only; the run reads all of the text")
+            notes.append(f"new words were chosen from the first {size} only; the run uses all of the text")
     if is_prepared(sources):
         root = Path(sources[0])
         manifest = open_prepared(root).manifest

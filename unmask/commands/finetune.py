@@ -202,7 +202,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
                 claimed.check_same(read_object(begun, _ANEW), json.loads(json.dumps(content)), but_for=MAY_DIFFER)
                 if len(finished) > (number := content["finetune"]["seeds"]):
                     raise RunError(
-                        f"{root} holds {len(finished)} trained seeds, but finetune.seeds is {number}; ask for at least "
+                        f"{root} holds {len(finished)} trained seeds, but finetune.seeds is {number}; set at least "
                         "as many, or replace the result with --overwrite"
                     )
             claimed.claim(json.dumps(content, indent=2) + "\n")

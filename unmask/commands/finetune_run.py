@@ -260,7 +260,7 @@ def hold_out(train: Labelled, kind: type[Task], least: int) -> tuple[Labelled, L
     if len(held) < _LEAST_HELD_OUT:
         what = f"a tenth of {len(train.records):,} rows is too few for validation"
         if size >= _LEAST_HELD_OUT:
-            why = f"equal texts stay together, and {least} examples of each class are learned from"
+            why = f"equal texts stay together, and {least} examples of each class are kept for training"
             what = f"only {len(held):,} of {len(train.records):,} rows can be held out for validation: {why}"
         raise CorpusError(f"{train.path}: {what}; give a separate file", options=("validation",))
     learned, rest = ([r for n, r in enumerate(train.records) if (n in held) is is_held] for is_held in (False, True))

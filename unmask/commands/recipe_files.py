@@ -167,7 +167,7 @@ def as_override(key: str, value: Any) -> str:
         text = tomli_w.dumps({"value": str(value) if isinstance(value, PurePath) else value})
     except TypeError as error:
         kind = type(value).__name__
-        raise SettingsError(f"settings: {key} = {shown(value)} is {kind}, which no recipe holds") from error
+        raise SettingsError(f"settings: {key} = {shown(value)} is {kind}, which a recipe cannot hold") from error
     return f"{key}={text.partition('=')[2].strip()}"
 
 

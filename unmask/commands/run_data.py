@@ -238,7 +238,7 @@ def check_annotations(recipe: Recipe, manifest: Manifest | None = None) -> None:
     needed = sorted({*columns, *missing})
     if manifest is None:
         names = ",".join(f'"{column}"' for column in needed)
-        raise SettingsError(f"{what} of the text; ask for it with annotation.columns=[{names}]", options=["set"])
+        raise SettingsError(f"{what} of the text; request it with annotation.columns=[{names}]", options=["set"])
     raise DataError(
         f"{what}, which this data was prepared without; make it with unmask prepare ... --annotate {','.join(needed)}"
     )
@@ -317,7 +317,7 @@ def begin_from_checkpoint(
     facts = start_facts(start)
     notes = [f"starting from the model in {facts['checkpoint']}"]
     if facts["new_head"]:
-        notes.append("the checkpoint has no head for masked tokens: adding a new one, which has everything to learn")
+        notes.append("the checkpoint has no head for masked tokens: adding a new, untrained one")
     if facts.get("sentence_encoder"):
         notes.append(
             "the checkpoint is a sentence encoder: the result is a masked language model without its pooling and "

@@ -64,7 +64,7 @@ def with_meanings(toml: str) -> str:
         known = (meanings.get((*path, kind, line[1])) for kind in ("", *kinds))
         return next((f"# {meaning}\n" for meaning in known if meaning), "") + line[0]
 
-    tables = ["# The settings of a run; `unmask settings WORD` says more of each."]
+    tables = ["# The settings of a run; `unmask settings WORD` explains each."]
     for table in toml.split("\n\n"):
         header = re.match(r"(\[+)(?:.*\.)?(.+?)\]", table)
         path = [header[2] + "[]" * (len(header[1]) - 1)] if header else []

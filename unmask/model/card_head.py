@@ -1,11 +1,11 @@
-"""The head of a model's card (README.md), which the hub reads.
+"""The YAML metadata at the head of a model card (README.md), which the hub reads.
 
-    base_model, base_model_relation    what the model began as, where the hub has it under a name
-    license, language                  what the user says (`CardSettings`); never guessed
-    pipeline_tag, library_name, tags   what the model does, and what loads it
+    base_model, base_model_relation    the model that training began from, if the hub has it
+    license, language                  as the user states them (`CardSettings`); never guessed
+    pipeline_tag, library_name, tags   the model's task, and the library that loads it
     metrics, model-index               what was measured, on which file
 
-`datasets` is not among it: the text came from files, and a file is no data set of the hub because it is called alike.
+`datasets` is left out: the text came from files, and a file with the name of a hub dataset need not be that dataset.
 
 Source: the hub's own example, https://github.com/huggingface/hub-docs/blob/main/modelcard.md.
 """
@@ -28,7 +28,7 @@ from unmask.core.hub import hub_name
 from unmask.core.settings import Settings, validated
 
 CARD = "README.md"
-_CUSTOM = "custom"  # the type of a data set that is none of the hub's
+_CUSTOM = "custom"  # the type of a data set that is not on the hub
 _IDENTIFIER = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
 _LANGUAGE = re.compile(r"[a-z]{2,3}|multilingual|code")
 _LINK = re.compile(r"https?://\S+|LICENSE(\.md)?")
@@ -88,14 +88,14 @@ class CardSettings(Settings):
 class Origin:
     """The model that a training began with."""
 
-    checkpoint: str  # its name and commit on the hub, or its whole path
+    checkpoint: str  # its name and commit on the hub, or its absolute path
     sha256: str  # of its content
-    base_models: tuple[str, ...] = ()  # what the hub knows it by; empty where it does not
+    base_models: tuple[str, ...] = ()  # its names on the hub; empty if it has none
 
 
 def base_models(checkpoint: str, folder: Path) -> tuple[str, ...]:
-    """The names by which the hub knows what a model is or comes from, given its lasting name
-    (`unmask.core.hub.lasting_name`) and its folder: its own name, or what its card says under `base_model`.
+    """Names on the hub for a card's `base_model`: the model's own name, or the `base_model` that its own card states.
+    `checkpoint` is the model's lasting name (`unmask.core.hub.lasting_name`), `folder` the folder that holds it.
 
     `_name_or_path` of a config.json is not used, since a relative path in it (`runs/first`) looks like a name, and a
     wrong name would show a stranger's model on the hub.
@@ -120,14 +120,14 @@ def base_models(checkpoint: str, folder: Path) -> tuple[str, ...]:
 
 
 def name_of_folder(folder: Path) -> str:
-    """What a model is called by its folder: `mine` of `runs/mine/model`."""
+    """A model's name, taken from its folder: `mine` for `runs/mine/model`."""
     whole = folder.resolve()
     return (whole.parent if whole.name == "model" else whole).name or "model"
 
 
 def encodable(text: str) -> str:
-    """A text that a card can hold: names of files may have bytes that are no UTF-8, and breaks of lines that YAML does
-    not keep apart from spaces."""
+    """The text, made safe for a card: file names may have bytes that are not UTF-8, and line breaks that YAML turns
+    into spaces."""
     return re.sub("[\x85\u2028\u2029]", " ", text.encode("utf-8", "replace").decode("utf-8"))
 
 
@@ -142,11 +142,11 @@ def card_head(
     library: str = "transformers",
     **more: str,
 ) -> str:
-    """The head of a card, without the lines around it, as huggingface_hub writes it.
+    """The YAML head of a card as huggingface_hub writes it, without the `---` lines around it.
 
-    `task` is the hub's name of what the model does, and that for people; `base` what it began as; `library` what loads
-    it; `more` are further keys. `figures` are what was measured on a part of the data: the name of its files,
-    `validation` or `test`, and by names for people the hub's name of the metric and the value, None if undefined.
+    `task` is the hub's name of the task and a readable one, `base` the names of the base models, `library` the library
+    that loads the model; `more` are further keys. Each item of `figures` is a measured split: the name of its file,
+    `validation` or `test`, and for each readable metric name the hub's metric name and the value, None if undefined.
     """
     from huggingface_hub import EvalResult, ModelCardData  # a fifth of a second, for those who write a card
 
@@ -181,12 +181,12 @@ def card_head(
         **others,
     )
     if not results:
-        data.pop("model_name")  # which is the model index's, and no key of a head
+        data.pop("model_name")  # it belongs to the model index, not to the head
     return data.to_yaml()
 
 
 def renewed_card(settings: Path, section: str, named: CardSettings) -> CardSettings:
-    """What the card of a training that goes on says: as its settings.json, but for what the user names now."""
+    """Card settings of a resumed training: those in its settings.json, overridden by those that the user sets now."""
     try:
         before = read_object(settings, "start over with --overwrite")[section]["card"]
         values = {**before, **named.model_dump(exclude_unset=True)}
@@ -196,8 +196,8 @@ def renewed_card(settings: Path, section: str, named: CardSettings) -> CardSetti
 
 
 def change_card(folder: Path, named: CardSettings) -> bool:
-    """Writes what the user says into the card of a finished model, and removes what is set to None; all else of it
-    stays. Returns whether it was changed; a RunError says that there is no card, or that it cannot be read."""
+    """Writes the settings that the user gave into the card of a finished model, and removes those set to None; the rest
+    of the card stays. Returns whether the card changed. Raises a RunError if there is no card, or it cannot be read."""
     import yaml
     from huggingface_hub import ModelCard
 

@@ -14,37 +14,36 @@ Layout = Literal["modernbert", "bert", "roberta", "xlm-roberta", "camembert", "r
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts of a layout, and its own values for what a recipe leaves open: by default BERT's. The encoder asks for
-    parts, never for a layout's name.
+    """The parts of a layout, and its defaults for settings that a recipe leaves unset. The class's own defaults are
+    BERT's. The encoder asks for parts, never for a layout's name.
 
     Source of the defaults: Devlin et al. 2019 (BERT), section 3 and appendix A.2.
     """
 
-    # Positions turn queries and keys, and layers alternate between global and local attention. Otherwise positions
-    # are learned, and every layer is global.
+    # Positions are rotary, and layers alternate between global and local attention. Otherwise positions are learned,
+    # and every layer is global.
     rotary: bool = False
-    # Learned positions begin at the padding's id + 1, and the table is that much longer
+    # Learned positions begin at pad_id + 1, and their table has that many more rows
     positions_after_padding: bool = False
-    # A norm stands behind each addition to the residual stream; otherwise before each part that adds to it, and once
-    # more behind the last block
+    # Post-norm: a norm after each addition to the residual stream. Otherwise pre-norm: a norm before each attention
+    # and MLP, and one after the last block
     post_norm: bool = True
-    # The first block has a norm before its attention, though the embeddings are normalised already
+    # The first block has a norm before its attention, though the embeddings are already normalised
     first_norm: bool = True
-    bias: bool = True  # products and norms have biases
+    bias: bool = True  # linear layers and norms have biases
     gated: bool = False  # the MLP is gated
     gelu_head: bool = False  # the prediction head uses gelu, whatever the blocks use
-    # The head for classes of documents has a layer with tanh before its classifier; otherwise it shares those of the
-    # prediction head
+    # The classification head has a tanh layer before its classifier; otherwise it shares the prediction head's layers
     label_dense: bool = True
-    # Classifiers of tasks begin with a standard deviation of hidden_size^-1/2; otherwise with `initializer_range`
+    # Task classifiers are initialised with a standard deviation of hidden_size^-1/2; otherwise of `initializer_range`
     wide_classifier: bool = False
-    type_vocab_size: int | None = 2  # usual number of token types; None where the layout has none
-    intermediate_ratio: float = 4.0  # usual width of the MLP's inner layer, in hidden sizes
-    norm_eps: float = 1e-12  # what is usually added to the variance in norms
+    type_vocab_size: int | None = 2  # default number of token types; None if the layout has none
+    intermediate_ratio: float = 4.0  # default width of the MLP's inner layer, as a multiple of the hidden size
+    norm_eps: float = 1e-12  # default epsilon of norms
 
 
 # Liu et al. 2019 (RoBERTa); the positions are fairseq's. Conneau et al. 2020 (XLM-R) and Martin et al. 2020 (CamemBERT)
-# have the same network, and transformers has it once more under the name of each.
+# use the same network, which transformers repeats under each of their names.
 _ROBERTA = Parts(positions_after_padding=True, gelu_head=True, type_vocab_size=1, norm_eps=1e-5)
 # Warner et al. 2024 (ModernBERT), section 2.1.
 _MODERNBERT = Parts(
@@ -71,7 +70,7 @@ PARTS: dict[Layout, Parts] = {
 }
 
 
-_END = 2**31  # larger numbers of rows or ids are mistakes
+_END = 2**31  # larger sizes and ids are mistakes
 Size = Annotated[int, Field(ge=1, lt=_END)]
 Id = Annotated[int, Field(ge=0, lt=_END)]
 Activation = Literal["gelu", "gelu_pytorch_tanh", "silu", "relu2"]
@@ -86,7 +85,7 @@ def _check_heads(hidden_size: int, num_heads: int, parts: Parts) -> None:
 
 
 class Rotary(Settings):
-    """Rotary positions, and which layers attend how far. Attributes as in `ModelSettings`.
+    """Rotary positions, and how far each layer attends. Attributes as in `ModelSettings`.
 
     Source: Warner et al. 2024 (ModernBERT), section 2 and table 4.
     """
@@ -100,7 +99,7 @@ class Rotary(Settings):
 
 
 class ModelSettings(Settings):
-    """Size and parts of the encoder. None takes the layout's own value (`unmask.model.config`)."""
+    """Size and parts of the encoder. None means the layout's default (`unmask.model.config`)."""
 
     layout: Layout = "modernbert"
     """The transformers layout of the model and its saved folder."""
@@ -152,20 +151,20 @@ class ModelSettings(Settings):
 
     @property
     def rotary(self) -> Rotary | None:
-        """Rotary positions as set, or None where the layout has none."""
+        """Rotary positions as set, or None if the layout has none."""
         own = {name: value for name in Rotary.model_fields if (value := getattr(self, name)) is not None}
         return Rotary.model_validate(own) if PARTS[self.layout].rotary else None
 
 
 class EncoderConfig(Settings):
-    """Everything that a model folder's `config.json` says. Attributes as in `ModelSettings`, none left open."""
+    """A model folder's `config.json` in our terms. Attributes as in `ModelSettings`, all of them set."""
 
-    model_config = ConfigDict(strict=True)  # a number in quotes is none
+    model_config = ConfigDict(strict=True)  # a quoted number is an error
 
     layout: Layout = "modernbert"
     vocab_size: Size
     pad_id: Id
-    cls_id: Id | None  # None where a folder does not say it (BERT's do not)
+    cls_id: Id | None  # None if the folder does not state it (BERT's do not)
     sep_id: Id | None
     mask_id: Id
     num_layers: Size
@@ -175,10 +174,10 @@ class EncoderConfig(Settings):
     activation: Activation
     max_position_embeddings: Size
     norm_eps: float = Field(gt=0.0, allow_inf_nan=False)
-    rotary: Rotary | None  # None where the layout's positions are learned
-    type_vocab_size: Size | None = None  # None where the layout has no token types
+    rotary: Rotary | None  # None if the layout's positions are learned
+    type_vocab_size: Size | None = None  # None if the layout has no token types
     dropout: float = Field(default=0.0, ge=0.0, lt=1.0, allow_inf_nan=False)
-    # Of the input of a task's classifier, while that is learned
+    # Dropout rate on the input of a task's classifier, in training
     classifier_dropout: float = Field(default=0.0, ge=0.0, lt=1.0, allow_inf_nan=False)
     initializer_range: float = Field(ge=0.0, allow_inf_nan=False)
 
@@ -197,12 +196,12 @@ class EncoderConfig(Settings):
 
     @property
     def first_position(self) -> int:
-        """The row of the position table that a segment's first token takes."""
+        """The row of the position table for a segment's first token."""
         return self.pad_id + 1 if self.parts.positions_after_padding else 0
 
     @property
     def num_types(self) -> int:
-        """Token types that the model tells apart: 1 where it has none."""
+        """The number of token types; 1 if the layout has none."""
         return self.type_vocab_size or 1
 
     def is_global(self, layer: int) -> bool:

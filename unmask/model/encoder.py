@@ -37,17 +37,17 @@ from unmask.model.layers import (
     run_transform,
 )
 
-_CLASSIFIER = 1 << 20  # sets its dropout apart from that of the layers
+_CLASSIFIER = 1 << 20  # gives the classifier's dropout another seed than the layers'
 H = TypeVar("H", bound=nn.Module)
 
 
 class RowEncoder(Protocol):
-    """Makes hidden states, or logits, of each position of rows: ours, or one that transformers runs."""
+    """Computes hidden states, or logits, for each position of rows: our encoder, or one that transformers runs."""
 
     compute_dtype: torch.dtype  # of the activations
-    shares_rows: bool  # whether several texts may stand in a row, as segments that do not see each other; else one does
-    takes_padding: bool  # whether the output for a text is independent of the padding behind it
-    width: int  # numbers of a position in the output: D
+    shares_rows: bool  # whether a row may hold several texts, as segments that do not see each other; else it holds one
+    takes_padding: bool  # whether the output for a text is independent of the padding after it
+    width: int  # size of the output for a position: D
 
     @property
     def device(self) -> torch.device: ...  # of its weights
@@ -57,9 +57,9 @@ class RowEncoder(Protocol):
 
 
 class Trainable(Protocol):
-    """What the training loop needs of a model. What to make of its encoder's output is for objectives to know."""
+    """What the training loop needs of a model. Only the objectives interpret its encoder's output."""
 
-    pad_id: int  # fills rows up
+    pad_id: int  # fills the rest of a row
 
     @property
     def encoder(self) -> RowEncoder: ...
@@ -68,7 +68,7 @@ class Trainable(Protocol):
 
 
 def run_embedding_norm(norm: nn.Module, x_BSD: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is compiled of the embeddings: not the looking up, whose gradients are summed by a kernel of torch's."""
+    """The compiled part of the embeddings. The lookup is not compiled: a torch kernel sums its gradients."""
     normed_BSD: Tensor = norm(x_BSD.to(dtype))
     return normed_BSD
 
@@ -78,10 +78,10 @@ class Encoder(nn.Module):
 
     Attributes:
         compute_dtype: Type of the activations; weights stay float32.
-        gradient_checkpointing: Keep only what enters each block, and compute the block again in the backward pass: a
+        gradient_checkpointing: Keep only the input of each block, and compute the block again in the backward pass: a
             third more time for a fraction of the memory. Source: Chen et al. 2016.
-        compiled_block: `run_block`, compiled, for training (`compile_model`); None: it is not.
-        compiled_norm: `run_embedding_norm`, compiled; None: it is not.
+        compiled_block: `run_block`, compiled for training (`compile_model`); None if it is not compiled.
+        compiled_norm: `run_embedding_norm`, compiled; None if it is not compiled.
         shares_rows, takes_padding: Attention stays within segments, and padding is a segment of its own.
     """
 
@@ -119,16 +119,16 @@ class Encoder(nn.Module):
         sequences: Sequences | None = None,
         dropout_seed: int | None = None,
     ) -> Tensor:
-        """Encodes rows: [B, S, D], in the compute type; at padding the values mean nothing.
+        """Encodes rows: [B, S, D], in the compute type. Values at padding are meaningless.
 
         Args:
             input_ids_BS: int64; at most as long as the model has positions.
             segment_ids_BS: Tokens attend only to tokens of the same number; -1 is padding. None: one segment a row.
-            position_ids_BS: int64, position within the segment. None: counted from the row's begin.
-            token_type_ids_BS: int64, where the layout has token types. None: type 0 everywhere.
-            sequences: The segments in a line; None: made of `segment_ids_BS` where they are needed, for which a GPU is
-                waited for.
-            dropout_seed: What is dropped is a function of it. Needed in training mode with dropout, else unused.
+            position_ids_BS: int64, position within the segment. None: counted from the start of the row.
+            token_type_ids_BS: int64, if the layout has token types. None: type 0 everywhere.
+            sequences: The segments of all rows in a line. None: made from `segment_ids_BS` if they are needed, which
+                waits for a GPU.
+            dropout_seed: Determines what is dropped. Needed in training mode with dropout, else unused.
         """
         config, length = self.config, input_ids_BS.shape[1]
         if length > config.max_position_embeddings:
@@ -145,7 +145,7 @@ class Encoder(nn.Module):
             begins = torch.arange(len(input_ids_BS) + 1, dtype=torch.int32, device=input_ids_BS.device) * length
             sequences = sequences or Sequences(begins, length)
 
-        # The attention of global layers (true) and of local ones (false), as far as there are any
+        # Attention plans of global (true) and local (false) layers, for those kinds that the model has
         segment_ids_BS, plans = segment_ids_BS.to(torch.int32), dict[bool, AttentionPlan]()
         rotary, head_dim = config.rotary, config.hidden_size // config.num_heads
         for is_global in {config.is_global(layer) for layer in range(config.num_layers)}:
@@ -160,7 +160,7 @@ class Encoder(nn.Module):
             in_line = sequences if kind == "varlen" else None
             plans[is_global] = AttentionPlan(segment_ids_BS, config.num_heads, window, angles, in_line)
             if kind == "bias":
-                plans[is_global].bias_B1SS  # noqa: B018  (made here, and not within a block that is compiled)
+                plans[is_global].bias_B1SS  # noqa: B018  (computed here rather than inside a compiled block)
 
         # Embeddings
         x_BSD = functional.embedding(input_ids_BS, self.tokens)
@@ -180,8 +180,8 @@ class Encoder(nn.Module):
         for layer, block in enumerate(self.blocks):
             seeds: Seeds = (None, None)
             if seed is not None:
-                of_layer = mix_ints(seed, layer)
-                seeds = self._on_device(mix_ints(of_layer, 0)), self._on_device(mix_ints(of_layer, 1))
+                layer_seed = mix_ints(seed, layer)
+                seeds = self._on_device(mix_ints(layer_seed, 0)), self._on_device(mix_ints(layer_seed, 1))
             inputs = (block, x_BSD, added_BSD, plans[config.is_global(layer)], seeds)
             if self.gradient_checkpointing and torch.is_grad_enabled():
                 x_BSD, added_BSD = checkpoint(run, *inputs, use_reentrant=False, preserve_rng_state=False)
@@ -190,19 +190,19 @@ class Encoder(nn.Module):
         return x_BSD if self.final_norm is None else self.final_norm.of_sum(x_BSD, added_BSD)[1]
 
     def _on_device(self, seed: int | None) -> int | Tensor | None:
-        """See `dropout`: on CPUs a seed is a number, elsewhere a tensor (filled there, not copied: nothing waits)."""
+        """A seed as `dropout` takes it: a number on CPUs, else a tensor, filled on the device so that nothing waits."""
         device = self.tokens.device
         return seed if seed is None or device.type == "cpu" else torch.full((), seed, device=device)
 
 
 class MaskedLM(nn.Module):
-    """An encoder with the masked-language-model head, and others where objectives or a task have them.
+    """An encoder with the masked-language-model head, and the heads that objectives or a task add.
 
-    Each of the heads stands in it under its own name (`unmask.model.layers`), in the order in which weights are drawn.
+    Each head is a submodule with its own name (`unmask.model.layers`), in the order in which weights are drawn.
 
     Attributes:
-        unused_weights: Weights of the folder that it was loaded from which are neither used nor trained, but written
-            back (BERT's pooler), by the names they have there.
+        unused_weights: Weights of the loaded folder that are neither used nor trained, only written back (BERT's
+            pooler), by their names in that folder.
     """
 
     def __init__(self, config: EncoderConfig, heads: Sequence[Head] = ()) -> None:
@@ -224,19 +224,19 @@ class MaskedLM(nn.Module):
         return None if head is None else head.names
 
     def forward(self, input_ids_BS: Tensor, *, positions_N: Tensor, **rows: Any) -> Tensor:
-        """Logits [N, V] at some places of the flattened batch (int64, row x S + position) only: the head costs as much
-        as the rest of a small model. `rows` are the encoder's other arguments."""
+        """Logits [N, V] at the given positions of the flattened batch (int64, row x S + position) only, since the head
+        costs as much as the rest of a small model. `rows` are the encoder's other arguments."""
         return self.predict(self.encoder(input_ids_BS, **rows).flatten(0, 1), positions_N)
 
     def predict(self, hidden_TD: Tensor, positions_N: Tensor) -> Tensor:
-        """Logits [N, V] at some places of the hidden states of a whole batch in a line."""
+        """Logits [N, V] at the given positions of a flattened batch's hidden states."""
         return self.head(hidden_TD.index_select(0, positions_N), self.encoder.tokens)
 
     def outputs(self, head: str, hidden_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
-        """Logits [N, C] of a task's head, of the hidden states at the places that it looks at. What is dropped before
-        the classifier is a function of `dropout_seed`; None drops nothing."""
+        """Logits [N, C] of a task's head, from the hidden states that it reads. `dropout_seed` determines what is
+        dropped before the classifier; None drops nothing."""
         module, pairs = self.get_submodule(head), self.find_head(PairHead)
-        if not self.config.parts.label_dense:  # ModernBERT's share the layer and norm of the prediction head
+        if not self.config.parts.label_dense:  # ModernBERT's task heads share the prediction head's layer and norm
             hidden_ND = self.head.transform(hidden_ND)
         elif pairs is not None and isinstance(module, LabelHead):
             hidden_ND = pairs.pool(hidden_ND)  # one pooler for both
@@ -250,34 +250,34 @@ class MaskedLM(nn.Module):
 
     @property
     def num_parameters(self) -> int:
-        """Trained numbers, the tied embedding counted once."""
+        """Trainable parameters, the tied embedding counted once."""
         return sum(parameter.numel() for parameter in self.parameters())
 
 
 # ----------------------------------------
-# torch.compile for GPUs: the norm of embeddings, blocks, the head's layers before its decoder, and the loss.
+# torch.compile for GPUs: the embedding norm, blocks, the head's layers before its decoder, and the loss.
 #
-# On a GPU the operations between matrix products (norms, rotations, activations, conversions) are each limited by
-# memory, and launched one by one; compiled, they become few kernels. CPUs have loops for these (`unmask.model.loops`).
+# On a GPU the operations between matrix products (norms, rotations, activations, conversions) are memory-bound, and
+# launched one by one; compiled, they become few kernels. CPUs have loops for these (`unmask.model.loops`).
 #
-# A block is compiled and not the whole encoder: all layers of a kind share one piece of code, so compiling takes as
-# long for 22 layers as for three, and gradient checkpointing stays outside. It is compiled for each shape of rows, for
-# any number of sequences in them, and for each bucket of their lengths; head and loss for any number of targets, which
-# falls while a mask rate falls. Evaluation runs uncompiled, since its shapes change from batch to batch.
+# We compile a block rather than the whole encoder. All layers of a kind share its code, so compiling takes as long for
+# 22 layers as for three, and gradient checkpointing stays outside. A block is compiled for each shape of rows and each
+# bucket of sequence lengths, with any number of sequences. Head and loss are compiled for any number of targets, which
+# falls with a falling mask rate. Evaluation runs uncompiled, since its shapes change from batch to batch.
 #
-# Compiling happens in the first steps, backward passes included, and may fail there: `unmask.train.step`.
+# Compilation, backward passes included, happens in the first steps, and may fail there: see `unmask.train.step`.
 
 _VARIANTS = 64  # of a block: first, local and global layers, times the shapes of rows and of parts of a step
 
 
 def compile_model(model: MaskedLM) -> None:
-    """Lets a model train with parts compiled for its device and compute type; its weights keep their names."""
+    """Compiles parts of a model for training on its device in its compute type; its weights keep their names."""
     from torch._dynamo import config, maybe_mark_dynamic  # takes longer to import than torch itself
 
     config.recompile_limit = max(config.recompile_limit, _VARIANTS)
 
     def compiled(function: Callable[..., Any], of_any_length: Callable[..., Sequence[Tensor]]) -> Callable[..., Any]:
-        """`of_any_length` names those of its arguments' tensors whose length may change without compiling again."""
+        """`of_any_length` returns the argument tensors whose length may change without recompilation."""
         run = torch.compile(function, dynamic=False)
 
         def marked(*arguments: Any) -> Any:
@@ -302,11 +302,11 @@ def uncompile_model(model: MaskedLM) -> None:
 
 @torch.no_grad()
 def attention_received(encoder: Encoder, input_ids_BS: Tensor, *, segment_ids_BS: Tensor, **rows: Any) -> Tensor:
-    """The attention that each token receives from the others of its segment, as a mean over layers, heads and queries:
-    [B, S], float32, 1 where a token receives an even share, 0 at padding. The encoder is in evaluation mode.
+    """The attention that each token receives from its segment, summed over queries, averaged over layers and heads:
+    [B, S], float32; 1 is an even share; 0 at padding. The encoder must be in evaluation mode.
 
-    Fused attention keeps no probabilities, so they are computed again: the cost is a forward pass and, a layer, a
-    matrix of probabilities [B, H, S, S]. Give it few rows.
+    Fused attention keeps no probabilities, so they are computed again. This costs a forward pass, and for each layer a
+    matrix of probabilities [B, H, S, S]: give it few rows.
     """
     received_BS = torch.zeros(input_ids_BS.shape, device=input_ids_BS.device)
     real_BS = segment_ids_BS >= 0
@@ -329,10 +329,9 @@ def attention_received(encoder: Encoder, input_ids_BS: Tensor, *, segment_ids_BS
 
 
 # ----------------------------------------
-# Initial weights, and more rows for a model that is there: of new words, and of positions.
+# Initial weights, and new embedding rows for words and positions of an existing model.
 #
-# Only matrices and embeddings are drawn; norms and biases stay as they are made: 1 and 0. Where a model gets more rows,
-# nothing that it knew is changed.
+# Only matrices and embeddings are drawn; norms stay 1 and biases 0. New rows leave the existing weights unchanged.
 
 
 def draw(weight: Tensor, std: float, generator: torch.Generator) -> None:
@@ -342,16 +341,16 @@ def draw(weight: Tensor, std: float, generator: torch.Generator) -> None:
 def initialise(model: MaskedLM, *, seed: int, method: Initialisation = "depth_scaled") -> None:
     """Draws initial weights.
 
-    All are truncated normal, cut at two standard deviations. That of embeddings is `initializer_range` with every
-    method: the decoder is tied to them, and larger ones would make an untrained model guess confidently.
+    All are truncated normal, cut at two standard deviations. Embeddings have the standard deviation `initializer_range`
+    with every method: the decoder is tied to them, and larger ones would make an untrained model guess confidently.
 
-    The method says the standard deviation of matrices:
+    The method sets the standard deviation of matrices:
 
-    - `truncated_normal`: `initializer_range`. Source: BERT (Devlin et al. 2019), as its released code has it.
+    - `truncated_normal`: `initializer_range`. Source: BERT (Devlin et al. 2019), released code.
     - `depth_scaled`: the same, but output projections and the head are divided by sqrt(2 x layers), so that the
       residual stream does not grow with depth. Source: ModernBERT (Warner et al. 2024, appendix A), after Megatron.
-    - `corpus`: as `depth_scaled`. The embeddings of tokens, and where attention begins, wait for the corpus
-      (`unmask.train.initialisation`).
+    - `corpus`: as `depth_scaled`. `unmask.train.initialisation` later sets token embeddings from the corpus, and
+      makes attention start local.
     """
     generator = torch.Generator().manual_seed(seed)
     std = model.config.initializer_range
@@ -365,23 +364,23 @@ def initialise(model: MaskedLM, *, seed: int, method: Initialisation = "depth_sc
             writes = name.endswith(".out") or name.startswith("head.")
             draw(module.weight, small if writes else std, generator)
     for head in (model.find_head(BoundaryHead), model.find_head(RetroMAEHead)):
-        if head is not None:  # last, so that other heads change nothing of what the encoder draws
+        if head is not None:  # drawn last, so that these heads do not change the encoder's draws
             draw(head.places, std, generator)
 
 
 def extended(
     model: MaskedLM, *, words: Sequence[Sequence[int]] = (), first_id: int = 0, num_positions: int | None = None
 ) -> MaskedLM:
-    """The model with rows of new words, or for longer sequences; it is left as it is.
+    """A copy of the model with embedding rows for new words, or with positions for longer sequences.
 
-    The embedding is the decoder too, so a new word's logit is the mean of its pieces' logits; the decoder's bias is
-    their mean as well. Rows beyond the old vocabulary that only fill the table up are used before it grows. Learned
-    positions are copied periodically, which keeps what neighbours mean to each other but at the seams.
+    A new word's row and decoder bias are the means over its pieces. The embedding is tied to the decoder, so the word's
+    logit is the mean of theirs. The table's spare rows beyond the old vocabulary are used before it grows. Learned
+    positions are copied periodically, which keeps the relations of neighbours except at the seams.
 
     Args:
         model: Without a head for pairs.
-        words: Of each new word the ids that spelled it before; they are numbered from `first_id` on.
-        num_positions: With special tokens, more than the model's; None: they stay.
+        words: For each new word, the ids that spelled it before. New words are numbered from `first_id` on.
+        num_positions: More than the model's, special tokens included. None: positions stay.
 
     Source: Gee et al. 2022 (Fast vocabulary transfer for language model compression; FVT): the mean of the pieces.
     Beltagy et al. 2020 (Longformer), section 5: the copies.
@@ -396,7 +395,7 @@ def extended(
             weights[name][first_id + number] = rows[torch.tensor(list(ids), dtype=torch.int64)].mean(0)
     longest = num_positions or old.max_position_embeddings
     if model.encoder.positions is not None and longest > old.max_position_embeddings:
-        table, first = weights["encoder.positions"], old.first_position  # rows before it stand for padding
+        table, first = weights["encoder.positions"], old.first_position  # earlier rows are for padding
         copies = torch.arange(longest) % old.max_position_embeddings
         weights["encoder.positions"] = torch.cat([table[:first], table[first + copies]])
     config = old.model_copy(update={"vocab_size": size, "max_position_embeddings": longest})

@@ -1,8 +1,8 @@
 """Model folders: config.json and model.safetensors, as transformers reads and writes them, and checksums of both.
 
-A file of weights begins with the name, type and shape of every tensor. These are compared with what config.json asks
-for before a network is made or a number is read, so that no configuration allocates more than the file holds. Whatever
-is missing, damaged or not supported is a ModelError that names the file.
+A weight file begins with the name, type and shape of every tensor. We compare this header with config.json before we
+build a network or read weights, so no configuration allocates more than the file holds. Anything missing, damaged or
+unsupported is a ModelError that names the file.
 """
 
 from __future__ import annotations
@@ -52,7 +52,8 @@ _WAY_OUT = "give the folder of a model, such as RUN/model"
 
 
 def find_model(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
-    """The folder of a model: it, that of a run, or a model on the hub (`unmask.core.hub`). Errors advise `way_out`."""
+    """The folder of a model, given it, a run's folder, or a name on the hub (`unmask.core.hub`). Errors advise
+    `way_out`."""
     path = local_path(model, weights=True)
     if not os.path.isdir(path):
         raise ModelError(f"{path}: {absence(path, 'folder')}; {way_out}, or the name of a model on the hub")
@@ -67,7 +68,7 @@ def find_model(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
 
 
 def find_weights(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
-    """As `find_model`; configuration and weights must be there, in the files that our encoder reads."""
+    """As `find_model`, and checks that configuration and weights are there, in files that our encoder reads."""
     path = find_model(model, way_out=way_out)
     if not (path / CONFIG).is_file():
         raise ModelError(f"{path}: there is no {CONFIG}; {way_out}")
@@ -79,7 +80,7 @@ def find_weights(model: str | Path, *, way_out: str = _WAY_OUT) -> Path:
 
 
 def read_content(folder: Path) -> dict[str, Any]:
-    """The content of config.json, which names a type of model."""
+    """The content of config.json; its `model_type` is a string."""
     file = folder / CONFIG
     if not file.is_file():
         raise ModelError(f"{folder}: there is no {CONFIG}; {_WAY_OUT}")
@@ -101,12 +102,12 @@ def read_config_file(folder: Path) -> tuple[dict[str, Any], FolderLayout]:
 
 
 def has_prediction_head(folder: Path, layout: Layout) -> bool:
-    """Whether a folder holds a head for masked tokens; `load_model` makes one where it does not."""
+    """Whether a folder holds a masked-language-model head. If not, `load_model` makes one."""
     return LAYOUTS[layout].theirs("head.bias")[0] in LAYOUTS[layout].canonical(stored_tensors(folder))
 
 
 def label_content(names: Sequence[str]) -> dict[str, Any]:
-    """Classes in the order of their numbers, for config.json; transformers counts them by it."""
+    """The keys of config.json for classes, in the order of their ids. transformers takes their number from it."""
     return {
         "id2label": {str(number): name for number, name in enumerate(names)},
         "label2id": {name: number for number, name in enumerate(names)},
@@ -114,14 +115,14 @@ def label_content(names: Sequence[str]) -> dict[str, Any]:
 
 
 def architecture_of(content: Mapping[str, Any]) -> str:
-    """The name of the class in transformers; empty where there is none."""
+    """The name of the class in transformers; empty if config.json has none."""
     names = content.get("architectures")
     first = names[0] if isinstance(names, list) and names else ""
     return first if isinstance(first, str) else ""
 
 
 def label_names_of(content: Mapping[str, Any], folder: Path) -> tuple[str, ...] | None:
-    """The names of a head's outputs in the order of their numbers; None where there are none."""
+    """The names of a head's outputs in the order of their ids; None if config.json has none."""
     names = content.get("id2label")
     if names is None:
         return None
@@ -132,14 +133,14 @@ def label_names_of(content: Mapping[str, Any], folder: Path) -> tuple[str, ...] 
 
 
 # ----------------------------------------
-# Weights: one file of safetensors, or several that an index names
+# Weights: one safetensors file, or several that an index lists
 
 _FLOATS = ("F64", "F32", "F16", "BF16")
 
 
 class StoredTensor(NamedTuple):
     shape: tuple[int, ...]
-    kind: str  # of its numbers, such as `F32`
+    kind: str  # its number type, such as `F32`
 
 
 def has_weights(folder: Path) -> bool:
@@ -165,14 +166,14 @@ def _weight_files(folder: Path) -> list[Path]:
 def _damaged(file: Path) -> Iterator[None]:
     try:
         yield
-    # Beside the library's own: types that torch lacks, and sizes that no memory has.
+    # Besides safetensors' own errors: types that torch lacks, and sizes that do not fit memory.
     except (SafetensorError, OSError, ValueError, KeyError, TypeError, AttributeError, RuntimeError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise ModelError(f"{file}: damaged ({reason})") from error
 
 
 def stored_tensors(folder: Path) -> dict[str, StoredTensor]:
-    """The entries of a folder's tensors, by name; no number is read."""
+    """Shapes and types of a folder's tensors, by name. Only the headers are read."""
     tensors: dict[str, StoredTensor] = {}
     for file in _weight_files(folder):
         with _damaged(file), safe_open(file, framework="pt") as opened:
@@ -209,11 +210,11 @@ def _load(
     make_heads: Callable[[], Sequence[Head]],
     is_needed: Callable[[str], bool] = lambda name: True,
 ) -> tuple[MaskedLM, dict[str, Tensor], dict[str, list[str]]]:
-    """A network with the weights of a folder, once it is sure that the files hold what config.json asks for.
+    """A network with the weights of a folder, built after checking that the files hold what config.json needs.
 
-    `is_needed` says of a parameter's name whether it must be stored; the others are as they were made. Those of the
-    head for masked tokens need not be, where the folder has nothing of one, or only what a classifier shares with it.
-    Also returned are the folder's weights by canonical names, and the names under which parameters of ours are there.
+    `is_needed` tells by a parameter's name whether it must be stored; the others keep their initial values. The
+    masked-language-model head may be missing as a whole, or but for the layers that a classifier shares with it.
+    Also returns the folder's weights by canonical names, and the names under which our parameters are stored there.
     """
     layout, where = LAYOUTS[config.layout], str(folder / WEIGHTS)
     stored = layout.canonical(stored_tensors(folder))
@@ -228,15 +229,15 @@ def _load(
                 raise ModelError(f"{where}: {theirs} has the shape {actual}, but config.json says {expected}")
         return layout.theirs(name)
 
-    # Sizes first that would make the network itself too large, then all shapes, of a network without numbers.
+    # Check first the sizes that could make the network too large to build, then all shapes on the meta device.
     check("encoder.tokens", (config.vocab_size, config.hidden_size))
     if config.num_layers > len(stored):
         raise ModelError(f"{where}: the weights lack layers, of which config.json has {config.num_layers:,}")
     with torch.device("meta"):
         parameters = MaskedLM(config, make_heads()).named_parameters()
     shapes = {name: each.shape for name, each in parameters if is_needed(name)}
-    of_head = [name for name in shapes if name.startswith("head.") and name not in layout.shared]
-    if of_head and not any(theirs in stored for name in of_head for theirs in layout.theirs(name)):
+    head_names = [name for name in shapes if name.startswith("head.") and name not in layout.shared]
+    if head_names and not any(theirs in stored for name in head_names for theirs in layout.theirs(name)):
         shapes = {name: shape for name, shape in shapes.items() if not name.startswith("head.")}
     names = {name: check(name, shape) for name, shape in shapes.items()}
     check_kinds({theirs: stored[theirs] for each in names.values() for theirs in each}, where)
@@ -245,7 +246,7 @@ def _load(
     weights, ours = layout.canonical(read_weights(folder)), {}
     for name, each in names.items():
         parts = [weights[theirs].to(torch.float32) for theirs in each]
-        ours[name] = parts[0] if len(parts) == 1 else torch.cat(parts)  # which copies, and most weights are whole
+        ours[name] = parts[0] if len(parts) == 1 else torch.cat(parts)  # cat copies; most weights have one part
         if not ours[name].sum().isfinite() and (number := int((~ours[name].isfinite()).sum())):
             raise ModelError(
                 f"{where}: {', '.join(each)} hold {number:,} values that are not finite (NaN or infinity), so "
@@ -258,20 +259,20 @@ def _load(
 def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
     """Loads a model that unmask or transformers wrote.
 
-    A folder of a bare encoder gets a new head (`has_prediction_head`). A head for classes is loaded where it stands
-    beside that for masked tokens. `mask_id` is the tokenizer's.
+    A folder of a bare encoder gets a new head (`has_prediction_head`). A classification head is loaded if the folder
+    also has a masked-language-model head. `mask_id` is the tokenizer's.
     """
     content, layout = read_config_file(folder)
     config, where = layout.read_config(content, mask_id=mask_id), folder / WEIGHTS
 
-    # The classes of a head that reads as ours does and stands beside a head for masked tokens.
+    # A classification head beside the masked-language-model head is loaded if it pools like ours.
     label_names = None
     stored = layout.canonical(stored_tensors(folder))
-    of_labels = ["label_head.classifier.weight", *(["label_head.dense.weight"] if config.parts.label_dense else [])]
-    there = all(theirs in stored for name in (*of_labels, "head.bias") for theirs in layout.theirs(name))
-    if there and layout.pooling_of(content, CONFIG) == "first":
-        number = next(iter(stored[layout.theirs(of_labels[0])[0]].shape), 0)
-        label_names = label_names_of(content, folder) or tuple(f"LABEL_{i}" for i in range(number))
+    label_weights = ["label_head.classifier.weight", *(["label_head.dense.weight"] if config.parts.label_dense else [])]
+    has_both = all(theirs in stored for name in (*label_weights, "head.bias") for theirs in layout.theirs(name))
+    if has_both and layout.pooling_of(content, CONFIG) == "first":
+        num_labels = next(iter(stored[layout.theirs(label_weights[0])[0]].shape), 0)
+        label_names = label_names_of(content, folder) or tuple(f"LABEL_{i}" for i in range(num_labels))
 
     model, weights, names = _load(folder, config, lambda: heads_for(config, label_names=label_names))
     has_head, table = "head.bias" in names, model.encoder.tokens
@@ -285,7 +286,7 @@ def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
                 "but other libraries may use the former (unmask verify compares them)", where, name,
             )  # fmt: skip
 
-    # What is not used is written back, or left out and named.
+    # Other weights are kept to be written back if the layout knows them, else dropped with a warning.
     used = {theirs for name, _ in model.named_parameters() for theirs in layout.theirs(name)}
     rest = {name: tensor for name, tensor in weights.items() if name not in used and name not in layout.known}
     model.unused_weights = {name: tensor for name, tensor in rest.items() if name.startswith(layout.unused)}
@@ -297,10 +298,10 @@ def load_model(folder: Path, *, mask_id: int) -> MaskedLM:
 def save_model(model: MaskedLM, folder: Path, *, with_head: bool = True) -> None:
     """Writes the model so that `AutoModelForMaskedLM.from_pretrained(folder)` gives the same logits.
 
-    Weights are written in float32, the tied decoder once, as the embedding, and weights that were only kept (BERT's
-    pooler) as they were. With a head for pairs the folder is one of `BertForPreTraining` too, with one for classes
-    `AutoModelForSequenceClassification` loads it as well; the head for span boundaries and RetroMAE's decoder are left
-    out, and the log says so. Without `with_head` it is the folder of an encoder, without the head for masked tokens.
+    Weights are written in float32, the tied decoder once, as the embedding. `unused_weights` (BERT's pooler) are
+    written unchanged. With a pair head `BertForPreTraining` loads the folder too, with a classification head
+    `AutoModelForSequenceClassification`. The span-boundary head and RetroMAE's decoder are left out, which is logged.
+    Without `with_head` the folder is a bare encoder's, without the masked-language-model head.
     """
     layout = LAYOUTS[model.config.layout]
     left_out = (*(f"{head.name}." for head in ONLY_TRAINED), *([] if with_head else ["head."]))
@@ -326,46 +327,46 @@ def _write(weights: dict[str, Tensor], content: Mapping[str, Any], folder: Path)
 
 
 # ----------------------------------------
-# Folders of fine-tuned models: a transformers folder with the head of a task and its labels.
+# Folders of fine-tuned models: a transformers folder with a task's head and labels.
 #
-# What transformers' config.json has no word for is under a key of our own, which transformers ignores. Its content is
-# the task's own matter (`unmask.tasks`); here are heads, weights and labels.
+# Facts for which transformers' config.json has no key are under a key of our own, which transformers ignores. The task
+# defines its content (`unmask.tasks`); heads, weights and labels are handled here.
 
 KEY = "unmask_task"
-_NEW_HEAD = 5  # sets the head's draws apart from those of all weights
+_NEW_HEAD = 5  # gives the head's draws another seed than those of all weights
 _POOLER = "bert.pooler.dense."
 
 
 @dataclass(frozen=True)
 class TaskHead:
-    """The head of a fine-tuned model, as its folder has it."""
+    """The head of a fine-tuned model, as its folder describes it."""
 
     head: str  # its name in `unmask.model.layers`
-    architecture: str  # what transformers' class is called after `For`
-    names: tuple[str, ...]  # of its outputs; empty where they have none
-    problem_type: str | None  # what transformers calls the task of a head for whole texts; None: a head for tokens
+    architecture: str  # the name of transformers' class after `For`
+    names: tuple[str, ...]  # of its outputs; empty if they have none
+    problem_type: str | None  # transformers' `problem_type` of a head for whole texts; None: a head for tokens
     pooling: ClassifierPooling | None  # of whole texts; None: a head for tokens
-    own: Mapping[str, Any]  # what config.json says under our own key
+    own: Mapping[str, Any]  # content of our own key in config.json
 
     def new(self, config: EncoderConfig) -> LabelHead | TokenHead:
-        """The module, its weights not drawn yet."""
+        """The module, before its weights are drawn."""
         if self.head == LabelHead.name:
             return LabelHead(config, self.names)
         return TokenHead(self.head, config, self.names)
 
     def needs(self, name: str, layout: FolderLayout) -> bool:
-        """Whether a model with this head has a parameter of this name in transformers."""
+        """Whether transformers' model with this head has our parameter of this name."""
         return name.startswith(("encoder.", f"{self.head}.")) or name in layout.shared
 
 
 def with_task_head(
     model: MaskedLM, head: TaskHead, *, seed: int, dropout: float | None = None, trained: bool = True
 ) -> MaskedLM:
-    """A model with the same weights, or none of them, and a new head.
+    """A copy of the model with a new head, and with the same weights unless `trained` is false.
 
-    The layer before BERT's classifier is the pooler of the folder, where it has one. `dropout` replaces the model's
-    own, of the encoder and before the classifier. Unless the weights are `trained`, all are drawn by the seed, and
-    norms and biases begin at 1 and 0.
+    The layer before BERT's classifier is the folder's pooler, if it has one. `dropout` replaces the model's rates, in
+    the encoder and before the classifier. If not `trained`, all weights are drawn by the seed, and norms start at 1
+    and biases at 0.
     """
     rates = {} if dropout is None else {"dropout": dropout, "classifier_dropout": dropout}
     config = model.config.model_copy(update=rates)
@@ -377,10 +378,10 @@ def with_task_head(
     else:
         initialise(new, seed=seed)
 
-    # The head is drawn as transformers' classes of the layout do it: ModernBERT's classifier with a standard deviation
-    # of hidden_size^-1/2, cut at two of them, so that that of its logits is about 1; the others' with
-    # `initializer_range`, and so is the layer before them. With 0.02 in place of the former, logits are near 0, and
-    # much of a short fine-tuning goes into making them larger (docs/explanation/experiments.md).
+    # The head is initialised as in transformers' classes of the layout. ModernBERT's classifier has a standard
+    # deviation of hidden_size^-1/2, cut at two of them, so that its logits have one of about 1. Other classifiers, and
+    # the layer before them, have `initializer_range`. With 0.02 for ModernBERT's, logits would be near 0, and much of a
+    # short fine-tuning would go into making them larger (docs/explanation/experiments.md).
     generator = torch.Generator().manual_seed(mix_ints(seed, _NEW_HEAD))
     for module in new_head.modules():
         if isinstance(module, Linear) and config.parts.wide_classifier:
@@ -388,7 +389,7 @@ def with_task_head(
         elif isinstance(module, Linear):
             torch.nn.init.normal_(module.weight, 0.0, config.initializer_range, generator=generator)
     if trained and isinstance(new_head, LabelHead) and new_head.dense is not None:
-        # RoBERTa's classifiers have a layer of their own, so only BERT's takes that of a head for classes.
+        # RoBERTa's classifiers have a layer of their own, so only BERT's reuses that of a pretrained label head.
         old_head = model.find_head(LabelHead)
         if config.layout == "bert" and old_head is not None and old_head.dense is not None:
             new_head.dense.load_state_dict(old_head.dense.state_dict())
@@ -398,8 +399,8 @@ def with_task_head(
 
 
 def save_task_model(model: MaskedLM, head: TaskHead, folder: Path) -> None:
-    """Writes a model with a task's head that transformers' class for the task loads, with the same logits. The rest of
-    the masked-language-model head is omitted: the encoder beneath it has changed."""
+    """Writes a model with a task's head so that transformers' class for the task gives the same logits. The
+    masked-language-model head is left out, except layers that the task shares: the encoder beneath it has changed."""
     layout = LAYOUTS[model.config.layout]
     content = layout.write_config(model.config)
     content["architectures"] = [f"{layout.architecture.removesuffix('ForMaskedLM')}For{head.architecture}"]
@@ -414,23 +415,24 @@ def save_task_model(model: MaskedLM, head: TaskHead, folder: Path) -> None:
 
 
 def load_task_model(folder: Path, head: TaskHead, *, mask_id: int) -> MaskedLM:
-    """Loads a fine-tuned model of one of our layouts, of any make; `head` is as config.json has it."""
+    """Loads a fine-tuned model of one of our layouts, whichever library wrote it; `head` is as config.json describes
+    it."""
     content, layout = read_config_file(folder)
     config = layout.read_config(content, mask_id=mask_id)
     model, _, names = _load(folder, config, lambda: [head.new(config)], lambda name: head.needs(name, layout))
     with torch.no_grad():
         for name, parameter in model.named_parameters():
             if name not in names:
-                parameter.zero_()  # of a head that is not there, and not used
+                parameter.zero_()  # it belongs to a head that the folder lacks and the task does not use
     return model.eval()
 
 
 # ----------------------------------------
 # checksums.json    {"config.json": SHA-256, "model.safetensors": ..., "tokenizer.json": ..., ...}
 #
-# `pretrain` and `finetune` write it; transformers and the hub ignore it. A file that differs was damaged, or written
-# anew on purpose: by `save_pretrained` into the same folder, by merging, by hand. These cannot be told apart, so that
-# loading warns of both. Files that are not in it (README.md, files of sentence-transformers) may change freely.
+# `pretrain` and `finetune` write it; transformers and the hub ignore it. A file that differs was damaged, or rewritten
+# on purpose: by `save_pretrained` into the same folder, by merging, by hand. These cases look the same, so loading
+# warns of both. Files that are not listed (README.md, files of sentence-transformers) may change freely.
 
 CHECKSUMS = "checksums.json"
 _WEIGHTS = ("model*.safetensors", "pytorch_model*.bin")
@@ -440,13 +442,13 @@ _FILES = (
 
 
 def write_checksums(folder: Path) -> None:
-    """Writes the checksums of a folder's files; call it when they are all there."""
+    """Writes the checksums of a folder's files; call it after all of them are written."""
     content = {path.name: file_sha256(path) for path in _checked_files(folder)}
     write_atomically(folder / CHECKSUMS, json.dumps(content, indent=2) + "\n")
 
 
 def read_checksums(folder: Path) -> dict[str, str] | None:
-    """File to SHA-256, or None where there are none (transformers writes none)."""
+    """SHA-256 of each file by name, or None if the folder has no checksums (transformers writes none)."""
     if not (file := folder / CHECKSUMS).is_file():
         return None
     content = read_object(file, "remove it to do without checksums", raising=ModelError)
@@ -454,15 +456,15 @@ def read_checksums(folder: Path) -> dict[str, str] | None:
 
 
 def weights_fingerprint(folder: Path) -> str:
-    """SHA-256 of a folder's configuration and weights together: where it is equal, so are hidden states."""
+    """SHA-256 over a folder's configuration and weights: models with equal ones have equal hidden states."""
     files = {path.name: file_sha256(path) for pattern in (CONFIG, *_WEIGHTS) for path in folder.glob(pattern)}
     return hashlib.sha256(json.dumps(files, sort_keys=True).encode()).hexdigest()
 
 
 @contextmanager
 def files_checked(folder: Path, *, strict: bool = False) -> Iterator[None]:
-    """Compares a model's files with their checksums while it is loaded, on another core where one is free. A changed
-    file is a warning in the log, or an error if `strict`. If the loading fails, its own error is raised."""
+    """Compares a model's files with their checksums in another thread while the model is loaded. A changed file is
+    logged as a warning, or raised as an error if `strict`. If loading fails, its own error is raised."""
     with ThreadPoolExecutor(1) as pool:
         pending = pool.submit(_complaint, folder)
         yield

@@ -1,8 +1,9 @@
-"""What stands between matrix products: on CPUs one pass over the numbers each, elsewhere tensor operations.
+"""The operations between matrix products: compiled loops on CPUs, each a single pass over memory; elsewhere tensor
+operations. Each function chooses by its input, so that modules need not.
 
-Each function chooses by its input, so that no module has to. On CPUs tensor operations take most of a small model's
-time, not products: each reads and writes megabytes, and strided ones (heads, rotations) run at a tenth of the memory's
-speed. There, loops do the same (`unmask.model.loops`), with backward passes of their own.
+On CPUs tensor operations, not products, take most of a small model's time: each reads and writes megabytes, and strided
+ones (heads, rotations) run at a tenth of the memory's speed. The loops (`unmask.model.loops`) compute the same, with
+backward passes of their own.
 
 Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, H = heads, K = size of a head,
 I = intermediate size, N = predicted positions, V = vocabulary, C = capacity for sequences; b, q, k = rows, queries and
@@ -28,15 +29,15 @@ from unmask.model.config import Activation
 
 STORED_LENGTH = 256  # rows up to this length keep their probabilities for the backward pass
 _ANYWHERE = 1 << 40
-SMALL = 1 << 20  # numbers of a tensor
-# Logits in float32 that are worked on at once where there are no loops: with all that is made of them they take no more
-# than a gigabyte, and kernels of GPUs are long enough to be worth their launch.
+SMALL = 1 << 20  # elements of a tensor
+# Float32 logits processed at once if loops do not serve: with all intermediate tensors they take at most a gigabyte,
+# and GPU kernels run long enough to be worth their launch.
 _CHUNK = 1 << 26
 
 
 def by_loops(x: Tensor) -> bool:
-    """Whether loops do what is to be done with a tensor, forwards and backwards. Where there is no backward pass and
-    little to compute, they do not: loading them takes a second."""
+    """Whether loops process a tensor, forwards and backwards. They do not if there is no backward pass and little to
+    compute, since loading them takes a second."""
     return serves(x) and (torch.is_grad_enabled() or x.numel() >= SMALL)
 
 
@@ -65,7 +66,7 @@ class AddAndNorm(torch.autograd.Function):
         loops().norm(eps, *arrays(x_TD, added_TD, own_weight_D, own_bias_D, total_TD, normed_TD, scale_T))
         ctx.save_for_backward(x_TD if added is None else total_TD, own_weight_D, scale_T)
         ctx.adds, ctx.has_bias = added is not None, bias_D is not None
-        ctx.set_materialize_grads(False)  # of a sum that nothing else takes, which is one of zeros to be added
+        ctx.set_materialize_grads(False)  # an unused sum then has no gradient, rather than zeros to be added
         return (None if added is None else total_TD.view(x.shape)), normed_TD.view(x.shape)
 
     @staticmethod
@@ -90,7 +91,7 @@ ACTIVATIONS: dict[Activation, Callable[[Tensor], Tensor]] = {
 
 
 def activate(into: Tensor, kind: Activation, *, gated: bool) -> Tensor:
-    """An activation [..., I] of [..., I]; where it is gated, of the first half of [..., 2 x I], times its second."""
+    """Activation [..., I] of [..., I]. If gated, the activated first half of [..., 2 x I] times the second half."""
     if by_loops(into) and kind in loops().LOOPS:
         result: Tensor = _Activate.apply(into, kind, gated)
         return result
@@ -120,23 +121,21 @@ class _Activate(torch.autograd.Function):
 
 
 # ----------------------------------------
-# What a layer of attention needs to know of a batch, and which way it is computed.
-#
-# There is one choice of the way, by what the device and this version of torch offer:
+# The plan of a batch's attention, and its implementation, chosen by the device and torch's version:
 #
 #     loops    CPUs: compiled loops, tile by tile
 #     varlen   GPUs: one kernel over all segments of the batch in a line, without padding and without a bias
-#              (`torch.nn.attention.varlen`): what is between segments, or outside of the window, is never computed
-#     bias     elsewhere: PyTorch's fused attention with a bias [B, 1, S, S], which computes everything and hides some
+#              (`torch.nn.attention.varlen`); scores between segments, or outside the window, are never computed
+#     bias     elsewhere: PyTorch's fused attention with a bias [B, 1, S, S], which computes all scores and hides some
 
-SCORES = 1 << 22  # of a tile, about, on CPUs: eight megabytes in bf16
-_QUERIES = 128  # of a tile of a local layer
-LARGEST = 4 * SCORES  # of a tile of a global layer; cut queries cost sums of the keys' gradients in float32
+SCORES = 1 << 22  # scores of a tile on CPUs, about: eight megabytes in bf16
+_QUERIES = 128  # queries of a tile of a local layer
+LARGEST = 4 * SCORES  # scores of a tile of a global layer; splitting its queries sums keys' gradients in float32
 
 
 @dataclass(frozen=True)
 class Tile:
-    """A part of the attention of a batch, so that no matrix of probabilities is larger than it has to be.
+    """A part of a batch's attention. Tiles keep matrices of probabilities small.
 
     global layer                  [rows 0-3: all queries x all keys], [rows 4-7: ...], ...
     global layer, very long rows  [row 0: queries 0-639 x all keys], [row 0: queries 640-1,279 x all keys], ...
@@ -146,42 +145,42 @@ class Tile:
     rows: slice
     queries: slice
     keys: slice
-    window: int | None  # farthest position that a query attends to; None: any
-    alike: bool  # whether all these queries attend to all these keys
+    window: int | None  # greatest distance that a query attends to; None: any
+    alike: bool  # whether all its queries attend to all its keys
 
     def of(self, heads_3BHSK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Its queries, keys and values: each [b, H, q or k, K]."""
+        """The tile's queries, keys and values: each [b, H, q or k, K]."""
         query, key, value = heads_3BHSK
         return query[self.rows, :, self.queries], key[self.rows, :, self.keys], value[self.rows, :, self.keys]
 
 
-_SHORTEST = 128  # bucket of lengths: about what a kernel's block takes
-MOST = 65_535  # that one call takes: they are a dimension of the grid that a GPU's kernel is launched with
+_SHORTEST = 128  # smallest bucket of lengths: about a block of the kernel
+MOST = 65_535  # most sequences of a call: they are a dimension of the grid of a GPU's kernel
 
 
 @dataclass(frozen=True)
 class Sequences:
-    """Packed rows as one line of sequences, as a GPU's kernels over sequences of unequal length take them.
+    """Packed rows as one line of sequences, the input of GPU kernels for sequences of unequal length.
 
         rows          [CLS] a b [SEP] [CLS] c [SEP] [PAD]    [CLS] d e f g h i [SEP]    two rows of eight positions
         segment_ids     0   0 0   0     1   1   1    -1        0   0 0 0 0 0 0   0
         cu_seqlens      0               4             7        8                     16   16  16 ...
 
-    Kernels are compiled and launched for the longest sequence, so its length is rounded up to one of a few buckets;
-    padding that is longer is cut into several sequences. The sequences behind the last one have length 0, so that the
-    tensor has one of few lengths, too.
+    Kernels are compiled and launched for the longest sequence, so its length is rounded up to one of a few buckets.
+    Longer padding is cut into several sequences. Sequences of length 0 fill the tensor up, so that it has one of few
+    lengths, too.
     """
 
-    cu_seqlens: Tensor  # int32 [C + 1]: places at which sequences begin, then the number of positions, repeated
-    max_length: int  # no sequence is longer: 128, 256, 512, ..., or the length of a row
+    cu_seqlens: Tensor  # int32 [C + 1]: the start of each sequence, then the number of positions, repeated
+    max_length: int  # upper bound of sequence lengths: 128, 256, 512, ..., or the length of a row
 
     @classmethod
     def of(cls, segment_ids_BS: Tensor) -> Sequences:
-        """The segments of packed rows (neighbours of the same number); padding (numbers below 0) at a row's end is a
-        sequence of its own, or several.
+        """The segments of packed rows (runs of the same number). Padding (numbers below 0) at a row's end becomes one
+        or more sequences.
 
-        The capacity is rounded up to one of four in each octave. On a GPU this waits for the device: a training step
-        gets sequences that were made on the host.
+        The capacity is rounded up to one of four sizes in each octave. On a GPU this waits for the device, so training
+        steps get sequences made on the host.
         """
         num_rows, length = segment_ids_BS.shape
         begins_BS = torch.ones_like(segment_ids_BS, dtype=torch.bool)
@@ -202,21 +201,21 @@ class Sequences:
 
 @dataclass(frozen=True)
 class AttentionPlan:
-    """Who attends to whom in a layer of a kind, and where positions are rotary, at which angles."""
+    """Which tokens attend to which in a kind of layer (global or local), and the angles of rotary positions."""
 
     segment_ids_BS: Tensor  # int32: tokens attend only to tokens of the same number
     num_heads: int
-    window: int | None  # farthest position that a token attends to; None: any
+    window: int | None  # greatest distance that a token attends to; None: any
     # Cosines and sines of the rotation angles [B, S, K / 2], float32; None: positions are not rotary
     rotary: tuple[Tensor, Tensor] | None
-    sequences: Sequences | None = None  # the segments in a line, where attention is computed over them; else None
+    sequences: Sequences | None = None  # the segments in a line, for the kind `varlen`; else None
 
     @functools.cached_property
     def tiles(self) -> tuple[Tile, ...]:
         num_rows, length = self.segment_ids_BS.shape
         window = None if self.window is None or length <= self.window + 1 else self.window
         local = window is not None and length > 2 * _QUERIES
-        size = length  # all queries of a row where their scores are few enough
+        size = length  # all queries of a row, if their scores are few enough
         if local:
             size = _QUERIES
         elif self.num_heads * length**2 > LARGEST:
@@ -248,8 +247,8 @@ class AttentionPlan:
 
 
 def rotary_table(position_ids_BS: Tensor, *, head_dim: int, theta: float) -> tuple[Tensor, Tensor]:
-    """Cosines and sines of the rotation angles, float32 [B, S, head_dim / 2] each, computed once for each position that
-    a row can have. Positions are within segments, so below S; `theta` is the base of the wave lengths.
+    """Cosines and sines of the rotation angles, float32 [B, S, head_dim / 2] each, computed once for each possible
+    position and looked up. Positions are within segments, so below S; `theta` is the base of the wave lengths.
 
     Source: Su et al. 2021 (RoFormer), section 3.4.2; halves are paired, as in GPT-NeoX and ModernBERT.
     """
@@ -268,10 +267,10 @@ _AMPERE = (8, 0)
 def choose_attention(
     device: torch.device, dtype: torch.dtype, *, head_dim: int, window: int | None
 ) -> Literal["loops", "varlen", "bias"]:
-    """How a layer computes its attention, looked up once.
+    """How a layer computes its attention.
 
-    The kernel over sequences takes half precision and heads of 8, 16 ... 256, on GPUs from Ampere on. Not every version
-    of torch lets it take a sliding window.
+    The kernel over sequences takes half precision and heads of 8, 16, ... 256, on GPUs from Ampere on. Some versions of
+    torch give it no sliding window.
     """
     if device.type == "cpu":
         return "loops"
@@ -287,9 +286,9 @@ def choose_attention(
 def attention(qkv_BS3HK: Tensor, plan: AttentionPlan) -> Tensor:
     """Scaled dot-product attention [B, S, H, K], or [T, H, K], of queries, keys and values.
 
-    PyTorch's fused attention is slow on CPUs in its backward pass; there, it is explicit products, tile by tile. Where
-    rows are long, probabilities are computed again in the backward pass, so memory grows with the length and not with
-    its square, as in the kernel of GPUs over sequences.
+    The backward pass of PyTorch's fused attention is slow on CPUs, so there we use explicit products, tile by tile. For
+    long rows, the backward pass computes probabilities again, so memory grows with the length and not with its square,
+    as in the GPU kernel over sequences.
 
     Source: Dao 2023 (FlashAttention-2), in `torch.nn.attention.varlen`.
     """
@@ -310,7 +309,7 @@ def attention(qkv_BS3HK: Tensor, plan: AttentionPlan) -> Tensor:
         cos, sin = (table.flatten(0, 1)[:, None].to(query_THK.dtype) for table in plan.rotary)
         query_THK, key_THK = _turn(query_THK, cos, sin), _turn(key_THK, cos, sin)
     begins, longest = plan.sequences.cu_seqlens, plan.sequences.max_length
-    # It reaches as far to the left as to the right; older versions of torch do not know the argument.
+    # The window is symmetric; older versions of torch do not have the argument.
     reach: dict[str, Any] = {} if plan.window is None else {"window_size": (plan.window, plan.window)}
     mixed_THK = varlen.varlen_attn(query_THK, key_THK, value_THK, begins, begins, longest, longest, **reach)
     assert isinstance(mixed_THK, Tensor), "no further results"
@@ -318,8 +317,8 @@ def attention(qkv_BS3HK: Tensor, plan: AttentionPlan) -> Tensor:
 
 
 def heads_of(qkv_BS3HK: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor, Tensor]:
-    """Queries and keys, turned where positions are rotary, and values: each [B, H, S, K]."""
-    # Taken apart at once: slices would each fill a gradient of the whole with zeros.
+    """Queries and keys, rotated if positions are rotary, and values: each [B, H, S, K]."""
+    # Split at once by unbind: each slice would fill a gradient of the whole with zeros.
     query, key, value = qkv_BS3HK.permute(2, 0, 3, 1, 4).unbind(0)
     if plan.rotary is not None:
         cos, sin = (table[:, None].to(query.dtype) for table in plan.rotary)
@@ -328,7 +327,7 @@ def heads_of(qkv_BS3HK: Tensor, plan: AttentionPlan) -> tuple[Tensor, Tensor, Te
 
 
 def _turn(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
-    """Turns the pairs (x[i], x[i + K/2]) by their angles."""
+    """Rotates the pairs (x[i], x[i + K/2]) by their angles."""
     first, second = x.chunk(2, dim=-1)
     return torch.cat([first * cos - second * sin, second * cos + first * sin], dim=-1)
 
@@ -358,7 +357,7 @@ class _Attention(torch.autograd.Function):
         heads_3BHSK, cos, sin, segment_ids_BS, *probabilities = ctx.saved_tensors
         _, num_rows, num_heads, length, head_dim = heads_3BHSK.shape
         tiles: tuple[Tile, ...] = ctx.tiles
-        apart = all(tile.queries == tile.keys for tile in tiles)  # then every key belongs to one tile, and only then
+        apart = all(tile.queries == tile.keys for tile in tiles)  # exactly then every key belongs to one tile
         of_heads_3BHSK = torch.empty_like(heads_3BHSK) if apart else torch.zeros_like(heads_3BHSK, dtype=torch.float32)
         gradient_BHSK = gradient_BSHK.transpose(1, 2).contiguous()
         for number, tile in enumerate(tiles):
@@ -377,7 +376,7 @@ class _Attention(torch.autograd.Function):
 
 
 def _product(left: Tensor, right: Tensor, *, into: Tensor, add: bool) -> None:
-    """A product of [b, H, ...] into a part of a tensor, without a copy where that is in one piece."""
+    """Writes a product of [b, H, ...] into a part of a tensor, without a copy if the part is contiguous."""
     if add:
         into.add_(left @ right)
     elif into.is_contiguous():
@@ -398,16 +397,16 @@ def _probabilities(query: Tensor, key: Tensor, segment_ids_BS: Tensor, tile: Til
 
 
 # ----------------------------------------
-# The loss at predicted positions: D = what the decoder compares with the embeddings, V = vocabulary or classes
+# The loss at predicted positions: D = size of what the decoder compares with embeddings, V = vocabulary or classes
 
 
 def losses_of_part(
     bias_V: Tensor, logits_NV: Tensor, targets_N: Tensor, scale_N: Tensor, each_N: Tensor, wrong_N: Tensor
 ) -> None:
-    """What the loop does on CPUs, of some rows, written so that it compiles to few kernels.
+    """The same as the loop `losses` on CPUs, for a part of the rows, written so that it compiles to few kernels.
 
-    The gradient is written over the logits; the losses, and whether something else was more likely, into `each_N` and
-    `wrong_N`. `scale_N` is the weight of each loss, 0 where the target is ignored.
+    The gradient overwrites the logits. The losses go into `each_N`, and whether another class was more likely into
+    `wrong_N`. `scale_N` is the weight of each loss, 0 for ignored targets.
     """
     p_NV, scale_N1, targets_N1 = logits_NV + bias_V, scale_N[:, None], targets_N.clamp(min=0)[:, None]
     largest_N1 = p_NV.amax(1, keepdim=True)
@@ -416,7 +415,7 @@ def losses_of_part(
     sum_N1 = p_NV.sum(1, keepdim=True)
     each_N.copy_((sum_N1.log() + largest_N1 - right_N1)[:, 0] * (targets_N >= 0))
     wrong_N.copy_((right_N1 < largest_N1)[:, 0] & (targets_N >= 0))
-    # The right answer by comparison and not by scatter, which would stand in the way of fusing all this.
+    # The target is marked by comparison, since a scatter would prevent fusion.
     is_right_NV = torch.arange(logits_NV.shape[1], device=logits_NV.device) == targets_N1
     logits_NV.copy_(p_NV * (scale_N1 / sum_N1) - is_right_NV * scale_N1)
 
@@ -426,19 +425,19 @@ IGNORED = -100
 
 @dataclass(frozen=True)
 class Losses:
-    total: Tensor  # the sum of the losses in nats, each times its weight; this is what is differentiated
-    each_N: Tensor  # float32: of each prediction, without weights and without a gradient
-    wrong_N: Tensor  # bool: whether something else was more likely than the right answer
+    total: Tensor  # the sum of the losses in nats, each times its weight; only this one has a gradient
+    each_N: Tensor  # float32: the loss of each prediction, unweighted and without a gradient
+    wrong_N: Tensor  # bool: whether another class was more likely than the target
 
 
 def predicted_positions(labels: Tensor) -> Tensor:
-    """Places in the flattened batch whose label is not negative: int64 [N]. Id 0 is a label like any other."""
+    """Positions in the flattened batch whose label is not negative: int64 [N]. Id 0 is a label like any other."""
     return torch.nonzero(labels.flatten() >= 0).squeeze(1)
 
 
 def losses_of(logits_NV: Tensor, targets_N: Tensor, weights_N: Tensor | None = None) -> Losses:
-    """Cross-entropies of a few classes, in float32, each times its weight. They are summed where one number is needed,
-    never averaged here. Targets are int64."""
+    """Cross-entropies over a few classes, in float32, each times its weight. The total is their sum, never their mean.
+    Targets are int64."""
     each_N = functional.cross_entropy(logits_NV.float(), targets_N, reduction="none")
     right_N1 = logits_NV.detach().gather(1, targets_N[:, None])
     total = (each_N if weights_N is None else each_N * weights_N).sum()
@@ -451,23 +450,23 @@ NUM_FREQUENT = NUM_SAMPLED = 1024
 def sampled_classes(
     targets_N: Tensor, frequent_K: Tensor, vocab_size: int, *, seed: int
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """A part of the vocabulary that a softmax is computed over in place of all of it (sampled softmax).
+    """A sample of the vocabulary for the softmax, in place of the whole (sampled softmax).
 
-    The targets and the most frequent tokens are always in it. Of the others, 1,024 are drawn, each as likely, and each
-    counts as often as there are others for one that was drawn: so the sum over the part is in expectation the sum over
-    the vocabulary.
+    It always contains the targets and the most frequent tokens. Of the others, 1,024 are drawn with equal probability.
+    A drawn token is weighted by the number of others divided by the number drawn, so the sum over the sample is in
+    expectation the sum over the vocabulary.
 
     Args:
         targets_N: int64; -100: no target.
         frequent_K: int64, the most frequent tokens.
-        seed: What is drawn is a function of it.
+        seed: Determines what is drawn.
 
     Returns:
-        The ids of the part [C], int64; the logarithm of how often each counts [C], float32, which is added to its
-        logit; and the place of each target in the part [N], -100 where there is none.
+        The ids of the sample [C], int64; the logarithm of each one's weight [C], float32, to be added to its logit; and
+        the index of each target in the sample [N], -100 if there is no target.
 
     Source: Jean et al. 2015 (On using very large target vocabulary for neural machine translation), section 3, where
-    all but the targets are drawn; always to have the frequent tokens, which most of the probability is of, is ours.
+    all but the targets are drawn. Always including the frequent tokens, which have most of the probability, is ours.
     """
     device, is_target_N = targets_N.device, targets_N >= 0
     always_V = torch.zeros(vocab_size, dtype=torch.bool, device=device)
@@ -492,17 +491,17 @@ def losses_of_decoder(
     *,
     compiled: Callable[..., Any] | None = None,
 ) -> Losses:
-    """Cross-entropies of a decoder over the vocabulary, without ever holding its logits in float32.
+    """Cross-entropies of a decoder over the vocabulary, without holding all its logits in float32.
 
-    A gradient of logits is softmax less one, so it is written over the logits while these are read for the loss, some
-    rows at a time.
+    The gradient of the logits is the softmax minus the one-hot target. It overwrites the logits in the pass that reads
+    them for the loss, a few rows at a time.
 
     Args:
-        x_ND: What the decoder compares with the embeddings, `tokens_VD`, which are of the same type.
+        x_ND: What the decoder compares with the embeddings `tokens_VD`, in the same type.
         bias_V: float32.
-        targets_N: int64; -100: the row is there to keep the shape, has a loss of 0 and passes no gradient on.
-        weights_N: float32: of each loss; None: all weigh the same.
-        compiled: `losses_of_part`, compiled, which then works on all rows at once, or None.
+        targets_N: int64; -100: the row only keeps the shape, has a loss of 0 and passes no gradient on.
+        weights_N: float32, the weight of each loss; None: all are 1.
+        compiled: `losses_of_part`, compiled, which then processes all rows at once; or None.
     """
     total, each_N, wrong_N = _DecoderLoss.apply(x_ND, tokens_VD, bias_V, targets_N, weights_N, compiled)
     return Losses(total, each_N, wrong_N)
@@ -519,7 +518,7 @@ class _DecoderLoss(torch.autograd.Function):
         weights_N: Tensor | None,
         compiled: Callable[..., Any] | None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        logits_NV = x_ND @ tokens_VD.T  # the bias is added below: on CPUs a product copies it out over its result first
+        logits_NV = x_ND @ tokens_VD.T  # the bias is added below: on CPUs a product first copies it over its result
         scale_N = (targets_N >= 0).float()
         if weights_N is not None:
             scale_N = scale_N * weights_N

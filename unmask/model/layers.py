@@ -24,8 +24,8 @@ from unmask.model.fused import NUM_FREQUENT, AttentionPlan, Losses, activate, lo
 
 
 class Linear(nn.Module):
-    """A matrix product. `num_fused` matrices of equal size are stacked in the rows of the weight: an optimizer that
-    treats matrices as a whole must take them apart."""
+    """A matrix product. The weight stacks `num_fused` matrices of equal size in its rows; an optimizer that works on
+    whole matrices must split them."""
 
     def __init__(self, in_features: int, out_features: int, *, bias: bool = False, num_fused: int = 1) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Norm(nn.Module):
         return self.of_sum(x, None)[1]
 
     def of_sum(self, x: Tensor, added: Tensor | None) -> tuple[Tensor, Tensor]:
-        """The sum of both (or `x`, where there is nothing to add), and its normalisation."""
+        """The sum of both (`x` itself if `added` is None), and the normalised sum."""
         if fused.by_loops(x):
             total, normed = fused.AddAndNorm.apply(x, added, self.weight, self.bias, self.eps)
             return (x if added is None else total), normed
@@ -58,15 +58,15 @@ class Norm(nn.Module):
 
 
 def dropout(x: Tensor, rate: float, *, seed: int | Tensor | None) -> Tensor:
-    """Sets a share of the numbers to 0 and enlarges the others, so that the expectation stays.
+    """Sets a share of the numbers to 0 and scales the others up, so that the expectation stays.
 
-    What is dropped is a function of the seed and the shape (on one kind of device). No generator outlives the call,
-    so that a resumed training, or a block that is computed twice, drops the same.
+    What is dropped depends on the seed and the shape alone (on one kind of device). No generator outlives the call, so
+    a resumed training, or a recomputed block, drops the same numbers.
 
-    The seed is any 64-bit integer; None drops nothing. As a tensor (int64, of one number, on the device of `x`) it is
-    an input of a compiled block, and numbers are dropped by hashes, since compiled code has no generators.
+    The seed is any 64-bit integer; None drops nothing. A tensor (int64, a single number, on the device of `x`) is the
+    seed of a compiled block: numbers are then dropped by hashes, since compiled code has no generators.
 
-    Source: Srivastava et al. 2014, section 10 (the enlarging while training).
+    Source: Srivastava et al. 2014, section 10 (scaling up in training).
     """
     if seed is None:
         return x
@@ -76,12 +76,12 @@ def dropout(x: Tensor, rate: float, *, seed: int | Tensor | None) -> Tensor:
         return torch.where(stays, x / (1.0 - rate), 0.0)
     generator = torch.Generator(device=x.device).manual_seed(seed)
     stays = torch.empty_like(x).bernoulli_(1.0 - rate, generator=generator)
-    return x * stays * (1.0 / (1.0 - rate))  # the factor is no bf16, which would be rounded
+    return x * stays * (1.0 / (1.0 - rate))  # a Python float, since a bf16 factor would be rounded
 
 
 class MLP(nn.Module):
-    """A projection, activated, and projected back (Vaswani et al. 2017, section 3.3). Where it is gated there are two
-    projections, one of them activated, multiplied (Shazeer 2020, GLU variants)."""
+    """Projection, activation, and projection back (Vaswani et al. 2017, section 3.3). A gated MLP has two inner
+    projections, and multiplies one, activated, by the other (Shazeer 2020, GLU variants)."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class Attention(nn.Module):
         self.out = Linear(hidden_size, hidden_size, bias=bias)
 
     def forward(self, x_BSD: Tensor, plan: AttentionPlan) -> Tensor:
-        """[B, S, D], normalised, to [B, S, D]; the plan is of the layer's kind."""
+        """Normalised [B, S, D] to [B, S, D]; the plan must be of the layer's kind (global or local)."""
         return self.out(fused.attention(self.project(x_BSD), plan).reshape(x_BSD.shape))
 
     def project(self, x_BSD: Tensor) -> Tensor:
@@ -135,37 +135,37 @@ class Block(nn.Module):
     def forward(
         self, x_BSD: Tensor, added_BSD: Tensor | None, plan: AttentionPlan, seeds: Seeds = (None, None)
     ) -> tuple[Tensor, Tensor | None]:
-        """The residual stream, and what is still to be added to it: a norm does that on the way. `x_BSD` and
-        `added_BSD` are what the block before has returned; `seeds` are of the dropout of attention and MLP."""
-        rate, (of_attention, of_mlp) = self.dropout_rate, seeds
+        """Returns the residual stream, and the term still to be added to it, which the next norm does in the same pass.
+        `x_BSD` and `added_BSD` are the previous block's results; `seeds` are for dropout after attention and MLP."""
+        rate, (attention_seed, mlp_seed) = self.dropout_rate, seeds
         if self.post_norm:
             assert isinstance(self.attention_norm, Norm)
-            mixed_BSD = dropout(self.attention(x_BSD, plan), rate, seed=of_attention)
+            mixed_BSD = dropout(self.attention(x_BSD, plan), rate, seed=attention_seed)
             _, x_BSD = self.attention_norm.of_sum(x_BSD, mixed_BSD)
-            return self.mlp_norm.of_sum(x_BSD, dropout(self.mlp(x_BSD), rate, seed=of_mlp))[1], None
+            return self.mlp_norm.of_sum(x_BSD, dropout(self.mlp(x_BSD), rate, seed=mlp_seed))[1], None
         normed_BSD = x_BSD
         if isinstance(self.attention_norm, Norm):
             x_BSD, normed_BSD = self.attention_norm.of_sum(x_BSD, added_BSD)
-        mixed_BSD = dropout(self.attention(normed_BSD, plan), rate, seed=of_attention)
+        mixed_BSD = dropout(self.attention(normed_BSD, plan), rate, seed=attention_seed)
         x_BSD, normed_BSD = self.mlp_norm.of_sum(x_BSD, mixed_BSD)
-        return x_BSD, dropout(self.mlp(normed_BSD), rate, seed=of_mlp)
+        return x_BSD, dropout(self.mlp(normed_BSD), rate, seed=mlp_seed)
 
 
 def run_block(
     block: nn.Module, x_BSD: Tensor, added_BSD: Tensor | None, plan: AttentionPlan, seeds: Seeds
 ) -> tuple[Tensor, Tensor | None]:
-    """A block as a function of itself, so that what is compiled for one layer serves all that are alike."""
+    """A block's forward pass as a function of the block, so that layers of a kind share compiled code."""
     out: tuple[Tensor, Tensor | None] = block(x_BSD, added_BSD, plan, seeds)
     return out
 
 
 # ----------------------------------------
-# Heads: for masked tokens, and for what is learned beside them or instead of them.
+# Heads: for masked tokens, and for other objectives and tasks.
 #
-# Each head beside that for masked tokens is a module with a name, under which it stands in the model. Where a model's
-# folder has a place for it, `unmask.model.layout_names` says under which names.
+# Each head but the one for masked tokens has a `name`, which is its submodule's name in the model.
+# `unmask.model.layout_names` maps its weights to their names in a model's folder, if the folder has a place for them.
 #
-#     name            what it predicts                       as transformers has it
+#     name            what it predicts                       class in transformers
 #     pair_head       right pairs from wrong ones            BertForPreTraining
 #     boundary_head   a span's tokens from beside the span   nowhere: checkpoints alone hold it
 #     label_head      classes, or a number, of whole texts   ...ForSequenceClassification
@@ -173,13 +173,13 @@ def run_block(
 #     answer_head     where an answer begins and ends        ...ForQuestionAnswering
 #     retromae_head   texts from their vectors               nowhere: checkpoints alone hold it
 #
-# Heads of tasks share what stands before the classifier with other heads, where transformers' classes of the layout do:
+# As in transformers' classes of the layout, task heads share the layers before the classifier with other heads:
 #
-#     bert        tanh(pooler) -> classifier          the pooler is that of the head for pairs, where there is one
+#     bert        tanh(pooler) -> classifier          the pooler is that of the pair head, if there is one
 #     roberta     tanh(dense) -> classifier
 #     modernbert  norm(gelu(dense)) -> classifier     dense and norm are those of the masked-language-model head
 #
-# A head for single tokens has no layer of its own before the classifier but ModernBERT's, which is shared, too.
+# A head for single tokens is only a classifier, in ModernBERT after the same shared layers.
 
 
 def run_transform(head: Any, hidden_ND: Tensor) -> Tensor:
@@ -189,7 +189,7 @@ def run_transform(head: Any, hidden_ND: Tensor) -> Tensor:
 
 
 class MLMHead(nn.Module):
-    """Hidden states to logits over the vocabulary, through the embedding matrix (tied) and a bias of its own."""
+    """Maps hidden states to logits over the vocabulary, with the tied embedding matrix and a bias of its own."""
 
     def __init__(self, config: EncoderConfig) -> None:
         super().__init__()
@@ -198,17 +198,17 @@ class MLMHead(nn.Module):
         self.dense = Linear(hidden, hidden, bias=parts.bias)
         self.norm = Norm(hidden, eps=config.norm_eps, bias=parts.bias)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
-        self.frequent_K: Tensor | None = None  # the most frequent tokens, where softmaxes are sampled in training
+        self.frequent_K: Tensor | None = None  # the most frequent tokens, if softmaxes are sampled in training
         # `losses_of_part` and `run_transform`, compiled, for training (`compile_model`)
         self.compiled_losses: Callable[..., Any] | None = None
         self.compiled_transform: Callable[..., Any] | None = None
 
     def forward(self, hidden_ND: Tensor, tokens_VD: Tensor) -> Tensor:
-        """Logits [N, V] of hidden states, by the embedding matrix."""
+        """Logits [N, V] of hidden states."""
         return self.decode(self.transform(hidden_ND), tokens_VD)
 
     def decode(self, x_ND: Tensor, tokens_VD: Tensor) -> Tensor:
-        """Logits [N, V] of what `transform` made."""
+        """Logits [N, V] of the output of `transform`."""
         return functional.linear(x_ND, tokens_VD.to(x_ND.dtype), self.bias.to(x_ND.dtype))
 
     def transform(self, hidden_ND: Tensor) -> Tensor:
@@ -218,7 +218,7 @@ class MLMHead(nn.Module):
         return x_ND
 
     def sample_softmax(self, frequencies_V: Tensor) -> None:
-        """Has losses with a seed computed over a part of the vocabulary (`sampled_classes`)."""
+        """Makes `losses` with a seed use a sample of the vocabulary (`sampled_classes`)."""
         num_frequent = min(NUM_FREQUENT, len(frequencies_V))
         self.frequent_K = frequencies_V.argsort(descending=True, stable=True)[:num_frequent].to(self.bias.device)
 
@@ -231,8 +231,8 @@ class MLMHead(nn.Module):
         *,
         seed: int | None = None,
     ) -> Losses:
-        """Losses of what the decoder makes of the transformed [N, D]; arguments as for `losses_of_decoder`. With a
-        seed they are over a part of the vocabulary, where `sample_softmax` was called."""
+        """Losses of the decoder for transformed hidden states [N, D]; arguments as for `losses_of_decoder`. With a
+        seed, and after `sample_softmax`, they are over a sample of the vocabulary."""
         compiled = self.compiled_losses if self.training else None
         bias_V: Tensor = self.bias
         if seed is not None and self.frequent_K is not None:
@@ -242,7 +242,7 @@ class MLMHead(nn.Module):
 
 
 class PairHead(nn.Module):
-    """The hidden state of `[CLS]` to two logits: right, wrong. BERT's pooler and the classifier after it.
+    """Maps the hidden state of `[CLS]` to two logits, right and wrong: BERT's pooler and classifier.
 
     Source: Devlin et al. 2018 (BERT), section 3.1, task 2; the pooler is that of the released code.
     """
@@ -259,13 +259,13 @@ class PairHead(nn.Module):
         return self.classifier(self.pool(hidden_ND))
 
     def pool(self, hidden_ND: Tensor) -> Tensor:
-        """What the classifier reads: [N, D]."""
+        """The input of the classifier: [N, D]."""
         return torch.tanh(self.pooler(hidden_ND))
 
 
 class BoundaryHead(nn.Module):
-    """Two hidden states and a place to what the decoder makes logits of: a token of a span from what stands beside it.
-    `max_length` places have an embedding; what stands further on in a span shares the last one.
+    """Represents a token of a masked span by the hidden states before and after the span, and the token's place in it.
+    The decoder turns this into logits. There are `max_length` place embeddings; later tokens of a span share the last.
 
     Source: Joshi et al. 2020 (SpanBERT), section 3.2: two layers, each with GELU and layer norm. Its place embeddings
     have 200 dimensions in the released code; here they are as wide as the hidden states.
@@ -283,8 +283,8 @@ class BoundaryHead(nn.Module):
         self.norm = Norm(hidden, eps=config.norm_eps, bias=True)
 
     def forward(self, before_ND: Tensor, behind_ND: Tensor, place_N: Tensor) -> Tensor:
-        """Representations [N, D] of tokens, of the hidden states before and behind their spans, and of which token of
-        its span each one is (int64, from 0)."""
+        """Representations [N, D] of tokens, from the hidden states before and after their spans, and the index of each
+        token in its span (int64, from 0)."""
         place_ND = functional.embedding(place_N.clamp(max=len(self.places) - 1), self.places)
         x_ND = torch.cat([before_ND, behind_ND, place_ND.to(before_ND.dtype)], -1)
         x_ND = self.into_norm(functional.gelu(self.into(x_ND)))
@@ -292,8 +292,8 @@ class BoundaryHead(nn.Module):
 
 
 class LabelHead(nn.Module):
-    """Whole texts to logits of classes. `own_dense` is whether it has a layer before the classifier, or shares another
-    head's; None: as the layout has it.
+    """Maps whole texts to logits of classes. `own_dense` tells whether it has its own layer before the classifier, or
+    shares another head's; None: as in the layout.
 
     Source: the classification of single sentences in Devlin et al. 2018 (BERT), section 4.1.
     """
@@ -309,9 +309,9 @@ class LabelHead(nn.Module):
         self.classifier = Linear(config.hidden_size, len(self.names), bias=True)
 
     def forward(self, x_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
-        """Logits [N, C] of hidden states [N, D]; of what the other head makes of these, without a layer of its own.
+        """Logits [N, C] of hidden states [N, D], or of another head's output if this one has no layer of its own.
 
-        The input of the classifier is dropped where there is a seed; in RoBERTa, that of the layer too.
+        With a seed, dropout applies to the input of the classifier; in RoBERTa, to that of the layer too.
         """
         if self.dense is not None:
             if self.drops_twice and dropout_seed is not None:
@@ -321,57 +321,57 @@ class LabelHead(nn.Module):
 
 
 class TokenHead(Linear):
-    """Tokens to logits [N, C]: of tags (`tag_head`), or that an answer begins there and that it ends there
-    (`answer_head`). Source: Devlin et al. 2018, sections 5.3 and 4.2."""
+    """Maps tokens to logits [N, C]: of tags (`tag_head`), or of the start and end of an answer (`answer_head`).
+    Source: Devlin et al. 2018, sections 5.3 and 4.2."""
 
     def __init__(self, name: str, config: EncoderConfig, names: Sequence[str]) -> None:
         super().__init__(config.hidden_size, 2 if name == "answer_head" else len(names), bias=True)
         self.name = name
-        # transformers drops something before the head for answers in ModernBERT alone.
+        # In transformers only ModernBERT has dropout before the answer head.
         self.rate = 0.0 if name == "answer_head" and config.parts.label_dense else config.classifier_dropout
 
     def forward(self, x_ND: Tensor, *, dropout_seed: int | None = None) -> Tensor:
-        """Logits [N, C]; the input is dropped where there is a seed."""
+        """Logits [N, C]; with a seed, dropout applies to the input."""
         return super().forward(dropout(x_ND, self.rate, seed=dropout_seed if self.rate else None))
 
 
 # ----------------------------------------
-# The decoder of RetroMAE: rebuilds texts from their vectors. It is for training; no model's folder holds it.
+# The decoder of RetroMAE reconstructs texts from their vectors. Only training uses it; no model's folder holds it.
 #
-# Each token is predicted from the text's vector, its place, and what the place sees of the other tokens: a random
-# set of them, its own. The vector goes where the text's first token stands, so that rows stay as long as they are:
+# Each token is predicted from the text's vector, the token's place, and a random set of the other tokens, drawn for
+# each place. The vector replaces the text's first token, so that rows keep their length:
 #
 #     text           [CLS]    the     cat     sat    [SEP]
-#     queries         v+p0    v+p1    v+p2    v+p3    v+p4     what a place asks with: the vector, and where it is
+#     queries         v+p0    v+p1    v+p2    v+p3    v+p4     the vector, and the place
 #     keys, values     v     the+p1  cat+p2  sat+p3  [SEP]+p4
 #
 #     "the" sees       v       -      cat      -       -       the vector always, its own token never,
-#     "cat" sees       v       -       -      sat    [SEP]     others by chance, and nothing of other texts
+#     "cat" sees       v       -       -      sat    [SEP]     others at random, and no other text
 #     "sat" sees       v      the     cat      -       -
 #
-# There is one layer, so that what is seen has seen nothing itself.
+# With a single layer, a place cannot see its own token by way of others.
 #
 # Source: Xiao et al. 2022 (RetroMAE: Pre-Training Retrieval-oriented Language Models Via Masked Auto-Encoder), section
-# 3.3, "enhanced decoding". As there, texts are whole in the decoder, whatever the encoder does not see, and the vector
-# stands without a position among keys. Here tokens are seen one by one; the released code draws whole words, and up to
-# 256 sets for a text that its places share.
+# 3.3, "enhanced decoding". As there, the decoder has whole texts, also the tokens hidden from the encoder, and the
+# vector has no position among the keys. Here tokens are drawn one by one for each place; the released code draws whole
+# words, and up to 256 sets for a text that its places share.
 #
 # Shape suffixes: B = rows, S = positions, E = texts, N = predicted positions, D = hidden size, H = heads, K = size of a
 # head, V = vocabulary; b, q = rows and queries of a tile.
 
-_PAIRS, _GPU_PAIRS = 1 << 20, 1 << 25  # of a tile: a hash takes 8 and 256 MB for each of its steps
+_PAIRS, _GPU_PAIRS = 1 << 20, 1 << 25  # query-key pairs of a tile: each step of a hash takes 8 and 256 MB
 
 
 @dataclass(frozen=True)
 class DecodedRows:
     input_ids_BS: Tensor  # int64: the tokens, none of them hidden
-    text_BS: Tensor  # int64: which text each is of, counted from 0 over all rows; at padding the number of texts
-    place_BS: Tensor  # int64: where in its text each stands, from 0; 0 at padding
-    bits_BS: Tensor  # int64: random bits of each position, by which it sees others
+    text_BS: Tensor  # int64: each token's text, counted from 0 over all rows; at padding the number of texts
+    place_BS: Tensor  # int64: each token's place in its text, from 0; 0 at padding
+    bits_BS: Tensor  # int64: random bits of each position, which decide what it sees
 
     def seen(self, queries: slice, *, rate: float) -> Tensor:
-        """What some places see of their rows: bool [B, q, S]; `rate` is the share of the tokens that is hidden from
-        each. Padding sees the padding of its row, so that no place sees nothing."""
+        """What the positions `queries` see of their rows: bool [B, q, S]. `rate` is the share of tokens hidden from
+        each. Padding sees the padding of its row, so that every position sees something."""
         text_BS1, place_BS1, bits_BS1 = (each[:, queries, None] for each in (self.text_BS, self.place_BS, self.bits_BS))
         text_B1S, place_B1S = self.text_BS[:, None], self.place_BS[:, None]
         by_chance_BqS = SEEN.of(mix(bits_BS1 + place_B1S * GOLDEN)) >= round(rate * 2**SEEN.size)
@@ -379,11 +379,10 @@ class DecodedRows:
 
 
 class RetroMAEHead(nn.Module):
-    """Vectors of texts, and what each place sees, to what the prediction head makes logits of.
+    """Represents tokens by their text's vector and the tokens they see; the prediction head turns this into logits.
 
-    A layer like one of the encoder (its MLP, heads and biases), with norms behind what it adds, as BERT has them. It
-    has positions of its own: some layouts have no table of them, and the encoder's are not to bend to the decoder.
-    Nothing is dropped in it.
+    It is a layer like the encoder's (the same MLP, heads and biases), but post-norm like BERT. It has its own position
+    embeddings: some layouts have none, and the decoder should not train the encoder's. It has no dropout.
     """
 
     name: ClassVar[str] = "retromae_head"
@@ -405,11 +404,11 @@ class RetroMAEHead(nn.Module):
     def forward(
         self, vectors_ED: Tensor, tokens_VD: Tensor, rows: DecodedRows, positions_N: Tensor, *, rate: float
     ) -> Tensor:
-        """Representations [N, D] of the tokens at some places of the flattened rows (int64, row x S + position); only
-        attention is computed for all of a row. `vectors_ED` are in the compute type, `rate` is as for
+        """Representations [N, D] of the tokens at the given positions of the flattened rows (int64, row x S +
+        position); only attention is computed for whole rows. `vectors_ED` are in the compute type, `rate` is as for
         `DecodedRows.seen`."""
         dtype = vectors_ED.dtype
-        vectors_ED = functional.pad(self.vector_norm(vectors_ED), (0, 0, 0, 1))  # and one of padding
+        vectors_ED = functional.pad(self.vector_norm(vectors_ED), (0, 0, 0, 1))  # the last one is for padding
         vector_BSD = functional.embedding(rows.text_BS, vectors_ED)
         place_BSD = functional.embedding(rows.place_BS, self.places)
         token_BSD = self.token_norm((functional.embedding(rows.input_ids_BS, tokens_VD) + place_BSD).to(dtype))
@@ -417,7 +416,7 @@ class RetroMAEHead(nn.Module):
         seen_BSD = torch.where(rows.place_BS[..., None] == 0, vector_BSD, token_BSD)
         query_BSD, (key_BSD, value_BSD) = self.query(queried_BSD), self.key_value(seen_BSD).chunk(2, -1)
 
-        # Attention, tile by tile. What is seen is not stored, but drawn again in the backward pass.
+        # Attention, tile by tile. The masks are not stored, but drawn again in the backward pass.
         def attend_tile(
             query_bHqK: Tensor, key_bHSK: Tensor, value_bHSK: Tensor, of_rows: DecodedRows, queries: slice
         ) -> Tensor:
@@ -428,7 +427,7 @@ class RetroMAEHead(nn.Module):
         most = (_PAIRS if query_BSD.device.type == "cpu" else _GPU_PAIRS) // max(1, length)  # queries of a tile
         num_queries = max(1, min(length, most))
         heads = [x.unflatten(-1, (self.num_heads, -1)).transpose(1, 2) for x in (query_BSD, key_BSD, value_BSD)]
-        mixed = [] if num_rows else [query_BSD + key_BSD + value_BSD]  # nothing, of which all have a gradient
+        mixed = [] if num_rows else [query_BSD + key_BSD + value_BSD]  # empty, but all weights get a gradient
         num = max(1, most // num_queries)
         for begin in range(0, num_rows, num):
             part = slice(begin, begin + num)
@@ -448,7 +447,7 @@ class RetroMAEHead(nn.Module):
 
 
 Head = PairHead | BoundaryHead | LabelHead | TokenHead | RetroMAEHead
-ONLY_TRAINED = (BoundaryHead, RetroMAEHead)  # heads that no model's folder holds
+ONLY_TRAINED = (BoundaryHead, RetroMAEHead)  # heads that are not saved in model folders
 OF_TASKS = ("label_head", "tag_head", "answer_head")
 
 
@@ -460,10 +459,10 @@ def heads_for(
     label_names: Sequence[str] | None = None,
     retromae: bool = False,
 ) -> list[Head]:
-    """Those of the objectives beside masked tokens, in the order in which their weights are drawn.
+    """Heads of the objectives besides masked tokens, in the order in which their weights are drawn.
 
     `boundary_length` is the number of places in a span that the span-boundary head distinguishes, `label_names` the
-    classes of documents; None: there is no such head.
+    classes of documents; None: no such head.
     """
     heads: list[Head] = []
     if pairs:

@@ -1,7 +1,7 @@
-"""How a layout is stored: the names of its weights, and its config.json, both in both directions.
+"""How a layout is stored: reads and writes the names of its weights, and its config.json.
 
-The names are a table. A row says under which names a module or a parameter of ours is stored, `{}` being the number of
-the block; where it is stored in several parts (queries, keys and values), they are stacked in our rows:
+The names are a table. A row maps a module or a parameter of ours to its stored names, with `{}` for the number of the
+block. If it is stored in several parts (queries, keys and values), our weight stacks them in its rows:
 
     encoder.blocks.3.attention.qkv.weight [3D, D]  <->  bert.encoder.layer.3.attention.self.query.weight [D, D]
                                                         ...key.weight, ...value.weight
@@ -25,7 +25,7 @@ from unmask.model.config import PARTS, Activation, EncoderConfig, Layout
 log = logging.getLogger("unmask")
 
 Held = TypeVar("Held")
-ClassifierPooling = Literal["mean", "first"]  # of a classifier of whole texts: a name of `unmask.model.pooling`
+ClassifierPooling = Literal["mean", "first"]  # pooling of a text classifier: a name of `unmask.model.pooling`
 _POOLING_NAMES: dict[ClassifierPooling, str] = {"first": "cls", "mean": "mean"}
 _ACTIVATIONS = {"gelu_new": "gelu_pytorch_tanh", "swish": "silu"}  # other names of the same functions
 
@@ -35,21 +35,21 @@ class FolderLayout:
     layout: Layout  # its name, which is transformers' `model_type`
     architecture: str  # transformers' class of its masked language models
     prefix: str  # of the encoder's weights in a masked language model; folders of a bare encoder lack it
-    rows: Mapping[str, tuple[str, ...]]  # modules or parameters of ours, and their names
-    keys: Mapping[str, str]  # fields of `EncoderConfig`, and the keys of config.json that say the same
-    must_be: Mapping[str, Any]  # keys with the one value that transformers runs, too
-    ours: Mapping[str, Any]  # keys with the one value that our encoder can be; transformers runs the others
-    defaults: Mapping[str, Any]  # of the keys that config.json may lack
-    unused: tuple[str, ...] = ()  # beginnings of names of weights that we do not use, but write back
-    aliases: Mapping[str, str] = field(default_factory=dict)  # other names of weights, and the name in the table
-    known: tuple[str, ...] = ()  # weights that say nothing new, such as the tied decoder
+    rows: Mapping[str, tuple[str, ...]]  # modules or parameters of ours, and their stored names
+    keys: Mapping[str, str]  # fields of `EncoderConfig`, and their keys in config.json
+    must_be: Mapping[str, Any]  # keys with the only value that is supported, in transformers too
+    ours: Mapping[str, Any]  # keys with the only value that our encoder supports; transformers runs others
+    defaults: Mapping[str, Any]  # values of keys that config.json may lack
+    unused: tuple[str, ...] = ()  # name prefixes of weights that we do not use, but write back
+    aliases: Mapping[str, str] = field(default_factory=dict)  # other names of weights, to the name in the table
+    known: tuple[str, ...] = ()  # redundant weights, such as the tied decoder
     write_aliases: bool = False  # whether weights are written under their other names too
-    # Parameters of the masked-language-model head that heads of other tasks have too: a folder that has only these of
-    # it holds no such head
+    # Parameters that the masked-language-model head shares with task heads. A folder with only these has no
+    # masked-language-model head
     shared: tuple[str, ...] = ()
-    pair_architecture: str | None = None  # transformers' class with a head for pairs; None where it has none
-    # Where config.json says whether a classifier of texts is given the first token (`cls`) or the mean of all; None:
-    # it is the first token's
+    pair_architecture: str | None = None  # transformers' class with a pair head; None if it has none
+    # The key of config.json that tells whether a text classifier pools the first token (`cls`) or the mean; None:
+    # always the first token
     pooling_key: str | None = None
 
     # Names
@@ -66,7 +66,7 @@ class FolderLayout:
         return [template.format(block) for template in templates]
 
     def to_transformers(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Weights in float32, on the host, by the names under which they are stored."""
+        """Weights in float32, on the host, by their stored names."""
         stored = {}
         for name, weight in ours.items():
             names = self.theirs(name)
@@ -77,7 +77,7 @@ class FolderLayout:
         return stored | {other: stored[name].clone() for other, name in self.aliases.items() if name in stored}
 
     def canonical(self, weights: Mapping[str, Held]) -> dict[str, Held]:
-        """Weights, or what is known of them, under the names of the table: with the prefix, and old spellings new."""
+        """Weights, or facts about them, by the names of the table: with the prefix, and without older spellings."""
         bare = not any(name.startswith(self.prefix) for name in weights)
         beside = {template.partition(".")[0] for templates in self.rows.values() for template in templates}
         renamed = {}
@@ -93,10 +93,10 @@ class FolderLayout:
         """The content of config.json, so that transformers 4.48 and newer load the folder without remote code."""
         if (rotary := config.rotary) is None:  # BERT's family
             ids = {"cls_token_id": config.cls_id, "sep_token_id": config.sep_id}
-            if config.parts.positions_after_padding:  # RoBERTa's kind has names of its own for the sequence's ends
+            if config.parts.positions_after_padding:  # RoBERTa and its kin also have bos and eos
                 ids |= {"bos_token_id": config.cls_id, "eos_token_id": config.sep_id}
             own: dict[str, Any] = {
-                # For the attention's probabilities too, as is usual, although ours leaves them whole
+                # Usual for attention probabilities too, although our encoder does not drop these
                 "attention_probs_dropout_prob": config.dropout,
                 "classifier_dropout": config.classifier_dropout,
                 "max_position_embeddings": config.first_position + config.max_position_embeddings,
@@ -104,7 +104,7 @@ class FolderLayout:
                 "tie_word_embeddings": True,
                 **{name: value for name, value in ids.items() if value is not None},
             }
-        else:  # ModernBERT: layer pattern and rotary settings as transformers 4 spells them, and as 5 does
+        else:  # ModernBERT: layer pattern and rotary settings with the keys of transformers 4, and those of 5
             full, sliding = "full_attention", "sliding_attention"
             own = {
                 "classifier_pooling": "mean",
@@ -134,8 +134,8 @@ class FolderLayout:
         }
 
     def read_config(self, content: Mapping[str, Any], *, mask_id: int) -> EncoderConfig:
-        """The configuration that a config.json of transformers 4 or 5, or ours, says; `mask_id` is the tokenizer's. An
-        UnsupportedError says that our encoder lacks a part."""
+        """The configuration in a config.json of transformers 4 or 5, or of ours; `mask_id` is the tokenizer's. Raises
+        an UnsupportedError if our encoder lacks a part."""
         content = {**self.defaults, **self.must_be, **self.ours, **content}
         for error, only in ((ModelError, self.must_be), (UnsupportedError, self.ours)):
             for key, value in only.items():
@@ -147,9 +147,9 @@ class FolderLayout:
                 values |= _modernbert_fields(content)
             else:
                 positions, pad = content["max_position_embeddings"], content["pad_token_id"]
-                rate, behind = content.get("classifier_dropout"), PARTS[self.layout].positions_after_padding
-                begin, end = (content["bos_token_id"], content["eos_token_id"]) if behind else (None, None)
-                if behind and isinstance(pad, int) and isinstance(positions, int):  # else an error below
+                rate, after_padding = content.get("classifier_dropout"), PARTS[self.layout].positions_after_padding
+                begin, end = (content["bos_token_id"], content["eos_token_id"]) if after_padding else (None, None)
+                if after_padding and isinstance(pad, int) and isinstance(positions, int):  # else an error below
                     positions -= pad + 1
                 values |= {
                     "cls_id": content.get("cls_token_id", begin),
@@ -202,12 +202,12 @@ _KEYS = {
 
 
 # ----------------------------------------
-# BERT's family: BERT, RoBERTa (also as XLM-R and CamemBERT), and RoBERTa with its norms before.
+# BERT's family: BERT, RoBERTa (also as XLM-R and CamemBERT), and RoBERTa with pre-norm.
 
 
 def _bert_layout(layout: Layout, name: str) -> FolderLayout:
-    """`name` begins transformers' names of the layout's classes."""
-    # transformers calls the weights of XLM-R and CamemBERT as RoBERTa's, too.
+    """`name` is the prefix of transformers' classes of the layout."""
+    # In transformers the weights of XLM-R and CamemBERT have RoBERTa's names.
     root = {"bert": "bert", "roberta-prelayernorm": "roberta_prelayernorm"}.get(layout, "roberta")
     block, is_bert, post_norm = f"{root}.encoder.layer.{{}}", layout == "bert", PARTS[layout].post_norm
     head = "cls.predictions" if is_bert else "lm_head"
@@ -245,7 +245,7 @@ def _bert_layout(layout: Layout, name: str) -> FolderLayout:
         prefix=f"{root}.",
         rows=rows,
         keys=_KEYS | keys,
-        # A decoder predicts no masked tokens; and transformers 5 ignores relative positions: another model would run.
+        # A decoder predicts no masked tokens. transformers 5 ignores relative positions, so it would run another model.
         must_be={"position_embedding_type": "absolute", "is_decoder": False, "add_cross_attention": False},
         ours={"tie_word_embeddings": True},
         defaults={
@@ -261,7 +261,7 @@ def _bert_layout(layout: Layout, name: str) -> FolderLayout:
         unused=("bert.pooler.", "cls.seq_relationship.") if is_bert else (f"{root}.pooler.",),
         aliases={f"{head}.decoder.bias": f"{head}.bias"},
         known=(f"{head}.decoder.weight", f"{root}.embeddings.position_ids"),
-        # transformers 4.48 loses RoBERTa's bias (its own, too) where it stands only under one name.
+        # transformers 4.48 loses RoBERTa's bias (its own, too) if it is stored under one name only.
         write_aliases=not is_bert,
         pair_architecture="BertForPreTraining" if is_bert else None,
     )
@@ -276,7 +276,7 @@ def _modernbert_fields(content: Mapping[str, Any]) -> dict[str, Any]:
     if any(rate != rates[0] for rate in rates):
         log.warning("config.json: dropout of embeddings, attention, MLP = %s; using the highest for all", rates)
 
-    # Which layers are global: by a number in transformers 4, by a list in 5.
+    # Global layers: every n-th in transformers 4, a list of all layers' kinds in 5.
     types, layers = content.get("layer_types"), content["num_hidden_layers"]
     if types is None:
         every = content["global_attn_every_n_layers"]
@@ -360,7 +360,7 @@ MODERNBERT = FolderLayout(
     pooling_key="classifier_pooling",
 )
 
-LAYOUTS: dict[Layout, FolderLayout] = {  # named as transformers names them in `model_type`
+LAYOUTS: dict[Layout, FolderLayout] = {  # by `model_type` of transformers
     "modernbert": MODERNBERT,
     "bert": _bert_layout("bert", "Bert"),
     "roberta": _bert_layout("roberta", "Roberta"),

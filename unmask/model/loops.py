@@ -1,4 +1,4 @@
-"""Numbers in loops: bf16 is read and written as bits, all arithmetic is in float32."""
+"""Compiled loops for CPUs, between matrix products. bf16 is read and written as bits; all arithmetic is in float32."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ def bits_of_float(context: Any, number: Any) -> Any:
 
 
 def load(element: Any) -> float:
-    """An element of an array as float32, whether it is one or 16 bits of bf16."""
+    """An element of an array as float32; the array is float32, or the 16 bits of bf16."""
     raise NotImplementedError("for compiled loops only")
 
 
 def store(array: Any, place: int, number: float) -> None:
-    """Writes a float32 into a line of either kind."""
+    """Writes a float32 into an array of either kind."""
     raise NotImplementedError("for compiled loops only")
 
 
@@ -71,14 +71,14 @@ def exp(x: float) -> float:
     p = p * r * r + r + one
     power = float_of_bits(np.uint32((np.int32(n) + np.int32(127)) << np.int32(23)))
     number = np.float32(0.0) if x < np.float32(-87.0) else p * power
-    return number if x == x else x  # noqa: PLR0124  (what is not a number stays so)
+    return number if x == x else x  # noqa: PLR0124  (NaN stays NaN)
 
 
 @inlined
 def largest_of(line: Any) -> float:
-    """The largest number of a line of float32, which is not empty; what is not a number counts as the largest.
+    """The largest number of a line of float32, which must not be empty; NaN counts as the largest.
 
-    Compared as integers in the same order: their running maximum is one that compilers know to share out.
+    Numbers are compared as integers that sort the same, since compilers vectorise a running maximum of integers.
     """
     largest = np.int32(-0x80000000)
     for place in range(len(line)):
@@ -88,12 +88,12 @@ def largest_of(line: Any) -> float:
 
 @inlined
 def _in_order(bits: int) -> int:
-    """The bits of floating-point numbers as integers in the same order, and back."""
+    """The bits of floating-point numbers as integers that sort the same, and back."""
     return np.int32(bits ^ ((bits >> np.int32(31)) & np.int32(0x7FFFFFFF)))
 
 
 # ----------------------------------------
-# Activations, with a gate or without: values in one pass, gradients in another.
+# Activations, gated or not: one pass for values, another for gradients.
 #
 # Arrays: T = positions in a line, I = intermediate size.
 
@@ -152,9 +152,9 @@ def _line_backward(activation: Any, gradient: Any, x: Any, gate: Any, of_x: Any,
             store(of_x, i, load(gradient[i]) * activation(load(x[i]))[1])
 
 
-# A loop for each kind, since loops are compiled as a whole: a model's own kind is all that costs time. Activated is the
-# first half of a line of `into_T`, and its second half is the gate; or all of it without one. A backward pass
-# computes the activation again.
+# There is a loop for each kind, since loops are compiled as a whole: only the model's own kind costs time. The first
+# half of a line of `into_T` is activated, and its second half is the gate; without a gate all of it is activated. A
+# backward pass computes the activation again.
 
 
 @parallel
@@ -212,8 +212,8 @@ LOOPS: dict[str, tuple[Callable[..., None], Callable[..., None]]] = {
 # ----------------------------------------
 # Layer normalisation with the addition before it.
 #
-# Arrays: T = positions in a line, D = hidden size, C = stretches of positions, whose sums are added up in their order,
-# so that the result does not depend on the number of cores.
+# Arrays: T = positions in a line, D = hidden size, C = stretches of positions. The sums of stretches are added up in
+# order, so that the result does not depend on the number of cores.
 
 STRETCHES = 64
 
@@ -224,8 +224,8 @@ def norm(
 ) -> None:
     """Adds, normalises, and keeps what the backward pass needs; `added_TD` and `bias_D` may have no elements.
 
-    Written are `sum_TD` where something is added, `out_TD`, and `scale_T` [T, 2], float32: means and reciprocals of the
-    standard deviations.
+    Writes `sum_TD` if something is added, `out_TD`, and `scale_T` [T, 2], float32: means and reciprocals of standard
+    deviations.
     """
     num, width = x_TD.shape
     for t in prange(num):
@@ -236,7 +236,7 @@ def norm(
             for d in range(width):
                 store(total, d, load(x[d]) + load(added[d]))
             for d in range(width):
-                line[d] = load(total[d])  # as it was rounded: the backward pass will see that
+                line[d] = load(total[d])  # the rounded sum, since the backward pass sees that
         else:
             for d in range(width):
                 line[d] = load(x[d])
@@ -261,9 +261,8 @@ def norm(
 def norm_backward(
     gradient_TD: Any, passed_TD: Any, x_TD: Any, weight_D: Any, scale_T: Any, result_TD: Any, sums_2CD: Any
 ) -> None:
-    """Gradients of `x_TD`, what was normalised, into `result_TD`; of weight and bias into `sums_2CD`, for each stretch.
-
-    `passed_TD` is the gradient of the sum from what else uses it, and may have no elements.
+    """Writes the gradient of `x_TD`, the norm's input, into `result_TD`, and adds those of weight and bias, for each
+    stretch, to `sums_2CD`. `passed_TD` is the gradient of the sum from its other uses, and may have no elements.
     """
     num, width = x_TD.shape
     stretches = sums_2CD.shape[1]
@@ -301,11 +300,11 @@ def norm_backward(
 
 @parallel
 def split(scale: float, qkv_BS3HK: Any, cos_BSR: Any, sin_BSR: Any, heads_3BHSK: Any) -> None:
-    """Queries, scaled, and keys are turned by their angles, where there are any (else arrays without elements); all
-    three are brought to the heads' order."""
+    """Scales queries, rotates queries and keys by their angles (arrays without elements: no rotation), and moves
+    queries, keys and values to the order of heads."""
     num_rows, length, _, num_heads, size = qkv_BS3HK.shape
     half = size // 2
-    for head in prange(num_rows * num_heads):  # what is written lies in one piece
+    for head in prange(num_rows * num_heads):  # each iteration writes contiguous pieces
         b, h = head // num_heads, head % num_heads
         for j in range(3):
             factor = np.float32(scale) if j == 0 else np.float32(1.0)
@@ -327,7 +326,7 @@ def split(scale: float, qkv_BS3HK: Any, cos_BSR: Any, sin_BSR: Any, heads_3BHSK:
 
 @parallel
 def unsplit(scale: float, heads_3BHSK: Any, cos_BSR: Any, sin_BSR: Any, qkv_BS3HK: Any) -> None:
-    """The transpose of `split`: gradients of heads to those of the projection. Heads may be float32."""
+    """The transpose of `split`: turns gradients of heads into those of the projection. Heads may be float32."""
     num_rows, length, _, num_heads, size = qkv_BS3HK.shape
     half = size // 2
     for place in prange(num_rows * length):
@@ -349,8 +348,8 @@ def unsplit(scale: float, heads_3BHSK: Any, cos_BSR: Any, sin_BSR: Any, qkv_BS3H
 
 @parallel
 def softmax(first_query: int, first_key: int, window: int, scores_bHqk: Any, segments_bS: Any) -> None:
-    """Scores of some queries and keys of some rows, which begin there in the row, become probabilities, in place. A
-    query sees the keys of its own segment, at most `window` positions away."""
+    """Turns a tile's scores into probabilities, in place. Its queries and keys begin at `first_query` and `first_key`
+    in the rows. A query sees the keys of its own segment, at most `window` positions away."""
     num_rows, num_heads, num_queries, num_keys = scores_bHqk.shape
     hidden = np.float32(-1e30)
     for head in prange(num_rows * num_heads):
@@ -387,7 +386,7 @@ def softmax(first_query: int, first_key: int, window: int, scores_bHqk: Any, seg
 
 @compiled
 def _runs(segments_k: Any) -> tuple[Any, Any, bool]:
-    """For each key where the run of its segment begins and ends, and whether each segment is a single run."""
+    """For each key the begin and end of its segment's run, and whether each segment is a single run."""
     count = len(segments_k)
     begins, ends = np.empty(count, dtype=np.int64), np.empty(count, dtype=np.int64)
     single = True
@@ -405,7 +404,7 @@ def _runs(segments_k: Any) -> tuple[Any, Any, bool]:
 
 @parallel
 def softmax_backward(gradient_Nqk: Any, p_Nqk: Any) -> None:
-    """The gradient of probabilities becomes that of scores, in place."""
+    """Turns the gradient of probabilities into that of scores, in place."""
     num, num_queries, num_keys = p_Nqk.shape
     for n in prange(num):
         for q in range(num_queries):
@@ -418,15 +417,15 @@ def softmax_backward(gradient_Nqk: Any, p_Nqk: Any) -> None:
 
 
 # ----------------------------------------
-# The decoder's cross-entropy: logits are read for the loss and become their own gradient.
+# The decoder's cross-entropy: the pass that reads logits for the loss overwrites them with their gradient.
 #
 # Arrays: N = predicted positions, V = vocabulary.
 
 
 @parallel
 def losses(logits_NV: Any, bias_V: Any, targets_N: Any, scale_N: Any, each_N: Any, wrong_N: Any) -> None:
-    """Logits without the bias become their gradient times the scale; losses and whether something else was more likely
-    are written into `each_N` and `wrong_N`. A row with a negative target is ignored: its loss is 0."""
+    """Overwrites logits, which lack the bias, with their gradient times the scale. Writes losses into `each_N`, and
+    whether another class was more likely into `wrong_N`. Ignores rows with a negative target: their loss is 0."""
     num, size = logits_NV.shape
     for n in prange(num):
         logits, target, scale = logits_NV[n], targets_N[n], scale_N[n]

@@ -1,4 +1,4 @@
-"""Exported graphs in onnxruntime, in the place of a folder's weights."""
+"""Runs exported graphs in onnxruntime, in place of a folder's weights."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from unmask.model.folder import read_config_file
 from unmask.model.transformers import TransformersConfig, TransformersNetwork
 
 ONNX = "onnx"  # the folder in which sentence-transformers and transformers.js look for a graph
-# The only names that they and optimum look for: of a graph, and of the same with 8-bit weights
+# The only file names that they and optimum look for: a graph, and the graph with 8-bit weights
 GRAPH_FILES = {"onnx": "model.onnx", "onnx-int8": "model_quantized.onnx"}
 
 
 def open_session(file: Path) -> Any:
-    """onnxruntime's session of a graph, with as many threads as torch; a ModelError where it cannot be loaded."""
+    """onnxruntime's session of a graph, with as many threads as torch. Raises a ModelError if it cannot be loaded."""
     try:
         import onnxruntime
     except ImportError as error:
@@ -28,15 +28,15 @@ def open_session(file: Path) -> Any:
     options.intra_op_num_threads = torch.get_num_threads()
     try:
         return onnxruntime.InferenceSession(str(file), options, providers=["CPUExecutionProvider"])
-    except Exception as error:  # its exceptions share no base of their own
+    except Exception as error:  # onnxruntime's exceptions share no base class
         raise _failed(file, "load", error) from error
 
 
 def run_session(session: Any, file: Path, inputs: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The outputs of a graph by name; it takes those of the `inputs` that it knows."""
-    names = [each.name for each in session.get_outputs()]
+    """The outputs of a graph by name. Entries of `inputs` that the graph does not have are ignored."""
+    names = [output.name for output in session.get_outputs()]
     try:
-        feeds = {each.name: inputs[each.name].contiguous().cpu().numpy() for each in session.get_inputs()}
+        feeds = {spec.name: inputs[spec.name].contiguous().cpu().numpy() for spec in session.get_inputs()}
         return dict(zip(names, map(torch.from_numpy, session.run(names, feeds)), strict=True))
     except Exception as error:
         raise _failed(file, "run", error) from error
@@ -48,12 +48,12 @@ def _failed(file: Path, what: str, error: Exception) -> ModelError:
 
 
 class OnnxGraph(nn.Module):
-    """A graph with the interface of a model of transformers."""
+    """A graph with the interface of a transformers model."""
 
     def __init__(self, file: Path) -> None:
         super().__init__()
         self.file, self.session = file, open_session(file)
-        self.place = nn.Parameter(torch.zeros(0), requires_grad=False)  # of the inputs; the graph runs on the CPU
+        self.place = nn.Parameter(torch.zeros(0), requires_grad=False)  # sets the device of inputs; the graph is on CPU
 
     def forward(
         self,
@@ -79,7 +79,8 @@ def find_graph(folder: Path, backend: str) -> Path:
 
 
 def load_onnx(file: Path, *, mask_id: int, pad_id: int) -> tuple[TransformersNetwork, str]:
-    """The network of a graph, and its first output: `logits`, `start_logits`, or `last_hidden_state` without a head."""
+    """The network of a graph, and the name of its first output: `logits`, `start_logits`, or `last_hidden_state` (no
+    head)."""
     content, layout = read_config_file(file.parents[1])
     config = layout.read_config(content, mask_id=mask_id)
     inputs = TransformersConfig(
@@ -87,5 +88,5 @@ def load_onnx(file: Path, *, mask_id: int, pad_id: int) -> tuple[TransformersNet
     )
     graph = OnnxGraph(file)
     output = graph.session.get_outputs()[0]
-    width = output.shape[-1] if isinstance(output.shape[-1], int) else 2  # all axes of answers are dynamic
+    width = output.shape[-1] if isinstance(output.shape[-1], int) else 2  # only answers have no fixed last axis
     return TransformersNetwork(graph, inputs, width=width, takes_padding=True).eval(), output.name

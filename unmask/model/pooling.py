@@ -1,9 +1,9 @@
-"""Pooling: how the hidden states of a text's tokens become one vector, and the files that say so.
+"""Pooling: turns the hidden states of a text's tokens into one vector; and the files that record it.
 
 A pooling is a function and a row in `POOLINGS`. `embed`, search, the embedder, sentence-transformers' files and ONNX
 graphs read that table (docs/how-to/extending.md).
 
-numpy and torch are imported where they run, so that the command line can offer the names at once.
+Functions import numpy and torch themselves, so that the command line can list the names at once.
 
 Shape suffixes: E = texts, S = tokens of the longest, N = tokens of all texts in a line, D = hidden size.
 """
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Pooling:
-    # From hidden states [E, S, D] and a mask [E, S], 1 at tokens and 0 at the padding behind them, to vectors [E, D].
+    # Maps hidden states [E, S, D] and a mask [E, S], 1 at tokens and 0 at the padding after them, to vectors [E, D].
     # It is exported to ONNX as well, so it must not branch on values.
     vectors: Callable[[Tensor, Tensor], Tensor]
     sentence_transformers: str  # its name there (`pooling_mode`)
-    description: str  # what a text's vector is, in words
+    description: str  # of a text's vector, in words
 
 
 def _mean(hidden_ESD: Tensor, mask_ES: Tensor) -> Tensor:
@@ -56,8 +56,8 @@ POOLINGS: Table[Pooling] = Table("poolings", {
 
 
 def pool(hidden_ND: Tensor, lengths: Sequence[int], pooling: str) -> Tensor:
-    """Vectors [E, D] of texts, float32, whose tokens stand one text behind another without padding; `lengths` are at
-    least 1, `pooling` is a name of `POOLINGS`."""
+    """Vectors [E, D] of texts, float32. Their tokens follow one another without padding; `lengths` are at least 1, and
+    `pooling` is a name in `POOLINGS`."""
     import numpy as np
     import torch
 
@@ -65,39 +65,39 @@ def pool(hidden_ND: Tensor, lengths: Sequence[int], pooling: str) -> Tensor:
         return hidden_ND.float()
     device, lengths_E = hidden_ND.device, np.asarray(lengths, dtype=np.int64)
     begins_E = np.cumsum(lengths_E) - lengths_E
-    # Texts are padded together with those of their octave, so that at most half of what is gathered is padding.
+    # Texts are padded together with others of their octave of lengths, so that at most half of a batch is padding.
     octaves_E = np.ceil(np.log2(lengths_E))
     numbers, vectors = [], []
     for octave in np.unique(octaves_E):
-        some = np.flatnonzero(octaves_E == octave)
-        within_S = np.arange(lengths_E[some].max())
-        mask_ES = within_S < lengths_E[some, None]
-        places_ES = np.where(mask_ES, begins_E[some, None] + within_S, 0)
+        texts = np.flatnonzero(octaves_E == octave)
+        within_S = np.arange(lengths_E[texts].max())
+        mask_ES = within_S < lengths_E[texts, None]
+        places_ES = np.where(mask_ES, begins_E[texts, None] + within_S, 0)
         places, mask = (torch.from_numpy(array).to(device, non_blocking=True) for array in (places_ES, mask_ES))
         hidden_ESD = hidden_ND.index_select(0, places.flatten()).view(*places.shape, -1).float()
         vectors.append(POOLINGS[pooling].vectors(hidden_ESD, mask))
-        numbers.append(some)
+        numbers.append(texts)
     order = torch.from_numpy(np.argsort(np.concatenate(numbers))).to(device, non_blocking=True)
     return torch.cat(vectors).index_select(0, order)
 
 
 # ----------------------------------------
-# Small files beside a model's weights which say that its folder is one of sentence-transformers:
+# Small files beside a model's weights that make its folder one of sentence-transformers:
 #
-#     modules.json             Transformer, Pooling, and Normalize where vectors are divided by their length
+#     modules.json             Transformer, Pooling, and Normalize if vectors are divided by their length
 #     1_Pooling/config.json    which pooling
 #
-# or MLMTransformer and SpladePooling (1_SpladePooling/config.json), where vectors are sparse.
+# or, for sparse vectors, MLMTransformer and SpladePooling (1_SpladePooling/config.json).
 #
-# They are written for an embedding model, not for a masked language model: without them `SentenceTransformer` takes the
-# mean, `SparseEncoder` makes SPLADE of the head and `CrossEncoder` puts a head of its own on the encoder; with them
-# `SparseEncoder` would put an untrained autoencoder behind the mean.
+# We write them for an embedding model, not for a masked language model. Without them `SentenceTransformer` takes the
+# mean, `SparseEncoder` makes SPLADE from the head, and `CrossEncoder` puts its own head on the encoder. With them
+# `SparseEncoder` would put an untrained autoencoder after the mean.
 
 POOLING_FOLDERS = ("1_Pooling", "2_Normalize")
 SPARSE_FOLDER = "1_SpladePooling"
 _SETTINGS = ("sentence_bert_config.json", "config_sentence_transformers.json")
-_LETTERS = 100  # of a name of a folder, or of a kind of pooling
-# What newer files say under `pooling_mode`, older ones say with a key each.
+_LETTERS = 100  # most characters of a folder's name, or of a pooling's
+# Newer files have the key `pooling_mode`, older ones a key for each mode.
 _MODES = {
     "pooling_mode_cls_token": "cls",
     "pooling_mode_max_tokens": "max",
@@ -106,7 +106,7 @@ _MODES = {
     "pooling_mode_weightedmean_tokens": "weightedmean",
     "pooling_mode_lasttoken": "lasttoken",
 }
-SPLADE: Literal["splade"] = "splade"  # a pooling beside `POOLINGS`, of the head's logits
+SPLADE: Literal["splade"] = "splade"  # a pooling of the head's logits, so not in `POOLINGS`
 _SPLADE_SETTINGS = {"pooling_strategy": "max", "activation_function": "relu"}
 _WAY_OUT = (
     f"name {' or '.join(POOLINGS)} (embed --pooling, or pooling=), or give a copy of the folder without "
@@ -115,7 +115,7 @@ _WAY_OUT = (
 
 
 def _modules(folder: Path) -> list[tuple[str, str]]:
-    """Classes, without the packages that they stand in, and their folders; none where there is no file."""
+    """Class names, without their packages, and their folders; empty if there is no file."""
     file = folder / MODULES
     if not file.is_file():
         return []
@@ -123,28 +123,28 @@ def _modules(folder: Path) -> list[tuple[str, str]]:
         modules = [(str(module["type"]).rpartition(".")[2], str(module["path"])) for module in parse_json(file)]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise ModelError(f"{file}: damaged ({error!r}); fix or remove it") from error
-    for _, path in modules:  # a folder in this one, since an export makes it anew
+    for _, path in modules:  # must be a folder in this one, since an export creates it again
         if path and (path == ".." or Path(path).name != path or len(path) > _LETTERS):
             raise ModelError(f"{file}: damaged (path {shown(path)} is not the name of a folder); fix or remove it")
     return modules
 
 
 def read_side_file(file: Path, *, optional: bool = False) -> dict[str, Any]:
-    """The content of a small JSON file beside a model; empty where it is `optional` and not there."""
+    """The content of a small JSON file beside a model; empty if it is `optional` and missing."""
     if optional and not file.is_file():
         return {}
     return read_object(file, "fix or remove it", raising=ModelError)
 
 
 def module_file(folder: Path, module: Literal["Pooling", "SpladePooling", "Normalize"]) -> Path | None:
-    """The settings of what sentence-transformers does with hidden states: pools them, makes sparse vectors, or divides
-    vectors by their length; None: it does not."""
+    """The settings file of a sentence-transformers module, which pools hidden states, makes sparse vectors, or divides
+    vectors by their length; None if the folder does not have the module."""
     path = next((path for kind, path in _modules(folder) if kind == module), None)
     return None if path is None else folder / path / "config.json"
 
 
 def read_pooling(folder: Path) -> str:
-    """How sentence-transformers makes a vector of the tokens of a folder's model; the mean, where no file says so."""
+    """The name in `POOLINGS` of a folder's pooling in sentence-transformers; the mean if no file states it."""
     if module_file(folder, "SpladePooling") is not None:
         raise ModelError(
             f"{folder}: its vectors are sparse (SPLADE); make them with `unmask embed`, `search`, `evaluate-search` "
@@ -156,7 +156,7 @@ def read_pooling(folder: Path) -> str:
     if (file := module_file(folder, "Pooling")) is None:
         return "mean"
     content = read_side_file(file)
-    modes = content.get("pooling_mode")  # vectors of several stand side by side
+    modes = content.get("pooling_mode")  # with several modes, their vectors are concatenated
     if modes is None:
         modes = [mode for key, mode in _MODES.items() if content.get(key)] or ["mean"]
     modes = [mode[:_LETTERS] for mode in map(str, modes if isinstance(modes, list) else [modes])]
@@ -167,7 +167,7 @@ def read_pooling(folder: Path) -> str:
 
 
 def check_splade(folder: Path) -> None:
-    """Makes sure that a folder that makes sparse vectors makes them as ours: log(1 + relu(the largest logit))."""
+    """Checks that a folder makes sparse vectors as ours do: log(1 + relu(the largest logit))."""
     if (file := module_file(folder, "SpladePooling")) is None:
         raise ModelError(f"{folder}: makes no sparse vectors")
     for kind, _ in _modules(folder):
@@ -183,22 +183,22 @@ def check_splade(folder: Path) -> None:
 
 
 def copy_sentence_files(folder: Path, out: Path) -> None:
-    """Copies into an existing folder what makes a folder one of sentence-transformers, where it is one."""
+    """Copies the files of sentence-transformers, if there are any, into an existing folder."""
     modules = _modules(folder)
     for name in (MODULES, *_SETTINGS) if modules else ():
         if (folder / name).is_file():
             shutil.copyfile(folder / name, out / name)
     for kind, path in modules:
-        if path and not kind.endswith("Transformer"):  # whose files are the model's
+        if path and not kind.endswith("Transformer"):  # a Transformer's files are the model's
             (out / path).mkdir(exist_ok=True)
             for file in (folder / path).glob("*.json"):
                 shutil.copyfile(file, out / path / file.name)
 
 
 def write_sentence_files(folder: Path, *, max_length: int, width: int, pooling: str = "mean") -> None:
-    """Makes a model's folder one of `SentenceTransformer` 3 to 6, with vectors of `width` numbers divided by their
-    length; with `SPLADE`, of `SparseEncoder` 5 and 6. Texts longer than `max_length` tokens, special tokens included,
-    are cut off there."""
+    """Writes the files with which `SentenceTransformer` 3 to 6 loads a model's folder, for vectors of size `width`
+    divided by their length; with `SPLADE`, those for `SparseEncoder` 5 and 6. Texts are truncated to `max_length`
+    tokens, special tokens included."""
     kinds: Mapping[str, str]
     content: dict[str, Any] = {"word_embedding_dimension": width}
     if pooling == SPLADE:

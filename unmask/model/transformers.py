@@ -1,20 +1,20 @@
-"""Models that transformers runs, in the place of ours: the network, and its folder in both directions.
+"""Models that transformers runs, in place of ours: the network, and reading and writing its folder.
 
-A network with a head makes logits, and does so in its own way (some heads see the first token, some the last, some a
-mean). So what its encoder makes of a position *is* the logits there, and the heads that ours has beside the encoder
-change nothing:
+A transformers network computes logits with its own head, each in its own way (some heads read the first token, some
+the last, some a mean). So its output at a position *is* the logits there, and `outputs` and `predict` add no head:
 
-    of whole texts    [B, S, C]: the text's at its first position, 0 elsewhere
-    of tokens         [B, S, C]
-    of answers        [B, S, 2]: that an answer begins there, and that it ends there
-    of hidden tokens  [B, S, V]
-    of none           [B, S, D]: the hidden states, where the model stands without a head
+    head for             output
+    whole texts          [B, S, C]: a text's logits at its first position, 0 elsewhere
+    tokens               [B, S, C]
+    answers              [B, S, 2]: that an answer begins there, and that it ends there
+    masked tokens        [B, S, V]
+    nothing (no head)    [B, S, D]: the hidden states
 
-A row holds one text, since these networks do not keep texts of a row apart.
+A row holds one text, since these networks do not separate texts within a row.
 
-Folders are read without code from them. The encoder's weights are read once; a network for a task is made anew from
-each seed, with a new head, also where the folder had one of the same size. What transformers cannot read, and
-transformers where it is missing, is a ModelError.
+Code in folders is never run. The encoder's weights are read once. Each seed of a task builds a new network with a new
+head, even if the folder had a head of the same size. A folder that transformers cannot read, or missing transformers,
+is a ModelError.
 
 Shape suffixes: B = rows, S = positions, T = B x S in a line, C = outputs, V = vocabulary, N = places, D = hidden size.
 """
@@ -53,39 +53,39 @@ from unmask.model.fused import Sequences
 from unmask.model.layout_names import LAYOUTS
 from unmask.model.pooling import read_side_file
 
-LONGEST = 512  # tokens, where nothing says how long an input may be
-UNBOUNDED = 1 << 20  # positions above which a number says that there is no bound
-_TABLES = re.compile(r"(_ids|index|tracked|mask|buckets?)$")  # integers, and no weights
+LONGEST = 512  # longest input in tokens, if no file states it
+UNBOUNDED = 1 << 20  # numbers of positions from here on mean that there is no bound
+_TABLES = re.compile(r"(_ids|index|tracked|mask|buckets?)$")  # buffers of integers, not weights
 _OTHER_WEIGHTS = ("pytorch_model.bin", "pytorch_model.bin.index.json")
-_LINE = 300  # letters of what a library said
-_POOLER = "pooler"  # a layer before heads, which models without such a head were not trained with
+_LINE = 300  # most characters of a library's error message
+_POOLER = "pooler"  # a layer before heads; models trained without such a head may lack it
 
 
 @dataclass(frozen=True)
 class TransformersConfig:
-    """The inputs of a network of transformers; named as in `EncoderConfig`."""
+    """The inputs of a transformers network, with the names of `EncoderConfig`."""
 
-    hidden_size: int  # its width
+    hidden_size: int
     max_position_embeddings: int  # longest input in tokens, special tokens included
-    num_types: int  # token types: 1 where it takes none
+    num_types: int  # number of token types; 1 if it takes none
     pad_id: int  # the tokenizer's
-    vocab_size: int  # tokens that it has vectors for
+    vocab_size: int  # rows of its embedding
 
 
 class TransformersNetwork(nn.Module):
-    """A model of transformers with what is known of its inputs, to be called as ours is: with the head of a task, as a
-    masked language model, or as an encoder without a head.
+    """A transformers model with the interface of ours: with a task's head, as a masked language model, or as an encoder
+    without a head.
 
     Args:
-        width: Numbers of a position in its output: its logits, or its hidden size.
-        takes_padding: Whether padding, masked, leaves the output for a text as it is, so that texts of a batch may
-            differ in length. Some models of a kind (FNet, those with convolutions) take no attention mask, or let
-            padding through it.
+        width: Size of its output for a position: the number of logits, or the hidden size.
+        takes_padding: Whether masked padding leaves the output for a text unchanged, so that texts of a batch may
+            differ in length. Some models (FNet, those with convolutions) take no attention mask, or padding affects
+            the output in spite of it.
 
     Attributes:
-        compute_dtype: Of the activations: other types than float32 are autocast, by torch's rules, since the layers are
-            not ours; weights stay in float32.
-        shares_rows: A row holds one text.
+        compute_dtype: Type of the activations. Types other than float32 use torch's autocast, since the layers are not
+            ours; weights stay in float32.
+        shares_rows: False: a row holds one text.
     """
 
     shares_rows = False
@@ -117,8 +117,8 @@ class TransformersNetwork(nn.Module):
     ) -> Tensor:
         """Encodes rows of one text each: [B, S, C], float32.
 
-        Segments are 0 at tokens and -1 at padding. Positions and sequences are not used: the network counts positions
-        by itself, each kind in its own way. What is dropped in training mode is a function of `dropout_seed`.
+        Segments are 0 at tokens and -1 at padding. Positions and sequences are not used: each kind of network counts
+        positions in its own way. In training mode, `dropout_seed` determines what is dropped.
         """
         if self.training and dropout_seed is None:
             raise ModelError("a model in training mode needs a dropout_seed; give one, or call eval()")
@@ -146,15 +146,15 @@ class TransformersNetwork(nn.Module):
         return sum(parameter.numel() for parameter in self.model.base_model.parameters())
 
     def outputs(self, head: str, logits_NC: Tensor, *, dropout_seed: int | None = None) -> Tensor:
-        """The logits of a task as they are: the encoder has the head, and has dropped what is dropped."""
+        """The logits unchanged: the network has already applied the head and dropout."""
         return logits_NC
 
     def predict(self, logits_TV: Tensor, positions_N: Tensor) -> Tensor:
-        """Logits [N, V] of tokens at some places, of those at all places of a batch in a line."""
+        """Logits [N, V] at the given positions of a flattened batch."""
         return logits_TV.index_select(0, positions_N)
 
     def bare(self) -> TransformersNetwork:
-        """The encoder in it, without the head, with the same weights."""
+        """Its encoder without the head, sharing the weights."""
         return TransformersNetwork(self.model.base_model, self.config, width=self.config.hidden_size).eval()
 
 
@@ -164,8 +164,8 @@ TaskConfig = EncoderConfig | TransformersConfig
 
 @contextmanager
 def drawn_from(seed: int | None, device: torch.device) -> Iterator[None]:
-    """Draws of torch's own generators (the CPU's and the device's) come from a seed meanwhile; they are left as they
-    were. The seed is any 64-bit integer; None changes nothing."""
+    """Seeds torch's generators (the CPU's and the device's) for the block, and restores them afterwards. The seed is
+    any 64-bit integer; None changes nothing."""
     if seed is None:
         yield
         return
@@ -178,14 +178,15 @@ def drawn_from(seed: int | None, device: torch.device) -> Iterator[None]:
 
 
 # ----------------------------------------
-# Which folders transformers runs
+# Folders that transformers runs
 
 
 def why_in_transformers(folder: Path) -> str | None:
-    """Why transformers runs a folder's model, in words; None: our encoder does.
+    """The reason why transformers runs a folder's model, in words; None if our encoder does.
 
-    It does where the layout is none of ours, where the model has a part that our encoder lacks, and where the weights
-    are in other files. None, too, of what is no model's folder, or broken: reading it is an error elsewhere.
+    transformers runs it if the layout is not one of ours, if the model has a part that our encoder lacks, or if the
+    weights are not in safetensors. Also None for folders that are broken or hold no model: reading them is an error
+    elsewhere.
     """
     try:
         if (kind := read_content(folder)["model_type"]) not in LAYOUTS:
@@ -202,7 +203,7 @@ def why_in_transformers(folder: Path) -> str | None:
 
 
 def check_transformers(folder: Path) -> None:
-    """Raises a ModelError where transformers knows no masked language model of a folder's type."""
+    """Raises a ModelError if transformers has no masked language model for a folder's model type."""
     _import_transformers(folder)
     from transformers.models.auto.modeling_auto import MODEL_FOR_MASKED_LM_MAPPING_NAMES
 
@@ -230,19 +231,19 @@ def _import_transformers(folder: Path) -> Any:
 
 
 # ----------------------------------------
-# Reading and writing them
+# Reading and writing folders
 
 
 @dataclass(frozen=True)
 class TransformersPretrained:
-    folder: Path  # where it was loaded from
-    config: TransformersConfig  # what its inputs look like
-    theirs: Any  # its configuration in transformers; it stays as it is
+    folder: Path  # the folder it was loaded from
+    config: TransformersConfig  # its inputs
+    theirs: Any  # its configuration in transformers; never changed
     weights: Mapping[str, Tensor]  # of the encoder, without a head; float32
 
 
 def load_transformers(folder: Path, *, vocab_size: int, pad_id: int, max_length: int | None) -> TransformersPretrained:
-    """`max_length` is the longest input of the task; None: what the network takes."""
+    """Loads an encoder. `max_length` is the longest input of the task; None: the longest that the network takes."""
     model, missing = _read(folder, "AutoModel", what="encoder", vocab_size=vocab_size)
     _check_missing(folder, model, [name for name in missing if _POOLER not in name])
     config = _inputs_of(model, folder, pad_id=pad_id, max_length=max_length)
@@ -253,9 +254,9 @@ def load_transformers(folder: Path, *, vocab_size: int, pad_id: int, max_length:
 def load_transformers_model(
     folder: Path, *, vocab_size: int, pad_id: int
 ) -> tuple[TransformersNetwork | None, TransformersNetwork | None]:
-    """Loads a masked language model in float32, or None where the folder holds no head that predicts tokens; and the
-    encoder in it, which shares its weights, or None where there is a decoder, too, or transformers does not tell it
-    apart. `check_transformers` has passed."""
+    """Loads a masked language model and its encoder, which share weights, in float32. The model is None if the folder
+    holds no head that predicts tokens; the encoder is None if there is also a decoder, or transformers does not
+    separate it. Call `check_transformers` first."""
     model, missing = _read(folder, "AutoModelForMaskedLM", what="masked language model", vocab_size=vocab_size)
     prefix = f"{model.base_model_prefix}."
     _check_missing(folder, model, [name for name in missing if name.startswith(prefix) and _POOLER not in name])
@@ -269,7 +270,7 @@ def load_transformers_model(
 def load_transformers_task(
     folder: Path, head: TaskHead, *, vocab_size: int, pad_id: int, max_length: int | None
 ) -> TransformersNetwork:
-    """Loads a fine-tuned network that unmask or transformers wrote; arguments as of `load_transformers`."""
+    """Loads a fine-tuned network that unmask or transformers wrote; arguments as in `load_transformers`."""
     auto, what = f"AutoModelFor{head.architecture}", f"model for {head.architecture}"
     model, missing = _read(folder, auto, what=what, vocab_size=vocab_size)
     _check_missing(folder, model, missing)
@@ -280,8 +281,8 @@ def load_transformers_task(
 def transformers_with_head(
     pretrained: TransformersPretrained, head: TaskHead, *, seed: int, dropout: float | None, trained: bool = True
 ) -> TransformersNetwork:
-    """A network with the same weights, or, where it is not to be `trained`, drawn ones, and a new head, as transformers
-    draws it. `dropout` replaces every rate of dropout that the model's configuration has."""
+    """A network with the pretrained weights, or drawn ones if not `trained`, and a new head, initialised by
+    transformers. `dropout` replaces every dropout rate in the model's configuration."""
     folder, config = pretrained.folder, copy.deepcopy(pretrained.theirs)
     config._name_or_path = ""  # else transformers 4 writes the folder into config.json
     setattr(config, "dtype" if hasattr(config, "dtype") else "torch_dtype", torch.float32)
@@ -291,8 +292,8 @@ def transformers_with_head(
     else:
         config.num_labels = 2  # begin and end
     if dropout is not None:
-        numbers = [name for name, value in config.to_dict().items() if type(value) in (int, float)]
-        rates = [name for name in numbers if "dropout" in name]
+        numeric = [name for name, value in config.to_dict().items() if type(value) in (int, float)]
+        rates = [name for name in numeric if "dropout" in name]
         if not rates:
             raise SettingsError(f"finetune.dropout: the config.json in {folder} has no dropout rate")
         for name in rates:
@@ -313,7 +314,7 @@ def transformers_with_head(
 
 
 def save_transformers_task(network: TransformersNetwork, head: TaskHead, folder: Path) -> None:
-    """Writes a network that transformers' class for the task loads, with the same logits."""
+    """Writes a network so that transformers' class for the task gives the same logits."""
     model = network.model
     setattr(model.config, KEY, dict(head.own))
     model.save_pretrained(folder)
@@ -322,14 +323,14 @@ def save_transformers_task(network: TransformersNetwork, head: TaskHead, folder:
 
 
 def _read(folder: Path, auto: str, *, what: str, vocab_size: int) -> tuple[Any, list[str]]:
-    """A model of one of transformers' `AutoModel` classes in float32, and which of its weights the folder lacks. Code
-    that a folder brings is neither run nor asked for. `what` is the kind of model, for errors."""
+    """A model of one of transformers' `AutoModel` classes in float32, and the names of weights that the folder lacks.
+    Code in the folder is never run. `what` names the kind of model in errors."""
     library = _import_transformers(folder)
     if has_weights(folder):
         weights = {name: tensor for name, tensor in stored_tensors(folder).items() if not _TABLES.search(name)}
         check_kinds(weights, str(folder))
     try:
-        with drawn_from(0, torch.device("cpu")):  # missing weights are drawn, and leave torch's generator as it was
+        with drawn_from(0, torch.device("cpu")):  # draws missing weights, without changing torch's generator
             model, report = getattr(library, auto).from_pretrained(
                 folder, output_loading_info=True, local_files_only=True, trust_remote_code=False
             )
@@ -355,13 +356,13 @@ def _check_missing(folder: Path, model: Any, missing: list[str]) -> None:
 def _reason(error: BaseException) -> str:
     lines = [line.strip() for line in str(error).strip().splitlines()] or [""]
     line = " ".join(lines[:2]) if lines[0].endswith(":") else lines[0]
-    says_enough = isinstance(error, OSError | ValueError) and line  # others say nothing without their type
+    says_enough = isinstance(error, OSError | ValueError) and line  # other errors are unclear without their type
     return (line if says_enough else f"{type(error).__name__}: {line}")[:_LINE]
 
 
 def _size_of(model: Any) -> tuple[int, int]:
-    """The width of a network, and the positions that it has. RoBERTa's kind begins its table behind the padding's id;
-    other tables are larger than what is used of them."""
+    """The width of a network, and its number of positions. RoBERTa and its kin start their position table after the
+    padding's id; other tables may have unused rows."""
     width = int(getattr(model.config, "hidden_size", None) or model.get_input_embeddings().weight.shape[1])
     positions = getattr(model.config, "max_position_embeddings", None)
     longest = positions if isinstance(positions, int) and 0 < positions < UNBOUNDED else None
@@ -374,16 +375,16 @@ def _size_of(model: Any) -> tuple[int, int]:
 
 
 def _inputs_of(model: Any, folder: Path, *, pad_id: int, max_length: int | None) -> TransformersConfig:
-    """What inputs a network takes. One that knows distances between tokens only, and no positions (DeBERTa), takes any
-    length; without that of a task, what its tokenizer says, or 512."""
+    """The inputs of a network. A network with relative positions only (DeBERTa) takes any length: its longest input is
+    the task's, else the tokenizer's, else 512."""
     arguments, config = inspect.signature(model.forward).parameters, model.config
     if "attention_mask" not in arguments:
         raise ModelError(f"{folder}: models of type {config.model_type!r} take no attention mask; use another model")
     types = getattr(config, "type_vocab_size", None) if "token_type_ids" in arguments else 1
     width, longest = _size_of(model)
     if getattr(config, "relative_attention", False) and not getattr(config, "position_biased_input", True):
-        of_tokenizer = read_side_file(folder / "tokenizer_config.json", optional=True).get("model_max_length")
-        if not isinstance(of_tokenizer, int | float) or not 0 < of_tokenizer < UNBOUNDED:  # huge where there is none
-            of_tokenizer = None
-        longest = int(max_length or of_tokenizer or LONGEST)
+        tokenizer_limit = read_side_file(folder / "tokenizer_config.json", optional=True).get("model_max_length")
+        if not isinstance(tokenizer_limit, int | float) or not 0 < tokenizer_limit < UNBOUNDED:  # huge if unlimited
+            tokenizer_limit = None
+        longest = int(max_length or tokenizer_limit or LONGEST)
     return TransformersConfig(width, longest, types or 1, pad_id, int(config.vocab_size))

@@ -1,6 +1,6 @@
-"""What a trainer calls as it trains: progress, signals, metrics.jsonl, TensorBoard, Trackio, Weights & Biases, MLflow.
+"""Callbacks of the trainer: progress, signals, metrics.jsonl, TensorBoard, Trackio, Weights & Biases, MLflow.
 
-Nothing heavy is imported here.
+This file imports nothing heavy.
 """
 
 from __future__ import annotations
@@ -23,25 +23,25 @@ from unmask.core.interruption import Interrupted, Interruption
 from unmask.core.plugins import Table
 from unmask.core.results import Progress, Reporter, amount, duration
 
-Trainer = Any  # `unmask.train.trainer.Trainer`, which stands behind this file in the flow
-EVERY_STEPS = 10  # between lines of metrics.jsonl, and between figures that are sent elsewhere
+Trainer = Any  # `unmask.train.trainer.Trainer`, which imports this file
+EVERY_STEPS = 10  # steps between lines of metrics.jsonl, and between figures sent to trackers
 _SMOOTHING = 0.05
-BESIDE = 0.1  # share of a training by the clock that its evaluations take at most
+BESIDE = 0.1  # largest share of the time that evaluations take, with a budget in minutes
 
 
 @dataclass(frozen=True)
 class StepReport:
-    """What one step did. The state that it leads to is already in place when the report is handed out."""
+    """The facts of a step. The trainer's state already includes the step when the report is handed out."""
 
     step: int  # counted from 1
-    # Share of the budget used up after it, in [0, 1]; 1 at the last step, or by the clock a little less where what was
-    # done between steps used up the rest.
+    # Share of the budget used up after the step, in [0, 1]. 1 at the last step; with a budget in minutes a little less
+    # if work between steps used up the rest.
     progress: float
     epoch: int  # of its rows
     figures: Any  # losses and the gradient's norm, which a GPU may still be computing (`Figures`)
     tokens: int  # of text in its rows
     predicted_tokens: int  # targets of the main objective
-    micro_batches: int  # parts that it was computed in; more than before where memory ran out
+    micro_batches: int  # parts that the step was computed in; more than before if memory ran out
     learning_rate: float  # the peak rate of the settings, times the schedule
     length: int  # positions of its rows
     seconds: float  # of training so far, this step included
@@ -50,18 +50,18 @@ class StepReport:
     def loss(self) -> float:
         """Nats per target of the main objective, before the update. On a GPU this waits for the step.
 
-        Raises a DivergedError where it is not finite.
+        Raises a DivergedError if it is not finite.
         """
         return self.figures.read().loss
 
     @property
     def gradient_norm(self) -> float:
-        """Before clipping; waits likewise."""
+        """Before clipping; also waits."""
         return self.figures.read().gradient_norm
 
     @property
     def objectives(self) -> Mapping[str, Any]:
-        """`loss` and `count` of the other objectives, by name, without their weights; waits likewise."""
+        """`loss` and `count` of the other objectives, by name, without their weights; also waits."""
         return self.figures.read().objectives
 
 
@@ -129,21 +129,22 @@ class ShowProgress(Callback):
 
 
 class EvaluationTimes:
-    """When a model is evaluated as it trains: so many times over the budget, and at its end.
+    """Decides when to evaluate: `times` times over the budget, and at its end.
 
-    By the clock evaluations take a tenth of the time at most: on a slow machine there are fewer, each after nine times
-    as much training as the one before it took. With a budget of steps or tokens all are made.
+    With a budget in minutes, evaluations take at most a tenth of the time. On a slow machine there are fewer of them,
+    each after nine times as much training as the previous evaluation took. With a budget in steps or tokens all are
+    made.
     """
 
     def __init__(self, times: int) -> None:
-        self._times, self._made, self._earliest = times, 0, 0.0  # the last by the trainer's clock
+        self._times, self._made, self._earliest = times, 0, 0.0  # `_earliest` is in the trainer's clock
 
     def begin(self, trainer: Trainer) -> None:
-        """Passes over what was due before, in a training that goes on."""
+        """Skips the evaluations that were due before a training was resumed."""
         self._made = int(trainer.state.progress(trainer.settings) * self._times)
 
     def is_due(self, trainer: Trainer, report: StepReport) -> bool:
-        """Whether to evaluate behind this step; rank 0's clock decides for all."""
+        """Whether to evaluate after this step; rank 0's clock decides for all processes."""
         due = int(report.progress * self._times)
         is_due = due > self._made or report.progress >= 1.0
         if is_due and trainer.settings.minutes is not None:
@@ -153,14 +154,14 @@ class EvaluationTimes:
 
     @contextmanager
     def timed(self, trainer: Trainer) -> Iterator[None]:
-        """Around an evaluation, which says when the next one may be made."""
+        """Times an evaluation, which sets the earliest time of the next one."""
         begin = trainer.clock()
         yield
         self._earliest = begin + (trainer.clock() - begin) / BESIDE
 
 
 class StopAtSignal(Callback):
-    """Saves and ends the training in all processes, whichever was sent the signal; rank 0 names the way on."""
+    """Saves and ends the training in all processes if any of them gets a signal; rank 0 says how to resume."""
 
     def __init__(self, interruption: Interruption, out: Path) -> None:
         self._interruption, self._out = interruption, out
@@ -170,23 +171,23 @@ class StopAtSignal(Callback):
         signum = max(int(signum) for (signum,) in group.all_gather([self._interruption.signum or 0]))
         if signum:
             way_on = f"resume with --out {typed(self._out)} --resume"
-            said = (f"stopped and saved at step {report.step:,}", way_on) if group.is_main else ("",)
+            message = (f"stopped and saved at step {report.step:,}", way_on) if group.is_main else ("",)
             trainer.request_save()
-            trainer.request_stop(Interrupted(signum, *said))
+            trainer.request_stop(Interrupted(signum, *message))
 
 
 class MetricsFile(Callback):
-    """Appends lines to a file. Steps are gathered: a line gives the mean loss over the steps since the last.
+    """Appends lines to a file. A line covers the steps since the last one, and gives their mean loss.
 
-    Lines of steps behind `step`, from which the run goes on, were written before a kill, and are removed. A WriteError
-    says that the file cannot be written.
+    `step` is the step that the run resumes from. Lines of later steps, written before a kill, are removed. Raises a
+    WriteError if the file cannot be written.
     """
 
     def __init__(self, path: Path, *, step: int) -> None:
         self.path = path
         self._gathered: list[StepReport] = []
-        before = [line for line in read_metrics(path) if line["step"] <= step and not line.get("final")] if step else []
-        write_atomically(path, "".join(json.dumps(line) + "\n" for line in before))
+        lines = [line for line in read_metrics(path) if line["step"] <= step and not line.get("final")] if step else []
+        write_atomically(path, "".join(json.dumps(line) + "\n" for line in lines))
 
     def on_figures(self, trainer: Trainer, report: StepReport) -> None:
         self._gathered.append(report)
@@ -198,18 +199,18 @@ class MetricsFile(Callback):
         self._write({"kind": "evaluation", "step": state.step, "seconds": round(state.seconds, 3), **figures})
 
     def sync(self) -> None:
-        """Writes what has gathered and forces the file to the disk, before a checkpoint that relies on it."""
+        """Writes the gathered steps and forces the file to the disk, before a checkpoint that relies on it."""
         self._write()
         with writing(self.path), self.path.open("rb+") as file:
             os.fsync(file.fileno())
 
     def _write(self, *lines: dict[str, Any]) -> None:
-        """Writes a line of the steps that have gathered, and others behind it."""
+        """Writes a line for the gathered steps, then `lines`."""
         reports, self._gathered = self._gathered, []
         if reports:
             last, predicted = reports[-1], sum(report.predicted_tokens for report in reports)
             tokens = sum(report.tokens for report in reports)
-            means = {}  # of other objectives, where they had any target
+            means = {}  # losses of the other objectives that had targets
             for name in last.objectives:
                 losses = [report.objectives[name] for report in reports]
                 if count := sum(each.count for each in losses):
@@ -232,12 +233,12 @@ class MetricsFile(Callback):
 
 
 def read_metrics(path: Path) -> list[dict[str, Any]]:
-    """The lines of the file, up to the first that is damaged: a kill may have cut the last one short."""
+    """The lines of the file, up to the first damaged one: a kill may have cut the last line short."""
     lines = []
     for text in path.read_bytes().splitlines() if path.is_file() else ():
         try:
             line = parse_json(text)
-        except ValueError:  # no JSON, or no UTF-8
+        except ValueError:  # not JSON, or not UTF-8
             break
         if not isinstance(line, dict) or "step" not in line:
             break
@@ -246,8 +247,8 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
 
 
 class Tracker(Callback):
-    """Sends figures by name, and their step, elsewhere: every tenth step, and each evaluation. Its maker closes it,
-    since figures may follow the training."""
+    """Sends figures by name, with their step, to a service: every tenth step, and each evaluation. Its creator closes
+    it, since figures may follow the training."""
 
     def __init__(self, log: Callable[[dict[str, float], int], object], close: Callable[[], object]) -> None:
         self._log, self._close = log, close
@@ -267,21 +268,21 @@ class Tracker(Callback):
             self._log({f"train/{name}": value for name, value in figures.items()}, report.step)
 
     def on_evaluation(self, trainer: Trainer, figures: Mapping[str, Any]) -> None:
-        """Sends what is a number, by path: `validation/loss`, `final/objectives/label/accuracy`."""
+        """Sends all numbers, by path: `validation/loss`, `final/objectives/label/accuracy`."""
         numbers: dict[str, float] = {}
         tables: list[tuple[str, Mapping[str, Any]]] = [("final" if figures.get("final") else "validation", figures)]
-        for path, table in tables:
+        for prefix, table in tables:
             for name, value in table.items():
-                here = f"{path}/{name.removeprefix('validation_')}"
+                path = f"{prefix}/{name.removeprefix('validation_')}"
                 if isinstance(value, Mapping):
-                    tables.append((here, value))
+                    tables.append((path, value))
                 elif isinstance(value, int | float) and not isinstance(value, bool):
-                    numbers[here] = float(value)
+                    numbers[path] = float(value)
         self._log(numbers, trainer.state.step)
 
 
 def tensorboard(folder: Path, *, step: int) -> Tracker:
-    """TensorBoard's files in a folder; what was written of steps behind the one that the run goes on from is hidden."""
+    """Writes TensorBoard files into a folder. `step` is the step that the run resumes from; later ones are hidden."""
     from torch.utils.tensorboard import SummaryWriter  # slow to import
 
     writer: Any = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
@@ -307,15 +308,15 @@ def _wandb(run: Path, config: dict[str, Any], name: str = "wandb") -> Tracker:
     return Tracker(lambda figures, step: module.log(figures, step=step), module.finish)
 
 
-# Callbacks that a recipe names, each made of the folder of a run and its settings.
+# Callbacks that a recipe can name, each made from the folder of a run and its settings.
 TRACKERS: Table[Callable[[Path, dict[str, Any]], Callback]] = Table(
     "callbacks", {"trackio": partial(_wandb, name="trackio"), "wandb": _wandb, "mlflow": _mlflow}
 )
 
 
 def check_trackers(names: Sequence[str]) -> None:
-    """Makes sure that what a recipe names is installed."""
+    """Checks that the trackers that a recipe names are installed."""
     for name in names:
         if name in ("trackio", "wandb", "mlflow") and find_spec(name) is None:
             raise SettingsError(f"evaluation.trackers: {name} is not installed; install it with: pip install {name}")
-        TRACKERS[name]  # a plug-in is imported
+        TRACKERS[name]  # imports a plug-in

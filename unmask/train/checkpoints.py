@@ -2,13 +2,13 @@
 
     checkpoints/step-00000200/model.safetensors      weights, named as in the model
                               optimizer.safetensors  momentum and running means
-                              scores.safetensors     where masking follows scores of the model
-                              best.safetensors       the best weights so far, where a training keeps them
+                              scores.safetensors     if masking follows scores of the model
+                              best.safetensors       the best weights so far, if the training keeps them
                               state.json             step, cursor, counters, checksums of the others and of itself
 
-A kill at any moment loses nothing older: a checkpoint is written under another name, forced to the disk and renamed, so
-a folder with the right name is whole. Its files are checked when they are read. Training goes on while a thread writes.
-Of several processes, all of which have the same state, the first writes; any number of them goes on.
+A kill at any moment loses no older checkpoint. A checkpoint is written under another name, forced to the disk and
+renamed, so a folder with the right name is complete. Files are checked when they are read. A thread writes while
+training continues. All processes have the same state, and rank 0 writes it; any number of processes can resume from it.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from unmask.train.step import Best, TrainState
 
 _MODEL, _OPTIMIZER, _SCORES = "model.safetensors", "optimizer.safetensors", "scores.safetensors"
 _BEST, _STATE = "best.safetensors", "state.json"
-_COUNTERS = ("step", "tokens_seen", "seconds", "micro_tokens", "history", "recent_losses")  # of a state, as they are
+_COUNTERS = ("step", "tokens_seen", "seconds", "micro_tokens", "history", "recent_losses")  # stored unchanged
 CHECKPOINT_SECONDS = 120.0
 
 Tensors = dict[str, dict[str, Tensor]]
@@ -57,12 +57,12 @@ def list_checkpoints(root: Path) -> list[Path]:
 
 
 def _weights(model: nn.Module) -> dict[str, Tensor]:
-    """Parameters and buffers, a tied one once."""
+    """Parameters and buffers; tied ones once."""
     return {name: tensor.detach() for name, tensor in (*model.named_parameters(), *model.named_buffers())}
 
 
 def _snapshot(state: TrainState, fingerprint: str) -> tuple[Tensors, dict[str, Any]]:
-    """A state as tensors and the content of `state.json`. The tensors are those of the training."""
+    """A state as tensors, not copied, and the content of `state.json`."""
     tensors = {_MODEL: _weights(state.model), _OPTIMIZER: state_tensors(state.optimizer, state.model)}
     if state.board is not None:
         tensors[_SCORES] = state.board.state()
@@ -80,16 +80,16 @@ def _snapshot(state: TrainState, fingerprint: str) -> tuple[Tensors, dict[str, A
 
 
 def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: int) -> Path:
-    """Saves a state at once; see `Checkpoints`."""
+    """Saves a state synchronously; see `Checkpoints`."""
     return _write(root, *_snapshot(state, fingerprint), keep=keep)
 
 
 def _write(root: Path, tensors: Tensors, content: dict[str, Any], *, keep: int) -> Path:
-    """Writes a checkpoint and removes all but the latest ones and the best; if it fails, older ones are untouched."""
+    """Writes a checkpoint, then removes all but the latest ones and the best. On failure older ones are untouched."""
     target = checkpoint_path(root, content["step"])
-    if (target / _STATE).is_file():  # the same run at the same step: it holds the same
+    if (target / _STATE).is_file():  # written by the same run at the same step, so it is equal
         return target
-    # One without a state is a removal that was broken off.
+    # A folder without state.json is left from an interrupted removal.
     with writing(target, SafetensorError), whole_folder(target, root / "partial") as partial:
         for name, by_name in tensors.items():
             save_file({key: tensor.contiguous() for key, tensor in by_name.items()}, partial / name)
@@ -99,13 +99,13 @@ def _write(root: Path, tensors: Tensors, content: dict[str, Any], *, keep: int) 
     if content["best"] is not None:
         stay.append(checkpoint_path(root, content["best"]["step"]))
     for old in [path for path in root.glob("step-*") if path.is_dir() and path not in stay]:
-        (old / _STATE).unlink(missing_ok=True)  # first: without it a folder is no checkpoint
+        (old / _STATE).unlink(missing_ok=True)  # first, since without it a folder is not a checkpoint
         shutil.rmtree(old, ignore_errors=True)
     return target
 
 
 def remove_checkpoints(root: Path, fingerprints: Collection[str]) -> None:
-    """Removes those of trainings that are over. One that is damaged stays: `load_checkpoint` says so."""
+    """Removes checkpoints of finished trainings. Damaged ones stay, so that `load_checkpoint` reports them."""
     for folder in list_checkpoints(root):
         with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
             if parse_json(folder / _STATE)["fingerprint"] in fingerprints:
@@ -113,10 +113,10 @@ def remove_checkpoints(root: Path, fingerprints: Collection[str]) -> None:
 
 
 class Checkpoints(Callback):
-    """Saves the state in a thread: now and then, where a callback asks for it, and at the end.
+    """Saves the state in a thread: at intervals, if a callback requests it, and at the end.
 
-    `fingerprint` is that of the data and the recipe that checkpoints belong to; `sync` is called before one is written,
-    to force to the disk what it relies on.
+    `fingerprint` identifies the data and recipe that checkpoints belong to. `sync` is called before a checkpoint is
+    written, to force other files that it relies on to the disk.
     """
 
     def __init__(
@@ -129,20 +129,20 @@ class Checkpoints(Callback):
         self._saved_seconds: float | None = None
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
-        """Saves where it is time. A RunError: the one before could not be written; older ones are untouched."""
+        """Saves if it is time. Raises a RunError if the previous one could not be written; older ones are untouched."""
         if self._writing is not None and self._writing.done():
             self._wait(trainer)
         if self._saved_seconds is None:
             self._saved_seconds = report.seconds
         every = self._settings.every_steps
-        gone = report.seconds - self._saved_seconds
-        if trainer.save_requested or (gone >= CHECKPOINT_SECONDS if every is None else report.step % every == 0):
+        elapsed = report.seconds - self._saved_seconds
+        if trainer.save_requested or (elapsed >= CHECKPOINT_SECONDS if every is None else report.step % every == 0):
             self.save(trainer)
             self._saved_seconds = report.seconds
 
     def save(self, trainer: Trainer) -> None:
-        """Begins to write the state as it is now. A state that was saved already is not saved again."""
-        trainer.read_figures()  # a step that diverged on a GPU is never saved
+        """Starts writing the current state, unless it is already saved."""
+        trainer.read_figures()  # raises if a step diverged, which must not be saved
         self._wait(trainer)
         if self._step != trainer.state.step:
             self._sync()
@@ -152,7 +152,7 @@ class Checkpoints(Callback):
             self._step = trainer.state.step
 
     def on_end(self, trainer: Trainer) -> None:
-        """Saves the last state where the training went well, and ends the thread when what was begun is whole."""
+        """Saves the last state if the training did not fail, and ends the thread after its last checkpoint."""
         try:
             if trainer.error is None:
                 self.save(trainer)
@@ -170,7 +170,7 @@ class Checkpoints(Callback):
 
 
 def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> None:
-    """Puts a checkpoint into a freshly made state. All of it is read before anything is changed."""
+    """Loads a checkpoint into a new state. Everything is read before anything is changed."""
     try:
         try:
             content = unsealed(parse_json(folder / _STATE))
@@ -204,19 +204,18 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
 
 
 # ----------------------------------------
-# What all trainings share.
+# Parts that all trainings share.
 
 
 def place_model(model: Any, settings: TrainingSettings, checkpoints: Path | None = None) -> str | None:
-    """Puts a model on its device, as the settings say; returns why its blocks are not compiled, None where they are.
-
-    A run that goes on keeps the type that it began with, also on another machine.
+    """Moves a model to its device and applies the settings. Returns why its blocks are not compiled, or None if they
+    are. A resumed run keeps the compute type that it began with, also on another machine.
     """
     device = choose_device()
     model.to(device)
     model.encoder.compute_dtype = choose_dtype(settings.precision, device)
     with contextlib.suppress(OSError, IndexError, KeyError, TypeError, AttributeError, ValueError):
-        # None is there yet, or it cannot be read: `load_checkpoint` says why.
+        # If there is no checkpoint, keep the chosen type; if it is damaged, `load_checkpoint` reports it.
         content = parse_json((list_checkpoints(checkpoints) if checkpoints else [])[-1] / _STATE)
         if isinstance(dtype := getattr(torch, content["compute_dtype"]), torch.dtype):
             model.encoder.compute_dtype = dtype
@@ -227,7 +226,7 @@ def place_model(model: Any, settings: TrainingSettings, checkpoints: Path | None
     return reason
 
 
-def fit(  # noqa: PLR0913  (what the trainings of all commands do alike)
+def fit(  # noqa: PLR0913  (shared by the trainings of all commands)
     trainer: Trainer,
     root: Path,
     watch: Callback,
@@ -241,11 +240,10 @@ def fit(  # noqa: PLR0913  (what the trainings of all commands do alike)
     what: str = "training",
     may_end_early: bool = False,
 ) -> MetricsFile | None:
-    """Trains from the last checkpoint in a run's folder `root` on; rank 0 writes there. Errors are the trainer's.
+    """Trains from the last checkpoint in a run's folder `root`, to which rank 0 writes. Errors are the trainer's.
 
-    `callbacks` are the user's; `watch` comes behind them and before checkpoints, which it may ask for. `begin` is
-    called before the first step, with the state of the checkpoint. Where metrics.jsonl is written, its writer is
-    returned in rank 0.
+    `callbacks` are the user's. `watch` is called after them and before checkpoints, which it may request. `begin` is
+    called before the first step, after the checkpoint is loaded. Rank 0 gets the writer of metrics.jsonl, if any.
     """
     state, group, checkpoints = trainer.state, trainer.group, root / "checkpoints"
     if names := on_rank_zero(group, lambda: [path.name for path in list_checkpoints(checkpoints)]):
@@ -269,8 +267,8 @@ def fit(  # noqa: PLR0913  (what the trainings of all commands do alike)
         with interruption.patience():
             trainer.fit()
     except DivergedError as error:
-        whole = list_checkpoints(checkpoints)
-        last = f"the latest checkpoint is {whole[-1]}" if whole else "there is no checkpoint yet"
+        complete = list_checkpoints(checkpoints)
+        last = f"the latest checkpoint is {complete[-1]}" if complete else "there is no checkpoint yet"
         rate = f"learning_rate={trainer.settings.learning_rate / 3:.2g}"
         raise DivergedError(
             f"{error}; {last}. Start over with a lower rate, such as {rate}", options=["set", "overwrite"]

@@ -1,14 +1,14 @@
 """The processes that train one model together, in torch's words.
 
-`torchrun` starts them, or SLURM, or whatever made a process group of torch's before (Ray Train, a notebook's launcher).
-Each takes its share of the rows of every step; gradients are summed by DistributedDataParallel, and every process
-computes the same update:
+`torchrun` starts them, or SLURM, or another launcher that has made torch's process group (Ray Train, a notebook's).
+Each takes its share of the rows of every step. DistributedDataParallel sums gradients, and every process computes the
+same update:
 
     rank 0   rows 0..3 ──▶ gradient ─┐            ┌─▶ update
     rank 1   rows 4..7 ──▶ gradient ─┴─ all-reduce ┴─▶ update
 
-A few numbers a step (counts of targets, the clock, signals) go by gloo from host to host, so that no device is waited
-for. Where a process fails, the others end as well and `torchrun` starts all of them anew: a resume is exact.
+A few numbers a step (counts of targets, the clock, signals) go by gloo from host to host, so that nothing waits for a
+device. If a process fails, the others end as well, and `torchrun` restarts all of them: a resume is exact.
 """
 
 from __future__ import annotations
@@ -41,27 +41,27 @@ from unmask.data.rows import Share
 
 log = logging.getLogger(__name__)
 Value = TypeVar("Value")
-TIMEOUT = timedelta(minutes=10)  # that a process may take between two messages of a step; it may compile meanwhile
-PATIENCE = timedelta(days=7)  # while rank 0 prepares data, evaluates or writes
+TIMEOUT = timedelta(minutes=10)  # longest time between two messages of a step; a process may compile meanwhile
+PATIENCE = timedelta(days=7)  # longest wait while rank 0 prepares data, evaluates or writes
 _LOGGED_EVERY = 900.0  # seconds of waiting
-_SLICE = timedelta(seconds=0.2)  # in which signals are looked at while waiting
+_SLICE = timedelta(seconds=0.2)  # a wait is interrupted this often to handle signals
 
 
 class GroupError(UnmaskError):
-    """Another process has ended or does not answer, or torch failed amid a step of several processes."""
+    """Another process has ended or does not answer, or torch failed in a step of several processes."""
 
 
 class Group:
-    """The processes, as one of them sees the others. Every method is called by all, in the same order."""
+    """The process group, as one process sees it. All processes must call the same methods in the same order."""
 
     def __init__(self, rank: int = 0, world_size: int = 1) -> None:
         self.rank, self.world_size = rank, world_size
-        self.share = Share(rank, world_size)  # the same, as what a process takes of a batch
-        self.is_main = rank == 0  # which writes and shows what all have done
+        self.share = Share(rank, world_size)  # this process's share of a batch
+        self.is_main = rank == 0  # rank 0 writes files and shows progress for all
         self._hosts = None if world_size == 1 else dist.new_group(backend="gloo", timeout=PATIENCE)
 
     def all_gather(self, values: Sequence[float]) -> list[list[float]]:
-        """The numbers of every process, by rank; as many of each."""
+        """The numbers of every process, by rank; all must give the same count."""
         if self._hosts is None:
             return [list(values)]
         own = torch.tensor(list(values), dtype=torch.float64)
@@ -70,19 +70,19 @@ class Group:
         return [each.tolist() for each in gathered]
 
     def broadcast_object(self, value: Value) -> Value:
-        """Rank 0's value, which JSON must be able to hold. The others wait for it as long as it takes."""
+        """Rank 0's value, which must be JSON-serialisable. The others wait for it up to `PATIENCE`."""
         if self._hosts is None:
             return value
         content = json.dumps(value).encode() if self.is_main else b""
         size = torch.tensor([len(content)])
         self._wait(lambda: dist.broadcast(size, 0, group=self._hosts, async_op=True), PATIENCE)
-        held = torch.frombuffer(bytearray(content or bytes(int(size))), dtype=torch.uint8)
-        self._wait(lambda: dist.broadcast(held, 0, group=self._hosts, async_op=True), TIMEOUT)
-        received: Value = json.loads(bytes(held.tolist()))
+        buffer = torch.frombuffer(bytearray(content or bytes(int(size))), dtype=torch.uint8)
+        self._wait(lambda: dist.broadcast(buffer, 0, group=self._hosts, async_op=True), TIMEOUT)
+        received: Value = json.loads(bytes(buffer.tolist()))
         return received
 
     def all_reduce(self, tensor: Tensor) -> Tensor:
-        """A tensor's sum over all processes, where it is."""
+        """A tensor's sum over all processes, on its device."""
         if self._hosts is None:
             return tensor
         total = tensor.clone()
@@ -90,7 +90,7 @@ class Group:
         return total
 
     def all_gather_rows(self, rows_EK: Tensor) -> Tensor:
-        """Rows [E, ...] of every process, one rank's behind another's; their numbers may differ."""
+        """Rows [E, ...] of every process, in the order of ranks; their numbers may differ."""
         if self._hosts is None:
             return rows_EK
         sizes = [int(size) for (size,) in self.all_gather([len(rows_EK)])]
@@ -102,7 +102,7 @@ class Group:
         return torch.cat([each[:size] for each, size in zip(gathered, sizes, strict=True)]).to(rows_EK.dtype)
 
     def _wait(self, start: Callable[[], Any], timeout: timedelta, *, on_host: bool = True) -> None:
-        """Waits in slices, since Python handles no SIGTERM while it waits within torch. A GPU waits by itself."""
+        """Waits in slices, since Python handles no SIGTERM while it waits within torch. A GPU waits on its own."""
         with self.answered():
             work = start()
             begin = logged = time.monotonic()
@@ -111,7 +111,7 @@ class Group:
                 if now - logged > _LOGGED_EVERY:
                     logged = now
                     log.warning("process %d has waited %.0f minutes for process 0", self.rank, (now - begin) / 60)
-                with suppress(RuntimeError):  # of the slice, in which it may end after all; its own error comes below
+                with suppress(RuntimeError):  # the slice's timeout; an error of the work itself is raised below
                     work.wait(_SLICE)
             if on_host and not work.is_completed():
                 raise RuntimeError(f"no answer within {timeout.total_seconds():.0f} seconds")
@@ -119,8 +119,8 @@ class Group:
 
     @contextmanager
     def answered(self) -> Iterator[None]:
-        """Turns errors of torch's backends into `GroupError`. A RuntimeError of the model itself is taken for one, too:
-        both are of the same class."""
+        """Turns errors of torch's backends into `GroupError`. A plain RuntimeError of the model is turned, too, since
+        backends raise the same class."""
         try:
             with waiting():
                 yield
@@ -139,14 +139,14 @@ _joined: tuple[Any, Group] | None = None  # torch's group, and ours
 
 
 def join_group() -> Group:
-    """The group that this process was started in: torch's where there is one, that of `torchrun`, or of SLURM's `srun`.
-
-    One of several processes on a machine takes the GPU of its number there. Other versions are refused.
+    """The group that this process was started in: torch's process group if there is one, else that of `torchrun` or of
+    SLURM's `srun`. Each process of a machine takes the GPU of its local rank. All must have the same versions of unmask
+    and torch.
     """
-    global _joined  # noqa: PLW0603  (groups of torch's are made once in a process)
+    global _joined  # noqa: PLW0603  (torch makes its groups once in a process)
     if not dist.is_initialized():
         environment = dict(os.environ)
-        # `srun` may have started several tasks without torchrun; else each would train a model into the same folder.
+        # `srun` may have started several tasks without torchrun. Alone, each would train a model into the same folder.
         num_tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))  # set by srun alone, not within a batch script
         if "RANK" not in environment and num_tasks > 1:
             if not {"MASTER_ADDR", "MASTER_PORT"} <= set(environment):
@@ -160,7 +160,7 @@ def join_group() -> Group:
             if (num_tasks := int(environment.get("SLURM_NTASKS", "1"))) > 1:  # a batch script, or `srun` of one task
                 log.warning("this is one of %d SLURM tasks, but it trains alone; start all with `srun`", num_tasks)
             return ALONE
-        if torch.cuda.is_available() and (num_gpus := torch.cuda.device_count()) > 1:  # else all take what they see
+        if torch.cuda.is_available() and (num_gpus := torch.cuda.device_count()) > 1:  # else take the only visible one
             if (number := int(environment.get("LOCAL_RANK", "0"))) >= num_gpus:
                 raise GroupError(f"process {number} of this machine has no GPU; there are {num_gpus}: start no more")
             torch.cuda.set_device(number)
@@ -184,7 +184,7 @@ def join_group() -> Group:
 
 
 def leave_group() -> None:
-    """Ends gloo's threads, once nothing holds their groups: one that frees a tensor while Python ends aborts it."""
+    """Ends gloo's threads by releasing their groups: a thread that frees a tensor while Python exits would abort it."""
     global _joined  # noqa: PLW0603
     if _joined is not None:
         _joined[1]._hosts = None
@@ -192,11 +192,11 @@ def leave_group() -> None:
     dist.destroy_process_group()
 
 
-OF_RUN = "recipe, or other data,"  # what a training's fingerprint is of
+OF_RUN = "recipe, or other data,"  # what a training's fingerprint covers, as named in errors
 
 
 def check_same(group: Group, facts: Mapping[str, str]) -> None:
-    """Compares what all processes must have alike, by name, and names what another process has otherwise."""
+    """Checks that all processes have the same facts, and names the first that differs in an error."""
     digests = [int(hashlib.sha256(text.encode()).hexdigest()[:12], 16) for text in facts.values()]  # exact in float64
     first, *others = group.all_gather(digests)
     for rank, theirs in enumerate(others, start=1):
@@ -208,7 +208,8 @@ def check_same(group: Group, facts: Mapping[str, str]) -> None:
 
 
 def on_rank_zero(group: Group, work: Callable[[], Value]) -> Value:
-    """What rank 0 finds or does alone, for all; JSON must be able to hold it. If it fails, it says why, and all end."""
+    """Runs `work` on rank 0 alone, and returns its JSON-serialisable result on all ranks. If it fails, rank 0 raises
+    the cause, and the others end."""
     outcome: tuple[bool, Any] = (False, None)
     try:
         if group.is_main:
@@ -221,7 +222,7 @@ def on_rank_zero(group: Group, work: Callable[[], Value]) -> Value:
 
 
 def on_every_rank(group: Group, work: Callable[[], Value]) -> Value:
-    """Does the same in all processes. Where one fails, all end; where rank 0 fails, too, it alone says why."""
+    """Runs `work` on all ranks. If any fails, all end; if rank 0 fails too, only rank 0 raises the cause."""
     error: UnmaskError | None = None
     try:
         value = work()
@@ -236,7 +237,7 @@ def on_every_rank(group: Group, work: Callable[[], Value]) -> Value:
 
 
 def rank_zero_first(group: Group, work: Callable[[], Value]) -> Value:
-    """Has rank 0 do something that writes, and then each of the others, which finds it done."""
+    """Runs `work`, which writes files, on rank 0, and then on the others, which find the files there."""
     done: list[Value] = []
     on_rank_zero(group, lambda: done.append(work()))
     return done[0] if group.is_main else work()
@@ -248,7 +249,7 @@ def rank_zero_first(group: Group, work: Callable[[], Value]) -> Value:
 
 
 class _Work(nn.ModuleList):
-    """A module whose forward pass is any work with the model in it: DDP only sees calls of the module that it wraps."""
+    """A module whose forward pass runs any work with the model: DDP only sees calls of the module that it wraps."""
 
     def forward(self, work: Callable[[], Any]) -> Any:
         return work()
@@ -260,38 +261,39 @@ def _sum(_, bucket):  # type: ignore[no-untyped-def]
 
 
 Synced = Callable[[Callable[[], Tensor]], Tensor]
-"""Runs the forward pass of a step's last part, whose backward pass then sums the gradients over all processes."""
+"""Runs the forward pass of a step's last part. Its backward pass then sums the gradients over all processes."""
 
 
 def synced_over(model: nn.Module, group: Group) -> Synced:
-    """Wraps a model. Other parts of a step are run without it, and add to the gradients of their process alone. They
-    may be unequal in number and in what they reach: a process may have no row, or no target of some objective."""
+    """Wraps a model for DDP. Other parts of a step run without the wrapper, and only add to their process's gradients.
+    Processes may differ in the number of parts and in the parameters used: one may have no rows, or no targets of an
+    objective."""
     if group.world_size == 1:
         return lambda work: work()
     warnings.filterwarnings("ignore", "find_unused_parameters=True was specified", UserWarning)
-    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)  # 2.11 has no other
+    warnings.filterwarnings("ignore", "`broadcast_buffers` is deprecated", FutureWarning)  # torch 2.11 has no other way
     parallel = DistributedDataParallel(_Work([model]), broadcast_buffers=False, find_unused_parameters=True)
     parallel.register_comm_hook(None, _sum)
     return parallel
 
 
 # ----------------------------------------
-# Where the processes of `torchrun` find each other, also when it has started them anew.
+# How the processes of `torchrun` find each other, also after a restart.
 #
-# torchrun keeps one store of keys over all its starts, in which the processes of a new start would find the addresses
-# of those that are gone. So every start agrees on a name, under which its keys stand:
+# torchrun keeps one key store over all restarts, in which new processes would find the addresses of ended ones. So the
+# processes of each start agree on a name, the prefix of their keys:
 #
 #     rank 0   start = name                      name/1/heard = word
-#     rank 1            start? name/1 = word                        name/1/heard is its own word: that name holds
+#     rank 1            start? name/1 = word                        name/1/heard equals its own word: the name is valid
 #
-# How often torchrun says that it has started them is no such name: it may count differently on different machines.
+# torchrun's restart count cannot be the name: it may differ between machines.
 
-_MEETING_SECONDS = 1800.0  # as long as torch waits for a key
+_MEETING_SECONDS = 1800.0  # torch also waits this long for a key
 _EVERY_SECONDS = 0.05
 
 
 def agreed_name(store: Store, rank: int, size: int) -> str:
-    """A name that all processes have, and no process of an earlier start had."""
+    """A name that all processes of this start share, and that no earlier start had."""
     own = uuid.uuid4().hex
     if rank == 0:
         store.set("unmask/start", own)
@@ -301,7 +303,7 @@ def agreed_name(store: Store, rank: int, size: int) -> str:
         return own
     begin = time.monotonic()
     while time.monotonic() - begin < _MEETING_SECONDS:
-        start = store.get("unmask/start").decode()  # that of an earlier start, until rank 0 has come
+        start = store.get("unmask/start").decode()  # may be an earlier start's, until rank 0 has set it
         key = f"unmask/{start}/{rank}"
         store.set(key, own)
         if store.check([f"{key}/heard"]) and store.get(f"{key}/heard").decode() == own:
@@ -311,6 +313,6 @@ def agreed_name(store: Store, rank: int, size: int) -> str:
 
 
 def _first_sentence(error: Exception) -> str:
-    """What a backend says, without the place in its source, and without what it adds."""
+    """The first sentence of a backend's error, without the location in its source."""
     line = str(error).splitlines()[0]
     return re.sub(r"^\[[^]]*\] *", "", line).split(". ")[0]

@@ -1,4 +1,4 @@
-"""What this machine is good at."""
+"""What this machine supports: device, precision, compilation, memory."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from unmask.masking.settings import MaskingSettings, followed_scores
 from unmask.model.encoder import MaskedLM
 from unmask.train.settings import MuonSettings, TrainingSettings
 
-_WORTH_COMPILING = 5.0  # minutes of training, at least: compiling takes up to one (not measured on a GPU yet)
-_WORTH_COMPILING_STEPS = 100  # fewer take less than that wherever a step takes less than three seconds
-_LARGE_VOCABULARY = 4096  # about half of it is the part that is computed
+_WORTH_COMPILING = 5.0  # fewest minutes of training: compiling takes up to one (not measured on a GPU yet)
+_WORTH_COMPILING_STEPS = 100  # fewest steps: fewer take less than five minutes, if a step takes under three seconds
+_LARGE_VOCABULARY = 4096  # smallest to be sampled: the sample is about half of it
 COMPILING = "compiling loops for this machine, once; some 20 seconds"
 _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
 def choose_device() -> torch.device:
-    """The GPU where there is one, NVIDIA's, AMD's or Apple's, else the CPU."""
+    """The GPU if there is one (NVIDIA, AMD or Apple), else the CPU."""
     if torch.cuda.is_available():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
 def must_compile(device: torch.device) -> bool:
-    """Whether the first step of a training compiles loops, which takes a CPU some 20 seconds, once for a user."""
-    from unmask.model.loops import norm_backward  # which loads numba
+    """Whether the first step of a training compiles loops for the CPU, which takes about 20 seconds, once per user."""
+    from unmask.model.loops import norm_backward  # loads numba
 
     return device.type == "cpu" and not is_compiled(norm_backward)
 
 
 def sums_dtype(device: torch.device) -> torch.dtype:
-    """What losses are added up in: Apple's GPUs have no float64."""
+    """The type in which losses are added up: Apple's GPUs have no float64."""
     return torch.float32 if device.type == "mps" else torch.float64
 
 
@@ -63,9 +63,9 @@ def why_not_compiled(
     minutes: float | None = None,
     steps: int | None = None,
 ) -> str | None:
-    """Why blocks are not compiled (`unmask.model.encoder`); None: they are.
+    """The reason why blocks are not compiled (`unmask.model.encoder`), or None if they are.
 
-    `auto` compiles on CUDA, where that works, unless the whole training is so short that compiling would be much of it.
+    `auto` compiles on CUDA if that works, unless compiling would be a large part of a short training.
     """
     if choice == "yes" and device.type != "cuda":
         raise SettingsError(
@@ -79,7 +79,7 @@ def why_not_compiled(
     if choice == "auto" and (few_minutes or (steps is not None and steps < _WORTH_COMPILING_STEPS)):
         least = f"{_WORTH_COMPILING:.0f} minutes" if few_minutes else f"{_WORTH_COMPILING_STEPS} steps"
         return f"it may not pay off in less than {least}; force it with training.compile_blocks = 'yes'"
-    # Triton being there is not enough: it needs a C compiler.
+    # Having Triton is not enough: it needs a C compiler.
     from torch.utils._triton import has_triton
 
     failure = None
@@ -88,7 +88,7 @@ def why_not_compiled(
     else:
         try:
             torch.compile(torch.square)(torch.ones(8, device=device))
-        except Exception as error:  # whatever it is, training goes on without
+        except Exception as error:  # on any error, training continues uncompiled
             failure = reason_of(error)
     if choice == "yes" and failure is not None:
         raise SettingsError(f"training.compile_blocks = 'yes' is not possible: {failure}; use 'auto' or 'no'")
@@ -96,24 +96,24 @@ def why_not_compiled(
 
 
 def samples_softmax(settings: TrainingSettings, masking: MaskingSettings, device: torch.device, size: int) -> bool:
-    """Whether losses are computed over a part of a vocabulary of this size (`unmask.model.fused.sampled_classes`):
-    `auto` does so on CPUs, unless masks follow how often tokens are predicted right, of all and not of a part."""
+    """Whether losses use a sample of a vocabulary of this size (`unmask.model.fused.sampled_classes`). `auto` samples
+    on CPUs, unless masks follow the accuracy of tokens, which must be that among the whole vocabulary."""
     if settings.sampled_softmax != "auto":
         return settings.sampled_softmax == "yes"
     return device.type == "cpu" and size >= _LARGE_VOCABULARY and "accuracy" not in followed_scores(masking)
 
 
 def works_on_its_own(device: torch.device) -> bool:
-    """Whether the host goes on while the device computes: then figures are read late and batches made ahead."""
+    """Whether the device computes asynchronously: then figures are read late and batches made ahead."""
     return device.type == "cuda"
 
 
 def keep_freed_memory() -> None:
-    """Lets the C library keep what is freed, where it is glibc's, for the next step to use.
+    """Makes glibc, if it is the C library, keep freed memory for the next step.
 
-    By default glibc gives pieces of some megabytes back to the system, so that every step asks for them again, and the
-    system fills each page with zeros: 18,000 page faults a step of a small model. Memory does not grow by this, since
-    every step needs the same again. It holds for the whole process.
+    By default glibc returns pieces of a few megabytes to the system. Every step then requests them again, and the
+    system zeroes each page: 18,000 page faults a step of a small model. Memory does not grow, since every step needs
+    the same amount. This holds for the whole process.
     """
     if sys.platform != "linux":
         return
@@ -124,7 +124,7 @@ def keep_freed_memory() -> None:
 
 
 def peak_memory(device: torch.device) -> int | None:
-    """Bytes that the process held at most, on a GPU of its memory; None where the system has no count (Windows)."""
+    """Peak memory of the process in bytes, on a GPU that of the GPU; None if the system does not count it (Windows)."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated()
     if sys.platform == "win32":
@@ -136,51 +136,51 @@ def peak_memory(device: torch.device) -> int | None:
 
 
 def reason_of(error: BaseException) -> str:
-    """The first line of what an error of memory says; Python's own says nothing."""
+    """The first line of an out-of-memory error's message; Python's own MemoryError has none."""
     return (str(error) or "no memory left").splitlines()[0]
 
 
 # ----------------------------------------
-# What a step takes of a GPU's memory, by calculation, and how many positions therefore go at once.
+# Calculates the GPU memory of a step, and from it how many positions can be computed at once.
 #
-# It counts what the code keeps for the backward pass, tensor by tensor, without what compiling saves of it, so it is
-# more than what is met; memory that runs out nevertheless makes the parts of a step smaller (`unmask.train.step`).
-# Nothing of it has been measured on a GPU.
+# It counts the tensors that the code keeps for the backward pass, without the savings of compilation, so it is an upper
+# estimate. If memory runs out nevertheless, the parts of a step get smaller (`unmask.train.step`). None of this has
+# been measured on a GPU.
 
-USED = 0.9  # of a GPU's memory; the rest is torch's own, and lost between tensors
+USED = 0.9  # usable share of a GPU's memory; torch itself and gaps between tensors take the rest
 _HALF, _FLOAT = 2, 4  # bytes
 _LEAST = 1024  # positions
 
 
 def step_memory(model: MaskedLM, settings: TrainingSettings, *, positions: int, rate: float) -> dict[str, int]:
-    """Bytes that a step in bf16 takes with variable-length attention, by what takes them, and `total` at its fullest
-    moment, for positions that are computed at once, of which a share (`rate`) is predicted."""
+    """Bytes that a step in bf16 with variable-length attention takes, by purpose, and the peak as `total`. `positions`
+    are computed at once, and the share `rate` of them is predicted."""
     config, hidden = model.config, model.config.hidden_size
     matrices = sum(p.numel() for block in model.encoder.blocks for p in block.parameters() if p.ndim == 2)
     rest = model.num_parameters - matrices
     moments = matrices + 2 * rest if isinstance(settings.optimizer, MuonSettings) else 2 * (matrices + rest)
-    # Of a position and a layer: what enters both norms and leaves them, queries, keys and values before and behind the
-    # rotation, what attention gives, and the MLP's inner values before and behind the activation.
+    # Each layer keeps for each position: inputs and outputs of both norms; queries, keys and values before, and queries
+    # and keys after the rotation; attention's output; and the MLP's inner values before and after the activation.
     inner = (3 if config.parts.gated else 2) * config.intermediate_size
-    of_layer = _HALF * ((4 + 3 + (2 if config.parts.rotary else 0) + 1) * hidden + inner) * positions
-    blocks = config.num_layers * of_layer
-    if settings.gradient_checkpointing:  # what enters each layer, and one layer's own
-        blocks = 2 * hidden * _HALF * positions * config.num_layers + of_layer
+    layer_bytes = _HALF * ((4 + 3 + (2 if config.parts.rotary else 0) + 1) * hidden + inner) * positions
+    blocks = config.num_layers * layer_bytes
+    if settings.gradient_checkpointing:  # the inputs of all layers, and one layer's own tensors
+        blocks = 2 * hidden * _HALF * positions * config.num_layers + layer_bytes
     memory = {
         "weights": (2 * _FLOAT + _HALF) * model.num_parameters,  # with their gradients and their copies in bf16
         "optimizer": _FLOAT * moments,  # momentum of Muon, both moments of AdamW
-        "blocks": blocks,  # what the layers keep
+        "blocks": blocks,  # tensors that the layers keep
         # Predictions: the last layers, logits and their gradients.
         "head": int(rate * positions * (_HALF * 2 * config.vocab_size + (_FLOAT + 4 * _HALF) * hidden)),
-        "attention": 2 * _FLOAT * hidden * positions,  # of its backward pass
+        "attention": 2 * _FLOAT * hidden * positions,  # its backward pass
     }
-    # Logits are gone when the backward pass of attention begins.
+    # Logits are freed before the backward pass of attention begins.
     return memory | {"total": sum(memory.values()) - min(memory["head"], memory["attention"])}
 
 
 def fitting_positions(model: MaskedLM, settings: TrainingSettings, *, memory: int, rate: float) -> int | None:
-    """Positions that go at once in so many bytes of a GPU: the whole step, or the half, a quarter, ... of it; None
-    where not even a few rows fit."""
+    """Positions that can be computed at once in `memory` bytes of a GPU: the whole step, or a half, a quarter, ... of
+    it; None if not even a few rows fit."""
     positions = settings.batch_tokens
     while step_memory(model, settings, positions=positions, rate=rate)["total"] > USED * memory:
         positions //= 2
@@ -190,8 +190,8 @@ def fitting_positions(model: MaskedLM, settings: TrainingSettings, *, memory: in
 
 
 def first_micro_tokens(model: object, settings: TrainingSettings, device: torch.device, *, rate: float) -> int | None:
-    """Positions that a training begins to compute at once, by the settings; None: all of a step. A GPU fails late if it
-    was too much, so there it is also what fits by calculation."""
+    """Positions that the first steps compute at once; None: the whole step. On a GPU without a setting it is the number
+    that fits by calculation, since a GPU may run out of memory late."""
     chosen = settings.micro_batch_tokens
     if chosen is not None or device.type != "cuda" or not isinstance(model, MaskedLM):
         return chosen

@@ -1,19 +1,19 @@
-"""What begins otherwise than at random: token embeddings from the corpus, and attention near each place.
+"""Initialisation from the corpus: token embeddings, and attention that starts local.
 
-Embeddings are which tokens stand near which, factorised:
+Embeddings factorise the table of which tokens occur near which:
 
     counts [V, C]     1 / distance, summed over the neighbours within a window; C are the most frequent tokens
-    PPMI [V, C]       log of how much more often two tokens meet than by chance; 0 where less often, or never
+    PPMI [V, C]       log of how much more often two tokens meet than by chance; 0 if less often, or never
     directions [V, K] the leading singular vectors, each times the root of its singular value
-    rows [V, D]       long ones cut, rotated at random, scaled to one standard deviation
+    rows [V, D]       long ones shortened, rotated at random, scaled to one standard deviation
 
-A model that begins so knows from its first step which words are alike, and leaves the plateau of word frequencies in
-half the steps. Words that a model is given later begin as what they are like.
+A model initialised like this knows from its first step which words are alike, and leaves the plateau of word
+frequencies in half the steps. New words of an existing model start from the words that they are like.
 
 Source: Levy et al. 2015 (Improving distributional similarity with lessons learned from word embeddings): the window's
 weights, positive PMI with smoothed contexts, the roots of singular values. Halko et al. 2011 (Finding structure with
-randomness), algorithm 4.4: how they are computed. That pretrained vectors help a masked language model where their
-spread is right: Kim et al. 2024 (arXiv 2407.12514).
+randomness), algorithm 4.4: the randomised factorisation. Kim et al. 2024 (arXiv 2407.12514): pretrained vectors help a
+masked language model if their spread is right.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from unmask.data.store import TokenChunk, TokenStore
 from unmask.model.encoder import MaskedLM
 from unmask.model.layers import Attention
 
-WINDOW = 5  # tokens to either side
-MOST_TOKENS = 1 << 24  # that are counted: of a larger corpus, chunks spread over it
-MOST_COUNTS = 1 << 26  # numbers of the table
+WINDOW = 5  # tokens on either side
+MOST_TOKENS = 1 << 24  # tokens that are counted; of a larger corpus, chunks spread over it
+MOST_COUNTS = 1 << 26  # size of the table of counts
 CONTEXTS = 2048  # the most frequent tokens
 SMOOTHING = 0.75  # power of the contexts' frequencies
-STD = 0.05  # of all numbers together: the root of their mean square
-_LONGEST = 2.0  # row, in medians
-COMMON = 0.5  # of the length of a token's embedding is a direction that all have but [CLS] and [SEP]
-SCORE = 12.0  # of a place with itself, at the beginning
-_LEAST_HEAD = 8  # numbers; with fewer, frequencies are too few for scores to fall with the distance
-_NEARBY = 29  # sets these draws apart
-_ROUNDING = 1e-5  # of the first singular value, or of the largest square
-_FREQUENT = 50  # times that an old token stands in the corpus at least, for new words to be like it
+STD = 0.05  # root mean square of all rows
+_LONGEST = 2.0  # longest row, as a multiple of the median length
+COMMON = 0.5  # share of an embedding's length along a direction common to all tokens but [CLS] and [SEP]
+SCORE = 12.0  # initial attention score of a position with itself
+_LEAST_HEAD = 8  # smallest head size: smaller heads have too few frequencies for scores to fall with the distance
+_NEARBY = 29  # gives these draws another seed than `initialise`
+_ROUNDING = 1e-5  # share of the first singular value, or of the largest square, below which values are noise
+_FREQUENT = 50  # fewest occurrences of an old token in the corpus, for new words to start from it
 _NEAREST, _TEMPERATURE = 10, 0.1
-_MORE, _ROUNDS = 16, 2  # directions beyond those that are used, and passes over the table
+_MORE, _ROUNDS = 16, 2  # directions computed beyond those used, and passes over the table
 
 
 @compiled
@@ -55,7 +55,7 @@ def count_neighbours(
     ids: NDArray[np.generic], lengths: NDArray[np.int64], column: NDArray[np.int32], counts: NDArray[np.float32]
 ) -> None:
     """Adds 1 / distance to counts [V, C] for each two tokens of a piece within the window. ids and lengths are a
-    `TokenChunk`'s; column [V] is the number of each token as a context, -1 for none."""
+    `TokenChunk`'s; column [V] is each token's index among the contexts, or -1."""
     begin = 0
     for length in lengths:
         end = begin + length
@@ -71,9 +71,9 @@ def count_neighbours(
 def corpus_embeddings(
     chunks: Iterable[TokenChunk], frequencies: NDArray[np.int64], *, size: int, seed: int
 ) -> tuple[Tensor, Tensor]:
-    """The ids of the tokens that have neighbours in a corpus, [N], and embeddings by these, float32 [N, D].
+    """The ids of tokens that have neighbours in a corpus, [N], and their embeddings, float32 [N, D].
 
-    The corpus is without special tokens; frequencies [V] are those of its tokens; the seed is of the rotation.
+    The corpus has no special tokens; frequencies [V] are those of its tokens; the seed determines the rotation.
     """
     num_contexts = min(CONTEXTS, max(1, MOST_COUNTS // len(frequencies)), np.count_nonzero(frequencies))
     contexts = np.argsort(-frequencies, kind="stable")[:num_contexts]
@@ -85,7 +85,7 @@ def corpus_embeddings(
         if number % every == 0:
             count_neighbours(chunk.input_ids, chunk.lengths, column, counts)
 
-    # In float64, so that neither the number of threads nor the processor is seen in what is made of it.
+    # In float64, so that embeddings do not depend on the number of threads or the processor.
     table = torch.from_numpy(counts).double()
     del counts
     by_row, by_context = table.sum(1, keepdim=True), table.sum(0)
@@ -93,14 +93,14 @@ def corpus_embeddings(
     chance /= chance.sum().clamp(min=1e-9)
     table.div_(by_row.clamp(min=1e-9)).div_(chance.clamp(min=1e-9)).clamp_(min=1.0).log_()
     token_ids = torch.nonzero(table.amax(1))[:, 0]
-    if not len(token_ids):  # one token a piece, or the same one all over
+    if not len(token_ids):  # every piece has one token, or the same token throughout
         return token_ids, torch.zeros(0, size)
     directions = _leading_directions(table, min(size, len(contexts)), seed)
 
     rows = directions[token_ids]
     lengths = rows.norm(dim=1, keepdim=True)
     rows *= (_LONGEST * lengths.median() / lengths.clamp(min=1e-9)).clamp(max=1.0)
-    # A rotation spreads the first directions, which are large, over all numbers.
+    # A rotation spreads the first directions, which are large, over all dimensions.
     generator = torch.Generator().manual_seed(seed)
     rotation = torch.linalg.qr(torch.randn(size, size, generator=generator, dtype=table.dtype)).Q
     rows = rows @ rotation[: rows.shape[1]]
@@ -116,9 +116,9 @@ def _leading_directions(table: Tensor, num_directions: int, seed: int) -> Tensor
         basis = torch.linalg.qr(table @ basis).Q
         basis = torch.linalg.qr(table.T @ basis).Q
     left, values, _ = torch.linalg.svd(table @ basis, full_matrices=False)
-    # Either sign would do: the larger side is positive, so that rounding decides nothing.
+    # Signs are arbitrary: make the larger side positive, so that rounding does not decide them.
     left *= torch.where(left.amax(0) < -left.amin(0), -1.0, 1.0)
-    values[values < _ROUNDING * values[0]] = 0.0  # whose roots would be noise that is seen
+    values[values < _ROUNDING * values[0]] = 0.0  # their roots would be noise large enough to matter
     return left[:, :num_directions] * values[:num_directions].sqrt()
 
 
@@ -126,11 +126,11 @@ def _leading_directions(table: Tensor, num_directions: int, seed: int) -> Tensor
 def words_from_corpus(
     model: MaskedLM, store: TokenStore, frequencies: NDArray[np.int64], new_ids: range, *, seed: int
 ) -> None:
-    """Gives new words the mean of the embeddings and biases of what stands near the same others in a corpus.
+    """Sets the embeddings and biases of new words to means over old tokens with similar neighbours in a corpus.
 
     A new word takes the ten nearest of the old tokens that are frequent in the corpus, by the cosine of their
-    `corpus_embeddings`, weighted by its softmax. One without neighbours, or in a corpus without frequent tokens, stays
-    as it is.
+    `corpus_embeddings`, weighted by the softmax of these cosines. A word without neighbours, or in a corpus without
+    frequent tokens, is left unchanged.
 
     Source: Dobler and de Melo 2023 (FOCUS: effective embedding initialization for monolingual specialization of
     multilingual models), section 3, whose similarities are fastText's and whose weights are a sparsemax over all.
@@ -141,7 +141,7 @@ def words_from_corpus(
     is_old = ~is_new & (torch.from_numpy(frequencies)[token_ids] >= _FREQUENT)
     if not is_old.any():
         return
-    units = functional.normalize(rows - rows.mean(0), dim=1)  # what all have in common tells none apart
+    units = functional.normalize(rows - rows.mean(0), dim=1)  # centred, since the common part distinguishes nothing
     similarity = units[is_new] @ units[is_old].T
     nearest = similarity.topk(min(_NEAREST, similarity.shape[1]), dim=1)
     weights, near_ids = torch.softmax(nearest.values / _TEMPERATURE, dim=1), token_ids[is_old][nearest.indices]
@@ -152,11 +152,11 @@ def words_from_corpus(
 
 @torch.no_grad()
 def begin_from_corpus(model: MaskedLM, store: TokenStore, frequencies: NDArray[np.int64], *, seed: int) -> None:
-    """Replaces the embeddings of a model's tokens by those of a corpus; tokens without neighbours keep theirs. Where
-    positions are rotary, `attend_nearby` then gives nearly all a direction in common.
+    """Replaces the embeddings of a model's tokens by those of a corpus; tokens without neighbours keep theirs. If
+    positions are rotary, `attend_nearby` then gives nearly all tokens a common direction.
 
-    A small vocabulary, or a text of few patterns, does not fill all directions: in the others what was drawn stays, and
-    tells tokens apart whose neighbours are the same.
+    A small vocabulary, or a text with few patterns, does not fill all directions. In the empty ones the drawn
+    embeddings stay, and distinguish tokens with the same neighbours.
     """
     chunks, size = store.chunks(), model.config.hidden_size
     token_ids, rows = corpus_embeddings(chunks, frequencies, size=size, seed=seed)
@@ -169,16 +169,16 @@ def begin_from_corpus(model: MaskedLM, store: TokenStore, frequencies: NDArray[n
 
 @torch.no_grad()
 def attend_nearby(model: MaskedLM, *, seed: int) -> None:
-    """Makes every head of a model with rotary positions begin by attending to what stands near, whatever it is.
+    """Makes every head of a model with rotary positions start by attending to near positions, whatever their tokens.
 
-    All tokens but [CLS] and [SEP], which go on seeing all of a text, get a direction in common, a share of their
-    length; norms keep it, so it reaches every layer. Query and key matrices map it to one vector q. Of two places a
-    distance apart, rotated, their score is then
+    All tokens but [CLS] and [SEP], which still attend to the whole text, get a common direction, as a share of their
+    length. Norms keep it, so it reaches every layer. Query and key matrices map it to a vector q. After the rotation,
+    the score of two positions at a distance is
 
         q . R(distance) q = SCORE / P x the sum of cos(distance x frequency) over the P highest frequencies
 
-    which is largest at distance 0. To the logits of the decoder, which is tied to the embeddings, the direction adds a
-    number that differs between tokens only as much as the lengths of their embeddings do.
+    which is largest at distance 0. The decoder is tied to the embeddings, so the direction also adds a number to
+    logits; between tokens it differs only as much as the lengths of their embeddings do.
 
     Source: ours. Trockman and Kolter 2023 (Mimetic initialization of self-attention layers) make heads begin near
     what they become, by products of weights.

@@ -1,7 +1,7 @@
-"""What a step learns: masked tokens, and other objectives beside them.
+"""Training objectives: masked tokens, and others besides them.
 
-An objective finds its targets in a batch and sums its loss over them; the step divides by the number of targets of the
-whole step, so that parts of a batch add up to what the whole gives.
+An objective finds its targets in a batch and sums its loss over them. The step divides by the number of targets in the
+whole step, so that parts of a batch add up to the result of the whole.
 
 Shape suffixes: B = rows, S = positions, T = B x S in a line, D = hidden size, N = targets, C = classes, E = texts.
 """
@@ -27,41 +27,41 @@ from unmask.model.layers import BoundaryHead, DecodedRows, LabelHead, PairHead, 
 from unmask.train.settings import ObjectivesSettings, RetroMAESettings
 
 _FULL = 64
-_SEES, _REBUILDS = 11, 12  # set these draws apart from those of the masks
-_LOGITS = 1 << 24  # that are made at once where no gradient needs them all
+_SEES, _REBUILDS = 11, 12  # give these draws other seeds than those of the masks
+_LOGITS = 1 << 24  # computed at once if no gradient needs all of them
 
 
 @dataclass(frozen=True)
 class StepTargets:
-    """What an objective finds in a batch, or in a part of one."""
+    """The targets of an objective in a batch, or in a part of one."""
 
-    positions_N: Tensor  # int64: places in the flattened batch (row x S + position) that it looks at
+    positions_N: Tensor  # int64: positions in the flattened batch (row x S + position) that the objective reads
 
     def __len__(self) -> int:
         return len(self.positions_N)
 
     @property
     def total(self) -> float:
-        """What the summed loss is divided by, as far as these targets add to it."""
+        """These targets' contribution to the divisor of the summed loss."""
         return len(self)
 
 
 @dataclass(frozen=True)
 class Targets(StepTargets):
-    """What is to be predicted in a batch."""
+    """Classes to predict in a batch."""
 
     classes_N: Tensor  # int64: the right answers
-    # Places of the tokens before and behind each target's span; None where the objective does not ask for them.
+    # Positions of the tokens before and after each target's span; None if the objective does not use them.
     boundaries_N: tuple[Tensor, Tensor] | None = None
-    weights_N: Tensor | None = None  # float32: of each target's loss; None: all weigh the same
+    weights_N: Tensor | None = None  # float32: the weight of each target's loss; None: all are 1
 
     @property
     def total(self) -> float:
         return len(self) if self.weights_N is None else float(self.weights_N.sum())
 
     def filled(self, num_positions: int) -> Targets:
-        """With ignored targets behind them, up to the capacity for a part of so many positions. They stand at place 1,
-        between 0 and 0, so that their place in a span is one that there is."""
+        """These targets followed by ignored ones, up to the capacity for a part of `num_positions`. Ignored targets
+        have position 1 and boundaries 0 and 0, so that their place in the span is valid."""
         missing = capacity(len(self), num_positions, self.positions_N.device) - len(self)
         filled = map_tensors(self, lambda tensor: pad(tensor, (0, missing)))
         filled.positions_N[len(self) :] = 1
@@ -70,11 +70,11 @@ class Targets(StepTargets):
 
 
 def capacity(count: int, num_positions: int, device: torch.device) -> int:
-    """The size that targets of the vocabulary are filled up to, since their number changes from step to step.
+    """The number that token targets are filled up to, since it changes from step to step.
 
-    On CPUs a multiple of 64: for each new shape of a product the library behind it makes new code, which takes longer
-    than the product. On GPUs a multiple of a 64th of the positions, too, so that hardly any two steps differ and memory
-    of one step fits the next. At 15 % that is a tenth more at the most.
+    On CPUs a multiple of 64: for each new shape of a product the library generates code, which takes longer than the
+    product. On GPUs also a multiple of a 64th of the positions, so that steps hardly differ in size, and memory of one
+    step fits the next. At a mask rate of 15 % this adds at most a tenth.
     """
     step = _FULL if device.type == "cpu" else _FULL * math.ceil(num_positions / 64 / _FULL)
     return math.ceil(count / step) * step
@@ -84,13 +84,14 @@ def capacity(count: int, num_positions: int, device: torch.device) -> int:
 class JointLoss:
     """The loss of an objective whose targets are compared with each other across the whole step, in two halves.
 
-    A step that is computed in parts, or by several processes, needs them apart, see `unmask.train.step`. Its targets
-    have `columns_EK`, int64: what is compared of each vector's target.
+    A step in several parts or processes computes the halves separately, see `unmask.train.step`. The objective's
+    targets have `columns_EK`, int64: facts about each vector's target that the comparison needs.
     """
 
-    # What is compared of a part, [E, D]: of the model, its hidden states [T, D], and the targets.
+    # Computes the vectors of a part, [E, D], from the model, its hidden states [T, D] and the targets.
     vectors: Callable[[Any, Tensor, Any], Tensor]
-    # Of the vectors of all parts and processes, one behind another, their columns, and how many targets.
+    # Computes the losses from the concatenated vectors of all parts and processes, their columns, and the number of
+    # targets.
     losses: Callable[[Tensor, Tensor, int], Losses]
 
 
@@ -134,7 +135,7 @@ PREDICT_MASKED = Objective("masked_tokens", 1.0, _masked_targets, _token_losses)
 
 
 def _classes(name: str, weight: float, logits_of: Callable[[Any, Tensor], Tensor]) -> Objective:
-    """The class of each segment that has one, from its first token."""
+    """Predicts the class of each segment that has one, from the segment's first token."""
 
     def targets(rows: Rows, masked: MaskedRows) -> Targets:
         positions_N = predicted_positions(rows.classes[name])
@@ -147,16 +148,16 @@ def _classes(name: str, weight: float, logits_of: Callable[[Any, Tensor], Tensor
 
 
 def _boundary_targets(rows: Rows, masked: MaskedRows) -> Targets:
-    """The targets in spans; those that other strategies of a mixture masked have no boundaries."""
+    """The targets within spans; tokens masked by other strategies of a mixture have no boundaries."""
     assert masked.boundaries is not None
     in_spans_BS = torch.where(masked.boundaries.before >= 0, masked.labels, IGNORED)
     plain = _masked_targets(rows, replace(masked, labels=in_spans_BS))
     row_begin_N = plain.positions_N // rows.shape[1] * rows.shape[1]
-    before_N, behind_N = (
+    before_N, after_N = (
         row_begin_N + column.flatten()[plain.positions_N]
         for column in (masked.boundaries.before, masked.boundaries.behind)
     )
-    return replace(plain, boundaries_N=(before_N, behind_N))
+    return replace(plain, boundaries_N=(before_N, after_N))
 
 
 def _boundary_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropout_seed: int | None = None) -> Losses:
@@ -165,26 +166,26 @@ def _boundary_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, dropo
         targets = targets.filled(len(hidden_TD))
     assert head is not None
     assert targets.boundaries_N is not None
-    before_N, behind_N = targets.boundaries_N
+    before_N, after_N = targets.boundaries_N
     place_N = targets.positions_N - before_N - 1
-    x_ND = head(hidden_TD.index_select(0, before_N), hidden_TD.index_select(0, behind_N), place_N)
+    x_ND = head(hidden_TD.index_select(0, before_N), hidden_TD.index_select(0, after_N), place_N)
     losses = model.head.losses(x_ND, model.encoder.tokens, targets.classes_N, targets.weights_N)
     return Losses(losses.total, losses.each_N[:count], losses.wrong_N[:count])
 
 
 @dataclass(frozen=True)
 class TextsToRebuild(StepTargets):
-    """The texts of a batch, and which of their tokens are predicted from their vectors."""
+    """The texts of a batch, and the tokens to predict from their vectors, at `positions_N`."""
 
     classes_N: Tensor  # int64: the ids of these tokens
-    first_E: Tensor  # int64: places of the texts' first tokens
-    rows: DecodedRows  # what the decoder knows of the texts
+    first_E: Tensor  # int64: positions of the texts' first tokens
+    rows: DecodedRows  # the decoder's input
 
     @classmethod
     def of(cls, rows: Rows, masked: MaskedRows, *, rate: float) -> TextsToRebuild:
-        """Those of rows: a text is a segment, and each of its tokens is chosen with a probability of `rate`.
+        """The texts of rows: each segment is a text, and each of its tokens is chosen with the probability `rate`.
 
-        What is drawn is a function of what the masks are drawn by, so of (seed, epoch, segment, position).
+        The draws use the masks' random bits, so they are a function of (seed, epoch, segment, position).
         """
         assert masked.bits is not None, "a masker has masked them"
         is_text_BS = rows.segment_ids >= 0
@@ -199,18 +200,18 @@ class TextsToRebuild(StepTargets):
 
 
 def _retromae(settings: RetroMAESettings) -> Objective:
-    """Texts from their vectors; see `unmask.model.layers`. The prediction head is that of masked tokens, all of it, as
-    in the released code of the paper."""
+    """Reconstructs texts from their vectors; see `unmask.model.layers`. It uses the whole masked-language-model head,
+    like the paper's released code."""
 
     def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextsToRebuild, dropout_seed: int | None = None) -> Losses:
         head, count, num_texts = model.find_head(RetroMAEHead), len(texts), len(texts.first_E)
         assert head is not None
 
-        # The texts' vectors: [E, D]. A mean over tokens; padding is a text of its own behind them.
+        # The texts' vectors [E, D]. For means, padding counts as one more text at the end.
         if settings.vector == "first":
             vectors_ED = hidden_TD.index_select(0, texts.first_E).float()
         else:
-            text_T = texts.rows.text_BS.flatten()  # of no position, where another process has more parts of a step
+            text_T = texts.rows.text_BS.flatten()  # empty if another process has more parts of the step
             sums_ED = hidden_TD.new_zeros(num_texts + 1, hidden_TD.shape[1], dtype=torch.float32)
             sums_ED = sums_ED.index_add(0, text_T, hidden_TD[: len(text_T)].float())
             counts_E = sums_ED.new_zeros(num_texts + 1).index_add(0, text_T, sums_ED.new_ones(len(text_T)))
@@ -232,7 +233,7 @@ def _retromae(settings: RetroMAESettings) -> Objective:
 
 
 def extra_objectives(settings: ObjectivesSettings) -> tuple[Objective, ...]:
-    """The objectives beside masked tokens, by their settings. A model needs the heads for them."""
+    """The objectives besides masked tokens, by their settings. The model must have their heads."""
     objectives = []
     if (pairs := settings.pairs) is not None:
         objectives.append(_classes(pairs.kind, pairs.weight, lambda model, x_ND: model.find_head(PairHead)(x_ND)))

@@ -1,15 +1,15 @@
-"""The one way to run texts through a network outside of training: ours, or one of transformers'.
+"""Runs texts through a network outside of training: our own, or one of transformers.
 
-Texts of mixed length are packed into rows, as in training, so that hardly anything is computed for padding:
+Texts of mixed length are packed into rows, as in training, so that there is hardly any padding to compute:
 
     lengths 3 9 8 4 12 in a model of 16 positions:    [12 4] [9 3 .] [8 ........]
 
 Short texts share short rows and long ones long rows, since attention costs the square of a row. On paragraphs of novels
 this is a tenth faster than batches of texts sorted by length and padded, since all batches have one of a few shapes
-(docs/explanation/benchmarks.md). A network that does not keep the texts of a row apart gets rows of one text each.
+(docs/explanation/benchmarks.md). A network that cannot separate texts within a row gets one text in each row.
 
-Shape suffixes: B = rows of a batch, S = positions, T = B x S in a line, E = texts of a batch, D = what the encoder
-makes of a position, N = places, V = vocabulary.
+Shape suffixes: B = rows of a batch, S = positions, T = B x S in a line, E = texts of a batch, D = size of the encoder's
+output, N = places, V = vocabulary.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from unmask.model.encoder import Trainable
 Ids = NDArray[np.int32] | NDArray[np.int64]
 Sharing = Literal["shared", "padded", "equal"]
 BATCH_POSITIONS = 8192
-SHORT_ROW = 128  # positions; longer texts stand in rows of twice, four times ... as many
-MOST_NUMBERS = 1 << 25  # that an encoder makes at once: 128 MB in float32
-HEAD_LOGITS = 1 << 24  # that a head makes at once
+SHORT_ROW = 128  # positions; longer texts are in rows of twice, four times ... as many
+MOST_NUMBERS = 1 << 25  # size of an encoder's output for a batch: 128 MB in float32
+HEAD_LOGITS = 1 << 24  # logits that a head computes at once
 
 
 class Network(Trainable, Protocol):
-    """What texts run through: `MaskedLM`, or a network of transformers."""
+    """A network that texts are run through: `MaskedLM`, or a `TransformersNetwork`."""
 
     training: bool
 
@@ -49,12 +49,12 @@ class Predictor(Network, Protocol):
     """A network that predicts tokens."""
 
     def predict(self, hidden_TD: Tensor, positions_N: Tensor) -> Tensor:
-        """Logits [N, V] at some places of what its encoder made of a batch in a line."""
+        """Logits [N, V] at the given positions of its encoder's output for a flattened batch."""
 
 
 @contextmanager
 def evaluating(network: Network) -> Iterator[None]:
-    """The network is in evaluation mode meanwhile, and no graph is made."""
+    """Puts the network into evaluation mode for the block, without gradients."""
     was_training = network.training
     network.train(False)
     try:
@@ -67,10 +67,10 @@ def evaluating(network: Network) -> Iterator[None]:
 def run(
     network: Network, texts: Sequence[Ids], *, types: Sequence[Ids] | None = None
 ) -> Iterator[tuple[TextRows, Tensor]]:
-    """What the encoder makes of texts, some of them at a time: the rows, and [T, D] in its compute type.
+    """Yields the encoder's output for texts, a batch at a time: the rows, and [T, D] in its compute type.
 
-    The network is in evaluation mode. Texts are token ids with special tokens, none of them empty or longer than the
-    model, `types` their token types, where the model has such. At padding the values mean nothing.
+    The network must be in evaluation mode. Texts are token ids with special tokens, none of them empty or longer than
+    the model; `types` are their token types, if the model has any. Values at padding are meaningless.
     """
     encoder = network.encoder
     sharing: Sharing = "shared" if encoder.shares_rows else "padded" if encoder.takes_padding else "equal"
@@ -83,8 +83,8 @@ def run(
 
 
 def hidden_states(network: Network, rows: Rows, input_ids_BS: Tensor) -> Tensor:
-    """What the encoder makes of rows on any device, in a line: [T, D] in its compute type. It sees `input_ids_BS`,
-    which are the rows' own or masked ones."""
+    """The encoder's output for rows on any device, flattened: [T, D] in its compute type. The encoder reads
+    `input_ids_BS`, which are the rows' own or masked."""
     device, types_BS = network.encoder.device, rows.token_type_ids
     hidden_BSD = network.encoder(
         input_ids_BS.to(device),
@@ -96,7 +96,7 @@ def hidden_states(network: Network, rows: Rows, input_ids_BS: Tensor) -> Tensor:
 
 
 def logits_at(network: Predictor, hidden_TD: Tensor, places_N: Tensor) -> Iterator[Tensor]:
-    """Logits at some places of a batch, a bounded number at a time: [some of N, V], float32."""
+    """Yields logits at the given positions of a batch, a bounded number at a time: [part of N, V], float32."""
     size = max(64, HEAD_LOGITS // network.config.vocab_size // 64 * 64)
     for part_N in places_N.to(hidden_TD.device).split(size):
         yield network.predict(hidden_TD, part_N).float()
@@ -111,10 +111,10 @@ def in_rows(
     sharing: Sharing = "shared",
     types: Sequence[Ids] | None = None,
 ) -> Iterator[TextRows]:
-    """Packs texts as `run` takes them, the longest first: what needs most memory fails at once or never.
+    """Packs texts as `run` takes them, the longest first, so that running out of memory happens at once or never.
 
-    A batch has so many positions at most, but for a longer row, which is one of its own. Texts share rows as segments
-    (`shared`), or have a row each that is `padded` to the longest of the batch, or stand with texts of `equal` length.
+    A batch has at most `positions` positions, unless it is a single longer row. Texts share rows as segments
+    (`shared`), or each has its own row, `padded` to the longest of the batch or batched with texts of `equal` length.
     """
     lengths = np.array([len(text) for text in texts], dtype=np.int64)
     batches: list[tuple[list[list[int]], int]] = []  # the texts of each row, and the rows' length
@@ -122,9 +122,9 @@ def in_rows(
         sizes = SHORT_ROW << np.ceil(np.log2(np.maximum(lengths / SHORT_ROW, 1.0))).astype(np.int64)
         for size in np.unique(sizes)[::-1].tolist():
             numbers = np.flatnonzero(sizes == size)
-            # Few texts need no whole row; multiples of 8 keep the shapes of products few.
+            # A few texts may need less than a whole row; multiples of 8 limit the number of shapes.
             row_length = min(size, longest, -(-int(lengths[numbers].sum()) // 8) * 8)
-            if len(numbers) == 1:  # a single text is not worth the second that loading numba takes
+            if len(numbers) == 1:  # for a single text, loading numba, which takes a second, would not pay off
                 batches.append(([numbers.tolist()], row_length))
                 continue
             packed = pack_pieces(lengths[numbers], row_length=row_length, overhead=0)

@@ -1,7 +1,7 @@
-"""Scores of the vocabulary, and of parts of speech, that a model makes as it trains, for masking that follows them.
+"""Scores of vocabulary entries and parts of speech, from the model in training, for masking that follows them.
 
-What is observed of tokens goes into moving averages by class: by vocabulary entry, or by part of speech. Scores are
-made anew every so many steps, and are part of the checkpoint, so that a resumed training draws the same masks.
+Observations of tokens go into moving averages for each class: a vocabulary entry or a part of speech. Scores are
+recomputed every few steps, and are part of the checkpoint, so that a resumed training draws the same masks.
 
 Shape suffixes: C = classes, N = predicted positions, V = vocabulary, D = dimensions, A = anchors, B = rows,
 S = positions.
@@ -19,14 +19,14 @@ from unmask.masking.tables import Scores
 from unmask.model.encoder import MaskedLM, attention_received
 from unmask.train.runner import evaluating
 
-NEW = 0.8  # of the mean since the last fold, in the moving average
-EMBEDDING_SIZE = 32  # directions of the embedding
+NEW = 0.8  # weight of the mean since the last fold, in the moving average
+EMBEDDING_SIZE = 32  # main directions of the embedding that are kept
 SAMPLE_POSITIONS = 4096  # for the attention received
 
 
 class MovingMeans:
-    """Gathers values by class, and folds their means into averages from time to time. `state` is all that a resumed
-    training needs, by name."""
+    """Gathers values by class; `fold` merges their means into moving averages. `state` has all that a resumed training
+    needs, by name."""
 
     def __init__(self, names: Sequence[str], num_classes: int, *, device: torch.device) -> None:
         self.names = names
@@ -35,13 +35,13 @@ class MovingMeans:
         self.state["seen"] = torch.zeros(num_classes, dtype=torch.bool, device=device)
 
     def add(self, class_N: Tensor, **values_N: Tensor) -> None:
-        """Gathers float32 values of some tokens, by their classes (int64). It does not wait for the device."""
+        """Gathers float32 values of tokens, by their classes (int64). It does not wait for the device."""
         ones_N = torch.ones_like(class_N, dtype=torch.float32)
         for name, value_N in {"count": ones_N, **values_N}.items():
             self.state[f"gathered.{name}"].index_add_(0, class_N, value_N)
 
     def fold(self) -> None:
-        """Takes what was gathered since the last time into the averages; what was not met keeps its own."""
+        """Merges the values gathered since the last fold into the averages; classes without values keep theirs."""
         count_C, seen_C = self.state["gathered.count"], self.state["seen"]
         met_C = count_C > 0
         for name in self.names:
@@ -54,15 +54,15 @@ class MovingMeans:
         count_C.zero_()
 
     def filled(self, name: str) -> Tensor:
-        """The averages: float32 [C]. What was never met gets the mean of what was."""
+        """The averages: float32 [C]. Classes never seen get the mean over those seen."""
         average_C, seen_C = self.state[f"average.{name}"], self.state["seen"]
         mean = average_C.sum() / seen_C.sum().clamp(min=1)
         return torch.where(seen_C, average_C, mean)
 
 
 class ScoreBoard:
-    """Gathers what the steps predict, and makes scores of it: `loss`, `accuracy`, `attention`, `embedding`, `anchors`,
-    of which it is given the ids, and `pos_loss`, for so many parts of speech as the data has."""
+    """Gathers the predictions of steps, and computes scores from them: `loss`, `accuracy`, `attention`, `embedding`,
+    `anchors` (with the ids `anchors_A`), and `pos_loss` (for the data's `num_pos` parts of speech)."""
 
     def __init__(
         self,
@@ -82,10 +82,10 @@ class ScoreBoard:
         self._of_pos = None if num_pos is None else MovingMeans(("loss",), num_pos + 1, device=device)
 
     def observe(self, targets_N: Tensor, losses_N: Tensor, wrong_N: Tensor, pos_N: Tensor | None = None) -> None:
-        """Adds what one step predicted. It does not wait for the device.
+        """Adds the predictions of a step. It does not wait for the device.
 
         Tensors are the right ids (int64), their cross-entropies (float32), whether another id was the most likely
-        (bool), and numbers of their parts of speech (int64, 0 for none; None where the rows do not have them).
+        (bool), and the numbers of their parts of speech (int64, 0 for none; None if the rows have none).
         """
         self._of_token.add(targets_N, loss=losses_N, wrong=wrong_N.float())
         if self._of_pos is not None:
@@ -93,7 +93,7 @@ class ScoreBoard:
             self._of_pos.add(pos_N, loss=losses_N)
 
     def refresh(self, step: int, model: MaskedLM, sample: Rows | None) -> None:
-        """Makes the scores anew; their version is the step. The attention received needs a sample of rows."""
+        """Recomputes the scores; their version is the step. The score `attention` needs a sample of rows."""
         self._of_token.fold()
         tables = {}
         if "loss" in self.names:
@@ -104,7 +104,7 @@ class ScoreBoard:
             self._of_pos.fold()
             tables["pos_loss"] = self._of_pos.filled("loss")
         if "attention" in self.names:
-            # What each id receives on average; what is not in the sample gets an even share.
+            # The attention that each id receives on average; ids that are not in the sample get an even share.
             assert sample is not None, "the attention is that in a sample of rows"
             with evaluating(model):
                 received_BS = attention_received(
@@ -129,7 +129,7 @@ class ScoreBoard:
         self.scores = Scores(step, tables)
 
     def state(self) -> dict[str, Tensor]:
-        """All that a resumed training needs, by name; the scores' version is a tensor of one number."""
+        """All that a resumed training needs, by name; the scores' version is a tensor with one number."""
         state = dict(self._of_token.state)
         if self._of_pos is not None:
             state |= {f"pos.{name}": value for name, value in self._of_pos.state.items()}
@@ -145,7 +145,7 @@ class ScoreBoard:
 
 
 def main_directions(table_VD: Tensor) -> Tensor:
-    """The embedding, centred, in its directions of largest variance: [V, at most 32], float32."""
+    """The centred embedding, projected to its directions of largest variance: [V, at most 32], float32."""
     centred = table_VD.float() - table_VD.float().mean(0)
     _, directions = torch.linalg.eigh(centred.T @ centred)
     return centred @ directions[:, -EMBEDDING_SIZE:]

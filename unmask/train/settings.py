@@ -1,4 +1,4 @@
-"""Settings of training, of its checkpoints, and of the objectives beside masked-language modelling."""
+"""Settings of training, of its checkpoints, and of the objectives besides masked-language modelling."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from unmask.core.settings import Settings, check_places
 from unmask.train.callbacks import TRACKERS
 
 # ----------------------------------------
-# The learning rate as a function of progress, or of the step: a factor of the peak rate.
+# Schedules of the learning rate: the factor of the peak rate as a function of progress.
 
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
 
@@ -27,9 +27,9 @@ class _Warmup(Settings):
         if progress < self.warmup:
             return progress / self.warmup
         if isinstance(self, WarmupStableDecay):
-            gone = (progress - (1.0 - self.decay)) / self.decay if self.decay > 0.0 else 0.0
-            return 1.0 - min(gone, 1.0) ** 0.5 if gone > 0.0 else 1.0
-        left = (1.0 - progress) / (1.0 - self.warmup) if self.warmup < 1.0 else 1.0  # of what follows the rise
+            decayed = (progress - (1.0 - self.decay)) / self.decay if self.decay > 0.0 else 0.0
+            return 1.0 - min(decayed, 1.0) ** 0.5 if decayed > 0.0 else 1.0
+        left = (1.0 - progress) / (1.0 - self.warmup) if self.warmup < 1.0 else 1.0  # share of the time after warmup
         return 0.5 - 0.5 * math.cos(math.pi * left) if isinstance(self, Cosine) else left
 
 
@@ -66,7 +66,7 @@ Schedule = Annotated[WarmupStableDecay | LinearDecay | Cosine, Field(discriminat
 
 
 # ----------------------------------------
-# Settings of the held-out evaluation while training.
+# Settings of held-out evaluation during training.
 
 
 class EvaluationSettings(Settings):
@@ -186,7 +186,7 @@ class TrainingSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _fill_kinds(cls, values: Any) -> Any:
-        """A table without a kind changes what the default's kind leaves open."""
+        """A table without a kind sets fields of the default kind."""
         if not isinstance(values, dict):
             return values
         kinds = {"schedule": "linear", "optimizer": "muon"}
@@ -207,11 +207,11 @@ class TrainingSettings(Settings):
 
     @property
     def known_steps(self) -> int | None:
-        """Optimizer steps that the budget is about (at least, where it is in tokens); None: the clock decides."""
+        """Optimizer steps of the budget (at least, if it is in tokens); None if it is in minutes."""
         return self.steps if self.tokens is None else math.ceil(self.tokens / self.batch_tokens)
 
     def progress(self, steps: int, tokens: int, seconds: float) -> float:
-        """The share of the budget that is used up, in [0, 1], by so many steps, tokens of text or seconds."""
+        """The share of the budget used up, in [0, 1], after the given steps, tokens of text and seconds."""
         if self.steps is not None:
             used = steps / self.steps
         elif self.tokens is not None:

@@ -1,8 +1,8 @@
 """One training step, in one block, and the state that it changes.
 
-Where memory runs out or a block cannot be compiled, the gradient is computed anew, in parts of half as many rows or
-uncompiled. It is the whole gradient and not only the call that failed, since backward passes are compiled as well, and
-a block that is computed again there (gradient checkpointing) must be what it was in the forward pass.
+If memory runs out or a block cannot be compiled, the gradient is computed again, in parts of half as many rows or
+uncompiled. The whole gradient is repeated, not only the call that failed, since backward passes are compiled as well,
+and a block that is recomputed there (gradient checkpointing) must be the same as in the forward pass.
 """
 
 from __future__ import annotations
@@ -44,20 +44,20 @@ class Best(NamedTuple):
 
 @dataclass
 class TrainState:
-    """What a checkpoint holds. There is no random generator in it: order and masks are functions of the cursor."""
+    """The content of a checkpoint. It needs no random generator: order and masks are functions of the cursor."""
 
     model: Any  # an `nn.Module` as `unmask.model.encoder.Trainable` describes it
     optimizer: torch.optim.Optimizer
     cursor: Cursor = field(default_factory=Cursor)  # where the next batch begins
     step: int = 0  # optimizer steps made
     tokens_seen: int = 0  # tokens of text trained on, repetitions included
-    seconds: float = 0.0  # trained so far, also before interruptions
-    micro_tokens: int | None = None  # positions computed at once at most, where memory ran out or the settings say it
+    seconds: float = 0.0  # of training so far, also before interruptions
+    micro_tokens: int | None = None  # most positions computed at once, if the settings limit it or memory ran out
     best: Best | None = None  # the lowest held-out loss so far
-    board: ScoreBoard | None = None  # scores that masking follows, where it follows any
-    history: list[dict[str, Any]] = field(default_factory=list)  # evaluations, of a training that decides by them
-    recent_losses: list[float] = field(default_factory=list)  # since then, of a training that reports their mean
-    best_weights: dict[str, Tensor] | None = None  # to end with, where a training keeps them; on any device
+    board: ScoreBoard | None = None  # scores, if masking follows any
+    history: list[dict[str, Any]] = field(default_factory=list)  # evaluations, in trainings that decide by them
+    recent_losses: list[float] = field(default_factory=list)  # since the last, in trainings that report their mean
+    best_weights: dict[str, Tensor] | None = None  # final weights, in trainings that keep the best; on any device
 
     def progress(self, settings: TrainingSettings) -> float:
         return settings.progress(self.step, self.tokens_seen, self.seconds)
@@ -80,11 +80,11 @@ class Measured(NamedTuple):
 
 
 class Figures:
-    """The figures of a step. A GPU may still be computing them when the host begins the next step: they are sent into
-    pinned memory, and reading them waits for this step alone.
+    """The figures of a step. A GPU may still be computing them when the host begins the next step: they are copied to
+    pinned memory, and reading them waits for this step only.
 
-    `counts` are the targets of each objective, by name, the main one first; `values_F` the mean loss of each, and the
-    gradient's norm, on any device.
+    `counts` are the numbers of targets by objective, the main one first. `values_F` are the mean losses of the
+    objectives and the gradient's norm, on any device.
     """
 
     def __init__(self, step: int, counts: Mapping[str, int], values_F: Tensor, micro_batches: int) -> None:
@@ -104,10 +104,10 @@ class Figures:
         return self._measured is not None or self._sent is None or self._sent.query()
 
     def read(self) -> Measured:
-        """The figures; waits for the step where it is still being computed.
+        """The figures; waits if the step is still being computed.
 
-        One that is not finite is a DivergedError. The step has changed nothing; on a GPU the steps behind it were made,
-        so read the figures of a step before its state is saved.
+        Raises a DivergedError if one is not finite. That step has changed nothing, but on a GPU later steps may have
+        been made: read the figures of a step before saving its state.
         """
         if self._measured is None:
             if self._sent is not None:
@@ -126,31 +126,31 @@ class Figures:
 
 
 # ----------------------------------------
-# The parts that a step is computed in: some rows each, with their targets, brought to where the model is.
+# The parts of a step: a few rows each, with their targets, on the model's device.
 #
-# Where the model is on a GPU, rows and masks are on the host: targets are found and counted there, and what the model
-# needs, a few MB, is pinned and copied. The copies stand in line behind the step before, as everything that the GPU is
-# to do; the host does not wait for them, and knows every shape before.
+# If the model is on a GPU, rows and masks are on the host. Targets are found and counted there, and the model's inputs,
+# a few MB, are pinned and copied. The copies are queued on the GPU after the previous step; the host does not wait for
+# them, and knows every shape in advance.
 #
 # Shape suffixes: B = rows, S = positions, N = targets.
 
 
 @dataclass(frozen=True)
 class StepPart:
-    """Some rows of a step."""
+    """Rows of a step that are computed at once."""
 
-    input_ids_BS: Tensor  # int64: what the model sees
+    input_ids_BS: Tensor  # int64: masked ids, the model's input
     # The encoder's other arguments: `segment_ids_BS`, `position_ids_BS`, `token_type_ids_BS` or None, and `sequences`:
-    # the segments in a line; None: the encoder makes them where it needs them.
+    # the segments in a line, or None, in which case the encoder makes them if it needs them.
     inputs: dict[str, Any]
     targets: tuple[StepTargets, ...]  # of each objective
-    totals: tuple[float, ...]  # what the sum of each objective's losses is divided by, as far as this part adds to it
-    pos_N: Tensor | None  # numbers of the first objective's targets' parts of speech, where the rows have them
+    totals: tuple[float, ...]  # this part's contribution to the divisor of each objective's summed loss
+    pos_N: Tensor | None  # parts of speech of the first objective's targets, if the rows have them
 
 
-_BUFFER_BYTES = 4 << 30  # that attention's backward pass may take for a part beside what it returns
-_BLOCK = 128  # positions that it rounds each sequence up to, at the most
-_FILLED = 1.25  # sequences with those of length 0 behind them, times what there are, at the most
+_BUFFER_BYTES = 4 << 30  # most extra memory of attention's backward pass for a part
+_BLOCK = 128  # attention's backward pass rounds sequences up to at most a multiple of this
+_FILLED = 1.25  # largest ratio of all sequences to those of non-zero length
 
 
 def parts_of(
@@ -162,14 +162,14 @@ def parts_of(
     device: torch.device,
     width: int,
 ) -> list[StepPart]:
-    """Cuts a step, whose rows and masks are on the model's device or on the host, into about equally large parts.
+    """Cuts a step into parts of about equal size. Its rows and masks are on the model's device or on the host.
 
-    A part has `micro_rows` at most. None makes one part, or as many as sequences in a line, whose hidden states have
-    so many numbers (`width`), make necessary.
+    A part has at most `micro_rows` rows. None makes a single part, or more if the kernel over sequences needs it for
+    hidden states of size `width` (`most_rows`).
     """
     num_rows = rows.shape[0]
-    are_there = rows.input_ids.device.type == device.type
-    if not are_there:
+    on_device = rows.input_ids.device.type == device.type
+    if not on_device:
         micro_rows = min(micro_rows or num_rows, most_rows(rows, width))
     num_parts = math.ceil(num_rows / (micro_rows or num_rows))
     cuts = [number * num_rows // num_parts for number in range(num_parts + 1)]
@@ -181,12 +181,12 @@ def parts_of(
             "segment_ids_BS": own.segment_ids,
             "position_ids_BS": own.position_ids,
             "token_type_ids_BS": own.token_type_ids,
-            "sequences": None if are_there else Sequences.of(own.segment_ids),
+            "sequences": None if on_device else Sequences.of(own.segment_ids),
         }
         pos_BS = own.annotations.get("pos")
         pos_N = None if pos_BS is None else pos_BS.flatten()[targets[0].positions_N]
         part = StepPart(own_masked.input_ids, inputs, targets, tuple(each.total for each in targets), pos_N)
-        if not are_there:  # from pinned memory, which the copy reads while the host goes on
+        if not on_device:  # copy from pinned memory, so that the host does not wait
             part = map_tensors(
                 part, lambda t: (t.pin_memory() if device.type == "cuda" else t).to(device, non_blocking=True)
             )
@@ -195,39 +195,39 @@ def parts_of(
 
 
 def most_rows(rows: Rows, width: int) -> int:
-    """How many of these rows a GPU's kernel over sequences may take at once, given the numbers of a hidden state.
+    """How many of these rows a GPU's kernel over sequences can take at once, with hidden states of size `width`.
 
-    It takes no more than so many sequences, and in its backward pass float32 numbers for every position and for another
-    128 of each sequence, which for many short ones is more than all else of the step.
+    The number of sequences is limited. The backward pass takes float32 numbers for every position, and for 128 more in
+    each sequence: with many short sequences this is more than the rest of the step.
     """
     length = rows.shape[1]
-    sequences = int(rows.segment_ids.max()) + 1 + math.ceil(length / _BLOCK)  # of a row at the most, with its padding
-    of_row = 4 * width * (length + _BLOCK * _FILLED * sequences)
-    return max(1, min(MOST // sequences, int(_BUFFER_BYTES / of_row)))
+    sequences = int(rows.segment_ids.max()) + 1 + math.ceil(length / _BLOCK)  # upper bound for a row, with its padding
+    row_bytes = 4 * width * (length + _BLOCK * _FILLED * sequences)
+    return max(1, min(MOST // sequences, int(_BUFFER_BYTES / row_bytes)))
 
 
 # ----------------------------------------
 # The step.
 #
-# A loss that compares targets across the whole step (`Objective.joint`) is computed by way of the vectors of all parts
-# and processes, so that any batch fits the memory of one part:
+# A loss that compares targets across the whole step (`Objective.joint`) is computed from the vectors of all parts and
+# processes, so that any batch fits the memory of one part:
 #
-#     1. every part forward, without a graph      vectors, gathered from all processes
+#     1. each part forward, without a graph       vectors, gathered from all processes
 #     2. the loss of all vectors                  its gradient by each vector
-#     3. every part forward again, with a graph   backward from its vectors, with their gradients
+#     3. each part forward again, with a graph    backward from its vectors, with their gradients
 #
-# The result is the gradient of the whole batch at once, for one more forward pass, since what is dropped is a function
-# of the step and the part. A process with one part computes it once and keeps the graph; a step of one part and one
-# process needs none of this.
+# The result is the gradient of the whole batch, for an additional forward pass, since dropout depends only on the step
+# and the part. A process with a single part computes it once and keeps the graph. A step with a single part and process
+# needs none of this.
 #
-# Source: Gao et al. 2021 (Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup), section 3; vectors
-# gathered from all as in Radford et al. 2021 (CLIP), section 2.5, where each process computes its rows of the scores;
-# here it computes all of them, which are little beside the model.
+# Source: Gao et al. 2021 (Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup), section 3. Vectors
+# are gathered as in Radford et al. 2021 (CLIP), section 2.5. There each process computes its rows of the scores; here
+# it computes all of them, which is cheap next to the model.
 #
-# Shape suffixes: T = positions of a part, E = vectors, D = their size, K = what is known of each, O = objectives.
+# Shape suffixes: T = positions of a part, E = vectors, D = their size, K = facts about each vector, O = objectives.
 
-_DROPOUT = 3  # sets these seeds apart from those of the masks
-_MOST_PARTS = 1 << 20  # of a step; sets the seeds of processes apart
+_DROPOUT = 3  # gives these seeds other values than those of the masks
+_MOST_PARTS = 1 << 20  # parts of a step; gives each process its own seeds
 
 
 def training_step(  # noqa: PLR0915  (one step, whole)
@@ -241,24 +241,24 @@ def training_step(  # noqa: PLR0915  (one step, whole)
     group: Group = ALONE,
     synced: Synced | None = None,
 ) -> Figures:
-    """Predicts the masked tokens of a batch, learns what else there is to learn, and updates the model.
+    """Computes the losses of all objectives on a batch, and updates the model.
 
-    Each loss is summed, and divided by the number of its targets in the whole step (or the sum of their weights),
-    however many parts and processes it is computed in: means of parts with unequal numbers of targets must not be
-    averaged. What is minimised is the mean loss of the main objective, plus those of the others times their weights.
+    Each loss is summed over all parts and processes, and divided by the number of its targets in the whole step (or the
+    sum of their weights): averaging the means of parts with unequal numbers of targets would be wrong. The step
+    minimises the mean loss of the main objective plus the weighted mean losses of the others.
 
-    On a GPU nothing waits for the device where rows and masks are on the host, and the figures say later whether they
-    are finite; on a CPU that is known before anything is updated.
+    On a GPU nothing waits for the device if rows and masks are on the host, and reading the figures later tells whether
+    they are finite. On a CPU this is known before the update.
 
     `rows` and `masked` are this process's share of the batch, on the device of the model or on the host. The loss of
-    the first objective is that of the step. Where memory runs out, `state.micro_tokens` becomes less. `synced` wraps
-    the model and the group; None: of one process.
+    the first objective is that of the step. If memory runs out, `state.micro_tokens` is reduced. `synced` is
+    `synced_over` the model and the group; None for a single process.
     """
     model, optimizer, board, step = state.model, state.optimizer, state.board, state.step + 1
     device, seed, first = model.encoder.device, mix_ints(settings.seed, step, _DROPOUT), group.rank * _MOST_PARTS
     attempts = _Attempts(state, settings, rows, masked, objectives)
 
-    # What losses are divided by and how many targets they are of: in all parts, and of all processes.
+    # Divisors of the losses and numbers of targets, over all parts and processes.
     parts = attempts.parts
     own = [number for i in range(len(objectives)) for number in
            (sum(part.totals[i] for part in parts), sum(len(part.targets[i]) for part in parts))]  # fmt: skip
@@ -267,13 +267,13 @@ def training_step(  # noqa: PLR0915  (one step, whole)
     counts = {objective.name: int(sum(each)) for objective, each in zip(objectives, sums[1::2], strict=True)}
 
     def hidden_of(part: StepPart, number: int) -> Tensor:
-        """[T, D]: the hidden states of a part, one row behind another."""
+        """The hidden states of a part, flattened: [T, D]."""
         hidden_BSD: Tensor = model.encoder(
             part.input_ids_BS, **part.inputs, dropout_seed=mix_ints(seed, first + number)
         )
         return hidden_BSD.flatten(0, 1)
 
-    # Vectors that are compared across parts and processes.
+    # Vectors to compare across parts and processes.
     joint = {index: _JointVectors(objective, index, totals[index], group) for index, objective in enumerate(objectives)
              if objective.joint is not None and (len(parts) > 1 or group.world_size > 1)}  # fmt: skip
     for each in joint.values():
@@ -284,12 +284,12 @@ def training_step(  # noqa: PLR0915  (one step, whole)
     losses_O: list[Tensor] = []
 
     def loss_of(part: StepPart, number: int) -> Tensor:
-        before = next((each.graph for each in joint.values() if each.graph is not None), None)
-        hidden_TD = hidden_of(part, number) if before is None else before[0]
+        graph = next((each.graph for each in joint.values() if each.graph is not None), None)
+        hidden_TD = hidden_of(part, number) if graph is None else graph[0]
         loss = torch.zeros((), device=device)
         for index, (objective, targets) in enumerate(zip(objectives, part.targets, strict=True)):
             if (each := joint.get(index)) is not None:
-                # A number with the gradient that the loss of all parts has in this one. A graph is gone after that.
+                # A scalar whose gradient in this part is that of the joint loss. The graph can be used only once.
                 vectors_ED = each.joint.vectors(model, hidden_TD, targets) if each.graph is None else each.graph[1]
                 each.graph = None
                 loss = loss + (vectors_ED * each.gradients[number]).sum()
@@ -317,7 +317,7 @@ def training_step(  # noqa: PLR0915  (one step, whole)
 
     attempts.make(gradient)
 
-    # The gradient is clipped, and the figures are on their way to the host.
+    # Clip the gradient, and start copying the figures to the host.
     parameters = [parameter for parameter in model.parameters() if parameter.grad is not None]
     at_once = True if device.type in ("cuda", "cpu") else None  # elsewhere torch decides
     norm = nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None], foreach=at_once)
@@ -326,19 +326,19 @@ def training_step(  # noqa: PLR0915  (one step, whole)
     values_F = torch.cat([summed_O, norm.to(summed_O.dtype)[None]])
     figures = Figures(step, counts, values_F, len(attempts.parts))
 
-    # The update, where the gradient is finite. On a GPU the host does not wait to know, if the optimizer looks at it by
-    # itself, as torch's gradient scaler has them do.
-    for part_of_optimizer in optimizer.param_groups:  # a peak is the rate that they were made with
-        peak = part_of_optimizer.setdefault("initial_lr", part_of_optimizer["lr"])
-        part_of_optimizer["lr"] = peak * learning_rate_scale * part_of_optimizer.get("lr_factor", 1.0)
+    # Update if the gradient is finite. On a GPU the host does not wait to know, if the optimizer checks `found_inf`
+    # itself, the protocol of torch's gradient scaler.
+    for param_group in optimizer.param_groups:  # peaks are the rates that groups were made with
+        peak = param_group.setdefault("initial_lr", param_group["lr"])
+        param_group["lr"] = peak * learning_rate_scale * param_group.get("lr_factor", 1.0)
     diverged = (~values_F.isfinite().all()).float() if works_on_its_own(device) else None
-    looks = getattr(optimizer, "_step_supports_amp_scaling", False)
+    checks_itself = getattr(optimizer, "_step_supports_amp_scaling", False)
     try:
         if diverged is None:
             figures.read()
-        elif looks:
+        elif checks_itself:
             optimizer.found_inf = diverged  # type: ignore[attr-defined]
-        if diverged is None or looks or not diverged.item():
+        if diverged is None or checks_itself or not diverged.item():
             optimizer.step()
     except (MemoryError, RuntimeError) as error:
         if not says_out_of_memory(error):
@@ -351,7 +351,7 @@ def training_step(  # noqa: PLR0915  (one step, whole)
         for parameter in parameters:
             parameter.grad = None
     state.step = step
-    if predictions and board is not None:  # of all parts and processes in the order of their rows
+    if predictions and board is not None:  # gathers all parts and processes in the order of their rows
         columns = [column for column in zip(*predictions, strict=True) if column[0] is not None]
         board.observe(*(group.all_gather_rows(torch.cat(column)) for column in columns))
     return figures
@@ -364,11 +364,11 @@ class _JointVectors:
         assert objective.joint is not None, "its targets are compared with each other"
         self.joint, self.weight = objective.joint, objective.weight
         self.index, self.total, self.group = index, total, group
-        # Hidden states and vectors of a process's only part, with their graph, until its backward pass.
+        # Hidden states and vectors of a process's only part, with their graph, until the backward pass.
         self.graph: tuple[Tensor, Tensor] | None = None
 
     def compute(self, model: Any, hidden_of: Callable[[StepPart, int], Tensor], parts: Sequence[StepPart]) -> None:
-        """The vectors of this process's parts."""
+        """Computes the vectors of this process's parts."""
         self.graph, vectors = None, []
         for number, part in enumerate(parts):
             with torch.set_grad_enabled(len(parts) == 1):
@@ -381,7 +381,7 @@ class _JointVectors:
         self.count = sum(map(len, targets))
 
     def gather(self) -> None:
-        """Those of all processes, with what is known of each."""
+        """Gathers the vectors of all processes, and the facts about each."""
         gathered = self.group.all_gather([len(self.every_ED), self.count])
         ends = list(accumulate(int(size) for size, _ in gathered))
         self.own = slice(ends[self.group.rank] - len(self.every_ED), ends[self.group.rank])
@@ -390,7 +390,7 @@ class _JointVectors:
         self.columns_EK = self.group.all_gather_rows(self.columns_EK)
 
     def gradient(self, parts: Sequence[StepPart]) -> Tensor:
-        """Computes the gradient of the loss by the vectors, and returns the mean loss, which counts once."""
+        """Computes the gradient of the loss by the vectors. Returns the mean loss on rank 0, and 0 on others."""
         every_ED = self.every_ED.detach().requires_grad_()
         mean = self.joint.losses(every_ED, self.columns_EK, self.count).total / self.total
         (gradient_ED,) = torch.autograd.grad(self.weight * mean, every_ED)
@@ -402,7 +402,7 @@ class _JointVectors:
 
 
 class _Attempts:
-    """Makes what may run out of memory or fail to compile until it goes well."""
+    """Repeats work that may run out of memory or fail to compile until it succeeds."""
 
     def __init__(
         self,
@@ -417,12 +417,12 @@ class _Attempts:
         self.cut = partial(parts_of, rows, masked, objectives, device=encoder.device, width=encoder.width)
         micro_rows = None if state.micro_tokens is None else max(1, state.micro_tokens // self.length)
         self.micro_rows = min(micro_rows or num_rows, num_rows)
-        self.parts = self.cut(micro_rows=micro_rows)  # as the step is cut by now
-        self.is_syncing = False  # whether other processes wait for this gradient, so that nothing can be made again
+        self.parts = self.cut(micro_rows=micro_rows)  # the current parts of the step
+        self.is_syncing = False  # whether other processes wait for this gradient, so that nothing can be repeated
 
     def make(self, work: Callable[[Sequence[StepPart]], object]) -> None:
-        """Does some work with the parts. A MemoryFullError says that not even one row fits, or other processes wait, a
-        SettingsError that blocks cannot be compiled, which they must."""
+        """Runs `work` on the parts. Raises a MemoryFullError if not even one row fits, or other processes wait; a
+        SettingsError if blocks must be compiled but cannot be."""
         model = self.state.model
         while True:
             try:
@@ -446,7 +446,7 @@ class _Attempts:
                     raise SettingsError(
                         f"blocks cannot be compiled ({reason}); start over with training.compile_blocks = 'no'"
                     ) from error
-            # Out of the handler, since the exception holds what the failed attempt had computed.
+            # Outside of the handler, since the exception keeps the tensors of the failed attempt alive.
             model.zero_grad()
             if not of_memory:
                 uncompile_model(model)
@@ -461,17 +461,17 @@ class _Attempts:
                     "pretraining, training.gradient_checkpointing=true"
                 )
             self.micro_rows = (self.micro_rows + 1) // 2
-            self.state.micro_tokens = self.micro_rows * self.length  # the steps to come are made so, too
+            self.state.micro_tokens = self.micro_rows * self.length  # applies to later steps, too
             log.info("out of memory (%s): trying %d rows at once", reason, self.micro_rows)
             self.parts = self.cut(micro_rows=self.micro_rows)
 
 
-# Where errors of compiling are defined. By name: Triton is not installed everywhere, and torch moves them about.
+# Modules that define compilation errors, by name: Triton is not installed everywhere, and torch moves its classes.
 _COMPILERS = ("torch._dynamo", "torch._functorch", "torch._inductor", "torch.fx", "triton")
 
 
 def failed_to_compile(error: Exception) -> bool:
-    """Whether an error is one of torch.compile or of what it calls; where memory ran out in them it is not."""
+    """Whether an error comes from torch.compile or from code that it calls, but not from running out of memory."""
     if says_out_of_memory(error):
         return False
     modules = [kind.__module__ for kind in type(error).__mro__]

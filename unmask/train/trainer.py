@@ -28,9 +28,9 @@ from unmask.train.scores import SAMPLE_POSITIONS, ScoreBoard
 from unmask.train.settings import TrainingSettings
 from unmask.train.step import Figures, TrainState, training_step
 
-BATCHES_AHEAD = 3  # of a GPU: a new window or epoch takes longer than a step of a small model
-STEPS_AHEAD = 2  # of a GPU that the host may be: enough that it never waits for work, and no more memory than needed
-_BEGINNING = 1e-3  # progress of the first step by the clock
+BATCHES_AHEAD = 3  # batches made in advance for a GPU: a new window or epoch takes longer than a small model's step
+STEPS_AHEAD = 2  # steps that the host may queue on a GPU: enough to keep it busy, without needless memory
+_BEGINNING = 1e-3  # progress of the first step, with a budget in minutes
 
 
 class Trainer:
@@ -62,7 +62,7 @@ class Trainer:
         error: The exception that ended the training.
     """
 
-    def __init__(  # noqa: PLR0913  (what a training is made of)
+    def __init__(  # noqa: PLR0913  (the parts of a training)
         self,
         model: nn.Module,
         stream: Any,
@@ -81,10 +81,10 @@ class Trainer:
         self.model: Any = model
         self.stream, self.settings, self.masker = stream, settings, masker
         self.objective, self.objectives = objective, tuple(objectives)
-        made = build_optimizer(model, settings) if optimizer is None else optimizer(model)
-        self.state = TrainState(model, made, board=board)
+        built = build_optimizer(model, settings) if optimizer is None else optimizer(model)
+        self.state = TrainState(model, built, board=board)
         self.callbacks, self.group, self.clock = list(callbacks), group, clock
-        self._unread: deque[StepReport] = deque()  # whose figures the callbacks have not seen yet
+        self._unread: deque[StepReport] = deque()  # reports whose figures the callbacks have not seen yet
         self.first_micro_tokens: int | None = None
         self.save_requested = False
         self.error: BaseException | None = None
@@ -92,7 +92,7 @@ class Trainer:
         self.fingerprint = fingerprint
 
     def fit(self) -> None:
-        """Trains until the budget is used up or a stop is requested; makes no step where one was requested before.
+        """Trains until the budget is used up or a stop is requested; makes no step if one was requested before.
 
         Raises:
             DivergedError: The loss or the gradient is not finite; that step changed no weights. On a CPU the state is
@@ -137,9 +137,9 @@ class Trainer:
             callback.on_evaluation(self, result)
 
     def read_figures(self, *, wait: bool = True) -> None:
-        """Passes figures of steps to all callbacks, in the order of the steps: those available now, or all if it waits.
+        """Passes figures of steps to all callbacks, in the order of steps: those available now, or all if `wait`.
 
-        A figure that is not finite raises a DivergedError.
+        Raises a DivergedError if a figure is not finite.
         """
         while self._unread and (wait or self._unread[0].figures.arrived):
             report = self._unread.popleft()
@@ -148,12 +148,12 @@ class Trainer:
                 callback.on_figures(self, report)
 
     def steps(self) -> Iterator[StepReport]:
-        """Yields a report after each step. Time between two reports counts as training time, but for the first step
-        where loops are compiled in it.
+        """Yields a report after each step. Time between two reports counts as training time, except for a first step in
+        which loops are compiled.
 
         On a GPU, the host prepares the next batches in a thread and runs a few steps ahead of the device. A report's
-        figures may then still be pending, and so may the news that a step diverged: read the figures before saving a
-        state (`Figures.read`). Raises the errors of `fit`.
+        figures may then still be pending, and the step may have diverged: read the figures before saving a state
+        (`Figures.read`). Raises the errors of `fit`.
         """
         state, settings, masker, group, board = self.state, self.settings, self.masker, self.group, self.state.board
         check_same(group, {OF_RUN: self.fingerprint})
@@ -163,8 +163,8 @@ class Trainer:
             keep_freed_memory()
         self.model.train()
 
-        # How many positions the first steps compute at once: as many in every process. What memory running out has
-        # shown before stays as it is, unless the settings say less by now.
+        # Positions that the first steps compute at once: equal in all processes. A limit found by running out of memory
+        # before a resume stays, unless the settings are lower now.
         if state.micro_tokens is None or (settings.micro_batch_tokens or math.inf) < state.micro_tokens:
             rate = 0.0 if masker is None else rate_at(masker.settings.rate, 0.0)
             rate += sum(objective.predicted for objective in self.objectives)
@@ -174,12 +174,12 @@ class Trainer:
         self.first_micro_tokens = state.micro_tokens
 
         synced = synced_over(self.model, group)
-        on_the_way: deque[Figures] = deque()
+        pending: deque[Figures] = deque()
         begin, compiles = self.clock() - state.seconds, isinstance(self.model, MaskedLM) and must_compile(device)
         compiles = any(each for (each,) in group.all_gather([float(compiles)]))
 
         def now() -> float:
-            """Seconds of training, by rank 0's clock where they decide anything."""
+            """Seconds of training, by rank 0's clock if the budget is in minutes."""
             seconds = self.clock() - begin
             return group.all_gather([seconds])[0][0] if by_clock else seconds
 
@@ -187,10 +187,10 @@ class Trainer:
         try:
             while (progress := state.progress(settings)) < 1.0:
                 batch = next(batches)
-                # The rate is that of the step's middle, so that no step has rate 0; by the clock, where how long it
-                # takes is not known, that of its beginning.
-                behind = settings.progress(state.step + 1, state.tokens_seen + batch.num_tokens, state.seconds)
-                middle = max(progress, _BEGINNING) if by_clock else (progress + behind) / 2
+                # The learning rate is taken at the middle of the step, so that no step has rate 0. With a budget in
+                # minutes, the step's duration is not known, and the rate is taken at its beginning.
+                after = settings.progress(state.step + 1, state.tokens_seen + batch.num_tokens, state.seconds)
+                middle = max(progress, _BEGINNING) if by_clock else (progress + after) / 2
                 scale = settings.schedule.at(middle)
                 figures = training_step(
                     state,
@@ -210,10 +210,10 @@ class Trainer:
                         num_rows = max(1, SAMPLE_POSITIONS // batch.length)
                         rows = self.stream.batch(state.cursor, num_rows, batch.length).rows.to(device)
                     board.refresh(state.step, self.model, rows)
-                on_the_way.append(figures)
-                if len(on_the_way) > STEPS_AHEAD:
-                    on_the_way.popleft().read()
-                if compiles:  # loops, in a user's first step, which costs no budget
+                pending.append(figures)
+                if len(pending) > STEPS_AHEAD:
+                    pending.popleft().read()
+                if compiles:  # the first step compiled loops, which does not count against the budget
                     begin, compiles = self.clock() - state.seconds, False
                 state.seconds = now()
                 yield StepReport(
@@ -229,41 +229,41 @@ class Trainer:
                     seconds=state.seconds,
                 )
                 state.seconds = now()
-            for figures in on_the_way:
+            for figures in pending:
                 figures.read()
         finally:
             batches.close()
 
 
 def timed_steps(trainer: Trainer, num_steps: int) -> Iterator[tuple[float, int]]:
-    """Makes some steps: the seconds of each until the device is done, and its tokens."""
+    """Makes `num_steps` steps; yields the seconds of each until the device is done, and its tokens."""
     last = time.monotonic()
     for report in islice(trainer.steps(), num_steps):
-        report.figures.read()  # waits for a GPU, which else would only have queued the step
+        report.figures.read()  # waits for the GPU, which may only have queued the step
         now = time.monotonic()
         yield now - last, report.tokens
         last = now
 
 
 # ----------------------------------------
-# Masked batches, and the next ones made in a thread while a GPU computes a step.
+# Masked batches. While a GPU computes a step, a thread makes the next ones.
 #
 #     host     take 1 |  launch step 1   | take 2 |  launch step 2   | ...
 #     thread          [ make 2 ][ make 3 ][ make 4 ]     [ make 5 ]
 #     GPU                [       step 1        ][       step 2        ]
 #
-# Packing and masking are a function of the place in the stream, its version, the progress and the scores, so what is
-# made ahead is what would be made in time; where it is not (by the clock, rows of another length may be due by
-# then), it is made anew. On CPUs batches are made in time: there is no core to spare.
+# Packing and masking are a function of the stream's cursor and version, the progress and the scores, so a batch made
+# ahead equals one made in time. If it does not (with a budget in minutes, another row length may be due by then), it is
+# made again. On CPUs batches are not made ahead, since no core is free.
 
 
 class _Request(NamedTuple):
-    """What a batch is made of: its place in the stream and in the training, and what follows from that."""
+    """Everything that determines a batch: its place in the stream and in the training, and what follows from that."""
 
     version: int  # of the stream: if it changes while the batch is made, the batch is made anew
     cursor: Cursor
-    step: int  # made before it
-    tokens: int  # trained on before it
+    step: int  # steps made before it
+    tokens: int  # tokens trained on before it
     progress: float
     length: int
     scores_version: int | None
@@ -273,21 +273,20 @@ class _Request(NamedTuple):
 class MaskedBatch:
     """A batch with its masks."""
 
-    rows: Rows  # what it holds, or this process's share of it: a row at least, which may be empty
-    masked: MaskedRows  # what the model sees and must predict there
+    rows: Rows  # this process's share of its rows: at least one, which may be empty
+    masked: MaskedRows  # the model's input and targets for these rows
     epoch: int
-    num_tokens: int  # of text, in all of it
+    num_tokens: int  # of text, in the whole batch
     length: int  # positions of a row
-    cursor: Cursor  # the place behind it
+    cursor: Cursor  # the place after the batch
     request: _Request
 
 
 def masked_batches(trainer: Trainer, *, ahead: int) -> Generator[MaskedBatch, None, None]:
-    """The batch of the next step, by the trainer's state whenever one is taken; or this process's share of it.
+    """Yields this process's share of the next step's batch, by the trainer's state when the batch is taken.
 
-    Where some are made `ahead`, every batch is filled up with empty rows (an epoch's last batches have fewer), so that
-    a GPU meets one shape. Nothing else may take batches of the stream then, but for when it is not known which batch
-    comes next.
+    If batches are made `ahead`, each is filled up with empty rows (an epoch's last batches have fewer), so that a GPU
+    sees a single shape. Nothing else may then take batches from the stream, except while the next batch is not known.
     """
     stream, masker, settings, state = trainer.stream, trainer.masker, trainer.settings, trainer.state
     share, board, by_clock = trainer.group.share, trainer.state.board, settings.minutes is not None
@@ -300,7 +299,7 @@ def masked_batches(trainer: Trainer, *, ahead: int) -> Generator[MaskedBatch, No
     def make(own: _Request) -> MaskedBatch:
         num_rows = settings.batch_tokens // own.length
         batch = stream.batch(own.cursor, num_rows, own.length, share=share)
-        most_rows = -(-num_rows // share.world_size) if ahead else 1  # of any process
+        most_rows = -(-num_rows // share.world_size) if ahead else 1  # the largest share of a process
         rows = with_empty_rows(batch.rows, most_rows, trainer.model.pad_id)
         if masker is None:
             masked = unmasked(rows)
@@ -309,27 +308,27 @@ def masked_batches(trainer: Trainer, *, ahead: int) -> Generator[MaskedBatch, No
             masked = masker(rows, epoch=batch.epoch, progress=own.progress, scores=scores)
         return MaskedBatch(rows, masked, batch.epoch, batch.num_tokens, rows.shape[1], batch.cursor, own)
 
-    def make_behind(last: Future[MaskedBatch | None], seconds: float) -> MaskedBatch | None:
-        """The batch behind another, by the seconds of training when it was requested; None where it is not known before
-        its step is made, or nothing follows. What time it is when the thread gets here must not matter: other
-        processes would make other batches."""
-        if (before := last.result()) is None:
+    def make_next(last: Future[MaskedBatch | None], seconds: float) -> MaskedBatch | None:
+        """The batch after another, by the seconds of training when it was requested. None if it depends on scores that
+        its step refreshes, or if nothing follows. The time at which the thread runs must not matter, or processes would
+        make different batches."""
+        if (previous := last.result()) is None:
             return None
-        step = before.request.step + 1
+        step = previous.request.step + 1
         if board is not None and step % board.every_steps == 0:
             return None
-        own = request(before.cursor, step, before.request.tokens + before.num_tokens, seconds)
+        own = request(previous.cursor, step, previous.request.tokens + previous.num_tokens, seconds)
         return None if own.progress >= 1.0 else make(own)
 
     queue: deque[Future[MaskedBatch | None]] = deque()
     thread = ThreadPoolExecutor(1, "unmask-batches")
     try:
         while True:
-            # The batch that was made for this step, if it is made of the same. Progress by the clock never comes again.
+            # Use the batch made ahead if its request is the same, apart from progress by the clock, which never repeats.
             own = request(state.cursor, state.step, state.tokens_seen, state.seconds)
             batch = queue.popleft().result() if queue else None
             if batch is None or batch.request != (own._replace(progress=batch.request.progress) if by_clock else own):
-                for future in queue:  # what was to come behind another one
+                for future in queue:  # batches that were to follow another one
                     future.cancel()
                 wait(queue)
                 queue.clear()
@@ -338,16 +337,16 @@ def masked_batches(trainer: Trainer, *, ahead: int) -> Generator[MaskedBatch, No
             if not queue:
                 last.set_result(batch)
             while len(queue) < ahead:
-                queue.append(last := thread.submit(make_behind, last, state.seconds))
+                queue.append(last := thread.submit(make_next, last, state.seconds))
             yield batch
     finally:
         thread.shutdown(cancel_futures=True)
 
 
 def with_empty_rows(rows: Rows, num_rows: int, pad_id: int) -> Rows:
-    """Rows of padding behind the others: they have no targets, and no other row sees them."""
+    """Appends rows of padding. They have no targets, and no other row sees them."""
     missing = num_rows - rows.shape[0]
-    if missing <= 0:  # a stream of examples makes as many rows as these need, whatever is requested
+    if missing <= 0:  # a stream of examples returns as many rows as they need, whatever is requested
         return rows
 
     filled = rows.map(lambda column: torch.cat([column, column.new_zeros(missing, column.shape[1])]))

@@ -1,4 +1,4 @@
-"""A data collator for transformers' `Trainer` and for any torch data loader, and what an evaluation there needs.
+"""A data collator for transformers' `Trainer` and for any torch data loader, and exact evaluation losses for `Trainer`.
 
     Trainer(
         ..., eval_dataset=collator.fixed(held_out),
@@ -39,21 +39,21 @@ if TYPE_CHECKING:
     from transformers import EvalPrediction, TrainerCallback
 
 log = logging.getLogger("unmask")
-_PASSED_ON = ("token_type_ids", "position_ids")  # columns that a batch passes on as they are
+_PASSED_ON = ("token_type_ids", "position_ids")  # columns that a batch keeps unchanged
 
 
 class Clock:
-    """The epoch and the progress, in memory that a data loader's workers share.
+    """The epoch and the progress, in memory shared by a data loader's workers.
 
-    It is set once an epoch, when no worker is at work. Within the epoch, batches are counted where they are made: a
-    loader deals them out to its workers in turn, so each worker knows the number of its batch, however far it works
-    ahead. Workers that are forked inherit the memory of a tensor; for those that are spawned torch hands it over.
+    It is set once an epoch, while no worker is running. Within the epoch, each process counts the batches that it
+    makes. A loader deals batches out to its workers in turn, so each worker knows the number of its batch, however far
+    it works ahead. Forked workers inherit a tensor's memory; torch passes it to spawned ones.
     """
 
     def __init__(self) -> None:
         self._state = torch.zeros(4, dtype=torch.float64).share_memory_()  # times set, epoch, progress, that of a batch
-        self._first_key = torch.zeros(2, dtype=torch.int64).share_memory_()  # of all rows; whether it came again
-        self.counted = (0.0, 0)  # how often the clock was set, and the batches that this process has made since then
+        self._first_key = torch.zeros(2, dtype=torch.int64).share_memory_()  # the very first row's; whether it repeated
+        self.counted = (0.0, 0)  # how often the clock was set, and the batches that this process has made since
 
     def set(self, epoch: int, progress: float, progress_a_batch: float) -> None:
         times = float(self._state[0]) + 1.0
@@ -61,12 +61,12 @@ class Clock:
         self.counted = (times, 0)
 
     def next_batch(self, keys_B: Tensor) -> tuple[int, float, int]:
-        """Counts a batch: its epoch, its progress in [0, 1], and its number in the epoch where the progress does not
-        move with each batch, else 0: a training that is resumed amid an epoch knows the progress and not the number.
+        """Counts a batch. Returns its epoch; its progress in [0, 1]; and its number in the epoch, or 0 if the progress
+        changes with each batch: a training resumed within an epoch knows the progress but not the number.
 
-        Warns once where the first row of all comes again, by the keys of rows, although no epoch was ever set.
+        Warns once if the very first row repeats, by the keys of rows, although no epoch was ever set.
         """
-        times, epoch, begin, a_batch = self._state.tolist()
+        times, epoch, begin, progress_a_batch = self._state.tolist()
         batches = self.counted[1] if self.counted[0] == times else 0
         worker = get_worker_info()
         number = batches if worker is None else batches * worker.num_workers + worker.id
@@ -81,7 +81,7 @@ class Clock:
                     "callbacks=[collator.callback], or call collator.set_epoch in your own loop; for masks "
                     "that never change, set static=true in the masking settings"
                 )
-        return int(epoch), min(1.0, begin + number * a_batch), 0 if a_batch else number
+        return int(epoch), min(1.0, begin + number * progress_a_batch), 0 if progress_a_batch else number
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
@@ -93,7 +93,7 @@ class Clock:
 def _masked(
     masker: Masker, rows: Rows, features: Sequence[Any], *, epoch: int = 0, progress: float = 0.0, step: int = 0
 ) -> MaskedRows:
-    """The rows of features, masked. A missing annotation is named with what the caller can do."""
+    """Masks the rows of features. The error for a missing annotation says how to keep the column."""
     try:
         return masker(rows, epoch=epoch, progress=progress, step=step)
     except DataError as error:
@@ -139,7 +139,7 @@ class MaskingCollator(Readable):
         tokenizer: The transformers tokenizer, which `Trainer` saves with the model; None for other tokenizers.
     """
 
-    def __init__(  # noqa: PLR0913  (what a masking is made of, each by its name)
+    def __init__(  # noqa: PLR0913  (the parts of a masking, each by its name)
         self,
         tokenizer: Any,
         *,
@@ -157,14 +157,14 @@ class MaskingCollator(Readable):
         """Makes a collator. Further arguments and errors are those of `Masker.from_tokenizer`.
 
         Args:
-            strategy: A name of `unmask.masking.settings.STRATEGIES`; None: `random`, or what units and weights say.
-            rate: Expected share of the text's tokens that is predicted, or a schedule of it over the training, such as
+            strategy: A name in `unmask.masking.settings.STRATEGIES`; None: `random`, or the given units and weights.
+            rate: Expected share of the text's tokens to predict, or a schedule of it over the training, such as
                 `{"kind": "linear", "start": 0.3, "end": 0.15}`.
-            frequencies: [vocab_size], where the strategy needs them; `unmask.count_tokens` counts them.
-            tables: These and others; or a path: of a lexicon (`pmi`), of prepared data
-                (`frequency`, `contextual` and all that needs counts), or of a run.
+            frequencies: [vocab_size], if the strategy needs them; `unmask.count_tokens` counts them.
+            tables: Frequencies and other tables; or the path of a lexicon (`pmi`), of prepared data (`frequency`,
+                `contextual` and other strategies that need counts), or of a run.
             pad_to_multiple_of: The length of a batch is a multiple of this.
-            pad_to_length: Every batch has this length, as compiled models and TPUs need it; longer rows are an error.
+            pad_to_length: Every batch has this length, as compiled models and TPUs need; longer rows are an error.
         """
         masker = Masker.from_tokenizer(
             tokenizer,
@@ -182,7 +182,7 @@ class MaskingCollator(Readable):
 
     @classmethod
     def from_masker(cls, masker: Masker) -> MaskingCollator:
-        """A collator of a masker, for settings in their long form (units, weights, `random_from`, `static`)."""
+        """Makes a collator from a masker, for settings in their long form (units, weights, `random_from`, `static`)."""
         collator = cls.__new__(cls)
         collator._begin(masker, None, None, None)
         return collator
@@ -202,7 +202,7 @@ class MaskingCollator(Readable):
         for name in sorted(followed_scores(masker.settings)):
             masker.tables.score(name, "the strategy")
         with contextlib.suppress(DataError):  # annotations come with the features
-            masker([[masker.tokenizer.special.mask]])  # tables that are missing show now, not in a worker
+            masker([[masker.tokenizer.special.mask]])  # reports missing tables now rather than in a worker
 
     def to_dict(self) -> dict[str, Any]:
         return self.masker.to_dict()
@@ -220,11 +220,11 @@ class MaskingCollator(Readable):
         collator, clock = self, self._clock
 
         class EpochCallback(TrainerCallback):
-            """Sets each epoch before its first batch is made, and looks at what is evaluated.
+            """Sets each epoch before its first batch is made, and warns if evaluation masks are not fixed.
 
-            Epochs are counted here: `state.epoch` is a share of an epoch whose length `Trainer` does not always know.
-            Batches of an evaluation are counted, too, where the same process makes them. So the count is noted as a
-            step begins and ends, when every batch so far is of training, and an evaluation's end brings it back.
+            Epochs are counted here, since `state.epoch` is a share of an epoch whose length `Trainer` may not know.
+            Evaluation batches made in the same process are counted, too. So the count is saved when a step begins and
+            ends, with only training batches so far, and restored after an evaluation.
             """
 
             def __init__(self) -> None:
@@ -239,8 +239,8 @@ class MaskingCollator(Readable):
                 done = state.global_step
                 if self.epoch is None:
                     self.epoch = int((state.epoch or 0.0) + 1e-6)
-                    # A training that goes on makes the batches of a stream again and skips them; the collator counts
-                    # these once more. Of rows by number, only their numbers are skipped.
+                    # A resumed training makes the past batches of a stream again and skips them, so the collator counts
+                    # them again. With indexed rows, only indices are skipped.
                     loader = kwargs.get("train_dataloader")
                     if not args.ignore_data_skip and isinstance(getattr(loader, "dataset", None), IterableDataset):
                         try:
@@ -256,7 +256,7 @@ class MaskingCollator(Readable):
                 self.counted = clock.counted
 
             def on_step_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-                self.counted = clock.counted  # some batches are made before their step
+                self.counted = clock.counted  # batches may be made before their step
 
             on_substep_end = on_step_end = on_step_begin
 
@@ -314,7 +314,7 @@ class MaskingCollator(Readable):
         settings = self.masker.settings
         valid = validated(MaskingSettings, {"rate": rate, "least_one": settings.least_one}, where="fixed")
         changes: dict[str, Any] = {"rate": valid.rate, "prediction_rate": None}
-        if isinstance(settings.units, MixtureUnits):  # there are no steps, and each part is to be evaluated
+        if isinstance(settings.units, MixtureUnits):  # there are no steps, and each part must be evaluated
             changes["units"] = settings.units.model_copy(update={"per": "row"})
         settings = settings.model_copy(update=changes)
         masker = Masker(settings, self.masker.tokenizer, seed=self.masker.seed, tables=self.masker.tables)
@@ -341,7 +341,7 @@ class MaskingCollator(Readable):
                     )
             seen, labels = rows.input_ids, torch.from_numpy(known["labels"])
         else:
-            keys_B = rows.segment_keys[:, :1].flatten()  # with static masks rows may come again
+            keys_B = rows.segment_keys[:, :1].flatten()  # not checked for static masks, which may repeat
             epoch, progress, step = self._clock.next_batch(keys_B[:0] if self.masker.settings.static else keys_B)
             masked = _masked(self.masker, rows, features, epoch=epoch, progress=progress, step=step)
             seen, labels = masked.input_ids, masked.labels
@@ -351,12 +351,12 @@ class MaskingCollator(Readable):
 
 
 class FixedLabels(list[int]):
-    """Labels that `FixedRows` made, known by their type, also if features are copied column by column (`Trainer`)."""
+    """Labels made by `FixedRows`. The type marks them, even if `Trainer` copies features column by column."""
 
 
 class FixedRows(Dataset[dict[str, Any]]):
-    """A data set over another one with rows by number, with masks of epoch 0, so that they never change. A row is
-    masked when it is read, not by the collator."""
+    """Wraps an indexed data set and masks its rows with the masks of epoch 0, which never change. A row is masked when
+    it is read, not by the collator."""
 
     def __init__(self, dataset: Any, masker: Masker) -> None:
         if not hasattr(dataset, "__len__") or not hasattr(dataset, "__getitem__"):
@@ -374,7 +374,7 @@ class FixedRows(Dataset[dict[str, Any]]):
         return self.__getitems__([index])[0]
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
-        """Some rows at once, as torch's data loader reads them."""
+        """Reads several rows at once, as torch's data loader does."""
         features = [self.dataset[int(index)] for index in indices]
         rows, known, lengths = rows_from_features(features, self.masker.tokenizer)
         masked = _masked(self.masker, rows, features)
@@ -390,8 +390,8 @@ class FixedRows(Dataset[dict[str, Any]]):
 
 
 # ----------------------------------------
-# The exact loss of an evaluation in `Trainer`, which reports a mean over rows of means over batches: a mask in a batch
-# of few weighs more than one in a batch of many. That of a model is the sum over all masks, divided by their number.
+# The exact loss of an evaluation: the sum over all masks, divided by their number. `Trainer` itself averages the means
+# of batches, so that a mask in a batch with few masks weighs more.
 
 
 def token_losses(logits_BSV: Any, labels_BS: Tensor) -> Tensor:
@@ -399,10 +399,10 @@ def token_losses(logits_BSV: Any, labels_BS: Tensor) -> Tensor:
 
     Args:
         logits_BSV: The model's logits, or a tuple that begins with them.
-        labels_BS: The targets; -100 where nothing is predicted.
+        labels_BS: The targets; -100 at tokens that are not predicted.
 
     Returns:
-        float32 [B, S]: cross-entropies in nats, 0 where there is no target.
+        float32 [B, S]: cross-entropies in nats, 0 without a target.
 
     Raises:
         DataError: Some positions have no logits.

@@ -1,9 +1,9 @@
-"""A batch in a line, its partition into units, which of them are masked, so that the share of tokens is the rate, and
-what stands there instead.
+"""The draw: flattens a batch, partitions it into units, chooses units so that the share of masked tokens is the rate,
+and replaces their tokens.
 
-`draw_units` gives every unit the probability that its weight names: equal units the rate, others in proportion to their
-weights, at most 1 (what that leaves raises the others). The number of units in a segment varies by less than one. A
-unit's probability depends neither on its size nor on its place nor on the length of its segment.
+`draw_units` gives every unit the probability of its weight: the rate for equal units, otherwise in proportion to the
+weights, at most 1 (the budget that this leaves raises the others). The number of units taken in a segment varies by
+less than one. A unit's probability does not depend on its size, its place or the length of its segment.
 
 One more draw partitions the chosen tokens into mask, random and unchanged. Random tokens are ordinary ones, never
 special and never the token itself.
@@ -38,26 +38,27 @@ from unmask.masking.draw_loops import (
     take_units,
 )
 
-LARGEST_LOG2 = 1 << 29  # of a weight, in fixed point: 2**2048
+LARGEST_LOG2 = 1 << 29  # largest logarithm of a weight, in fixed point: 2**2048
 
 
 @dataclass(frozen=True)
 class FlatRows:
-    """A batch in a line, with what every strategy needs."""
+    """A flattened batch, with the columns that strategies need."""
 
     input_ids_T: Tensor  # int64: the ids before masking
     maskable_T: Tensor  # bool
     word_starts_T: Tensor  # bool: words begin here; the first maskable token of a segment always begins one
-    # int64: place in the line at which the token's segment begins. The halves of a pair are two segments here, so
-    # that a text is masked alike whatever stands beside it; padding is of others
+    # int64: index of the first token of the token's segment. The halves of a pair are two segments here, so that the
+    # mask of a text does not depend on its partner; padding belongs to other segments
     segment_begin_T: Tensor
-    bits_T: Tensor  # int64: 64 random bits a token, a hash of (seed, epoch, segment, position)
+    bits_T: Tensor  # int64: 64 random bits for each token, a hash of (seed, epoch, segment, position)
     width: int  # positions of a row, which no segment exceeds
     # By name, int64 [T]: columns of the prepared data, as `unmask.data.rows` describes them
     annotations: Mapping[str, Tensor]
 
     def annotation(self, name: str, needed_by: str) -> Tensor:
-        """A column of annotation; a DataError, which calls the strategy `needed_by`, says how to get it."""
+        """A column of annotation. If it is missing, a DataError with the name of the strategy, `needed_by`, says how to
+        get it."""
         if name not in self.annotations:
             raise DataError(
                 f"{needed_by} needs the annotation {name!r}, which these rows lack; add it with `unmask prepare ... "
@@ -73,19 +74,19 @@ class FlatRows:
 
 @dataclass(frozen=True)
 class FlatUnits:
-    """A partition of the maskable tokens into units, int64: the place at which the token's unit begins (a token that
-    cannot be masked is its own, empty unit), and how many tokens the unit has that begins here, 0 where none does."""
+    """A partition of the maskable tokens into units, int64: the index of the first token of each token's unit (a token
+    that cannot be masked is its own, empty unit), and the size of the unit that begins at each token, or 0."""
 
     begin_T: Tensor
     size_T: Tensor
 
     def largest(self, values_T: Tensor) -> Tensor:
-        """The largest of each unit's tokens, at the place where it begins."""
+        """The largest value of each unit's tokens, at the unit's first token."""
         return torch.from_numpy(largest(*arrays(self.begin_T, values_T)))
 
 
 def flatten(rows: Rows, key: int) -> FlatRows:
-    """Lays a batch in a line and gives every token its random bits, by a hash of seed and epoch."""
+    """Flattens a batch, and gives every token its random bits; `key` is a hash of seed and epoch."""
     loop = segments_and_bits(key, *arrays(rows.segment_ids, rows.segment_keys, rows.position_ids))
     segment_begin_T, bits_T = map(torch.from_numpy, loop)
     return FlatRows(
@@ -100,20 +101,20 @@ def flatten(rows: Rows, key: int) -> FlatRows:
 
 
 def partition(rows: FlatRows, starts_T: Tensor) -> FlatUnits:
-    """Makes units of where they begin. A unit also ends at a token that cannot be masked and at its segment's end."""
+    """Makes units from their starts. A unit also ends before a token that cannot be masked, and with its segment."""
     return FlatUnits(*map(torch.from_numpy, partition_loop(*arrays(rows.maskable_T, rows.segment_begin_T, starts_T))))
 
 
 @dataclass(frozen=True)
 class Boundaries:
-    """The tokens just outside of each token's span, which the span-boundary objective predicts from.
+    """The tokens just outside of each token's span, from which the span-boundary objective predicts.
 
         tokens   [CLS] a b c d e [SEP]        unit: b c d
         before             1 1 1              column of a, at each token of the unit
         behind             5 5 5              column of e
 
-    [B, S], int64. Only what stands at targets means anything; -1 where the token is in no span, since another strategy
-    of a mixture masked its text.
+    [B, S], int64. Only values at targets have a meaning. They are -1 for tokens outside of spans, whose text another
+    strategy of a mixture has masked.
     """
 
     before: Tensor
@@ -121,8 +122,8 @@ class Boundaries:
 
 
 def boundaries(units: FlatUnits, shape: tuple[int, int], in_span_T: Tensor | None = None) -> Boundaries:
-    """Those of a partition of a [B, S] batch; `in_span_T` says whether the token's unit is a span, None that all are.
-    Both tokens are in the unit's segment, which begins and ends with a special token."""
+    """The boundaries of a partition of a [B, S] batch. `in_span_T` tells whether a token's unit is a span; None: all
+    are. Both boundary tokens are in the unit's segment, which begins and ends with a special token."""
     begin_T = units.begin_T
     row_begin_T = torch.arange(len(begin_T)) // shape[1] * shape[1]
     before_T = begin_T - row_begin_T - 1
@@ -132,11 +133,11 @@ def boundaries(units: FlatUnits, shape: tuple[int, int], in_span_T: Tensor | Non
     return Boundaries(before_T.view(shape), behind_T.view(shape))
 
 
-# Of 8-byte integers on CPUs torch's `index_select` takes a quarter of the time of indexing, so masking uses that
-# throughout (32 and 128 microseconds for 65,536 on one core). `where` is not vectorised for them: 180 microseconds, and
-# the four operations on bits of `pick` take 60.
+# For 8-byte integers on CPUs, torch's `index_select` takes a quarter of the time of indexing, so masking uses it
+# throughout (32 and 128 microseconds for 65,536 numbers on one core). `where` is not vectorised for them: it takes 180
+# microseconds, the four bit operations of `pick` take 60.
 def pick(condition_T: Tensor, yes: Tensor | int, no: Tensor | int) -> Tensor:
-    """`where`, for int64; at least one of `yes` and `no` is a tensor."""
+    """`where` for int64; at least one of `yes` and `no` must be a tensor."""
     differ = yes ^ no  # chosen by bits: no ^ ((yes ^ no) & -condition)
     return condition_T.to(torch.int64).neg_().bitwise_and_(differ).bitwise_xor_(no)
 
@@ -150,9 +151,9 @@ def fixed_log2(values: Tensor) -> Tensor:
 
 @functools.cache
 def powers() -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.float64]]:
-    """2**-n for whole n; for n from 0 to 1 in 512 steps; and from there to the first of these in 512 steps: the product
-    of one of each is a power with an exponent in 2**-18. Fractions are rounded to 36 bits, so that the last bit of a
-    machine's own powers does not matter."""
+    """Three tables of 2**-n: for integers n, for n in [0, 1) in 512 steps, and for n within such a step in 512 steps.
+    A product of one entry of each is a power with an exponent in 2**-18. Fractions are rounded to 36 bits, so that the
+    last bit of a machine's own powers does not matter."""
     half = 1 << POINT // 2
     steps = np.arange(half) / half
     coarse, fine = (np.round(np.exp2(-exponents) * 2.0**36) / 2.0**36 for exponents in (steps, steps / half))
@@ -168,12 +169,12 @@ def draw_units(
     prediction_rate: float | None = None,
     least_one: bool = False,
 ) -> tuple[Tensor, Tensor]:
-    """Chooses units by inclusion probabilities: [T], bool each, the tokens of those chosen, and of those predicted.
+    """Chooses units by inclusion probabilities. Returns the tokens of chosen units, and of predicted ones: [T], bool.
 
-    `log2_T`, int64, is the logarithm of the weight of the unit that begins at each place, to base 2 in 2**-18; None:
-    all are equal. The rate is the expected share of the maskable tokens, in [0, 1]; or one for each segment: [T], int64
-    in 2**-24, the same at all its places. The prediction rate, at most that, is None where all that are chosen are
-    predicted. `least_one` takes one unit of a segment however small its share is.
+    `log2_T`, int64, is the logarithm of each unit's weight, at its first token, to base 2 in 2**-18; None: all are
+    equal. `rate` is the expected share of the maskable tokens, in [0, 1]; or one for each segment: [T], int64 in
+    2**-24, the same at all its tokens. `prediction_rate` is at most the rate; None: all chosen tokens are predicted.
+    `least_one` takes at least one unit of each segment, however small its share is.
 
     Source: Madow 1949 (On the theory of systematic sampling, II); Tillé 2006, Sampling Algorithms.
     """
@@ -189,11 +190,11 @@ RandomTokens = tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]
 
 
 def random_tokens(counts_V: NDArray[np.int64]) -> RandomTokens:
-    """What random tokens are drawn from: relative frequencies whose sum fits 31 bits (0 is never drawn), their running
-    sums, and the ids where all are equal."""
-    if np.count_nonzero(counts_V) < 2:  # none could differ from the original
+    """The tables for drawing random tokens: relative frequencies, whose sum must fit 31 bits (0 is never drawn), their
+    running sums, and the list of ids if all frequencies are equal."""
+    if np.count_nonzero(counts_V) < 2:  # a random token must differ from the original
         raise SettingsError("random replacement needs at least two ordinary tokens in the vocabulary")
-    # Of equal counts, the place in the cumulative counts is a place in the list of the ids.
+    # With equal counts, the index into the cumulative counts is an index into the list of ids.
     listed = np.flatnonzero(counts_V) if counts_V.max() == 1 else np.zeros(0, dtype=np.int64)
     return counts_V, np.cumsum(counts_V), listed
 
@@ -209,8 +210,8 @@ def replace_tokens(
     mask_id: int,
     tokens: RandomTokens,
 ) -> Tensor:
-    """The ids that the model sees, [T]: masks and random tokens at the chosen places. Tokens are drawn by the hashes of
-    `bits_T`; `shares` are those of mask, random and unchanged; `per_unit`: whether (or where) one draw serves a unit.
+    """The model's input ids, [T], with masks and random tokens at chosen tokens. Draws are hashes of `bits_T`; `shares`
+    are those of mask, random and unchanged; `per_unit` tells whether (or at which tokens) one draw serves a whole unit.
     """
     own_T = torch.arange(len(bits_T))
     if isinstance(per_unit, Tensor):

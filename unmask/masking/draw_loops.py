@@ -1,7 +1,7 @@
-"""The compiled loops of masking: hashes, segments, units, what is drawn, and what chosen tokens become.
+"""The compiled loops of masking: hashes, segments, units, draws and replacements.
 
-Hashes are those of `unmask.core.hashing`, number for number. All arithmetic is in integers, or in additions and
-products of double precision in an order that the segment alone decides: the same on every machine.
+Hashes equal those of `unmask.core.hashing`. All arithmetic is in integers, or in double-precision additions and
+products whose order depends on the segment alone, so results are the same on every machine.
 
 Array suffixes: B = rows, S = positions, T = B x S in a line; V = vocabulary; D = directions of an embedding; P = places
 of a hash set; u, v = units of a segment.
@@ -37,21 +37,21 @@ Floats = NDArray[np.float64]
 
 POINT = 18  # fixed-point logarithms count in 2**-18
 RATE_BITS = CROSSING.size  # rates count in 2**-24
-MOST_DOUBLINGS = 1000  # between the weights of a segment: still a number of double precision
+MOST_DOUBLINGS = 1000  # largest ratio of a segment's weights is 2**1000, within the range of doubles
 
 _HALF, _LOW = POINT // 2, (1 << POINT // 2) - 1  # fractions of logarithms are looked up in two halves
-_CHANCE_BITS = BEGINNING.size  # of probabilities
+_CHANCE_BITS = BEGINNING.size  # bits of fixed-point probabilities
 _ONE = 1 << _CHANCE_BITS
 _CHOSEN, _PREDICTED = mix_ints(6), mix_ints(7)  # draws that are independent of those for units, replacement and rates
-_FEW = 16  # units that are rather sorted than parted again
+_FEW = 16  # so few units are sorted rather than partitioned again
 _PLACE_BITS = 32
 _PLACE = (1 << _PLACE_BITS) - 1
 
-# For one number, compiled from the same source.
+# The hash of a single number, compiled from the same source.
 mix = cast(Callable[[int], int], compiled(cast(Any, hashing.mix)))
 
 
-# As `unmask.core.hashing` says of each.
+# Compiled versions of functions in `unmask.core.hashing`, which documents them.
 @compiled
 def drawn(bits: int, field: BitField) -> int:
     return (bits >> field.first) & ((1 << field.size) - 1)
@@ -71,7 +71,7 @@ def longer(sequence: int, mixed_word: int) -> int:
 def segments_and_bits(
     key: int, segments_BS: NDArray[np.integer[Any]], keys_BS: Ints, positions_BS: Ints
 ) -> tuple[Ints, Ints]:
-    """The places where segments begin, and 64 random bits a token: each [T]."""
+    """The index of each token's segment start, and 64 random bits for each token: [T] each."""
     num_rows, length = segments_BS.shape
     begin_T = np.empty(num_rows * length, dtype=np.int64)
     bits_T = np.empty(num_rows * length, dtype=np.int64)
@@ -84,14 +84,14 @@ def segments_and_bits(
                 origin = positions_BS[b, s]
             begin_T[row + s] = begin
             bits_T[row + s] = keys_BS[b, s] + (positions_BS[b, s] - origin) * GOLDEN + key
-        for place in range(row, row + length):  # by itself, so that it becomes vector instructions
+        for place in range(row, row + length):  # a loop of its own, so that it is vectorised
             bits_T[place] = mix(bits_T[place])
     return begin_T, bits_T
 
 
 @compiled
 def positions_and_keys(ids_BS: Ints, inside_BS: Bools) -> tuple[Ints, Ints]:
-    """Positions within the rows, 0 at padding, and a hash of what each row holds: both [B, S]."""
+    """Positions within the rows, 0 at padding, and a hash of each row's content: both [B, S]."""
     num_rows, length = ids_BS.shape
     positions_BS = np.zeros((num_rows, length), dtype=np.int64)
     keys_BS = np.empty((num_rows, length), dtype=np.int64)
@@ -112,7 +112,7 @@ def positions_and_keys(ids_BS: Ints, inside_BS: Bools) -> tuple[Ints, Ints]:
 
 @compiled
 def up_to_last(pad_id: int, ids_BS: Ints) -> Bools:
-    """[B, S]: true up to the last token of each row that is no padding."""
+    """[B, S]: true up to the last token of each row that is not padding."""
     num_rows, length = ids_BS.shape
     inside_BS = np.zeros((num_rows, length), dtype=np.bool_)
     for b in range(num_rows):
@@ -125,7 +125,7 @@ def up_to_last(pad_id: int, ids_BS: Ints) -> Bools:
 
 @compiled
 def partition_loop(maskable_T: Bools, segment_begin_T: Ints, starts_T: Bools) -> tuple[Ints, Ints]:
-    """The places where units begin, for each token, and their sizes at these places: both [T]."""
+    """The index of each token's unit start, and the size of each unit at its start: both [T]."""
     begin_T = np.empty(len(maskable_T), dtype=np.int64)
     size_T = np.zeros(len(maskable_T), dtype=np.int64)
     within, unit = False, 0
@@ -144,7 +144,7 @@ def partition_loop(maskable_T: Bools, segment_begin_T: Ints, starts_T: Bools) ->
 
 @compiled
 def sums(begin_T: Ints, values_T: Ints) -> Ints:
-    """Sums of values by the place that each token names: [T], 0 where none does."""
+    """Sums of values by `begin_T`, at the index that it gives: [T], 0 elsewhere."""
     result_T = np.zeros(len(values_T), dtype=np.int64)
     for place in range(len(values_T)):
         result_T[begin_T[place]] += values_T[place]
@@ -153,7 +153,7 @@ def sums(begin_T: Ints, values_T: Ints) -> Ints:
 
 @compiled
 def largest(begin_T: Ints, values_T: Ints) -> Ints:
-    """The largest value of each unit's tokens, at the place where it begins: [T]."""
+    """The largest value of each unit's tokens, at the unit's start: [T]."""
     result_T = values_T.copy()
     for place in range(len(values_T)):
         begin = begin_T[place]
@@ -163,8 +163,8 @@ def largest(begin_T: Ints, values_T: Ints) -> Ints:
 
 @compiled
 def span_starts(word_T: Bools, segment_begin_T: Ints, bits_T: Ints, ends: Ints) -> Bools:
-    """Where spans begin that tile the words of each segment: the k-th is as long as the k-th word draws. `ends` are the
-    upper ends of the lengths 1, 2, ... on a scale of 2**32."""
+    """The starts of spans that tile the words of each segment. The k-th word draws the length of the k-th span. `ends`
+    are the cumulative probabilities of the lengths 1, 2, ... on a scale of 2**32."""
     starts_T = np.zeros(len(word_T), dtype=np.bool_)
     word, tile_begins, own = 0, 0, 0
     for place in range(len(word_T)):
@@ -188,8 +188,8 @@ def span_starts(word_T: Bools, segment_begin_T: Ints, bits_T: Ints, ends: Ints) 
 
 @compiled
 def hash_set(hashes: Ints) -> Ints:
-    """[P], a power of two: a set of hashes for many looks, each at its lower bits, or at the next place that is free,
-    which holds 0; a quarter of the places are in use at most."""
+    """A hash set for fast look-ups: [P], a power of two. A hash is at the index of its lower bits, or at the next free
+    one after it (0 is free). At most a quarter of the places are used."""
     size = 4
     while size < 4 * len(hashes):
         size *= 2
@@ -206,8 +206,8 @@ def hash_set(hashes: Ints) -> Ints:
 def collocation_starts(
     most_words: int, set_P: Ints, ids_T: Ints, maskable_T: Bools, word_starts_T: Bools, segment_begin_T: Ints
 ) -> Bools:
-    """Where units begin: the longest collocation at each place from left to right, or a word. `set_P` is the hash set
-    of collocations, which have at most `most_words` words."""
+    """The starts of units: from left to right, the longest collocation at each word, or the word alone. `set_P` is the
+    hash set of collocations, which have at most `most_words` words."""
     total, last = len(ids_T), len(set_P) - 1
     starts_T = np.zeros(total, dtype=np.bool_)
     word_begins = np.empty(total + 1, dtype=np.int64)
@@ -217,7 +217,7 @@ def collocation_starts(
         if not maskable_T[place]:
             place += 1
             continue
-        begin, num_words = place, 0  # of a run of tokens with nothing between them
+        begin, num_words = place, 0  # of a run of maskable tokens
         while place < total and maskable_T[place] and (place == begin or segment_begin_T[place] != place):
             if place == begin or word_starts_T[place]:
                 word_begins[num_words] = place
@@ -243,7 +243,7 @@ def collocation_starts(
 
 @compiled
 def counts_in_segment(vocab_size: int, ids_T: Ints, segment_begin_T: Ints) -> Ints:
-    """How often each token's id stands in its segment: [T]."""
+    """The count of each token's id in its segment: [T]."""
     counts_T = np.empty(len(ids_T), dtype=np.int64)
     counts_V = np.zeros(vocab_size, dtype=np.int64)
     begin = 0
@@ -264,8 +264,8 @@ def counts_in_segment(vocab_size: int, ids_T: Ints, segment_begin_T: Ints) -> In
 def cosines(
     table_VD: Ints, ids_T: Ints, maskable_T: Bools, segment_begin_T: Ints, unit_begin_T: Ints
 ) -> NDArray[np.float64]:
-    """Cosine between the embedding of each unit, at its first place, and that of its segment, both sums over their
-    tokens, in fixed point: [T]; 0 where either is zero."""
+    """The cosine between the embeddings of each unit and its segment, at the unit's start: [T]; 0 if either embedding
+    is zero. Both are sums over tokens, in fixed point."""
     total, width = len(ids_T), table_VD.shape[1]
     cosine_T = np.zeros(total, dtype=np.float64)
     whole = np.empty(width, dtype=np.int64)
@@ -313,10 +313,10 @@ def replaced(
     bits_T: Ints,
     draw_place_T: Ints,
 ) -> Ints:
-    """Ids with masks and random tokens in the place of those chosen: [T].
+    """Ids with chosen tokens replaced by masks and random tokens: [T].
 
-    Draws below `mask_end` of 2**31 show the mask, those below `random_end` a random token, out of `random_tokens` (see
-    `draw.random_tokens`). `draw_place_T` says whose bits draw what is shown: each token's own, or those of its unit.
+    A draw below `mask_end` of 2**31 gives the mask, one below `random_end` a random token from `random_tokens` (see
+    `draw.random_tokens`). `draw_place_T` is the index of the token whose bits are used: the token, or its unit's first.
     """
     counts_V, ends_V, listed = random_tokens
     seen_T = ids_T.copy()
@@ -341,7 +341,7 @@ def replaced(
 
 @compiled
 def _pivot(words: Ints, low: int, high: int, share: float) -> int:
-    # A guess of what has this share of the units below it: one of five, never the smallest or the largest.
+    # Guesses the quantile `share` of the units from a sample of five; never the smallest or the largest of them.
     step = (high - low - 1) // 4
     a, b, c = words[low], words[low + step], words[low + 2 * step]
     d, e = words[low + 3 * step], words[high - 1]
@@ -358,13 +358,13 @@ def _pivot(words: Ints, low: int, high: int, share: float) -> int:
 
 @compiled
 def _around(room: int, count: int, words: Ints, other: Ints) -> tuple[int, int]:
-    # Orders units so that the one that crosses the room is among the few from `low` to `high`: all before are smaller,
-    # all behind larger.
+    # Orders units so that the one that crosses the room is among the few from `low` to `high`: all units before are
+    # smaller, all after are larger.
     low, high = 0, count
     while high - low > _FEW:
         pivot = _pivot(words, low, high, (room - low) / (high - low))
         smaller, larger = low, 0
-        for u in range(low, high):  # without a branch, which would be guessed wrong every other time
+        for u in range(low, high):  # without a branch, which would be mispredicted every other time
             word = words[u]
             is_smaller = word < pivot
             words[smaller] = word
@@ -372,9 +372,9 @@ def _around(room: int, count: int, words: Ints, other: Ints) -> tuple[int, int]:
             smaller += is_smaller
             larger += not is_smaller
         if smaller > room:
-            high = smaller  # what is larger is not looked at again
+            high = smaller  # larger units are not looked at again
         else:
-            for u in range(larger):  # assigning a slice would compile what to say of one that does not fit: 2 s
+            for u in range(larger):  # assigning a slice would also compile its error message, which takes 2 s
                 words[smaller + u] = other[u]
             low = smaller
     return low, high
@@ -382,11 +382,11 @@ def _around(room: int, count: int, words: Ints, other: Ints) -> tuple[int, int]:
 
 @compiled
 def _take_first(room: int, least_one: bool, count: int, words: Ints, other: Ints, bits_T: Ints, taken_T: Bools) -> int:
-    """Marks units of a segment in the order of their keys until there are as many as the room, in 2**-24, says.
+    """Marks units of a segment in the order of their keys, as many as the room, in 2**-24.
 
-    Units are parted by a pivot until those are known that fill it, so hardly any of them is sorted. The unit that
-    crosses is taken with the probability of the fraction that is left, by its random bits. `words` (key and place of
-    each unit) are put into another order; returned is how many at their beginning hold all that a smaller room takes.
+    Units are partitioned by pivots until those that fill the room are known, so hardly any are sorted. The unit that
+    crosses the room is taken with the probability of the remaining fraction, by its random bits. Reorders `words` (key
+    and place of each unit). Returns how many of them, from the start, include all that a smaller room takes.
     """
     low, high = _around(room >> RATE_BITS, count, words, other)
     for u in range(low):
@@ -407,7 +407,7 @@ def _take_first(room: int, least_one: bool, count: int, words: Ints, other: Ints
 
 @compiled
 def _of_units(taken_T: Bools, unit_begin_T: Ints) -> Bools:
-    # What is marked where a unit begins, at all of its tokens.
+    # Copies the mark at a unit's start to all of its tokens.
     chosen_T = np.empty(len(taken_T), dtype=np.bool_)
     for place in range(len(taken_T)):
         chosen_T[place] = taken_T[unit_begin_T[place]]
@@ -416,13 +416,13 @@ def _of_units(taken_T: Bools, unit_begin_T: Ints) -> Bools:
 
 @compiled
 def _capped(budget: float, count: int, sizes: Ints, weights: Floats, chances: Floats) -> None:
-    """Turns weights into probabilities: in proportion, at most 1, and so many tokens in expectation.
+    """Turns weights into probabilities: in proportion, at most 1, with `budget` tokens in expectation.
 
-    What would be above 1 becomes 1, and what that leaves of the budget raises the others, until none is above 1.
+    Probabilities above 1 become 1, and the budget that this leaves raises the others, until none is above 1.
     Source: Tillé 2006, Sampling Algorithms, section 2.10; here a unit costs its tokens.
     """
     for u in range(count):
-        chances[u] = weights[u]  # negative: always
+        chances[u] = weights[u]  # a negative one will mean: always taken
     while True:
         tokens, heaviest = 0.0, 0.0
         for u in range(count):
@@ -444,10 +444,10 @@ def _capped(budget: float, count: int, sizes: Ints, weights: Floats, chances: Fl
 def _systematic(
     random: int, least_one: bool, count: int, order: Ints, chances: Floats, places: Ints, taken_T: Bools
 ) -> int:
-    """Marks units so that each is taken with its own probability, and the number of them varies by less than one.
+    """Marks units so that each is taken with its own probability, and their number varies by less than one.
 
-    The probabilities are added up in the given order; a unit is taken if the sum passes u, u + 1, u + 2, ... there,
-    with one random u, in 2**-32. Units that are taken stand at the beginning of `order` afterwards.
+    The probabilities are added up in the given order. A unit is taken if its addition makes the sum pass u, u + 1,
+    u + 2, ..., with a single random u, in 2**-32. Afterwards `order` begins with the units taken; returns their number.
 
     Source: Madow 1949 (On the theory of systematic sampling, II); Tillé 2006, Sampling Algorithms, section 7.1.
     """
@@ -481,11 +481,11 @@ def _take_weighted(
     bits_T: Ints,
     marked: tuple[Bools, Bools],
 ) -> None:
-    """Marks units of a segment with probabilities in proportion to their weights; some of them are predicted.
+    """Marks units of a segment with probabilities in proportion to their weights, and which of them are predicted.
 
-    `budgets` are the expected tokens that are taken and predicted (negative: all); `units` the tokens of each, where it
-    begins, and room for an order; `scratch` their weights, and room for probabilities; `marked` where units are marked
-    that are taken, and predicted.
+    `budgets` are the expected numbers of tokens that are taken, and predicted (negative: all). `units` are the sizes of
+    units, their starts, and a buffer for an order; `scratch` their weights, and a buffer for probabilities. `marked`
+    receives the marks of units that are taken, and predicted.
     """
     sizes, places, order = units
     weights, chances = scratch
@@ -501,7 +501,7 @@ def _take_weighted(
         return
     predicted = np.empty(count, dtype=np.float64)
     _capped(budgets[1], count, sizes, weights, predicted)
-    for u in range(count):  # of those that are taken; a smaller budget never raises a probability
+    for u in range(count):  # probabilities given that a unit is taken; a smaller budget never raises a probability
         predicted[u] = min(predicted[u] / chances[u], 1.0) if chances[u] > 0.0 else 0.0
     random = drawn(mix(bits_T[begin] + _PREDICTED), BEGINNING)
     _systematic(random, least_one, taken, order, predicted, places, marked[1])
@@ -518,20 +518,20 @@ def take_units(
     bits_T: Ints,
     share_T: Ints,
 ) -> tuple[Bools, Bools]:
-    """The tokens that are chosen and predicted, each unit with the probability that its weight gives it.
+    """The tokens of chosen units, and of predicted ones. Each unit is taken with the probability of its weight.
 
-    Of equal units those with the smallest random bits are taken: the rate times their number, the fraction by chance.
-    That is systematic sampling in a random order, without having to make the order.
+    Among equal units, those with the smallest random bits are taken: the rate times their number, with a fraction
+    decided at random. This is systematic sampling in a random order, without making the order.
 
-    `how` says whether one unit of each segment is taken in any case, and the expected share that is predicted, negative
-    for all. `log2_T` has no elements where all weights are equal; `share_T`, [T] or [1], is in 2**-24.
+    `how` tells whether at least one unit of each segment is taken, and the expected share to predict, negative for all.
+    `log2_T` has no elements if all weights are equal; `share_T`, [T] or [1], is in 2**-24.
     """
     least_one, predicted_share = how
     wholes, coarse, fine = powers
     total, some, weighted = len(bits_T), predicted_share >= 0, len(log2_T) > 0
     taken_T = np.zeros(total, dtype=np.bool_)
     predicted_T = np.zeros(total if some else 0, dtype=np.bool_)
-    words = np.empty(total, dtype=np.int64)  # random bits and place of each unit of the segment
+    words = np.empty(total, dtype=np.int64)  # random bits and index of each unit of the segment
     other, sizes, places = np.empty(total, dtype=np.int64), np.empty(total, dtype=np.int64), words
     weights, chances = np.empty(total, dtype=np.float64), np.empty(total, dtype=np.float64)
     begin = 0
@@ -556,7 +556,7 @@ def take_units(
                 places[u] = words[u] & _PLACE
                 sizes[u] = size_T[places[u]]
                 tokens += sizes[u]
-            most = log2_T[places[0]]  # weights are relative to the largest of the segment
+            most = log2_T[places[0]]  # weights are relative to the segment's largest
             for u in range(1, count):
                 most = max(most, log2_T[places[u]])
             for u in range(count):

@@ -1,6 +1,6 @@
 """Rows from plain token ids and from the features of data sets: each row is one segment, keyed by its content.
 
-Shapes: B = rows, S = tokens of the longest of them, filled up to a multiple where one is set.
+Shapes: B = rows, S = tokens of the longest row, rounded up to a multiple if one is set.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ from unmask.model.fused import IGNORED
 from unmask.tokenizer.loading import as_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
-# Columns whose meaning is known. Others that hold one integer a token are annotations.
+# Columns with a known meaning. Other columns with one integer per token are annotations.
 _KNOWN = (
     "input_ids", "attention_mask", "token_type_ids", "position_ids", "special_tokens_mask", "word_starts", "labels",
 )  # fmt: skip
 
 
 def rows_from_ids(rows: Tensor | Sequence[Sequence[int]], tokenizer: Tokenizer) -> Rows:
-    """Makes a batch of token ids with their special tokens: a list of lists, or a [B, S] integer tensor, padded on the
-    right. A SettingsError says that they are not integers in the vocabulary, or not two-dimensional."""
+    """Makes a batch from token ids with special tokens: a list of lists, or a [B, S] integer tensor, padded on the
+    right. Raises a SettingsError if they are not integers in the vocabulary, or not two-dimensional."""
     if isinstance(rows, Tensor):
         if rows.ndim != 2 or rows.is_floating_point():
             raise SettingsError(f"rows must be a [B, S] tensor of integers, not {rows.dtype} of {tuple(rows.shape)}")
@@ -43,8 +43,8 @@ def rows_from_ids(rows: Tensor | Sequence[Sequence[int]], tokenizer: Tokenizer) 
 
 
 def _content_rows(input_ids: NDArray[np.int64], inside: NDArray[np.bool_] | None, tokenizer: Tokenizer) -> Rows:
-    # Keys are of the ids and their places, however the row is padded: `inside` says what belongs to it, None that it
-    # reaches up to the last token that is no padding (a pad id amid the row belongs to it).
+    # Keys depend on the ids and their places, not on padding. `inside` marks the tokens of a row; None: all up to the
+    # last token that is not padding (a pad id within the row belongs to it).
     check_ids(input_ids, tokenizer)
     if inside is None:
         inside = up_to_last(tokenizer.special.pad, input_ids)
@@ -97,16 +97,16 @@ def rows_from_features(
     pad_to_multiple_of: int | None = None,
     pad_to_length: int | None = None,
 ) -> tuple[Rows, dict[str, NDArray[np.int64]], NDArray[np.int64]]:
-    """Makes rows of features, each keyed by its content: mappings of columns, or lists of token ids.
+    """Makes rows from features, each keyed by its content: mappings of columns, or lists of token ids.
 
-    Padding is where `attention_mask` says so, or else the pad tokens at the end. Words come from the tokenizer's
-    vocabulary, unless there is a column `word_starts`. What `special_tokens_mask` names is not masked either. Other
-    columns that hold one integer a token are annotations. Rows are as long as the longest feature, unless a multiple or
-    a length is set.
+    `attention_mask` marks padding; without it, padding is the pad tokens at the end. Words come from the tokenizer's
+    vocabulary, unless there is a column `word_starts`. Tokens in `special_tokens_mask` are not masked either. Other
+    columns with one integer per token are annotations. Rows are as long as the longest feature, unless a multiple or a
+    length is set.
 
     Returns:
-        The rows; by name, [B, S], int64, the columns whose meaning is known, padded; and [B], how many tokens each
-        feature has.
+        The rows; the columns with a known meaning, padded, by name, [B, S], int64; and the number of tokens of each
+        feature, [B].
     """
     mappings = _as_mappings(features)
     first = mappings[0] if mappings else {"input_ids": []}
@@ -133,10 +133,10 @@ def rows_from_features(
     known = {"input_ids": padded("input_ids", flat)}
     for name in _KNOWN[1:]:
         if any(name in feature for feature in mappings):
-            values, own = _joined(name, mappings)
-            if (own != lengths).any():
-                number = int(np.flatnonzero(own != lengths)[0])
-                raise DataError(f"feature {number} has {lengths[number]} input_ids but {own[number]} {name}")
+            values, sizes = _joined(name, mappings)
+            if (sizes != lengths).any():
+                number = int(np.flatnonzero(sizes != lengths)[0])
+                raise DataError(f"feature {number} has {lengths[number]} input_ids but {sizes[number]} {name}")
             wrong = np.flatnonzero((values != 0) & (values != 1)) if name == "attention_mask" else values[:0]
             if len(wrong):
                 number = int(np.searchsorted(np.cumsum(lengths), wrong[0], side="right"))
@@ -152,10 +152,10 @@ def rows_from_features(
         if not cells or any(isinstance(cell, str | bytes | Mapping) or not hasattr(cell, "__len__") for cell in cells):
             continue
         try:
-            values, own = _joined(name, mappings)
-        except DataError:  # ragged or of another kind: no annotation
+            values, sizes = _joined(name, mappings)
+        except DataError:  # ragged or of another type: not an annotation
             continue
-        if (own == lengths).all():
+        if (sizes == lengths).all():
             annotations[name] = torch.from_numpy(padded(name, values))
 
     attended = known.get("attention_mask")
@@ -172,20 +172,20 @@ def _as_mappings(features: Sequence[Any]) -> list[Mapping[str, Any]]:
 
 
 def _joined(name: str, features: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The values of a column one behind another, and how many each feature has."""
+    """The concatenated values of a column, and the number of values of each feature."""
     for number, feature in enumerate(features):
         if name not in feature:
             raise DataError(f"feature {number} has no {name}, which others have")
     columns = [feature[name] for feature in features]
     lists = all(type(values) is list for values in columns)
-    # Lists in half the time that numpy takes, which looks at all before it copies. Where all values are the same, as
-    # those of `attention_mask` often are, none is looked at: lists count equal objects in a twentieth of that time.
+    # `array` converts lists in half the time of numpy, which inspects all values before it copies. If all values are
+    # equal, as in many an `attention_mask`, `list.count` finds that in a twentieth of the time.
     if lists:
         lengths = np.fromiter(map(len, columns), dtype=np.int64, count=len(columns))
-        some = next((values[0] for values in columns if values), None)
-        is_small = isinstance(some, int) and -(2**63) <= some < 2**63
-        if is_small and all(values.count(some) == len(values) for values in columns):
-            return np.full(lengths.sum(), some, dtype=np.int64), lengths
+        first = next((values[0] for values in columns if values), None)
+        is_small = isinstance(first, int) and -(2**63) <= first < 2**63
+        if is_small and all(values.count(first) == len(values) for values in columns):
+            return np.full(lengths.sum(), first, dtype=np.int64), lengths
     buffer, parts = array("q"), []
     for number, values in enumerate(columns):
         try:

@@ -1,9 +1,9 @@
-"""The masker: a batch of rows in, what the model sees and what it must predict out.
+"""The masker: turns a batch of rows into the model's input and labels.
 
-A mask is a pure function of (seed, epoch, the segment's key, position in it): never of the batch, the row or the order
-in which rows arrive. The key says which text the segment is (see `Rows.segment_keys`). One hash gives each token its
-random bits; nothing is drawn from a generator. The host does the masking, by loops that are compiled; rows that are on
-another device are brought here, and what is made of them goes back.
+A mask is a pure function of (seed, epoch, the segment's key, position in it), never of the batch, the row or the order
+of rows. The key identifies the segment's text (see `Rows.segment_keys`). A hash gives each token its random bits; there
+is no random generator. Masking runs on the host, in compiled loops: rows on another device are copied to the host, and
+the results are copied back.
 
 Shape suffixes: B = rows, S = positions, T = B x S in a line.
 """
@@ -57,7 +57,7 @@ from unmask.tokenizer.loading import as_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
 _SHARES = ("masked", "random", "unchanged")
-_MASK, _REPLACE, _RATE, _CHOICE = 1, 2, 4, 5  # set the draws of units, replacements, rates and strategies apart
+_MASK, _REPLACE, _RATE, _CHOICE = 1, 2, 4, 5  # make the draws of units, replacements, rates, strategies independent
 _HOST = torch.device("cpu")
 
 
@@ -101,17 +101,17 @@ class MaskedRows:
 
 @dataclass(frozen=True)
 class WeighedRows:
-    """What masking draws from, in a line: units, weights and rates; of padding and special tokens nothing counts."""
+    """The flattened input of the draw: units, weights and rates. Values at padding and special tokens do not matter."""
 
     rows: FlatRows  # the batch
     units: FlatUnits  # its partition
-    # int64: logarithm to base 2, in 2**-18, of the weight of the unit that begins at each place; None: all are equal.
-    # Only differences within a segment mean anything.
+    # int64: logarithm of each unit's weight, at its first token, to base 2 in 2**-18; None: all are equal. Only
+    # differences within a segment matter.
     log2_T: Tensor | None
-    # Expected share of the tokens that is chosen; or [T], int64, in 2**-24: of those of the segment
+    # Expected share of tokens to choose; or [T], int64, in 2**-24: that of each token's segment
     rate: float | Tensor
-    per_unit: bool | Tensor  # whether replacement draws once for a whole unit; or [T], bool: where it does
-    in_span_T: Tensor | None  # bool: whether the token's unit is a span; None: all units are alike
+    per_unit: bool | Tensor  # whether replacement draws once for a whole unit; or [T], bool: the same for each token
+    in_span_T: Tensor | None  # bool: whether the token's unit is a span; None: all units are of one kind
 
 
 class Masker(Readable):
@@ -155,7 +155,7 @@ class Masker(Readable):
         self._random_tokens = random_tokens(counts)
 
     @classmethod
-    def from_tokenizer(  # noqa: PLR0913  (what a masking is made of, each by its name)
+    def from_tokenizer(  # noqa: PLR0913  (the parts of a masking, each by its name)
         cls,
         tokenizer: Any,
         *,
@@ -173,25 +173,25 @@ class Masker(Readable):
 
         Args:
             tokenizer: A `tokenizers.Tokenizer`, a transformers fast tokenizer, a folder, or a name on the hub.
-            strategy: A name of `unmask.masking.settings.STRATEGIES`; None: `random`, or what units and weights say.
+            strategy: A name in `unmask.masking.settings.STRATEGIES`; None: `random`, or the given units and weights.
             units: How a row is partitioned, in place of the strategy's: one of `unmask.masking.units`, a table of its
-                settings (`{"kind": "span", "p": 0.4}`), or an object of your own that has `starts` and `replaced_per`
-                as `unmask.masking.units.Units` says.
-            weights: How likely a unit is: likewise of `unmask.masking.weights`, or with a `log2` of its own. An object
-                of your own must be hashable, and may be pickled for workers.
-            rate: Expected share of the text's tokens that is predicted, in (0, 1), or a schedule.
-            replacement: Shares of mask, random and unchanged among them.
+                settings (`{"kind": "span", "p": 0.4}`), or your own object with the `starts` and `replaced_per` of
+                `unmask.masking.units.Units`.
+            weights: How likely a unit is: one of `unmask.masking.weights`, a table, or your own object with a `log2`.
+                Your own object must be hashable, and may be pickled for workers.
+            rate: Expected share of the text's tokens to predict, in (0, 1), or a schedule.
+            replacement: Shares of mask, random and unchanged among the chosen tokens.
             random_from: `uniform` or `unigram`.
             seed: Masks of different seeds are independent.
             frequencies: [vocab_size]: counts for `unigram` and for weights by frequency.
-            tables: These and others; or where they are on the disk: a lexicon, prepared data or a run (see
-                `unmask.masking.tables.stored_tables`). What `frequencies` or a lexicon of the settings gives must not
-                be among them.
+            tables: Frequencies and other tables; or the path of a lexicon, of prepared data or of a run (see
+                `unmask.masking.tables.stored_tables`). They must not include tables given by `frequencies` or by a
+                lexicon of the settings.
 
         Raises:
             SettingsError: A value is unknown or out of range, or a table is given twice.
             TokenizerError: The tokenizer cannot be used.
-            DataError: What `tables` or a lexicon's setting names cannot be used, or belongs to another tokenizer.
+            DataError: The files of `tables` or of a lexicon cannot be used, or belong to another tokenizer.
         """
         parts = {name: part for name, part in (("units", units), ("weights", weights)) if part is not None}
         own = {name: part for name, part in parts.items() if not isinstance(part, Settings | Mapping)}
@@ -252,10 +252,10 @@ class Masker(Readable):
         Args:
             rows: Packed rows; or token ids with their special tokens, as a list of lists of any lengths or a
                 padded [B, S] integer tensor.
-            epoch: Masks of different epochs are independent, unless the settings say `static`.
+            epoch: Masks of different epochs are independent, unless the settings are `static`.
             progress: Share of the training that is done, in [0, 1], for the rate's schedule.
-            step: Number of the step. Only a mixture with `per="step"` uses it, to choose a strategy where `progress`
-                does not change with every step.
+            step: Number of the step. Only a mixture with `per="step"` uses it, to choose a strategy if `progress` does
+                not change with every step.
             scores: A model's scores of the vocabulary, for strategies that follow the model; None: no scores yet.
 
         Raises:
@@ -265,7 +265,7 @@ class Masker(Readable):
             raise SettingsError(f"progress must be between 0 and 1, not {progress}")
         if not isinstance(rows, Rows):
             rows = rows_from_ids(rows, self.tokenizer)
-        batch = rows.map(lambda tensor: tensor.to(_HOST))  # waits for the device where the rows are on one
+        batch = rows.map(lambda tensor: tensor.to(_HOST))  # waits if the rows are on another device
         settings = self.settings
         weighed = self.weighed(batch, epoch=epoch, progress=progress, step=step, scores=scores)
         flat, units, rate = weighed.rows, weighed.units, weighed.rate
@@ -298,14 +298,14 @@ class Masker(Readable):
         """The units that masking samples from, with their weights. Arguments as in `__call__`; rows on the host."""
         settings = self.settings
         scores, known = scores or self.tables.scores, self._latest.scores
-        if (scores and scores.version) != (known and known.version):  # what follows from them is made once a version
+        if (scores and scores.version) != (known and known.version):  # new tables, so that derived ones are recomputed
             on_host = scores and Scores(scores.version, {name: each.cpu() for name, each in scores.tables.items()})
             self._latest = replace(self.tables, scores=on_host)
         tables = self._latest
         flat = flatten(rows, mix_ints(self.seed, 0 if settings.static else epoch, _MASK))
         rate: float | Tensor
         if isinstance(settings.rate, UniformRate):
-            # Uniform between both ends, by bits that are the same at all places of a segment
+            # Uniform between both ends, by bits that are the same for all tokens of a segment
             bits_T = mix(flat.bits_T.index_select(0, flat.segment_begin_T) + mix_ints(_RATE))
             low, high = (round(end * (1 << RATE_BITS)) for end in (settings.rate.low, settings.rate.high))
             rate = low + (((high - low) * SAMPLED_RATE.of(bits_T)) >> SAMPLED_RATE.size)
@@ -316,11 +316,11 @@ class Masker(Readable):
             log2_T = settings.weights.log2(flat, units, tables)
             return WeighedRows(flat, units, log2_T, rate, settings.units.replaced_per == "unit", None)
 
-        # A mixture: every strategy partitions and weighs the whole batch, and each segment takes what falls to it.
+        # A mixture: every strategy partitions and weighs the whole batch, and each segment uses one strategy's result.
         choice_T = PART.of(mix(flat.bits_T.index_select(0, flat.segment_begin_T) + mix_ints(_CHOICE)))
-        if settings.units.per == "step":  # all segments alike
-            one = PART_OF_STEP.of(mix_ints(self.seed, epoch, step, int(progress * (1 << 53)), _CHOICE))
-            choice_T = torch.full_like(choice_T, one)
+        if settings.units.per == "step":  # one choice for all segments
+            choice = PART_OF_STEP.of(mix_ints(self.seed, epoch, step, int(progress * (1 << 53)), _CHOICE))
+            choice_T = torch.full_like(choice_T, choice)
         parts = settings.units.parts
         shares = settings.units.shares_at(progress)
         part_T = torch.zeros_like(choice_T)
@@ -342,6 +342,6 @@ class Masker(Readable):
 
 
 def unmasked(rows: Rows) -> MaskedRows:
-    """The model sees everything, and no token is to be predicted."""
+    """Rows without masks: the model sees everything, and predicts nothing."""
     labels = torch.full_like(rows.input_ids, IGNORED)
     return MaskedRows(rows.input_ids, labels, (rows.segment_ids >= 0).to(torch.int64))

@@ -1,6 +1,6 @@
-"""Masking with the interface of a well-known annotated implementation of BERT's objective, with its mistakes mended.
+"""Masking with the interface of labml's annotated implementation of BERT's objective, without its mistakes.
 
-It needs no tokenizer: ids below a number, some of which are special. The work is that of the engine's parts.
+It needs no tokenizer, only the number of ids and the special ones. It uses the same draw as `Masker`.
 
 Shape suffixes: S = positions, B = columns of the batch, T = B x S in a line, column after column; V = vocabulary.
 """
@@ -105,7 +105,7 @@ class MLM:
         if bad_BS.any():
             bad = int(ids_BS[bad_BS][0])
             raise SettingsError(f"x holds the id {bad}, which is not below n_tokens={self.n_tokens} and not special")
-        # The columns as rows, each of them one segment whose tokens are units; equal columns have masks of their own.
+        # Columns become rows of one segment each, with tokens as units; equal columns get different masks.
         columns_B1 = torch.arange(ids_BS.shape[0])[:, None]
         whole_BS = torch.ones_like(ids_BS, dtype=torch.bool)
         positions_BS, keys_BS = map(torch.from_numpy, positions_and_keys(*arrays(ids_BS, whole_BS)))

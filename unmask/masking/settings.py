@@ -33,7 +33,7 @@ from unmask.masking.weights import (
     Weights,
 )
 
-# The share of tokens that is masked: a function of training progress in [0, 1], or drawn for each segment.
+# The share of masked tokens: a function of training progress in [0, 1], or drawn for each segment.
 
 Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
 Share = Annotated[float, Field(ge=0.0, le=1.0)]
@@ -126,7 +126,7 @@ AnyStrategy = Strategy | str | Units | Weights | tuple[Units, Weights]  # a name
 
 
 def pair_of(name: str, kind: Any) -> dict[str, Settings]:
-    """Units and weights, of which one is of a class that is not the package's."""
+    """The units and weights of a strategy, one of which is of the user's class `kind`."""
     part = "units" if hasattr(kind, "starts") else "weights" if hasattr(kind, "log2") else ""
     if not part or not (isinstance(kind, type) and issubclass(kind, Settings)):
         raise SettingsError(f"{kind!r} is not a class of unmask.Settings with starts() or log2()")
@@ -158,7 +158,7 @@ _StrategyName = Annotated[Strategy, OrPlugIn(STRATEGIES)]
 
 
 def add_kind(settings: object) -> None:
-    """Makes a class of units or weights known by its kind, if it is one of settings and not the package's."""
+    """Registers the user's class of units or weights by its kind, if it is a class of settings."""
     if isinstance(settings, Settings) and not type(settings).__module__.startswith("unmask."):
         kind = str(getattr(settings, "kind", ""))
         if kind in get_args(Strategy):
@@ -167,7 +167,7 @@ def add_kind(settings: object) -> None:
 
 
 def values_of(strategy: Any) -> dict[str, Any]:
-    """Settings of units, of weights or of both, as values of a recipe by their keys."""
+    """Settings of units, of weights or of both, as a recipe's values by key."""
     values: dict[str, Any] = {"masking.strategy": "random"}  # replaces the recipe's units and weights
     for settings in strategy if isinstance(strategy, tuple) else (strategy,):
         if not isinstance(settings, Settings):
@@ -180,12 +180,12 @@ def values_of(strategy: Any) -> dict[str, Any]:
 
 
 def expand_strategy(values: Any) -> Any:
-    """Fills in units and weights by the name of a strategy; others that stand beside it stay."""
+    """Fills in the units and weights of a named strategy, unless they are given."""
     if not isinstance(values, dict):
         return values
     name = values.get("strategy")
     if name is not None and (not isinstance(name, str) or name not in STRATEGIES):
-        return values  # the field says so
+        return values  # the field's own validation reports it
     pair = STRATEGIES[name or "random"]
     if name is None and not pair.keys() & values.keys():
         name = "random"
@@ -193,13 +193,13 @@ def expand_strategy(values: Any) -> Any:
     for part, default in pair.items():
         content, defaults = values.get(part), default.model_dump()
         if isinstance(content, dict) and content.get("kind", defaults["kind"]) == defaults["kind"]:
-            content = {**defaults, **content}  # a table takes from the default what it leaves open
+            content = {**defaults, **content}  # a table takes missing fields from the default
         parts[part] = default if content is None else content
         own = parts[part]
         if not isinstance(own, Settings):
             try:
                 own = type(default).model_validate(own)
-            except ValueError:  # of another kind, or wrong: validation of the whole says so
+            except ValueError:  # another kind, or an error that the validation of the whole reports
                 own = None
         if own != default:
             name = None
@@ -249,7 +249,7 @@ class MixtureUnits(Settings):
         return self
 
     def shares_at(self, progress: float) -> list[float]:
-        """Of the parts, before they are scaled to a sum of 1."""
+        """The shares of the parts, before they are scaled to a sum of 1."""
         shares = [part.share for part in self.parts]
         return [s if isinstance(s, float) else s.start + (s.end - s.start) * progress for s in shares]
 
@@ -333,12 +333,12 @@ def all_weights(settings: MaskingSettings) -> list[Settings]:
 
 
 def followed_scores(settings: MaskingSettings) -> set[str]:
-    """Names of the scores of a model that the weights follow; empty where they follow none."""
+    """Names of the model scores that the weights follow; empty if they follow none."""
     return {name for weights in all_weights(settings) if (name := getattr(weights, "score", None))}
 
 
 def span_units(settings: MaskingSettings) -> SpanUnits | None:
-    """How spans are drawn, by the strategy or the first part of a mixture that draws some."""
+    """The span units of the strategy, or of the first part of a mixture that has any."""
     parts = settings.units.parts if isinstance(settings.units, MixtureUnits) else (settings,)
     return next((part.units for part in parts if isinstance(part.units, SpanUnits)), None)
 
@@ -350,6 +350,6 @@ STRATEGIES["mixture"] = {
 
 
 def needed_annotations(settings: object) -> tuple[str, ...]:
-    """The columns of annotation that units and weights within some settings need, each once, by their `needs`."""
+    """The columns of annotation that units and weights within settings need (their `needs`), each once."""
     needs = (name for inner in settings_within(settings) for name in getattr(inner, "needs", ()))
     return tuple(dict.fromkeys(needs))

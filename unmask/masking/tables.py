@@ -1,4 +1,4 @@
-"""What masking may know beside the rows: tables over the vocabulary, handed in or read from the disk.
+"""Tables over the vocabulary that strategies use besides the rows, passed in or read from the disk.
 
 Shape suffixes: V = vocabulary, D = dimensions, P = places of a hash set.
 """
@@ -28,11 +28,11 @@ LEXICON_OF_RUN, DATA_OF_RUN = "lexicon.safetensors", "data"
 
 @dataclass(frozen=True)
 class Scores:
-    """What a model made of the vocabulary at some step. Masking never sees the model itself."""
+    """A model's scores of the vocabulary at a step. Masking never sees the model itself."""
 
-    version: int  # the step that they were made at
+    version: int  # the step at which they were computed
     # By name, float32 [V] or [V, D]; `pos_loss` is [labels + 1], by number of the part of speech, 0 for tokens
-    # without one. None before the first were made.
+    # without one. Empty before the first scores.
     tables: Mapping[str, Tensor]
 
 
@@ -52,32 +52,31 @@ _MISSING = {
 
 @dataclass(frozen=True)
 class Tables:
-    """Tables over the vocabulary, on the host; those that a strategy does not need may be missing."""
+    """Tables over the vocabulary, on the host. Tables that the strategy does not need may be None."""
 
-    vocab_size: int  # number of ids
-    frequencies_V: Tensor | None = None  # int64: how often each id stands in the training text
-    documents_V: Tensor | None = None  # int64: in how many documents each id stands
-    num_documents: int = 0  # how many documents there are
-    scores: Scores | None = None  # what a model made of the vocabulary
+    vocab_size: int
+    frequencies_V: Tensor | None = None  # int64: count of each id in the training text
+    documents_V: Tensor | None = None  # int64: number of documents that contain each id
+    num_documents: int = 0
+    scores: Scores | None = None  # a model's scores of the vocabulary
     # int64: hash set of a lexicon's collocations (`unmask.core.hashing.longer`, `hash_set`)
     collocations_P: Tensor | None = None
     informativeness_V: Tensor | None = None  # float: how much each token reveals of its neighbours; from a lexicon
-    embedding_VD: Tensor | None = None  # float: embeddings that do not change, of an encoder outside of the training
-    # By column of annotation, the names of its labels; a label's number is its place, counted from 1
+    embedding_VD: Tensor | None = None  # float: fixed embeddings, of an encoder that is not the one in training
+    # Names of labels by column of annotation; a label's number is its place, counted from 1
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    # What follows from these tables, made once by those who need it
+    # Cache of tensors that units and weights derive from these tables
     derived: dict[Hashable, Tensor] = field(init=False, default_factory=dict, repr=False, compare=False)
 
     def need(self, name: str, needed_by: str) -> Tensor:
-        """A table by its name. Where it is missing or of another vocabulary, a SettingsError says what needs it."""
+        """A table by its name. If it is missing or has another size, raises a SettingsError that names `needed_by`."""
         table: Tensor | None = getattr(self, name)
         if table is None or (name != "collocations_P" and len(table) != self.vocab_size):
             raise SettingsError(f"{needed_by} need {_MISSING[name].format(self.vocab_size)}")
         return table
 
     def score(self, name: str, needed_by: str) -> Tensor | None:
-        """A score of the vocabulary; None where a model is to make it and has not made any yet: then weights are
-        equal."""
+        """A score of the vocabulary. None if the model in training has not computed it yet: then weights are equal."""
         if self.scores is not None and not self.scores.tables:
             return None
         if self.scores is None or name not in self.scores.tables:
@@ -97,8 +96,8 @@ Value = TypeVar("Value", str, int)
 
 
 def the_only(name: str, values: Iterable[Value | None]) -> Value | None:
-    """The value that a masking sets for a table which all parts of a mixture share; None: no part sets it. A
-    SettingsError where parts differ."""
+    """The value of a setting for a table that all parts of a mixture share; None if no part sets it. Raises a
+    SettingsError if parts differ."""
     distinct = sorted({value for value in values if value is not None})
     if len(distinct) > 1:
         raise SettingsError(f"masking: a run takes a single {name}, but the settings name {listed(map(str, distinct))}")
@@ -106,7 +105,7 @@ def the_only(name: str, values: Iterable[Value | None]) -> Value | None:
 
 
 def needed_lexicons(masking: Settings) -> set[str | None]:
-    """The lexicons that the settings of masking name; None among them where one is needed and none named."""
+    """The lexicons that the masking settings name; None stands for one that is needed but not named."""
     return {part.lexicon for part in settings_within(masking) if hasattr(part, "lexicon")}
 
 
@@ -116,7 +115,7 @@ def named_lexicon(masking: Settings) -> Path | None:
 
 
 def lexicon_of(path: Path, tokenizer: Tokenizer) -> Lexicon:
-    """A lexicon from its file; a DataError where there is none, or it belongs to another tokenizer."""
+    """Loads a lexicon. Raises a DataError if there is none, or it belongs to another tokenizer."""
     content = load_lexicon(path)
     content.check_tokenizer(tokenizer, name=str(path))
     return content
@@ -136,11 +135,11 @@ def with_documents(tables: Tables, store: TokenStore) -> Tables:
 
 
 def stored_tables(source: Path, tokenizer: Tokenizer, settings: Settings) -> Tables:
-    """What a strategy needs, as far as it is on the disk: the file of a lexicon; the folder of prepared data, whose
-    tokens, documents and, where the strategy needs them, collocations are counted; or that of a run, with its data and
-    its lexicon. A lexicon that the settings name is not read here, and none is made or read in its place.
+    """The tables of a strategy from the disk. The source is a lexicon's file; a folder of prepared data, in which
+    tokens and, if the strategy needs them, documents and collocations are counted; or a run's folder, with its data and
+    lexicon. If the settings name a lexicon, no lexicon is read or made here.
 
-    A DataError says that the source is none of these, is damaged, or belongs to another tokenizer than the masker's.
+    Raises a DataError if the source is none of these, is damaged, or belongs to another tokenizer than the masker's.
     """
     lexicon = source / LEXICON_OF_RUN
     root = source if (source / MANIFEST).is_file() else source / DATA_OF_RUN
@@ -148,7 +147,7 @@ def stored_tables(source: Path, tokenizer: Tokenizer, settings: Settings) -> Tab
         return with_lexicon(Tables(tokenizer.vocab_size), lexicon_of(source, tokenizer))
     is_named = named_lexicon(settings) is not None
     if not (root / MANIFEST).is_file():
-        if lexicon.is_file():  # a run on data that lies elsewhere
+        if lexicon.is_file():  # a run whose data is elsewhere
             tables = Tables(tokenizer.vocab_size)
             return tables if is_named else with_lexicon(tables, lexicon_of(lexicon, tokenizer))
         raise DataError(f"{source}: give the file of a lexicon or the folder of prepared data or of a run")

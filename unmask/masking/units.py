@@ -1,6 +1,6 @@
 """Units: how a row is partitioned into what is masked together.
 
-A partition is a boolean tensor that says where units begin. Tokens that cannot be masked never belong to a unit, and
+A partition is a boolean tensor that marks the starts of units. Tokens that cannot be masked never belong to a unit, and
 a unit never leaves its segment.
 
 Shape suffix: T = all positions of a batch in a line (B rows x S positions).
@@ -27,11 +27,11 @@ LONGEST_SPAN = 100
 
 
 class Units(Protocol):
-    # Whether replacement draws for each token or once for each unit, unless a recipe says so.
+    # Whether replacement draws for each token or once for each unit; a recipe can override it.
     replaced_per: ClassVar[Literal["token", "unit"]]
 
     def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
-        """Where units begin: [T], bool. Values at tokens that cannot be masked do not matter. A DataError says that
+        """The starts of units: [T], bool. Values at tokens that cannot be masked do not matter. Raises a DataError if
         the rows lack an annotation."""
         ...
 
@@ -88,7 +88,7 @@ class SpanUnits(Settings):
         return self
 
     def thresholds(self) -> list[int]:
-        """Upper ends of the lengths 1, 2, ... on a scale of 2**32."""
+        """Cumulative probabilities of the lengths 1, 2, ... on a scale of 2**32."""
         if self.lengths == "geometric":
             weights = [self.p * (1.0 - self.p) ** k for k in range(self.max_words)]
         else:
@@ -96,8 +96,8 @@ class SpanUnits(Settings):
         return [round(end / sum(weights) * 2**32) for end in accumulate(weights)]
 
     def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
-        """Tiles each segment. A length is drawn at every word; from the segment's begin on, the k-th length drawn is
-        that of the k-th tile. Sums beyond the segment's last word are dropped."""
+        """Tiles each segment. Every word draws a length, and the k-th tile takes the length of the segment's k-th word.
+        Lengths beyond the segment's last word are dropped."""
         word_T = rows.maskable_T if self.of == "tokens" else rows.word_starts_T & rows.maskable_T
         if self not in tables.derived:
             tables.derived[self] = torch.tensor(self.thresholds())
@@ -108,8 +108,8 @@ class SpanUnits(Settings):
 class CollocationUnits(Settings):
     """The longest collocation that begins at a word is a unit; all other words are units of their own.
 
-    Going from left to right, each unit is the longest entry of a lexicon that begins where the last unit has ended. It
-    never leaves its segment, and no token that cannot be masked stands within.
+    From left to right, each unit is the longest entry of a lexicon that begins after the previous unit. It never leaves
+    its segment, and contains no token that cannot be masked.
 
     Source: Levine et al. 2021 (PMI-Masking), section 3. There and here, units are drawn uniformly. Here, a unit is
     replaced as a whole, so that no word of a collocation gives the others away.
@@ -127,8 +127,8 @@ class CollocationUnits(Settings):
         return torch.from_numpy(collocation_starts(MOST_WORDS, *batch))
 
 
-# Units that annotations make: entities, phrases, subtrees of the dependency parse; between them whole words. A segment
-# may begin within one of these, since long texts are cut: then what is left of it is a unit.
+# Units from annotations: entities, phrases, subtrees of the dependency parse, and whole words between them. Long texts
+# are cut, so a segment may begin within one of these: then its rest is a unit.
 
 
 class _AnnotatedSpans(Settings):
@@ -140,7 +140,7 @@ class _AnnotatedSpans(Settings):
         """Spans of a column `entities` or `chunks`, and words outside of them."""
         spans_T = rows.annotation(self.needs[0], f"units of kind {self.kind}")
         inside_T = spans_T > 0
-        before_T = torch.roll(inside_T, 1)  # a segment's first token always begins a unit, whatever comes round here
+        before_T = torch.roll(inside_T, 1)  # may wrap around, since a segment's first token always begins a unit
         begins_T = (spans_T & 1 == 1) | ~before_T
         return torch.where(inside_T, begins_T, rows.word_starts_T | before_T)
 
@@ -169,7 +169,7 @@ class PhraseUnits(_AnnotatedSpans):
 class SubtreeUnits(Settings):
     """The largest subtrees of the dependency parse with at most `max_words` words are units; so is every other word.
 
-    A subtree that is not contiguous is none. At a segment's edge, what lies within counts.
+    Only contiguous subtrees count. At a segment's edge, the part within the segment counts.
 
     Example: of `[The old king] [of Spain] slept`, where `king` is the head of the first five words, subtrees of at most
     two words are `of Spain`; the other words are their own. With five words, the first five are one unit.
@@ -184,8 +184,8 @@ class SubtreeUnits(Settings):
     """Words of the largest subtree; with 1, every word is its own unit."""
 
     def starts(self, rows: FlatRows, tables: Tables) -> Tensor:
-        """Words that no small subtree joins to the word before them: each small subtree adds one to all places behind
-        its first token, and a word stands apart where the sum is 0."""
+        """Marks words that no small subtree joins to the previous word. Each small subtree adds 1 to all its tokens but
+        the first, and a word starts a unit if the sum is 0."""
         parse_T = rows.annotation("dependencies", "units of kind subtree")
         before_T, behind_T = (parse_T >> BEFORE_SHIFT) & FARTHEST, parse_T & FARTHEST
         place_T = torch.arange(len(parse_T), device=parse_T.device)

@@ -1,7 +1,7 @@
 """Weights: how likely a unit is to be drawn, uniform, or by tables, annotations, scores of a model, or its document.
 
-A unit of twice the weight is taken twice as often, up to always. What is done with the weights stands in
-`unmask.masking.draw`. They are logarithms to base 2 in fixed point; `Tables.derived` keeps those of a table.
+A unit of twice the weight is taken twice as often, up to always; `unmask.masking.draw` turns weights into draws. They
+are logarithms to base 2 in fixed point; `Tables.derived` caches those of whole tables.
 
 Shape suffixes: T = all positions of a batch in a line; V = vocabulary; D = dimensions; L = labels of an annotation, by
 number: place 0 is for tokens without one.
@@ -28,10 +28,10 @@ from unmask.tokenizer.spans import HEADS_SHIFT
 Weight = Annotated[float, Field(gt=0.0, le=1e6)]
 Power = Annotated[float, Field(ge=-8.0, le=8.0)]
 _NOTHING = -(1 << 40)  # less than the logarithm of any weight
-_MOST_COUNTS = 4096  # in a segment, whose logarithms are looked up
+_MOST_COUNTS = 4096  # counts in a segment with a logarithm in the table; larger ones are clamped
 _EMBEDDING_SCALE = 1 << 11  # the sum of 32,768 of them, squared, times 64 directions, is below 2**63
 
-# The class of words in each language's tables of Universal Dependencies, and in spaCy's for English (ClearNLP's).
+# Classes of dependency labels: those of Universal Dependencies, and of spaCy's English pipelines (ClearNLP's).
 _ARGUMENTS = {
     "nsubj", "nsubjpass", "csubj", "csubjpass", "obj", "iobj", "dobj", "pobj", "dative", "obl", "ccomp", "xcomp",
     "pcomp", "acomp", "attr", "oprd",
@@ -46,8 +46,8 @@ class Weights(Protocol):
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor | None:
         """Logarithms of weights to base 2, in 2**-18: [T], int64; None: all units are equal.
 
-        They count at the places where units begin, and only their differences within a segment do. A DataError says
-        that the rows lack an annotation, a SettingsError that a table is missing.
+        Only values at the first tokens of units matter, and only their differences within a segment. Raises a DataError
+        if the rows lack an annotation, a SettingsError if a table is missing.
         """
         ...
 
@@ -128,8 +128,8 @@ class FirstWeights(Settings):
 
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor:
         named_T = rows.annotation(self.of, "weights of kind first") > 0
-        first_T = units.largest(named_T.to(torch.int64))  # 1 where a unit of the kind begins
-        longest = 1 << rows.width.bit_length()  # few tables, whatever the widths of batches
+        first_T = units.largest(named_T.to(torch.int64))  # 1 at the first tokens of units of this kind
+        longest = 1 << rows.width.bit_length()  # a power of two, so that few tables serve all widths
         log2_of = _log2_of_counts(tables, longest)
         share, rest = fixed_log2(torch.tensor([self.share, 1.0 - self.share], dtype=torch.float64)).tolist()
         rest = -LARGEST_LOG2 if self.share == 1.0 else rest
@@ -146,13 +146,13 @@ def _log2_of_counts(tables: Tables, size: int) -> Tensor:
 
 
 def _of_labels(weights: Sequence[float], other: float) -> Tensor:
-    """Fixed-point logarithms by label, from 1 on; behind them that of units without any."""
+    """Fixed-point logarithms by label, from 1 on; the last one is for units without a label."""
     log2 = fixed_log2(torch.tensor([*weights, other], dtype=torch.float64))
     return torch.cat([torch.tensor([_NOTHING]), log2])
 
 
 def _heaviest(units: FlatUnits, log2_L: Tensor, label_T: Tensor) -> Tensor:
-    # Of each unit's tokens; those without a label count where there are no others. `log2_L` is made by `_of_labels`.
+    # The largest weight of each unit's labelled tokens, or that for no label. `log2_L` is made by `_of_labels`.
     heaviest_T = units.largest(log2_L[:-1][label_T])
     return torch.where(heaviest_T == _NOTHING, log2_L[-1], heaviest_T)
 
@@ -212,13 +212,13 @@ class RoleWeights(Settings):
         role_T = rows.annotation("dependencies", "weights of kind role") >> HEADS_SHIFT
         if self not in tables.derived:
             labels = tables.labels_of("dependencies", "weights of kind role")
-            roles = [label.lower().split(":")[0] for label in labels]  # subtypes, as in `nsubj:pass`, are of their type
+            roles = [label.lower().split(":")[0] for label in labels]  # subtypes, as in `nsubj:pass`, take their type
             if labels and not set(roles) & (_ARGUMENTS | _FUNCTION):
                 raise SettingsError(
                     "weights of kind role know the roles of Universal Dependencies and of spaCy's English pipelines, "
                     f"but the data has only {listed(labels, 20)}; use other weights, or annotate the data again"
                 )
-            weights = [self.others]  # by 2 x role + (1 where something hangs on the word), from 2 on
+            weights = [self.others]  # by 2 x role + (1 if the word has dependents), from 2 on
             for role in roles:
                 known = self.function if role in _FUNCTION else self.arguments if role in _ARGUMENTS else None
                 weights += [self.others, self.heads] if known is None else [known, known]
@@ -227,13 +227,13 @@ class RoleWeights(Settings):
 
 
 # Weights by scores of the model being trained: tables over the vocabulary, or over parts of speech, that the training
-# loop makes every so many steps. Until the first, all units are equally likely.
+# loop recomputes every `refresh_steps` steps. Until the first scores, all units are equally likely.
 
 
 class PosLossWeights(Settings):
     """A unit's weight is that of its heaviest part of speech: what the model recently found hard is masked more often.
 
-    With the mean and the standard deviation of the model's recent losses on parts of speech, one of these weighs
+    With the mean and the standard deviation of the model's recent losses over parts of speech, the weight of one is
 
         floor + (1 - floor) x sigmoid((its loss - mean) / deviation / temperature)
 
@@ -241,9 +241,9 @@ class PosLossWeights(Settings):
     that was never predicted has the mean loss.
 
     Source: Yang et al. 2023, section 4 (POS-tagging weighted masking) and the code that goes with it, whose logistic
-    curve this is, with temperature 1/2 and no floor. There, the weight is the probability that a word is taken in one
-    walk over the words in random order, and the loss a moving average over steps; here probabilities are in proportion
-    to the weights, and the average is that of other scores (`unmask.train.scores`).
+    curve this is, with temperature 1/2 and no floor. There, words are visited once in random order, the weight is the
+    probability that a word is taken, and the loss is a moving average over steps. Here probabilities are in proportion
+    to the weights, and the loss is averaged like other scores (`unmask.train.scores`).
     """
 
     score: ClassVar[str] = "pos_loss"
@@ -271,7 +271,7 @@ class PosLossWeights(Settings):
     def weights_of(self, loss_L: Tensor) -> Tensor:
         deviation = loss_L.std(correction=0).clamp(min=1e-12)
         curve_L = torch.sigmoid((loss_L - loss_L.mean()) / deviation / self.temperature)
-        return (self.floor + (1.0 - self.floor) * curve_L).clamp(min=1e-6)  # the logarithm is finite
+        return (self.floor + (1.0 - self.floor) * curve_L).clamp(min=1e-6)  # so that the logarithm is finite
 
 
 class _VocabularyScore(Settings):
@@ -390,7 +390,7 @@ class CentralityWeights(Settings):
         table = tables.score("embedding", own) if self.score else tables.need("embedding_VD", own)
         if table is None:
             return None
-        if self not in tables.derived:  # in integers: sums, cosines and masks are the same in any order of adding
+        if self not in tables.derived:  # integers, so that sums, cosines and masks do not depend on the order of adding
             largest = table.double().abs().max().clamp(min=1e-12)
             tables.derived[self] = (table.double() / largest * _EMBEDDING_SCALE).round().to(torch.int64)
         batch = arrays(rows.input_ids_T, rows.maskable_T, rows.segment_begin_T, units.begin_T)

@@ -324,7 +324,7 @@ def masked_batches(trainer: Trainer, *, ahead: int) -> Generator[MaskedBatch, No
     thread = ThreadPoolExecutor(1, "unmask-batches")
     try:
         while True:
-            # Use the batch made ahead if its request is the same, apart from progress by the clock, which never repeats.
+            # Use the batch made ahead if its request is the same, but for progress by the clock, which never repeats.
             own = request(state.cursor, state.step, state.tokens_seen, state.seconds)
             batch = queue.popleft().result() if queue else None
             if batch is None or batch.request != (own._replace(progress=batch.request.progress) if by_clock else own):

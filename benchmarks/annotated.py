@@ -1,19 +1,18 @@
-"""The annotated experiment in plain PyTorch: what benchmarks/characters.py measures against.
+"""The annotated experiment in plain PyTorch, the reference of benchmarks/characters.py.
 
-Tiny Shakespeare by character, 65 of them with [PAD] and [MASK]; the first 90 % of the text to train on, the last 10 %
-held out; 64 rows of 32 characters a step, in float32; six layers of 128 with 8 heads and an inner width of 256; Adam
-under Noam's schedule with factor 1 and 2,000 steps of warm-up; the gradient clipped at 1; 15 % of the characters are to
-be predicted, of which 10 % become random ids and 10 % stay, drawn apart from each other.
+Tiny Shakespeare by character: 65 characters, with [PAD] and [MASK]. The first 90 % of the text is trained on, the last
+10 % is held out. A step has 64 rows of 32 characters, in float32. The model has six layers of 128 with 8 heads and an
+inner width of 256. Adam follows Noam's schedule with factor 1 and 2,000 steps of warm-up; the gradient is clipped at 1.
+15 % of the characters are predicted; of these 10 % become random ids and 10 % stay, drawn independently.
 
-That is what the experiment says of itself. What it leaves to the transformer and the tools that it is built with is as
-they have it: norms before attention and MLP and one behind the last layer, ReLU, dropout of 0.1 (also of attention
-weights and within the MLP), fixed sines and cosines as positions, embeddings times sqrt(128), an output layer of its
-own, PyTorch's initial weights (equal in all layers, which are copies of the first), Adam's betas of 0.9 and 0.999 with
-an epsilon of 1e-8, rows shuffled in each epoch that begin up to 31 characters later than they would, and random ids
-among all 67. Every row has a new mask each time.
+These are the experiment's stated settings. The others are the defaults of its transformer and tools: norms before
+attention and MLP and one after the last layer, ReLU, dropout of 0.1 (also on attention weights and within the MLP),
+fixed sines and cosines as positions, embeddings times sqrt(128), an untied output layer, PyTorch's initial weights
+(equal in all layers, which are copies of the first), Adam's betas of 0.9 and 0.999 with an epsilon of 1e-8, rows
+shuffled in each epoch and shifted by up to 31 characters, and random ids among all 67. A row gets a new mask each time.
 
-The one departure: [PAD] and [MASK] are the first two ids instead of the last two, so that both systems read the same
-numbers. Attention is written out: PyTorch's own layer computes the same a tenth slower on a CPU.
+The only difference: [PAD] and [MASK] are the first two ids instead of the last two, so that both systems read the same
+ids. Attention is written out, since PyTorch's own layer is a tenth slower on a CPU.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ CLIP = 1.0
 
 
 def read_ids(text: str) -> tuple[Tensor, Tensor]:
-    """Ids of the first 90 % of the characters and of the last 10 %; letters are numbered by code point, from 2 on."""
+    """Ids of the first 90 % of the characters, and of the last 10 %; ids follow code points, from 2 on."""
     number = {letter: 2 + place for place, letter in enumerate(sorted(set(text)))}
     ids = torch.tensor([number[letter] for letter in text])
     cut = int(len(ids) * 0.9)
@@ -45,10 +44,10 @@ def read_ids(text: str) -> tuple[Tensor, Tensor]:
 def hide(
     ids: Tensor, generator: torch.Generator, *, rate: float = RATE, random: float = RANDOM, same: float = SAME
 ) -> tuple[Tensor, Tensor]:
-    """What the model sees, and which places it must predict.
+    """The model's input, and the places that it must predict.
 
-    "Random" and "same" are drawn apart, and a place that falls to both becomes random: of the chosen ones, 81 %, 10 %
-    and 9 % are masked, random and the same.
+    "Random" and "same" are drawn independently, and a place drawn for both becomes random. So of the chosen places
+    81 % are masked, 10 % random and 9 % the same.
     """
 
     def draw(share: float) -> Tensor:
@@ -62,7 +61,7 @@ def hide(
 
 
 def learning_rate(step: int) -> float:
-    """Of a step, counted from 1. Source: Vaswani et al. 2017, section 5.3."""
+    """The learning rate of a step, counted from 1. Source: Vaswani et al. 2017, section 5.3."""
     return FACTOR * HIDDEN**-0.5 * min(step**-0.5, step * WARMUP**-1.5)
 
 
@@ -115,7 +114,7 @@ class Transformer(nn.Module):
 
 
 class Annotated:
-    """The experiment's training; `step` makes one and returns the number of its characters."""
+    """The experiment's training; `step` makes a step and returns the number of its characters."""
 
     def __init__(self, train: Tensor, seed: int) -> None:
         torch.manual_seed(seed)
@@ -152,7 +151,7 @@ class Annotated:
         last = len(self.train) - LENGTH
         while True:
             order = torch.randperm(num_rows, generator=self.generator)
-            for some in order.split(ROWS):
-                late = torch.randint(0, LENGTH, some.shape, generator=self.generator)
-                begins = (some * LENGTH + late).clamp(max=last)
+            for numbers in order.split(ROWS):
+                shift = torch.randint(0, LENGTH, numbers.shape, generator=self.generator)
+                begins = (numbers * LENGTH + shift).clamp(max=last)
                 yield self.train[begins[:, None] + torch.arange(LENGTH)]

@@ -1,12 +1,12 @@
-r"""BabyLM: what a masked language model of ten million words knows of English, by every subset of the zero-shot tests.
+r"""BabyLM: accuracy of a masked language model of ten million words, on every subset of the zero-shot tests.
 
     python benchmarks/babylm.py TEXT... --pairs BLIMP [--supplement FOLDER] [--ewok FOLDER] [--minutes 30] \
         [--seeds 0,1,2] [--recipe R] [--set section.key=value] [--out FOLDER] [--results FILE] \
         [--table docs/explanation/babylm.md]
     python benchmarks/babylm.py --model RUN --pairs BLIMP ...
 
-TEXT is BabyLM's folder of .train files, or any text. A model is trained for each seed, in FOLDER/seed-SEED; a finished
-run is taken as it is, one that was stopped goes on. How tests are scored: docs/explanation/babylm.md.
+TEXT is BabyLM's folder of .train files, or any text. A model is trained for each seed, in FOLDER/seed-SEED. A finished
+run is reused, and a stopped one is resumed. How tests are scored: docs/explanation/babylm.md.
 """
 
 from __future__ import annotations
@@ -27,16 +27,16 @@ TESTS = {"pairs": "BLiMP", "supplement": "BLiMP supplement", "ewok": "EWoK"}  # 
 
 FACTS = ("num_parameters", "vocab_size", "steps", "tokens_seen", "seconds", "validation_loss")  # of a training
 
-Entry = Mapping[str, Any]  # of a model: `scores` by test, each with `mean`, `ties` and `subsets`
+Entry = Mapping[str, Any]  # results of a model: `scores` by test, each with `mean`, `ties` and `subsets`
 
 
 def files_of(texts: Sequence[Path]) -> list[Path]:
-    """Files of text; of a folder, BabyLM's .train where it has any."""
+    """Text files. A folder stands for its .train files (BabyLM's), if it has any."""
     return [file for text in texts for file in (sorted(text.rglob("*.train")) if text.is_dir() else []) or [text]]
 
 
 def count_words(texts: Sequence[Path]) -> int:
-    """Words between white space."""
+    """The number of words, separated by white space."""
     total = 0
     for source in find_sources(texts, announce=False):
         with open_bytes(source.path) as text:
@@ -45,7 +45,7 @@ def count_words(texts: Sequence[Path]) -> int:
 
 
 def train(options: argparse.Namespace, seed: int) -> tuple[Path, dict[str, Any]]:
-    """Folder of the run of a seed, and what its training was."""
+    """Trains with a seed. Returns the run's folder and facts about the training."""
     out, files = options.out / f"seed-{seed}", files_of(options.texts)
     facts = {"recipe": options.recipe, "minutes": options.minutes, "settings": options.set, "seed": seed}
     resume = (out / "recipe.toml").is_file()
@@ -54,7 +54,7 @@ def train(options: argparse.Namespace, seed: int) -> tuple[Path, dict[str, Any]]
 
 
 def scores(model: Path, tests: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
-    """Of each test the mean over its subsets, the number of ties, and the figures of every subset."""
+    """For each test the mean over its subsets, the number of ties, and the figures of every subset."""
     loaded = unmask.load(model / "model" if (model / "model").is_dir() else model)
     figures = {}
     for name, pairs in tests.items():
@@ -68,7 +68,7 @@ def scores(model: Path, tests: Mapping[str, Path]) -> dict[str, dict[str, Any]]:
 
 
 def table(entries: Sequence[Entry]) -> list[str]:
-    """Of each test a line for the mean over subsets, then one for each of them."""
+    """For each test a line for the mean over subsets, then a line for each subset."""
     half = "" if len(entries) == 1 else f", mean of {len(entries)} models ± half of its 95 % t interval"
     lines = [f"| test | subset | pairs | accuracy in %{half} | ties |", "| --- | --- | --- | --- | --- |"]
     for test in entries[0]["scores"]:
@@ -86,16 +86,16 @@ def table(entries: Sequence[Entry]) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", type=Path, nargs="*", help="BabyLM's folder, or any text")
-    parser.add_argument("--model", type=Path, action="append", default=[], help="a model that is scored instead")
+    parser.add_argument("--model", type=Path, action="append", default=[], help="a model to score instead")
     parser.add_argument("--pairs", type=Path, help="BLiMP: its folder or archive")
-    parser.add_argument("--supplement", type=Path, help="of BLiMP: files of JSON lines with the same keys")
+    parser.add_argument("--supplement", type=Path, help="BLiMP's supplement: files of JSON lines with the same keys")
     parser.add_argument("--ewok", type=Path, help="EWoK, as JSON lines: Context1, Target1, Context2, Target2, Domain")
-    parser.add_argument("--minutes", type=float, help="of training; by default the recipe's")
+    parser.add_argument("--minutes", type=float, help="training time; by default the recipe's")
     parser.add_argument("--seeds", default="0")
     parser.add_argument("--recipe")
     parser.add_argument("--set", action="append", default=[], help="a setting of the recipe, as for unmask pretrain")
     parser.add_argument("--out", type=Path, default=Path("runs/babylm"), help="folder of the runs")
-    parser.add_argument("--results", type=Path, help="file that figures are appended to")
+    parser.add_argument("--results", type=Path, help="file to append figures to")
     parser.add_argument("--table", type=Path, help="page whose table `babylm` is rewritten")
     options = parser.parse_args()
     tests = {title: path for name, title in TESTS.items() if (path := getattr(options, name)) is not None}

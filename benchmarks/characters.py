@@ -1,15 +1,15 @@
-"""The annotated experiment by character: how long until hidden characters are guessed as well.
+"""The annotated experiment by character: how long each system takes to guess hidden characters equally well.
 
     python benchmarks/characters.py [--reference-minutes 20] [--minutes 3] [--table PAGE] [--picture FILE]
 
-    annotated  the experiment as it is, in plain PyTorch (see annotated.py)
+    annotated  the experiment in plain PyTorch (see annotated.py)
     ours       the packaged recipe `shakespeare-chars`, on the same characters, with this budget
 
-Both train on the first 90 % of Tiny Shakespeare, and are measured on the same hidden characters: the last 10 % in rows
-of 32, of which 15 % are chosen once, by a fixed seed. They are shown in two ways: `80/10/10` is the experiment's own
-(81 % masks, 10 % random ids, 9 % as they are), `masks` shows [MASK] at all of them. Each system is a process of its own
-and trains when it is its turn, some seconds at a time (turns.py); evaluation does not count, nor do loops that are
-compiled (a few steps are made and thrown away before).
+Both train on the first 90 % of Tiny Shakespeare, and are measured on the same hidden characters: 15 % of the last 10 %,
+in rows of 32, chosen once by a fixed seed. They are hidden in two ways: `80/10/10` is the experiment's own (81 % masks,
+10 % random ids, 9 % unchanged), `masks` shows [MASK] at all of them. Each system is a separate process. They train in
+turns of a few seconds (turns.py). The time of evaluations does not count, nor does that of compiling loops (a few steps
+are made and discarded before).
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ from unmask.data.prepare import prepare
 RECIPE = "shakespeare-chars"
 COLOURS = {"ours": "#c2410c", "annotated": "#1d2733"}
 SEED = 20181011  # of the hidden characters
-LOOKS = 20  # at each system
-EVALUATED_ROWS = 256  # at once
-STANDARD_ERROR = 0.0033  # of an accuracy of 0.24, at the 16,700 hidden characters of the held-out text
+LOOKS = 20  # evaluations of each system
+EVALUATED_ROWS = 256  # rows evaluated at once
+STANDARD_ERROR = 0.0033  # of an accuracy of 0.24, over the 16,700 hidden characters of the held-out text
 WARM_STEPS = 3
 
 Predict = Callable[[Tensor, Tensor], Tensor]  # rows as shown, chosen places -> logits at these places
@@ -48,17 +48,17 @@ Curves = Mapping[str, Sequence[Sequence[float]]]  # (seconds, characters, loss, 
 
 
 class Work(NamedTuple):
-    """What a system's process does."""
+    """The job of a system's process."""
 
     system: str
     minutes: float
     data: str
     overrides: Sequence[str] = ()
-    rows: int | None = None  # of the held-out text, which are looked at
+    rows: int | None = None  # held-out rows to evaluate; None: all
 
 
 class Hidden(NamedTuple):
-    """Rows of text, what is shown of them, and which places are to be guessed."""
+    """Rows of text, the rows as shown to the model, and the places to guess."""
 
     ids: Tensor
     seen: Tensor
@@ -66,7 +66,7 @@ class Hidden(NamedTuple):
 
 
 def hidden_rows(held_out: Tensor) -> tuple[Hidden, Hidden]:
-    """The held-out text in rows, its hidden characters as 80/10/10 and as masks; the same in every process."""
+    """The held-out text in rows, with characters hidden as 80/10/10 and as masks; the same in every process."""
     rows = held_out[: len(held_out) // LENGTH * LENGTH].view(-1, LENGTH)
     seen, chosen = hide(rows, torch.Generator().manual_seed(SEED))
     return Hidden(rows, seen, chosen), Hidden(rows, rows.masked_fill(chosen, MASK), chosen)
@@ -109,7 +109,7 @@ def serve(work: Work) -> None:
             data, cpu = open_prepared(Path(work.data)), torch.device("cpu")
             steps = assemble(recipe, data, cpu).reports()
             for _ in range(WARM_STEPS):
-                next(steps, None)  # loops may take all of a short budget to compile
+                next(steps, None)  # compiling loops may use up a short budget
             training = assemble(recipe, data, cpu)
             model = training.state.model
 
@@ -127,7 +127,7 @@ def serve(work: Work) -> None:
 
 
 def table(curves: Curves) -> list[str]:
-    """Some looks of each system, and how long ours took to what the experiment came to."""
+    """Four evaluations of each system, and how long ours took to reach the experiment's result."""
     lines = [
         "| system | training | characters a second | loss, 80/10/10 | accuracy | loss, masks | accuracy |",
         "| --- | --- | --- | --- | --- | --- | --- |",
@@ -143,7 +143,8 @@ def table(curves: Curves) -> list[str]:
 
 
 def verdict(curves: Curves) -> str:
-    """How long ours took to the last accuracy of the experiment, which had it as soon as it was near."""
+    """How long ours took to reach the experiment's last accuracy. The experiment's own time is that until it was within
+    a standard error of it."""
 
     def seconds_to(points: Sequence[Sequence[float]], accuracy: float) -> float | None:
         return next((point[0] for point in points if point[3] >= accuracy), None)
@@ -175,12 +176,12 @@ def draw(curves: Curves, path: Path) -> None:
 
 def main() -> None:
     parser = parser_of(__doc__, table="characters")
-    parser.add_argument("--minutes", type=float, default=3.0, help="budget of ours")
+    parser.add_argument("--minutes", type=float, default=3.0, help="our budget")
     parser.add_argument("--reference-minutes", type=float, default=20.0)
     parser.add_argument("--set", action="append", default=[], help="a setting of the recipe, as for unmask pretrain")
     parser.add_argument("--slice-seconds", type=float, default=5.0)
-    parser.add_argument("--rows", type=int, help="of the held-out text, which are looked at; by default all")
-    parser.add_argument("--picture", type=Path, help="SVG that is drawn")
+    parser.add_argument("--rows", type=int, help="held-out rows to evaluate; by default all")
+    parser.add_argument("--picture", type=Path, help="SVG to draw")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.serve:

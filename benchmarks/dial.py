@@ -1,15 +1,15 @@
-r"""Which size learns most in how long: what `unmask pretrain --minutes M` chooses by, and how well it chooses.
+r"""Which model size learns most in a given time: the law by which `unmask pretrain --minutes M` chooses, and its error.
 
     python benchmarks/dial.py measure DATA NAME --cells "2x128:400,1600 4x256:300@2048/0.007" [--jobs 2]
     python benchmarks/dial.py fit [--table docs/explanation/benchmarks.md]
 
-`measure` trains a model for each cell on the prepared folder DATA, with the recipe `tiny` but for its size:
-LAYERSxWIDTH:STEPS,... and, where they are not as usual, @POSITIONS a step and /RATE. Each is a process with one thread.
-Its held-out loss is appended to the results under the text's NAME; cells that are there already are skipped.
+`measure` trains a model for each cell on the prepared folder DATA, with the recipe `tiny` apart from its size. A cell
+is LAYERSxWIDTH:STEPS,... with an optional @POSITIONS a step and /RATE. Each model trains in a process with one thread.
+Its held-out loss is appended to the results under the text's NAME; cells already in the results are skipped.
 
-`fit` fits the law of `unmask.commands.sizing` to the runs on `novels`, prints its numbers, and compares it with all
-runs: of each text, size and number of tokens the one with the lowest loss. Lines of the results with a `note` are runs
-of docs/explanation/experiments.md and docs/explanation/benchmarks.md that go further than this script could in an hour.
+`fit` fits the law of `unmask.commands.sizing` to the runs on `novels`, prints its numbers, and compares it with the
+runs that have the lowest loss for their text, size and number of tokens. Lines of the results with a `note` are longer
+runs, from docs/explanation/experiments.md and docs/explanation/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from unmask.measure.held_out import HeldOutSet
 HELD_OUT_TOKENS = 200_000
 POSITIONS = 4096
 FITTED = "novels"  # the text that the law is fitted to
-FREE = ("floor", "size", "tokens", "tokens_power")  # of the law; its `size_power` is another's
+FREE = ("floor", "size", "tokens", "tokens_power")  # fitted parameters; `size_power` is that of the law's source
 KEYS = ("text", "block_parameters", "tokens")
 
-Entry = Mapping[str, Any]  # of a run
+Entry = Mapping[str, Any]  # results of a run
 
 
 class Cell(NamedTuple):
-    """A training."""
+    """The settings of a training."""
 
     text: str
     layers: int
@@ -124,7 +124,7 @@ def measure(options: argparse.Namespace) -> None:
 
 
 def best_of(entries: Sequence[Entry]) -> list[Entry]:
-    """Of each text, size and number of tokens (to a tenth) the run with the lowest loss, smaller ones first."""
+    """The run with the lowest loss for each text, size and number of tokens (to a tenth), smaller ones first."""
     best: dict[tuple[str, int, int], Entry] = {}
     for entry in sorted(entries, key=lambda entry: -entry["loss"]):
         best[entry["text"], entry["width"], round(10 * math.log(entry["tokens"]))] = entry
@@ -132,14 +132,14 @@ def best_of(entries: Sequence[Entry]) -> list[Entry]:
 
 
 def fit(entries: Sequence[Entry]) -> Law:
-    """The law with the smallest squared error of log losses. The power of the size is fixed, since models that differ
-    in size were hardly trained on as many tokens."""
+    """The law with the smallest squared error of log losses. The power of the size is fixed, since hardly any models of
+    different sizes were trained on equally many tokens."""
     parameters, tokens, losses = (
         np.array([entry[key] for entry in entries]) for key in ("block_parameters", "tokens", "loss")
     )
     shares = losses / np.array([entry["unigram_entropy"] for entry in entries])
 
-    def errors(logarithms: Any) -> Any:  # all of them are positive
+    def errors(logarithms: Any) -> Any:  # of the parameters, which are all positive
         law = law_of(logarithms)
         return [math.log(law.share(n, d) / share) for n, d, share in zip(parameters, tokens, shares, strict=True)]
 

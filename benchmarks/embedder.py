@@ -1,24 +1,23 @@
-r"""What `unmask embedder` is worth, beside TSDAE and SimCSE of sentence-transformers, and how fast it trains.
+r"""Search quality and training speed of `unmask embedder`, compared with sentence-transformers' TSDAE and SimCSE.
 
     python benchmarks/embedder.py NAME=TEXT... [--pretrain-minutes 10] [--minutes 5] [--seeds 0,1,2] \
         [--holdout NAME=SHARE...] [--results docs/measured/embedder.jsonl] [--out docs/explanation/results.md]
 
-Of each text and seed a masked language model is pretrained with the defaults. All ways begin with it, learn from the
-same documents for so many minutes of wall-clock (reading text does not count) and are measured by
-`unmask.evaluate_search` on documents that neither the model nor they have seen: crops taken out of them, and titles
-where there are any.
+For each text and seed a masked language model is pretrained with the defaults. All methods start from it, and learn
+from the same documents for `--minutes` of wall-clock time (reading text does not count). `unmask.evaluate_search`
+measures them on documents that neither the model nor the methods have seen: by crops, and by titles if there are any.
 
-    mean      the masked language model's mean, as it is            bm25, tfidf   no model
+    mean      the mean of the masked language model, untrained      bm25, tfidf   no model
     unmask    `unmask embedder` with its defaults
     sparse    `unmask embedder --sparse`
     tsdae     `DenoisingAutoEncoderLoss` (the CLS token; a new decoder of two layers, not tied), AdamW at `--peer-rate`
     simcse    `MultipleNegativesRankingLoss` of texts with themselves, dropout 0.1, AdamW at `--peer-rate`
 
-The peers compute in float32, in bare loops: a Trainer around them would add to their time.
+The peers compute in float32, in plain loops: a Trainer around them would add to their time.
 
-A cell is a corpus, a way and a seed, which is that of the pretraining too. Its line is appended when it is known; cells
-with a line of the same settings are not made again, so a run that was stopped continues with the same command. What a
-way has trained stays, so that it can be measured again, in passages of another length (`--passage-tokens`).
+A cell is a corpus, a method and a seed, which is also that of the pretraining. Its line is appended to the results when
+it ends. Cells that have a line with the same settings are skipped, so the same command continues a stopped run. Trained
+models are kept, so that they can be measured again, in passages of another length (`--passage-tokens`).
 """
 
 from __future__ import annotations
@@ -46,14 +45,14 @@ from unmask.data.corpus import Corpus
 from unmask.search.known_items import HELD_OUT, held_out_rule
 
 WAYS = ("mean", "unmask", "sparse", "tsdae", "simcse")
-WORDS = ("bm25", "tfidf")  # measured with the mean
+WORDS = ("bm25", "tfidf")  # measured together with `mean`
 FIGURES = ("recall_at_10", "ndcg_at_10")
 PASSAGE_WORDS = 100
 BATCH = 32  # of texts, for TSDAE and SimCSE
 
 
 def passages_of(corpus: Path, model: Path) -> list[str]:
-    """The documents that the model was trained on, in passages of 100 words."""
+    """The documents that the model was trained on, cut into passages of 100 words."""
     passages = []
     for piece, held in Corpus([corpus], held_out_rule(model)[1]).pieces():
         words = [] if held else piece.text.split()
@@ -64,7 +63,7 @@ def passages_of(corpus: Path, model: Path) -> list[str]:
 def figures_of(
     model: Path, corpus: Path, passage_tokens: int, baselines: Sequence[str] = ()
 ) -> dict[str, dict[str, Any]]:
-    """Figures of a model, and of words, by system and task."""
+    """Figures of a model and of the baselines, by system and task."""
     tasks = unmask.evaluate_search(
         model, [corpus], baselines=baselines, passage_tokens=passage_tokens, precision="bf16"
     ).tasks
@@ -103,7 +102,7 @@ def peer(model: Path, *, pooling: str, dropout: float | None = None) -> Any:
 
 def fit_peer(network: Any, loss: Any, make: Callable[[random.Random], Sequence[list[str]]], *, seconds: float,
              seed: int, rate: float) -> dict[str, Any]:  # fmt: skip
-    """Trains by the clock; `make` gives the columns of a batch, which are tokenized as sentence-transformers does."""
+    """Trains for `seconds`. `make` returns the columns of a batch, which sentence-transformers tokenizes."""
     import torch
 
     torch.manual_seed(seed)
@@ -124,7 +123,7 @@ def fit_peer(network: Any, loss: Any, make: Callable[[random.Random], Sequence[l
 
 
 def train_peer(way: str, model: Path, passages: Sequence[str], out: Path, **how: Any) -> dict[str, Any]:
-    """TSDAE or SimCSE; saved beside what says which documents it has not seen: those of the model it was made of."""
+    """Trains TSDAE or SimCSE. Saves the model beside the pretrained model's rule of held-out documents."""
     from sentence_transformers import losses
 
     if way == "tsdae":
@@ -136,7 +135,7 @@ def train_peer(way: str, model: Path, passages: Sequence[str], out: Path, **how:
         loss = losses.MultipleNegativesRankingLoss(network)
 
     def noised(text: str, rng: random.Random) -> str:
-        """TSDAE's noise: 60 % of the words are gone."""
+        """TSDAE's noise: deletes 60 % of the words."""
         words = text.split()
         return " ".join(word for word in words if rng.random() >= 0.6) or rng.choice(words)
 
@@ -153,7 +152,7 @@ def train_peer(way: str, model: Path, passages: Sequence[str], out: Path, **how:
 
 
 def decoder_for(model: Path, folder: Path) -> str:
-    """A decoder of two layers of BERT's over the model's vocabulary: ModernBERT's layout has none of its own."""
+    """A decoder of two BERT layers over the model's vocabulary, since ModernBERT has no decoder."""
     from transformers import AutoConfig, AutoTokenizer, BertConfig, BertLMHeadModel
 
     config = AutoConfig.from_pretrained(model)
@@ -197,7 +196,7 @@ def measure(
 
 
 def settings_hash(way: str, text: str, overrides: Mapping[str, Any], options: argparse.Namespace) -> str:
-    """Of all that figures depend on, but for the seed, the length of passages and the code; `text` is a hash, too."""
+    """A hash of everything that figures depend on, except seed, passage length and code; `text` is a hash, too."""
     content = [text, dict(overrides), options.pretrain_minutes, options.minutes]
     content.append(EmbedderSettings().model_dump(mode="json"))
     if way in ("tsdae", "simcse"):
@@ -206,13 +205,13 @@ def settings_hash(way: str, text: str, overrides: Mapping[str, Any], options: ar
 
 
 def table(lines: Sequence[dict[str, Any]]) -> Iterator[str]:
-    """A row a corpus, a way and a length of passages, over the seeds that are there."""
+    """The lines of the table: a row for each corpus, method and passage length, over the seeds measured."""
     rows_of: dict[tuple[str, str, int], list[dict[str, Any]]] = defaultdict(list)
     for line in lines:
         length = line["passage_tokens"]
         if line["way"] == "mean":
             rows_of[line["corpus"], "mean", length].append(line["mean"])
-            rows_of.update({(line["corpus"], word, 0): [line[word]] for word in WORDS})  # the same for all seeds
+            rows_of.update({(line["corpus"], word, 0): [line[word]] for word in WORDS})  # equal for all seeds
         elif line["way"] in WAYS:
             rows_of[line["corpus"], line["way"], length].append(line.get("figures", line))
     yield "| text | way | passages | seeds | crops: recall@10 | nDCG@10 | titles: recall@10 | nDCG@10 |"
@@ -233,15 +232,15 @@ def main() -> None:
     parser = parser_of(__doc__)
     parser.add_argument("corpora", nargs="+", metavar="NAME=TEXT")
     parser.add_argument("--results", type=Path, default=Path("docs/measured/embedder.jsonl"))
-    parser.add_argument("--out", type=Path, help="page with a place for the table")
+    parser.add_argument("--out", type=Path, help="page whose table is rewritten")
     parser.add_argument("--work", type=Path, default=Path("runs/embedder-benchmark"))
     parser.add_argument("--pretrain-minutes", type=float, default=10.0)
-    parser.add_argument("--holdout", nargs="*", default=[], metavar="NAME=SHARE", help="of the documents, where few")
-    parser.add_argument("--minutes", type=float, default=5.0, help="of training, each way")
+    parser.add_argument("--holdout", nargs="*", default=[], metavar="NAME=SHARE", help="share of documents to hold out")
+    parser.add_argument("--minutes", type=float, default=5.0, help="training time of each method")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--passage-tokens", type=int, default=128, help="that documents are measured in")
+    parser.add_argument("--passage-tokens", type=int, default=128, help="length of the passages that are searched")
     parser.add_argument("--ways", default=",".join(WAYS))
-    parser.add_argument("--peer-rate", type=float, default=3e-5, help="of AdamW; that of sentence-transformers' pages")
+    parser.add_argument("--peer-rate", type=float, default=3e-5, help="AdamW's; that of sentence-transformers' pages")
     options = parser.parse_args()
     shares = dict(each.split("=") for each in options.holdout)
     current = set()

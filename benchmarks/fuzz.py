@@ -1,11 +1,11 @@
 """Damaged files for every reader of the package: `python benchmarks/fuzz.py --cases 10000`, or `make fuzz`.
 
-    target, number ──▶ a whole file ──▶ damaged as the number says ──▶ read, in a child process ──▶ outcome
+    target, number ──▶ a valid file ──▶ damaged by the number's draws ──▶ read, in a child process ──▶ outcome
 
-A case is a pure function of its target and its number, so a failure is made again by these two: `--only model:4711`.
-What fails is whatever is neither a result nor an `UnmaskError`: another exception, a signal, more than `SECONDS` or
-`MEGABYTES` for one case. Nothing is damaged in case -1, which fails where it is not read. What is done stands in the
-results, and is not done again.
+A case is a pure function of its target and its number, so these two reproduce a failure: `--only model:4711`. A case
+fails if it ends with neither a result nor an `UnmaskError`: with another exception, a signal, or more than `SECONDS` or
+`MEGABYTES`. Case -1 is undamaged, and fails if it is not read. Finished cases are in the results, and are not run
+again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parent
 SECONDS, WAITS, MEGABYTES = 20, 6, 1500
-WHOLE = -1  # the number of the case that nothing is damaged in, which must be read
+WHOLE = -1  # number of the undamaged case, which must be read
 DAMAGES = ("flip", "cut", "drop", "repeat", "nasty", "swap", "number", "nothing")
 NASTY: tuple[bytes, ...] = (
     b"", b"\0", b"\xff\xfe", b"\xed\xa0\x80", b"[" * 5000, b'{"a":' * 5000, b"9" * 5000, b"-1", b"1e999", b"NaN",
@@ -42,7 +42,7 @@ NASTY: tuple[bytes, ...] = (
 
 
 def damaged(content: bytes, rng: random.Random) -> bytes:
-    """Some damages, one after the other, at places of their own."""
+    """Applies one to eight damages in turn, each at its own place."""
     data = bytearray(content)
     for _ in range(rng.choice((1, 1, 1, 2, 3, 8))):
         place, size = rng.randrange(len(data) + 1), min(len(data), rng.choice((1, 1, 4, 17, 200)))
@@ -143,7 +143,7 @@ def _one_case(target: str, chosen: Any, number: int, folder: Path) -> dict[str, 
 
 
 def run_batch(cases: list[Case], work: Path) -> list[dict[str, Any]]:
-    """The outcomes of cases; where the child dies, that of the one it died of, and a new child for the rest."""
+    """The outcomes of cases. If the child dies, its current case has failed, and a new child runs the rest."""
     outcomes: list[dict[str, Any]] = []
     left = [(target, number) for target, number in cases]
     while left:
@@ -158,7 +158,7 @@ def run_batch(cases: list[Case], work: Path) -> list[dict[str, Any]]:
         left = left[len(done) :]
         if left:
             if not begun or begun[-1] != left[0]:
-                raise SystemExit(f"fuzz: the child did not begin\n{ended.stderr[-3000:]}")
+                raise SystemExit(f"fuzz: the child process did not start\n{ended.stderr[-3000:]}")
             target, number = left.pop(0)
             error = f"ended with {ended.returncode}\n{ended.stderr[-2500:]}"
             outcomes.append({"target": target, "number": number, "outcome": "failed", "error": error})
@@ -166,7 +166,7 @@ def run_batch(cases: list[Case], work: Path) -> list[dict[str, Any]]:
 
 
 def fuzz(target: str, cases: int, work: Path, *, batch: int = 500) -> Counter[str]:
-    """Runs the cases of a target that were not run yet, and counts the outcomes of all."""
+    """Runs the remaining cases of a target, and counts the outcomes of all."""
     results = work / f"{target}.jsonl"
     done = [json.loads(line) for line in results.read_text().splitlines()] if results.is_file() else []
     known = {outcome["number"] for outcome in done}
@@ -183,10 +183,10 @@ def fuzz(target: str, cases: int, work: Path, *, batch: int = 500) -> Counter[st
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--cases", type=int, default=10_000, help="of each target")
-    parser.add_argument("--targets", help="with commas between them; all by default")
-    parser.add_argument("--work", type=Path, default=Path("runs/fuzz"), help="results, which are gone on with")
-    parser.add_argument("--only", help="TARGET:NUMBER, to see what it does")
+    parser.add_argument("--cases", type=int, default=10_000, help="number of cases for each target")
+    parser.add_argument("--targets", help="comma-separated; all by default")
+    parser.add_argument("--work", type=Path, default=Path("runs/fuzz"), help="folder of results, to be continued")
+    parser.add_argument("--only", help="TARGET:NUMBER, a case to run and show")
     parser.add_argument("--table", type=Path, help="page whose table `fuzz` is rewritten")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -214,7 +214,7 @@ def main() -> None:
         lines.append(" | ".join([f"| {name}", *(f"{figure:,}" for figure in figures)]) + " |")
     if options.table is not None:
         write_table(options.table, "fuzz", lines)
-    print(f"{failed} failures in {time.monotonic() - begin:,.0f} s; each is made again by --only TARGET:NUMBER")
+    print(f"{failed} failures in {time.monotonic() - begin:,.0f} s; reproduce one with --only TARGET:NUMBER")
     raise SystemExit(1 if failed else 0)
 
 

@@ -1,7 +1,7 @@
-"""What `fuzz.py` breaks: for each reader of the package whole files, and how they are read.
+"""The targets of `fuzz.py`: for each reader of the package, valid files and the function that reads them.
 
-A target is a folder of whole files, of which the named one is damaged, and a function that reads the folder. Reading
-must end, in bounded time and memory, with a result or with an `UnmaskError`.
+A target is a folder of valid files, one of which a case damages, and a function that reads the folder. Reading must
+end, in bounded time and memory, with a result or an `UnmaskError`.
 """
 
 from __future__ import annotations
@@ -47,17 +47,17 @@ from unmask.train.optimizer import build_optimizer
 from unmask.train.step import TrainState
 
 Read = Callable[[Path, str, int], object]
-"""Reads what a case has left in a folder: the folder, the name of the damaged file, the number of the case."""
+"""Reads the folder of a case, given the folder, the name of the damaged file and the number of the case."""
 
 
 class Target(NamedTuple):
-    """Something that reads."""
+    """A reader and its files."""
 
-    files: Mapping[str, bytes]  # by name, what is damaged; each case takes one of them
+    files: Mapping[str, bytes]  # contents by name; each case damages one of them
     read: Read
-    beside: Path | None = None  # a folder that lies there whole, whose files of these names are replaced
-    is_whole: bool = True  # the files are in order before they are damaged
-    is_folder: bool = False  # the files lie beside each other, all but the damaged one whole
+    beside: Path | None = None  # an intact folder to copy, in which the damaged file is replaced
+    is_whole: bool = True  # whether the files are valid before they are damaged
+    is_folder: bool = False  # whether the folder has all files, the others undamaged
 
 
 ROWS: list[dict[str, Any]] = [
@@ -110,7 +110,7 @@ def _text_files() -> dict[str, bytes]:
 
 
 def read_corpus(folder: Path, name: str, number: int) -> object:
-    """All of its documents, under settings that turn with the case."""
+    """Reads all documents, with settings that vary with the case."""
     settings: dict[str, Any] = {"bad_input": ("error", "skip")[number % 2]}
     if number % 3 == 0:
         settings["documents"] = ("line", "block", "file")[number // 3 % 3]
@@ -123,12 +123,12 @@ def read_corpus(folder: Path, name: str, number: int) -> object:
 
 
 def read_saved(folder: Path, name: str, number: int) -> object:
-    """A folder that `datasets` has saved, with its damaged file."""
+    """Reads a folder saved by `datasets`, with a damaged file."""
     return sum(len(piece.text) for piece in Corpus([folder], CorpusSettings(), hold_out=False).unsplit())
 
 
 def read_recipe(folder: Path, name: str, number: int) -> object:
-    """A recipe, or the lines of one as overrides."""
+    """Reads a recipe, or its lines as overrides."""
     if number % 2:
         return load_recipe(str(folder / name))
     lines = (folder / name).read_text(encoding="utf-8", errors="replace").splitlines()
@@ -138,28 +138,28 @@ def read_recipe(folder: Path, name: str, number: int) -> object:
 
 
 def read_model(folder: Path, name: str, number: int) -> object:
-    """A model, which then fills and embeds."""
+    """Loads a model, which then embeds and fills."""
     model = unmask.load(folder)
     vectors = model.embed(["The cat sleeps."])
     if not math.isfinite(float(vectors.sum())) and name != "model.safetensors":
-        raise AssertionError("vectors that are no numbers")
+        raise AssertionError("vectors are not finite")
     return model.fill(f"The {model.tokenizer.token(model.tokenizer.special.mask)} sleeps.", top_k=2)
 
 
 def read_hostile(folder: Path, name: str, number: int) -> object:
-    """A model broken in one or two ways that broke a reader before, and by the damage of the case."""
+    """Reads a model with the damage of the case, and broken in one or two ways that broke a reader before."""
     rng = random.Random(number)
     breaks = {**hostile_models.CONFIGS, **hostile_models.OURS, **hostile_models.FILES, **hostile_models.TASKS}
     for way in rng.sample(sorted(breaks), rng.choice((1, 2))):
         try:
             breaks[way](folder)
         except (ValueError, KeyError, TypeError, AttributeError, RuntimeError, SafetensorError, struct.error):
-            continue  # the damage has left nothing that could be broken so
+            continue  # the damage has left nothing to break in this way
     return read_model(folder, "model.safetensors", number)
 
 
 def read_seed(folder: Path, name: str, number: int) -> object:
-    """A file that broke its reader before, broken further."""
+    """Reads a file that broke its reader before, with further damage."""
     kind, _, _ = name.partition("-")
     if kind == "pairs":
         return read_pairs(folder / name)
@@ -169,7 +169,7 @@ def read_seed(folder: Path, name: str, number: int) -> object:
 
 
 class Checkpoints:
-    """A checkpoint that is loaded into one state again and again: a refused one must leave the state as it is."""
+    """A checkpoint that is loaded into the same state repeatedly: a refused one must leave the state unchanged."""
 
     def __init__(self, model: Path, root: Path) -> None:
         network = unmask.load(model).network
@@ -177,12 +177,12 @@ class Checkpoints:
         self.state = TrainState(network, build_optimizer(network, training), step=1)
         for parameter in network.parameters():
             parameter.grad = torch.zeros_like(parameter)
-        self.state.optimizer.step()  # the moments begin with it
+        self.state.optimizer.step()  # creates the moments
         self.folder = save_checkpoint(root, self.state, fingerprint="made here", keep=1)
         self.files = {path.name: path.read_bytes() for path in sorted(self.folder.iterdir())}
 
     def read(self, folder: Path, name: str, number: int) -> object:
-        """Whatever is not as it was written is refused, but for blanks in JSON, which say nothing."""
+        """Loads it. Any change must be refused, except for blanks in JSON, which mean nothing."""
         load_checkpoint(folder, self.state, fingerprint="made here")
         if name.endswith(".safetensors") and (folder / name).read_bytes() != self.files[name]:
             raise AssertionError("a damaged checkpoint was loaded")
@@ -190,7 +190,7 @@ class Checkpoints:
 
 
 class Indexes:
-    """An index with a graph, whose answers are those of the whole one, or none."""
+    """An index with a graph. A damaged copy must give the same answers as the original, or an error."""
 
     def __init__(self, model: Path, folder: Path) -> None:
         self.model, self.texts = unmask.load(model), [row["text"] for row in ROWS]
@@ -212,15 +212,15 @@ class Indexes:
         return folder
 
     def resume(self, folder: Path, name: str, number: int) -> object:
-        """Resumes what was stopped before its end: what is damaged is made anew, or refused."""
+        """Resumes an unfinished index: damaged parts must be made again, or refused."""
         (folder / "index.json").unlink(missing_ok=True)
         unmask.Index.build(self.model, self.texts, out=folder, approximate=True, resume=True)
         exact, approximate, words = self._ask(folder)
         every = unmask.Index(folder, model=self.model).query("The cat number 7", top_k=len(self.texts), exact=True)
         scores = {hit["document"]: hit["score"] for hit in every.queries[0]["hits"]}
-        # A graph that is linked anew is another one, and may miss a near passage; scores are exact.
-        of_graph = approximate[0]["hits"]
-        if [exact, words] != self.answers[::2] or any(scores[hit["document"]] != hit["score"] for hit in of_graph):
+        # A rebuilt graph differs, and may miss a near passage, but its scores are exact.
+        graph_hits = approximate[0]["hits"]
+        if [exact, words] != self.answers[::2] or any(scores[hit["document"]] != hit["score"] for hit in graph_hits):
             raise AssertionError("a resumed index gave other answers")
         return folder
 
@@ -240,7 +240,7 @@ SMALL = (
 
 
 def trained_run(work: Path) -> Path:
-    """A run of a few steps, made once, whose files are damaged; with a lexicon beside it."""
+    """A run of a few steps with a lexicon, made once. Cases damage copies of its files."""
     run = work / "whole"
     if not (run / "lexicon.safetensors").is_file():
         text = work / "corpus.txt"
@@ -257,18 +257,18 @@ def trained_run(work: Path) -> Path:
 
 
 def _begun(folder: Path, make: Callable[[Path], object], *done: str) -> dict[str, bytes]:
-    """The small files of a folder that is made once, without the last of the work, which `done` are the files of."""
+    """The small files of an unfinished folder. It is made once; `done` names the last outputs, which are removed."""
     if not folder.is_dir():
         make(folder)
         for name in done:
             shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
     paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and ".lock" not in path.name]
-    kept = [path for path in paths if "tensorboard" not in path.parts and path.suffix not in (".html", ".svg")]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in kept}
+    small = [path for path in paths if "tensorboard" not in path.parts and path.suffix not in (".html", ".svg")]
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in small}
 
 
 def _of_folders(work: Path, run: Path, texts: Mapping[str, bytes]) -> dict[str, Target]:
-    """Folders that work goes on in, and others of which several files are read together."""
+    """Targets that resume work in a folder, and others whose files are read together."""
     text, model = work / "corpus.txt", run / "model"
     tokenizer = load_tokenizer(model)
     steps = ("embedder.batch_size=4", "embedder.first_lengths=[4,8]", "embedder.second_lengths=[4,16]")
@@ -377,7 +377,7 @@ def _of(folder: Path, names: tuple[str, ...]) -> dict[str, bytes]:
 
 
 def targets(work: Path) -> dict[str, Target]:
-    """All of them; `work` holds the trained run between calls."""
+    """All targets, by name; `work` keeps the trained run between calls."""
     run = trained_run(work)
     texts = _text_files()
     state = json.dumps({"_data_files": [{"filename": "data.arrow"}], "_fingerprint": "x", "_split": None}).encode()

@@ -1,16 +1,16 @@
 """Proves and measures the GPU path: `make gpu`, or `python benchmarks/gpu.py`; needs nothing but the checkout.
 
-    check     the device and its ceilings; tests marked `gpu`; a full-size step against the CPU; nothing waits for the
-              device; memory that runs out is recovered from
-    profile   a step by kinds of kernels, and the share of time in which the device has nothing to do
+    check     the device and its peak speeds; tests marked `gpu`; a full-size step compared with the CPU; no step waits
+              for the device; recovery from running out of memory
+    profile   a step by kinds of kernels, and the share of time in which the device is idle
     bench     our training with Muon and with AdamW, and on short lines, against transformers' (`train.py`)
     train     three minutes of `unmask pretrain`, killed in the middle and resumed
 
-Each stage takes less than eight minutes, leaves its figures in the folder of results and its tables on the page, and is
-not run again where its figures are there. `--dry` runs all of them on miniatures on a CPU.
+Each stage takes less than eight minutes. It writes its figures to the results folder and its tables to the page, and is
+skipped if its figures are already there. `--dry` runs all stages with tiny models on a CPU.
 
-It is run by the Python that has torch for the GPU. What else is missing there it takes from `.wheels`, which
-`make gpu-wheels` fills where there is a network.
+Run it with the Python that has torch for the GPU. Other missing packages are taken from `.wheels`, which
+`make gpu-wheels` fills on a machine with a network.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ NEEDED = (
 
 
 def obtain_packages() -> None:
-    """Takes what this Python lacks from the wheels; what is in neither ends the command."""
+    """Installs packages that this Python lacks from the wheels; exits if a package is in neither."""
 
     def missing() -> list[str]:
         return [name for name in NEEDED if importlib.util.find_spec(name) is None]
@@ -46,8 +46,8 @@ def obtain_packages() -> None:
         importlib.invalidate_caches()
     if names := missing():
         sys.exit(
-            f"make gpu: {sys.executable} lacks {', '.join(names)}; run make gpu-wheels where there is a network and "
-            "bring .wheels along, or name a Python that has them (make gpu PYTHON=...)"
+            f"make gpu: {sys.executable} lacks {', '.join(names)}; run make gpu-wheels on a machine with a network and "
+            "copy .wheels here, or name a Python that has them (make gpu PYTHON=...)"
         )
     parts = [str(ROOT), str(PACKAGES), os.environ.get("PYTHONPATH", "")]
     os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, parts))
@@ -56,10 +56,10 @@ def obtain_packages() -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dry", action="store_true", help="miniatures on a CPU")
+    parser.add_argument("--dry", action="store_true", help="run tiny models on a CPU")
     parser.add_argument("--text", type=Path, default=ROOT / "unmask" / "data" / "tinyshakespeare.txt")
     parser.add_argument("--stages", default="check,profile,bench,train")
-    parser.add_argument("--out", type=Path, default=Path("runs/gpu"), help="results, which are gone on with")
+    parser.add_argument("--out", type=Path, default=Path("runs/gpu"), help="folder of results, to be continued")
     page = ROOT / "docs" / "explanation" / "benchmarks.md"
     parser.add_argument("--table", type=Path, default=page, help="page whose tables are filled")
     options = parser.parse_args()
@@ -67,7 +67,7 @@ def main() -> None:
     import torch
 
     if not options.dry and not torch.cuda.is_available():
-        sys.exit("make gpu: torch finds no GPU here; make gpu DRY=1 runs its stages on miniatures on a CPU")
+        sys.exit("make gpu: torch finds no GPU; make gpu DRY=1 runs the stages with tiny models on a CPU")
     from gpu_stages import STAGES, Bench
     from tables import write_table
 
@@ -81,7 +81,7 @@ def main() -> None:
             sys.exit(f"no stage {name!r}; there are {', '.join(STAGES)}")
         done = out / f"{name}.json"
         if done.is_file():
-            print(f"{name}: done before ({done})", flush=True)
+            print(f"{name}: already done ({done})", flush=True)
         else:
             begin = time.monotonic()
             lines = STAGES[name](bench)

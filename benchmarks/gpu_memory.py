@@ -1,9 +1,9 @@
-"""What the packaged recipes take of a GPU, by calculation.
+"""GPU memory and speed of the packaged recipes, by calculation.
 
     python benchmarks/gpu_memory.py --table docs/how-to/pretraining.md
 
-Nothing is measured. Memory is what `unmask.train.hardware` counts; tokens a second are the operations of products
-at a share of what a GPU's products are known to reach.
+Nothing is measured. Memory is calculated by `unmask.train.hardware`. Tokens a second follow from the operations of
+matrix products, at a share of the speed that a GPU's products are known to reach.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from unmask.model.encoder import MaskedLM
 from unmask.train.hardware import fitting_positions, step_memory
 
 RECIPES = ("small", "base", "bert-base", "roberta-base", "spanbert-base", "modernbert-base")
-SHARE = 0.45  # of what products reach, that a whole training step is taken to reach
+SHARE = 0.45  # assumed speed of a whole training step, as a share of that of products
 GPUS = {80: 790e12, 24: 165e12}  # GiB, and operations a second of bf16 products: an H100 or H200, an RTX 4090
-VOCABULARY = 32_768  # where the recipe leaves it to the text
+VOCABULARY = 32_768  # if the recipe leaves it to the text
 LENGTH = 512  # positions of a segment, for attention's share of the operations
 
 
 def model_of(recipe: Recipe) -> MaskedLM:
-    """Without numbers."""
+    """The recipe's model, on the meta device."""
     special = SimpleNamespace(pad=0, cls=1, sep=2, mask=3)
     tokenizer: Any = SimpleNamespace(vocab_size=recipe.tokenizer.vocab_size or VOCABULARY, special=special)
     with torch.device("meta"):
@@ -35,7 +35,7 @@ def model_of(recipe: Recipe) -> MaskedLM:
 
 
 def operations(model: MaskedLM, rate: float) -> float:
-    """Of a token, forward and backward."""
+    """Operations of a token, forward and backward."""
     config = model.config
     matrices = sum(p.numel() for p in model.encoder.blocks.parameters() if p.ndim == 2)
     attention = 2 * min(LENGTH, config.max_position_embeddings) * config.hidden_size * config.num_layers

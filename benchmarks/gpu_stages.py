@@ -1,4 +1,4 @@
-"""The stages of `gpu.py`. Each gives the lines of its table; `bench` has `train.py` write tables of its own."""
+"""The stages of `gpu.py`. Each returns the lines of its table; in `bench`, `train.py` writes the tables."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ KINDS = {
 
 @dataclass(frozen=True)
 class Bench:
-    """Where the stages run: `dry` is on miniatures on a CPU, without a `device_name`; `page` has their tables."""
+    """The environment of the stages: `dry` uses tiny models on a CPU, without a `device_name`; tables go to `page`."""
 
     dry: bool
     device: torch.device
@@ -52,14 +52,14 @@ class Bench:
 
     @property
     def data(self) -> PreparedData:
-        """The text, prepared at first use."""
+        """The text, prepared on first use."""
         folder = self.out / "data"
         if not (folder / "manifest.json").is_file():
             prepare([self.text], folder, 500 if self.dry else 32_000, "--quiet", "--overwrite")
         return open_prepared(folder)
 
     def recipe(self, **training: Any) -> Recipe:
-        """Of the full size, or of the miniature; ModernBERT's layout, Muon, 131,072 positions a step."""
+        """The recipe of full size, or tiny in a dry run: ModernBERT's layout, Muon, 131,072 positions a step."""
         layers, hidden = DRY_SIZE if self.dry else SIZE
         length, tokens = (64, 1024) if self.dry else (512, 131_072)
         settings = {
@@ -71,7 +71,7 @@ class Bench:
 
 
 def check(bench: Bench) -> list[str]:
-    """The device, and whether it does what a CPU does."""
+    """The device's speeds, and whether it computes the same as a CPU."""
     rows = [*_device(bench), *_tests(bench), *_against_the_cpu(bench), _waits(bench), _memory(bench)]
     return ["| what | result |", "| --- | --- |", *(f"| {what} | {result} |" for what, result in rows)]
 
@@ -100,8 +100,8 @@ def _device(bench: Bench) -> list[tuple[str, str]]:
 
 
 def _tests(bench: Bench) -> list[tuple[str, str]]:
-    """Those marked `gpu`, in the dry run of one folder; what the compiler warns of there is a warning, and no error."""
-    which = "tests/tasks" if bench.dry else "tests"  # all are looked through for more than ten seconds
+    """Runs the tests marked `gpu`, in a dry run those of one folder. Warnings are not errors, as the compiler warns."""
+    which = "tests/tasks" if bench.dry else "tests"  # collecting all tests takes more than ten seconds
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-W", "default", "-p", "no:cacheprovider", which]
     ended = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
     printed = ended.stdout.strip().splitlines()
@@ -112,7 +112,7 @@ def _tests(bench: Bench) -> list[tuple[str, str]]:
 
 
 def _against_the_cpu(bench: Bench) -> list[tuple[str, str]]:
-    """The loss and all gradients of one batch, here and in float32 on a CPU."""
+    """Compares the loss and all gradients of a batch with those in float32 on a CPU."""
 
     def one_step(device: torch.device, precision: str) -> tuple[float, dict[str, Tensor]]:
         training = assemble(bench.recipe(precision=precision, clip_norm=1e9), bench.data, device)
@@ -148,12 +148,12 @@ def _against_the_cpu(bench: Bench) -> list[tuple[str, str]]:
 
 
 def _waits(bench: Bench) -> tuple[str, str]:
-    """Some steps of the loop, compiled, in which whatever waits for the device is an error."""
+    """Runs steps of the loop, compiled, in which any wait for the device is an error."""
     what = "steps of the loop that wait for the device"
     if bench.dry:
         return what, "not looked at: a CPU has nothing to wait for"
     reports = assemble(bench.recipe(compile_blocks="yes"), bench.data, bench.device).reports()
-    for _ in range(24):  # in which whatever is compiled is met
+    for _ in range(24):  # enough steps to compile everything
         next(reports)
     torch.cuda.set_sync_debug_mode("error")
     try:
@@ -167,7 +167,7 @@ def _waits(bench: Bench) -> tuple[str, str]:
 
 
 def _memory(bench: Bench) -> tuple[str, str]:
-    """A step with three fifths of the memory that it would take."""
+    """Runs a step with three fifths of the memory that it needs."""
     what = "memory that runs out"
     if bench.dry:
         return what, "not looked at: a CPU has no limit to set"
@@ -221,7 +221,7 @@ def profile(bench: Bench) -> list[str]:
 
 
 def bench_peers(bench: Bench) -> list[str]:
-    """`train.py` on the text and on its short lines; it writes tables of its own."""
+    """Runs `train.py` on the text, and on the text in short lines. It writes the tables itself."""
     short = bench.out / "short.txt"
     words = bench.text.read_text(encoding="utf-8").split()
     short.write_text("\n".join(" ".join(words[n : n + 20]) for n in range(0, len(words), 20)), encoding="utf-8")
@@ -241,7 +241,7 @@ def bench_peers(bench: Bench) -> list[str]:
 
 
 def train_killed(bench: Bench) -> list[str]:
-    """`unmask pretrain` for some minutes, killed in the middle, and resumed."""
+    """Runs `unmask pretrain` for a few minutes, killed in the middle and resumed."""
     run = bench.out / "run"
     minutes = 0.06 if bench.dry else 3.0
     size = ["--set", "model.num_layers=2", "--set", "model.hidden_size=64", "--set", "model.num_heads=1"]

@@ -2,19 +2,19 @@
 
     python benchmarks/inference.py TEXT MODEL... [--rounds 5] [--table PAGE]
 
-In alternation, in one process; a round is each system once, and the table shows medians over rounds. Texts are
+Systems alternate in one process. A round runs each system once, and the table shows medians over rounds. Texts are
 paragraphs (lines) of TEXT that fit the model, in a fixed random order.
 
     fill         a mask in each text, five candidates: `Model.fill(texts)` against the pipeline `fill-mask`
     embed        the mean of each text's tokens: `Model.embed(texts)` against the pipeline `feature-extraction`, which
-                 gives each token's state, and against the plain way that sentence-transformers goes (`AutoModel` in
-                 sorted batches, padding masked out of the mean)
+                 returns each token's state, and against the method of sentence-transformers (`AutoModel` in sorted
+                 batches, padding masked out of the mean)
 
-The others get the texts sorted by length, and of several batch sizes the best one. The pipeline `feature-extraction`
-does not say what is padding, so its means are taken of each text's own tokens; taking them is not in its time.
+The others get the texts sorted by length, and the best of several batch sizes. The pipeline `feature-extraction` does
+not mark padding, so its means are taken over each text's own tokens, outside of the measured time.
 
-`difference` is the largest one of a probability (fill) or of a number of an embedding between ours and the others' in
-the same precision; and for fill the share of texts whose likeliest token is the same. In bf16 both are rounded.
+`difference` is the largest difference of a probability (fill) or of an embedding's number between ours and the others
+in the same precision; for fill also the share of texts with the same likeliest token. In bf16 both are rounded.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ GOAL = 2.0
 
 
 class Case(NamedTuple):
-    """What is compared: ours, and the others by batch size; and what their results are compared as."""
+    """Our call; the others' calls, which take a batch size; and functions that make their results comparable."""
 
     ours: Callable[[], np.ndarray]
     others: dict[str, Callable[[int], Any]]
@@ -50,7 +50,7 @@ class Case(NamedTuple):
 
 
 def read_texts(file: str, tokenizer: Any, longest: int, mask: str) -> tuple[list[str], list[str]]:
-    """Texts that fit the model with a word of each hidden, and as they are."""
+    """Texts that fit the model: unchanged, and with a word of each masked."""
     (source,) = find_sources([file])
     lines = [line.text for line in read_lines(source.path, BadInput(skip=False)) if line.text.strip()]
     rng = random.Random(0)
@@ -69,7 +69,7 @@ def read_texts(file: str, tokenizer: Any, longest: int, mask: str) -> tuple[list
 
 
 def by_length(texts: Sequence[str], call: Callable[[list[str]], list[Any]]) -> list[Any]:
-    """The results for texts in their order, from a call that gets them sorted."""
+    """Calls with the texts sorted by length, and returns the results in the original order."""
     order = sorted(range(len(texts)), key=lambda n: -len(texts[n]))
     results: list[Any] = [None] * len(texts)
     for n, result in zip(order, call([texts[n] for n in order]), strict=True):
@@ -126,7 +126,7 @@ def embedding(model: unmask.Model, folder: Path, texts: list[str], dtype: torch.
 
 
 def measure(options: argparse.Namespace, folder: Path, precision: str) -> list[str]:
-    """Rows of the table for a model; systems alternate, and each ratio to ours is the median of the rounds'."""
+    """The table rows of a model. Systems alternate; each ratio to ours is the median over rounds."""
     from transformers import AutoTokenizer
 
     model = unmask.load(folder, precision=precision)  # type: ignore[arg-type]

@@ -2,22 +2,22 @@
 
     python benchmarks/masking.py [--rounds 9] [--table PAGE]
 
-The same rows for both, in alternation, in one process; a round is as many calls as take about half a second; what
-stands in the table is the median over rounds. Rows are English text (the packaged one) by a WordPiece tokenizer with
-8,192 entries, joined to rows of exactly the length, so that nothing is spent on padding and every position counts.
+Both mask the same rows, in alternation, in one process. A round is about half a second of calls, and the table shows
+the median over rounds. Rows are English text (the packaged one) with a WordPiece tokenizer of 8,192 entries, joined to
+rows of exactly the length, so that there is no padding and every position counts.
 
-    training    what each tool's own training loop does for a batch: our `Masker` on the rows of prepared data;
+    training    the work of each tool's training loop for a batch: our `Masker` on the rows of prepared data;
                 transformers' collator on the features of its data set
-    ids         a tensor of token ids, and nothing else: our `Masker` and transformers' `torch_mask_tokens`, both of
-                which find the special tokens themselves (for whole words, transformers gets the offsets as well)
-    ready       the same with everything made beforehand: `Rows`, which hold where words begin and what may be masked;
-                for transformers the special tokens' mask
-    collating   features as a data set gives them, lists of Python integers: our `MaskingCollator`, transformers'
-                collator with `special_tokens_mask` (and `offset_mapping`) in the features
+    ids         only a tensor of token ids: our `Masker` and transformers' `torch_mask_tokens`, which both find the
+                special tokens themselves (for whole words, transformers gets the offsets as well)
+    ready       the same with everything precomputed: `Rows`, with word starts and maskable tokens; for transformers
+                the mask of special tokens
+    collating   features from a data set, as lists of Python integers: our `MaskingCollator`, transformers' collator
+                with `special_tokens_mask` (and `offset_mapping`) in the features
 
 transformers' whole-word mode compares every pair of tokens, so it gets fewer rows at 2,048. It has no spans: ours are
-compared with its whole words. Strategies that it has nothing like are measured in `training` alone; tables, scores and
-annotations that some of them need hold made-up numbers.
+compared with its whole words. Strategies without an equivalent there are measured in `training` alone. Tables, scores
+and annotations that some of them need have made-up numbers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ COMPARED = ("random", "span", "whole_word")  # with transformers'
 
 
 class Case(NamedTuple):
-    """Two functions of the number of a call, and how many tokens a call of each masks."""
+    """Two functions that take the number of the call, and the tokens that a call of each masks."""
 
     ours: Callable[[int], Any]
     theirs: Callable[[int], Any] | None
@@ -154,7 +154,7 @@ def tables_of(features: list[dict[str, list[Any]]], tokenizer: PreTrainedTokeniz
 
 
 def speed(call: Callable[[int], Any], tokens: int, seconds: float) -> float:
-    """Millions of tokens a second, over about so many seconds."""
+    """Millions of tokens a second, measured over about `seconds`."""
     calls, begin = 0, time.perf_counter()
     while (spent := time.perf_counter() - begin) < seconds:
         call(calls)
@@ -182,7 +182,7 @@ def main() -> None:
         for length in ROWS:
             for what, case in cases(tokenizer, text, strategy, length).items():
                 ours, theirs = [], []
-                for turn in range(-1, options.rounds):  # the first is for warming up
+                for turn in range(-1, options.rounds):  # the first round is a warm-up
                     mine = speed(case.ours, case.our_tokens, options.seconds)
                     other = speed(case.theirs, case.their_tokens, options.seconds) if case.theirs else math.nan
                     if turn >= 0:

@@ -1,4 +1,4 @@
-"""Our training as benchmarks assemble it: a recipe and prepared text, without the folder of a run."""
+"""Our training for benchmarks: assembled from a recipe and prepared text, without a run's folder."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from unmask.train.trainer import Trainer
 
 
 class Training(NamedTuple):
-    """A training that has not begun."""
+    """A training before its first step."""
 
     trainer: Trainer
     state: TrainState
@@ -61,20 +61,20 @@ def assemble(recipe: Recipe, data: PreparedData, device: torch.device) -> Traini
 
 
 def prepare(texts: Sequence[Path], out: Path, vocab_size: int, *options: str) -> None:
-    """Prepares text with WordPiece, by the command."""
+    """Prepares text with WordPiece, by `unmask prepare`."""
     command = [sys.executable, "-m", "unmask", "prepare", *map(str, texts), "--out", str(out)]
     command += ["--vocab-size", str(vocab_size), "--tokenizer-kind", "wordpiece", *options]
     subprocess.run(command, check=True)
 
 
 def beginning(source: Path, name: str, megabytes: float, out: Path) -> Path:
-    """The first megabytes of a text, to the last end of a document in them, or of a line where there is none."""
+    """Writes the first megabytes of a text to a file, cut at the last document end, or line end if there is none."""
     with open_bytes(source) as file:
         text = file.read(int(megabytes * 1e6) + 1)
     if len(text) > megabytes * 1e6:
         text = text[: text.rfind(b"\n\n") + 2] if b"\n\n" in text else text[: text.rfind(b"\n") + 1] or text
     path = out / f"{name}-{hashlib.sha256(text).hexdigest()[:8]}{bare_suffix(source)}"
-    if not path.is_file():  # a preparation knows its files by their time of change
+    if not path.is_file():  # not rewritten, since a preparation identifies files by their modification time
         partial = path.with_name(path.name + ".partial")
         partial.write_bytes(text)
         partial.replace(path)

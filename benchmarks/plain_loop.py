@@ -1,11 +1,11 @@
 """transformers' ModernBERT in the plain loop that a careful user writes, and in `Trainer`: peers of time_to_loss.py.
 
-The loop gets what is known to be good: bf16 by autocast where the hardware computes in it, torch.compile, the faster
-way to compute attention, logits at hidden tokens alone, fused AdamW, clipped gradients, a learning rate that rises for
-a twentieth of the budget and then falls in a line to 0, and in training the masks that it is evaluated with: 15 % of
-the tokens, all shown as `[MASK]`.
-Its rows are those that ours trains on, whose documents see each other; no mask is made for the two of a hundred
-positions that are padding, neither in training nor in evaluation, since that would cost a seventh of the time.
+The loop uses what is known to be good: bf16 by autocast if the hardware computes in it, torch.compile, the faster
+attention, logits at hidden tokens only, fused AdamW, clipped gradients, and a learning rate that rises for a twentieth
+of the budget and then falls linearly to 0. It trains with the masks that it is evaluated with: 15 % of the tokens, all
+shown as `[MASK]`.
+It trains on our rows, whose documents see each other. Padding, two of a hundred positions, gets no attention mask in
+training or evaluation, since that would cost a seventh of the time.
 """
 
 from __future__ import annotations
@@ -30,16 +30,17 @@ from unmask.train.hardware import choose_dtype
 
 PEERS = ("modernbert-adamw", "modernbert-muon")
 TRAINER = "trainer"
-# Of a step of 4,096 positions on one thread, median of 15 in alternation: eager 387 ms, compiled 244; sdpa 472 and 392.
+# Time of a step of 4,096 positions on one thread, median of 15 in alternation: eager 387 ms, compiled 244; sdpa 472
+# and 392.
 ATTENTION = "eager"
 RATE = 0.15
-WARM_UP = 0.05  # of the budget
-BEGINNING = 1e-3  # progress of the first step, so that its rate is not 0
+WARM_UP = 0.05  # share of the budget
+BEGINNING = 1e-3  # progress of the first step, so that its learning rate is not 0
 CLIP = 1.0
 WEIGHT_DECAY = {"modernbert-adamw": 0.01, "modernbert-muon": 0.1}  # torch's defaults
-WARM_STEPS = 2  # of a model that is thrown away: they compile
+WARM_STEPS = 2  # steps of a discarded model, to compile
 
-Look = Callable[[Any], Sequence[float]]  # at a model: figures
+Look = Callable[[Any], Sequence[float]]  # evaluates a model
 LookOf = Callable[[PreparedData], Look]
 
 
@@ -48,13 +49,13 @@ def has_bf16(device: str) -> bool:
 
 
 def in_bf16(device: str) -> torch.autocast:
-    """Where the hardware computes in it; elsewhere in float32, as ours does."""
+    """Autocast to bf16 if the hardware computes in it; else float32, like ours."""
     return torch.autocast(device, dtype=torch.bfloat16, enabled=has_bf16(device))
 
 
 def orthogonal(grad: Tensor, coefficients: tuple[float, float, float], steps: int, eps: float) -> Tensor:
-    """What torch's Muon makes of a gradient [M, N], but in float32: torch computes it in bf16 on any hardware, which
-    takes twelve seconds a step where that is emulated."""
+    """The orthogonalisation of torch's Muon for a gradient [M, N], in float32. torch uses bf16 on any hardware, which
+    takes twelve seconds a step if bf16 is emulated."""
     (a, b, c), is_tall = coefficients, grad.size(0) > grad.size(1)
     x = grad.T if is_tall else grad
     x = x / x.norm().clamp(min=eps)
@@ -69,7 +70,7 @@ def scale_at(progress: float) -> float:
 
 
 def new_model(tokenizer: Any, length: int, *, compiled: bool, size: Sequence[int] = (4, 256)) -> Any:
-    """A model of 4 layers of 256; all layers attend globally, which is faster on CPUs than masks of local ones."""
+    """A new model, in which all layers attend globally: on CPUs this is faster than the masks of local layers."""
     model = modernbert(tokenizer, (size[0], size[1]), length, ATTENTION)
     if compiled:
         model.model.compile()
@@ -79,7 +80,7 @@ def new_model(tokenizer: Any, length: int, *, compiled: bool, size: Sequence[int
 def new_optimizers(system: str, model: nn.Module, learning_rate: float) -> list[torch.optim.Optimizer]:
     """AdamW for everything; or Muon for the matrices of the blocks and the head, and AdamW for the rest.
 
-    Muon's steps are scaled to the size of AdamW's (Liu et al. 2025, section 2.2), so that both take one rate.
+    Muon's steps are scaled to the size of AdamW's (Liu et al. 2025, section 2.2), so that both use one learning rate.
     """
     decay, rest = WEIGHT_DECAY[system], dict(model.named_parameters())
     optimizers: list[torch.optim.Optimizer] = []
@@ -99,7 +100,7 @@ def new_optimizers(system: str, model: nn.Module, learning_rate: float) -> list[
 
 
 def batches(input_ids_NS: Tensor, rows: int, seed: int) -> Iterator[Tensor]:
-    """Numbers of rows, each once an epoch, in random order; what is left over when an epoch ends waits for the next."""
+    """Yields indices of rows, in random order in each epoch; the rest that does not fill a batch is dropped."""
     generator = torch.Generator().manual_seed(seed)
     rows = min(rows, len(input_ids_NS))
     while True:
@@ -108,7 +109,7 @@ def batches(input_ids_NS: Tensor, rows: int, seed: int) -> Iterator[Tensor]:
 
 
 def read_text(work: Any) -> tuple[PreparedData, Any, Tensor, Tensor, Tensor]:
-    """The prepared data, its tokenizer, and of all rows of the training text ids, special tokens and lengths."""
+    """The prepared data, its tokenizer, and the ids, special tokens and numbers of text tokens of all training rows."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -125,7 +126,7 @@ def read_text(work: Any) -> tuple[PreparedData, Any, Tensor, Tensor, Tensor]:
 
 
 def train_peer(work: Any, out: TextIO, marks: list[float], look_of: LookOf) -> None:
-    """A peer's process, which is looked at at `marks` (seconds)."""
+    """Trains a peer in this process; it is evaluated at `marks` (seconds)."""
     import transformers
 
     data, tokenizer, input_ids_NS, special_NS, tokens_N = read_text(work)
@@ -134,7 +135,7 @@ def train_peer(work: Any, out: TextIO, marks: list[float], look_of: LookOf) -> N
     )
 
     def begin() -> tuple[Any, Callable[[float], int]]:
-        """A new model, and a function that makes a step of it at a progress and returns the tokens that it read."""
+        """A new model, and a function that makes a step at a progress and returns its number of text tokens."""
         transformers.set_seed(work.seed)
         model = new_model(tokenizer, work.length, compiled=work.compiled, size=work.size).to(work.device)
         optimizers = new_optimizers(work.system, model, work.learning_rate)
@@ -169,10 +170,10 @@ def train_peer(work: Any, out: TextIO, marks: list[float], look_of: LookOf) -> N
 
 @torch.no_grad()
 def held_out_figures(evaluated: HeldOutSet, model: Any) -> tuple[float, float]:
-    """Loss and accuracy of a peer in the training's precision, rows attended to as in the training."""
+    """Loss and accuracy of a peer, with the precision and attention of its training."""
     model.eval()
     losses, right = [], 0
-    # What is compiled is compiled for the rows of a step.
+    # The compiled code is for the shape of a training step.
     with torch.compiler.set_stance("force_eager"), in_bf16("cpu"):
         for _, masked in evaluated.batches:
             labels = masked.labels.where(masked.labels >= 0, -100)
@@ -186,7 +187,8 @@ def held_out_figures(evaluated: HeldOutSet, model: Any) -> tuple[float, float]:
 
 
 def train_by_trainer(work: Any, out: TextIO, marks: list[float], look_of: LookOf) -> None:
-    """`Trainer` with its own collator and optimizer, in bf16 where that is fast; its rate is the plain loop's."""
+    """Trains by `Trainer` with its own collator and optimizer, in bf16 if the hardware computes in it, with the plain
+    loop's learning rate."""
     import transformers
 
     data, tokenizer, input_ids_NS, special_NS, tokens_N = read_text(work)

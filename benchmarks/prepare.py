@@ -1,18 +1,18 @@
-"""How much of the tokenizer's own speed is left in a whole preparation, and how fast `datasets.map` is.
+"""Speed of a whole preparation, as a share of the tokenizer's own, and compared with `datasets.map`.
 
     python benchmarks/prepare.py FILE [--rounds 5] [--table PAGE]
 
-In alternation, each in a process of its own, on the same text and with the same WordPiece tokenizer (trained first,
-8,192 entries):
+They alternate, each in its own process, on the same text and with the same WordPiece tokenizer (trained first, 8,192
+entries):
 
-    raw        `encode_batch_fast` of the tokenizers library on all cores, over a list of the documents' texts that is
-               in memory already, 1,000 documents a call; the result is thrown away
+    raw        `encode_batch_fast` of the tokenizers library on all cores, over a list of the documents' texts in
+               memory, 1,000 documents a call; the result is discarded
     map        `datasets.map` with the same tokenizer in transformers, batched, in two processes, over a data set of the
-               documents that is in memory already; ids only, which it writes to its cache
+               documents in memory; only ids, which it writes to its cache
     prepare    `prepare()` with that tokenizer: reading, unpacking, holding out, tokenizing, word starts, shards,
                checksums, manifest
 
-Imports are not in the times; `whole` is the time of the `prepare` process with them.
+Times do not include imports; `whole` is the time of the `prepare` process with them.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ print(time.perf_counter() - begin)
 
 
 def run(code: str, *arguments: str) -> tuple[float, float]:
-    """What the code prints, and the seconds that its process took."""
+    """The number that the code prints, and the seconds that its process took."""
     begin = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=True)
     return float(done.stdout), time.perf_counter() - begin

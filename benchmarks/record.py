@@ -1,14 +1,13 @@
-r"""A speed record for masked language models: seconds of training until held-out words and grammar are known so well.
+r"""A speed record for masked language models: seconds of training to given scores on held-out words and grammar.
 
     make record BOOKS=100_english_novels/corpus PAIRS=blimp/data
     python benchmarks/record.py BOOKS --pairs BLIMP [--track cpu] [--systems ours] [--seeds 0,1,2] [--minutes M] \
         [--batch-tokens N] [--learning-rate R] [--size LAYERS,WIDTH] [--set section.key=value] [--out FOLDER] \
         [--results docs/measured/record.jsonl] [--table docs/explanation/record.md]
 
-The rules are those of docs/explanation/record.md. Systems are those of time_to_loss.py and `Trainer`, each a process
-of its own, several in turn. At twelve times of a run its model is saved as a folder of transformers, and that is
-measured, so that
-vocabularies may differ. The table is that of all results.
+The rules are in docs/explanation/record.md. Systems are those of time_to_loss.py and `Trainer`, each in its own
+process; several take turns. At twelve times of a run its model is saved as a transformers folder, and the folder is
+measured, so that vocabularies may differ. The table shows all results.
 """
 
 from __future__ import annotations
@@ -39,24 +38,24 @@ from unmask.measure.questions import read_pairs
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 
-# Of the lines that `LC_ALL=C sha256sum *.txt` prints, and of the pairs as lines `paradigm<TAB>right<TAB>wrong`.
+# SHA-256 of the output of `LC_ALL=C sha256sum *.txt`, and of the pairs as lines `paradigm<TAB>right<TAB>wrong`.
 BOOKS_SHA256 = "840089de2d93b0750b34f73a5cd7805b96affa0255ea50b57bb8e2cde882d412"
 PAIRS_SHA256 = "c21ea7ed41ce5744e222ac9d9e6381518a27dc5b307263fa0c8cb1d583922cd2"
 HELD_OUT = ("Barclay_Ladies_1917.txt", "Burnett_Garden_1911.txt", "Gaskell_Wives_1865.txt", "Ward_Ashe_1905.txt")
 HELD_OUT_TOKENS = 100_000
-PAIRS_EACH = 25  # of a paradigm, the first; those of one are much alike
+PAIRS_EACH = 25  # first pairs of each paradigm; pairs of a paradigm are much alike
 
 
 class Track(NamedTuple):
-    """What a run has, and what it is to reach."""
+    """The resources of a run, and its goals."""
 
     device: str
     threads: int
     minutes: float
     recipe: str
-    size: tuple[int, int]  # of the peers
-    bits: float  # a byte of hidden words
-    share: float  # of the pairs
+    size: tuple[int, int]  # layers and width of the peers
+    bits: float  # goal: bits a byte of hidden words
+    share: float  # goal: share of pairs that are right
 
 
 TRACKS = {
@@ -66,7 +65,7 @@ TRACKS = {
 
 
 def check(folder: Path, pairs: Path) -> tuple[list[Path], list[Path]]:
-    """The books to train on and the held-out ones; ends where they, or the pairs, are not the record's."""
+    """The books to train on, and the held-out ones. Exits if books or pairs are not the record's."""
     books = sorted(folder.glob("*.txt"))
     listing = "".join(f"{file_sha256(book)}  {book.name}\n" for book in books)
     sentences = "".join(f"{pair.paradigm}\t{pair.good}\t{pair.bad}\n" for pair in read_pairs(pairs))
@@ -77,7 +76,7 @@ def check(folder: Path, pairs: Path) -> tuple[list[Path], list[Path]]:
 
 
 def measure(work: Work, model: Any) -> tuple[float, float]:
-    """Bits per byte of hidden words, and the share of minimal pairs that come out wrong; a tie is half a pair."""
+    """Bits per byte of hidden words, and the share of minimal pairs that are wrong; a tie counts half."""
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(shutil.copytree(Path(work.data) / "tokenizer", Path(scratch) / "model"))
         save_model(model, folder) if isinstance(model, MaskedLM) else model.save_pretrained(folder)
@@ -88,9 +87,9 @@ def measure(work: Work, model: Any) -> tuple[float, float]:
 
 
 def table(entries: Sequence[Entry], log: str) -> list[str]:
-    """A line for the runs of a system by one command and state of the code; those that are soonest at the bits first.
+    """A line for the runs of each system, command and commit, sorted by the time to the goal in bits.
 
-    `log` is the path of the results from the page.
+    `log` is the path of the results, relative to the page.
     """
     rows: dict[tuple[str, ...], list[Entry]] = {}
     for entry in entries:
@@ -116,7 +115,7 @@ def table(entries: Sequence[Entry], log: str) -> list[str]:
 
 
 def _seconds(runs: Sequence[Entry], place: int, goal: float) -> tuple[float, str]:
-    """When the curves of a figure come to a goal for good, to sort by and as a cell."""
+    """When the curves of a figure reach a goal for good: a number to sort by, and the table's cell."""
     seconds = [seconds_to([(point[0], point[place]) for point in entry["points"]], goal) for entry in runs]
     reached = [each for each in seconds if each is not None]
     if len(reached) < len(runs):
@@ -131,11 +130,11 @@ def main() -> None:
     parser.add_argument("--track", choices=TRACKS, default="cpu")
     parser.add_argument("--systems", default=f"{TRAINER},{','.join(PEERS)},{OURS}")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--minutes", type=float, help="of training; by default the track's")
+    parser.add_argument("--minutes", type=float, help="training time; by default the track's")
     parser.add_argument("--batch-tokens", type=int, help="positions a step; by default those of time_to_loss.py")
     parser.add_argument("--learning-rate", type=float)
     parser.add_argument("--size", help="layers and width of the peers, as 2,128; by default the track's")
-    parser.add_argument("--set", action="append", default=[], help="a setting of ours, as for unmask pretrain")
+    parser.add_argument("--set", action="append", default=[], help="a setting of our recipe, as for unmask pretrain")
     parser.add_argument("--out", type=Path, default=Path("runs/record"), help="folder of the prepared text")
     parser.add_argument("--results", type=Path, default=Path("docs/measured/record.jsonl"))
     parser.add_argument("--table", type=Path, help="page whose table `record-TRACK` is rewritten")

@@ -3,12 +3,12 @@
     make release-check TEXT=novels.txt.gz
     python benchmarks/release_check.py TEXT [--minutes 2] [--megabytes 2] [--annotate COLUMNS] [--out runs/release]
 
-Half an hour of training with the defaults, and spaCy's time, which runs once for each kind of tokenizer. Preparations
-and trainings continue after Ctrl-C or a kill; another `--out` starts anew. Progress goes to stderr, what the commands
-print to OUT/log.txt, the tables to stdout and OUT/results.md.
+It takes half an hour of training with the defaults, and the time of spaCy, which runs once for each kind of tokenizer.
+The same command resumes after Ctrl-C or a kill; another `--out` starts over. Progress goes to stderr, the commands'
+output to OUT/log.txt, the tables to stdout and OUT/results.md.
 
-Exit code 1 if a promise of masking is broken, a strategy is left out, or a model does not get below the entropy of
-token frequencies; the reasons stand at the end. Exit code 130 if it was interrupted.
+The exit code is 1 if a promise of masking is broken, a strategy is left out, or a model does not get below the entropy
+of token frequencies; the reasons come last. It is 130 after an interruption.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from unmask.masking.settings import STRATEGIES, needed_annotations
 
 KINDS = ("wordpiece", "bpe", "unigram", "char")
 COLUMNS = "entities,pos,dependencies,chunks"
-LEAST_GAIN = 0.1  # nats below the entropy of token frequencies; a model with less still stands on the plateau
+LEAST_GAIN = 0.1  # nats below the entropy of token frequencies; a model with less is still on the plateau
 CUT = (".txt", ".md", ".log")
 
 
@@ -55,11 +55,11 @@ class Check:
         return dict(json.loads(printed))
 
     def _call(self, words: Sequence[str]) -> tuple[int, str]:
-        """Exit code and stdout; an interrupted command has the time to save its state."""
+        """Exit code and stdout. An interrupted command gets the time to save its state."""
         with (self.out / "log.txt").open("a", encoding="utf-8") as log:
             log.write(f"\n$ unmask {' '.join(words)}\n")
             log.flush()
-            # In a session of its own: Ctrl-C in a terminal would reach it as well, and a second signal is for haste.
+            # In its own session, or Ctrl-C in a terminal would reach it too, as a second signal, which ends it at once.
             command = [sys.executable, "-m", "unmask", *words]
             process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True, start_new_session=True)
             try:
@@ -69,13 +69,13 @@ class Check:
                 process.communicate()
                 printed = None
         if printed is None or not 0 <= process.returncode < 128:
-            print("interrupted; the same command goes on", file=sys.stderr)
+            print("interrupted; the same command resumes", file=sys.stderr)
             sys.exit(130)
         return process.returncode, printed
 
 
 def audits(check: Check, text: Path, annotate: Sequence[str]) -> list[str]:
-    """Prepares and audits with every kind of tokenizer. Returns: the lines of a table."""
+    """Prepares and audits with every kind of tokenizer. Returns the lines of a table."""
     cells: dict[str, list[str]] = {name: [] for name in STRATEGIES}
     left_out = [name for name, pair in STRATEGIES.items() if needed_annotations(pair) and not annotate]
     for kind in KINDS:
@@ -97,7 +97,7 @@ def audits(check: Check, text: Path, annotate: Sequence[str]) -> list[str]:
 
 
 def trainings(check: Check, names: Sequence[str], settings: Sequence[str], minutes: float) -> list[str]:
-    """Trains with every strategy. Returns: the lines of a table."""
+    """Trains with every strategy. Returns the lines of a table."""
     lines = ["| strategy | held-out loss | under token frequencies | tokens a second |", "| --- | --- | --- | --- |"]
     for name in names:
         run = check.out / f"run-{name}"
@@ -116,10 +116,10 @@ def trainings(check: Check, names: Sequence[str], settings: Sequence[str], minut
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("text", type=Path, help="some megabytes of text")
+    parser.add_argument("text", type=Path, help="a few megabytes of text")
     parser.add_argument("--out", type=Path, default=Path("runs/release"))
-    parser.add_argument("--minutes", type=float, default=2.0, help="of training, for each strategy")
-    parser.add_argument("--megabytes", type=float, default=2.0, help="of a plain text that are used")
+    parser.add_argument("--minutes", type=float, default=2.0, help="training time of each strategy")
+    parser.add_argument("--megabytes", type=float, default=2.0, help="size of the part of a plain text to use")
     parser.add_argument("--annotate", default=COLUMNS, help="annotations to make, or none")
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", help="settings of the trainings")
     options = parser.parse_args()

@@ -1,11 +1,11 @@
-"""How fast vectors are searched, and in how much memory: ours, sentence-transformers and faiss.
+"""Speed and memory of vector search: ours, sentence-transformers and faiss.
 
     python benchmarks/search.py [--vectors 100000,1000000] [--rounds 3] [--table docs/explanation/benchmarks.md]
 
-Vectors of 256 numbers of length 1, around a thousand centres, lie in a file. In each round every system searches it in
-turn, in a process of its own: 100 queries one at a time, then all of them at once, the ten nearest of each, after a
-first query and the reading of the file. Memory is the most that the process held, mapped pages included, which the
-system may take back. All must return the same.
+A file holds vectors of 256 numbers and length 1, around a thousand centres. In each round every system searches it in
+turn, in its own process: 100 queries one at a time, then all of them at once, for the ten nearest of each. Reading the
+file and a first query do not count. Memory is the process's peak, with mapped pages, which the system may reclaim. All
+systems must return the same.
 """
 
 from __future__ import annotations
@@ -37,19 +37,19 @@ Search = Callable[[NDArray[np.float32]], NDArray[np.int64]]
 
 
 def make_vectors(folder: Path, count: int) -> None:
-    """Vectors and queries in files, alike for every run."""
+    """Writes vectors and queries to files, the same in every run."""
     rng = np.random.default_rng(0)
     centres = rng.normal(size=(CENTRES, DIMENSION)).astype(np.float32)
 
-    def some(number: int) -> NDArray[np.float32]:
+    def draw(number: int) -> NDArray[np.float32]:
         points = centres[rng.integers(CENTRES, size=number)] + rng.normal(size=(number, DIMENSION)).astype(np.float32)
         return points / np.linalg.norm(points, axis=1, keepdims=True)
 
     vectors = np.lib.format.open_memmap(folder / "vectors.npy", "w+", np.float32, (count, DIMENSION))
     for begin in range(0, count, 1 << 16):
-        vectors[begin : begin + (1 << 16)] = some(min(1 << 16, count - begin))
+        vectors[begin : begin + (1 << 16)] = draw(min(1 << 16, count - begin))
     vectors.flush()
-    np.save(folder / "queries.npy", some(QUERIES))
+    np.save(folder / "queries.npy", draw(QUERIES))
 
 
 def ours(folder: Path) -> Search:

@@ -1,21 +1,22 @@
-r"""Should I pretrain at all? Tasks made of text without labels, and the table of comparisons of a model's starts.
+r"""Should I pretrain at all? Makes tasks from unlabelled text, and the table that compares a model's starts.
 
     python benchmarks/starts.py kinds cpp_docs_prose.txt.gz --out kinds
     python benchmarks/starts.py works hungarian.txt.gz --out works
     python benchmarks/starts.py table docs=runs/starts-docs hungarian=runs/starts-hungarian \
         --table docs/explanation/results.md
 
-`kinds` makes a task of Microsoft's documentation of C++, which has no labels of its own: is a page that of a class, of
-an error or of a warning, or one that shows how to do something? Its title says it, and a line of the page is to tell it
-without the title: the longest one of 40 to 300 letters. Pages are shared out by a hash of their title. `text.txt` is
-what to pretrain on: the documentation without the pages that are measured, whose titles would tell.
+`kinds` makes a task from Microsoft's documentation of C++, which is unlabelled: is a page about a class, an error, a
+warning, or how to do something? The title gives the class. The input is a line of the page without the title: the
+longest of 40 to 300 letters. A hash of its title assigns a page to a split. `text.txt` is the text to pretrain on: the
+documentation without the pages of validation and test, whose titles give the class away.
 
-`works` makes one of books, an empty line between them: which one is a paragraph of 40 to 160 letters from? Each book
-gives equally many, and one that has too few is not asked for. `text.txt` is all books without what is measured.
+`works` makes a task from books, separated by empty lines: which book is a paragraph of 40 to 160 letters from? Each
+book gives equally many paragraphs; books with too few are left out. `text.txt` is all books without the paragraphs of
+validation and test.
 
-`table` writes what `unmask compare --from` left in folders (docs/explanation/results.md has the commands): a row a
-start, with the task's error over seeds and what the start cost. It is made where the comparisons were, on the day
-that they ended.
+`table` writes the results of `unmask compare --from` in folders (docs/explanation/results.md has the commands): a row
+for each start, with the task's error over seeds and the start's cost. Run it on the machine of the comparisons, on the
+day that they end.
 """
 
 from __future__ import annotations
@@ -41,11 +42,11 @@ KINDS = {
     "how to": r"^How to:",
 }
 LETTERS, SHORT = range(40, 301), range(40, 161)
-EACH = {"train": 40, "dev": 20, "test": 40}  # paragraphs of a work
+EACH = {"train": 40, "dev": 20, "test": 40}  # paragraphs of each work, by split
 
 
 def examples(pages: Iterable[str]) -> Iterator[tuple[str, str, str]]:
-    """Pages with their kind and line, where they have both; a line of several pages is the first's."""
+    """Yields pages that have a kind and a line, with both; a line of several pages counts for the first."""
     seen = set()
     for page in pages:
         title, *lines = page.split("\n")
@@ -57,7 +58,7 @@ def examples(pages: Iterable[str]) -> Iterator[tuple[str, str, str]]:
 
 
 def part_of(page: str) -> str:
-    """By its title: seven of ten pages are learned from, one chooses the epoch, two are measured."""
+    """The split of a page, by its title: seven of ten are for training, one for validation, two for test."""
     share = int.from_bytes(hashlib.sha256(page.partition("\n")[0].encode()).digest()[:4]) / 2**32
     return "train" if share < 0.7 else "dev" if share < 0.8 else "test"
 
@@ -93,7 +94,7 @@ def write_works(text: Path, out: Path) -> None:
 
 
 def write(out: Path, rows: dict[str, list[tuple[str, str]]], documents: Iterable[str]) -> None:
-    """The parts of a task, and what to pretrain on."""
+    """Writes the splits of a task, and the text to pretrain on."""
     out.mkdir(parents=True, exist_ok=True)
     for part, lines in rows.items():
         text = "".join(f"{line}\t{label}\n" for line, label in lines)
@@ -103,7 +104,7 @@ def write(out: Path, rows: dict[str, list[tuple[str, str]]], documents: Iterable
 
 
 def table(results: dict[str, dict[str, Any]]) -> list[str]:
-    """The table, and the verdict on each task."""
+    """The lines of the table, and the verdict on each task."""
     lines = [
         "| task | start | error, % (± 95 %, over seeds) | pretraining, minutes | fine-tuning, minutes | parameters |",
         "| --- | --- | ---: | ---: | ---: | ---: |",

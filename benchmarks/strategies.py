@@ -1,23 +1,23 @@
-r"""What the masking strategies are worth: all of them, with the same steps and seeds, by held-out loss and three tasks.
+r"""All masking strategies compared by held-out loss and three tasks, with the same steps and seeds.
 
     make strategies
     python benchmarks/strategies.py NAME=TEXT... --tasks FOLDER [--jobs 2] [--results docs/measured/strategies.jsonl] \
         [--table docs/explanation/masking.md] [--picture docs/pictures/strategies.svg]
 
-Each corpus is prepared once, with WordPiece, annotations of spaCy's small English pipeline and one lexicon. A cell is a
-strategy with a seed: the recipe `tiny` is trained for so many steps on the same rows from the same initial weights as
-in every other cell of that seed, and only the masking differs. Scores that `adaptive` and `semantic` follow are made
-every 50 steps, since with the recipe's 200 most of so short a training would have none. Figures are the held-out loss
-(15 % of the tokens, drawn one by one, the same for all) and those of `TASKS` on their test files; the validation files
-choose the best epochs. Rates and batch sizes of the tasks were chosen with models that `random` had trained.
+Each corpus is prepared once, with WordPiece, annotations of spaCy's small English pipeline, and a lexicon. A cell is a
+strategy with a seed. All cells of a seed train the recipe `tiny` for the same steps on the same rows from the same
+initial weights, and differ only in the masking. Scores for `adaptive` and `semantic` are computed every 50 steps: with
+the recipe's 200, most of so short a training would have none. Figures are the held-out loss (15 % of the tokens, drawn
+one by one, the same for all) and those of `TASKS` on their test files; the validation files choose the best epochs.
+Learning rates and batch sizes of the tasks were chosen with models trained by `random`.
 
-A cell is a process of its own with one thread, so its figures do not depend on `--jobs`. Its line is appended to the
-results when all its figures are known, with a hash of the text, the files of the tasks and all settings; cells with a
-line are not run again, so the same command continues after a stop or a kill, or makes table and picture of the results.
+A cell is a process with one thread, so its figures do not depend on `--jobs`. When a cell ends, its line is appended to
+the results, with a hash of the text, the tasks' files and all settings. Cells that have a line are skipped, so the same
+command resumes after a stop or a kill, or makes table and picture from the results.
 
-A figure of the table is a mean, beside its difference to random masking, paired by seed. The intervals of a figure's
-differences hold together: each is made at the level 1 - 0.05/12 (Bonferroni's correction for twelve strategies, one
-more than there are differences). Figures and corpora are not corrected for.
+The table shows means, and their differences to random masking, paired by seed. The intervals of a figure's differences
+are simultaneous: each has the level 1 - 0.05/12 (Bonferroni's correction for twelve strategies, one more than there are
+differences). There is no correction for several figures and corpora.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ LEVEL = 1.0 - (1.0 - CONFIDENCE) / len(STRATEGIES)
 
 
 class Task(NamedTuple):
-    """A task's files, and how it is learned."""
+    """A task's files, and its settings for fine-tuning."""
 
     title: str  # of its figure
     kind: str
@@ -74,7 +74,7 @@ class Task(NamedTuple):
     epochs: int
     batch_size: int
     learning_rate: float
-    sentences: int | None = None  # to learn from; None: all
+    sentences: int | None = None  # number of training sentences; None: all
     columns: tuple[str, ...] = ()
 
     def settings(self, seed: int) -> tuple[str, ...]:
@@ -99,14 +99,14 @@ TASKS = {
         ("en_ewt-rebuilt-train.conllu.gz", "en_ewt-ud-dev.conllu.gz", "en_ewt-ud-test.conllu.gz"), 3, 16, 1e-3, 1500,
     ),
 }  # fmt: skip
-LOSS = "loss"  # the figure that is better where it is less, and no share
+LOSS = "loss"  # the only figure for which less is better, and which is not a share
 TITLES = {LOSS: "held-out loss, nats", **{name: task.title for name, task in TASKS.items()}}
 Entries = Sequence[Mapping[str, Any]]  # lines of the results
 Values = dict[str, dict[int, Mapping[str, float]]]  # figures by strategy and seed
 
 
 class Work(NamedTuple):
-    """A cell, and where its process reads and writes."""
+    """A cell, and the paths that its process reads and writes."""
 
     corpus: str
     strategy: str
@@ -117,11 +117,11 @@ class Work(NamedTuple):
     lexicon: str
     tasks: Mapping[str, Sequence[str]]  # paths of train, validation and test
     out: str
-    settings: str = ""  # the hash of them all
+    settings: str = ""  # hash of all settings
 
 
 def some_sentences(source: Path, count: int, work: Path) -> Path:
-    """So many sentences of a TSV or CoNLL-U file, those with the smallest hashes, in the file's order."""
+    """Writes the `count` sentences of a TSV or CoNLL-U file with the smallest hashes to a file, in their order."""
     suffix = bare_suffix(source)
     end = "\n\n" if suffix == ".conllu" else "\n"
     with open_bytes(source) as file:
@@ -133,7 +133,7 @@ def some_sentences(source: Path, count: int, work: Path) -> Path:
 
 
 def task_files(folder: Path, work: Path) -> dict[str, list[str]]:
-    """The files of each task, with as many sentences to train on as it takes."""
+    """The files of each task, with training files cut to the task's number of sentences."""
     files = {}
     for name, task in TASKS.items():
         paths = [folder / name / file for file in task.files]
@@ -146,7 +146,7 @@ def task_files(folder: Path, work: Path) -> dict[str, list[str]]:
 
 
 def settings_hash(text: Path, tasks: Mapping[str, Sequence[str]], strategy: str) -> str:
-    """Of all that the figures of a strategy depend on, but for the seed and the code."""
+    """A hash of everything that the figures of a strategy depend on, except the seed and the code."""
     options = {"masking.strategy": strategy, "training.steps": STEPS}
     content = {
         "recipe": load_recipe("tiny", options=options, overrides=OVERRIDES).model_dump(mode="json"),
@@ -158,7 +158,7 @@ def settings_hash(text: Path, tasks: Mapping[str, Sequence[str]], strategy: str)
 
 
 def measure(work: Work) -> dict[str, Any]:
-    """Trains a cell's model, measures it, and leaves nothing behind."""
+    """Trains and measures a cell's model, then removes its files."""
     out, settings = Path(work.out), tuple(work.overrides)
     shutil.rmtree(out, ignore_errors=True)
     if needed_lexicons(load_recipe("tiny", options={"masking.strategy": work.strategy}, overrides=settings).masking):
@@ -183,7 +183,7 @@ def measure(work: Work) -> dict[str, Any]:
 
 
 def serve(work: Work) -> None:
-    """A cell's process: prints its figures, and ends with the one that started it, however that ends."""
+    """A cell's process: prints its figures. It ends when its parent process ends."""
     out = own_output()
 
     def watch() -> None:
@@ -195,7 +195,7 @@ def serve(work: Work) -> None:
 
 
 def side_by_side(works: Sequence[Work], jobs: int, log: Path) -> Iterator[tuple[Work, dict[str, Any] | None]]:
-    """Runs cells, some at the same time; yields each with its figures as soon as it ends, None where it failed."""
+    """Runs `jobs` cells at a time. Yields each cell as it ends, with its figures, or None if it failed."""
     running: list[subprocess.Popen[str]] = []
 
     def run(work: Work) -> tuple[Work, dict[str, Any] | None]:
@@ -252,8 +252,8 @@ def run_cells(works: Sequence[Work], results: Path, jobs: int, log: Path) -> int
 
 
 def difference(values: Values, strategy: str, figure: str) -> tuple[float, float | None, bool] | None:
-    """A strategy's figure minus the baseline's over the seeds that both have: mean, half of its interval, and whether
-    that leaves 0 out. No half with one seed, or where all seeds have the same difference; None without common seeds."""
+    """A strategy's figure minus the baseline's over their common seeds: mean, half of its interval, and whether the
+    interval excludes 0. The half is None with one seed, or if all differences are equal. None without common seeds."""
     first, second = values.get(strategy, {}), values.get(BASELINE, {})
     apart = [first[seed][figure] - second[seed][figure] for seed in sorted(first.keys() & second.keys())]
     if not apart:
@@ -272,10 +272,10 @@ def by_corpus(entries: Entries) -> dict[str, Values]:
 
 
 def page(entries: Entries) -> list[str]:
-    """How to read the tables; and of each corpus the table and what it shows."""
+    """How to read the tables; then for each corpus its table and verdict."""
     if not entries:
         return ["No cell is measured yet."]
-    plan = entries[0]["plan"]  # all are of one
+    plan = entries[0]["plan"]  # the same for all
     tokens = sorted({entry["tokens"] for entry in entries})
     read = f"{tokens[0]:,}" if len(tokens) == 1 else f"{tokens[0]:,} to {tokens[-1]:,}"
     learned = "; ".join(
@@ -340,7 +340,7 @@ def verdict(corpus: str, values: Values) -> str:
 
 
 def draw(entries: Entries, path: Path) -> None:
-    """Differences with their intervals: a row of panels a corpus, a panel a figure, a line a strategy."""
+    """Draws differences with their intervals: a row of panels for each corpus, with a panel for each figure."""
     from matplotlib.figure import Figure
 
     from unmask.report.plots import HELD, SOFT, to_svg
@@ -384,7 +384,7 @@ def show(entries: Entries, options: argparse.Namespace) -> None:
 
 
 def known(results: Path, corpus: str, hashes: Mapping[str, str]) -> list[dict[str, Any]]:
-    """The cells of a corpus in the results that have these settings; `hashes` are those of the strategies."""
+    """The cells of a corpus in the results whose settings have the strategies' current `hashes`."""
     return [
         entry
         for entry in read_lines(results)
@@ -394,8 +394,8 @@ def known(results: Path, corpus: str, hashes: Mapping[str, str]) -> list[dict[st
 
 def main() -> None:
     parser = parser_of(__doc__, table="strategies")
-    parser.add_argument("corpora", nargs="*", metavar="NAME=TEXT", help="English text, packed or not")
-    parser.add_argument("--tasks", type=Path, help="folder with those of the tasks")
+    parser.add_argument("corpora", nargs="*", metavar="NAME=TEXT", help="English text, compressed or not")
+    parser.add_argument("--tasks", type=Path, help="folder with a folder for each task")
     parser.add_argument("--results", type=Path, default=Path("docs/measured/strategies.jsonl"))
     parser.add_argument("--work", type=Path, default=Path("runs/strategies"), help="prepared text, log, running cells")
     parser.add_argument("--jobs", type=int, default=1, help="cells at the same time, each with one thread")
@@ -409,7 +409,7 @@ def main() -> None:
     if not sources or not all(sources.values()) or options.tasks is None:
         sys.exit("give at least one NAME=TEXT, and the folder of the tasks with --tasks")
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: sys.exit("interrupted; the same command goes on"))
+        signal.signal(number, lambda *_: sys.exit("interrupted; the same command resumes"))
     options.work.mkdir(parents=True, exist_ok=True)
     tasks = task_files(options.tasks, options.work)
     entries: list[dict[str, Any]] = []

@@ -1,4 +1,4 @@
-"""Tables of pages, each between two marks and rewritten by the benchmark that makes it; and files of results."""
+"""Tables on pages, each between two marks and rewritten by its benchmark; and files of results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ PACKAGES = ("torch", "transformers", "numba")
 
 
 def parser_of(text: str | None, *, table: str | None = None) -> argparse.ArgumentParser:
-    """Of a script that explains itself by its docstring; with `--table` where it makes the table of that name."""
+    """The argument parser of a script, with its docstring as help. `table` names the table that `--table` rewrites."""
     parser = argparse.ArgumentParser(description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
     if table is not None:
         parser.add_argument("--table", type=Path, help=f"page whose table `{table}` is rewritten")
@@ -31,14 +31,14 @@ def parser_of(text: str | None, *, table: str | None = None) -> argparse.Argumen
 def write_table(
     page: Path, name: str, lines: list[str], *, gpu: str | None = None, made: Sequence[str] | None = None
 ) -> None:
-    """Replaces what stands between `<!-- NAME -->` and `<!-- end NAME -->` by a table and how it was made.
+    """Replaces the content between `<!-- NAME -->` and `<!-- end NAME -->` by a table and how it was made.
 
     Args:
-        page: Explanations stand before the marks or behind them.
-        name: Of the table.
-        lines: The table, and what belongs to it.
-        gpu: Name of the one that computed; None: the processor did.
-        made: When, on what and with which versions; None: now and here.
+        page: The page; explanations are outside of the marks.
+        name: Name of the table.
+        lines: The table, and text that belongs to it.
+        gpu: Name of the GPU that was used; None: the processor was.
+        made: Date, machine and versions; None: those of now.
     """
     if made is None:
         here = circumstances()
@@ -48,7 +48,7 @@ def write_table(
 
 
 def command_line() -> str:
-    """Of this process, without the folders that only this machine has."""
+    """The command line of this process, with absolute paths reduced to names."""
     return " ".join(Path(word).name if Path(word).is_absolute() else word for word in [sys.executable, *sys.argv])
 
 
@@ -62,7 +62,7 @@ def replace_table(page: Path, name: str, content: str) -> None:
 
 
 def circumstances() -> dict[str, Any]:
-    """When, on what and with which versions something is measured, if it is measured now."""
+    """The date, machine and versions of a measurement made now."""
     return {
         "date": str(datetime.date.today()),
         "processor": processor(),
@@ -72,13 +72,13 @@ def circumstances() -> dict[str, Any]:
 
 
 def describe(measured: Mapping[str, Any]) -> str:
-    """Machine and versions of `circumstances`."""
+    """Machine and versions of `circumstances` as text."""
     versions = [f"{package} {number}" for package, number in measured["versions"].items()]
     return ", ".join([measured["processor"], f"{measured['cores']} cores", *versions])
 
 
 def made(entries: Sequence[Mapping[str, Any]]) -> list[str]:
-    """When, on what and with which versions results were measured: a line for all that agree."""
+    """Dates, machines and versions of results: a line for all that agree."""
     places: dict[str, list[str]] = {}
     for entry in entries:
         places.setdefault(describe(entry), []).append(entry["date"])
@@ -91,14 +91,14 @@ def made(entries: Sequence[Mapping[str, Any]]) -> list[str]:
 
 
 def shown(picture: Path | None, page: Path, says: str) -> list[str]:
-    """Lines that show a picture on a page; none where none was drawn."""
+    """Lines that show a picture on a page; empty if none was drawn."""
     if picture is None:
         return []
     return ["", f"![{says}]({Path(os.path.relpath(picture, page.parent)).as_posix()})"]
 
 
 def processor() -> str:
-    """The processor's name, and whether it multiplies bf16."""
+    """The processor's name, and whether it has AMX for bf16."""
     info = Path("/proc/cpuinfo")
     if not info.exists():
         return platform.processor() or platform.machine()
@@ -108,14 +108,14 @@ def processor() -> str:
 
 
 def with_half(values: Sequence[float], form: str = ".3f") -> str:
-    """A mean, and half of its 95 % interval (Student's t) where there are several."""
+    """A mean, and half of its 95 % interval (Student's t) if there are several values."""
     interval = mean_interval(values)
     mean = f"{fmean(values):{form}}"
     return mean if interval is None else f"{mean} ± {(interval[1] - interval[0]) / 2:{form.removeprefix('+')}}"
 
 
 def append_line(results: Path, entry: Mapping[str, Any]) -> None:
-    """Adds a line of JSON behind the last whole one: a kill may have left half of one."""
+    """Appends a line of JSON after the last complete one: a kill may have cut a line short."""
     results.parent.mkdir(parents=True, exist_ok=True)
     with results.open("ab+") as file:
         file.seek(0)

@@ -1,22 +1,22 @@
-r"""Held-out loss over wall-clock: what users really wait for.
+r"""Held-out loss over wall-clock time.
 
     python benchmarks/time_to_loss.py TEXT... [--minutes 3] [--seeds 0,1,2] [--threads 2] [--results FILE] \
         [--table PAGE] [--picture FILE]
 
 All systems have the same time, and train on the same rows of 128 positions of the same prepared text, with one
 WordPiece tokenizer of 8,192 words and a model of 4 layers of 256. They are evaluated on the same held-out rows with the
-same masks: 15 % of the tokens, all shown as `[MASK]`. Each is a process of its own, they train in turn, a quarter of a
-minute each, so that whatever the machine does beside falls on all of them, and only a system's own training time counts
-(evaluations do not, for none of them, nor does what is compiled beforehand; see turns.py).
+same masks: 15 % of the tokens, all shown as `[MASK]`. Each is a separate process. They train in turns of a quarter of a
+minute, so that other load on the machine affects all of them. Only a system's own training time counts, without
+evaluations and without compiling beforehand (see turns.py).
 
-    modernbert-adamw  transformers' ModernBertForMaskedLM in a plain loop in bf16 (float32 where the CPU lacks it),
-                      compiled, with fused AdamW: the best that we can make of it (plain_loop.py)
+    modernbert-adamw  transformers' ModernBertForMaskedLM in a plain loop in bf16 (float32 if the CPU lacks it),
+                      compiled, with fused AdamW: the best loop that we could write (plain_loop.py)
     modernbert-muon   the same with torch's Muon for the matrices and AdamW for the rest
     ours              the recipe `tiny` with this budget
 
-Learning rate and positions a step (`SETTINGS`) are those of `--sweep` for two minutes (docs/explanation/benchmarks.md),
-in which every pair of `GRID` trains for the whole budget with the first seed; ours takes those of its recipe. A budget
-of another size may want others. What each run reached is appended to FILE.
+Learning rate and positions a step (`SETTINGS`) are the best of a `--sweep` for two minutes
+(docs/explanation/benchmarks.md), in which every pair of `GRID` trains for the whole budget with the first seed; ours
+has those of its recipe. Other budgets may need others. The results of each run are appended to FILE.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ from unmask.model.encoder import MaskedLM
 
 OURS = "ours"
 SETTINGS = {"modernbert-adamw": (1024, 5e-4), "modernbert-muon": (2048, 7e-3), OURS: (4096, 0.01)}
-GRID = {  # positions a step, learning rates: the best pair lies within
+GRID = {  # positions a step, learning rates: the best pair is not at an edge
     "modernbert-adamw": ((512, 1024, 2048), (2.5e-4, 5e-4, 1e-3)),
     "modernbert-muon": ((1024, 2048, 4096), (3.5e-3, 7e-3, 0.014)),
 }
 COLOURS = {"modernbert-adamw": "#8a94a0", "modernbert-muon": "#1d2733", OURS: "#c2410c"}
 VOCAB_SIZE = 8192
 HELD_OUT_TOKENS = 100_000
-TURN = 15.0  # seconds; shorter ones would measure how steps begin after a pause, when the memory is another's
-LOOKS = 12  # of a run
+TURN = 15.0  # seconds; shorter turns would measure the slow first steps after a pause, when others have used the memory
+LOOKS = 12  # evaluations of a run
 
 
 class Work(NamedTuple):
-    """A run."""
+    """The settings of a run."""
 
     data: str
     system: str
@@ -72,23 +72,23 @@ class Work(NamedTuple):
     threads: int = 2
     compiled: bool = True  # the peer's model
     length: int = 128
-    overrides: Sequence[str] = ()  # settings of ours
-    recipe: str = "tiny"  # of ours
-    size: Sequence[int] = (4, 256)  # of the peers: layers and width
+    overrides: Sequence[str] = ()  # settings of our recipe
+    recipe: str = "tiny"  # our recipe
+    size: Sequence[int] = (4, 256)  # layers and width of the peers
     device: str = "cpu"
     held_out: Sequence[str] = ()  # paths of text and of minimal pairs that record.py measures
     pairs: str = ""
 
 
-PATHS = ("data", "held_out", "pairs")  # that results leave out
+PATHS = ("data", "held_out", "pairs")  # fields that results leave out
 
-Entry = Mapping[str, Any]  # of a run: `work`, `steps`, `tokens`, `points` of (seconds, loss, accuracy)
-Runs = Mapping[str, Sequence[Entry]]  # of each system, by seed
+Entry = Mapping[str, Any]  # results of a run: `work`, `steps`, `tokens`, `points` of (seconds, loss, accuracy)
+Runs = Mapping[str, Sequence[Entry]]  # by system, in the order of seeds
 
 
 def serve(work: Work, look_of: LookOf | None = None) -> None:
-    """A system's process, which is looked at at regular times: by its held-out loss, unless `look_of` says how."""
-    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no processes that are left waiting
+    """A system's process. It is evaluated at regular times, by `look_of`; None: by its held-out loss."""
+    os.environ["TORCHINDUCTOR_COMPILE_THREADS"] = "1"  # no idle worker processes
     torch.set_num_threads(work.threads)
     out = own_output()
     marks = [work.minutes * 60.0 * number / LOOKS for number in range(1, LOOKS)]
@@ -111,14 +111,14 @@ def train_ours(work: Work, out: Any, marks: list[float], look_of: LookOf) -> Non
     options = {f"training.{name}": getattr(work, name) for name in ("minutes", "seed", "batch_tokens", "learning_rate")}
     recipe = load_recipe(work.recipe, options=options, overrides=tuple(work.overrides))
     data, device = open_prepared(Path(work.data)), torch.device(work.device)
-    next(assemble(recipe, data, device).reports())  # has the loops compiled, once on a machine
+    next(assemble(recipe, data, device).reports())  # compiles the loops, once on a machine
     began = time.perf_counter()
     training = assemble(recipe, data, device)
     spent, model = time.perf_counter() - began, training.state.model
     turn = Turn(out, partial(look_of(data), model), marks, work.device)
-    turn.seconds = spent  # weights may begin from counts of the text
+    turn.seconds = spent  # counts, since weights may be initialised from the text
     turn.begin(parameters=model.num_parameters, batch_tokens=training.settings.batch_tokens)
-    with suppress(DivergedError):  # then the model is that of the step before, which its last look tells
+    with suppress(DivergedError):  # the last evaluation is then that of the step before
         for report in training.reports(turn.now):
             turn.step(report.tokens)
     turn.end()
@@ -129,9 +129,9 @@ def last_loss(entry: Entry) -> float:
 
 
 def seconds_to(points: Sequence[Sequence[float]], loss: float) -> float | None:
-    """Seconds from which on a curve is at a loss or below, in a line between two looks; None: it never is.
+    """The time in seconds from which a curve stays at a loss or below, interpolated linearly; None if it never does.
 
-    A curve that is there at its first look already was there at most so many seconds after its beginning.
+    For a curve that is there at its first evaluation, the time of that is an upper bound.
     """
     if points[-1][1] > loss:
         return None
@@ -143,7 +143,7 @@ def seconds_to(points: Sequence[Sequence[float]], loss: float) -> float | None:
 
 
 def table(runs: Runs) -> list[str]:
-    """A line a system, those with the highest loss first; and how soon ours reaches the last loss of each peer."""
+    """A line for each system, the highest loss first; and how soon ours reaches the last loss of each peer."""
     seeds = max(map(len, runs.values()))
     lines = [
         "| system | positions a step | learning rate | steps | tokens seen "
@@ -182,7 +182,7 @@ def against(entries: Sequence[Entry], ours: Sequence[Entry]) -> tuple[str, str]:
 
 
 def draw(runs: Runs, path: Path) -> None:
-    """Held-out loss over seconds of training: a curve a run."""
+    """Draws held-out loss over seconds of training: a curve for each run."""
     from unmask.report.plots import new_figure, to_svg
 
     figure, axes = new_figure()
@@ -199,16 +199,16 @@ def draw(runs: Runs, path: Path) -> None:
 
 
 def run(works: Sequence[Work], results: Path | None, script: str = __file__, **facts: Any) -> dict[str, list[Entry]]:
-    """All runs of a seed side by side, in turn, one seed after the other; each a process of a script. `facts` are added
+    """Trains the systems seed by seed, those of a seed in turns; each run is a process of a script. `facts` are added
     to their results."""
     runs: dict[str, list[Entry]] = {}
     for seed in dict.fromkeys(work.seed for work in works):
-        some = {work.system: work for work in works if work.seed == seed}
-        commands = [[sys.executable, script, "--serve", json.dumps(work._asdict())] for work in some.values()]
-        systems = dict(zip(some, map(System, commands), strict=True))
+        of_seed = {work.system: work for work in works if work.seed == seed}
+        commands = [[sys.executable, script, "--serve", json.dumps(work._asdict())] for work in of_seed.values()]
+        systems = dict(zip(of_seed, map(System, commands), strict=True))
         for name in alternate(systems, TURN):
             system = systems[name]
-            work = {key: value for key, value in some[name]._asdict().items() if key not in PATHS}
+            work = {key: value for key, value in of_seed[name]._asdict().items() if key not in PATHS}
             entry = {"work": work, **facts, **circumstances(), "facts": system.facts}
             entry |= {key: getattr(system, key) for key in ("seconds", "steps", "tokens", "points")}
             runs.setdefault(name, []).append(entry)
@@ -219,7 +219,7 @@ def run(works: Sequence[Work], results: Path | None, script: str = __file__, **f
 
 
 def sweep(works: Sequence[Work], results: Path | None) -> list[str]:
-    """A line for each pair of positions a step and rate, one trained after the other; the best of a system last."""
+    """Trains each pair of positions a step and learning rate. Returns a line for each, a system's best one last."""
     ends = []
     for work in works:
         (entry,) = run([work], results)[work.system]
@@ -233,14 +233,14 @@ def sweep(works: Sequence[Work], results: Path | None) -> list[str]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("texts", type=Path, nargs="*", help="text, or one prepared folder")
-    parser.add_argument("--minutes", type=float, default=3.0, help="of training, of every system")
+    parser.add_argument("--minutes", type=float, default=3.0, help="training time of every system")
     parser.add_argument("--seeds", default="0,1,2")
-    parser.add_argument("--threads", type=int, default=2, help="of a system")
+    parser.add_argument("--threads", type=int, default=2, help="threads of a system")
     parser.add_argument("--systems", default=",".join(SETTINGS))
-    parser.add_argument("--sweep", action="store_true", help="of the peers' settings, with the first seed, instead")
-    parser.add_argument("--results", type=Path, help="file that runs are appended to")
+    parser.add_argument("--sweep", action="store_true", help="sweep the peers' settings instead, with the first seed")
+    parser.add_argument("--results", type=Path, help="file to append runs to")
     parser.add_argument("--table", type=Path, help="page whose table is rewritten")
-    parser.add_argument("--name", default="time-to-loss", help="of the table")
+    parser.add_argument("--name", default="time-to-loss", help="name of the table")
     parser.add_argument("--picture", type=Path, help="SVG of the curves")
     parser.add_argument("--serve", help=argparse.SUPPRESS)
     options = parser.parse_args()

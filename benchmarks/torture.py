@@ -1,10 +1,10 @@
-"""Commands killed at random moments, and in pairs of processes: `python benchmarks/torture.py`, or `make torture`.
+"""Kills commands at random moments, single ones and pairs: `python benchmarks/torture.py`, or `make torture`.
 
-Each command that writes is run once as a whole. Then it is begun, ended at a moment that is drawn (by SIGKILL, by
-SIGTERM, or by SIGINT to all of its processes, as Ctrl-C sends it; sometimes after it was stopped for a second), begun
-again with what makes it go on, ended again, and so on; and at last left alone. In every second case two processes are
-begun and ended at once, of which one writes. No process may end with a traceback, or live on for a minute, and what
-lies there at last must be the same files, bit for bit, but for times and places. What is done is not done again.
+Each command that writes is run once without interruption. Then it is started, ended at a random moment (by SIGKILL,
+SIGTERM, or SIGINT to all of its processes, like Ctrl-C; sometimes after a stop of a second), resumed, ended again, and
+so on; at last it may finish. In every second case two processes are started and ended together, of which one writes. No
+process may end with a traceback, or live on for a minute after its signal. The final files must be bit for bit the same
+as without interruption, except for times and places. Finished cases are not run again.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any, NamedTuple
 from tables import append_line, parser_of, read_lines, write_table
 
 ROOT = Path(__file__).resolve().parent.parent
-# What holds times, places or who was there; everything else is compared.
+# Files that contain times, places or process details; all others are compared.
 FREE = ("summary.json", "report.html", "metrics.jsonl", "state.json", "README.md", "runs.jsonl", "sources.json",
         "result.svg")  # fmt: skip
 WORDS = ("cat", "dog", "king", "queen", "sea", "garden", "winter", "sleeps", "sees", "the", "a", "in", "under", "and")
@@ -38,13 +38,13 @@ class Command(NamedTuple):
     """A command that writes."""
 
     options: list[str]  # all but `--out`
-    again: str = "--resume"  # added when it is begun again after a kill; empty: it goes on by itself
-    out: str = "out"  # name of what it writes
-    of_base: bool = True  # it reads a run that is made before
+    again: str = "--resume"  # option for restarts after a kill; empty: the command resumes by itself
+    out: str = "out"  # name of its output
+    of_base: bool = True  # whether it reads the run of `make_base`
 
 
 def commands(work: Path) -> dict[str, Command]:
-    """All of them, on files that are made once; the run that some of them read is made by `make_base`."""
+    """All commands, on files that are made once; `make_base` makes the run that some of them read."""
     text, labelled = work / "corpus.txt", work / "labelled.csv"
     if not labelled.is_file():
         work.mkdir(parents=True, exist_ok=True)
@@ -78,7 +78,7 @@ def make_base(work: Path) -> None:
         process = begin(Command(["pretrain", str(work / "corpus.txt"), *small]), work / "base")
         _, errors = process.communicate()
         if process.returncode:
-            raise SystemExit(f"torture: no run to begin with\n{errors[-3000:]}")
+            raise SystemExit(f"torture: the run that commands read could not be made\n{errors[-3000:]}")
 
 
 def begin(command: Command, out: Path, *more: str) -> subprocess.Popen[str]:
@@ -96,7 +96,7 @@ def content(out: Path) -> dict[str, str]:
 
 
 def kills_of(name: str, number: int) -> tuple[random.Random, int, int]:
-    """What draws the moments of a case, how often it is begun to be killed, and by how many processes at once."""
+    """The generator of a case's moments, how often its command is killed, and the number of processes at a time."""
     rng = random.Random(f"{name}:{number}")
     return rng, rng.randint(1, 4), 1 + number % 2
 
@@ -104,7 +104,7 @@ def kills_of(name: str, number: int) -> tuple[random.Random, int, int]:
 def one_case(
     name: str, command: Command, seconds: float, expected: dict[str, str], work: Path, number: int
 ) -> str | None:
-    """Kills a command some times, or lets two run at once; what was wrong, or None."""
+    """Kills a command, or a pair of it, several times, then lets it finish. Returns what was wrong, or None."""
     rng, times, processes = kills_of(name, number)
     folder = work / f"{name}-{number}"
     shutil.rmtree(folder, ignore_errors=True)
@@ -150,7 +150,7 @@ def one_case(
 
 
 def torture(name: str, kills: int, work: Path) -> list[dict[str, Any]]:
-    """As many cases of a command as have so many kills together; those that were run before are not run again."""
+    """Runs cases of a command until they have `kills` kills in all, with those that were run before."""
     command = commands(work)[name]
     if command.of_base:
         make_base(work)
@@ -158,7 +158,7 @@ def torture(name: str, kills: int, work: Path) -> list[dict[str, Any]]:
     done = read_lines(results)
     whole = work / f"{name}-whole"
     seconds = 0.0
-    for _ in range(2):  # the second time is that of a machine on which everything is compiled
+    for _ in range(2):  # the second run is timed, with everything compiled
         shutil.rmtree(whole, ignore_errors=True)
         whole.mkdir()
         start = time.monotonic()
@@ -182,9 +182,9 @@ def torture(name: str, kills: int, work: Path) -> list[dict[str, Any]]:
 
 def main() -> None:
     parser = parser_of(__doc__, table="torture")
-    parser.add_argument("--kills", type=int, default=100, help="of each command, in cases of one to eight")
-    parser.add_argument("--commands", help="with commas between them; all by default")
-    parser.add_argument("--work", type=Path, default=Path("runs/torture"), help="results, which are gone on with")
+    parser.add_argument("--kills", type=int, default=100, help="kills of each command, in cases of one to eight")
+    parser.add_argument("--commands", help="comma-separated; all by default")
+    parser.add_argument("--work", type=Path, default=Path("runs/torture"), help="folder of results, to be continued")
     options = parser.parse_args()
     work = options.work.resolve()
     work.mkdir(parents=True, exist_ok=True)

@@ -4,35 +4,34 @@ r"""Training throughput: our step against transformers' Trainer on the same rows
         [--table PAGE] [--name training]
     python benchmarks/train.py TEXT... --device cuda --compiled yes --vocab-size 32000 --sizes 12x768 --lengths 512
 
-Every system is a process of its own, so that memory is its own as well, and computes only when it is its turn: a round
-is some seconds of each, until those of all rounds are full. The steps of the first two seconds, at least one, do not
-count. What counts is the time from one step's end to the next one's, loading and masking included; the table shows
-medians of all steps, at least three, and marks what rests on fewer than five. Tokens are those of the text, without
-special tokens and padding. All train on rows of the same prepared text, with as many of them a step: ours on one after
-another, which in an epoch's last steps may be fewer, transformers' on those of the first eight steps (on a GPU 64) in
-random order, again and again.
+Every system is a process with its own memory, and computes only in its turns: a round gives each a few seconds, until
+the seconds of all rounds are full. In each turn the steps of the first two seconds, at least one, do not count. A step
+is timed from the end of the previous one, with loading and masking. The table shows medians over all steps, at least
+three, and marks those over fewer than five. Tokens are those of the text, without special tokens and padding. All train
+on rows of the same prepared text, with equally many in a step. Ours takes row after row, with fewer in an epoch's last
+steps; transformers takes the rows of the first eight steps (on a GPU 64) repeatedly, in random order.
 
     ours      this project: ModernBERT's layout, its own optimizer (`--optimizer`), masking, isolated documents
     bert      transformers' BertForMaskedLM in a Trainer as run_mlm sets it: float32, AdamW, dropout of 0.1, and
               DataCollatorForLanguageModeling; documents see each other
-    bert-bf16 the same with bf16, special tokens known beforehand, and the faster of transformers' ways to compute
-              attention (each is a process of its own, until it is known which one is slower; the trial's steps count);
-              at the first length only, unless `--systems` names it
+    bert-bf16 the same with bf16, special tokens known beforehand, and the faster attention of transformers (each is a
+              separate process until a trial, whose steps count, shows which is slower); at the first length only,
+              unless `--systems` names it
     bert-best the same without dropout, at every length
-    modernbert-bf16  ModernBertForMaskedLM of the same size, the same way, with logits at masked positions only
+    modernbert-bf16  ModernBertForMaskedLM of the same size, with the same settings and logits at masked positions only
 
-The share of the peak counts 6 FLOP for each multiplied parameter and token of text (the head at predicted tokens only)
-and 12 x length x hidden size for attention in each layer, the length being that of the token's own segment (in local
-layers the window, where that is shorter), over what matrix products in bf16 reach on this machine. Its speed changes
-within minutes, so products have a turn of about a second just before each of ours: the table shows the median of ours
-over products, turn by turn, and the median of what products reached. On a GPU it is the share of 790 TFLOP/s, what
-products reach on an H200, and of the 989 of its data sheet.
+The share of the peak counts 6 FLOP for each multiplied parameter and token of text (the head at predicted tokens only),
+and 12 x length x hidden size for attention in each layer, where length is that of the token's own segment (in local
+layers at most the window). It is relative to the speed of bf16 matrix products on this machine. That changes within
+minutes, so products get a turn of about a second just before each of ours: the table shows the median ratio of ours to
+products over turns, and the median speed of products. On a GPU it is the share of 790 TFLOP/s, which products reach on
+an H200, and of the 989 of its data sheet.
 
-On a GPU a step is queued and computed later, so the time of a turn runs from an idle device to an idle device, and is
-shared out over its steps; what is compiled is compiled before. Batches are made meanwhile: ours in a thread,
-transformers' in four processes that its loader keeps.
+A GPU queues steps and computes them later, so a turn is timed from an idle device to an idle device, and its time is
+divided among its steps; compilation is done before. Batches are made meanwhile: ours in a thread, transformers' in four
+worker processes of its loader.
 
-A system whose process ends, since memory does not suffice for all of them, is named in the table, and the others go on.
+A system whose process ends because memory runs out is named in the table, and the others continue.
 """
 
 from __future__ import annotations
@@ -55,37 +54,37 @@ from trained import SYSTEMS, TURN_SECONDS, Work, synchronize, ways
 from turns import Child, ChildEnded
 
 BATCH_TOKENS = {"4x256": 8192, "6x384": 8192, "12x768": 4096}  # a step; by size
-LEAST_STEPS = 3  # that count, shared out over the rounds where steps are longer than turns
-FEW_STEPS = 5  # figures of fewer are marked
-TRIAL_SHARE = 0.25  # of a turn, to find out which way to compute attention is the fastest; it counts, too
-NEAR = 1.2  # ways whose first trials differ less have another one
+LEAST_STEPS = 3  # fewest steps that count, divided among the rounds if steps are longer than turns
+FEW_STEPS = 5  # figures of fewer steps are marked
+TRIAL_SHARE = 0.25  # share of a turn for finding the fastest attention; its steps count, too
+NEAR = 1.2  # a second trial decides if the first ones differ by a smaller factor
 GPU_BATCH_TOKENS = 131_072
-FIRST_LENGTH_ONLY = "bert-bf16"  # unless `--systems` names it: of those in bf16 it takes the longest
+FIRST_LENGTH_ONLY = "bert-bf16"  # unless `--systems` names it: it is the slowest of those in bf16
 H200_FLOPS = 790e12  # dense, bf16
 DATA_SHEET = 989e12
 
 
 class System(Child):
-    """A process that trains when it is its turn."""
+    """A process that trains in its turns."""
 
     def __init__(self, system: str, attention: str, work: Work) -> None:
         script = Path(__file__).with_name("trained.py")
         super().__init__([sys.executable, str(script), system, attention, json.dumps(work._asdict())])
-        self.turn_seconds = work.turn_seconds  # that count
+        self.turn_seconds = work.turn_seconds  # counted seconds of a turn
         self.facts: dict[str, Any] = {}
         self.seconds: list[float] = []  # of the steps that count
         self.tokens: list[int] = []  # of text, in the same steps
         self.memory = 0
 
     def go(self, least_steps: int = 1) -> float:
-        """A turn, of so many steps at least that count: tokens a second, the median of its steps."""
+        """Trains for a turn with at least `least_steps` counted steps. Returns their median of tokens a second."""
         taken = self._train(self.turn_seconds, least_steps)
         return statistics.median(
             tokens / seconds for tokens, seconds in zip(self.tokens[-len(taken) :], taken, strict=True)
         )
 
     def trial(self) -> float:
-        """Seconds of a step, of a few that count as well."""
+        """Trains for a part of a turn, whose steps count too. Returns their median seconds."""
         return statistics.median(self._train(TRIAL_SHARE * self.turn_seconds, 1))
 
     def _train(self, seconds: float, least_steps: int) -> list[float]:
@@ -97,32 +96,32 @@ class System(Child):
 
 
 def start(names: list[str], work: Work) -> dict[str, System]:
-    """Processes that are ready for their turns. They load and build side by side; those that end are left out."""
+    """Starts the processes, and returns those that are ready for their turns. They load and build in parallel."""
     candidates = {name: [System(name, way, work) for way in ways(name, work)] for name in names}
-    every = [process for some in candidates.values() for process in some]
+    every = [process for processes in candidates.values() for process in processes]
     for process in every:
         process.read()
     for process in every:
         process.tell("begin")
     ready = {}
-    for name, some in candidates.items():
+    for name, processes in candidates.items():
         try:
-            for process in some:
+            for process in processes:
                 process.facts = process.read()
-            ready[name] = some
+            ready[name] = processes
         except ChildEnded:
-            for process in some:
+            for process in processes:
                 process.close()
-    for name, some in list(ready.items()):
+    for name, processes in list(ready.items()):
         try:
-            ready[name] = [fastest(some)]
+            ready[name] = [fastest(processes)]
         except ChildEnded:
             del ready[name]
     return {name: process for name, (process,) in ready.items()}
 
 
 def fastest(candidates: list[System]) -> System:
-    """The fastest of a system's ways; the others end. Those that are near each other are tried twice, in turn."""
+    """Returns the process with the fastest attention, and closes the others. Close ones are tried twice, in turn."""
     if len(candidates) == 1:
         return candidates[0]
     best = None
@@ -139,7 +138,7 @@ def fastest(candidates: list[System]) -> System:
 
 
 def peak_flops(hidden: int, tokens: int, device: str) -> float:
-    """FLOP a second of the fastest product in bf16: those of a model of this width, and a large one."""
+    """FLOP a second of the fastest bf16 product, among those of a model of this width and a large one."""
     best = 0.0
     for rows, inner, columns in (
         (tokens, hidden, 4 * hidden), (tokens, 4 * hidden, hidden), (tokens, hidden, 3 * hidden), (4096, 2048, 2048),
@@ -157,24 +156,24 @@ def peak_flops(hidden: int, tokens: int, device: str) -> float:
 
 
 def take_turns(processes: dict[str, System], work: Work, rounds: int) -> list[tuple[float, float]]:
-    """All rounds; processes that end are taken out.
+    """Runs all rounds, and removes processes that end.
 
     Returns:
-        Of each round in which ours had a turn: FLOP a second of products alone, and tokens a second of ours behind it.
+        For each round with a turn of ours: FLOP a second of products alone, and then tokens a second of ours.
     """
     pairs: list[tuple[float, float]] = []
     for number in range(1, rounds + 1):
         for name, process in list(processes.items()):
             full = sum(process.seconds) >= number * process.turn_seconds and len(process.seconds) >= LEAST_STEPS
-            if full and number > 1:  # all have a turn in the first round; steps longer than a turn have fewer
+            if full and number > 1:  # everyone has a turn in the first round; with long steps later ones may be skipped
                 continue
-            # As many turns as can be share the steps that are still to count.
+            # The steps that are still needed are divided among the rounds left.
             least = max(1, math.ceil((LEAST_STEPS - len(process.seconds)) / (rounds - number + 1)))
             try:
                 if name == "ours":
                     products = peak_flops(work.hidden, work.rows * work.length, work.device)
                     if work.device == "cuda":
-                        torch.cuda.empty_cache()  # the memory that they took is for the others
+                        torch.cuda.empty_cache()  # leaves their memory to the systems
                     pairs.append((products, process.go(least)))
                 else:
                     process.go(least)
@@ -182,14 +181,14 @@ def take_turns(processes: dict[str, System], work: Work, rounds: int) -> list[tu
                 del processes[name]
                 continue
             if sum(process.seconds) >= rounds * process.turn_seconds and len(process.seconds) >= LEAST_STEPS:
-                process.close()  # its memory is for the others
+                process.close()  # leaves its memory to the others
     for process in processes.values():
         process.close()
     return pairs
 
 
 def share_of_peak(facts: Mapping[str, Any], work: Work, pairs: list[tuple[float, float]]) -> str:
-    """The share of the peak that ours reached, the median of its turns."""
+    """The share of the peak that ours reached, as the median over its turns."""
     flops = 6 * (facts["multiplied"] + 0.15 * facts["head"]) + 12 * facts["reach"] * work.hidden  # a token
     if work.device == "cuda":
         share = statistics.median(flops * tokens / H200_FLOPS for _, tokens in pairs)
@@ -234,18 +233,18 @@ def main() -> None:
     parser.add_argument("--lengths", default="128,512,1024")
     parser.add_argument("--systems", help=f"at every length; by default all, {FIRST_LENGTH_ONLY} at the first one only")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--turn-seconds", type=float, default=TURN_SECONDS, help="of a turn, that count")
+    parser.add_argument("--turn-seconds", type=float, default=TURN_SECONDS, help="counted seconds of a turn")
     parser.add_argument("--optimizer", default="muon", choices=("muon", "adamw"))
     parser.add_argument("--compiled", default="no", choices=("no", "yes"), help="torch.compile for the peers in bf16")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--batch-tokens", type=int)
     parser.add_argument("--vocab-size", type=int, default=8192)
     parser.add_argument("--table", type=Path, help="page whose table is rewritten")
-    parser.add_argument("--name", help="of that table; by default `training`, on a GPU `training-gpu`")
+    parser.add_argument("--name", help="name of the table; by default `training`, on a GPU `training-gpu`")
     options = parser.parse_args()
     on_gpu = options.device == "cuda"
     if on_gpu and not torch.cuda.is_available():
-        sys.exit("torch finds no CUDA device here; leave --device cuda away")
+        sys.exit("torch finds no CUDA device here; leave out --device cuda")
     name = options.name or ("training-gpu" if on_gpu else "training")
     gpu = torch.cuda.get_device_name() if on_gpu else None
     lines = [
@@ -266,7 +265,7 @@ def main() -> None:
             rows = measure(Work(f"{folder}/data", size, length, tokens, *how), systems, options.rounds)
             print(*rows, sep="\n", flush=True)
             lines += rows
-            if options.table:  # rewritten behind every cell
+            if options.table:  # rewritten after every cell
                 few = ["", f"`*`: of fewer than {FEW_STEPS} steps."] if any("* " in line for line in lines) else []
                 write_table(options.table, name, lines + few, gpu=gpu)
 

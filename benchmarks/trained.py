@@ -1,6 +1,6 @@
-"""The systems whose throughput is compared, each a process of its own: our step, and transformers' Trainer.
+"""The systems whose throughput is compared, each a separate process: our step, and transformers' Trainer.
 
-`train.py` starts them and says what they are; a system computes only when it is its turn.
+`train.py` starts and describes them; a system computes only in its turns.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ import torch
 from turns import own_output
 
 SYSTEMS = ("ours", "bert", "bert-bf16", "bert-best", "modernbert-bf16")
-TURN_SECONDS = 4.0  # of a turn, that count
-WARM_SHARE = 0.5  # of them, so many seconds do not count before
-WARM_STEPS = {"cpu": 1, "cuda": 5}  # at least; on a GPU a new Trainer compiles, and fills its caches
-EPOCH_STEPS = {"cpu": 8, "cuda": 64}  # of a Trainer; on a GPU some hundred MB of rows, gone through in seconds
-# On a GPU the next batches are made meanwhile, as ours are; on CPUs there is no core to spare.
+TURN_SECONDS = 4.0  # counted seconds of a turn
+WARM_SHARE = 0.5  # uncounted seconds before them, as a share
+WARM_STEPS = {"cpu": 1, "cuda": 5}  # fewest uncounted steps; on a GPU a new Trainer compiles, and fills its caches
+EPOCH_STEPS = {"cpu": 8, "cuda": 64}  # of a Trainer; on a GPU a few hundred MB of rows, read in seconds
+# On a GPU the next batches are made meanwhile, as in ours; on CPUs no core is free for that.
 LOADING: dict[str, dict[str, Any]] = {
     "cpu": {"dataloader_pin_memory": False},
     "cuda": {"dataloader_num_workers": 4, "dataloader_persistent_workers": True, "dataloader_prefetch_factor": 4},
@@ -34,7 +34,7 @@ LOADING: dict[str, dict[str, Any]] = {
 
 
 class Work(NamedTuple):
-    """What all systems of a cell train."""
+    """The settings of all systems of a cell."""
 
     data: str
     size: str  # layers x hidden size
@@ -59,10 +59,10 @@ class Work(NamedTuple):
 
 
 class Stopwatch:
-    """The steps of one turn: `least_steps` at least that count, for `seconds`, after `warm_seconds`.
+    """Times the steps of a turn: after `warm_seconds`, at least `least_steps` steps for at least `seconds` count.
 
-    Times on a GPU run from an idle device to an idle device and are shared out over the steps, since single ones only
-    say when the host was done with them.
+    On a GPU the time runs from an idle device to an idle device and is divided among the steps, since single steps only
+    tell when the host was done with them.
     """
 
     def __init__(
@@ -72,12 +72,12 @@ class Stopwatch:
         self._warm_steps, self._seconds, self._least_steps = WARM_STEPS[device], seconds, least_steps
 
     def begin(self) -> None:
-        self._ends: list[float] = []  # of steps, from the last that does not count
+        self._ends: list[float] = []  # ends of steps, from the last that does not count
         self.tokens: list[int] = []  # of the steps that count
         self._steps, self._began = 0, time.perf_counter()
 
     def tick(self, tokens: int) -> bool:
-        """A step has ended, which read so many tokens of text. Whether that is enough."""
+        """Records the end of a step, with its number of text tokens. Returns whether the turn is over."""
         self._steps += 1
         if self._ends:
             self._ends.append(time.perf_counter())
@@ -88,7 +88,7 @@ class Stopwatch:
         enough = len(self._ends) > self._least_steps and self._ends[-1] - self._ends[0] >= self._seconds
         if enough:
             synchronize(self._device)
-            self._over = time.perf_counter()  # what a turn leaves is cleared away later
+            self._over = time.perf_counter()  # cleaning up after the turn does not count
         return enough
 
     def taken(self) -> list[float]:
@@ -104,7 +104,7 @@ def synchronize(device: str) -> None:
         torch.cuda.synchronize()
 
 
-Turn = Callable[[Stopwatch], None]  # trains until it has been long enough
+Turn = Callable[[Stopwatch], None]  # trains until the stopwatch ends the turn
 
 
 def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
@@ -130,19 +130,19 @@ def ours(work: Work) -> tuple[Turn, dict[str, Any]]:
         while not watch.tick(next(reports).tokens):
             pass
 
-    # What the share of the peak is counted from: parameters that are multiplied, and how far a token attends.
+    # For the share of the peak: parameters that are multiplied, and how far a token attends.
     multiplied = sum(p.numel() for p in model.encoder.blocks.parameters() if p.ndim == 2)
     head = model.head.dense.weight.numel() + model.encoder.tokens.numel()
     config = model.encoder.config
     sizes = np.minimum(data.train.column("lengths") + 2, work.length).astype(float)
-    segment = float((sizes**2).sum() / sizes.sum())  # that a token stands in
+    segment = float((sizes**2).sum() / sizes.sum())  # mean size of a token's segment
     window = config.rotary.local_window + 1 if config.rotary is not None else work.length
     reach = sum(segment if config.is_global(i) else min(segment, window) for i in range(work.layers))
     return turn, {"multiplied": multiplied, "head": head, "reach": reach}
 
 
 def fast_tokenizer(data: Path | None = None, **source: Any) -> Any:
-    """The tokenizer of prepared text, or another `tokenizer_object`, for transformers."""
+    """A transformers tokenizer from prepared text, or from a `tokenizer_object`."""
     from transformers import PreTrainedTokenizerFast
 
     if data is not None:
@@ -152,7 +152,7 @@ def fast_tokenizer(data: Path | None = None, **source: Any) -> Any:
 
 
 def sizes_of(tokenizer: Any, size: tuple[int, int], length: int, attention: str) -> dict[str, Any]:
-    """What BERT's and ModernBERT's configurations of so many layers and such a width share."""
+    """Fields that BERT's and ModernBERT's configurations share; `size` is layers and width."""
     return {
         "vocab_size": len(tokenizer), "num_hidden_layers": size[0], "hidden_size": size[1],
         "num_attention_heads": size[1] // 64, "max_position_embeddings": length,
@@ -161,7 +161,7 @@ def sizes_of(tokenizer: Any, size: tuple[int, int], length: int, attention: str)
 
 
 def modernbert(tokenizer: Any, size: tuple[int, int], length: int, attention: str, *, global_every: int = 1) -> Any:
-    """transformers' ModernBERT, as wide within as ours."""
+    """transformers' ModernBERT, with the inner width of ours."""
     import transformers
 
     from unmask.model.config import PARTS, default_intermediate_size
@@ -178,7 +178,7 @@ def modernbert(tokenizer: Any, size: tuple[int, int], length: int, attention: st
 
 
 def transformers_of(system: str, work: Work, attention: str) -> Turn:
-    """A turn is a Trainer of its own, with the same model and the settings that a careful user finds."""
+    """Each turn is a new Trainer, with the same model and the settings that a careful user finds."""
     import transformers
 
     transformers.logging.set_verbosity_error()
@@ -186,7 +186,7 @@ def transformers_of(system: str, work: Work, attention: str) -> Turn:
     size, length = (work.layers, work.hidden), max(work.length, 128)
     model: Any
     if system.startswith("modernbert"):
-        # On GPUs the layers attend as far as ours do; on CPUs it is faster without the masks of local ones.
+        # On GPUs the layers attend as far as ours; on CPUs it is faster without the masks of local layers.
         model = modernbert(tokenizer, size, length, attention, global_every=3 if work.device == "cuda" else 1)
     else:
         dropout = {"hidden_dropout_prob": 0.0, "attention_probs_dropout_prob": 0.0} if system == "bert-best" else {}
@@ -230,7 +230,7 @@ def transformers_of(system: str, work: Work, attention: str) -> Turn:
 
 
 def trainer_rows(work: Work, special_ids: list[int]) -> tuple[list[dict[str, list[int]]], int]:
-    """Rows for whole steps, the first that ours trains on; and the tokens of text in a step, on average."""
+    """Rows for whole steps, the first ones of our training; and the mean number of text tokens in a step."""
     from unmask.commands.run_data import open_prepared
     from unmask.data.rows import Cursor, RowStream
 
@@ -238,7 +238,7 @@ def trainer_rows(work: Work, special_ids: list[int]) -> tuple[list[dict[str, lis
     stream = RowStream(data.train, data.tokenizer, length=work.length, seed=0)
     rows: list[dict[str, list[int]]] = []
     num_tokens, count = 0, work.rows * EPOCH_STEPS[work.device]
-    for batch in stream.batches(Cursor(), count):  # fewer where the text is short
+    for batch in stream.batches(Cursor(), count):  # fewer rows if the text is short
         ids_BS = batch.rows.input_ids
         special_BS = torch.isin(ids_BS, torch.tensor(special_ids)).long()
         columns = {"input_ids": ids_BS, "attention_mask": torch.ones_like(ids_BS), "special_tokens_mask": special_BS}
@@ -251,14 +251,14 @@ def trainer_rows(work: Work, special_ids: list[int]) -> tuple[list[dict[str, lis
 
 
 def ways(system: str, work: Work) -> tuple[str, ...]:
-    """How a system may compute attention: of several ways the fastest is taken. Ours has one, run_mlm the default."""
+    """The attention implementations of a system, of which the fastest is used. Ours has one, run_mlm the default."""
     if system == "ours":
         return ("own",)
     return ("sdpa", "eager") if system != "bert" and work.device == "cpu" else ("sdpa",)
 
 
 def serve(system: str, attention: str, work: Work) -> None:
-    """A system's process: the first line on standard input has it built, each further one is a turn."""
+    """A system's process: the first line on standard input makes it build the system, each further one is a turn."""
     from unmask.train.hardware import peak_memory
 
     out = own_output()
@@ -282,7 +282,7 @@ def serve(system: str, attention: str, work: Work) -> None:
 
 
 def free_memory() -> None:
-    """Frees what a turn leaves: a finished Trainer holds gigabytes in cycles, and systems wait in memory."""
+    """Frees the memory of a turn: a finished Trainer holds gigabytes in reference cycles while others train."""
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)

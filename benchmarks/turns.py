@@ -1,7 +1,7 @@
-"""Systems that train in turn: each is a process of its own, counts only its own time, and waits between its turns.
+"""Systems that train in turns: each is a separate process, counts only its own time, and waits between its turns.
 
 A child holds a `Turn` and reports every step to it; the parent holds a `System` for each child. They exchange lines of
-JSON: up to which second of its own time the child trains, and what it has reached.
+JSON: the parent sends the second of the child's own time up to which to train, the child its progress and figures.
 """
 
 from __future__ import annotations
@@ -20,21 +20,21 @@ from typing import Any, TextIO
 
 import torch
 
-STALL = 3.0  # a step counts at most so many times the median of the latest ones: a stall of the machine is no training
+STALL = 3.0  # a step counts at most this multiple of the recent median, so that stalls of the machine do not count
 
 
 class Ended(Exception):
-    """The parent has seen enough."""
+    """The parent has closed the connection, so no further turn will come."""
 
 
 class Turn:
-    """A child's side: its clock, and when it evaluates and waits.
+    """A child's side: keeps its clock, evaluates it, and waits for its turns.
 
     Args:
-        out: Where the parent reads, from `own_output`.
-        evaluate: Gives figures, such as (loss, accuracy); its time does not count.
-        marks: Seconds at which it is called.
-        device: That trains; a step has ended when it has done all that it was given.
+        out: The stream that the parent reads, from `own_output`.
+        evaluate: Returns figures, such as (loss, accuracy); its time does not count.
+        marks: Seconds at which to evaluate.
+        device: The device that trains; a step ends when the device has finished its work.
     """
 
     def __init__(
@@ -52,11 +52,11 @@ class Turn:
         self._wait()
 
     def now(self) -> float:
-        """Seconds of training, those of the running step included."""
+        """Seconds of training, including the current step."""
         return self.seconds + time.perf_counter() - self._last
 
     def step(self, tokens: int = 0) -> None:
-        """A step has ended, which read so many tokens of text. Raises `Ended` where no further turn will come."""
+        """Records the end of a step, with its number of text tokens. Raises `Ended` if no further turn will come."""
         if self._device == "cuda":
             torch.cuda.synchronize()
         taken = time.perf_counter() - self._last
@@ -74,7 +74,7 @@ class Turn:
         self._last = time.perf_counter()
 
     def end(self) -> None:
-        """The training is over: the last evaluation, and nothing more."""
+        """Ends the training with the last evaluation."""
         self._points.append((self.seconds, *self._evaluate()))
         self._report(finished=True)
 
@@ -92,7 +92,7 @@ class Turn:
 
 
 class ChildEnded(SystemExit):
-    """A process ended by itself, mostly because memory ran out; uncaught, it ends the benchmark."""
+    """A child process has ended, usually because memory ran out. Uncaught, this ends the benchmark."""
 
 
 class Child:
@@ -108,7 +108,7 @@ class Child:
     def tell(self, line: object) -> None:
         """Sends a line without waiting for the answer."""
         assert self.process.stdin is not None
-        with contextlib.suppress(BrokenPipeError):  # it has ended, as reading shows
+        with contextlib.suppress(BrokenPipeError):  # the process has ended, which `read` reports
             self.process.stdin.write(f"{line}\n")
             self.process.stdin.flush()
 
@@ -130,7 +130,7 @@ class Child:
 
 
 class System(Child):
-    """The parent's side of a `Turn`; `facts` are what it says of itself, `points` its (seconds, *figures)."""
+    """The parent's side of a `Turn`; `facts` are those that the child reports, `points` its (seconds, *figures)."""
 
     def __init__(self, command: Sequence[str]) -> None:
         super().__init__(command)
@@ -146,7 +146,7 @@ class System(Child):
 
 
 def alternate(systems: Mapping[str, System], seconds: float) -> Iterator[str]:
-    """Lets all systems train in turns of so many seconds, each to its end; yields the names of those that are done."""
+    """Trains all systems to their ends, in turns of `seconds`; yields the name of each when it is done."""
     running = dict(systems)
     while running:
         for name, system in list(running.items()):
@@ -159,7 +159,7 @@ def alternate(systems: Mapping[str, System], seconds: float) -> Iterator[str]:
 
 
 def own_output() -> TextIO:
-    """A child's standard output for its parent alone; what libraries print goes to standard error."""
+    """A child's standard output, reserved for its parent; output of libraries is redirected to standard error."""
     warnings.simplefilter("ignore")
     out = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)

@@ -24,7 +24,7 @@ def run(*options: str) -> subprocess.CompletedProcess[str]:
 def test_without_a_gpu_it_ends_with_a_line(tmp_path: Path) -> None:
     ended = run("--out", str(tmp_path / "out"))
     assert ended.returncode == 1
-    assert ended.stderr == "make gpu: torch finds no GPU here; make gpu DRY=1 runs its stages on miniatures on a CPU\n"
+    assert ended.stderr == "make gpu: torch finds no GPU; make gpu DRY=1 runs the stages with tiny models on a CPU\n"
     assert not (tmp_path / "out").exists()
 
 
@@ -47,4 +47,4 @@ def test_every_stage_fills_its_tables(tmp_path: Path) -> None:
     assert "modernbert-bf16" in tables["training-gpu-short"]
     assert "| cpu | step-" in tables["gpu-train"]
     again = run(*options)
-    assert again.stdout.count("done before") == 4, again.stderr
+    assert again.stdout.count("already done") == 4, again.stderr

@@ -7,7 +7,7 @@ For each text and seed a masked language model is pretrained with the defaults. 
 from the same documents for `--minutes` of wall-clock time (reading text does not count). `unmask.evaluate_search`
 measures them on documents that neither the model nor the methods have seen: by crops, and by titles if there are any.
 
-    mean      the mean of the masked language model, untrained      bm25, tfidf   no model
+    mean      the masked language model's mean, not trained on      bm25, tfidf   no model
     unmask    `unmask embedder` with its defaults
     sparse    `unmask embedder --sparse`
     tsdae     `DenoisingAutoEncoderLoss` (the CLS token; a new decoder of two layers, not tied), AdamW at `--peer-rate`

@@ -244,12 +244,12 @@ def _load(
 
     model = MaskedLM(config, make_heads())
     weights, ours = layout.canonical(read_weights(folder)), {}
-    for name, each in names.items():
-        parts = [weights[theirs].to(torch.float32) for theirs in each]
+    for name, stored_names in names.items():
+        parts = [weights[theirs].to(torch.float32) for theirs in stored_names]
         ours[name] = parts[0] if len(parts) == 1 else torch.cat(parts)  # cat copies; most weights have one part
         if not ours[name].sum().isfinite() and (number := int((~ours[name].isfinite()).sum())):
             raise ModelError(
-                f"{where}: {', '.join(each)} hold {number:,} values that are not finite (NaN or infinity), so "
+                f"{where}: {', '.join(stored_names)} hold {number:,} values that are not finite (NaN or infinity), so "
                 "the model is useless: its training diverged, or the file is damaged; give another copy"
             )
     model.load_state_dict(ours, strict=False)

@@ -235,8 +235,8 @@ class AttentionPlan:
 
     @functools.cached_property
     def bias_B1SS(self) -> Tensor:
-        """float32: 0 where a token (third axis) may attend to another (fourth), minus infinity elsewhere. Padding
-        attends to padding, so that no line is all minus infinity."""
+        """float32: 0 if a token (third axis) may attend to another (fourth), else minus infinity. Padding attends to
+        padding, so that no line is all minus infinity."""
         segment_ids_BS = self.segment_ids_BS
         allowed = segment_ids_BS[:, :, None] == segment_ids_BS[:, None, :]
         if self.window is not None:

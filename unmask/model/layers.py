@@ -167,11 +167,11 @@ def run_block(
 #
 #     name            what it predicts                       class in transformers
 #     pair_head       right pairs from wrong ones            BertForPreTraining
-#     boundary_head   a span's tokens from beside the span   nowhere: checkpoints alone hold it
+#     boundary_head   a span's tokens from its neighbours    none: only in checkpoints
 #     label_head      classes, or a number, of whole texts   ...ForSequenceClassification
 #     tag_head        tags of tokens                         ...ForTokenClassification
-#     answer_head     where an answer begins and ends        ...ForQuestionAnswering
-#     retromae_head   texts from their vectors               nowhere: checkpoints alone hold it
+#     answer_head     begin and end of an answer             ...ForQuestionAnswering
+#     retromae_head   texts from their vectors               none: only in checkpoints
 #
 # As in transformers' classes of the layout, task heads share the layers before the classifier with other heads:
 #

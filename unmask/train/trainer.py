@@ -44,7 +44,7 @@ class Trainer:
         stream: The training text: an `unmask.data.rows.RowStream`, or another object with its `batch` method and a
             `version`, a number that changes when the coming batches change.
         settings: Budget, learning rate, batch size.
-        masker: Masks the batches; None: the model sees the text as it is.
+        masker: Masks the batches; None: the model sees the text unmasked.
         objective: The main objective: masked tokens, a task, pairs, or your own.
         objectives: Further objectives, learned at the same time.
         optimizer: Builds a `torch.optim.Optimizer` for the model; its learning rates are the peaks. None: the optimizer
@@ -260,7 +260,7 @@ def timed_steps(trainer: Trainer, num_steps: int) -> Iterator[tuple[float, int]]
 class _Request(NamedTuple):
     """Everything that determines a batch: its place in the stream and in the training, and what follows from that."""
 
-    version: int  # of the stream: if it changes while the batch is made, the batch is made anew
+    version: int  # of the stream: if it changes while the batch is made, the batch is made again
     cursor: Cursor
     step: int  # steps made before it
     tokens: int  # tokens trained on before it
@@ -309,8 +309,8 @@ def masked_batches(trainer: Trainer, *, ahead: int) -> Generator[MaskedBatch, No
         return MaskedBatch(rows, masked, batch.epoch, batch.num_tokens, rows.shape[1], batch.cursor, own)
 
     def make_next(last: Future[MaskedBatch | None], seconds: float) -> MaskedBatch | None:
-        """The batch after another, by the seconds of training when it was requested. None if it depends on scores that
-        its step refreshes, or if nothing follows. The time at which the thread runs must not matter, or processes would
+        """The batch after another, by the seconds of training when it was requested. None if the step before it will
+        refresh the scores, or if nothing follows. The time at which the thread runs must not matter, or processes would
         make different batches."""
         if (previous := last.result()) is None:
             return None

@@ -1,21 +1,21 @@
 """The folder of an index: immutable files, and one small file that says which of them are the index.
 
-    search.json          what the index was begun with, and its blocks so far; claims the folder
-    stdin.txt, pipes/, given/    input that was no file, until the index is whole
-    blocks/NAME.npy      vectors [passages, dimension], float32, which are mapped into memory; or the posting lists of
-                         sparse ones (see `stored_postings`)
-    blocks/NAME.npy      their words, counted (see `words.py`)
+    search.json          settings of the index and its blocks so far; claims the folder
+    stdin.txt, pipes/, given/    input that came from no file, until the index is complete
+    blocks/NAME.npy      vectors [passages, dimension], float32, mapped into memory; for sparse ones, posting lists
+                         (see `stored_postings`)
+    blocks/NAME.npy      word counts of the passages (see `words.py`)
     blocks/NAME.parquet  the passages: file, id, title, begin (in characters), text
-    blocks/NAME.npy      once: the document of each passage [passages], int64; -1: it was removed
+    blocks/NAME.npy      one for all blocks: the document of each passage [passages], int64; -1: it was removed
     blocks/NAME.usearch  a graph of near vectors, for approximate search
-    index.json           the whole state: as search.json, with counts; replaced last, in one step
+    index.json           the whole state: as search.json, with counts; replaced last, atomically
 
-NAME is the SHA-256 of the content (its first 32 hexadecimal digits). So a file is never changed, only left out of the
-next state: a reader holds one state, or opens the next one. It compares each file with its name before the first use.
-The same text always gives the same blocks, so an index that was stopped resumes after its last block.
+NAME is the SHA-256 of the content (its first 32 hexadecimal digits). So a file never changes; the next state can only
+leave it out. A reader keeps one state, or opens the next one, and checks each file against its name before the first
+use. The same text always gives the same blocks, so an interrupted index resumes after its last block.
 
-Documents are added in new blocks and removed by their numbers (`changes.py`). A graph holds the first blocks, and the
-passages of others are looked at one by one.
+Documents are added in new blocks and removed by their numbers (`changes.py`). The graph covers the first blocks;
+passages of later blocks are scanned one by one.
 """
 
 from __future__ import annotations
@@ -52,10 +52,10 @@ from unmask.search.passages import TextPassage
 from unmask.search.words import WordSearch, word_line
 
 BLOCK_PASSAGES = 4096
-_PASSAGES_A_DOCUMENT = 4  # a document may have several passages, so more of them are looked up
+_PASSAGES_A_DOCUMENT = 4  # passages fetched from the graph per document, since a document may have several
 _LEAST_PASSAGES = 64
-_MOST_PASSAGES = 0.125  # of all: from there on, looking at every passage takes less time
-_ROWS_AT_ONCE = 256  # texts of a block that are read for one result
+_MOST_PASSAGES = 0.125  # share of all passages above which scanning every one is faster
+_ROWS_AT_ONCE = 256  # rows per parquet row group: reading one passage's text reads its group
 SCHEMA = pa.schema(
     [
         ("file", pa.string()),
@@ -72,12 +72,12 @@ FileName = Annotated[str, Field(pattern=r"^[0-9a-f]{32}\.(npy|parquet|usearch)$"
 
 
 class IndexSettings(Settings):
-    model: str  # the hub's name of it, or its path; what it is, `fingerprint` says
+    model: str  # its name on the hub, or its path; `fingerprint` identifies it
     fingerprint: str
     dimension: PositiveInt
     files: list[str]
-    reading: dict[str, Any]  # as the user named it
-    tables: list[TableColumns]  # the columns that were chosen by it, which serve what is added, too
+    reading: dict[str, Any]  # the options for reading files, as the user gave them
+    tables: list[TableColumns]  # the columns chosen by these options; defaults for added tables
     encoding: EncodingSettings
     precision: str
 
@@ -98,18 +98,18 @@ class IndexBlock(Settings):
 
 
 class IndexState(Settings):
-    """`index.json`, and `search.json` while the index is made."""
+    """Content of `index.json`, and of `search.json` while the index is built."""
 
     version: Literal[3] = 3
     settings: IndexSettings
     blocks: list[IndexBlock] = Field(default_factory=list)
     documents: NonNegativeInt = 0
     skipped: dict[str, int] = Field(default_factory=dict)
-    numbers: FileName | None = None  # the document of each passage; None: the index is not whole
+    numbers: FileName | None = None  # the document of each passage; None: the index is incomplete
     graph: FileName | None = None
-    linked: NonNegativeInt = 0  # blocks that the graph holds: the first ones
+    linked: NonNegativeInt = 0  # number of blocks in the graph: always the first ones
     removed: NonNegativeInt = 0  # passages without a document
-    changes: NonNegativeInt = 0  # how often documents were added or removed since it was made
+    changes: NonNegativeInt = 0  # number of additions and removals since the index was built
 
     @property
     def passages(self) -> int:
@@ -117,12 +117,12 @@ class IndexState(Settings):
 
     @property
     def names(self) -> list[str]:
-        once = [name for name in (self.numbers, self.graph) if name is not None]
-        return [name for block in self.blocks for name in block.names] + once
+        shared = [name for name in (self.numbers, self.graph) if name is not None]
+        return [name for block in self.blocks for name in block.names] + shared
 
 
 def read_state(file: Path) -> IndexState:
-    """Reads `search.json` or `index.json`; raises `DataError` where it is damaged."""
+    """Reads `search.json` or `index.json`; raises `DataError` if it is damaged."""
     try:
         return validated(IndexState, unsealed(parse_json(file)), where="it")
     except (OSError, ValueError, SettingsError) as error:
@@ -130,16 +130,16 @@ def read_state(file: Path) -> IndexState:
 
 
 def damaged(file: Path, error: object) -> DataError:
-    """The error that a file of an index cannot be used."""
+    """The error for a file of an index that is unreadable or damaged."""
     reason = " ".join(str(error).split())[:200]
-    if isinstance(error, OSError) and error.errno is not None:  # it could not be read at all
+    if isinstance(error, OSError) and error.errno is not None:  # the system could not read it
         return DataError(f"{file}: cannot be read ({reason})")
     return DataError(f"{file}: damaged ({reason}); rebuild the index", options=("overwrite",))
 
 
 @contextmanager
 def _reading(file: Path) -> Iterator[None]:
-    """Makes a `DataError` of what libraries raise, but for a file that is not there: another state may have come."""
+    """Turns errors of libraries into `DataError`, except for a missing file: a newer state may have removed it."""
     try:
         yield
     except FileNotFoundError:
@@ -148,8 +148,9 @@ def _reading(file: Path) -> Iterator[None]:
         raise damaged(file, error) from error
 
 
-# Of sparse vectors a block holds posting lists, in a line of int32: where the list of each token begins
-# [dimension + 1], the vectors in the lists [Z], ascending within a list, and the float32 bits of their numbers [Z].
+# A block stores sparse vectors as posting lists, concatenated in one int32 array: where the list of each token begins
+# [dimension + 1], the numbers of the vectors in the lists [Z], ascending within a list, and the float32 bits of their
+# values [Z].
 
 
 def stored_postings(vectors: Any) -> NDArray[np.int32]:
@@ -158,7 +159,7 @@ def stored_postings(vectors: Any) -> NDArray[np.int32]:
 
 
 def read_postings(array: NDArray[np.int32], *, width: int, count: int) -> Any:
-    """Such a line as `csc_array` of `count` vectors, which may be mapped from a file and is not copied."""
+    """Such an array as a `csc_array` of `count` vectors. The array may be mapped from a file and is not copied."""
     begins, owners, bits = np.split(np.asarray(array), [width + 1, width + 1 + int(array[width])])
     return csc_array((bits.view(np.float32), owners, begins), shape=(count, width))
 
@@ -186,14 +187,14 @@ class IndexFolder:
         write_object(file, state.model_dump(mode="json"))
 
     def written(self) -> tuple[int, int] | None:
-        """Time and inode of the state, which change when it is replaced; None: there is none."""
+        """Modification time and inode of `index.json`, which change when it is replaced; None if it is missing."""
         with suppress(OSError):
             facts = self.whole.stat()
             return facts.st_mtime_ns, facts.st_ino
         return None
 
     def is_intact(self, name: str) -> bool:
-        """Whether a file's content is what its name says. Raises `FileNotFoundError` where it is not there."""
+        """Whether a file's content matches the hash in its name. Raises `FileNotFoundError` if it is missing."""
         with _reading(self.blocks / name):
             return file_sha256(self.blocks / name).startswith(Path(name).stem)
 
@@ -231,7 +232,7 @@ class IndexFolder:
     def write_files(
         self, vectors: Vectors, words: NDArray[np.uint32], table: pa.Table, hash_: str | None = None
     ) -> IndexBlock:
-        """Writes a block; without a hash no text is compared with it."""
+        """Writes a block. `hash_` lets a resumed build recognise its text; joined blocks need none."""
         is_dense = isinstance(vectors, np.ndarray)
         array = np.ascontiguousarray(vectors, dtype="<f4") if is_dense else stored_postings(vectors)
         sink = pa.BufferOutputStream()
@@ -248,7 +249,7 @@ class IndexFolder:
         )
 
     def write_graph(self, state: IndexState) -> str:
-        """Makes the graph of all vectors. Meanwhile memory holds it and all vectors in float16."""
+        """Builds the graph of all vectors. Building keeps the graph and all vectors, in float16, in memory."""
         from usearch.index import Index
 
         first, graph = 0, Index(ndim=state.settings.dimension, metric="ip", dtype="f16")
@@ -263,7 +264,7 @@ class IndexFolder:
                 graph.save(str(partial))
                 with partial.open("rb+") as file:
                     os.fsync(file.fileno())
-                if (size := partial.stat().st_size) != graph.serialized_length:  # usearch does not look when it ends
+                if (size := partial.stat().st_size) != graph.serialized_length:  # usearch does not check its writes
                     raise OSError(errno.ENOSPC, f"{size:,} bytes were written, not {graph.serialized_length:,}")
                 name = file_sha256(partial)[:_NAME_DIGITS] + ".usearch"
                 partial.replace(self.blocks / name)
@@ -278,19 +279,19 @@ class IndexFolder:
         names = set(state.names)
         for path in self.blocks.iterdir():
             if path.name not in names:
-                with suppress(OSError):  # of a system where an open file cannot be removed
+                with suppress(OSError):  # some systems cannot remove an open file
                     path.unlink()
 
 
 class StoredIndex:
-    """One state of an index on the disk. Blocks are mapped into memory while they are searched, so few files are open.
+    """One state of an index on disk. Blocks are mapped into memory only while they are searched, so few files are open.
 
     Args:
-        state: The state, where it is not the one that `index.json` has.
-        before: A state of this index that was opened before: files that were compared then are not compared again.
+        state: The state. By default the one in `index.json`.
+        before: A state of this index that was opened before: files that it has checked are not checked again.
 
-    Its methods raise `DataError` where a file is damaged, and `FileNotFoundError` where it is not there, perhaps since
-    the index has another state by now.
+    Its methods raise `DataError` if a file is damaged, and `FileNotFoundError` if it is missing, perhaps because the
+    index has a newer state by now.
     """
 
     def __init__(self, root: Path, *, state: IndexState | None = None, before: StoredIndex | None = None) -> None:
@@ -309,7 +310,7 @@ class StoredIndex:
         self._intact: set[str] = set() if before is None else before._intact & {*self.state.names}
 
     def _file(self, name: str) -> Path:
-        """A file, compared with its name when it is first used."""
+        """Path of a file, which is checked against its name on first use."""
         if name not in self._intact:
             if not self.folder.is_intact(name):
                 raise damaged(self.folder.blocks / name, "its content does not match its name")
@@ -330,7 +331,7 @@ class StoredIndex:
         return read_postings(array, width=width, count=block.passages) if is_sparse else array
 
     def blocks(self, begin: int = 0) -> Iterator[VectorBlock]:
-        """The blocks in order, from this one on."""
+        """The blocks in order, from number `begin` on."""
         for number, (first, end) in islice(enumerate(pairwise(self._firsts.tolist())), begin, None):
             block = VectorBlock(self.vectors(number), self.documents[first:end], first, self._longest.get(number))
             yield block
@@ -338,7 +339,7 @@ class StoredIndex:
 
     @cached_property
     def documents(self) -> NDArray[np.int64]:
-        """The document of each passage: eight bytes each, which stay in memory."""
+        """The document of each passage, eight bytes each; stays in memory."""
         array = self._array(self.state.numbers or "", mapped=False)
         if array.shape != (self.state.passages,):
             raise damaged(self.folder.whole, f"it has documents for {len(array)} passages, not {self.state.passages}")
@@ -357,7 +358,7 @@ class StoredIndex:
             return pq.read_table(file, columns=columns)
 
     def passage(self, number: int) -> dict[str, Any]:
-        """A passage by its number: `document`, and `file`, `id`, `title`, `begin` and `text`, as in a block's table."""
+        """A passage by its number: `document`, and `file`, `id`, `title`, `begin` and `text` of its block's table."""
         block = int(np.searchsorted(self._firsts, number, side="right")) - 1
         group, place = divmod(number - int(self._firsts[block]), _ROWS_AT_ONCE)
         row: dict[str, Any] = self._rows(block, group).slice(place, 1).to_pylist()[0]
@@ -370,17 +371,18 @@ class StoredIndex:
         with _reading(file), pq.ParquetFile(file) as opened:
             return opened.read_row_group(group)
 
-    # Approximate search in large indexes, by a graph of near vectors that usearch makes and maps into memory.
+    # Approximate search in large indexes, by a graph of near vectors that usearch builds and maps into memory.
     #
-    # Exact search reads every vector for every query: a gigabyte for a million passages of 256 numbers. A graph finds
-    # nearly all of the nearest in a thousandth of that. Its hits are rescored with the vectors themselves, so scores
-    # are those of exact search; only a near passage may be missed. Threads add vectors in any order, so two graphs of
-    # the same vectors are not quite the same.
+    # Exact search reads every vector for every query: a gigabyte for a million passages of 256 dimensions. A graph
+    # finds nearly all of the nearest while reading a thousandth of that. Its hits are rescored with the stored vectors,
+    # so scores equal those of exact search; only a near passage may be missed. Threads add vectors in any order, so two
+    # graphs of the same vectors differ slightly.
     #
     # Source: Malkov and Yashunin 2018 (Efficient and robust approximate nearest neighbor search using HNSW graphs).
 
     def search_by_graph(self, queries_QD: NDArray[np.float32], top_k: int) -> Ranking:
-        """The nearest documents among the passages that the graph finds; as `search_exactly`."""
+        """The nearest documents, like `search_exactly`, among the passages that the graph proposes and those of blocks
+        that it does not cover."""
         from usearch.index import Index
 
         assert self.state.graph is not None
@@ -404,9 +406,9 @@ class StoredIndex:
     def _near(
         self, graph: Any, query_D: NDArray[np.float32], passages: NDArray[np.int64], top_k: int
     ) -> Iterator[VectorBlock]:
-        """The passages of a graph, each as a block of its own, so that it keeps its number. More are looked up where
-        they are of fewer documents than `top_k`, since a long document may have all that are near, and some may have
-        been removed; at last all are."""
+        """The passages that the graph proposes, each as a block of its own, which keeps its number. If they belong to
+        fewer than `top_k` documents (all near passages may be of one long document, or removed), more are fetched;
+        beyond an eighth of the graph, every passage that it covers is returned."""
         count = len(passages)
         while len(np.setdiff1d(self.documents[passages], [-1])) < top_k:
             count *= 4
@@ -424,5 +426,5 @@ class StoredIndex:
 
 
 def why_no_graph() -> str | None:
-    """Why there is no approximate search, with the way out; None: there is."""
+    """Why approximate search is unavailable, with the way out; None if it is available."""
     return None if find_spec("usearch") else "usearch is not installed: pip install 'unmask[search]'"

@@ -1,14 +1,14 @@
-"""Documents that are added to an index, replaced and removed, without making it anew.
+"""Adding, replacing and removing documents of an index without rebuilding it.
 
-    blocks              0 1 2 3   4 5 6 7   8 9          two are added
-    their documents     0 0 1 2   2 3 4 -   5 6          one was removed; numbers are without a gap, in order
+    passages in blocks  0 1 2 3   4 5 6 7   8 9          two documents are added
+    their documents     0 0 1 2   2 3 4 -   5 6          one was removed; numbers ascend without a gap
 
-Blocks stay as they are: those of new documents come behind them, and a passage that was removed has no document. So a
-change takes as long as its own documents, and answers are those of an index that was made anew of the documents that
-are there. Blocks of less than half their size are joined, without what was removed, once several stand in a row.
+Existing blocks do not change: new documents get new blocks behind them, and a removed passage has no document. So the
+time of a change depends only on the changed documents, and answers equal those of an index rebuilt from the remaining
+documents. Once several blocks in a row are less than half full, they are joined, without the removed passages.
 
-An id is the value of a table's column of ids, or else the number of a document in its file. The first kind is of one
-document in the whole index; the second of one in a file.
+An id is the value of a table's id column, or else the number of a document in its file. The first kind is unique in the
+whole index, the second only in its file.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from unmask.search.blocks import IndexBlock, IndexState, StoredIndex
 from unmask.search.passages import DocumentFiles
 from unmask.search.words import some_of_lines
 
-LIGHT_IN_A_ROW = 8  # blocks of less than half their size that are joined
-MOST_UNLINKED = 0.125  # of the passages in a graph: those that came after it, before it is made anew
+LIGHT_IN_A_ROW = 8  # so many consecutive blocks less than half full are joined
+MOST_UNLINKED = 0.125  # rebuild the graph if later passages are more than this share of those in it
 Mask = NDArray[np.bool_]
 
 
 class Names:
-    """What the documents of an index are called: of each passage its file, its id, and whether that was counted."""
+    """File and id of each passage's document, and whether the id is its number in the file (counted)."""
 
     def __init__(self, stored: StoredIndex) -> None:
         columns = ["file", "id", "is_counted"]
@@ -50,20 +50,20 @@ class Names:
         return np.asarray(pc.is_in(self._table[column], pa.array(values, pa.string()))) & self._is_there
 
     def _in_files(self, files: Sequence[str]) -> Mask:
-        """The passages of documents in these files, however their paths are spelled."""
+        """Mask of the passages of documents in these files, however their paths are spelled."""
         paths = set(map(os.path.abspath, files))
         names = self._table["file"].unique().to_pylist()
         return self._where("file", [name for name in names if os.path.abspath(name) in paths])
 
     def of_ids(self, ids: Sequence[Any]) -> Mask:
-        """The passages of documents that have these ids, or are in files of these names; a `SettingsError` where there
-        is none of them, or a number is that of several documents."""
+        """Mask of the passages of documents with these ids, or in files with these names. Raises `SettingsError` if one
+        matches no document, or is the number of documents in several files."""
         for id_ in ids:
             if not isinstance(id_, str | int | np.integer) or isinstance(id_, bool):
                 raise SettingsError(f"an id must be a text or a number, not {shown(id_)}", options=("ids",))
         names = list(dict.fromkeys(map(str, ids)))
         with_id, in_file = self._where("id", names), self._in_files(names)
-        # Of each id the files in which it was counted; None: a document has it as its own, which goes first.
+        # For each id, the files in which it is a document's number; None if it is an id column's value, which wins.
         places: dict[str, set[str | None]] = {}
         for row in self._table.filter(pa.array(with_id)).to_pylist():
             places.setdefault(row["id"], set()).add(row["file"] if row["is_counted"] else None)
@@ -82,18 +82,19 @@ class Names:
         return (with_id & ~(self._where("id", own) & self._is_counted)) | in_file
 
     def replaced(self, ids: Sequence[str], files: Sequence[str]) -> Mask:
-        """The passages of documents that have one of these ids as their own, and of those in these files without."""
+        """Mask of the passages that an addition replaces: of documents with one of these ids as a column's value, and
+        of documents without such an id in these files."""
         return (self._where("id", ids) & ~self._is_counted) | (self._in_files(files) & self._is_counted)
 
     def last_number(self, files: Sequence[str]) -> int:
-        """The highest number that was counted in files, also of a document that was removed; 0: none."""
+        """The highest document number in these files, removed documents included; 0 if there is none."""
         in_files = np.asarray(pc.is_in(self._table["file"], pa.array(files, pa.string())))
         ids = self._table["id"].filter(pa.array(in_files & self._is_counted))
         return pc.max(ids.cast(pa.int64())).as_py() or 0
 
 
 def own_ids(files: DocumentFiles) -> list[str]:
-    """The ids of documents that have one of their own; a `CorpusError` where two have the same."""
+    """The ids that come from a column, not from counting. Raises `CorpusError` if two documents have the same."""
     if all(source.id is None and source.kind != "smiles" for source in files.sources):
         return []
     ids = Counter(str(part.id) for part in files.read() if part.begin == 0 and not part.is_counted)
@@ -105,11 +106,11 @@ def own_ids(files: DocumentFiles) -> list[str]:
 
 
 def changed_state(old: StoredIndex, gone_P: Mask, new: Sequence[IndexBlock], added_P: NDArray[np.int64]) -> IndexState:
-    """Writes an index without some passages and with new blocks, but for its state, which is returned.
+    """Writes the files of an index without some passages and with new blocks. Returns its state, not yet written.
 
     Args:
-        gone_P: Of each passage of the old index whether it goes: all of a document, or none.
-        new: Blocks of new documents, which are written.
+        gone_P: Whether each passage of the old index is removed: all of a document, or none.
+        new: Blocks of new documents, already written.
         added_P: The document of each of their passages, ascending from 0.
     """
     documents_P = np.concatenate([np.where(gone_P, -1, old.documents), old.state.documents + added_P])
@@ -118,7 +119,7 @@ def changed_state(old: StoredIndex, gone_P: Mask, new: Sequence[IndexBlock], add
     state = old.state.model_copy(update={"blocks": [*old.state.blocks, *new], "documents": len(numbers)})
     whole = StoredIndex(old.folder.root, state=state, before=old)
 
-    # Blocks that become one: light ones that follow each other, as many as one may hold. All others stay as they are.
+    # Group the blocks that become one: consecutive light ones, as many as one block may hold. All others stay alone.
     most, ends = blocks.BLOCK_PASSAGES, np.cumsum([block.passages for block in state.blocks])
     masks, documents = (np.split(values_P, ends[:-1]) if len(ends) else [] for values_P in (there_P, documents_P))
     counts = [int(mask_P.sum()) for mask_P in masks]
@@ -151,7 +152,7 @@ def changed_state(old: StoredIndex, gone_P: Mask, new: Sequence[IndexBlock], add
         lasting.append(old.folder.write_files(vectors, words, table))
         columns += [documents[number][masks[number]] for number in group]
 
-    # The graph stays while the blocks that it holds do, and not much came behind them.
+    # Keep the graph if its blocks are unchanged and few passages came after them.
     update = {
         "blocks": lasting,
         "numbers": old.folder.write_array(np.concatenate(columns)),

@@ -1,17 +1,17 @@
 """A model as search uses it: queries and passages in, vectors out.
 
-What sentence-transformers writes beside a model decides, unless the user says otherwise:
+The files that sentence-transformers writes beside a model decide, unless the user overrides them:
 
     modules.json, 1_Pooling/config.json    pooling, as for `unmask embed`; or SPLADE (1_SpladePooling)
-    config_sentence_transformers.json      `prompts`, what stands before queries and documents; `similarity_fn_name`
-    sentence_bert_config.json              `max_seq_length`, which passages are fitted into
+    config_sentence_transformers.json      `prompts`, put before queries and documents; `similarity_fn_name`
+    sentence_bert_config.json              `max_seq_length`, the limit for passages
 
-Passages longer than the model go through it in windows, the first of which has the prompt and a title. The vector is
-the mean of theirs, weighted by their tokens, or the maximum where vectors are sparse.
+The model reads passages beyond its limit in windows, the first of which has the prompt and a title. The passage's
+vector is the mean of the windows' vectors, weighted by their tokens, or the maximum if vectors are sparse.
 
 The document prompt is the first of `document`, `passage` and `corpus` that is not empty. sentence-transformers takes
-the first that is there and fills in an empty `document` itself, so it would leave out the prompt of a model whose file
-names `passage` alone.
+the first that exists and fills in an empty `document` itself, so it would drop the prompt of a model whose file names
+only `passage`.
 """
 
 from __future__ import annotations
@@ -36,23 +36,23 @@ from unmask.tasks.loaded_model import Model, Precision, load
 from unmask.train.hardware import choose_device
 
 Similarity = Literal["cosine", "dot"]
-_LEAST_TEXT = 8  # tokens of a passage, without special ones and the prompt
+_LEAST_TEXT = 8  # minimum tokens of a passage, without special tokens and the prompt
 _DOCUMENT_PROMPTS = ("document", "passage", "corpus")
-_MOST_TOKENS = 512  # of a passage, by default
+_MOST_TOKENS = 512  # maximum tokens of a passage by default
 _LONGEST_PASSAGE = 1 << 16
 
 
 class EncodingSettings(Settings):
     pooling: str  # as for `EmbedSettings`; or `splade`, for sparse vectors
-    similarity: Similarity  # `cosine`, for which vectors are divided by their length, or `dot`
-    query_prompt: str  # what stands before each query
-    document_prompt: str  # and before each passage
-    passage_tokens: int  # tokens of a passage at most, with special ones and the prompt
-    overlap_tokens: int  # how many of them it shares with the passage before it
+    similarity: Similarity  # `cosine` (vectors are divided by their length) or `dot`
+    query_prompt: str  # put before each query
+    document_prompt: str  # put before each passage
+    passage_tokens: int  # maximum tokens of a passage, with special tokens and the prompt
+    overlap_tokens: int  # tokens that a passage shares with the previous one
 
 
 class SearchEncoder:
-    """A model with the settings it is used with for search; see `open_encoder`."""
+    """A model and its settings for search; see `open_encoder`."""
 
     def __init__(self, model: Model, settings: EncodingSettings) -> None:
         self.model, self.settings = model, settings
@@ -62,7 +62,7 @@ class SearchEncoder:
         self.model.to(choose_device())
 
     def fingerprint(self) -> str:
-        """A hash of weights, configuration and tokenizer: with another one, vectors are of another space."""
+        """A hash of weights, configuration and tokenizer; vectors compare only if it is the same."""
         parts = weights_fingerprint(self.model.folder), self.model.tokenizer.fingerprint
         return hashlib.sha256("".join(parts).encode()).hexdigest()
 
@@ -72,12 +72,12 @@ class SearchEncoder:
         return cut_passages(parts, self.model.tokenizer, **lengths, prompt=how.document_prompt)
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
-        """Vectors [texts, width]; of a text longer than the model the mean (sparse: the maximum) of its parts. Raises
-        `SettingsError` where a text holds what is no character."""
+        """Vectors [texts, width]; a text beyond the model's limit gets the mean (sparse: the maximum) of its windows.
+        Raises `SettingsError` if a text holds an invalid character."""
         return self._embed(self.settings.query_prompt, texts, [f"query {n}" for n in range(1, len(texts) + 1)])
 
     def embed_documents(self, texts: Sequence[str], names: Sequence[str] = ()) -> Vectors:
-        """Vectors [texts, width] of passages, each with its name for errors; otherwise as `embed_queries`."""
+        """Vectors [texts, width] of passages, whose `names` errors mention; otherwise as `embed_queries`."""
         return self._embed(self.settings.document_prompt, texts, names)
 
     def _embed(self, prompt: str, texts: Sequence[str], names: Sequence[str]) -> Vectors:
@@ -93,7 +93,7 @@ class SearchEncoder:
         return vectors
 
 
-def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, and what a folder says of each)
+def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, each with a default from the folder)
     model: str | Path | Model,
     *,
     pooling: str | None = None,
@@ -105,10 +105,10 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
     precision: Precision = "float32",
     strict: bool = False,
 ) -> SearchEncoder:
-    """Loads a model for search, as `load`, with `EncodingSettings`; of these, None takes what the folder says."""
+    """Loads a model for search, like `load`, with `EncodingSettings`; a setting of None takes the folder's value."""
     loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
     folder = loaded.folder
-    # How a passage is pooled. It fetches the folder's small files from the hub, so it is first.
+    # Pooling comes first, since it fetches the folder's small files from the hub.
     is_sparse = pooling in (None, SPLADE) and loaded.makes_sparse
     if is_sparse:
         loaded.check_head()
@@ -134,11 +134,11 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, a
         what = f"{of_pooling}: include_prompt is false, but prompts cannot be left out of the mean"
         raise ModelError(f"{what}; use no prompts (''), or another model", options=("query_prompt", "document_prompt"))
 
-    # The similarity. What the folder says of sparse vectors does not hold for dense ones of the same model.
-    is_of_others = not is_sparse and module_file(folder, "SpladePooling") is not None
+    # The similarity. A folder's value for sparse vectors does not apply to dense vectors of the same model.
+    is_for_sparse = not is_sparse and module_file(folder, "SpladePooling") is not None
     name: Any = similarity
     if similarity is None:
-        name = (None if is_of_others else content.get("similarity_fn_name")) or ("dot" if is_sparse else "cosine")
+        name = (None if is_for_sparse else content.get("similarity_fn_name")) or ("dot" if is_sparse else "cosine")
     if name not in get_args(Similarity):
         where = f"{file}: similarity_fn_name" if similarity is None else "similarity"
         raise SettingsError(f"{where} {json.dumps(name)[:100]}: give cosine or dot", options=("similarity",))

@@ -1,11 +1,11 @@
-"""How well a model searches, beside search by shared words and beside other models, without labels.
+"""How well a model searches, compared with lexical search and with other models, without labels.
 
-    a text           crops, and titles where there are any, find their documents (`known_items.py`)
-    a BEIR folder    queries find what people have judged relevant (`known_items.py`)
+    a text           crops, and titles if there are any, must find their documents (`known_items.py`)
+    a BEIR folder    queries must find the documents that people judged relevant (`known_items.py`)
 
-All systems answer the same queries, so differences are taken query by query. Intervals are over source documents of the
-queries, or over the queries of a BEIR folder: Wilson's of figures, Student's of differences, which share their error by
-Bonferroni's correction, one comparison for each other system; and one figure decides: nDCG@10.
+All systems answer the same queries, so differences are taken query by query. Intervals are over the source documents of
+queries, or over the queries of a BEIR folder. Figures have Wilson's intervals; differences have Student's, with
+Bonferroni's correction for the number of other systems. One figure decides: nDCG@10.
 """
 
 from __future__ import annotations
@@ -53,10 +53,10 @@ DECIDES = "ndcg_at_10"
 DEPTH = 10
 FIGURES = ("ndcg_at_10", "mrr_at_10", "recall_at_1", "recall_at_10")
 NAMES = {"ndcg_at_10": "nDCG@10", "mrr_at_10": "MRR@10", "recall_at_1": "recall@1", "recall_at_10": "recall@10"}
-MOST_VECTORS = 2000  # that pairs and singular values are taken of
+MOST_VECTORS = 2000  # sample size for uniformity and effective rank
 LEAST_QUERIES = 50  # for a verdict
 Floats = NDArray[np.float64]
-_ERROR = 0.05  # of evaluations may show a difference where there is none
+_ERROR = 0.05  # share of evaluations that may show a difference by chance
 _PASSAGES_AT_ONCE = 1024
 _PAIRS_AT_ONCE = 256
 
@@ -74,7 +74,7 @@ class SearchEvaluation(Result):
             no interval can be computed.
         verdict: Of each task, in words; with fewer than 50 queries there is no verdict, no difference and no best
             system.
-        vectors: Of each model `alignment` (by task, with its interval), `uniformity`, `effective_rank`, `dimension`.
+        vectors: For each model, `alignment` (by task, with its interval), `uniformity`, `effective_rank`, `dimension`.
         described: How the text was read, in lines.
         passed_over: Number of texts skipped for each reason.
         unit: What intervals are over: `documents` or `queries`.
@@ -109,10 +109,10 @@ class SearchEvaluation(Result):
             lines = []
             for system, figures in task["systems"].items():
                 cells = [f"{figures[f]:.3f}{margin(figures[f'{f}_interval'], of=figures[f])}" for f in FIGURES]
-                less, difference = "", task["differences"].get(system)
+                minus, difference = "", task["differences"].get(system)
                 if difference is not None:
-                    less = f"{difference[DECIDES]:+.3f}{margin(difference[f'{DECIDES}_interval'])}"
-                lines.append((system, *cells, less))
+                    minus = f"{difference[DECIDES]:+.3f}{margin(difference[f'{DECIDES}_interval'])}"
+                lines.append((system, *cells, minus))
             yield Sheet(columns, lines)
             yield self.verdict[name]
         yield ""
@@ -259,28 +259,28 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
 
 
 class ModelSearch:
-    """A model that answers queries by its vectors of passages. Tasks share most texts, whose vectors are made once."""
+    """A model that answers queries by its vectors of passages. Tasks share most texts, which are embedded once."""
 
     def __init__(self, encoder: SearchEncoder) -> None:
         self.encoder = encoder
         self._vectors: list[Vectors] = []  # of all passages; joined after each task
-        # Of each text the numbers [P] of its passages among these, and the characters [P] at which they end.
+        # For each text, the numbers [P] of its passages in `_vectors`, and the characters [P] at which they end.
         self._passages: dict[str, tuple[NDArray[np.int64], NDArray[np.int64]]] = {}
         self._queries: dict[str, Vectors] = {}
 
     def rank(self, task: SearchTask, top_k: int, name: str, notify: Notify) -> Ranking:
-        """The documents that are nearest to each query; notices of the progress call the model by its name."""
+        """The documents nearest to each query; progress is reported under the model's `name`."""
         what = f"embedding documents with {name}"
         missing = [text for text in dict.fromkeys(task.documents) if text not in self._passages]
         ends: list[list[int]] = [[] for _ in missing]
         number = sum(len(numbers) for numbers, _ in self._passages.values())
         notify(Progress(what, 0, len(missing), "texts"))
         passages = self.encoder.passages(DocumentPart(n, "", n, None, 0, text) for n, text in enumerate(missing))
-        while some := list(islice(passages, _PASSAGES_AT_ONCE)):
-            self._vectors.append(self.encoder.embed_documents([passage.embedded for passage in some]))
-            for passage in some:
+        while group := list(islice(passages, _PASSAGES_AT_ONCE)):
+            self._vectors.append(self.encoder.embed_documents([passage.embedded for passage in group]))
+            for passage in group:
                 ends[passage.part.document].append(passage.end)
-            notify(Progress(what, some[-1].part.document + 1, len(missing), "texts"))
+            notify(Progress(what, group[-1].part.document + 1, len(missing), "texts"))
         if len(self._vectors) > 1:
             dense = isinstance(self._vectors[0], np.ndarray)
             self._vectors = [np.concatenate(self._vectors) if dense else vstack(self._vectors, format="csr")]
@@ -294,11 +294,11 @@ class ModelSearch:
         return search_exactly(queries_QD, blocks_of(vectors_ND, documents_N), top_k)
 
     def spread(self, tasks: Sequence[SearchTask], seed: int) -> dict[str, Any]:
-        """Figures of the vectors of ranked tasks; uniformity and effective rank are those of the first task's passages,
-        some of them if they are many.
+        """Figures of the vectors of ranked tasks. Uniformity and effective rank are of the first task's passages, or a
+        sample of them.
 
-        Alignment is that of each query and the passage that it belongs to: the passage which a crop was taken out of,
-        and the first one for titles and judged queries; not the nearest, which would be a choice by what is measured.
+        Alignment pairs each query with the passage that it belongs to: the one that a crop was taken from, or the first
+        one for titles and judged queries. The nearest passage would be chosen by the very thing that is measured.
         """
         vectors, means = self._vectors[0], {}
         for task in tasks:
@@ -308,8 +308,8 @@ class ModelSearch:
                 right.append(numbers[min(int(np.searchsorted(ends_P, place)), len(ends_P) - 1)])
             queries, distances = self._queries[task.name], []
             for begin in range(0, len(right), _PAIRS_AT_ONCE):
-                some = slice(begin, begin + _PAIRS_AT_ONCE)
-                distances.append(alignment(queries[some], vectors[np.array(right[some])]))
+                group = slice(begin, begin + _PAIRS_AT_ONCE)
+                distances.append(alignment(queries[group], vectors[np.array(right[group])]))
             means[task.name] = _mean_over_draws(np.concatenate(distances), task.draws)
         numbers = np.concatenate([self._passages[text][0] for text in tasks[0].documents])
         cosines_NN = cosines(vectors[numbers[sampled(len(numbers), seed)]])
@@ -326,7 +326,7 @@ class ModelSearch:
 def _measure(
     task: SearchTask, searches: dict[str, ModelSearch], lexical: Sequence[str], notify: Notify
 ) -> dict[str, Any]:
-    """The figures of all systems, and the differences of the first to the others."""
+    """The figures of all systems, and the differences of the first from the others."""
     ranked = {name: search.rank(task, FUSED, name, notify) for name, search in searches.items()}
     for kind in lexical:
         notify(Progress(f"scoring documents with {kind}", 0, len(task.documents), "texts"))
@@ -335,7 +335,7 @@ def _measure(
         vectors = ranked[next(iter(searches))]
         ranked |= {f"both ({kind})": fused(vectors, ranked["bm25"], FUSED, kind=kind) for kind in get_args(Fusion)}
     rankings = {name: ranking.documents_QK for name, ranking in ranked.items()}
-    if task.excluded is not None:  # those that are left without the query's own document
+    if task.excluded is not None:  # drop the query's own document from its hits
         for name, documents_QK in rankings.items():
             rows = [row[row != own][:DEPTH] for row, own in zip(documents_QK, task.excluded, strict=True)]
             rankings[name] = np.stack([np.pad(row, (0, DEPTH - len(row)), constant_values=-1) for row in rows])
@@ -343,7 +343,7 @@ def _measure(
     first, *others = per_query
     confidence = 1.0 - _ERROR / max(1, len(others))
     has_enough = len(task.queries) >= LEAST_QUERIES
-    # The best of the rankings that an index offers, and how far it is ahead of the next one.
+    # Which `rank` option of an index is best, and how far it is ahead of the next one.
     offered = {"vectors": first, "words": "bm25", "both": "both (scores)"} if "bm25" in ranked else {"vectors": first}
     decides = {name: per_query[system][DECIDES] for name, system in offered.items()}
     best, *rest = sorted(decides, key=lambda name: -decides[name].mean())
@@ -370,7 +370,7 @@ def _measure(
 
 
 def _means(figures: Mapping[str, Floats], draws: NDArray[np.int64], confidence: float | None) -> dict[str, Any]:
-    """Means over queries and their intervals: of shares at 95 %, of differences at a confidence of their own."""
+    """Means over queries and their intervals: at 95 % for shares (no `confidence`), at `confidence` for differences."""
     means: dict[str, Any] = {}
     for name, values in figures.items():
         mean = _mean_over_draws(values, draws)
@@ -380,13 +380,13 @@ def _means(figures: Mapping[str, Floats], draws: NDArray[np.int64], confidence: 
 
 
 def _mean_over_draws(values_Q: NDArray[np.float64], draws_Q: NDArray[np.int64]) -> Uncertain:
-    """The mean over queries, of which those of one document are one draw."""
+    """The mean over queries; queries of the same document are one draw."""
     of_draw = np.unique(draws_Q, return_inverse=True)[1]
     return ratio_over_draws(np.bincount(of_draw, weights=values_Q), np.bincount(of_draw))
 
 
 def _verdict(model: str, task: dict[str, Any]) -> str:
-    """Which systems the model is better than, worse than, and not different from."""
+    """Which systems the model is better than, worse than, and not shown to differ from; then the best ranking."""
     if task["queries"] < LEAST_QUERIES:
         return f"{task['queries']} queries are too few to compare systems; use at least {LEAST_QUERIES}"
     if not task["differences"]:
@@ -412,7 +412,7 @@ def _verdict(model: str, task: dict[str, Any]) -> str:
 
 
 # ----------------------------------------
-# Search by shared words, which a model should beat. BM25 (`words.py`), and TF-IDF with cosines, see whole documents.
+# Lexical search, which a model should beat. BM25 (`words.py`) and TF-IDF with cosines see whole documents.
 #
 # Source: Salton and Buckley 1988 (Term-weighting approaches) for TF-IDF, with logarithms of counts.
 
@@ -420,7 +420,7 @@ _LEXICAL = ("bm25", "tfidf")
 
 
 def check_lexical(names: Sequence[str]) -> tuple[str, ...]:
-    """The baselines of these names, each once; of `none`, no one."""
+    """The names of the baselines, each once, without `none`. Raises `SettingsError` if one is unknown or cannot run."""
     names = [name for name in ([names] if isinstance(names, str) else names) if name != "none"]
     for name in names:
         if name not in _LEXICAL:
@@ -450,38 +450,38 @@ def rank_lexically(kind: str, documents: Sequence[str], queries: Sequence[str], 
 
 
 # ----------------------------------------
-# How good rankings are, and what vectors are like.
+# Figures of rankings and of vectors.
 #
-# nDCG, reciprocal rank and recall among the first ten, of each query:
+# nDCG, reciprocal rank and recall of each query, among its first ten documents:
 #
 #     relevant 2 1 1, ranked . 2 . 1 .    nDCG@10 = (2/log2(3) + 1/log2(5)) / (2/log2(2) + 1/log2(3) + 1/log2(4)) = 0.54
 #                                        MRR@10 = 1/2, recall@1 = 0, recall@10 = 2/3
 #
-# As in trec_eval, and so in BEIR: the gain of a document is its grade itself (2 to the power of the grade, less 1, is
-# another nDCG); the ideal ranking is of all judged documents, ranked or not; grades of 0 and less are not relevant.
+# As in trec_eval, and so in BEIR: the gain of a document is its grade itself (another nDCG uses 2^grade - 1); the ideal
+# ranking is of all judged documents, ranked or not; documents with grades of 0 or less are not relevant.
 #
-# Of vectors, divided by their length:
+# Vectors, divided by their length:
 #
 #     alignment         mean of |x - y|^2 over pairs of texts that belong together; lower is nearer
 #     uniformity        log of the mean of exp(-2 |x - y|^2) over pairs of different texts; lower is more spread out
-#     effective rank    exp of the entropy of the singular values, divided by their sum; 1: all texts lie on a line
+#     effective rank    exp of the entropy of the normalized singular values; 1: all texts lie on a line
 #
-# Alignment alone says nothing: where all texts have one vector it is 0. A plain masked language model mostly has both
-# near 0, since its vectors share a large common part, which the effective rank shows too.
+# Alignment alone says nothing: it is 0 if all texts have the same vector. A plain masked language model mostly has both
+# near 0, since its vectors share a large common component, which the effective rank shows too.
 #
 # Source: Järvelin and Kekäläinen 2002 (Cumulated gain-based evaluation of IR techniques), with the discount of Burges
 # et al. 2005, log2(1 + rank); Voorhees 1999 (The TREC-8 question answering track report) for the reciprocal rank;
 # Thakur et al. 2021 (BEIR). Wang and Isola 2020 (Understanding contrastive representation learning through alignment
 # and uniformity on the hypersphere), section 4, with their exponents 2 and t = 2; Roy and Vetterli 2007 (The
-# effective rank), section 2, of the matrix of vectors as it is, its mean not subtracted.
+# effective rank), section 2, of the matrix of vectors without subtracting their mean.
 
 
 def ranking_figures(documents_QK: NDArray[np.int64], relevant: Sequence[Mapping[int, int]]) -> dict[str, Floats]:
-    """The figures of each query [Q], by their names.
+    """The figures of each query [Q], by name.
 
     Args:
-        documents_QK: Documents, the best first; -1 where there are no more. Only the first ten count.
-        relevant: Of each query the grades of the judged documents, at least one of them above 0.
+        documents_QK: Documents, the best first; -1 after the last one. Only the first ten count.
+        relevant: For each query, the grades of the judged documents, at least one of them above 0.
     """
     figures = {name: np.zeros(len(relevant)) for name in FIGURES}
     discount = 1.0 / np.log2(np.arange(DEPTH) + 2.0)
@@ -498,7 +498,7 @@ def ranking_figures(documents_QK: NDArray[np.int64], relevant: Sequence[Mapping[
 
 
 def unit(vectors_ND: Vectors) -> Floats:
-    """Vectors divided by their length; those of length 0 stay."""
+    """Vectors divided by their length; those of length 0 are unchanged."""
     wide = (vectors_ND if isinstance(vectors_ND, np.ndarray) else vectors_ND.toarray()).astype(np.float64)
     lengths = np.linalg.norm(wide, axis=1, keepdims=True)
     return wide / np.where(lengths > 0.0, lengths, 1.0)
@@ -511,13 +511,13 @@ def alignment(first_ND: Vectors, second_ND: Vectors) -> Floats:
 
 
 def cosines(vectors_ND: Vectors) -> NDArray[np.float64]:
-    """Of all pairs [N, N]; uniformity and effective rank depend on nothing else."""
+    """Cosines of all pairs [N, N]; uniformity and effective rank depend on nothing else."""
     units = unit(vectors_ND)
     return units @ units.T
 
 
 def uniformity(cosines_NN: NDArray[np.float64]) -> float | None:
-    """Over all pairs of two different vectors; None where there are none."""
+    """Uniformity over all pairs of two different vectors; None if there are none."""
     if len(cosines_NN) < 2:
         return None
     squares = np.maximum(0.0, 2.0 - 2.0 * cosines_NN)[np.triu_indices(len(cosines_NN), k=1)]
@@ -525,15 +525,15 @@ def uniformity(cosines_NN: NDArray[np.float64]) -> float | None:
 
 
 def effective_rank(cosines_NN: NDArray[np.float64]) -> float:
-    """From 1 to the smaller of the numbers of vectors and dimensions."""
-    # The squares of the vectors' singular values; smaller ones are what rounding left of 0.
+    """Effective rank, from 1 to the number of vectors or of dimensions, whichever is smaller."""
+    # The squares of the vectors' singular values. Those below the threshold are 0 but for rounding.
     squares = np.linalg.eigvalsh(cosines_NN)
     values = np.sqrt(squares[squares > squares.max() * len(squares) * np.finfo(np.float64).eps])
     return float(np.exp(entropy(values))) if len(values) else 1.0
 
 
 def sampled(num_vectors: int, seed: int, most: int = MOST_VECTORS) -> NDArray[np.int64]:
-    """The numbers of all vectors, or of `most` of them, by the seed alone; sorted."""
+    """Sorted numbers of all vectors, or of a random `most` of them, which depend only on the seed."""
     if num_vectors <= most:
         return np.arange(num_vectors)
     return np.sort(np.random.default_rng(seed).choice(num_vectors, most, replace=False))

@@ -1,18 +1,18 @@
-"""The nearest documents to some queries by exact inner products, in bounded memory.
+"""The nearest documents to each query by exact inner products, in bounded memory.
 
-A document is as near as its nearest passage. Vectors are read block by block, and only passages of a block that may
-still be among the best are rescored:
+A document is as near as its nearest passage. Vectors are read block by block, and only those passages of a block that
+may still be among the best are rescored:
 
     block ──products in float32──▶ scores [Q, P] ──at least the k-th best, less rounding──▶ few candidates
                                                                               │
                                      best k documents so far ◀──order── exact scores, in float64
 
 The last bits of a matrix product in float32 depend on its shape, so they would order equal vectors by chance, and
-differently for other block sizes. The order is by sums in float64 that depend on the two vectors alone; documents that
-are equally near come in the order of their numbers.
+differently for other block sizes. Ranking therefore uses sums in float64 that depend only on the two vectors; equally
+near documents are ordered by their numbers.
 
-Sparse vectors (scipy's `csr_array`) are searched by posting lists (`csc_array`: of each token the vectors that hold
-it), in float64 from the beginning. A document that shares no token with the query is not found.
+Sparse vectors (scipy's `csr_array`) are searched by posting lists (`csc_array`: for each token, the vectors that hold
+it), in float64 throughout. A document that shares no token with the query is not ranked.
 
 Shape suffixes: Q = queries, P = passages of a block, D = dimension, K = places of a ranking, C = candidates.
 """
@@ -31,19 +31,19 @@ from unmask.core.errors import DataError, SettingsError
 QUERIES_AT_ONCE = 1024
 BLOCK_PASSAGES = 16_384
 _CANDIDATE_NUMBERS = 1 << 23  # float64 numbers that are rescored at once: 64 MB
-_ROUNDING = 2.0**-24  # of float32
+_ROUNDING = 2.0**-24  # unit roundoff of float32
 
-Vectors = Any  # [N, D] float32: an array, or a `csr_array` where they are sparse
+Vectors = Any  # [N, D] float32: an array, or a `csr_array` if they are sparse
 
 
 @dataclass
 class VectorBlock:
     """Consecutive passages."""
 
-    vectors_PD: Any  # float32: an array, which may be mapped from a file; or the `csc_array` of sparse ones
-    documents_P: NDArray[np.int64]  # int64, ascending: the document of each; -1: it is passed over
+    vectors_PD: Any  # float32: an array, which may be mapped from a file; or a `csc_array` of sparse vectors
+    documents_P: NDArray[np.int64]  # int64, ascending: the document of each passage; -1: skipped
     first: int  # number of the first passage
-    longest: float | None = None  # an upper bound of dense vectors' Euclidean lengths; None until it was needed
+    longest: float | None = None  # upper bound of the Euclidean lengths of dense vectors; None until first needed
 
 
 class Ranking(NamedTuple):
@@ -63,8 +63,8 @@ def blocks_of(vectors_ND: Vectors, documents_N: NDArray[np.int64], size: int = B
 
 
 def search_exactly(queries_QD: Vectors, blocks: Iterable[VectorBlock], top_k: int) -> Ranking:
-    """The `top_k` documents whose nearest passages have the highest inner product with each query (float32; sparse
-    where the blocks are). Sizes of blocks change time and memory, never the result."""
+    """The `top_k` documents whose nearest passages have the highest inner product with each query (float32; sparse if
+    the blocks are). Block sizes change time and memory, never the result."""
     num_queries, width = queries_QD.shape
     starts = range(0, max(1, num_queries), QUERIES_AT_ONCE)
     parts = [_Best(queries_QD[begin : begin + QUERIES_AT_ONCE], top_k) for begin in starts]
@@ -79,7 +79,7 @@ def search_exactly(queries_QD: Vectors, blocks: Iterable[VectorBlock], top_k: in
 
 
 def no_hits(num_queries: int, top_k: int) -> Ranking:
-    """A ranking without a document, to be filled."""
+    """A ranking without documents, to be filled."""
     shape = num_queries, top_k
     return Ranking(np.full(shape, -np.inf), np.full(shape, -1, np.int64), np.full(shape, -1, np.int64))
 
@@ -112,7 +112,7 @@ class _Best:
             passages = np.concatenate([self.passages, block.first + passages_C])
             order = np.lexsort((passages, documents, -scores, queries))
             queries, documents, scores, passages = queries[order], documents[order], scores[order], passages[order]
-            # The first of a document's passages is its best; a document may stand in two blocks.
+            # The first of a document's passages is its best; a document may be in two blocks.
             _, first = np.unique(queries * (documents.max() + 1) + documents, return_index=True)
             first.sort()
             begins = np.searchsorted(queries[first], np.arange(len(self.kth_Q)))
@@ -128,11 +128,11 @@ class _Best:
         vectors_PD, queries_QD = block.vectors_PD, self.queries_QD
         slack_Q = np.zeros(len(self.kth_Q))
         if is_dense := isinstance(vectors_PD, np.ndarray):
-            if block.longest is None:  # which takes as long as a query; with more room than float32 rounds off
+            if block.longest is None:  # takes as long as a query; the factor covers rounding in float32
                 block.longest = float(np.sqrt(np.einsum("pd,pd->p", vectors_PD, vectors_PD).max())) * 1.001
             scores_QP, lowest = queries_QD @ vectors_PD.T, np.finfo(np.float32).min
-            # How far a product in float32 may lie from the exact one, in whatever order it was added up, both ways and
-            # with some room: Higham 2002 (Accuracy and stability of numerical algorithms), section 3.1.
+            # Bound of a float32 product's error, for any order of summation, in both directions and with some margin:
+            # Higham 2002 (Accuracy and stability of numerical algorithms), section 3.1.
             slack_Q = 2.2 * vectors_PD.shape[1] * _ROUNDING * self.lengths_Q * block.longest
         else:
             tokens = np.unique(queries_QD.indices)
@@ -154,10 +154,10 @@ class _Best:
             return
         size = max(1, _CANDIDATE_NUMBERS // vectors_PD.shape[1])
         for begin in range(0, len(queries), size):
-            of, at = queries[begin : begin + size], passages[begin : begin + size]
+            queries_C, passages_C = queries[begin : begin + size], passages[begin : begin + size]
             # Products of two float32 are exact in float64, and numpy adds up each row in the same order.
-            scores = np.multiply(queries_QD[of], vectors_PD[at], dtype=np.float64).sum(axis=1)
-            yield of, at, scores
+            scores = np.multiply(queries_QD[queries_C], vectors_PD[passages_C], dtype=np.float64).sum(axis=1)
+            yield queries_C, passages_C, scores
 
     def ranking(self) -> Ranking:
         shape = (len(self.kth_Q), self.top_k)
@@ -170,7 +170,7 @@ class _Best:
 
 
 def _kth_of_block(scores_QP: NDArray[Any], documents_P: NDArray[np.int64], top_k: int) -> NDArray[Any]:
-    """The score of the k-th best document of a block alone; minus infinity where it has fewer."""
+    """The score of the k-th best document within a block; minus infinity if it has fewer documents."""
     begins = np.flatnonzero(np.diff(documents_P, prepend=documents_P[0] - 1))
     if len(begins) < top_k:
         return np.full(len(scores_QP), -np.inf)

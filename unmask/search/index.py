@@ -1,11 +1,11 @@
-"""An index as users hold it: made of documents, opened, queried, changed.
+"""An index as users see it: built from documents, opened, queried, changed.
 
 index = unmask.Index.build("runs/mine/model", ["docs/"], out="runs/docs")
 hits = unmask.Index("runs/docs").query(["how memory is allocated"], top_k=3)
 hits.queries[0]["hits"][0]["title"]
 index.add(["docs/new.txt"]), index.remove(["docs/old.txt"])
 
-    DocumentFiles ──▶ passages ──▶ blocks, but for those that are there ──▶ vectors ──▶ blocks/00000.npy
+    DocumentFiles ──▶ passages ──▶ groups of 4,096, without those written before ──▶ vectors ──▶ blocks/NAME.npy
 """
 
 from __future__ import annotations
@@ -51,8 +51,8 @@ from unmask.search.words import FUSED, WORDS_WEIGHT, fused
 from unmask.tasks.loaded_model import Model, Precision
 
 APPROXIMATE_FROM = 1_000_000  # passages
-_PASSAGES_AT_ONCE = 512  # are embedded between two reports of the progress
-_STATES_TRIED = 5  # by a query, of an index that is made anew again and again
+_PASSAGES_AT_ONCE = 512  # embedded between two progress reports
+_STATES_TRIED = 5  # attempts of a query if the index keeps changing
 Rank = Literal["vectors", "words", "both"]
 log = logging.getLogger("unmask")
 
@@ -134,7 +134,7 @@ class Index(Readable):
         strict: bool = False,
     ) -> None:
         self.folder = Path(folder)
-        # One value, since threads may share an index: a state, and the model where it was loaded for that state.
+        # One tuple, since threads may share an index: a state, and the model once it was loaded for that state.
         self._opened: tuple[StoredIndex, SearchEncoder | None] = (StoredIndex(self.folder), None)
         self._model, self._precision, self._strict = model, precision, strict
 
@@ -215,7 +215,7 @@ class Index(Readable):
         folder, notify = IndexFolder(Path(out)), notify or usual_reporter().notify
         named = paths_or_texts(texts) or []
         inputs = [Path(name) for name in named if isinstance(name, str | Path) and not is_stream(name)]
-        # Where it is replaced, the state that is read there now stays until the new one is whole.
+        # While an index is replaced, readers keep seeing its old state until the new one is complete.
         with folder.claimed.entered(resume=resume, overwrite=overwrite, clears=folder.inputs, inputs=inputs):
             paths = list(keep_as_files(named, folder.root, reuse=resume, notify=notify))
             columns = column if column is None or isinstance(column, str | int) else list(column)
@@ -235,21 +235,21 @@ class Index(Readable):
             state = IndexState(settings=settings)
             if folder.claimed.is_claimed and not overwrite:
                 begun = read_state(folder.begun)
-                if begun.changes and folder.whole.is_file():  # of which index.json says more
+                if begun.changes and folder.whole.is_file():  # index.json is more up to date
                     begun = read_state(folder.whole)
-                # The model may have moved: what it is goes by its fingerprint.
+                # The model may have moved: its fingerprint identifies it.
                 folder.claimed.check_same(begun.settings.model_dump(), settings.model_dump(), but_for=("model",))
                 state = begun
             else:
                 folder.write_state(folder.begun, state)
-            # Both files are the same only when an index is finished; the old one may be damaged, and is not parsed.
+            # The two files are equal only if the index is finished. index.json may be damaged, so it is not parsed.
             is_finished = folder.whole.is_file() and folder.whole.read_bytes() == folder.begun.read_bytes()
             if (is_finished or state.changes) and folder.has(*state.names):
                 note(f"{out}: the index is already complete")
                 needs_graph = bool(approximate) and state.graph is None
             else:
                 if state.changes:
-                    what = "documents were added or removed since it was made, so no text holds all of its documents"
+                    what = "documents were added or removed after it was built, so it cannot be restored from its text"
                     raise damaged(folder.root, what)
                 note(files.describe())
                 own_ids(files)
@@ -261,7 +261,7 @@ class Index(Readable):
                 is_large = state.passages > APPROXIMATE_FROM and not encoder.is_sparse
                 needs_graph = (is_large or state.graph is not None) if approximate is None else approximate
             folder.finish(_linked(folder, state, note) if needs_graph else state)
-            folder.claimed.clear(folder.inputs, marker=False)  # its passages are in the blocks
+            folder.claimed.clear(folder.inputs, marker=False)  # the blocks hold all passages
         for reason, number in files.skipped.items():
             note(f"skipped: {number:,} {reason}")
         index = cls(out, model=encoder.model)
@@ -269,7 +269,7 @@ class Index(Readable):
         return index
 
     def to_dict(self) -> dict[str, Any]:
-        """Its contents: `documents`, `passages`, `skipped`, `approximate`, and how it was made."""
+        """The contents (`documents`, `passages`, `skipped`, `approximate`) and how the index was built."""
         state = self._opened[0].state
         return {
             "folder": str(self.folder),
@@ -333,7 +333,7 @@ class Index(Readable):
                 documents=documents or settings.reading["documents"], within=folder.root, usual=settings.tables,
             )  # fmt: skip
             note(files.describe())
-            # What came through memory is in no file of the user's.
+            # Texts from memory are in temporary files of the index, not in files of the user.
             in_memory = [files.name_of(each) for each in files.sources if each.path.is_relative_to(folder.root)]
             without = next((each for each in files.sources if each.is_table and each.id is None), None)
             if without is not None and any(each.id for each in settings.tables) and not in_memory:
@@ -341,8 +341,8 @@ class Index(Readable):
                 what = f"{without.path} has no column {names_of_ids}, which holds the ids of this index"
                 raise CorpusError(f"{what}; name the column that holds them here", options=("id_column",))
             ids, names = own_ids(files), Names(old)
-            read_again = {files.name_of(each) for each in files.sources}.difference(in_memory)
-            gone_P = names.replaced(ids, sorted(read_again))
+            user_files = {files.name_of(each) for each in files.sources}.difference(in_memory)
+            gone_P = names.replaced(ids, sorted(user_files))
             counted = dict.fromkeys(in_memory, names.last_number(in_memory))
             new, added_P = _write_blocks(folder, files, encoder, None, notify, counted)
             state = changed_state(old, gone_P, new, added_P)
@@ -370,7 +370,7 @@ class Index(Readable):
 
     @contextmanager
     def _changing(self) -> Iterator[StoredIndex]:
-        """The state that is changed, while no other process may write."""
+        """The state to change, with the folder locked against other writers."""
         refused(self.folder, "an index")
         folder = StoredIndex(self.folder).folder
         with folder.claimed.entered(resume=True):
@@ -405,7 +405,7 @@ class Index(Readable):
         )
 
     def _reopen(self) -> None:
-        """Opens the state that is there now; where none can be read, the one that was opened stays."""
+        """Opens the current state; keeps the opened one if the current one cannot be read."""
         stored, encoder = self._opened
         with suppress(DataError):
             newer = StoredIndex(self.folder, before=stored)
@@ -457,7 +457,7 @@ class Index(Readable):
                 return Hits(hits | {"seconds": time.perf_counter() - begin})
             except FileNotFoundError as error:
                 missing = error
-            self._reopen()  # changed meanwhile
+            self._reopen()  # the index may have changed meanwhile
             if self._opened[0].state == stored.state:
                 break
         raise damaged(self.folder, f"{missing.filename} is missing") from missing
@@ -465,7 +465,7 @@ class Index(Readable):
     def _query(
         self, stored: StoredIndex, queries: list[str], top_k: int, exact: bool, rank: Rank, words_weight: float
     ) -> dict[str, Any]:
-        """Hits of one state, but for their time; raises `FileNotFoundError` where a file is gone."""
+        """Fields of `Hits`, except the time, from one state; raises `FileNotFoundError` if a file is missing."""
         encoder = self._opened[1] if rank == "words" else self._encoder(stored, "float32")
         top_k = min(top_k, max(1, stored.state.documents))
         depth = max(top_k, FUSED) if rank == "both" else top_k
@@ -488,7 +488,7 @@ class Index(Readable):
 
         results = []
         for query, text in enumerate(queries):
-            of = {
+            scores_by = {
                 name: dict(zip(r.documents_QK[query].tolist(), r.scores_QK[query].tolist(), strict=True))
                 for name, r in rankings.items()
             }
@@ -497,7 +497,7 @@ class Index(Readable):
             for number, score in zip(passages[passages >= 0].tolist(), ranking.scores_QK[query].tolist(), strict=False):
                 passage = stored.passage(number)
                 content, document = passage.pop("text"), passage["document"]
-                scores = {name: each[document] for name, each in of.items() if document in each}
+                scores = {name: score_of[document] for name, score_of in scores_by.items() if document in score_of}
                 snippet, marks = find_snippet(content, text)
                 facts = {"passage": content, "snippet": snippet, "marks": [list(mark) for mark in marks]}
                 hits.append({"rank": len(hits) + 1, "score": score, "scores": scores, **passage, **facts})
@@ -511,7 +511,7 @@ class Index(Readable):
         }
 
     def _encoder(self, stored: StoredIndex, precision: Any) -> SearchEncoder:
-        """The model that a state was made with, loaded once; with this precision where none was named."""
+        """The model that a state was built with, loaded once; `precision` applies if the user chose none."""
         (opened, encoder), settings = self._opened, stored.state.settings
         is_set = self._precision is not None or isinstance(self._model, Model)
         is_same = opened.state.settings == settings
@@ -543,9 +543,12 @@ def _write_blocks(
     notify: Notify,
     counted: Mapping[str, int] | None = None,
 ) -> tuple[list[IndexBlock], NDArray[np.int64]]:
-    """Cuts documents into passages, and embeds and writes those blocks of them that were not written before, as the
-    state of an index that was `begun` says, which is written after each. Ids that are numbers go on where they were
-    `counted` in a file before. Returns all blocks, and the document of each passage."""
+    """Cuts documents into passages, embeds them and writes them in blocks. Returns all blocks, and the document of each
+    passage.
+
+    If `begun` is given, blocks that it lists are not written again, and the state is saved after each new block.
+    Numeric ids continue after the last number `counted` for their file.
+    """
     done, total = 0, files.num_bytes
 
     def parts() -> Iterator[DocumentPart]:
@@ -572,10 +575,10 @@ def _write_blocks(
         else:
             vectors = []
             for begin in range(0, len(passages), _PASSAGES_AT_ONCE):
-                some = passages[begin : begin + _PASSAGES_AT_ONCE]
-                names = [f"{passage.part.file}: document {passage.part.id!r}" for passage in some]
-                vectors.append(encoder.embed_documents([passage.embedded for passage in some], names))
-                show(some)
+                group = passages[begin : begin + _PASSAGES_AT_ONCE]
+                names = [f"{passage.part.file}: document {passage.part.id!r}" for passage in group]
+                vectors.append(encoder.embed_documents([passage.embedded for passage in group], names))
+                show(group)
             block = folder.write_block(passages, vstack(vectors) if encoder.is_sparse else np.concatenate(vectors))
             written[number : number + 1] = [block]
             if begun is not None:
@@ -587,7 +590,7 @@ def _write_blocks(
 
 
 def _linked(folder: IndexFolder, state: IndexState, note: Callable[[str], None]) -> IndexState:
-    """A state with a graph of all passages, where one can be made."""
+    """The state with a graph of all passages, if usearch is installed; otherwise unchanged."""
     if (reason := why_no_graph()) is not None:
         note(f"each query will scan all {state.passages:,} passages: {reason}")
         return state

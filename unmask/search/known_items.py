@@ -6,22 +6,22 @@
     title task   query      A title
                  text searched                      The first sentence. The second one, longer. The third.
 
-A crop is taken out of its document before that is searched. Left inside, comparing words retrieves it at once (BM25
-makes hardly an error), so all that is measured of a model is whether it remembers words. Taken out, what is left is
-about the same matter in other words, which is what a search by meaning is for; so that is the default. `inside` leaves
-it, to measure how well a model remembers. Neither is known to be what real users ask for: that takes their judgements
+By default a crop is removed from its document before the search. Left inside, word matching finds it at once (BM25
+hardly errs), so the task would measure only whether a model remembers words. Without the crop, the rest of the document
+is about the same subject in other words, which is what search by meaning is for. `inside` leaves the crop in, to
+measure how well a model remembers. Neither is known to predict what real users look for: that needs their judgements
 (`read_beir`).
 
-Of documents with equal texts or equal titles one could not say which is right: the first of equal texts stays, and
-equal titles are no queries.
+Among documents with equal texts or equal titles, no single one is right: only the first of equal texts is searched, and
+equal titles are not used as queries.
 
-What is held out goes by the rule of pretraining (`CorpusSettings`): that of the run or the embedder which made the
-model, where its folder says one, and else the default. Equal text always falls on the same side, so documents that a
-run has held out are held out here, wherever the text lies now. A document of more than some 16,000 characters (a book)
-is searched in chunks of about so many, each of which is an item; figures are drawn from documents.
+Held-out documents follow the rule of pretraining (`CorpusSettings`) of the run or embedder that made the model, or the
+default rule if its folder names none. Equal text always falls on the same side, so documents that a run held out are
+held out here, wherever the text is stored now. A document longer than about 16,000 characters (a book) is searched in
+chunks of about that size, each an item; intervals are over documents.
 
 Source: Lee, Chang and Toutanova 2019 (Latent retrieval for weakly supervised open domain question answering), section
-4, whose inverse cloze task this is, there for training; Izacard et al. 2022 (Unsupervised dense information retrieval
+4, which introduces this inverse cloze task for training; Izacard et al. 2022 (Unsupervised dense information retrieval
 with contrastive learning), section 3.1, for crops.
 """
 
@@ -55,20 +55,20 @@ DOCUMENTS = 10_000
 CROP_CHARS = 120  # about twenty words of English; three eighths of a shorter document
 CORPUS_FILE, QUERY_FILE, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"  # of a BEIR folder
 HELD_OUT = "held_out"  # in settings.json of an embedder: the settings of its text
-CHUNK_CHARS = 16_384  # of a long document: about the 4,096 tokens that an embedder is trained on
+CHUNK_CHARS = 16_384  # chunks of a long document: about the 4,096 tokens that an embedder is trained on
 _HIGHEST_GRADE = 1_000_000
-_ROOM = 40  # letters that a crop's ends move, at most, to the beginning of a word
-_LEAST_CROP = 20  # letters; of shorter documents none is taken
-_LEAST_QUERIES = 5  # say nothing, if they are fewer
+_ROOM = 40  # maximum letters that a crop's ends move to reach the beginning of a word
+_LEAST_CROP = 20  # letters; documents too short for such a crop make no query
+_LEAST_QUERIES = 5  # fewer crops are an error
 
 
 @dataclass(frozen=True, kw_only=True)
 class ItemSettings:
-    """Which documents of a text are searched, and which queries are made of them; see `evaluate_search`.
+    """Which documents of a text are searched, and which queries are made from them; see `evaluate_search`.
 
-    Of more documents than `max_documents` some are taken by a hash of their text, those that may be queried for first.
-    What is left of a document without its crop is at least as long as that. Without `crop_chars` crops have 120
-    characters, or as many as their documents allow.
+    If there are more than `max_documents`, a hash of their text chooses, those that may be queried for first. A
+    document without its crop is at least as long as the crop. Without `crop_chars`, crops have 120 characters, or as
+    many as their documents allow.
     """
 
     queries: int = QUERIES
@@ -94,33 +94,32 @@ class ItemSettings:
 class ItemDocument(NamedTuple):
     text: str  # a document or a chunk of a long one, without its title
     title: str | None
-    draw: int  # number of the source document: what figures are drawn from
-    is_held_out: bool  # whether it may be queried for, or is only searched among
-    begins: bool = True  # whether the document begins with it, so that there may be a title
+    draw: int  # number of the source document: the independent draw for intervals
+    is_held_out: bool  # whether queries may be made from it; otherwise it is only searched
+    begins: bool = True  # whether it is the beginning of its document, which may have a title
 
 
 @dataclass(frozen=True)
 class SearchTask:
-    """Queries, the documents that are searched, and which are right."""
+    """Queries, the documents to search, and the right ones."""
 
     name: str  # `crop`, `title` or `judged`
     documents: Sequence[str]  # texts
     queries: Sequence[str]
-    relevant: Sequence[dict[int, int]]  # of each query the grades of documents, by number
-    draws: NDArray[np.int64]  # [queries]: what each is drawn from; those of one are dependent
-    # Of each query, the right document, and the character of it that the query is next to.
-    pairs: Sequence[tuple[int, int]]
-    not_asked: Counter[str]  # why documents are no queries: reason to number
-    excluded: NDArray[np.int64] | None = None  # of each query a document that is not shown; -1: none
+    relevant: Sequence[dict[int, int]]  # for each query, the grades of documents, by number
+    draws: NDArray[np.int64]  # [queries]: the independent draw of each; queries of the same draw are dependent
+    pairs: Sequence[tuple[int, int]]  # for each query, the right document and the character there that it is next to
+    not_asked: Counter[str]  # reasons why documents made no query, with the number of documents
+    excluded: NDArray[np.int64] | None = None  # for each query, a document left out of its hits; -1: none
 
 
 def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> SearchTask:
-    """Crops as queries, of documents that hashes of their text and the seed choose."""
+    """A task with crops as queries. Hashes of their text and the seed choose the documents."""
     seed = settings.seed
     not_asked: Counter[str] = Counter()
 
     def size_of(text: str) -> tuple[int, int]:
-        """The characters of a document's crop, and how far its ends move; none where it is too short."""
+        """Characters of a document's crop, and how far its ends may move; (0, 0) if the document is too short."""
         crop = settings.crop_chars or min(CROP_CHARS, 3 * len(text) // 8)
         room = _ROOM if settings.crop_chars else min(_ROOM, crop // 3)
         is_long = len(text) >= 2 * (crop + room) if settings.crop_chars else crop >= _LEAST_CROP
@@ -145,7 +144,7 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
     queries, pairs = [], []
     for number in _chosen(long, texts, settings):
         text = texts[number]
-        # Anywhere, from the beginning of a word to that of another where spaces are near.
+        # Crop at a random place, from the beginning of one word to that of another if spaces are near.
         crop, room = size_of(text)
         begin = text_hash(f"crop {seed} {text}") % (len(text) - crop - 2 * room + 1)
         begin = next_word(text, begin, room) if begin else 0
@@ -165,7 +164,7 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
 
 
 def title_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> SearchTask | None:
-    """Titles as queries; None where fewer than two held-out documents have one of their own."""
+    """A task with titles as queries; None if fewer than two held-out documents have a unique title."""
     counts = Counter(each.title.lower() for each in documents if each.title is not None)
     titles = {n: each.title for n, each in enumerate(documents) if each.is_held_out and each.title is not None}
     own = {n: title for n, title in titles.items() if counts[title.lower()] == 1}
@@ -182,7 +181,7 @@ def title_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sea
 
 
 def _chosen(numbers: Sequence[int], texts: Sequence[str], settings: ItemSettings) -> list[int]:
-    """Some of the documents, by hashes of their texts, in their order."""
+    """At most `settings.queries` documents, chosen by hashes of their texts, in their order."""
     ordered = sorted(numbers, key=lambda number: (text_hash(f"{settings.seed} {texts[number]}"), number))
     return sorted(ordered[: settings.queries])
 
@@ -190,8 +189,8 @@ def _chosen(numbers: Sequence[int], texts: Sequence[str], settings: ItemSettings
 def read_items(
     paths: Sequence[str | Path], model: Path, settings: ItemSettings
 ) -> tuple[list[ItemDocument], list[str], Counter[str]]:
-    """The documents of a text that are searched, in its order; how they were read, in lines; and what was passed over:
-    reason to number. Memory grows with these documents, and by a hash for each other one."""
+    """Returns the documents to search, in the order of the text; how they were read, in lines; and the number skipped
+    for each reason. Memory grows with these documents, and by a hash for each other one."""
     run, rule = held_out_rule(model)
     changes = {name: getattr(settings, name) for name in ("column", "documents", "encoding")}
     values = rule.model_dump() | {name: value for name, value in changes.items() if value is not None}
@@ -199,7 +198,7 @@ def read_items(
     rule = validated(CorpusSettings, values, where="evaluate-search")
     corpus = Corpus(paths, rule, hold_out=not every, titles=settings.title_column or True)
     passed_over: Counter[str] = Counter()
-    # The documents with the lowest hashes, held-out ones first, without equal ones.
+    # A heap of the documents with the lowest hashes, held-out ones preferred, without duplicates.
     lowest: list[tuple[bool, int, int, ItemDocument]] = []
     seen: set[bytes] = set()
     for item in _items(corpus):
@@ -233,7 +232,7 @@ def read_items(
         described += f" ({unknown if run is None else f'as in {run}'})"
     documents: dict[str, ItemDocument] = {}
     for item in items:
-        if item.text in documents:  # bodies may be equal although titles are not
+        if item.text in documents:  # texts may become equal once titles are removed
             passed_over["documents that repeat another's text"] += 1
         elif item.text.strip():
             documents[item.text] = item
@@ -241,12 +240,12 @@ def read_items(
 
 
 def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:
-    """The run or embedder that made a model, and its rule of holding text out; the default where none is known."""
+    """The run or embedder that made a model, and its rule for holding out text; the default rule if it is unknown."""
     run = model.parent
     settings = _read(run / "settings.json", "copy the model out of the folder")
     if isinstance(settings, dict) and HELD_OUT in settings:
         rule = validated(CorpusSettings, settings[HELD_OUT], where=str(run / "settings.json"))
-        return run, rule.model_copy(update={"encoding": None})  # which says nothing of other files
+        return run, rule.model_copy(update={"encoding": None})  # the encoding applies to the run's files only
     sources = _read(run / "sources.json", "copy the model out of the run") or []
     if not isinstance(sources, list) or not all(isinstance(source, str) for source in sources):
         raise DataError(f"{run / 'sources.json'}: damaged (no paths); fix it, or copy the model out of the run")
@@ -262,7 +261,7 @@ def prepared_rule(data: Path) -> CorpusSettings:
 
 
 def _read(file: Path, way_out: str) -> Any:
-    """The content of a JSON file; None where there is none."""
+    """The content of a JSON file; None if it is missing."""
     try:
         return parse_json(file) if file.is_file() else None
     except (OSError, ValueError) as error:
@@ -270,7 +269,7 @@ def _read(file: Path, way_out: str) -> Any:
 
 
 def _items(corpus: Corpus) -> Iterator[ItemDocument]:
-    """Documents, long ones in chunks, in the order of the text; titles are still within."""
+    """Documents, long ones in chunks, in the order of the text; first-line titles are still in it."""
     in_parts = corpus.plan.holdout_unit in ("part", "end")
     text, title, draw, is_held, begins = "", None, -1, False, True
     for piece, held in corpus.pieces():
@@ -280,7 +279,7 @@ def _items(corpus: Corpus) -> Iterator[ItemDocument]:
         if not text:
             begins = piece.offset == 0
         text, title, draw, is_held = text + piece.text, piece.title, piece.document, held
-        # A chunk ends with a line, else with a word; the last one is from half as long to half as long again.
+        # A chunk ends with a line, else with a word. The last one has from half to one and a half times the size.
         while len(text) >= 3 * CHUNK_CHARS // 2:
             ends = (text.rfind(mark, CHUNK_CHARS // 2, CHUNK_CHARS) + 1 for mark in ("\n", " "))
             end = next(filter(None, ends), CHUNK_CHARS)
@@ -293,7 +292,7 @@ def _items(corpus: Corpus) -> Iterator[ItemDocument]:
 def _with_titles(
     corpus: Corpus, items: Sequence[ItemDocument], title_column: str | None
 ) -> tuple[list[ItemDocument], str]:
-    """The documents with their titles, which first lines are taken out for; and where these are, in words."""
+    """Moves titles that are first lines out of the texts. Returns the documents, and the titles' source in words."""
     if any(source.is_table for source in corpus.all_sources()):
         names = sorted({source.title for source in corpus.all_sources() if source.title is not None})
         if not names:
@@ -320,22 +319,22 @@ def _with_titles(
 #     queries.jsonl     {"_id": "q1", "text": "..."}
 #     qrels/test.tsv    query-id <tab> corpus-id <tab> score              with a header; the score is a grade
 #
-# As in BEIR, a document is its title and its text with a space between them, and is not shown for a query with its own
-# id. Judged documents that the corpus lacks count as relevant and not found, as in trec_eval, and are reported. Queries
-# without a relevant document are passed over.
+# As in BEIR, a document is its title and its text with a space between them, and is no hit of a query with its own id.
+# Judged documents missing from the corpus count as not found, as in trec_eval, and are reported. Queries without a
+# relevant document are skipped.
 #
 # Source: Thakur et al. 2021 (BEIR), and the format of its repository.
 
 
 def is_beir(path: str | Path) -> bool:
-    """Whether a path names a folder in this format, or one that lacks a single part of it."""
+    """Whether a path is a folder in this format, or one that lacks a single part of it."""
     root = Path(path)
     there = ((root / CORPUS_FILE).is_file(), (root / QUERY_FILE).is_file(), (root / QRELS).is_dir())
     return root.is_dir() and sum(there) >= 2
 
 
 def read_beir(root: Path, *, split: str, num_queries: int, seed: int) -> SearchTask:
-    """Reads a folder into memory, with the judgements of a split of `qrels`; of too many queries the seed chooses."""
+    """Reads a folder into memory, with the judgements of a split of `qrels`; the seed chooses `num_queries` queries."""
     corpus = dict(_records(root / CORPUS_FILE, title=True))
     if not corpus:
         raise CorpusError(f"{root / CORPUS_FILE}: contains no documents")
@@ -343,7 +342,7 @@ def read_beir(root: Path, *, split: str, num_queries: int, seed: int) -> SearchT
     number_of = {id_: number for number, id_ in enumerate(corpus)}
     passed: Counter[str] = Counter()
     chosen: list[tuple[str, dict[int, int]]] = []
-    missing = len(corpus)  # documents that are judged and not there are numbered behind those that are
+    missing = len(corpus)  # judged documents that are missing get numbers after the existing ones
     for query, grades in _judgements(root, split).items():
         if query not in queries:
             passed[f"judged queries missing from {QUERY_FILE}"] += 1
@@ -364,8 +363,8 @@ def read_beir(root: Path, *, split: str, num_queries: int, seed: int) -> SearchT
         what = f"no judgement names a query in {QUERY_FILE} and a relevant document in {CORPUS_FILE} ({why})"
         raise CorpusError(f"{root / QRELS / split}.tsv: {what}; check that ids are those of `_id`")
     if len(chosen) > num_queries:
-        some = np.random.default_rng(seed).choice(len(chosen), num_queries, replace=False)
-        chosen = [chosen[number] for number in np.sort(some).tolist()]
+        numbers = np.random.default_rng(seed).choice(len(chosen), num_queries, replace=False)
+        chosen = [chosen[number] for number in np.sort(numbers).tolist()]
     best = [max(grades, key=lambda n: (grades[n] * (n < len(corpus)), -n)) for _, grades in chosen]
     return SearchTask(
         name="judged",
@@ -380,7 +379,7 @@ def read_beir(root: Path, *, split: str, num_queries: int, seed: int) -> SearchT
 
 
 def _records(file: Path, *, title: bool) -> Iterator[tuple[str, str]]:
-    """Ids and texts of a file, with titles before these."""
+    """Ids and texts of a file; with `title`, each text starts with its title."""
     if not file.is_file():
         raise CorpusError(f"{file}: no such file; a BEIR folder has {CORPUS_FILE}, {QUERY_FILE} and {QRELS}/test.tsv")
     seen = set()

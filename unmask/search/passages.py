@@ -1,15 +1,15 @@
-"""Documents to search in, the passages of them that a model takes at once, and snippets of these.
+"""Documents to search, cut into passages that a model reads at once, and snippets of passages.
 
-A document is what it is for a corpus: a line, a block between empty lines or a file; a row of a table; a sequence. Its
-id is the number in its file, counted from 1, or the value of the table's column of ids. Its title is a column of the
-table, or the first line of a block or a file where that looks like one.
+A document is the same as in a corpus: a line, a block between empty lines or a file; a row of a table; a sequence. Its
+id is the number in its file, counted from 1, or the value of the table's id column. Its title is the value of a column
+of the table, or the first line of a block or a file if that looks like a title.
 
     tokens of a document    ................................................
     passages                |..............|
                                         |..............|                      `overlap_tokens` are in both
                                                     |......................
 
-Passages begin and end at white space, else where words do, else anywhere. A title that is a column stands before each
+Passages begin and end at white space, else at a word boundary, else anywhere. A title from a column is put before each
 of them, so that a passage from the middle of a document still says what it is about.
 """
 
@@ -36,26 +36,26 @@ from unmask.data.tables import TableColumns
 from unmask.tokenizer.tokenizer import Tokenizer
 
 LONGEST_TITLE = 120  # letters
-_TITLE_BEFORE = 300  # letters of a title that stand before a passage at most
-_PARTS_AT_ONCE, _CHARS_AT_ONCE = 256, 1 << 20  # places of tokens take many times the memory of the text
+_TITLE_BEFORE = 300  # maximum letters of a title put before a passage
+_PARTS_AT_ONCE, _CHARS_AT_ONCE = 256, 1 << 20  # token offsets take many times the memory of the text
 Flags = NDArray[np.bool_]
 
 
 class DocumentPart(NamedTuple):
-    """A document, or a part of a long one; the parts of a document follow each other and join to its text."""
+    """A document, or a part of a long one. Parts of a document are consecutive and join to its text."""
 
-    document: int  # its number among all, counted from 0
-    file: str  # the file's name, as the user has it
-    id: str | int  # a number counted from 1, or the value of the column of ids
+    document: int  # number of the document, counted from 0
+    file: str  # the file's name, as the user gave it
+    id: str | int  # a number counted from 1, or the value of the id column
     title: str | None
     begin: int  # character of the document at which the part begins
     text: str  # the characters, without a title from a column
-    title_before: str = ""  # the title that stands before each of its passages, where it is no part of the text
-    is_counted: bool = True  # whether the id is that number
+    title_before: str = ""  # the title put before each of its passages, if it is not part of the text
+    is_counted: bool = True  # whether the id is a number counted in the file
 
 
 class DocumentFiles:
-    """Files of documents, as `Documents` takes and describes them. Files `within` a folder are named relative to it."""
+    """Files of documents, read by `Documents`. Files `within` a folder are named relative to it."""
 
     def __init__(
         self,
@@ -80,7 +80,7 @@ class DocumentFiles:
 
     @property
     def tables(self) -> list[TableColumns]:
-        """The columns of its tables, each once."""
+        """The distinct column choices of all tables."""
         columns = [
             TableColumns((each.column,) if isinstance(each.column, str) else each.column, each.id, each.title)
             for each in self.sources
@@ -116,11 +116,11 @@ class DocumentFiles:
         path = source.path
         if self._within is not None and path.is_relative_to(self._within):
             path = path.relative_to(self._within)
-        return os.fsencode(path).decode("utf-8", "backslashreplace")  # a name may hold bytes that are no characters
+        return os.fsencode(path).decode("utf-8", "backslashreplace")  # a name may hold bytes that are not UTF-8
 
 
 def first_line_title(text: str) -> str | None:
-    """The first line of a text, where it looks like a title: short, not ended like a sentence, and more text follows.
+    """The first line of a text if it looks like a title: short, no punctuation at its end, and more text follows.
 
     Example: `On whales\\nThere are many.` has the title `On whales`; `There are many.\\nNo.` has none.
     """
@@ -137,7 +137,7 @@ class TextPassage(NamedTuple):
     part: DocumentPart
     begin: int
     end: int
-    new: int  # the character from which on no passage before has it
+    new: int  # character of the part from which on the text is in no earlier passage
 
     @property
     def text(self) -> str:
@@ -145,13 +145,13 @@ class TextPassage(NamedTuple):
 
     @property
     def embedded(self) -> str:
-        """What the model sees of it, but for the prompt."""
+        """The text that the model sees, without the prompt."""
         title = self.part.title_before
         return f"{title}\n{self.text}" if title else self.text
 
     @property
     def counted(self) -> str:
-        """What it adds to the words of its document: not what the passage before has, too."""
+        """The text whose words BM25 counts: without the overlap with the previous passage."""
         title = self.part.title_before if self.part.begin + self.begin == 0 else ""
         return f"{title}\n{self.part.text[self.new : self.end]}"
 
@@ -159,20 +159,20 @@ class TextPassage(NamedTuple):
 def cut_passages(
     parts: Iterable[DocumentPart], tokenizer: Tokenizer, *, passage_tokens: int, overlap_tokens: int, prompt: str
 ) -> Iterator[TextPassage]:
-    """The passages of documents, in order; a text without a token has one, too. Each has at most `passage_tokens`,
-    special tokens, prompt and title included, and shares `overlap_tokens` with the one before it."""
+    """The passages of documents, in order; a text without tokens has one, too. Each has at most `passage_tokens`,
+    special tokens, prompt and title included, and shares `overlap_tokens` with the previous one."""
     room = passage_tokens - len(tokenizer.encode_prompt(prompt))
-    for some in in_groups(parts, most=_PARTS_AT_ONCE, most_chars=_CHARS_AT_ONCE):
-        titles = [part.title_before for part in some]
-        places = tokenizer.encode_placed([part.text for part in some])[1]
-        title_tokens = tokenizer.encode_placed(titles)[1].lengths if any(titles) else np.zeros(len(some), int)
-        # A token may begin with the white space before it, where a tokenizer counts that among its own.
-        text = "".join(part.text for part in some)
+    for group in in_groups(parts, most=_PARTS_AT_ONCE, most_chars=_CHARS_AT_ONCE):
+        titles = [part.title_before for part in group]
+        places = tokenizer.encode_placed([part.text for part in group])[1]
+        title_tokens = tokenizer.encode_placed(titles)[1].lengths if any(titles) else np.zeros(len(group), int)
+        # Some tokenizers count the white space before a token as its first character.
+        text = "".join(part.text for part in group)
         is_space = np.array([sign.isspace() for sign in text] or [False], dtype=np.bool_)
         token_begins = np.minimum(places.begin, len(is_space) - 1)
         after_space: Flags = is_space[token_begins] | is_space[np.maximum(token_begins - 1, 0)]
-        ends, chars = np.cumsum(places.lengths), np.cumsum([0, *(len(part.text) for part in some)])
-        for number, part in enumerate(some):
+        ends, chars = np.cumsum(places.lengths), np.cumsum([0, *(len(part.text) for part in group)])
+        for number, part in enumerate(group):
             tokens = slice(int(ends[number] - places.lengths[number]), int(ends[number]))
             length = max(room // 2, room - int(title_tokens[number]) - 1)
             seen = 0
@@ -184,7 +184,7 @@ def cut_passages(
 
 
 def _windows(tokens: slice, length: int, overlap: int, breaks: Sequence[Flags]) -> Iterator[tuple[int, int]]:
-    """Tokens of each passage. Breaks are preferred by their order: behind white space, then where a word begins.
+    """Begin and end of each passage, in tokens. `breaks` are in order of preference: after white space, at a word.
 
     Example: of `a b-c`, cut to four tokens, `a b-` goes to `a ` and `b-c`.
     """
@@ -199,20 +199,19 @@ def _windows(tokens: slice, length: int, overlap: int, breaks: Sequence[Flags]) 
     while tokens.stop - begin > length:
         end = last_break(begin + length // 2, begin + length)
         yield begin, end
-        least = begin + max(1, length // 4)  # each passage goes on by this much at least
+        least = begin + max(1, length // 4)  # minimum advance from one passage to the next
         begin = last_break(least, max(least, end - overlap)) if overlap else end
     yield begin, tokens.stop
 
 
 # ----------------------------------------
-# The place in a passage that shares most with a query: the span, in whole words, that holds most letters of the
-# query's words: each word counts once, and long words, which are mostly rare, count more. Without a word in common it
-# is the beginning.
+# Snippets: the part of a passage that shares most with a query, i.e. the span of whole words with most letters of the
+# query's words. Each word counts once, and long words, which are mostly rare, count more. Without a common word the
+# snippet is the beginning.
 
 SNIPPET_CHARS = 200
-# Words are runs of letters, digits and the marks that combine with them, in lower case and composed; ideographs and
-# kana are words one by one: no space separates them. Nearly all time is that of the first run: no mark is looked for
-# where ASCII follows it.
+# Words are runs of letters, digits and combining marks, in lower case and composed (NFC). Each ideograph and kana is a
+# word, since no spaces separate them. The lookahead keeps matching fast: marks are sought only before non-ASCII.
 _ALONE = r"\u3040-\u30ff\u3400-\u9fff"
 _MARKS = "".join(sign for sign in map(chr, range(0x300, 0x1F000)) if category(sign) in ("Mn", "Mc"))
 WORD = re.compile(rf"[{_ALONE}]|[^\W{_ALONE}]++(?:(?=[^\x00-\u02ff])[{_MARKS}]+[^\W{_ALONE}]*)*+")
@@ -225,17 +224,17 @@ def words_of(text: str) -> list[str]:
 
 
 class Snippet(NamedTuple):
-    text: str  # on one line: each run of white space as one space
-    marks: tuple[tuple[int, int], ...]  # begin and end of each word of the query in it, sorted
+    text: str  # on one line: each run of white space is one space
+    marks: tuple[tuple[int, int], ...]  # begin and end of each of the query's words in it, sorted
 
 
 def find_snippet(passage: str, query: str, size: int = SNIPPET_CHARS) -> Snippet:
-    """The first span of a passage that shares most with a query: `size` characters at most, or one longer word."""
+    """The first of the spans that share most with a query: at most `size` characters, or one longer word."""
     text = " ".join(passage.split())
     query_words = set(words_of(query))
     words = [(m.start(), m.end(), normalize("NFC", m[0].lower())) for m in WORD.finditer(text)]
-    shared = [each for each in words if each[2] in query_words]
-    # The best span from one shared word to another, and then as much around it on either side.
+    shared = [match for match in words if match[2] in query_words]
+    # Find the best span from one shared word to another, then add equal context on both sides.
     inside: Counter[str] = Counter()
     best, span = -1, (0, 0)
     first = weight = 0
@@ -252,7 +251,7 @@ def find_snippet(passage: str, query: str, size: int = SNIPPET_CHARS) -> Snippet
     room = max(0, size - (span[1] - span[0])) // 2
     begin = max(0, min(span[0] - room, len(text) - size))
     end = min(len(text), begin + size)
-    # Leave out the halves of words at both ends, where there is a space near.
+    # Drop cut-off words at both ends if a space is near.
     if begin > 0 and not text[begin - 1].isspace() and (space := text.find(" ", begin, begin + size // 4)) >= 0:
         begin = space + 1
     if end < len(text) and not text[end].isspace() and (space := text.rfind(" ", end - size // 4, end)) > begin:

@@ -1,13 +1,12 @@
-"""Search by words: what the blocks of an index hold of them, BM25 over documents, and two rankings made one.
+"""Search by words: the word counts that blocks of an index store, BM25 over documents, and fusing two rankings.
 
-    of a block, in a line of uint32:
-    V Z | hashes of V words, ascending | where the list of each begins | Z times passage << 16 | count | words of each
-                                                                                                          passage
+    a block, as one array of uint32:
+    V Z | hashes of V words, ascending | begin of each word's list | Z times passage << 16 | count | words per passage
 
-Lists hold counts and nothing else. How many documents hold a word, how many there are and how long they are is added up
-when a query comes, over the documents that are there: after some were added or removed, scores are those of an index
-that was made anew, bit for bit. Words where passages overlap count once, so documents are weighed whole. There are no
-stop words and no stems, which belong to a language; frequent words weigh little. A document that shares no word with a
+The lists hold nothing but counts. Document frequencies, the number of documents and their lengths are added up at each
+query, over the documents that exist then. So after documents were added or removed, scores equal those of a rebuilt
+index, bit for bit. Words in the overlap of passages count once, so scores are of whole documents. There are no stop
+words and no stemming, which depend on the language; frequent words weigh little. A document that shares no word with a
 query is not ranked.
 
 Source: Robertson and Zaragoza 2009 (The probabilistic relevance framework), in the form of Lucene; Cormack,
@@ -29,15 +28,15 @@ from unmask.search.exact import Ranking, no_hits
 from unmask.search.passages import words_of
 
 Fusion = Literal["scores", "ranks"]
-K1, B = 1.2, 0.75  # Lucene's own
+K1, B = 1.2, 0.75  # Lucene's defaults
 WORDS_WEIGHT = 0.5
-FUSED = 100  # documents of each ranking that are joined
-_RANK = 60  # which is added to ranks
-_MOST = 0xFFFF  # passages of a block, and times that a word counts in one
+FUSED = 100  # documents of each ranking that are fused
+_RANK = 60  # constant of reciprocal rank fusion, added to ranks
+_MOST = 0xFFFF  # highest passage number of a block, and highest count of a word in a passage
 
 
 def word_line(texts: Sequence[str]) -> NDArray[np.uint32]:
-    """The line of a block of passages, of which there are at most 65,536."""
+    """The array of a block of at most 65,536 passages."""
     assert len(texts) <= _MOST + 1
     hash_of: dict[str, int] = {}
     hashes, places, lengths = [], [], []
@@ -63,21 +62,21 @@ def _line(hashes_Z: NDArray[Any], places_Z: NDArray[Any], lengths_P: NDArray[Any
 
 
 def some_of_lines(lines: Iterable[NDArray[np.uint32]], masks: Iterable[NDArray[np.bool_]]) -> NDArray[np.uint32]:
-    """Lines of blocks as one, with the passages of each for which its mask [P] is true."""
+    """Joins the arrays of blocks into one, keeping the passages of each block for which its mask [P] is true."""
     hashes, places, lengths, first = [], [], [], 0
     for line, mask_P in zip(lines, masks, strict=True):
         block, numbers_P = _Words(line), first + np.cumsum(mask_P) - 1
         owners = block.lists >> 16
-        stays = mask_P[owners]
-        hashes.append(np.repeat(block.hashes, np.diff(block.begins))[stays])
-        places.append((numbers_P[owners] << 16 | block.lists & _MOST)[stays])
+        keep = mask_P[owners]
+        hashes.append(np.repeat(block.hashes, np.diff(block.begins))[keep])
+        places.append((numbers_P[owners] << 16 | block.lists & _MOST)[keep])
         lengths.append(block.lengths[mask_P])
         first += int(mask_P.sum())
-    return _line(*(np.concatenate(some) for some in (hashes, places, lengths)))
+    return _line(*(np.concatenate(parts) for parts in (hashes, places, lengths)))
 
 
 class _Words:
-    """Such a line, not copied."""
+    """Views into the array of a block."""
 
     def __init__(self, line: NDArray[np.uint32]) -> None:
         num_words, size = int(line[0]), int(line[1])
@@ -85,7 +84,7 @@ class _Words:
         self.hashes, self.begins, self.lists, self.lengths = parts[1].view(np.uint64), *parts[2:]
 
     def list_of(self, hash_: np.uint64) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-        """The passages that hold a word, ascending, and how often each does."""
+        """The passages that hold a word, ascending, and its count in each."""
         place = int(np.searchsorted(self.hashes, hash_))
         is_there = place < len(self.hashes) and self.hashes[place] == hash_
         packed = self.lists[self.begins[place] : self.begins[place + is_there]].astype(np.int64)
@@ -93,11 +92,11 @@ class _Words:
 
 
 class WordSearch:
-    """Documents that are searched by BM25.
+    """Search of documents by BM25.
 
     Args:
         documents_P: int64, ascending: the document of each passage, numbered without a gap; -1: removed.
-        lines: Gives the line of each block, in order, whenever it is called.
+        lines: Called for each pass over the index; returns the array of each block, in order.
     """
 
     def __init__(self, documents_P: NDArray[np.int64], lines: Callable[[], Iterable[NDArray[np.uint32]]]) -> None:
@@ -105,22 +104,22 @@ class WordSearch:
 
     @cached_property
     def _of_documents(self) -> tuple[NDArray[Any], NDArray[Any], NDArray[np.float64]]:
-        """Of each document the first passage, how many it has, and the words of all of them."""
+        """For each document, its first passage, number of passages and number of words."""
         lengths_P = np.concatenate([np.zeros(0, np.uint32), *(_Words(line).lengths for line in self._lines())])
-        there = np.flatnonzero(self._documents_P >= 0)
-        _, begins, counts = np.unique(self._documents_P[there], return_index=True, return_counts=True)
-        lengths_N = np.bincount(self._documents_P[there], lengths_P[there]).astype(np.float64)
-        return there[begins], counts, lengths_N
+        passages = np.flatnonzero(self._documents_P >= 0)
+        _, begins, counts = np.unique(self._documents_P[passages], return_index=True, return_counts=True)
+        lengths_N = np.bincount(self._documents_P[passages], lengths_P[passages]).astype(np.float64)
+        return passages[begins], counts, lengths_N
 
     def rank(self, queries: Sequence[str], top_k: int) -> Ranking:
-        """The documents that share most with each query, and of each the passage that shares most."""
+        """The documents with the highest BM25 scores for each query, and the best passage of each."""
         firsts_N, counts_N, lengths_N = self._of_documents
         norms_N = K1 * (1.0 - B + B * lengths_N / max(1e-9, lengths_N.sum() / max(1, len(lengths_N))))
 
-        # The passages that hold each word: one pass over the blocks for all queries.
+        # Collect the passages that hold each word, in one pass over the blocks for all queries.
         counts_of = [Counter(words_of(query)) for query in queries]
-        nowhere = np.zeros((2, 0), dtype=np.int64)
-        lists: dict[str, list[NDArray[np.int64]]] = {word: [nowhere] for words in counts_of for word in words}
+        empty = np.zeros((2, 0), dtype=np.int64)
+        lists: dict[str, list[NDArray[np.int64]]] = {word: [empty] for words in counts_of for word in words}
         hashes, first = {word: np.uint64(_hash(word)) for word in lists}, 0
         for line in self._lines():
             block = _Words(line)
@@ -137,7 +136,7 @@ class WordSearch:
                 passages, counts = np.concatenate(lists[word], axis=1)
                 if not len(passages):
                     continue
-                # Passages of a document follow each other.
+                # Sum counts over the passages of a document, which are consecutive.
                 documents = self._documents_P[passages]
                 begins = np.flatnonzero(np.diff(documents, prepend=-1))
                 holders, in_document = documents[begins], np.add.reduceat(counts, begins)
@@ -154,27 +153,27 @@ class WordSearch:
 
 def best_of(scores_N: NDArray[np.float64], top_k: int) -> NDArray[np.int64]:
     """The documents with the highest scores above 0, the best first, equal ones in the order of their numbers."""
-    shares = np.flatnonzero(scores_N > 0.0)
-    if len(shares) > top_k:
-        kth = np.partition(scores_N[shares], len(shares) - top_k)[len(shares) - top_k]
-        shares = shares[scores_N[shares] >= kth]
-    return shares[np.argsort(-scores_N[shares], kind="stable")][:top_k]
+    scored = np.flatnonzero(scores_N > 0.0)
+    if len(scored) > top_k:
+        kth = np.partition(scores_N[scored], len(scored) - top_k)[len(scored) - top_k]
+        scored = scored[scores_N[scored] >= kth]
+    return scored[np.argsort(-scores_N[scored], kind="stable")][:top_k]
 
 
 def fused(
     vectors: Ranking, words: Ranking, top_k: int, *, words_weight: float = WORDS_WEIGHT, kind: Fusion = "scores"
 ) -> Ranking:
-    """Two rankings of the same queries as one, by weighted sums over the documents that stand in either.
+    """Fuses two rankings of the same queries by weighted sums over the documents in either.
 
     Args:
-        words_weight: The weight of words, from 0 to 1; that of vectors is the rest.
-        kind: `scores`: how many standard deviations a score lies above the mean of these documents; one that a ranking
-            lacks has its last score there, or 0 where no more share a word. `ranks`: 1 / (60 + rank), or nothing.
+        words_weight: The weight of words, from 0 to 1; vectors have the rest.
+        kind: `scores` adds scores standardized over these documents (zero mean, unit variance); a document missing from
+            a ranking gets its last score, or 0 if the ranking is not full. `ranks` adds 1 / (60 + rank), or 0.
     """
     ranking = no_hits(len(words.documents_QK), top_k)
     weights = np.array([[1.0 - words_weight], [words_weight]])
     for query in range(len(ranking.documents_QK)):
-        rows = [[column[query] for column in each] for each in (vectors, words)]
+        rows = [[column[query] for column in source] for source in (vectors, words)]
         documents = np.unique(np.concatenate([ranked for _, ranked, _ in rows]))
         documents = documents[documents >= 0]
         points, passages = np.zeros((2, len(documents))), np.full((2, len(documents)), -1)
@@ -191,7 +190,7 @@ def fused(
         points *= weights
         total = points.sum(axis=0)
         best = np.argsort(-total, kind="stable")[:top_k]
-        # The passage is that of the ranking which says more for the document.
+        # Take the passage from the ranking that gave the document more points.
         chosen = passages[points.argmax(axis=0), np.arange(len(documents))]
         chosen = np.where(chosen < 0, passages.max(axis=0), chosen)
         for column, values in zip(ranking, (total, documents, chosen), strict=True):

@@ -1,7 +1,7 @@
-"""Held-out figures on fixed masks: the loss of masked tokens, and figures of the objectives beside them.
+"""Held-out figures on fixed masks: the loss of masked tokens, and figures of other objectives.
 
-Masks are the same for every model with the same tokenizer and length of rows, whatever it was trained on: 15 % of the
-tokens, drawn one by one, are all shown as `[MASK]`.
+Masks are the same for every model with the same tokenizer and row length, whatever it was trained on: 15 % of the
+tokens, drawn one by one, all replaced by `[MASK]`.
 
 Shape suffixes: N = predicted positions, G = documents or groups of them, T = all positions of a batch in a line,
 D = hidden size.
@@ -40,13 +40,13 @@ from unmask.train.runner import evaluating, hidden_states, logits_at
 
 
 def keyed_by_content(rows: Rows, seen: Counter[int]) -> Rows:
-    """The rows with keys that are hashes of what their segments hold, so that masks do not depend on the corpus around.
+    """The rows with keys that hash the content of their segments, so masks do not depend on the rest of the corpus.
 
-    Training rows are keyed by document and place (`unmask.data.rows`), which one more document in front moves.
-    Held-out figures of two runs compare only where equal text is masked alike.
+    Training rows are keyed by document number and place (`unmask.data.rows`), which change if a document is added in
+    front. Held-out figures of two runs compare only if equal text is masked alike.
 
-    The rows are on the CPU; halves of a pair share a key. `seen` counts segments of earlier rows by their hash, and
-    these are added: equal segments have keys, and so masks, of their own.
+    The rows are on the CPU; halves of a pair share a key. `seen` counts the segments of earlier rows by their hash and
+    is updated, so that repeated segments get different keys, and so different masks.
     """
     segments = rows.segment_ids.numpy()
     row_begins = np.zeros(segments.shape, dtype=bool)
@@ -65,9 +65,9 @@ def keyed_by_content(rows: Rows, seen: Counter[int]) -> Rows:
 
 
 RATE = 0.15
-SEED = 20181011  # fixed for ever, so that numbers of different runs compare
+SEED = 20181011  # never changes, so that figures of different runs compare
 BATCH_POSITIONS = 8192
-DOCUMENTS, GROUPS = "documents", "groups"  # what figures are drawn from
+DOCUMENTS, GROUPS = "documents", "groups"  # the independent draws of figures
 
 
 @dataclass(frozen=True)
@@ -75,25 +75,24 @@ class HeldOut:
     """The result of an evaluation; losses in nats per predicted token."""
 
     loss: float  # mean cross-entropy
-    # Its standard error over source documents, whatever they were cut into, or over groups of them where groups were
-    # held out; None where there is none.
+    # Its standard error over source documents, whatever they were cut into, or over groups of documents if groups were
+    # held out; None if it cannot be computed.
     loss_stderr: float | None
-    # That holds the mean over such documents, or groups, in 95 of 100 cases, by Student's t; see
-    # `unmask.measure.uncertainty`.
+    # The 95 % interval of the mean over such documents, or groups, by Student's t; see `unmask.measure.uncertainty`.
     loss_interval: tuple[float, float] | None
-    accuracy: float  # share of the predicted tokens whose most likely token is right
-    # Cross-entropy in bits, divided by the UTF-8 bytes of the predicted tokens. (What `evaluate` calls `bits_per_byte`
-    # is over words of the raw text, and compares between tokenizers.)
+    accuracy: float  # share of the hidden tokens for which the model's most likely token is right
+    # Cross-entropy in bits, divided by the UTF-8 bytes of the predicted tokens. (`bits_per_byte` of `evaluate` is over
+    # words of the raw text, and compares between tokenizers.)
     bits_per_token_byte: float
     bits_per_token_byte_interval: tuple[float, float] | None  # as for the loss
-    predicted_tokens: int  # how many there were
-    documents: int  # in how many source documents, or groups of them, they stand
-    # Of other objectives than masked tokens, by name, where the model was trained on them: `loss` in nats per target,
-    # `accuracy`, the share of right ones, and `count`, how many there were.
+    predicted_tokens: int  # number of predicted tokens
+    documents: int  # number of source documents, or groups of them, with predicted tokens
+    # Figures of the other objectives that the model was trained on, by name: `loss` in nats per target, `accuracy`, the
+    # share of right predictions, and `count`, the number of targets.
     objectives: Mapping[str, dict[str, float]] = field(default_factory=dict)
-    unit: str = DOCUMENTS  # what these are: `documents` or `groups`
-    # By how much the loss is lower than that of token frequencies alone: the interval, over documents, of the
-    # difference. None where frequencies are not known, or there are too few documents.
+    unit: str = DOCUMENTS  # what `documents` counts: `documents` or `groups`
+    # The interval, over documents, of how much lower the loss is than that of token frequencies alone. None if
+    # frequencies are unknown, or there are too few documents.
     gain_interval: tuple[float, float] | None = None
 
     @property
@@ -103,9 +102,9 @@ class HeldOut:
 
 class HeldOutSet:
     """Validation rows with their masks, made once: about `max_tokens` tokens, from rows spread over the whole split.
-    Raises a DataError where there are too few tokens to hide any.
+    Raises a DataError if there are too few tokens to hide any.
 
-    `frequencies` [vocab_size] are the counts of the training text, to compare with, where they are known.
+    `frequencies` [vocab_size] are the token counts of the training text, for comparison, if they are known.
     """
 
     def __init__(
@@ -120,14 +119,14 @@ class HeldOutSet:
         stream = RowStream(store, tokenizer, length=length, seed=SEED)
         self.batches: list[tuple[Rows, MaskedRows]] = []
         self.unit = unit_of(store)
-        documents: list[NDArray[np.int64]] = []  # of each target
+        documents: list[NDArray[np.int64]] = []  # of each predicted token, batch by batch
         num_tokens = 0
         for batch, rows, masked in _fixed_rows(stream, fixed_masker(tokenizer), max_tokens):
             num_tokens += batch.num_tokens
             self.batches.append((rows, masked))
             assert batch.documents is not None, "the rows are of a store"
             num_segments = rows.segment_ids.amax(dim=1) + 1
-            before = num_segments.cumsum(0) - num_segments  # in the rows before; documents are those of all segments
+            before = num_segments.cumsum(0) - num_segments  # segments in earlier rows; `documents` has one a segment
             positions_N = predicted_positions(masked.labels)
             segment_N = before[positions_N // rows.shape[1]] + rows.segment_ids.flatten()[positions_N]
             documents.append(batch.documents[segment_N.numpy()])
@@ -146,8 +145,9 @@ class HeldOutSet:
         return torch.cat(labels).numpy()
 
     def evaluate(self, model: MaskedLM, *, group: Group = ALONE) -> HeldOut:
-        """Evaluates a model, in evaluation mode meanwhile. Processes of a group share the rows and have one result."""
-        # 1. Losses and ranks of all targets. The rows are there already, so nothing is packed anew.
+        """Evaluates a model, which is in evaluation mode meanwhile. Ranks of a group share the rows and get the same
+        result."""
+        # 1. Losses and ranks of all targets. Rows were packed by the constructor.
         answers = [(np.zeros(0), np.zeros(0, dtype=np.int64))]  # a process may have no batch
         with evaluating(model):
             for rows, masked in self.batches[group.share.part(len(self.batches))]:
@@ -157,7 +157,7 @@ class HeldOutSet:
         own = (torch.from_numpy(np.concatenate(part)) for part in zip(*answers, strict=True))
         losses_N, ranks_N = (group.all_gather_rows(part).numpy() for part in own)
 
-        # 2. Their sums over documents, and what follows from these.
+        # 2. Their sums by document, and the figures computed from these.
         losses_G, right_G, bytes_G, tokens_G = (
             np.bincount(self._document_N, weights=weights) for weights in (losses_N, ranks_N == 0, self._bytes_N, None)
         )
@@ -181,12 +181,12 @@ class HeldOutSet:
 
 
 def unit_of(store: TokenStore) -> str:
-    """What figures of a store are drawn from: `documents`, or `groups` where groups of them were held out."""
+    """The independent draws of a store's figures: `documents`, or `groups` if groups of documents were held out."""
     return GROUPS if store.grouped else DOCUMENTS
 
 
 def fixed_masker(tokenizer: Tokenizer, *, spans: SpanUnits | None = None) -> Masker:
-    """A masker that is the same for every run: tokens at random, or spans, all of them hidden."""
+    """A masker that is the same for every run: random tokens, or spans, all replaced by `[MASK]`."""
     settings = MaskingSettings(
         units=spans or TokenUnits(),
         weights=UniformWeights(),
@@ -198,7 +198,7 @@ def fixed_masker(tokenizer: Tokenizer, *, spans: SpanUnits | None = None) -> Mas
 
 
 def _fixed_rows(stream: RowStream, masker: Masker, max_tokens: int) -> Iterator[tuple[RowBatch, Rows, MaskedRows]]:
-    """The rows of a split, about so many tokens of them, and what is hidden in them."""
+    """Rows of a split, about `max_tokens` tokens, with their masks."""
     seen: Counter[int] = Counter()
     num_tokens = 0
     for batch in stream.batches(Cursor(), max(1, BATCH_POSITIONS // stream.length)):
@@ -212,20 +212,20 @@ def _fixed_rows(stream: RowStream, masker: Masker, max_tokens: int) -> Iterator[
 def unigram_losses(
     targets: NDArray[np.int64], frequencies: NDArray[np.int64], ordinary: NDArray[np.bool_]
 ) -> NDArray[np.float64]:
-    """The loss of each token under the training text's unigram distribution, in nats; their mean is an entropy.
+    """The loss of each token under the training text's unigram distribution, in nats; their mean is a cross-entropy.
 
-    What a model reaches that has learned how frequent words are and nothing else: small runs that fail stay here. To
-    each of the counts in the training text [vocab_size] one is added, so that no ordinary token is impossible.
+    A model that has learned only token frequencies reaches this loss, and failed small runs stay there. Each count
+    [vocab_size] is increased by one, so that no ordinary token has probability 0.
     """
     counts = np.where(ordinary, frequencies + 1, 0)
     return -np.log(counts[targets] / counts.sum())
 
 
 class ObjectiveSet:
-    """Validation rows with pairs and masks for other objectives than masked tokens, made once.
+    """Validation rows with pairs and masks for objectives other than masked tokens, made once.
 
-    15 % of the tokens are hidden, for pairs and classes too: in `spans`, where their boundaries are predicted. Without
-    a target in the held-out text an objective has no figures. Raises a DataError where no pairs can be made of it.
+    15 % of the tokens are hidden, for pairs and classes too; in `spans` if span boundaries are predicted. An objective
+    without a target in the held-out text has no figures. Raises a DataError if the text yields no pairs.
     """
 
     def __init__(
@@ -244,12 +244,12 @@ class ObjectiveSet:
         stream = RowStream(store, tokenizer, length=length, seed=SEED, pairs=pairs, with_labels=with_labels)
         masker = fixed_masker(tokenizer, spans=spans)
         self.batches = [batch[1:] for batch in _fixed_rows(stream, masker, max_tokens)]
-        # Names of the objectives that these rows have no target for.
+        # Names of the objectives for which these rows have no target.
         self.without_targets = [o.name for o in objectives if not any(len(o.targets(*batch)) for batch in self.batches)]
 
     def evaluate(self, model: MaskedLM) -> dict[str, dict[str, float]]:
         device = model.encoder.tokens.device
-        sums = {each.name: np.zeros(3) for each in self.objectives}  # losses, right ones, targets
+        sums = {each.name: np.zeros(3) for each in self.objectives}  # loss, right predictions, targets
         with evaluating(model):
             for batch in self.batches:
                 rows, masked = batch[0].to(device), batch[1].to(device)
@@ -267,16 +267,16 @@ class ObjectiveSet:
 
 
 # ----------------------------------------
-# What a model makes of hidden tokens in texts to look at. They stand as they were written: tokens have lost
-# white space and case, but know which characters they cover.
+# Predictions of hidden tokens, shown in their texts. The texts keep their white space and case, since tokens know which
+# characters they cover.
 
 
 NUM_GUESSES = 3
 
 
 def predict_texts(model: MaskedLM, tokenizer: Tokenizer, texts: Sequence[str], *, longest: int) -> list[ShownText]:
-    """Predicts hidden tokens in some texts, always the same ones. Texts are cut to the longest input in tokens, and
-    those in which nothing is hidden are left out. Raises a TokenizerError where the tokenizer cannot spell one."""
+    """Predicts hidden tokens in texts; each call hides the same ones. Texts are cut to `longest` tokens, and those with
+    no hidden token are left out. Raises a TokenizerError if the tokenizer cannot spell a text."""
     room = longest - len(tokenizer.special.around)
     encoded = [(text, *tokenizer.encode_placed([text])) for text in texts]
     encoded = [each for each in encoded if len(each[1].input_ids)]
@@ -299,10 +299,10 @@ def predict_texts(model: MaskedLM, tokenizer: Tokenizer, texts: Sequence[str], *
         number, place = divmod(position, rows.shape[1])
         text, _, places = encoded[number]
         begin, end = int(places.begin[place - first]), int(places.end[place - first])
-        if word := text[begin:end].strip():  # the space before a word may belong to its token
+        if word := text[begin:end].strip():  # a token may include the space before its word
             begin += text[begin:end].index(word)
             end = begin + len(word)
-        begin = max(begin, hidden[number][-1]["end"] if hidden[number] else 0)  # parts of a character cover all of it
+        begin = max(begin, hidden[number][-1]["end"] if hidden[number] else 0)  # tokens may share a character
         target = int(masked.labels.flatten()[position])
         guesses = [(legible(tokenizer.text(id_)), float(chances_NV[n, id_])) for id_ in best_NK[n].tolist()]
         hidden[number].append(
@@ -316,7 +316,7 @@ def predict_texts(model: MaskedLM, tokenizer: Tokenizer, texts: Sequence[str], *
     ]
 
 
-_BEFORE, _BEHIND, _TRIED = 80, 60, 32  # characters around the mask; prompts
+_BEFORE, _BEHIND, _TRIED = 80, 60, 32  # characters before and behind the mask; number of prompts tried
 
 
 def fill_example(
@@ -327,8 +327,8 @@ def fill_example(
     *,
     longest: int,
 ) -> FillExample | None:
-    """A prompt from some texts for which the model's first guess is right: if it can be a whole word, and a rare one,
-    since frequent words show little. None where there is none."""
+    """A prompt from the texts for which the model's first guess is right. Whole words come first, then rare ones, since
+    frequent words show little. None if there is no such prompt."""
     mask = tokenizer.token(tokenizer.special.mask)
     tried: list[tuple[bool, int, str, int, str]] = []
     for shown in texts:
@@ -354,7 +354,7 @@ def fill_example(
 
 
 def _cut_around(prompt: str, mask: str) -> str:
-    """Some whole words on both sides of the mask."""
+    """The prompt, cut to a few whole words on both sides of the mask."""
     begin = prompt.index(mask)
     end = begin + len(mask)
     before, behind = prompt[max(begin - _BEFORE, 0) : begin], prompt[end : end + _BEHIND]
@@ -366,24 +366,24 @@ def _cut_around(prompt: str, mask: str) -> str:
 
 
 # ----------------------------------------
-# The plateau of token frequencies, recognised and explained: the most common worry in pretraining.
+# Recognising and explaining the plateau of token frequencies, the most common worry in pretraining.
 #
 # Every masked language model first learns how frequent each token is, which brings its loss to the entropy of these
-# frequencies, and stays there until attention has learned to look at the neighbours. Then the loss falls again.
+# frequencies. It stays there until attention has learned to use the neighbours. Then the loss falls again.
 
-MARGIN = 0.1  # nats: less than this under the entropy is the plateau, where chance is not known
-LEAST_PROGRESS = 0.15  # of the budget: before, a model is on its way to it
+MARGIN = 0.1  # nats: without an interval, a loss less than this below the entropy is on the plateau
+LEAST_PROGRESS = 0.15  # share of the budget before which a model is still approaching the plateau
 FEW_STEPS = 100
 
 
 def on_plateau(result: HeldOut, entropy: float) -> bool:
-    """Whether a model says no more than token frequencies do, whose entropy is in nats per predicted token: its loss is
-    higher, or lower by what may be chance."""
+    """Whether a model predicts no better than token frequencies, whose entropy is in nats per predicted token: its loss
+    is higher, or lower by no more than chance."""
     return result.loss > entropy - MARGIN if result.gain_interval is None else result.gain_interval[0] <= 0.0
 
 
 def explain_plateau(loss: float, entropy: float, *, step: int, learning_rate: float) -> str:
-    """What it means that the latest held-out loss is there, whether it is normal, and what helps."""
+    """Explains a held-out loss on the plateau: what it means, whether it is normal, and what helps."""
     figures = f"held-out loss {loss:.2f}, entropy of the token frequencies {entropy:.2f}"
     if step < FEW_STEPS:
         return (

@@ -1,7 +1,7 @@
-"""The realised masking on real data, before any training: rates, shares, and every promise checked.
+"""An audit of the realised masking on real data, before any training: rates and shares, checked against every promise.
 
-What is expected is computed here once more, the plain way: by sorting the units of a segment by weight. The masker
-solves for it in rounds, in a compiled loop; the two share nothing but the units and their weights.
+Expected probabilities are computed here independently, in the plain way: by sorting the units of a segment by weight.
+The masker solves for them in rounds, in a compiled loop; the two share only the units and their weights.
 
 Shape suffixes: T = all positions of a batch in a line, U = units, P = document pieces, or pairs.
 """
@@ -20,8 +20,8 @@ from unmask.masking.draw_loops import POINT, RATE_BITS
 from unmask.masking.masker import MaskedRows, Masker, WeighedRows
 from unmask.masking.settings import MaskingSettings, rate_at
 
-# A promise is broken beyond so many standard errors. Where all strategies are audited, some 300 figures are judged; by
-# chance one of them lies beyond about once in 90,000 audits.
+# A promise counts as broken beyond this many standard errors. An audit of all strategies judges about 300 figures; by
+# chance, one of them exceeds this in about one of 90,000 such audits.
 SIGMAS = 5.5
 
 Bools = NDArray[np.bool_]
@@ -33,14 +33,14 @@ PLACES = ("the only unit", "first", "first quarter", "second quarter", "third qu
 LENGTHS = ("1 to 3 tokens", "4 to 7", "8 to 15", "16 to 31", "32 to 63", "64 to 127", "128 to 255", "256 or more")
 _CHANCE_ENDS = (0.025, 0.05, 0.1, 0.15, 0.2, 0.3, 0.5, 0.75, 1.0)
 CHANCES = (*(f"up to {end:.1%}" for end in _CHANCE_ENDS[:-1]), "less than always", "always")
-# What units are grouped by: in words, and the names of the groups.
+# How units are grouped: the criterion in words, and the names of its groups.
 GROUPS = {
     "by_size": ("size", SIZES),
     "by_place": ("place in the document", PLACES),
     "by_length": ("length of the document", LENGTHS),
     "by_chance": ("expected probability", CHANCES),
 }
-_LEAST_VARIANCE = 4.0  # of a count that is judged: a smaller one is far from a normal distribution
+_LEAST_VARIANCE = 4.0  # lower bound for judging a count: with less, it is far from normally distributed
 MOST_PIECES, MOST_BYTES, MOST_SPAN, MOST_DIGITS = 6, 16, 12, 7
 NO_TAG = "(none)"
 
@@ -52,15 +52,15 @@ class AuditRatio(NamedTuple):
     stderr: float
 
     def differs_from(self, expected: float) -> bool:
-        """Whether chance does not explain the difference."""
+        """Whether the difference is too large for chance."""
         return abs(self.rate - expected) > SIGMAS * self.stderr + 1e-9
 
 
 def ratio_of_sums(targets_P: Counts, sizes_P: Counts, variance: float = 0.0) -> AuditRatio:
     """The share of targets, with document pieces as the independent draws.
 
-    Pieces that all come out alike have no spread, and one piece tells nothing of chance at all; but each is drawn by
-    chance, whose variance is known: the error counts as much at least, and at least a quarter a piece.
+    The observed spread of pieces can be too small: it is 0 if all have the same share, or if there is only one. So the
+    sum of squares is at least the known `variance` of the draws, and at least a quarter per piece.
 
     Source: Cochran 1977, Sampling Techniques, section 2.11.
     """
@@ -71,7 +71,7 @@ def ratio_of_sums(targets_P: Counts, sizes_P: Counts, variance: float = 0.0) -> 
 
 
 def stretches(*columns_BS: NDArray[np.signedinteger]) -> Counts:
-    """[T]: a running number for each stretch of a row in which all columns stay the same."""
+    """[T]: numbers the stretches of each row in which all columns keep their value."""
     begins_BS = np.ones(columns_BS[0].shape, dtype=bool)
     begins_BS[:, 1:] = np.any([column[:, 1:] != column[:, :-1] for column in columns_BS], axis=0)
     return np.cumsum(begins_BS.ravel()) - 1
@@ -79,16 +79,16 @@ def stretches(*columns_BS: NDArray[np.signedinteger]) -> Counts:
 
 @dataclass(frozen=True)
 class Inclusion:
-    """Some units, and how often they are predicted."""
+    """A group of units, and how often they are predicted."""
 
     units: int
-    asked: float  # mean of the probabilities that their weights give them
-    realised: float  # share of them that is predicted
-    broken: bool  # whether chance does not explain the difference
+    asked: float  # mean of the probabilities that their weights give
+    realised: float  # share that is predicted
+    broken: bool  # whether the difference is too large for chance
 
 
 def _places(segment_U: Counts) -> Counts:
-    """Which of `PLACES` each unit has among those of its segment."""
+    """The index in `PLACES` of each unit, by its position among the units of its segment."""
     counts = np.bincount(segment_U)
     count_U = counts[segment_U]
     first = np.cumsum(counts) - counts
@@ -101,11 +101,15 @@ def _places(segment_U: Counts) -> Counts:
 
 
 def asked_for(log2_U: Floats, size_U: Counts, segment_U: Counts, rate_U: Floats, *, least_one: bool = False) -> Floats:
-    """The probabilities that weights ask for: in proportion to them within a segment, at most 1, and exact in tokens.
+    """The expected probability of each unit: in proportion to its weight within a segment, at most 1, and such that the
+    expected number of tokens is exact.
 
-    Of units there are the logarithms of weights to base 2, the tokens, running numbers of segments, in order, and the
-    expected share of the segment's tokens. With `least_one` one unit is taken where less than one is expected, in the
-    same proportions.
+    Args:
+        log2_U: Logarithms of weights to base 2.
+        size_U: Tokens of each unit.
+        segment_U: Number of each unit's segment, ascending.
+        rate_U: Expected share of the segment's tokens.
+        least_one: Whether one unit is taken from a segment if less than one is expected, in the same proportions.
     """
     asked_U = rate_U.copy()
     ends = np.flatnonzero(np.diff(segment_U, append=-1)) + 1
@@ -124,8 +128,8 @@ def asked_for(log2_U: Floats, size_U: Counts, segment_U: Counts, rate_U: Floats,
 def expected_units(
     segment_T: Counts, maskable_T: Bools, weighed: WeighedRows, settings: MaskingSettings
 ) -> tuple[Counts, Counts, Floats, Floats]:
-    """Units of a batch, [U] each: where they begin, their tokens, and the probabilities asked for, of being predicted
-    and of being chosen."""
+    """Units of a batch, [U] each: where they begin, their number of tokens, and their expected probabilities of being
+    predicted and of being chosen."""
     size_T = weighed.units.size_T.numpy()
     place_U = np.flatnonzero(maskable_T & (size_T > 0))
     segment_U, size_U = segment_T[place_U], size_T[place_U]
@@ -144,13 +148,13 @@ def expected_units(
 
 
 def _in_proportion(weights: Floats, sizes: Counts, rate: float) -> Floats:
-    """min(1, c x weight), with c so that the expected tokens are the rate's; the heaviest reach 1 first."""
+    """min(1, c x weight), with c such that `rate` of the tokens are expected; the heaviest units reach 1 first."""
     order = np.argsort(-weights, kind="stable")
     tokens = sizes[order].astype(np.float64)
-    before = np.cumsum(tokens) - tokens  # of heavier units
-    behind = np.cumsum((weights[order] * tokens)[::-1])[::-1]  # of this and of lighter ones, weighted
+    before = np.cumsum(tokens) - tokens  # tokens of heavier units
+    behind = np.cumsum((weights[order] * tokens)[::-1])[::-1]  # weighted tokens of this and lighter units
     left = rate * tokens.sum() - before
-    scales = left / behind
+    scales = left / behind  # c, if exactly the heavier units have probability 1
     always = int(np.argmin(np.append(scales * weights[order] >= 1.0, False)))
     scale = scales[always] if always < len(order) else 0.0
     chances = np.empty_like(weights)
@@ -160,40 +164,41 @@ def _in_proportion(weights: Floats, sizes: Counts, rate: float) -> Floats:
 
 @dataclass(frozen=True)
 class Audit:
-    """What a masker did to some rows, at the beginning of a training; `asdict` gives what JSON can hold."""
+    """What a masker did to rows at the beginning of training. JSON can hold the values that `asdict` gives."""
 
     tokens: int  # tokens of text
     rows: int  # document pieces; the halves of a sentence pair are two
-    expected_rate: float  # of the settings
+    expected_rate: float  # from the settings
     rate: float  # share of the tokens that is predicted
     rate_stderr: float  # its standard error, with document pieces as the independent draws
-    shares: tuple[float, ...]  # of masks, random tokens and unchanged ones among the targets
+    shares: tuple[float, ...]  # shares of masks, random tokens and unchanged tokens among the targets
     special_targets: int  # special tokens that are predicted
-    special_replacements: int  # special tokens, other than the mask, that stand for a target
+    special_replacements: int  # special tokens, other than the mask, that replace a target
     changed_outside: int  # tokens that are changed but not chosen, and labels that are not the original token
     rows_without_target: int  # document pieces in which nothing is predicted
-    by_pieces: list[list[int]]  # [6, 2]: tokens and targets in words of 1, 2, ... pieces; the last is open
+    by_pieces: list[list[int]]  # [6, 2]: tokens and targets in words of 1, 2, ... pieces; the last row is open-ended
     by_bytes: list[list[int]]  # [16, 2]: the same for words of 1, 2, ... bytes
-    by_frequency: list[list[int]]  # [7, 2]: for tokens that stand 1 to 9, 10 to 99, ... times in the training text
-    span_lengths: list[int]  # [12]: stretches of targets of 1, 2, ... words; the last is open
-    # Tokens and targets by part of speech, where the data has it; `NO_TAG` for those without one.
+    by_frequency: list[list[int]]  # [7, 2]: for tokens that occur 1 to 9, 10 to 99, ... times in the training text
+    span_lengths: list[int]  # [12]: runs of targets that span 1, 2, ... words; the last one is open-ended
+    # Tokens and targets by part of speech, if the data has it; `NO_TAG` for tokens without one.
     by_pos: dict[str, tuple[int, int]] | None
-    # Of sentence pairs, where the rows hold such: `pairs` with text in both halves, those of them `with_both` halves
-    # masked, and `first_rate`, `second_rate` with their `_stderr`. A text too short to be cut is a first half alone.
+    # Figures of sentence pairs, if the rows hold any: the number of `pairs` with text in both halves and of those
+    # `with_both` halves masked, and `first_rate`, `second_rate` with their `_stderr`. A text too short to cut is a
+    # first half without a second.
     pairs: dict[str, Any] | None
     # How often units are predicted, and how often they should be: `by_size` in tokens, `by_place` in their document
-    # piece, `by_length` of the piece in tokens, and `by_chance`, the probability that weights give them; groups without
+    # piece, `by_length` of the piece in tokens, and `by_chance`, the probability that weights give. Groups without
     # units are left out.
     inclusion: dict[str, dict[str, Inclusion]]
-    split_units: int  # units of which some tokens are predicted and others are not
-    # How many tokens are drawn together, as errors count: the sum of the units' squared sizes over that of their sizes.
+    split_units: int  # units of which only a part of the tokens is predicted
+    # The effective number of tokens drawn together: the sum of the units' squared sizes over the sum of their sizes.
     tokens_a_draw: float
-    broken: tuple[str, ...]  # promises that do not hold, in words
+    broken: tuple[str, ...]  # broken promises, in words
 
 
 def audit(batches: Iterable[tuple[Rows, MaskedRows, WeighedRows]], masker: Masker, frequencies: Counts) -> Audit:
-    """Counts what a masker did: rows on the CPU, what it made of them at progress 0, and what it drew from.
-    Frequencies [vocab_size] are those of the training text."""
+    """Counts what a masker did. A batch is rows on the CPU, these rows masked at progress 0, and the units and weights
+    that were drawn from. Frequencies [vocab_size] are those of the training text."""
     tally = _Tally(masker, frequencies)
     for rows, masked, weighed in batches:
         tally.add(rows, masked, weighed)
@@ -203,31 +208,31 @@ def audit(batches: Iterable[tuple[Rows, MaskedRows, WeighedRows]], masker: Maske
 class _Tally:
     def __init__(self, masker: Masker, frequencies: Counts) -> None:
         self.settings, self.tokenizer = masker.settings, masker.tokenizer
-        # Probabilities are promised, but for a floor of what is predicted, which bends them.
+        # Probabilities are promised, except with `least_one` and a `prediction_rate` together, which distort them.
         self.promised = not (self.settings.least_one and self.settings.prediction_rate is not None)
         self.digits = np.minimum(np.log10(np.maximum(frequencies, 1)).astype(np.int64), MOST_DIGITS - 1)
         self.special_targets = self.special_replacements = self.changed_outside = 0
         self.kinds = np.zeros(3, dtype=np.int64)
-        self.stretches = 0  # of targets that stand together
+        self.stretches = 0  # runs of adjacent targets
         self.by_pieces, self.by_bytes = (np.zeros((n, 2), dtype=np.int64) for n in (MOST_PIECES, MOST_BYTES))
         self.by_frequency = np.zeros((MOST_DIGITS, 2), dtype=np.int64)
         self.span_lengths = np.zeros(MOST_SPAN, dtype=np.int64)
         self.pos_labels = masker.tables.labels.get("pos")
         self.by_pos: Counts | None = None  # [labels + 1, 2], by number
-        self.pieces: list[Counts] = []  # [P, 3]: tokens, targets and tokens that the model sees changed
-        # Of each group: units, probabilities, predicted, variance.
+        self.pieces: list[Counts] = []  # [P, 3]: tokens, targets, and tokens changed in the model's input
+        # For each group: number of units, and sums of their probabilities, predictions and variances.
         self.groups = {kind: np.zeros((len(names), 4)) for kind, (_, names) in GROUPS.items()}
-        self.expected = self.variance = 0.0  # of the number of targets
+        self.expected = self.variance = 0.0  # mean and variance of the number of targets
         self.expected_changes = self.variance_of_changes = 0.0
         self.split = self.squares = 0
-        self.halves: list[Counts] = []  # of pairs, [P, 2, 2]: tokens and targets of both halves
+        self.halves: list[Counts] = []  # [P, 2, 2]: tokens and targets of both halves of each pair
         self.expected_halves, self.variance_halves = np.zeros(2), np.zeros(2)
 
     def add(self, rows: Rows, masked: MaskedRows, weighed: WeighedRows) -> None:
         ids_T, seen_T, labels_T = (t.numpy().ravel() for t in (rows.input_ids, masked.input_ids, masked.labels))
         maskable_T, target_T = rows.maskable.numpy().ravel(), labels_T >= 0
 
-        # What was masked, and what stands there.
+        # Targets, and what replaced them.
         ordinary, mask_id = self.tokenizer.ordinary, self.tokenizer.special.mask
         self.special_targets += int((target_T & ~ordinary[ids_T]).sum())
         self.special_replacements += int((target_T & (seen_T != mask_id) & ~ordinary[seen_T]).sum())
@@ -237,7 +242,7 @@ class _Tally:
         hidden, unchanged = (seen_T == mask_id)[target_T], (seen_T == ids_T)[target_T]
         self.kinds += [hidden.sum(), (~hidden & ~unchanged).sum(), unchanged.sum()]
 
-        # By document piece, frequency, word and part of speech.
+        # Counts by document piece, frequency, word and part of speech.
         segment_T = stretches(rows.segment_ids.numpy(), rows.segment_keys.numpy())
         columns = (maskable_T, target_T, maskable_T & (seen_T != ids_T))
         self.pieces.append(np.stack([np.bincount(segment_T, each).astype(np.int64) for each in columns], 1))
@@ -253,7 +258,7 @@ class _Tally:
                 self.by_pos = np.zeros((len(self.pos_labels) + 1, 2), dtype=np.int64)
             _count(self.by_pos, rows.annotations["pos"].numpy().ravel(), maskable_T, target_T)
 
-        # Stretches of targets, and how many words they touch.
+        # Runs of targets, and the number of words that they touch.
         follows_T = np.zeros_like(target_T)
         follows_T[1:] = target_T[1:] & target_T[:-1] & (segment_T[1:] == segment_T[:-1])
         begins_T = target_T & ~follows_T
@@ -261,8 +266,8 @@ class _Tally:
         self.stretches += len(words)
         self.span_lengths += np.bincount(np.clip(words - 1, 0, MOST_SPAN - 1), minlength=MOST_SPAN)
 
-        # What was expected. A unit adds to the variance of the number of predicted tokens its probability, times the
-        # opposite's, times the square of its size, at the most.
+        # Expected counts. A unit of probability p adds at most p (1 - p) size^2 to the variance of the number of
+        # predicted tokens.
         place_U, asked_U, chosen_U = self._add_units(segment_T, maskable_T, target_T, weighed)
         begin_T, size_T = weighed.units.begin_T.numpy(), weighed.units.size_T.numpy()
         size_U = size_T[place_U]
@@ -272,7 +277,7 @@ class _Tally:
         self.squares += int((size_T**2).sum())
         self.split += len(np.unique(begin_T[maskable_T & (target_T != target_T[begin_T])]))
         self.expected_changes += float((chosen_U * size_U).sum()) * (1.0 - self.settings.replacement.shares[2])
-        self.variance_of_changes += float((chosen_U * size_U**2).sum())  # more than it can be
+        self.variance_of_changes += float((chosen_U * size_U**2).sum())  # an upper bound
 
         if rows.token_type_ids is not None:
             half_T = rows.token_type_ids.numpy().ravel()
@@ -287,7 +292,8 @@ class _Tally:
     def _add_units(
         self, segment_T: Counts, maskable_T: Bools, target_T: Bools, weighed: WeighedRows
     ) -> tuple[Counts, Floats, Floats]:
-        """Counts units; [U] each: where they begin, and how likely they should be predicted, and chosen."""
+        """Counts units by group. Returns, [U] each, where they begin, and their expected probabilities of being
+        predicted and of being chosen."""
         place_U, size_U, asked_U, chosen_U = expected_units(segment_T, maskable_T, weighed, self.settings)
         segment_U = segment_T[place_U]
         tokens_U = np.bincount(segment_T, maskable_T)[segment_U]
@@ -310,7 +316,7 @@ class _Tally:
         tokens = max(int(sizes.sum()), 1)
         ratio = ratio_of_sums(targets, sizes, self.variance)
         changes = ratio_of_sums(changed, sizes, self.variance_of_changes)
-        # Where each document piece draws its rate, what these pieces drew is expected.
+        # If each document piece draws its own rate, the rates drawn for these pieces are the expected ones.
         ratios = [
             ("of the tokens are predicted", ratio, self.expected / tokens),
             ("of the tokens are changed", changes, self.expected_changes / tokens),
@@ -325,9 +331,9 @@ class _Tally:
                 pairs |= {f"{name}_rate": of_half.rate, f"{name}_rate_stderr": of_half.stderr}
                 expected = float(self.expected_halves[half]) / max(int(of_tokens[:, half].sum()), 1)
                 ratios.append((f"of the tokens in {name} halves of pairs are predicted", of_half, expected))
-        # The variance is that of independent draws. That of a segment is smaller as a rule, since a number of units is
-        # drawn that hardly varies; in a segment of a few units it may be a quarter larger, for which the many standard
-        # errors leave room.
+        # The variance is that of independent draws. The real one is usually smaller, since the number of units drawn
+        # in a segment hardly varies. In a segment of a few units it may be a quarter larger, for which the many
+        # standard errors leave room.
         inclusion: dict[str, dict[str, Inclusion]] = {kind: {} for kind in GROUPS}
         for kind, (_, names) in GROUPS.items():
             for name, (units, asked, predicted, variance) in zip(names, self.groups[kind].tolist(), strict=True):
@@ -336,7 +342,7 @@ class _Tally:
                     inclusion[kind][name] = Inclusion(
                         int(units), asked / units, predicted / units, self.promised and beyond
                     )
-        by_pos = None  # parts of speech that stand in the text, in the order of the labels; at last tokens without one
+        by_pos = None  # parts of speech that occur in the text, in the order of the labels; last, tokens without one
         if self.by_pos is not None and self.pos_labels is not None:
             rows = zip((*self.pos_labels, NO_TAG), np.roll(self.by_pos, -1, axis=0).tolist(), strict=True)
             by_pos = {name: (tokens, chosen) for name, (tokens, chosen) in rows if tokens}
@@ -374,7 +380,7 @@ class _Tally:
             for what, realised, expected in ratios:
                 if realised.differs_from(expected):
                     yield f"{realised.rate:.2%} {what}, not {expected:.2%}"
-        draws = max(self.stretches, 1)  # the fewest independent draws that there may have been
+        draws = max(self.stretches, 1)  # a lower bound of the number of independent draws
         for name, share, expected in zip(
             ("masks", "random tokens", "unchanged tokens"), shares, self.settings.replacement.shares, strict=True
         ):

@@ -1,13 +1,12 @@
-"""Questions to a model when it is measured: hidden tokens in a text, and how well it knew each of them.
+"""Questions that measure a model: hidden tokens in a text, and how well it predicted each of them.
 
     Question   input_ids  [CLS] the [MASK] sees [MASK] [SEP]      places 2 4      targets cat dogs
     Answer     losses     0.7 2.3                                 ranks  0 3
 
-`ask` puts any number of questions to a network; `judge` says how well it knew hidden tokens, here and of held-out rows.
-Behind them: scores of sentences, and the files of minimal pairs.
+`ask` puts any number of questions to a network. `judge` says how well it predicted hidden tokens, here and in held-out
+rows. After them come scores of sentences, and files of minimal pairs.
 
-Shape suffixes: T = positions of all rows in a line, D = what the encoder makes of a position, N = hidden tokens, V =
-vocabulary.
+Shape suffixes: T = positions of all rows in a line, D = hidden size, N = hidden tokens, V = vocabulary.
 """
 
 from __future__ import annotations
@@ -39,30 +38,30 @@ from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.runner import Predictor, evaluating, logits_at, run
 
 TOP = 5
-WINDOW = 1 << 16  # positions of the questions that are packed together
+WINDOW = 1 << 16  # number of positions at which the questions gathered so far are packed and answered
 
 
 class Question(NamedTuple):
     input_ids: NDArray[np.int64]  # [S]: what the model sees, with special tokens
     places: NDArray[np.int64]  # [N]: positions of the hidden tokens
-    targets: NDArray[np.int64]  # [N]: what stands there
-    origin: Any = None  # comes back with the answer
+    targets: NDArray[np.int64]  # [N]: the tokens at these places
+    origin: Any = None  # returned with the answer
 
 
 class Answer(NamedTuple):
     losses: NDArray[np.float64]  # [N], nats
-    ranks: NDArray[np.int64]  # [N]: tokens that the model found likelier; 5 stands for so many or more
-    origin: Any = None  # of the question
+    ranks: NDArray[np.int64]  # [N]: number of tokens that the model found likelier; 5 means 5 or more
+    origin: Any = None  # the question's
 
 
 Ask = Callable[[Iterable[Question]], Iterator[Answer]]  # `ask` with a network
 
 
 def ask(network: Predictor, questions: Iterable[Question]) -> Iterator[Answer]:
-    """Answers questions in their order, some batches at a time; the network is in evaluation mode while it answers.
+    """Answers questions in their order, several batches at a time, with the network in evaluation mode.
 
-    Questions are packed into rows. Which ones share a batch changes an answer by no more than the order in which
-    floating-point numbers are added up. A loss that is no finite number is a ModelError.
+    Questions are packed into rows. Which ones share a batch changes answers only by floating-point rounding. Raises a
+    ModelError if a loss is not finite.
     """
     gathered: list[Question] = []
     positions = 0
@@ -101,10 +100,10 @@ def _answers(network: Predictor, questions: Sequence[Question]) -> list[Answer]:
 def judge(
     network: Predictor, hidden_TD: Tensor, places_N: Tensor, targets_N: Tensor, *, top: int = TOP
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """How well a network, in evaluation mode, knew hidden tokens of a batch.
+    """How well a network, in evaluation mode, predicts hidden tokens of a batch.
 
-    Places and targets, int64, are on any device. Returns losses [N] in nats, and ranks [N] of the right tokens: how
-    many the network found likelier, where `top` stands for itself and more; 1 costs least.
+    Places and targets are int64, on any device. Returns losses [N] in nats, and ranks [N] of the right tokens: the
+    number of tokens that the network found likelier, at most `top`, which means `top` or more; 1 costs least.
     """
     losses, ranks = [], []
     begin = 0
@@ -125,11 +124,11 @@ def judge(
 #
 #     sentence     the  em  ##broid  ##ery  fades          (of the word `embroidery`)
 #
-#     plain        the  em  [MASK]   ##ery  fades          to predict ##broid, all else is seen
-#     word_l2r     the  em  [MASK]   [MASK] fades          the pieces behind it in its word are not
+#     plain        the  em  [MASK]   ##ery  fades          to predict ##broid, the model sees all other pieces
+#     word_l2r     the  em  [MASK]   [MASK] fades          it does not see later pieces of the same word
 #
-# A word of several pieces is nearly given away by its other pieces, so the plain form finds long rare words too likely;
-# the other does not.
+# The pieces of a word nearly give each other away, so the plain form finds long rare words too likely. `word_l2r` does
+# not.
 #
 # Source: Salazar et al. 2020 (Masked language model scoring), section 2, for `plain`; Kauf and Ivanova 2023 (A better
 # way to do masked language model scoring), for `word_l2r`. Words are the tokenizer's (`unmask.tokenizer.words`).
@@ -139,7 +138,7 @@ _REPORT_EVERY = 256  # tokens
 
 
 def checked_form(form: str) -> Form:
-    """Raises: SettingsError: It is no form of the pseudo-log-likelihood."""
+    """Raises SettingsError if it is not a form of the pseudo-log-likelihood."""
     if form not in get_args(Form):
         forms = ", ".join(get_args(Form))
         raise SettingsError(f"unknown form {form!r} of the pseudo-log-likelihood; known are {forms}")
@@ -155,17 +154,17 @@ def pseudo_log_likelihoods(
     contexts: Sequence[str] | None = None,
     notify: Notify = ignore,
 ) -> NDArray[np.float64]:
-    """Scores sentences, each by itself: in nats the sums over their tokens, never above 0.
+    """Scores each sentence by itself: the sum of its tokens' log-likelihoods in nats, never above 0.
 
-    Every token of the text is predicted once, an unknown token too; special tokens are not. Sentences of the same
-    tokens are scored once, so that what a model cannot tell apart (white space, letters that the tokenizer lowers,
-    unknown words) has equal scores, to the last bit. A `[MASK]` in a sentence is text like any other. `contexts`, one a
-    sentence, stand in front of them, a space between; the model sees them, and none of their tokens count.
+    Every token of the text is predicted once, unknown tokens too; special tokens are not. Sentences with equal tokens
+    are scored once, so sentences that a model cannot distinguish (white space, letters that the tokenizer lowers,
+    unknown words) have equal scores, to the last bit. A `[MASK]` in a sentence is ordinary text. Each of `contexts` is
+    put before its sentence, with a space between; the model sees it, but its tokens are not scored.
 
     Raises:
-        ModelError: A loss is no finite number.
-        SettingsError: A sentence is empty, holds what is no character, or is longer than the model, with its number,
-            counted from 1; or it is one text instead of several.
+        ModelError: A loss is not finite.
+        SettingsError: A sentence is empty, holds an invalid character or is too long for the model (the error names its
+            number, counted from 1); or `sentences` is a single text.
     """
     if isinstance(sentences, str):
         raise SettingsError(f"give a list of sentences: [{sentences[:40]!r}]")
@@ -185,13 +184,13 @@ def pseudo_log_likelihoods(
         what = f"{lengths[wrong[0]]} tokens, but the model takes {longest} beside the special tokens"
         raise SettingsError(f"sentence {number} has {what}; split it: {sentence[:60]!r}...")
     numbers: dict[tuple[bytes, bytes, int], int] = {}
-    # All that the questions of a sentence depend on; where words begin says what `word_l2r` hides.
+    # Everything that a sentence's questions depend on; word starts decide what `word_l2r` hides.
     keys = (
         (tokens.input_ids.tobytes(), b"" if form == "plain" else tokens.word_starts.tobytes(), begin)
         for tokens, begin in zip(encoded, skipped.tolist(), strict=True)
     )
     which = np.array([numbers.setdefault(key, len(numbers)) for key in keys], dtype=np.int64)
-    first = np.unique(which, return_index=True)[1]  # of those with the same questions
+    first = np.unique(which, return_index=True)[1]  # the first sentence of those with the same questions
     scored = (lengths - skipped)[first]
     total = int(scored.sum())
     questions = chain.from_iterable(
@@ -213,12 +212,12 @@ def in_context(context: str, sentence: str) -> str:
 
 
 def _context_lengths(tokenizer: Tokenizer, texts: Sequence[str], contexts: Sequence[str]) -> NDArray[np.int64]:
-    """How many tokens of each text end in the context that it begins with."""
+    """The number of tokens of each text that end within the context at its beginning."""
     _, places = tokenizer.encode_placed(texts)
     owner = np.repeat(np.arange(len(texts)), places.lengths)
     size = np.array([len(context) for context in contexts])[owner]
     end = places.end - np.cumsum([0, *map(len, texts)])[owner]
-    inside = (end <= size) & (size > 0)  # a token may stand on no character at all, in front of the text
+    inside = (end <= size) & (size > 0)  # a token at the beginning may cover no character at all
     return np.bincount(owner[inside], minlength=len(texts))
 
 
@@ -245,59 +244,60 @@ def one_by_one(
 
 
 def with_special(input_ids: NDArray[np.int32] | NDArray[np.int64], tokenizer: Tokenizer) -> NDArray[np.int64]:
-    """A text's tokens with what stands around a text, as int64."""
+    """A text's tokens with the special tokens around them, as int64."""
     special = tokenizer.special
     before = [] if special.cls is None else [special.cls]
     behind = [] if special.sep is None else [special.sep]
     return np.concatenate([before, input_ids, behind]).astype(np.int64)
 
 
-# Minimal pairs in BLiMP's or EWoK's format, and in how many of them a model prefers the sentence that is right.
+# Minimal pairs in BLiMP's or EWoK's format, and the share of them in which a model prefers the right sentence.
 #
-# Files are of JSON lines, each with a sentence that is right and one that is wrong:
+# Files hold JSON lines, each with a right and a wrong sentence:
 #
 #     {"sentence_good": "Katherine can't help herself.", "sentence_bad": "Katherine can't help himself.",
 #      "linguistics_term": "anaphor_agreement", "UID": "anaphor_gender_agreement", ...}
 #
-# `UID` names the paradigm, `linguistics_term` the phenomenon that it belongs to. Where they are absent, the file's name
-# is the paradigm, and the paradigm is the phenomenon.
+# `UID` names the paradigm, `linguistics_term` the phenomenon that it belongs to. Without them, the file's name is the
+# paradigm, and the paradigm is the phenomenon.
 #
-# EWoK's have two contexts, each of which fits one of two sentences, and so are two pairs, of the paradigm `Domain`:
+# EWoK's lines have two contexts, each of which fits one of two sentences. So a line is two pairs, of the paradigm
+# `Domain`:
 #
 #     {"Context1": "Ann helps Bo.", "Target1": "Bo is glad.", "Context2": "Ann cheats Bo.", "Target2": "Bo is sad."}
 #
-# Only the sentence is scored, not its context. Pairs that stand there twice count once: BabyLM's files hold each line
-# again with its halves exchanged.
+# Only the sentence is scored, not its context. Repeated pairs count once: BabyLM's files repeat each line with its
+# halves exchanged.
 #
 # Source: Warstadt et al. 2020 (BLiMP: the benchmark of linguistic minimal pairs for English); Ivanova et al. 2024
-# (Elements of world knowledge), who compare contexts of a sentence: here, as in BabyLM's evaluation of 2025, sentences.
+# (Elements of world knowledge), who compare contexts of a sentence; like BabyLM in 2025, we compare sentences.
 
 _LINES = (".jsonl", ".ndjson", ".json")
 _TARS = (".tar", ".tgz", ".tar.gz", ".tar.xz", ".tar.bz2")
 
 
 class Pair(NamedTuple):
-    good: str  # the sentence that is right
+    good: str  # the right sentence
     bad: str
-    paradigm: str  # what pairs of a kind are called
-    phenomenon: str  # what several paradigms show
+    paradigm: str  # name of a kind of pairs
+    phenomenon: str  # name of a group of paradigms
     where: str  # file and line, for errors
-    context: str = ""  # what both continue, and is not scored
+    context: str = ""  # text before both sentences, not scored
 
     @property
     def texts(self) -> tuple[str, str]:
-        """All that the model sees."""
+        """Both texts as the model sees them, context included."""
         return in_context(self.context, self.good), in_context(self.context, self.bad)
 
 
 def read_pairs(path: Path) -> list[Pair]:
-    """Reads minimal pairs of a file of JSON lines or of an array (also compressed), or of several in their order by
-    name: those of a folder or a tar archive. What is wrong is a CorpusError with file and row."""
+    """Reads minimal pairs from a file of JSON lines or with a JSON array (also compressed), or from all such files of a
+    folder or a tar archive, in the order of their names. Raises a CorpusError with file and row."""
     if not (os.path.isdir(path) or os.path.isfile(path)):
         raise CorpusError(f"{path}: {absence(path)}; give a file, a folder or a tar archive of minimal pairs")
     pairs: list[Pair] = []
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-        files = {str(path): path}  # by what errors call them
+        files = {str(path): path}  # by their names in errors
         if path.is_dir():
             entries = sorted(entry for entry in path.rglob("*") if entry.is_file() and bare_suffix(entry) in _LINES)
             files = {str(entry): entry for entry in entries}
@@ -336,7 +336,7 @@ def read_pairs(path: Path) -> list[Pair]:
 
 
 def _sentences(entry: Mapping[str, Any]) -> Iterator[tuple[Any, Any, Any]]:
-    """The context, the right sentence and the wrong one of each pair in a line; what is absent is None."""
+    """The context, the right sentence and the wrong one of each pair in a line; None if a key is missing."""
     if "Context1" not in entry:
         yield "", entry.get("sentence_good"), entry.get("sentence_bad")
         return
@@ -345,12 +345,12 @@ def _sentences(entry: Mapping[str, Any]) -> Iterator[tuple[Any, Any, Any]]:
 
 
 def _unpacked(path: Path, folder: Path) -> dict[str, Path]:
-    """The files of an archive that may hold pairs, by what errors call them."""
+    """Extracts the files of an archive that may hold pairs; by their names in errors."""
     files = {}
     try:
         with tarfile.open(path) as archive:
             for number, member in enumerate(archive):
-                name = Path(member.name).name  # which macOS puts beside files as ._name
+                name = Path(member.name).name  # macOS adds a file ._name beside each file
                 content = archive.extractfile(member) if member.isfile() else None
                 if content is not None and not name.startswith("._") and bare_suffix(Path(name)) in _LINES:
                     (folder / str(number)).mkdir()
@@ -358,16 +358,16 @@ def _unpacked(path: Path, folder: Path) -> dict[str, Path]:
                     with (folder / str(number) / name).open("wb") as file:
                         shutil.copyfileobj(content, file)
     except (tarfile.TarError, EOFError, OSError, zlib.error, lzma.LZMAError, ValueError, OverflowError) as error:
-        reason = next(iter(str(error).splitlines()), "it ends too early").rstrip(":")  # the rest lists all methods
+        reason = next(iter(str(error).splitlines()), "it ends too early").rstrip(":")  # further lines list all methods
         raise CorpusError(f"{path}: not a readable tar archive, or a cut-off one ({reason})") from error
     return dict(sorted(files.items()))
 
 
-TIE = 1e-4  # nats: what the order in which numbers are added up may change
+TIE = 1e-4  # nats: smaller differences may be rounding
 
 
 def check_lengths(pairs: Sequence[Pair], tokenizer: Tokenizer, *, longest: int) -> None:
-    """Makes sure that a model of so many positions, special tokens included, takes all sentences."""
+    """Raises SettingsError if a sentence does not fit into `longest` positions, special tokens included."""
     room = longest - len(tokenizer.special.around)
     for number, encoded in enumerate(tokenizer.encode_corpus([text for pair in pairs for text in pair.texts])):
         if not 0 < len(encoded.input_ids) <= room:
@@ -376,22 +376,22 @@ def check_lengths(pairs: Sequence[Pair], tokenizer: Tokenizer, *, longest: int) 
 
 
 def tally(pairs: Sequence[Pair], differences: NDArray[np.float64]) -> dict[str, Any]:
-    """In how many pairs the right sentence has the higher score, as `unmask.Scored` has it, but for its `form`.
+    """The share of pairs whose right sentence has the higher score: the fields of `unmask.Scored`, except `form`.
 
-    Scores are sums, not means over tokens, as in the source: a sentence with more tokens has a lower one. Intervals
-    are Wilson's, and say nothing of the training's seed. They are over paradigms (`unmask.measure.uncertainty`), since
-    the pairs of a paradigm are made from one pattern and stand or fall together; for one paradigm, or paradigms that
-    all came out the same, over pairs of just these. `differences` are the scores of the right sentences minus those of
-    the wrong ones.
+    `differences` are the scores of the right sentences minus those of the wrong ones. Scores are sums, not means over
+    tokens, as in the source: a sentence with more tokens has a lower one. Intervals are Wilson's, and do not cover the
+    seed of training. They are over paradigms (`unmask.measure.uncertainty`), since the pairs of a paradigm follow one
+    pattern and succeed or fail together. With a single paradigm, or if all paradigms have the same share, they are over
+    the pairs of just these.
 
     Source: Salazar et al. 2020, section 4.2.
     """
     points = np.where(np.abs(differences) <= TIE, 0.5, differences > 0)
     paradigm = np.unique([pair.paradigm for pair in pairs], return_inverse=True)[1]
 
-    def accuracy(some: NDArray[np.bool_]) -> dict[str, Any]:
-        won, count = float(points[some].sum()), int(some.sum())
-        share = ratio_over_draws(np.bincount(paradigm[some], weights=points[some]), np.bincount(paradigm[some]))
+    def accuracy(chosen: NDArray[np.bool_]) -> dict[str, Any]:
+        won, count = float(points[chosen].sum()), int(chosen.sum())
+        share = ratio_over_draws(np.bincount(paradigm[chosen], weights=points[chosen]), np.bincount(paradigm[chosen]))
         interval = None if share.stderr is None else share.share_interval
         return {
             "accuracy": won / count,
@@ -399,7 +399,7 @@ def tally(pairs: Sequence[Pair], differences: NDArray[np.float64]) -> dict[str, 
             "interval_over": "pairs" if interval is None else "paradigms",
             "pairs": count,
             "num_paradigms": share.draws,
-            "ties": int((points[some] == 0.5).sum()),
+            "ties": int((points[chosen] == 0.5).sum()),
         }
 
     def by_name(names: list[str]) -> dict[str, dict[str, Any]]:

@@ -2,12 +2,12 @@
 
 Figures of hidden tokens are broken down by their kinds:
 
-    word_frequency   how often the token's word stands in the passages that are measured
-    word_pieces      of how many tokens its word consists
+    word_frequency   how often the token's word occurs in the measured passages
+    word_pieces      number of tokens of its word
     piece            whether it begins its word
-    part_of_speech   where the text is annotated
+    part_of_speech   if the text is annotated
 
-The words of these are the tokenizer's (`unmask.tokenizer.words`).
+These words are the tokenizer's (`unmask.tokenizer.words`).
 """
 
 from __future__ import annotations
@@ -32,22 +32,22 @@ from unmask.measure.questions import Ask, Question, one_by_one, with_special
 from unmask.measure.uncertainty import Ratio, plain_interval
 from unmask.tokenizer.tokenizer import Tokenizer
 
-# A word of raw text, by which models with different tokenizers compare, is a run of characters that are no white space,
-# of at most 32. Ideographs and kana, which are written without spaces, are words of their own, up to a sign, a letter
-# or 16 characters; a single ideograph would be too small, since tokens of a large vocabulary stand on two or three. The
-# usual tokenizers never cross white space and seldom a sign, so few of their tokens stand on two such words. (The words
-# of `unmask.tokenizer.spans`, which end at every sign, are more often crossed.)
+# Models with different tokenizers are compared on words of the raw text: runs of up to 32 characters without white
+# space. Ideographs and kana, written without spaces, form words of up to 16 characters, which end at a punctuation mark
+# or other letter; a single ideograph would be too small, since tokens of a large vocabulary cover two or three. Common
+# tokenizers never cross white space and rarely punctuation, so few of their tokens cover parts of two such words. (The
+# words of `unmask.tokenizer.spans`, which end at all punctuation, are crossed more often.)
 #
 #     text        The cat, 東京タワーへ。
 #     words       The   cat,   東京タワーへ   。
 #
-# Which words are hidden depends on a hash of the text and on the word's number in it: not on the tokenizer.
+# Which words are hidden depends on a hash of the text and on the word's number in it, not on the tokenizer.
 #
-# A passage is a part of the raw text of at most 2,000 characters, cut behind white space, whatever the tokenizer; of
-# prepared data, where there is no text, it is so many tokens. A share of them is taken, chosen by a hash of each and of
-# its place, so that the taken ones are spread over the whole text, equal ones too, and are the same for every model.
+# A passage is a part of the raw text of at most 2,000 characters, cut after white space, whatever the tokenizer. For
+# prepared data, which has no text, it is 480 tokens. A hash of each passage and of its place chooses a share of them,
+# so the sample is spread over the whole text, repeated passages included, and is the same for every model.
 #
-# Shapes: S = tokens of a text, N = pairs of a token and a word that it stands on.
+# Shapes: S = tokens of a text, N = pairs of a token and a word that it covers.
 
 # Ideographs with the marks that repeat them, and kana of either width.
 _UNSPACED = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
@@ -68,14 +68,14 @@ def touched(
     begin: NDArray[np.int64],
     end: NDArray[np.int64],
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """On which of some sorted stretches of characters, which do not overlap, each token stands: the number of the first
-    with which it shares a character, and the number behind the last; equal where there is none."""
+    """Which of the spans of characters (sorted, without overlap) each token shares a character with: the number of the
+    first one, and one past the last; equal if there is none."""
     first = np.searchsorted(end, token_begin, side="right")
     return first, np.maximum(first, np.searchsorted(begin, token_end, side="left"))
 
 
 class Standing(NamedTuple):
-    """On which words the tokens of a text stand: a line for each token and each word of which it shows something.
+    """Which words the tokens of a text cover: one entry for each token and each word that it covers in part.
 
     text     a a a a b b      words    aaaa bb          token   0    1    1    2
     tokens   --- ----- -               (0)  (1)         word    0    0    1    1
@@ -84,14 +84,14 @@ class Standing(NamedTuple):
 
     token: NDArray[np.int64]  # [N]
     word: NDArray[np.int64]  # [N]
-    share: NDArray[np.float64]  # [N]: how much of the token is the word's, by UTF-8 bytes; those of a token add up to 1
+    share: NDArray[np.float64]  # [N]: share of the token's UTF-8 bytes in the word; the shares of a token add up to 1
 
     @property
     def num_crossing(self) -> int:
         return int((np.bincount(self.token) > 1).sum())
 
     def share_in(self, chosen: NDArray[np.bool_], num_tokens: int) -> NDArray[np.float64]:
-        """[num_tokens]: how much of each token is in the chosen words; 0, and 1 for a single word, are exact."""
+        """[num_tokens]: the share of each token in the chosen words; 0, and 1 for a token of one word, are exact."""
         inside = chosen[self.word]
         return np.bincount(self.token[inside], weights=self.share[inside], minlength=num_tokens).astype(np.float64)
 
@@ -103,7 +103,7 @@ def standing_of(
     begin: NDArray[np.int64],
     end: NDArray[np.int64],
 ) -> Standing:
-    """On which words of a text its tokens stand, by the characters of both; see `spaced_words`."""
+    """Which words of a text its tokens cover, from the characters of both; see `spaced_words`."""
     first, stop = touched(token_begin, token_end, begin, end)
     number = stop - first
     token = np.repeat(np.arange(len(first)), number)
@@ -112,49 +112,48 @@ def standing_of(
     low, high = np.maximum(token_begin[token], begin[word]), np.minimum(token_end[token], end[word])
     shared = bytes_before[high] - bytes_before[low]
     whole = np.bincount(token, weights=shared, minlength=len(first))[token]
-    # A token without a character of its own, within a word, is the word's.
+    # A token within a word that has no character of its own belongs to the word.
     share = np.divide(shared, whole, out=np.ones(len(token)), where=whole > 0)
     return Standing(token, word, share)
 
 
 def uniform(key: int, size: int, *more: int) -> NDArray[np.float64]:
-    """[size]: numbers in [0, 1) that depend on the key, the place and further integers alone."""
+    """[size]: numbers in [0, 1) that depend only on the key, the place and further integers."""
     bits = mix(np.arange(size, dtype=np.int64) * np.int64(GOLDEN) + np.int64(mix_ints(key, *more)))
-    return (bits.astype(np.float64) + _HALF) / (2.0 * _HALF) % 1.0  # rounding may make a 1 of the largest
+    return (bits.astype(np.float64) + _HALF) / (2.0 * _HALF) % 1.0  # rounding may turn the largest into 1
 
 
 def hidden(draws: NDArray[np.float64], rate: float, number: int, num_masks: int) -> NDArray[np.bool_]:
-    """Which of some units a mask hides.
+    """Which units mask `number` of `num_masks` hides, by their draws in [0, 1).
 
-    The masks are turned against each other by equal parts of 1, so that as long as rate x masks is at most 1 none of
-    the units is hidden twice, and more masks tell as much more as they can. What is hidden at a low rate is hidden at
-    higher ones too. The draws of the units are in [0, 1).
+    The masks are rotated by equal parts of 1. So no unit is hidden twice while rate x masks is at most 1, and each mask
+    adds as much information as possible. Units hidden at a low rate are hidden at higher rates, too.
     """
     return (draws + number / num_masks) % 1.0 < rate
 
 
 PASSAGE_CHARS = 2_000
 PASSAGE_TOKENS = 480
-BYTES_PER_TOKEN = 4  # by which a number of tokens is a length of text, alike for all tokenizers
+BYTES_PER_TOKEN = 4  # converts a number of tokens to a length of text, the same for all tokenizers
 _TAKEN = 7
 _BATCH = 64
 
 
 class Passage(NamedTuple):
-    """A stretch of a document."""
+    """A part of a document."""
 
-    document: int  # number of the document, or of its group, where groups were held out
-    key: int  # a hash of the text, or of the tokens where there is no text
+    document: int  # number of the document, or of its group if groups were held out
+    key: int  # a hash of the text, or of the tokens if there is no text
     input_ids: NDArray[np.int32]  # [S]: without special tokens
-    word_starts: NDArray[np.bool_]  # [S]: the tokenizer's words
-    standing: Standing  # on which of the text's words the tokens stand
+    word_starts: NDArray[np.bool_]  # [S]: whether the token begins one of the tokenizer's words
+    standing: Standing  # which words of the text the tokens cover
     word_bytes: NDArray[np.int64]  # [num_words]: UTF-8 bytes of those words
-    unknown_bytes: NDArray[np.int64]  # [S]: bytes of the text behind unknown tokens; 0 at others, and without a text
+    unknown_bytes: NDArray[np.int64]  # [S]: bytes of text that an unknown token covers; 0 for others, and without text
     pos: NDArray[np.int64]  # [S]: number of each token's part of speech, counted from 1; 0: none
 
 
 def share_of_text(corpus: Corpus, max_tokens: int) -> float:
-    """What share of a text is about so many tokens, at four bytes each; 1 where there are no more."""
+    """The share of a text that is about `max_tokens` tokens, at four bytes each; 1 if the text has no more."""
     total = corpus.num_bytes
     if total is None:
         with closing(corpus.pieces()) as pieces:
@@ -163,8 +162,8 @@ def share_of_text(corpus: Corpus, max_tokens: int) -> float:
 
 
 def passages_of_text(corpus: Corpus, tokenizer: Tokenizer, *, share: float, labels: list[str]) -> Iterator[Passage]:
-    """Takes a share of the passages of raw text. Where it is read with the annotation `pos`, they have parts of speech,
-    and new ones are put at the end of `labels`."""
+    """Samples a share of the passages of raw text. If it is read with the annotation `pos`, they have parts of speech,
+    and new ones are appended to `labels`."""
     unk = tokenizer.special.unk
     with closing(corpus.pieces()) as pieces:
         blocks = (block for piece, _ in pieces for block in cut(piece))
@@ -191,7 +190,7 @@ def passages_of_text(corpus: Corpus, tokenizer: Tokenizer, *, share: float, labe
                     label_numbers = np.array([0, *(labels.index(span.label) + 1 for span in spans)])
                     pos = label_numbers[np.where(first < stop, first + 1, 0)]
 
-                # A lone mark of a space, on no word, stands where the token does that it begins.
+                # A token that is only a space mark covers no word: give it the characters of the token that follows.
                 begin, end, num_bytes = spaced_words(block.text)
                 first, stop = touched(token_begin, token_end, begin, end)
                 mark = np.flatnonzero((first == stop)[:-1] & starts[:-1] & ~starts[1:])
@@ -202,7 +201,7 @@ def passages_of_text(corpus: Corpus, tokenizer: Tokenizer, *, share: float, labe
 
 
 def _is_taken(share: float, key: int, *place: int) -> bool:
-    """Whether a passage is in the sample: by its hash, and by where it stands, since texts may repeat themselves."""
+    """Whether a passage is in the sample, by its hash and its place, since texts may repeat themselves."""
     return share >= 1.0 or bool(uniform(key, 1, _TAKEN, *place)[0] < share)
 
 
@@ -215,7 +214,7 @@ PIECES_AT_ONCE = 256
 
 
 def passages_of_store(store: TokenStore, tokenizer: Tokenizer, *, share: float) -> Iterator[Passage]:
-    """Takes a share of the passages of prepared tokens. Their words are the tokenizer's, since there is no text."""
+    """Samples a share of the passages of prepared tokens. Their words are the tokenizer's, since there is no text."""
     for first in range(0, len(store), PIECES_AT_ONCE):
         texts = store.gather(np.arange(first, min(first + PIECES_AT_ONCE, len(store))))
         pieces = (texts.begin, texts.lengths, texts.document, texts.offset, texts.draw)
@@ -238,11 +237,11 @@ def passages_of_store(store: TokenStore, tokenizer: Tokenizer, *, share: float) 
 
 
 def _word_numbers(starts: NDArray[np.bool_]) -> NDArray[np.int64]:
-    # Of each token [S]; a passage of prepared text may begin within a word.
+    # [S]: the number of each token's word. A passage of prepared text may begin within a word.
     return np.cumsum(np.append(True, starts[1:])) - 1
 
 
-FREQUENCIES = (1, 2, 10, 100, 1000)  # where bands begin
+FREQUENCIES = (1, 2, 10, 100, 1000)  # lower ends of the bands
 FREQUENCY_NAMES = ("1", "2-9", "10-99", "100-999", "1000+")
 LENGTH_NAMES = ("1", "2", "3", "4+")
 PIECE_NAMES = ("first", "continuation")
@@ -251,7 +250,7 @@ Kinds = Mapping[str, NDArray[np.int64]]
 
 
 def kinds_of(passages: Sequence[Passage], *, with_pos: bool) -> list[Kinds]:
-    """The kinds of the tokens of each passage, as numbers of the names above; parts of speech are numbered from 0."""
+    """The kinds of each passage's tokens, as indices of the names above; parts of speech are numbered from 0."""
     words = []  # a hash of each word [num_words], and the number of each token's word [S]
     for passage in passages:
         number = _word_numbers(passage.word_starts)
@@ -272,20 +271,20 @@ def kinds_of(passages: Sequence[Passage], *, with_pos: bool) -> list[Kinds]:
     return kinds
 
 
-SEED = 20181011  # fixed for ever, so that numbers of different models compare
+SEED = 20181011  # never changes, so that figures of different models compare
 _TOKENS, _WORDS, _PSEUDO = 1, 2, 3
-_SPELLED = 8 * math.log(2.0)  # nats a byte of what the vocabulary cannot say
+_SPELLED = 8 * math.log(2.0)  # nats per byte that the vocabulary cannot represent
 
 
 @dataclass(frozen=True)
 class MeasuredPassages:
     """A model, and how it is measured."""
 
-    ask: Ask  # what answers questions: `unmask.measure.questions.ask` with the model's network
-    tokenizer: Tokenizer  # its tokenizer
-    length: int  # positions of a text that it is shown at once, special tokens included; longer passages are cut
-    masks: int  # how many masks each passage gets
-    count: Callable[[int], None]  # called with how many more tokens were looked at
+    ask: Ask  # answers questions: `unmask.measure.questions.ask` with the model's network
+    tokenizer: Tokenizer
+    length: int  # maximum positions of an input, special tokens included; longer passages are cut
+    masks: int  # number of masks per passage
+    count: Callable[[int], None]  # called with the number of tokens processed since the last call
 
     @property
     def room(self) -> int:
@@ -293,8 +292,8 @@ class MeasuredPassages:
 
 
 class TokenFigures(NamedTuple):
-    """Figures of hidden tokens: ratios by hidden tokens, and loss, accuracy and number of tokens of each kind that
-    there is, by the name of the breakdown and of the kind."""
+    """Figures of hidden tokens: means over hidden tokens; and for each kind that occurs, its loss, accuracy and number
+    of tokens, by the names of breakdown and kind."""
 
     loss: Ratio
     accuracy: Ratio
@@ -311,12 +310,12 @@ def measure_tokens(
 ) -> TokenFigures:
     """Hides tokens, each with the probability `rate`, and predicts them.
 
-    What is hidden depends on the passage's hash, the token's place and the mask's number: the same for every model with
-    the same tokenizer, however long the texts are that it takes, and whatever else is measured. `kinds` are those of
-    the tokens of each passage, `names` their names by breakdown.
+    Which tokens are hidden depends on the passage's hash, the token's place and the mask's number. So they are the same
+    for every model with the same tokenizer, whatever its maximum length and whatever else is measured. `kinds` are
+    those of each passage's tokens, `names` the names of kinds by breakdown.
     """
     loss, accuracy, top5 = Ratio(), Ratio(), Ratio()
-    # Losses, right answers and tokens of each kind; those of a negative number are left out.
+    # Sums of losses, right answers and tokens by kind; tokens whose kind is negative are left out.
     sums = {name: np.zeros((3, len(each))) for name, each in names.items()}
 
     def questions() -> Iterator[Question]:
@@ -354,31 +353,31 @@ def measure_words(measured: MeasuredPassages, passages: Sequence[Passage], rate:
     """Bits per byte: hides words of the raw text, all pieces of a word together, and predicts them.
 
     The same words are hidden for every model, and their negative log-likelihood is divided by the UTF-8 bytes of just
-    these words. So models with different tokenizers compare. A token is hidden where it shows anything of a hidden
-    word. Few tokens stand on several words (see `unmask.measure.text`). Of the loss of such a token the share
-    counts that its bytes in hidden words have; so over all choices of words each token is paid for once, as each byte
-    is. What it still leaks, and where it is not fair:
+    these words. So models with different tokenizers compare. A token is hidden if it covers any part of a hidden word.
+    Few tokens cover several words (see the comment above). The loss of such a token counts by the share of its bytes in
+    hidden words, so over all choices of words each token counts once, as each byte does. The measure still has leaks
+    and biases:
 
-    - A model sees how many pieces each hidden word has, and so learns something of its length and its rarity. A
-      tokenizer with more pieces a word tells more, one by characters tells the word's exact length.
+    - A model sees the number of pieces of a hidden word, which tells something of its length and rarity. A tokenizer
+      with more pieces per word tells more; one of characters tells the word's exact length.
     - Pieces of a word are predicted independently of each other, which costs models with many pieces more.
-    - Where a tokenizer changes the text (lower case, accents), it predicts less than the bytes say.
-    - Texts with more positions than the model takes are cut, and a model with longer texts sees more context.
-    - A token that reaches beyond a hidden word hides some characters more, which other models see.
+    - If a tokenizer changes the text (lower case, accents), the model predicts less than the bytes suggest.
+    - Texts beyond the model's length are cut, so a model that takes longer texts sees more context.
+    - A token that extends beyond a hidden word hides a few more characters, which other models see.
 
-    What a vocabulary cannot say (an unknown token, a character that is dropped) costs 8 bits a byte, as if it were
-    spelled out.
+    Text that the vocabulary cannot represent (an unknown token, a dropped character) costs 8 bits per byte, as if it
+    were spelled out.
     """
     bits = Ratio()
 
     def questions() -> Iterator[Question]:
         for passage in passages:
             draws = uniform(passage.key, len(passage.word_bytes), SEED, _WORDS)
-            said = np.bincount(passage.standing.word, minlength=len(draws)) > 0
+            is_covered = np.bincount(passage.standing.word, minlength=len(draws)) > 0
             for mask in range(measured.masks):
                 chosen = hidden(draws, rate, mask, measured.masks)
                 share = passage.standing.share_in(chosen, len(passage.input_ids))
-                spelled = (passage.unknown_bytes * share).sum() + passage.word_bytes[chosen & ~said].sum()
+                spelled = (passage.unknown_bytes * share).sum() + passage.word_bytes[chosen & ~is_covered].sum()
                 bits.add(passage.document, float(spelled) * _SPELLED / math.log(2.0), passage.word_bytes[chosen].sum())
                 for question in _questions(measured, passage, share > 0.0):
                     yield question._replace(origin=(passage.document, share[question.origin]))
@@ -390,7 +389,7 @@ def measure_words(measured: MeasuredPassages, passages: Sequence[Passage], rate:
 
 
 def measure_pseudo(measured: MeasuredPassages, passages: Sequence[Passage], max_tokens: int) -> Ratio:
-    """Hides about so many tokens, chosen by the passage's hash, one at a time, for pseudo-perplexity.
+    """Hides about `max_tokens` tokens, chosen by the passages' hashes, one at a time, for pseudo-perplexity.
 
     Source: Salazar et al. 2020, section 2, on a sample of the tokens.
     """
@@ -413,8 +412,8 @@ def measure_pseudo(measured: MeasuredPassages, passages: Sequence[Passage], max_
 
 
 def segments(word_starts: NDArray[np.bool_], room: int) -> Iterator[tuple[int, int]]:
-    """Cuts a passage into stretches of at most `room` tokens, where a word begins if one does in the second half, and
-    about equally long, so that none has little context."""
+    """Cuts a passage into segments of at most `room` tokens, about equally long, so that none has little context. It
+    cuts where a word begins, if one begins in the second half of a segment."""
     length = len(word_starts)
     begin = 0
     while begin < length:
@@ -430,7 +429,7 @@ def segments(word_starts: NDArray[np.bool_], room: int) -> Iterator[tuple[int, i
 
 
 def _questions(measured: MeasuredPassages, passage: Passage, chosen: NDArray[np.bool_]) -> Iterator[Question]:
-    """A question for each stretch with hidden tokens; its origin is which tokens of the passage these are."""
+    """A question for each segment with hidden tokens; its origin is their positions in the passage."""
     special = measured.tokenizer.special
     first = int(special.cls is not None)
     for begin, end in segments(passage.word_starts, measured.room):

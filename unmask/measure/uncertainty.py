@@ -1,28 +1,27 @@
-"""How sure a measured figure is: intervals, standard errors over documents, ratios and breakdowns.
+"""Uncertainty of measured figures: intervals, standard errors over documents, and comparisons of recipes over seeds.
 
-Intervals hold the true value in 95 of 100 cases. This is the one place where standard errors of figures of
-models, over documents, are computed.
+Intervals have 95 % confidence. Standard errors over documents, of all figures of models, are computed only here.
 
-What is measured, such as a loss per token, is a ratio of two sums. Tokens of a document, and all that it is cut into
-(pieces, passages, held-out parts), are alike: a writer's words and turns run through all of it. So what is drawn
-independently is the source document, and the standard error is of these. It tells how much the figure would change with
-other documents of the same kind; of the seed of a training it tells nothing.
+A measured figure, such as a loss per token, is a ratio of two sums. Tokens of a document, and all parts that it is cut
+into (pieces, passages, held-out parts), are alike, since its author's words and phrases recur. So the independent draw
+is the source document, and standard errors are over documents. They say how much the figure would change with other
+documents of the same kind, and nothing about the seed of training.
 
     r = sum of y / sum of x    over documents g, such as y = the losses and x = the number of predicted tokens
-    r without g, minus r       = (r x_g - y_g) / (X - x_g), X being the sum of x
+    r without g, minus r       = (r x_g - y_g) / (X - x_g), where X is the sum of x
     variance                   = sum of its squares over g
 
-That is the delete-one jackknife, written out. The long documents of a text are few, so its degrees of freedom are fewer
-than the documents: they are those of a sum of squares with the same mean and variance (Satterthwaite), computed as if
-documents' own ratios varied alike. With equal documents they are one less than the documents.
+This is the delete-one jackknife, written out. A text has few long documents, so there are fewer degrees of freedom than
+documents: those of a sum of squares with the same mean and variance (Satterthwaite), assuming that all documents' own
+ratios have the same variance. With documents of equal size, they are the number of documents minus one.
 
-How often the intervals hold the true ratio was simulated (`tests/measure/test_coverage.py`): in 92 to 99 of
-100 cases with 8 to 50 documents, where normal intervals on the usual error do in 80 to 94; in about 90 where
-the long documents are the hard ones and effects are skewed too.
+In simulations (`tests/measure/test_coverage.py`) with 8 to 50 documents, the intervals hold the true ratio in 92 to 99
+of 100 cases (normal intervals with the usual error: 80 to 94); in about 90 if long documents are harder and effects are
+skewed.
 
 Source: Bell and McCaffrey 2002 (Bias reduction in standard errors for linear regression with multi-stage samples) for
-both; Pustejovsky and Tipton 2018 (Small-sample methods for cluster-robust variance estimation), who call it CR3. Its
-factor (G - 1) / G is left out, as they do: skewed effects need the room.
+both; Pustejovsky and Tipton 2018 (Small-sample methods for cluster-robust variance estimation), who call it CR3. Like
+them, we omit its factor (G - 1) / G: skewed effects need the margin.
 
 Shape suffix: G = documents, or other independent draws.
 """
@@ -42,14 +41,14 @@ from numpy.typing import ArrayLike, NDArray
 from unmask.core.errors import SettingsError
 
 CONFIDENCE = 0.95
-_ROUNDING = 1e-9  # of figures of the order of 1: what subtracting and adding them up may change
+_ROUNDING = 1e-9  # rounding error of sums and differences of figures of order 1
 
 
 def wilson(successes: float, trials: float, *, degrees: float = math.inf) -> tuple[float, float]:
-    """The interval of a share, which lies within [0, 1] and is of use for few trials and shares near 0 or 1.
+    """Wilson's interval of a share. It lies within [0, 1] and works for few trials and for shares near 0 or 1.
 
-    A tie is half a success, which scipy's `binomtest` does not take. Where the number of trials is estimated (see
-    `Uncertain.share_interval`), `degrees` are those of freedom of that estimate.
+    A tie is half a success, which scipy's `binomtest` does not accept. If the number of trials is estimated (see
+    `Uncertain.share_interval`), `degrees` are the degrees of freedom of that estimate.
 
     Source: Wilson 1927 (Probable inference, the law of succession, and statistical inference).
     """
@@ -60,11 +59,11 @@ def wilson(successes: float, trials: float, *, degrees: float = math.inf) -> tup
     middle = (share + z * z / (2 * trials)) / (1 + z * z / trials)
     half = z * math.sqrt(share * (1 - share) / trials + z * z / (4 * trials**2)) / (1 + z * z / trials)
     low, high = max(0.0, middle - half), min(1.0, middle + half)
-    return 0.0 if successes <= 0 else low, 1.0 if successes >= trials else high  # not by rounding beside them
+    return 0.0 if successes <= 0 else low, 1.0 if successes >= trials else high  # exact in spite of rounding
 
 
 def student_interval(mean: float, stderr: float, degrees: float, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """The interval of a mean by Student's t; degrees of freedom need not be whole.
+    """The interval of a mean by Student's t; degrees of freedom may be fractional.
 
     Source: Student 1908 (The probable error of a mean).
     """
@@ -77,18 +76,18 @@ def student_interval(mean: float, stderr: float, degrees: float, confidence: flo
 def mean_interval(
     values: Sequence[float], confidence: float = CONFIDENCE, *, items: int | None = None
 ) -> tuple[float, float] | None:
-    """The interval of the mean of some independent values by Student's t; None where they tell nothing of chance.
+    """The interval of the mean of independent values by Student's t; None if they say nothing about chance.
 
-    That is so of a single value, and of values that are all equal, up to rounding. Shares of n items come in steps of
-    1/n, so a few of them are equal by accident; what they really vary by is somewhere below a step, and not 0.
-    Student's t is for values without steps, and an interval without width would show any difference, however small.
+    That is the case for a single value, and for values that are all equal, up to rounding. Shares of n items come in
+    steps of 1/n, so a few of them may be equal by accident; their true spread is below a step, but not 0. Student's t
+    is for continuous values, and an interval of width 0 would show any difference, however small.
 
-    Of differences between two shares of the same `items` the variance of one is never less than its steps and its items
-    allow, since a few such differences are equal, or nearly so, by accident:
+    With `items`, the values are differences between two shares of the same items. A few of these may be (nearly) equal
+    by accident, so the variance of one is at least:
 
-    - 1/(6 items^2), what rounding to steps of 1/items adds to the variance of two shares;
-    - |mean|/items: a net difference of k items is one of k changed items at the least, and changes that are as likely
-      in either direction vary by their number.
+    - 1/(6 items^2), which rounding to steps of 1/items adds to the variance of two shares;
+    - |mean|/items: a net difference of k items needs at least k changed items, and the variance of changes that are
+      equally likely in both directions is their number.
 
     Source: Sheppard 1898 (rounding); McNemar 1947 (changes of paired items).
     """
@@ -96,14 +95,14 @@ def mean_interval(
     if count < 2 or (items is None and max(values) - min(values) <= _ROUNDING * max(1.0, *map(abs, values))):
         return None
     mean = fmean(values)
-    # In floating point: `statistics` counts in fractions, which takes most of a comparison's time.
+    # In floating point: `statistics` computes with fractions, which would take most of a comparison's time.
     variance = math.fsum((value - mean) ** 2 for value in values) / (count - 1)
     if items is not None:
         variance = max(variance, 1.0 / (6.0 * items**2), abs(mean) / items)
     return student_interval(mean, math.sqrt(variance / count), count - 1, confidence)
 
 
-_DRAWS = 500  # of the documents
+_DRAWS = 500  # bootstrap samples
 
 
 def bootstrap_intervals(
@@ -112,11 +111,11 @@ def bootstrap_intervals(
     *,
     shares: Collection[str] = (),
 ) -> dict[str, list[float] | None]:
-    """Intervals of figures of any kind (F1, correlations), by documents drawn with replacement.
+    """Bootstrap intervals of figures of any kind (F1, correlations), from documents drawn with replacement.
 
-    Of shares, whose percentiles are too narrow near 0 and 1, it is Wilson's interval, of as many trials as have the
-    same standard error; where that is 0, of the documents. None where there is one document only, or the figure is not
-    defined. `measure` gives the figures of items by their numbers, which may come more than once.
+    Shares get Wilson's interval, since percentiles are too narrow near 0 and 1. Its number of trials is the one with
+    the same standard error, or the number of documents if that error is 0. An interval is None if there is only one
+    document, or the figure is undefined. `measure` computes the figures of items by number; numbers may repeat.
 
     Source: Efron and Tibshirani 1993 (An Introduction to the Bootstrap), chapter 13; Korn and Graubard 1998 (Confidence
     intervals for proportions with small expected number of positive counts estimated from survey data) for shares.
@@ -143,40 +142,40 @@ def bootstrap_intervals(
     return intervals
 
 
-FEW = 20  # fewer documents are warned of
-_SUM_ROUNDING = 1e-12  # of what sums of losses come to
+FEW = 20  # with fewer documents, there is a warning
+_SUM_ROUNDING = 1e-12  # relative rounding error of sums of losses
 
 
 @dataclass(frozen=True)
 class Uncertain:
-    """A ratio of sums, and how sure it is."""
+    """A ratio of sums, and its uncertainty."""
 
-    value: float  # the ratio; not a number where nothing was counted
-    # Its standard error; None with fewer than two documents, where one is all but everything, and where all of them
-    # have the same ratio, which tells nothing of chance; never 0.
+    value: float  # the ratio; NaN if nothing was counted
+    # Its standard error, never 0. None with fewer than two documents, if one document is nearly all of the data, and if
+    # all documents have the same ratio, which says nothing about chance.
     stderr: float | None
-    degrees: float | None  # of freedom of the standard error, at least 1; None where there is none
-    draws: int  # how many documents, or other independent draws, were counted
-    trials: float | None = None  # of a share: how many independent trials are as sure; None where nothing is known
-    is_counted: bool = False  # whether each draw is one trial, so that `trials` is no estimate
+    degrees: float | None  # degrees of freedom of the standard error, at least 1; None without one
+    draws: int  # number of documents, or other independent draws
+    trials: float | None = None  # for a share: the number of independent trials with the same error; None if unknown
+    is_counted: bool = False  # whether each draw is one trial, so that `trials` is a count, not an estimate
 
     @property
     def interval(self) -> tuple[float, float] | None:
-        """It holds the true ratio in 95 of 100 cases; half its width is what stands behind ± in every table."""
+        """The 95 % interval; half its width is the figure after ± in every table."""
         return self.interval_at(CONFIDENCE)
 
     def interval_at(self, confidence: float) -> tuple[float, float] | None:
-        """The interval by Student's t that holds the true ratio with this probability."""
+        """The interval with this confidence, by Student's t."""
         if self.stderr is None or self.degrees is None:
             return None
         return student_interval(self.value, self.stderr, self.degrees, confidence)
 
     @property
     def share_interval(self) -> tuple[float, float] | None:
-        """The interval of a share, such as accuracy or recall, by Wilson's score; one of 0 or 1 has a bound, too.
+        """The interval of a share, such as accuracy or recall, by Wilson's score, which also bounds a share of 0 or 1.
 
-        Of draws of several trials, as many trials are counted as would have the same standard error, and the quantile
-        is Student's; where all draws have the same share, each is one trial.
+        If draws consist of several trials, the number of trials is the one with the same standard error, and the
+        quantile is Student's. If all draws have the same share, each is one trial.
 
         Source: Korn and Graubard 1998 (Confidence intervals for proportions with small expected number of positive
         counts estimated from survey data), for trials by standard error; Dean and Pagano 2015 for Wilson's with them.
@@ -190,8 +189,8 @@ class Uncertain:
 def ratio_over_draws(above_G: ArrayLike, below_G: ArrayLike) -> Uncertain:
     """The ratio of two sums over independent draws; see the module's docstring.
 
-    A document with nothing below the line counts where it adds something above, since the ratio has it too; one with
-    nothing at all does not. What documents add below, [G], is not negative.
+    A document with a denominator of 0 counts if its numerator is not 0, since it changes the ratio; with both 0 it does
+    not count. Denominators, [G], are not negative.
     """
     above, below = np.asarray(above_G, dtype=np.float64), np.asarray(below_G, dtype=np.float64)
     counted = (below > 0.0) | (above != 0.0)
@@ -201,7 +200,7 @@ def ratio_over_draws(above_G: ArrayLike, below_G: ArrayLike) -> Uncertain:
     if len(below) < 2 or not math.isfinite(value) or total - float(below.max()) <= _SUM_ROUNDING * total:
         return Uncertain(value, None, None, len(below))
     share = below / total
-    change = (share * value - above / total) / (1.0 - share)  # of the ratio, where a document is left out
+    change = (share * value - above / total) / (1.0 - share)  # of the ratio, if a document is left out
     stderr = math.sqrt(float(np.square(change).sum()))
     is_share = 0.0 <= value <= 1.0
     if stderr <= _SUM_ROUNDING * max(1.0, abs(value)):
@@ -213,10 +212,10 @@ def ratio_over_draws(above_G: ArrayLike, below_G: ArrayLike) -> Uncertain:
 
 
 def _degrees(share: NDArray[np.float64]) -> float:
-    """Satterthwaite's degrees of freedom of the jackknife, where documents' ratios are normal and vary alike.
+    """Satterthwaite's degrees of freedom of the jackknife, if documents' ratios are normal with equal variance.
 
-    The variance is the quadratic form of A = (I - share 1') D (I - 1 share') in these ratios, D being diagonal, and has
-    trace(A)^2 / trace(A^2) degrees. The traces are sums over pairs of documents, here multiplied out.
+    The variance is the quadratic form of A = (I - share 1') D (I - 1 share') in these ratios, where D is diagonal. It
+    has trace(A)^2 / trace(A^2) degrees of freedom. The traces are sums over pairs of documents, here multiplied out.
     """
     weight = np.square(share / (1.0 - share))
     weight /= weight.sum()
@@ -229,12 +228,12 @@ def _degrees(share: NDArray[np.float64]) -> float:
 
 
 def plain_interval(interval: tuple[float, float] | None) -> list[float] | None:
-    """As JSON gives it back, so that results equal what is read from their files."""
+    """The interval as JSON returns it, so that results equal those read from their files."""
     return None if interval is None else list(interval)
 
 
 def few_draws(number: int, unit: str = "documents") -> str | None:
-    """What must be said where figures rest on few documents, or groups; None where they rest on enough."""
+    """A warning if figures rest on few documents, or groups; None if they rest on enough."""
     if number >= FEW:
         return None
     if number < 2:
@@ -269,36 +268,37 @@ class Ratio:
 
 # Which of several recipes is better, from their figures for the same seeds.
 #
-# Runs with the same seed share the order of the data, so their difference varies less than they do: differences are
-# taken seed by seed, and their mean has an interval by Student's t. Where recipes do not differ and their runs vary
-# about alike, at most 5 of 100 comparisons show a difference. Three things would let chance in, and each has its share:
+# Runs with the same seed share the order of the data, so their difference varies less than the runs do. Differences are
+# therefore taken seed by seed, and their mean has an interval by Student's t. If recipes do not differ and their runs
+# vary about equally, at most 5 of 100 comparisons show a difference. This error is divided among three sources:
 #
-#     looks     A comparison may be looked at again, with more seeds. Each look takes a part of what is left (see
-#               `error_of_look`). Fewer seeds than planned are a late look (`unmask.commands.compare`).
-#     pairs     With more than two recipes, each pair has an equal part (Bonferroni's correction).
-#     figures   One figure decides. Others are exploratory: a difference in them is claimed only for a pair in which the
-#               deciding figure shows one, each figure with an equal part of what the pair had (a gatekeeper).
+#     looks     A comparison may be looked at again, with more seeds. Each look spends a part of the remaining error
+#               (see `error_of_look`). Fewer seeds than planned count as a late look (`unmask.commands.compare`).
+#     pairs     With more than two recipes, each pair gets an equal part (Bonferroni's correction).
+#     figures   One figure decides. Others are exploratory: a difference in them is claimed only for pairs for which
+#               the deciding figure shows one, and each figure gets an equal part of the pair's error (a gatekeeper).
 #
-# The differences are taken for symmetric, as they are where runs have the same distribution, however skewed it is.
-# Where one recipe's runs have a long tail while the other's hardly vary, more of 100 comparisons show a difference
-# (docs/how-to/measuring.md); the verdict says so where the deviations are more than `UNLIKE` times apart. A rule by
-# signs would not help, since all the differences seen have the same one.
+# The differences are assumed to be symmetric, as they are if runs have the same distribution, however skewed. If one
+# recipe's runs have a long tail while the other's hardly vary, more than 5 of 100 comparisons show a difference
+# (docs/how-to/measuring.md). The verdict says so if the standard deviations differ by a factor of more than `UNLIKE`. A
+# sign test would not help, since all observed differences have the same sign.
 #
-# A run that failed has no figure. Two recipes are compared by the seeds for which both have one, and the verdict says
-# how many are missing: what is left may be the luckier part of a recipe that often fails.
+# A failed run has no figure. Two recipes are compared on the seeds for which both have one, and the verdict says how
+# many are missing: for a recipe that often fails, the remaining seeds may be the luckier ones.
 #
 # Source: Lan and DeMets 1983 (spending the error over looks); Westfall and Krishen 2001 (gatekeepers).
 
-FIRST_LOOK, LATER_LOOKS = 0.03, 0.015  # of comparisons, in which a difference may be shown that is none
-UNLIKE = 4.0  # a ratio of the deviations of runs of which the verdict warns
+FIRST_LOOK, LATER_LOOKS = 0.03, 0.015  # shares of comparisons that may show a difference by chance
+UNLIKE = 4.0  # the verdict warns if runs' standard deviations differ by more than this factor
 
 
 def error_of_look(look: int) -> float:
-    """The share of comparisons in which a look may show a difference that is none.
+    """The share of comparisons in which a look may show a difference by chance.
 
-    0.03 the first time, then 0.0075, 0.0025, 0.00125, ... (0.015 / (k (k - 1)) for the k-th): 0.045 in all, however
-    many looks there are. That holds for numbers of seeds that were chosen beforehand. Who chooses each as is best by
-    what the looks before showed, and knows how much runs vary, gets to 0.05 in simulation; hence no more is spent.
+    It is 0.03 for the first look, then 0.0075, 0.0025, 0.00125, ... (0.015 / (k (k - 1)) for the k-th): 0.045 in all,
+    for any number of looks. That holds if the numbers of seeds were chosen beforehand. In simulations, choosing each
+    number optimally from the earlier looks and the known spread of runs raises the total to 0.05; hence no more than
+    0.045 is spent.
     """
     return FIRST_LOOK if look == 1 else LATER_LOOKS / (look * (look - 1))
 
@@ -314,23 +314,23 @@ def compare_figures(
     open_pairs: Collection[tuple[str, str]] = (),
     unlearned: Collection[str] = (),
 ) -> dict[str, Any]:
-    """Compares recipes by a figure of which less is better.
+    """Compares recipes by a figure for which lower is better.
 
     Args:
-        figures: Of each recipe, one a seed, in the same order of seeds; None where the run has none.
-        what: What the figure is called.
-        without: What the verdict says of runs that have none.
-        look: How many different states of these figures were judged, this one included.
-        items: Of how many items the figures are shares; None: they are none.
-        exploratory: How many figures are exploratory, this one among them; 0: this one decides.
-        open_pairs: Of an exploratory figure: the pairs of which the deciding figure shows a difference.
+        figures: For each recipe, one figure per seed, in the same order of seeds; None if the run has none.
+        what: Name of the figure.
+        without: What the verdict says about runs that have none.
+        look: Number of different states of these figures that were judged, this one included.
+        items: Number of items, if the figures are shares of items; None otherwise.
+        exploratory: Number of exploratory figures, this one included; 0: this one decides.
+        open_pairs: For an exploratory figure, the pairs for which the deciding figure shows a difference.
         unlearned: Recipes whose runs are no better than word frequencies: two of them are not judged.
 
     Returns:
-        What JSON can hold: `recipes` with a figure at the least, of each its `mean` over seeds, 95 % `interval` (None
-        with one seed, or where all are equal and their steps are not known) and `values`; `differences` of pairs with a
-        seed in common, the `first` recipe's figure minus the `second`'s, with an interval at `confidence`, which is
-        widened for looks, pairs and figures, and which is `better` (None: no difference shown); and the `verdict`.
+        Values that JSON can hold: `recipes` with at least one figure, each with its `mean` over seeds, 95 % `interval`
+        (None with one seed, or if all figures are equal and `items` is None) and `values`; `differences` of pairs with
+        a common seed, the `first` recipe's figure minus the `second`'s, with an interval at `confidence` (widened for
+        looks, pairs and figures) and which one is `better` (None: no difference shown); and the `verdict`.
     """
     counts = {len(values) for values in figures.values()}
     known = {name: [value for value in values if value is not None] for name, values in figures.items()}
@@ -353,8 +353,8 @@ def compare_figures(
             and not interval[0] <= 0.0 <= interval[1]
         ):
             better = first if interval[1] < 0.0 else second
-            # Do the runs vary so unlike that the interval may mislead?
-            spread = {name: stdev(of) for name, of in zip((first, second), zip(*both, strict=True), strict=True)}
+            # Do the spreads of the runs differ so much that the interval may mislead?
+            spread = {name: stdev(runs) for name, runs in zip((first, second), zip(*both, strict=True), strict=True)}
             steady, varying = sorted(spread, key=spread.__getitem__)
             if spread[varying] > UNLIKE * spread[steady]:
                 unlike += (
@@ -388,14 +388,14 @@ def compare_figures(
 def _estimate(
     values: Sequence[float], interval: tuple[float, float] | None, bounds: tuple[float, float] | None
 ) -> dict[str, Any]:
-    """The interval is cut to what the mean can be: Student's t of few values knows no bounds."""
+    """Clips the interval to the possible range of the mean, which Student's t does not know."""
     if interval is not None and bounds is not None:
         interval = max(interval[0], bounds[0]), min(interval[1], bounds[1])
     return {"mean": fmean(values), "interval": plain_interval(interval), "values": list(values)}
 
 
 def percent(confidence: float) -> str:
-    """97 %, 99.67 %, 99.9972 %: what is missing from 100 has two digits at the least."""
+    """97 %, 99.67 %, 99.9972 %: enough digits for the difference from 100 to have at least two."""
     missing = 100.0 * (1.0 - confidence)
     digits = max(0, 1 - math.floor(math.log10(missing)))
     shown = f"{100.0 - missing:.{digits}f}"
@@ -412,7 +412,7 @@ def _verdict(
         return f"no difference shown: one seed cannot rule out chance ({best} has the lowest {what}); give more seeds"
     shown = [each for each in differences if each["better"] is not None]
     if not shown:
-        # The same for several seeds, and not 0: what figures that come in steps may be by accident.
+        # The same difference for several seeds, and not 0: figures in steps may be so by accident.
         steady = any(
             len(each["values"]) > 1 and each["interval"] is None and not math.isclose(each["mean"], 0.0, abs_tol=1e-9)
             for each in differences

@@ -1,1 +1,1 @@
-"""ONNX, and the proof that what leaves equals what was trained."""
+"""ONNX export, and checks that every form of a model equals the trained one."""

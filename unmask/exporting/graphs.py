@@ -1,11 +1,11 @@
-"""The model that is checked and exported, the comparison of two ways to run it, and its graphs as modules and files.
+"""The model to check or export, the comparison of two ways to run it, and its graphs as modules and files.
 
-Exported are logits at masks, vectors, and what the head of a task says. Graphs run the encoder's tensor operations, not
-its compiled loops (`unmask.core.compiled.serves` says no while exporting), and attention is written out, so that every
-engine finds operations that it knows. Files are in float32, or with 8-bit weights.
+Graphs give logits over the vocabulary, vectors, or the outputs of a task's head. They run the encoder's tensor
+operations, not its compiled loops (`unmask.core.compiled.serves` returns False while exporting), and attention is
+spelled out, so that every engine knows all operations. Files are in float32, or have 8-bit weights.
 
-Shape suffixes: B = texts, S = positions, D = hidden size, V = vocabulary, N = positions of a text that a head looks at,
-C = outputs of a task.
+Shape suffixes: B = texts, S = positions, D = hidden size, V = vocabulary, N = positions of a text that a head uses, C =
+outputs of a task.
 """
 
 from __future__ import annotations
@@ -41,22 +41,22 @@ from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.contrast import splade_vectors
 
-TOLERANCE = 1e-3  # of logits and hidden states in float32, between two ways to compute them
+TOLERANCE = 1e-3  # for logits and hidden states in float32, between two ways to compute them
 
 
 @dataclass(frozen=True)
 class Check:
     passed: bool
-    # Between the two things that were compared: of numbers the largest absolute one, of ids or files how many differ;
-    # None where it is no number (NaN, infinity, or the comparison broke off).
+    # The largest absolute difference of numbers, or the number of ids or files that differ; None if it is not finite
+    # (NaN, infinity) or the comparison could not finish.
     largest_difference: float | None
     detail: str  # what was compared, or what is wrong and the way out
-    smallest_cosine: float | None = None  # of 8-bit graphs that make vectors: between one of theirs and ours of a text
+    smallest_cosine: float | None = None  # for 8-bit graphs with vectors: the lowest cosine with ours of the same text
 
 
 def compare(ours: Tensor, theirs: Tensor, detail: str, *, tolerance: float = TOLERANCE, by_size: bool = False) -> Check:
-    """Compares numbers; other shapes, and what is not finite, pass nothing. With `by_size` the tolerance grows with our
-    largest number: those of a regression may be thousands."""
+    """Compares numbers; different shapes and values that are not finite fail. With `by_size`, the tolerance grows with
+    our largest number, since outputs of a regression may be in the thousands."""
     if ours.shape != theirs.shape:
         return Check(False, None, f"{detail}: of shapes {tuple(ours.shape)} and {tuple(theirs.shape)}")
     difference = (ours.double() - theirs.double()).abs().max().item()
@@ -68,22 +68,22 @@ def compare(ours: Tensor, theirs: Tensor, detail: str, *, tolerance: float = TOL
 
 
 def none_wrong(wrong: Sequence[str], detail: str, *, most: int = 100) -> Check:
-    """Passes where there is no sentence about what is wrong; else says the first ones."""
+    """Passes if the list of problems is empty; otherwise its detail names the first ones."""
     more = f"; and {len(wrong) - most} more" if len(wrong) > most else ""
     return Check(not wrong, float(len(wrong)), "; ".join(wrong[:most]) + more or detail)
 
 
 def worst(checks: Sequence[Check]) -> Check:
-    """The first that failed, or the one with the largest difference."""
+    """The first failed check, or else the one with the largest difference."""
     return min(checks, key=lambda check: (check.passed, -(check.largest_difference or 0.0) if check.passed else 0.0))
 
 
 @dataclass(frozen=True)
 class CheckedModel:
-    """A model folder that is checked or exported. Parts are read when they are used: a broken one hides no other."""
+    """A model folder to check or export. Parts are read on first use, so a broken one does not hide others."""
 
     folder: Path  # with config.json, weights and tokenizer
-    hub: HubName | None = None  # the name by which the hub has it; None for a folder
+    hub: HubName | None = None  # its name on the hub; None for a folder
 
     @cached_property
     def config(self) -> dict[str, Any]:
@@ -113,13 +113,13 @@ class CheckedModel:
 
     @cached_property
     def has_head(self) -> bool:
-        """Whether the folder holds a masked-language-model head; those of bare encoders do not."""
+        """Whether the folder holds a masked-language-model head; a bare encoder's does not."""
         return has_prediction_head(self.folder, read_config_file(self.folder)[1].layout)
 
     @cached_property
     def purpose(self) -> str | None:
-        """`task` of a fine-tuned model, `sparse` of one that makes sparse vectors, else None, also where config.json or
-        modules.json cannot be read: checks report that."""
+        """`task` for a fine-tuned model, `sparse` for one with sparse vectors, else None; also None if config.json or
+        modules.json cannot be read, which checks report."""
         try:
             is_sparse = module_file(self.folder, "SpladePooling") is not None
             return "task" if does_task(self.config) else "sparse" if is_sparse else None
@@ -128,7 +128,7 @@ class CheckedModel:
 
     @property
     def has_types(self) -> bool:
-        """Whether config.json has several token types; BERT's have two where it says nothing."""
+        """Whether config.json has several token types; BERT has two if it does not say."""
         types = self.config.get("type_vocab_size") or (2 if self.config.get("model_type") == "bert" else 1)
         return isinstance(types, int) and types > 1
 
@@ -136,12 +136,12 @@ class CheckedModel:
     def probe(self) -> tuple[Tensor, ...]:
         """Inputs on which forms of a model are compared: three texts of random tokens, int64 [S], always the same.
 
-        They have 1/2, 1/3 and the rest of at most 192 positions. Every sixth is masked: without masks a trained model's
-        attention may be so sharp on random tokens that rounding in float32 alone changes logits by hundredths (measured
-        on a model of ten minutes' training: 0.05 between transformers and us without masks, 0.00005 with them).
+        They have 1/2, 1/3 and the rest of at most 192 positions. Every sixth token is masked. Without masks, a trained
+        model's attention may be so sharp on random tokens that rounding in float32 alone changes logits by hundredths
+        (for a model trained for ten minutes, transformers and we differed by 0.05 without masks, 0.00005 with them).
         """
         config = self.network.config
-        length = min(config.max_position_embeddings, 192)  # more than the usual local window of 128 reaches
+        length = min(config.max_position_embeddings, 192)  # more than the usual local window of 128
         ids = np.flatnonzero(self.tokenizer.ordinary)
         ids = ids[ids < config.vocab_size]
         tokens = torch.from_numpy(ids)[torch.randint(len(ids), (length,), generator=torch.Generator().manual_seed(0))]
@@ -157,8 +157,8 @@ class CheckedModel:
         }
 
     def padded(self) -> dict[str, Tensor]:
-        """A row for each text of the probe, filled up to the longest, as transformers takes them. Types change in the
-        middle of each text, so that a model which has types is seen to use them."""
+        """A row for each text of the probe, padded to the longest, as transformers takes them. Token types change in
+        the middle of each text, to test that a model with types uses them."""
         types = [(torch.arange(len(ids)) >= len(ids) // 2).long() for ids in self.probe]
         return {
             "input_ids": pad_sequence(list(self.probe), batch_first=True, padding_value=self.tokenizer.special.pad),
@@ -167,21 +167,21 @@ class CheckedModel:
         }
 
     def run(self, input_ids_BS: Tensor, **rows: Tensor) -> Tensor:
-        """Our network's logits [B, S, V], or the hidden states where the folder holds no head; with gradients, so that
-        the compiled loops run that trained it."""
+        """Our network's logits [B, S, V], or hidden states if the folder holds no head. Gradients are enabled, so that
+        the same compiled loops run as in training."""
         network = self.network
         hidden_BSD = network.encoder(input_ids_BS, **rows)
         return (network.head(hidden_BSD, network.encoder.tokens) if self.has_head else hidden_BSD).detach()
 
     @torch.no_grad()
     def sparse_vectors(self) -> Tensor:
-        """Sparse vectors [B, V] of the probe's texts, packed, as the training of them makes them."""
+        """Sparse vectors [B, V] of the probe's texts, packed as in training."""
         network = self.network
         return splade_vectors(network, network.encoder(**self.packed())[0], tuple(map(len, self.probe)))
 
     def task_outputs(self) -> list[Tensor]:
-        """Of each of the probe's texts the outputs [N, C] of the fine-tuned model, packed, as `predict` makes them, at
-        the positions that the task's head looks at: the first one, or all of the text."""
+        """The fine-tuned model's outputs [N, C] for each text of the probe, packed as in `predict`, at the positions
+        that the task's head uses: the first one, or all of the text."""
         types_BS, examples = self.padded()["token_type_ids"].numpy(), []
         for row, ids in enumerate(self.probe):
             positions = np.arange(1 if self.task.task_head.pooling == "first" else len(ids))
@@ -191,11 +191,11 @@ class CheckedModel:
 
 
 def open_checked_model(folder: str | Path) -> CheckedModel:
-    """Finds a model by its folder, that of its run, or its name on the hub."""
+    """Finds a model by its folder, its run's folder, or its name on the hub."""
     subject = CheckedModel(find_weights(folder), hub_name(folder))
     try:
         kind = subject.config.get("model_type")
-    except ModelError:  # the checks say so
+    except ModelError:  # reported by the checks
         return subject
     if isinstance(kind, str) and kind not in LAYOUTS and subject.purpose != "task":
         what = f"the layout {shown(kind)} is not one of ours ({', '.join(LAYOUTS)}), so it is not exported or verified"
@@ -208,19 +208,19 @@ def open_checked_model(folder: str | Path) -> CheckedModel:
 # Graphs
 
 FILE, INT8_FILE = GRAPH_FILES["onnx"], GRAPH_FILES["onnx-int8"]
-DATA_FILE = "model.onnx_data"  # the weights of a graph that are too large for its own file
-VECTORS = "sentence_embedding"  # the output with a vector a text, where there is one
+DATA_FILE = "model.onnx_data"  # weights that are too large for the graph's own file
+VECTORS = "sentence_embedding"  # name of the output with a vector per text, if there is one
 
 
 @dataclass(frozen=True)
 class GraphKind:
     """What a graph computes, and what loads it."""
 
-    task: str  # what it does, in the hub's words; its folder is called so where there are several
-    short: str  # what it is called in the names of checks
+    task: str  # its task on the hub; also the name of its folder if there are several graphs
+    short: str  # its name in the names of checks
     outputs: dict[str, str]  # name to shape, in words
-    optimum: str  # its class there
-    sentence: str | None = None  # how sentence-transformers loads it, where it does
+    optimum: str  # the class that loads it in optimum
+    sentence: str | None = None  # how sentence-transformers loads it, if it can
 
 
 EMBED = GraphKind(
@@ -245,8 +245,8 @@ KINDS = (EMBED, FILL, SPLADE, *TASKS.values())
 
 
 def kinds_of(subject: CheckedModel) -> tuple[GraphKind, ...]:
-    """What a model can be exported as: fine-tuned, its task; else vectors, and masks filled where it has the head; one
-    graph for both where vectors are sparse."""
+    """The graphs of a model: for a fine-tuned one, its task; for sparse vectors, one graph of logits and vectors;
+    otherwise vectors, and mask filling if it has the head."""
     if subject.purpose == "task":
         return (TASKS[subject.task.architecture],)
     if subject.purpose == "sparse":
@@ -255,7 +255,7 @@ def kinds_of(subject: CheckedModel) -> tuple[GraphKind, ...]:
 
 
 class Graph(nn.Module):
-    """A function of `input_ids` and `attention_mask`, and `token_type_ids` where the layout has several types."""
+    """A function of `input_ids` and `attention_mask`, and of `token_type_ids` if the model has several types."""
 
     def __init__(self, subject: CheckedModel, kind: GraphKind) -> None:
         super().__init__()
@@ -274,7 +274,7 @@ class Graph(nn.Module):
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor, token_type_ids: Tensor | None = None
     ) -> tuple[Tensor, ...]:
-        """The kind's outputs; at padding (0 in the mask, behind each text) they mean nothing."""
+        """The kind's outputs; those at padding (0 in the mask, after each text) are meaningless."""
         hidden_BSD = self.model.encoder(input_ids, segment_ids_BS=attention_mask - 1, token_type_ids_BS=token_type_ids)
         if self.settings is not None:
             vectors_BD = POOLINGS[self.settings.pooling].vectors(hidden_BSD, attention_mask)
@@ -291,7 +291,7 @@ class Graph(nn.Module):
 
 
 def splade_of(logits_BSV: Tensor, attention_mask_BS: Tensor) -> Tensor:
-    """log(1 + relu(the largest logit over a text's positions)), where padding counts as 0: [B, V].
+    """log(1 + relu(largest logit over a text's positions)), with 0 at padding: [B, V].
 
     Source: Formal et al. 2021 (SPLADE v2), section 3.1, with the maximum.
     """
@@ -301,32 +301,32 @@ def splade_of(logits_BSV: Tensor, attention_mask_BS: Tensor) -> Tensor:
 # ----------------------------------------
 # Files
 
-OPSET = 18  # has layer norms as one operation, and is known to every TensorRT 10 and onnxruntime of today
-_LARGEST_FILE = 1_900_000_000  # protobuf ends at 2 GiB: larger weights go into a file beside the graph
+OPSET = 18  # has layer norm as a single operation, and is supported by TensorRT 10 and current onnxruntime
+_LARGEST_FILE = 1_900_000_000  # protobuf's limit is 2 GiB: larger weights go into a file beside the graph
 
 
 def missing_onnx() -> str | None:
-    """Why graphs can neither be written nor run; None where they can."""
+    """Why graphs can neither be written nor run; None if they can."""
     missing = [package for package in ("onnx", "onnxscript", "onnxruntime") if find_spec(package) is None]
     return f"{' and '.join(missing)} not installed: pip install 'unmask[onnx]'" if missing else None
 
 
 def write_onnx(graph: Graph, folder: Path) -> Path:
     """Writes a graph in float32, for any number of texts and any length up to the model's. Weights of more than 1.9 GB
-    lie in a file beside it, named with `_data` behind."""
+    are put into a file beside it, whose name ends in `_data`."""
     import onnx_ir
 
     longest = graph.model.config.max_position_embeddings
-    # Two texts: an axis of size 1 would be taken for one that always has this size.
-    # And a tensor for each input: one that stands in two places would be taken for one input.
+    # Two texts, since the exporter would take an axis of size 1 for a constant. And a separate tensor for each input,
+    # since it would take one used twice for a single input.
     arguments: dict[str, Any] = {name: torch.ones((2, min(8, longest)), dtype=torch.int64) for name in graph.inputs}
     axes = {0: Dim("batch"), 1: Dim("length", max=longest)}
     log = logging.getLogger("torch.onnx")
     level = log.level
-    log.setLevel(logging.ERROR)  # it has a line on each operation of torchvision
+    log.setLevel(logging.ERROR)  # it warns about each operation of torchvision
     try:
         with warnings.catch_warnings():
-            # What the exporter says of its own insides, and of axes that all inputs share.
+            # Warnings of the exporter about its own internals, and about axes that all inputs share.
             for text in (r"`isinstance\(treespec, LeafSpec\)` is deprec", r"# The axis name: \w+ will not be used"):
                 warnings.filterwarnings("ignore", message=text)
             exported = torch.onnx.export(
@@ -348,9 +348,9 @@ def write_onnx(graph: Graph, folder: Path) -> Path:
 
 
 def write_int8(file: Path) -> Path:
-    """Writes a float32 graph anew, with products of 8-bit integers: weights are rounded once, inputs where they arise.
+    """Writes an 8-bit version of a float32 graph: weights are rounded once, activations at run time.
 
-    Source: Jacob et al. 2018, section 2.1, with ranges found at run time.
+    Source: Jacob et al. 2018, section 2.1, with activation ranges determined at run time.
     """
     import onnx
     from onnxruntime.quantization import QuantType, quantize_dynamic
@@ -362,10 +362,10 @@ def write_int8(file: Path) -> Path:
         quant_pre_process(
             str(file), shaped, skip_optimization=True, skip_symbolic_shape=True, save_as_external_data=beside
         )
-        # onnxruntime transposes the weights of heads of whole texts (Gemm), but not the shapes that are noted of them.
+        # onnxruntime transposes the weights of text classification heads (Gemm), but not their recorded shapes.
         model = onnx.load(shaped, load_external_data=False)
         del model.graph.value_info[:]
         onnx.save(model, shaped)
-        # CPUs without VNNI (AVX2 alone) add products of 8 bits up in 16, which overflow: with 7 bits none do.
+        # CPUs without VNNI (only AVX2) sum 8-bit products in 16 bits, which overflow; with 7-bit weights they do not.
         quantize_dynamic(shaped, str(small), weight_type=QuantType.QInt8, per_channel=True, reduce_range=True)
     return small

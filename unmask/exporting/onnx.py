@@ -1,7 +1,7 @@
-"""A model to ONNX graphs, each in a folder that can be used alone.
+"""Exporting a model to ONNX graphs, each in a folder that can be used alone.
 
-Optimum, sentence-transformers and transformers.js look for one name in a folder, whatever they need of the graph. So a
-folder has one task, and a model with several gets a folder for each:
+Optimum, sentence-transformers and transformers.js look for the same file name in a folder, whatever the graph computes.
+So a folder has one task, and a model with several tasks gets a folder for each:
 
     feature-extraction/    config.json, tokenizer, README.md; onnx/model.onnx: hidden states and vectors
     fill-mask/             the same; onnx/model.onnx: logits over the vocabulary
@@ -57,7 +57,7 @@ _README = Environment(
     loader=PackageLoader("unmask.exporting"), undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True,
     keep_trailing_newline=True, autoescape=False,
 ).get_template("readme.md")  # fmt: skip
-CORRELATION = 0.9  # of 8-bit graphs with the network: they are near, not equal
+CORRELATION = 0.9  # minimum correlation of 8-bit graphs with the network: results are close, not equal
 _OTHERS = (
     CONFIG, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "README.md", "modules.json",
     "sentence_bert_config.json", "config_sentence_transformers.json",
@@ -66,12 +66,12 @@ _OTHERS = (
 
 @dataclass(frozen=True)
 class GraphFile:
-    bytes: int  # of the file, and of the one with its weights where there is one
-    largest_difference: float  # from our network, of logits, hidden states or vectors
+    bytes: int  # size of the file, with its weights if these are in a separate file
+    largest_difference: float  # from our network, in logits, hidden states or vectors
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    # Of a graph with 8-bit weights that makes vectors: between one of them and ours of the same text, of three texts of
-    # random tokens, padded and alone. None of others.
+    # For a graph with 8-bit weights and vectors: the lowest cosine of its vector of a text with ours, for three texts
+    # of random tokens, padded and alone. None for other graphs.
     smallest_cosine: float | None = None
 
 
@@ -79,8 +79,8 @@ class GraphFile:
 class Export(Readable):
     """A finished export."""
 
-    model: str  # as it was named
-    folder: Path  # of the files
+    model: str  # as the user named it
+    folder: Path  # folder of the files
     graphs: dict[str, GraphFile]  # by the path of the file in the folder
 
     def to_dict(self) -> dict[str, Any]:
@@ -113,15 +113,16 @@ def export(
 ) -> Export:
     """Exports a model to ONNX (embedding, mask filling or its fine-tuned task), and compares the graphs with it.
 
-    Graphs lie where optimum, sentence-transformers and transformers.js look for them:
+    Graphs are stored where optimum, sentence-transformers and transformers.js look for them:
 
-        a masked language model   feature-extraction: hidden states, and a vector of each text as `Model.embed` makes it
+        a masked language model   feature-extraction: hidden states, and a vector of each text, as `Model.embed` returns
                                   by default; fill-mask: logits over the vocabulary
-        one with sparse vectors   fill-mask: logits, of which `SparseEncoder` makes them, and the vectors themselves
+        one with sparse vectors   fill-mask: logits, from which `SparseEncoder` computes vectors, and the vectors, too
         a bare encoder            feature-extraction
         a fine-tuned model        text-classification, token-classification or question-answering
 
-    A single graph lies in `out` itself (`out/onnx/model.onnx`); several lie in folders named after their tasks.
+    A single graph is put into `out` itself (`out/onnx/model.onnx`); several are put into folders named after their
+    tasks.
 
     Args:
         model: Folder of a model, such as RUN/model, or its name on the hub.
@@ -189,7 +190,7 @@ def _write(subject: CheckedModel, folder: Path, kinds: Sequence[GraphKind], *, i
                 tuple(kind.outputs),
                 check.smallest_cosine,
             )
-        # What a library reads beside the graph.
+        # The files that libraries read beside the graph.
         config = dict(subject.config)
         if kind is EMBED:
             stem = str((config.get("architectures") or [""])[0]).partition("For")[0]
@@ -208,13 +209,13 @@ def _write(subject: CheckedModel, folder: Path, kinds: Sequence[GraphKind], *, i
 
 
 def _int8(subject: CheckedModel, file: Path, kind: GraphKind) -> dict[Path, Check]:
-    """The graph with 8-bit weights beside a float32 one, and its check; where it cannot be made, the latter stays."""
+    """Writes the 8-bit graph beside a float32 one, and returns it with its check; nothing if it cannot be made."""
     small = file.with_name(graphs.INT8_FILE)
     try:
         check = int8_follows_ours(subject, graphs.write_int8(file), kind)
         if check.largest_difference is None:
             raise ModelError(check.detail)
-    except Exception as error:  # of onnx, onnxruntime or protobuf, which share no base
+    except Exception as error:  # errors of onnx, onnxruntime and protobuf share no base class
         if interruption_in(error) is not None:
             raise
         small.unlink(missing_ok=True)
@@ -231,14 +232,14 @@ def _int8(subject: CheckedModel, file: Path, kind: GraphKind) -> dict[Path, Chec
 
 
 def onnx_equals_ours(subject: CheckedModel, file: Path, kind: GraphKind) -> Check:
-    """A graph in float32 gives our numbers, of padded texts and of each alone, and those of `embed` or `predict`."""
+    """A float32 graph equals our network, for padded texts and for each alone, and `embed` or `predict`."""
     outputs, by_size = compared_outputs(subject, file, kind), kind.short == "task"
     return worst([compare(ours, theirs, f"{file.name}, {what}", by_size=by_size) for what, ours, theirs in outputs])
 
 
 def int8_follows_ours(subject: CheckedModel, file: Path, kind: GraphKind) -> Check:
-    """A graph with 8-bit weights gives numbers that correlate with ours. The difference is reported, not judged, and so
-    are the cosines of its vectors with ours."""
+    """The outputs of an 8-bit graph correlate with ours. Differences, and cosines of vectors with ours, are reported
+    but not judged."""
     outputs = compared_outputs(subject, file, kind)
     ours = torch.cat([each.flatten() for _, each, _ in outputs])
     theirs = torch.cat([each.flatten() for _, _, each in outputs])
@@ -265,7 +266,7 @@ def at_least(cosine: float) -> str:
 
 
 def onnx_tokenizer_equals_ours(subject: CheckedModel, folders: Sequence[Path]) -> Check:
-    """The tokenizers beside the graphs are the model's."""
+    """The tokenizers beside the graphs equal the model's."""
     wrong = [
         f"{folder / 'tokenizer.json'} is a different tokenizer; export the model again"
         for folder in folders
@@ -275,11 +276,11 @@ def onnx_tokenizer_equals_ours(subject: CheckedModel, folders: Sequence[Path]) -
 
 
 def compared_outputs(subject: CheckedModel, file: Path, kind: GraphKind) -> list[tuple[str, Tensor, Tensor]]:
-    """What is compared, our numbers and those of a file, at real positions only; a ModelError where onnxruntime cannot
-    run the file."""
+    """Descriptions, our outputs and those of a graph file, without padding; a ModelError if onnxruntime cannot run the
+    file."""
     graph, texts, rows = Graph(subject, kind), subject.probe, subject.padded()
     run, compared = open_graph(file, graph), []
-    # The same tensors in onnxruntime and here, all texts at once and each alone.
+    # Run the same tensors in onnxruntime and here, all texts at once and each alone.
     alone = [{name: rows[name][n : n + 1, : len(ids)] for name in rows} for n, ids in enumerate(texts)]
     for batch in (rows, *alone):
         with torch.no_grad():
@@ -290,8 +291,8 @@ def compared_outputs(subject: CheckedModel, file: Path, kind: GraphKind) -> list
             what = f"padded texts and texts alone{', vectors' if name == VECTORS else ''}"
             same = by_token and b.shape[:2] == real.shape
             compared.append((what, a[real] if by_token else a, b[real] if same else b))
-    # Vectors and a task's outputs, with what embedding, training and predicting make of packed texts.
-    if VECTORS in kind.outputs:  # of one type, as texts are embedded
+    # Compare vectors and a task's outputs with those of embedding, training and predicting, which pack texts.
+    if VECTORS in kind.outputs:  # with a single token type, as in embedding
         vectors = run(rows | {"token_type_ids": torch.zeros_like(rows["token_type_ids"])})[1]
         if graph.settings is None:
             compared.append(("sparse vectors as in training", subject.sparse_vectors(), vectors))
@@ -310,7 +311,7 @@ def compared_outputs(subject: CheckedModel, file: Path, kind: GraphKind) -> list
 
 
 def open_graph(file: Path, graph: Graph) -> Callable[[dict[str, Tensor]], list[Tensor]]:
-    """The outputs of a file in onnxruntime, as a function of padded rows; `graph` is what was written to it."""
+    """A function from padded rows to the outputs of a file in onnxruntime; `graph` is the graph that it should hold."""
     session = open_session(file)
     for names, values in ((graph.inputs, session.get_inputs()), (tuple(graph.kind.outputs), session.get_outputs())):
         if (in_file := tuple(value.name for value in values)) != names:

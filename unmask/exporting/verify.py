@@ -1,7 +1,7 @@
-"""The proof that what leaves equals what was trained: the checks of a model's network and folder by themselves, in
-transformers, and as ONNX graphs.
+"""Checks that every form of a model equals the trained one: its network and folder by themselves, in transformers, and
+as ONNX graphs.
 
-Shape suffixes: N = positions of a text that a head looks at, C = outputs.
+Shape suffixes: N = positions of a text that a head uses, C = outputs.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from unmask.tokenizer.tokenizer import SPELLINGS, Tokenizer
 
 
 def packed_equals_alone(subject: CheckedModel) -> Check:
-    """Texts one behind another in a row, and each in a row of its own."""
+    """Texts packed into one row give the same outputs as each text alone."""
     texts = subject.probe
     together = subject.run(**subject.packed())[0].split([len(ids) for ids in texts])
     alone = [subject.run(ids[None])[0] for ids in texts]
@@ -44,7 +44,7 @@ def packed_equals_alone(subject: CheckedModel) -> Check:
 
 
 def padded_equals_unpadded(subject: CheckedModel) -> Check:
-    """Texts filled up to the longest, and each without padding."""
+    """Texts padded to the longest give the same outputs as without padding."""
     rows, detail = subject.padded(), "rows padded to the longest"
     outputs = subject.run(rows["input_ids"], segment_ids_BS=rows["attention_mask"] - 1)
     pairs = zip(outputs, subject.probe, strict=True)
@@ -62,7 +62,7 @@ def finite_weights(subject: CheckedModel) -> Check:
 
 
 def files_unchanged(subject: CheckedModel) -> Check | str:
-    """The files have the checksums that were written with them; a reason where there are none."""
+    """The files match the checksums that were written with them; a reason if there are none."""
     checksums = read_checksums(subject.folder)
     if checksums is None:
         return f"the folder has no {CHECKSUMS}, which training writes"
@@ -75,7 +75,7 @@ def files_unchanged(subject: CheckedModel) -> Check | str:
     return none_wrong(wrong, f"checksums of {len(checksums)} files")
 
 
-# Keys of config.json, and the role whose id they hold.
+# Keys of config.json, and the roles whose ids they hold.
 _ROLES = {
     "pad_token_id": "pad", "cls_token_id": "cls", "bos_token_id": "cls", "sep_token_id": "sep", "eos_token_id": "sep",
     "mask_token_id": "mask",
@@ -83,7 +83,7 @@ _ROLES = {
 
 
 def special_ids(subject: CheckedModel) -> Check:
-    """config.json and the tokenizer name the same ids, the model has them, and they stand around each text."""
+    """config.json and the tokenizer name the same special ids, the model has them, and texts get them at both ends."""
     tokenizer = subject.tokenizer
     ids = {role: id_ for role, id_ in vars(tokenizer.special).items() if id_ is not None}
     wrong = [
@@ -102,7 +102,7 @@ def special_ids(subject: CheckedModel) -> Check:
     return none_wrong(wrong, "config.json and tokenizer")
 
 
-_SIDE_FILES = {  # and their key for how long an input may be
+_SIDE_FILES = {  # and their key for the maximum length of an input
     "tokenizer_config.json": "model_max_length",
     "special_tokens_map.json": "model_max_length",
     MODULES: "",
@@ -121,7 +121,7 @@ def side_files_agree(subject: CheckedModel) -> Check | str:
         try:
             pooling, width_key = None, "vocab_size"
             if name == MODULES and (pooling := module_file(folder, "SpladePooling")) is None:
-                read_pooling(folder)  # which raises where nothing can be made of the files
+                read_pooling(folder)  # raises if the files cannot be used
                 pooling, width_key = module_file(folder, "Pooling"), "hidden_size"
             if pooling is not None:
                 width = read_object(pooling, way_out).get("word_embedding_dimension")
@@ -143,14 +143,14 @@ def side_files_agree(subject: CheckedModel) -> Check | str:
             continue
         if isinstance(length, bool) or not isinstance(length, int | float) or not length > 0:
             wrong.append(f"{name}: {key} = {shown(length)} is not a number of tokens")
-        # RoBERTa's kind has two positions more than it takes tokens, and released folders count either way.
+        # RoBERTa has two positions more than it takes tokens, and released folders state either number.
         elif isinstance(longest, int) and longest < length < UNBOUNDED:
             wrong.append(f"{name}: {key} = {length} is more than the model's {longest} positions")
     return none_wrong(wrong, ", ".join(names))
 
 
 def tied_weights(subject: CheckedModel) -> Check | str:
-    """A decoder that is stored beside the embedding (and a bias under two names) holds the same numbers."""
+    """A decoder stored beside the embedding equals it, as do biases stored under two names."""
     if not subject.has_head:
         return "the folder has no masked-language-model head"
     if subject.config.get("tie_word_embeddings", True) is not True:
@@ -165,19 +165,19 @@ def tied_weights(subject: CheckedModel) -> Check | str:
 
 
 def probe_texts(tokenizer: Tokenizer) -> list[str]:
-    """Texts of random tokens of the vocabulary, beginnings of words and other parts alike; the same ones every time."""
+    """Texts of random tokens of the vocabulary, word beginnings and other pieces alike; always the same."""
     ids = np.flatnonzero(tokenizer.ordinary)
     places = np.random.default_rng(0).integers(len(ids), size=(20, 16))  # texts, tokens of each
     texts = []
     for row in ids[places].tolist():
         spelled = [(" " if tokenizer.space_before(id_) else "") + tokenizer.text(id_) for id_ in row]
         texts.append("".join(spelled).strip())
-    return [text for text in texts if " do not" not in text]  # which WordPiece's decoder makes "don't" of
+    return [text for text in texts if " do not" not in text]  # WordPiece's decoder turns it into "don't"
 
 
 def tokenizer_round_trip(subject: CheckedModel) -> Check:
-    """Text to ids and back: no letter is lost or added, and what comes back has ids that come back too. White space is
-    not compared, nor are the ids of the first way: decoders bring punctuation closer to words."""
+    """Encoding and decoding a text loses and adds no letter, and another round keeps the decoded text's ids. White space
+    and the first ids are not compared, since decoders move punctuation closer to words."""
     tokenizer, wrong, count = subject.tokenizer, [], 0
     unknown, normalizer = tokenizer.special.unk, tokenizer.backend.normalizer
     for text in probe_texts(tokenizer):
@@ -188,7 +188,7 @@ def tokenizer_round_trip(subject: CheckedModel) -> Check:
         written = tokenizer.decode(text_ids.tolist())
         ids = tokenizer.encode_prompt(written)
         texts = text if normalizer is None else normalizer.normalize_str(text), written
-        # Some vocabularies have a sign for a space.
+        # Some vocabularies write a space as a sign.
         before, after = ("".join(each.replace("▁", " ").split()) for each in texts)
         if before != after:
             wrong.append(f"{text!r} is decoded as {written!r}")
@@ -204,7 +204,7 @@ def tokenizer_round_trip(subject: CheckedModel) -> Check:
 
 
 def transformers_equals_ours(subject: CheckedModel) -> Check:
-    """The same logits (hidden states, where there is no head), of texts alone, padded, and of two types."""
+    """Logits (hidden states without a head) equal those of transformers, for texts alone, padded, and of two types."""
     theirs = load_network(subject)
     rows = subject.padded()
     real, segments = rows["attention_mask"].bool(), {"segment_ids_BS": rows["attention_mask"] - 1}
@@ -218,7 +218,7 @@ def transformers_equals_ours(subject: CheckedModel) -> Check:
 
 
 def sparse_vectors_equal_ours(subject: CheckedModel) -> Check:
-    """Sparse vectors of texts padded in transformers, pooled as the folder says, and ours of packed texts."""
+    """Our sparse vectors of packed texts equal those of padded texts in transformers, pooled as the folder says."""
     check_splade(subject.folder)
     rows = {name: rows for name, rows in subject.padded().items() if name != "token_type_ids"}
     vectors = splade_of(load_network(subject)(rows), rows["attention_mask"])
@@ -226,8 +226,8 @@ def sparse_vectors_equal_ours(subject: CheckedModel) -> Check:
 
 
 def tokenizer_in_transformers(subject: CheckedModel) -> Check:
-    """`AutoTokenizer` gives the same ids to the same texts, masks included, and knows the same special tokens; pairs of
-    texts have token types exactly where the model has several."""
+    """`AutoTokenizer` gives texts the same ids, masks included, and has the same special tokens. It gives token types
+    to pairs of texts exactly if the model has several."""
     ours, theirs = subject.tokenizer, _from_pretrained(subject.folder, "AutoTokenizer")
     mask = ours.token(ours.special.mask)
     texts = probe_texts(ours)
@@ -254,8 +254,8 @@ def tokenizer_in_transformers(subject: CheckedModel) -> Check:
 
 
 def task_head_equals_ours(subject: CheckedModel) -> Check | str:
-    """The same logits of a fine-tuned model's task, of texts that share rows here and are padded there. Not made where
-    transformers has no such class, or where the model was fine-tuned elsewhere with a head that is not read here."""
+    """A fine-tuned model's logits of packed texts equal those of padded texts in transformers. Skipped if transformers
+    has no such class, or if the model was fine-tuned elsewhere with a head that we cannot read."""
     import transformers
 
     architecture = next(iter(subject.config.get("architectures") or []), "")
@@ -280,9 +280,9 @@ def task_head_equals_ours(subject: CheckedModel) -> Check | str:
 
 
 def load_network(subject: CheckedModel, auto: str | None = None) -> Callable[[dict[str, Tensor]], Tensor]:
-    """The outputs of transformers' model, in evaluation mode and float32, as a function of its inputs. The class `auto`
-    is by default that of masked language models or, without a head, of bare encoders."""
-    # No output of masked language models and bare encoders needs BERT's pooler, which may be missing.
+    """The outputs of transformers' model, in evaluation mode and float32, as a function of its inputs. By default the
+    class `auto` is that of masked language models, or of bare encoders if there is no head."""
+    # Outputs of masked language models and bare encoders do not need BERT's pooler, which may be missing.
     default = "AutoModelForMaskedLM" if subject.has_head else "AutoModel"
     model, report = _from_pretrained(subject.folder, auto or default, output_loading_info=True)
     missing = sorted(name for name in report["missing_keys"] if auto is not None or "pooler" not in name)
@@ -301,7 +301,7 @@ def load_network(subject: CheckedModel, auto: str | None = None) -> Callable[[di
 
 
 def _from_pretrained(folder: Path, auto: str, **options: Any) -> Any:
-    """What a class of transformers loads, without bars and remarks; whatever it raises is a ModelError."""
+    """Loads with a class of transformers, without progress bars and warnings; any exception becomes a ModelError."""
     import transformers
     from transformers.utils import logging
 
@@ -321,14 +321,14 @@ def _from_pretrained(folder: Path, auto: str, **options: Any) -> Any:
 # ----------------------------------------
 # All checks
 
-MakeCheck = Callable[[CheckedModel], Check | str]  # a text says why it is not made
-# In the order of the report. Those of the graphs follow.
+MakeCheck = Callable[[CheckedModel], Check | str]  # a text is the reason why the check is skipped
+# In the order of the report; the checks of graphs follow.
 _CHECKS: tuple[MakeCheck, ...] = (
     files_unchanged, finite_weights, packed_equals_alone, padded_equals_unpadded, tokenizer_round_trip, special_ids,
     side_files_agree, tied_weights, transformers_equals_ours, tokenizer_in_transformers, task_head_equals_ours,
     sparse_vectors_equal_ours,
 )  # fmt: skip
-# Not made of models for something else.
+# Checks only for models of this purpose.
 _PURPOSES: dict[MakeCheck, str | None] = {task_head_equals_ours: "task", sparse_vectors_equal_ours: "sparse"}
 _IN_TRANSFORMERS = {transformers_equals_ours, tokenizer_in_transformers, *_PURPOSES}
 _OF_NETWORK = {
@@ -340,9 +340,9 @@ _OF_NETWORK = {
 class Verification(Readable):
     """The results of a model's checks, by name."""
 
-    folder: Path  # of the model
+    folder: Path  # the model's
     checks: dict[str, Check]
-    skipped: dict[str, str]  # why a check was not made
+    skipped: dict[str, str]  # reasons why checks were skipped
 
     @property
     def passed(self) -> bool:
@@ -417,17 +417,17 @@ def verify(model: str | Path, *, onnx: str | Path | None = None) -> Verification
 
 
 def _graph_checks(subject: CheckedModel, onnx: str | Path | None) -> dict[str, MakeCheck] | str:
-    """The checks of the graphs that are there; a reason where there are none, or no package to run them."""
+    """The checks of the exported graphs; a reason if there are none, or no package to run them."""
     folder = subject.folder / ONNX if onnx is None else Path(onnx)
     places: list[tuple[GraphKind, Path]] = []
     if any(folder.rglob(graphs.FILE)):
-        # Each in a folder that is called as its task, or one in the folder itself.
+        # Several graphs are in folders named after their tasks; a single one is in the folder itself.
         kinds = [kind for kind in graphs.KINDS if kind is graphs.EMBED or kind in graphs.kinds_of(subject)]
         places = [(kind, folder / kind.task) for kind in kinds if (folder / kind.task / ONNX / graphs.FILE).is_file()]
         if not places and (folder / ONNX / graphs.FILE).is_file():
             architectures = read_object(folder / CONFIG, "export the model again").get("architectures")
             bare = "For" not in str(architectures)
-            # A model without a head can only embed: whatever the graph is, the check says what does not fit.
+            # A model without a head can only embed. If the graph is another one, the check reports the mismatch.
             places = [(next((kind for kind in kinds if (kind is graphs.EMBED) == bare), graphs.EMBED), folder)]
     if not places and onnx is not None:
         command = f"unmask export {typed(subject.folder)} --out {typed(folder)}"

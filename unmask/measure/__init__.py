@@ -1,1 +1,1 @@
-"""How good a model is, with intervals."""
+"""Measuring models: figures with intervals."""

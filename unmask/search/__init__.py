@@ -1,1 +1,1 @@
-"""Indexes of documents and how well models search them."""
+"""Indexes of documents, and how well models search them."""

@@ -1,1 +1,1 @@
-"""What a model can do: fill, embed, and a file a task."""
+"""What a model can do: filling masks, embedding, and a file for each task."""

@@ -1,8 +1,8 @@
-"""Answers as spans of a text: where they begin and where they end.
+"""Answers as spans of a text: the model predicts where they begin and end.
 
-A text that is too long is seen in windows that overlap. In a window that does not hold the answer, the right answer is
-its first token, `[CLS]`; the same stands for questions without an answer. Files are SQuAD's JSON, and tables with the
-columns question, context and answers.
+A text that is too long is read in overlapping windows. In a window without the answer, the right answer is its first
+token, `[CLS]`, as for questions without an answer. Files are SQuAD's JSON, or tables with the columns question, context
+and answers.
 
 Shape suffixes: T = positions of a batch in a line, D = hidden size, N = windows, L = tokens of a window.
 """
@@ -49,11 +49,11 @@ class AnswerSpan:
 class QuestionRecord:
     """A question about a text."""
 
-    row: int  # of the file, or the question's number in it, counted from 1
-    id: str  # as the file calls it
+    row: int  # row of the file, or the question's number in it, counted from 1
+    id: str  # the file's id
     question: str
     context: str  # the text that may hold the answer
-    # Any of them is right; empty where the text has none; None where they are not known.
+    # Each of them is right; empty if the text holds none; None if they are unknown.
     answers: tuple[AnswerSpan, ...] | None = None
 
     @property
@@ -65,14 +65,15 @@ class QuestionRecord:
 class AnswerPrediction:
     """The answer to a question."""
 
-    id: str  # of the question
+    id: str  # the question's
     answer: str  # a span of the text; empty: the text holds no answer
-    begin: int | None  # its first character in the text; None where there is no answer
-    probability: float  # among all spans of the text, each once, and no answer, where the model may find that
+    begin: int | None  # its first character in the text; None without an answer
+    probability: float  # among all spans of the text, and "no answer" if the model can predict that
 
 
 def _as_lists(value: Any, context: str) -> Any:
-    """Answers that a cell spells, a list of them or a single one, as lists; one without a place has its only one."""
+    """Answers in a cell (a string, a list of objects or a single one) as `{"text": [...], "answer_start": [...]}`. An
+    answer without `answer_start` gets it if it occurs only once."""
     value = spelled(value) if isinstance(value, str) else value
     if isinstance(value, dict) and isinstance(value.get("text"), str):
         value = [value]
@@ -104,16 +105,16 @@ class AnswerTask(Task):
     forms: ClassVar[tuple[Form, ...]] = ("table", "squad")
     stored: ClassVar[tuple[str, ...]] = ("may_be_missing", "stride", "longest_answer")
 
-    may_be_missing: bool = False  # whether no answer is one of the answers
+    may_be_missing: bool = False  # whether the model may predict that there is no answer
     stride: int = 64  # tokens that neighbouring windows share
-    longest_answer: int = 30  # tokens of an answer at most
+    longest_answer: int = 30  # maximum tokens of an answer
 
     @classmethod
     def of_row(cls, row: LabelledRow) -> QuestionRecord:
-        """Answers are as `datasets` holds them, `{"text": [...], "answer_start": [...]}`, or a list of objects, also
-        spelled in a cell by JSON, Python or pandas; or one in `answer_text` (or `answer`) and `answer_start`, none
-        where that is empty. An answer, stripped, is taken at its nearest occurrence; one that does not occur is left
-        out."""
+        """Answers are in the form of `datasets`, `{"text": [...], "answer_start": [...]}`, or a list of objects, also
+        as text that JSON, Python or pandas wrote into a cell; or one in `answer_text` (or `answer`) and `answer_start`,
+        which are empty if there is none. An answer, stripped, is taken at its occurrence nearest to `answer_start`; one
+        that does not occur is left out."""
         question, context, id_ = row.text("text"), row.text("second"), row.cells.get("id")
         if isinstance(id_, bool) or not isinstance(id_, str | int | float | None):
             raise CorpusError(f"{row.where} has {shown(id_)} as 'id', which is neither a text nor a number")
@@ -137,7 +138,7 @@ class AnswerTask(Task):
                 raise CorpusError(f"{row.where}: {what}")
             answer, begin = text.strip(), begin + len(text) - len(text.lstrip())  # noqa: PLW2901
             places = context.rfind(answer, 0, max(begin, 0) + len(answer)), context.find(answer, max(begin, 0))
-            place = min((each for each in places if each >= 0), key=lambda each: abs(each - begin), default=None)
+            place = min((p for p in places if p >= 0), key=lambda p: abs(p - begin), default=None)
             if not answer or place is None:
                 row.counts["answers are not in their texts: left out"] += 1
                 continue
@@ -148,7 +149,7 @@ class AnswerTask(Task):
 
     @classmethod
     def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
-        """Leaves out questions none of whose answers is in its text; an error where they are more than half."""
+        """Leaves out questions with no answer in their text; raises a CorpusError if they are more than half."""
         broken, total = [record.row for record in read.records if record.answers is None], len(read.records)
         if 2 * len(broken) > total:
             raise CorpusError(
@@ -180,7 +181,7 @@ class AnswerTask(Task):
         )
 
     def encode(self, records: Sequence[QuestionRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
-        """An example a window, whose places are `[CLS]`, for no answer, and the tokens of the text."""
+        """Makes an example of each window. Its places are `[CLS]`, for no answer, and the tokens of the text."""
         questions, contexts = [record.question for record in records], [record.context for record in records]
         windows = encoder.windows(questions, contexts, [record.id for record in records], stride=self.stride)
         examples: list[Example] = []
@@ -194,7 +195,7 @@ class AnswerTask(Task):
                 places = np.concatenate([[0], text_places])
                 targets = {}
                 if with_targets:
-                    begin = end = 0  # the places of [CLS], unless all of the answer is in the window
+                    begin = end = 0  # [CLS], unless the window holds the whole answer
                     if answer is not None:
                         stop, spans = answer.begin + len(answer.text), offsets[text_places]
                         inside = np.flatnonzero((spans[:, 1] > answer.begin) & (spans[:, 0] < stop))
@@ -209,22 +210,22 @@ class AnswerTask(Task):
     def decode(
         self, records: Sequence[QuestionRecord], examples: Sequence[Example], outputs: Outputs
     ) -> list[AnswerPrediction]:
-        """The likeliest span of all windows is the answer; one that several windows hold has the highest of its scores.
-        The score of no answer is the least of all windows, since one without the answer must give it a high score."""
+        """The answer is the likeliest span of all windows; a span in several windows has its highest score. The score
+        of "no answer" is the lowest of all windows, since every window without the answer scores it high."""
         windows: list[list[tuple[Example, NDArray[np.float64]]]] = [[] for _ in records]
         for example, output in zip(examples, outputs, strict=True):
             if len(example.places) > 1:
                 windows[example.record].append((example, output.astype(np.float64)))
         predictions = []
-        for record, some in zip(records, windows, strict=True):
-            if not some:
+        for record, of_record in zip(records, windows, strict=True):
+            if not of_record:
                 predictions.append(AnswerPrediction(record.id, "", None, 1.0))
                 continue
             # All spans of all windows, as begin x width + end, and their scores.
             width = len(record.context) + 1
             keys, window_scores = [], []
-            for example, scored in some:
-                items, begins, ends = example.items[1:], scored[1:, 0], scored[1:, 1]  # behind that of [CLS]
+            for example, scored in of_record:
+                items, begins, ends = example.items[1:], scored[1:, 0], scored[1:, 1]  # without [CLS]
                 place, reach = np.arange(len(begins)), np.arange(min(self.longest_answer, len(begins)))
                 first, beyond = np.nonzero(place[:, None] + reach < len(begins))
                 last = first + beyond
@@ -235,19 +236,19 @@ class AnswerTask(Task):
             np.maximum.at(scores, which, np.concatenate(window_scores))
             best = int(scores.argmax())
             # The likeliest one, or none.
-            no_answer = min(float(scored[0].sum()) for _, scored in some)
+            no_answer = min(float(scored[0].sum()) for _, scored in of_record)
             total = float(np.logaddexp.reduce(np.append(scores, no_answer) if self.may_be_missing else scores))
             text, begin, score = "", None, no_answer
             if not self.may_be_missing or no_answer <= scores[best]:
                 first_char, end = divmod(int(spans[best]), width)
                 text, score = record.context[first_char:end], float(scores[best])
-                if text.strip():  # tokens may begin with the space before a word
+                if text.strip():  # a token may include the space before its word
                     begin = first_char + len(text) - len(text.lstrip())
             predictions.append(AnswerPrediction(record.id, text.strip(), begin, float(np.exp(score - total))))
         return predictions
 
-    # While learning, places are [N, L], those of all tokens of each window, and classes [N, 2], the tokens at which the
-    # answer begins and ends; the loss is the mean of the cross-entropies of both, each among all tokens of the window.
+    # In training, places are all tokens of each window [N, L], and classes the tokens at which the answer begins and
+    # ends [N, 2]. The loss is the mean of the cross-entropies of both, each over all tokens of the window.
 
     def targets_in(self, rows: Rows, weights_C: Tensor | None) -> BatchTargets:
         begins_BS, ends_BS = rows.classes[BEGIN], rows.classes[END]
@@ -256,12 +257,12 @@ class AnswerTask(Task):
         return BatchTargets(tokens_of(rows, first_N), classes_N2)
 
     def losses(self, logits: Tensor, targets: BatchTargets, weights_C: Tensor | None) -> Losses:
-        behind_NL1 = (targets.positions_N < 0)[..., None]  # where a window is shorter than others
-        logits_2NL = logits.float().masked_fill(behind_NL1, float("-inf")).permute(2, 0, 1)
-        of_both = losses_of(logits_2NL.flatten(0, 1), targets.classes_N.T.flatten())
-        begin_N, end_N = of_both.each_N.chunk(2)
-        wrong_begin_N, wrong_end_N = of_both.wrong_N.chunk(2)
-        return Losses(of_both.total / 2, (begin_N + end_N) / 2, wrong_begin_N | wrong_end_N)
+        is_padding_NL1 = (targets.positions_N < 0)[..., None]
+        logits_2NL = logits.float().masked_fill(is_padding_NL1, float("-inf")).permute(2, 0, 1)
+        both = losses_of(logits_2NL.flatten(0, 1), targets.classes_N.T.flatten())
+        begin_N, end_N = both.each_N.chunk(2)
+        wrong_begin_N, wrong_end_N = both.wrong_N.chunk(2)
+        return Losses(both.total / 2, (begin_N + end_N) / 2, wrong_begin_N | wrong_end_N)
 
     @classmethod
     def document_of(cls, record: QuestionRecord) -> str:
@@ -270,12 +271,12 @@ class AnswerTask(Task):
     text_of = document_of
 
     def measure(self, records: Sequence[QuestionRecord], predictions: Sequence[AnswerPrediction]) -> Metrics:
-        """By the right answer that is nearest. F1 is that of shared words, each counted as often as both answers have
-        it; of two empty answers it is 1.
+        """Compares each prediction with the right answer that matches best. F1 is over words, each counted as often as
+        both answers have it; it is 1 for two empty answers.
 
         Example: `the red fox` and `a fox` share one word of two and of one: 2/3.
 
-        Source: Rajpurkar et al. 2016, section 6.1; of no answer: Rajpurkar et al. 2018, section 3.
+        Source: Rajpurkar et al. 2016, section 6.1; for questions without an answer, Rajpurkar et al. 2018, section 3.
         """
         exact, overlap = [], []
         for record, prediction in zip(records, predictions, strict=True):
@@ -290,8 +291,8 @@ class AnswerTask(Task):
 
 
 def normalised(answer: str) -> list[str]:
-    """The words of an answer, as SQuAD's evaluation script counts them: in lower case, without ASCII punctuation, then
-    without articles. The order matters: `A-team` becomes `ateam`, but `a–team`, with a dash, `–team`.
+    """The words of an answer as SQuAD's evaluation script counts them: in lower case, without ASCII punctuation, then
+    without articles. The order matters: `A-team` becomes `ateam`, but `a–team`, with an en dash, becomes `–team`.
 
     Source: Rajpurkar et al. 2016 (SQuAD), section 6.1; `normalize_answer` of the official script, versions 1.1 and 2.0.
     """

@@ -1,4 +1,4 @@
-"""Tasks of whole texts, or of pairs of them: one of several classes, any number of labels, or a number.
+"""Tasks for whole texts or pairs of texts: one of several classes, any number of labels, or a number.
 
 Shape suffixes: N = texts, C = classes, W = columns of bits.
 """
@@ -36,18 +36,18 @@ from unmask.train.objectives import Targets as BatchTargets
 
 CLASS_METRICS = ("accuracy", "macro_f1", "micro_f1", "matthews")
 _FIRST = np.zeros(1, dtype=np.int64)
-_BITS = 62  # of a column: all values are positive, and -1 stands where there is no target
+_BITS = 62  # bits per column of labels: values are then never negative, and -1 means no target
 _LIKELY = 0.5
-_LARGEST = 1e15  # number that is learned: float32 holds its square
-_SEPARATORS = ";,|"  # that may stand between several labels in a cell; the first is expected there
+_LARGEST = 1e15  # largest number that can be learned: float32 holds its square
+_SEPARATORS = ";,|"  # possible separators of several labels in a cell; the first is the default
 _WHOLE = "if they are names, set finetune.label_separator to an empty text"
 Targets = Mapping[str, NDArray[np.int64] | NDArray[np.float32]]
 
 
 def class_metrics(right: Sequence[str], predicted: Sequence[str]) -> Metrics:
-    """All of `CLASS_METRICS`, as scikit-learn computes them but a hundred times faster: intervals need many.
+    """All `CLASS_METRICS`, equal to scikit-learn's but a hundred times faster, since bootstrap intervals need many.
 
-    A predicted class that never is right has no F1 of its own; it lowers those of the others.
+    A predicted class that is never the right one has no F1 of its own; it lowers the F1 of other classes.
 
     Source: Gorodkin 2004 (Comparing two K-category assignments by a K-category correlation coefficient) for Matthews.
     """
@@ -68,7 +68,7 @@ def class_metrics(right: Sequence[str], predicted: Sequence[str]) -> Metrics:
 
 
 def _sign_between(names: Iterable[str]) -> str | None:
-    """The sign that joins several names, where all parts of one are in other names too.
+    """The separator that seems to join several names: all parts of one name also occur in other names.
 
     Example: `,` in `sea, land`, `sea` and `land`; none in `Lyon, France`, `Nice, France`.
     """
@@ -83,7 +83,7 @@ def _sign_between(names: Iterable[str]) -> str | None:
 
 @dataclass(frozen=True)
 class TextRecord:
-    """A text, or a pair of texts. The label is a class, any number of them, or a number; None where it is unknown."""
+    """A text, or a pair of texts. The label is a class, any number of classes, or a number; None if it is unknown."""
 
     row: int
     first: str
@@ -97,7 +97,7 @@ class TextRecord:
 
 @dataclass(frozen=True)
 class TextTask(Task):
-    """A task of whole texts, of which the head sees the first token, or the mean of all."""
+    """A task for whole texts. The head sees the first token, or the mean of all tokens."""
 
     head: ClassVar[str] = "label_head"
     architecture: ClassVar[str] = "SequenceClassification"
@@ -111,7 +111,7 @@ class TextTask(Task):
 
     @classmethod
     def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
-        """Rows without a label are left out, and counted."""
+        """Leaves out rows without a label, and counts them."""
         labelled = [record for record in read.records if record.label is not None]
         if not labelled:
             raise CorpusError(f"{read.path}: none of the {len(read.records):,} rows has a label")
@@ -121,7 +121,7 @@ class TextTask(Task):
 
     @abstractmethod
     def targets_of(self, record: TextRecord) -> Targets:
-        """The right answer by name, an entry each."""
+        """The targets of a text, by name, each an array of one entry."""
 
     @abstractmethod
     def prediction(self, output_C: NDArray[np.float32]) -> Any:
@@ -143,7 +143,7 @@ class TextTask(Task):
 
     @classmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
-        """There are two classes at least, each with enough examples."""
+        """Requires at least two classes, each with enough examples."""
         records, least = train.records, settings.least_examples
         counts = Counter(name for record in records for name in set(cls.classes_of(record)))
         if len(counts) < 2:
@@ -158,7 +158,7 @@ class TextTask(Task):
         return cls(names, train.is_paired, settings.max_length, pooling, train.columns)
 
     def check(self, file: Labelled, train: Path) -> str | None:
-        """Pairs are not compared with single texts."""
+        """Raises a CorpusError if one file holds pairs, the other single texts."""
         if (paired := file.is_paired) != self.paired:
             pairs, texts = (file.path, train) if paired else (train, file.path)
             raise CorpusError(f"{pairs} holds pairs of texts, {texts} single ones; name columns by --text, --second")
@@ -192,7 +192,7 @@ class ClassPrediction:
 
 @dataclass(frozen=True)
 class Classify(TextTask):
-    """One of several classes for a text, or for a pair where the second text's column is named."""
+    """One of several classes for a text, or for a pair if the second text's column is named."""
 
     kind: ClassVar[str] = "classify"
     title: ClassVar[str] = "classes of texts"
@@ -206,8 +206,9 @@ class Classify(TextTask):
 
     @classmethod
     def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
-        """`-` and `-1` are no label where the training file has no such class. There, `-` is one beside `+`, and -1
-        beside -2, beside names, and as often as 0 and 1, of which it may be the opposite."""
+        """`-` and `-1` mean no label unless they are classes of the training file. There, `-` is a class beside `+`; -1
+        is one unless the others are unsigned numbers, and are more than two or each at least twice as frequent (beside
+        0 and 1, a frequent -1 may be the opposite of 1)."""
         counts, notes = Counter(record.label for record in read.records if record.label is not None), list(read.notes)
         known = counts if like is None else {record.label for record in like.records}
         is_class = {name: name in known for name in ("-", "-1")}
@@ -233,7 +234,7 @@ class Classify(TextTask):
         return () if record.label is None else (record.label,)
 
     def check(self, file: Labelled, train: Path) -> str | None:
-        """A class that training did not have is an error."""
+        """Raises a CorpusError if a class does not occur in training."""
         for record in file.records:
             if record.label not in self.names:
                 raise CorpusError(
@@ -268,7 +269,7 @@ class Classify(TextTask):
 
 @dataclass(frozen=True)
 class Pairs(Classify):
-    """One of several classes for a pair of texts: its files always have two."""
+    """One of several classes for a pair of texts; its files always have two texts."""
 
     kind: ClassVar[str] = "pairs"
     title: ClassVar[str] = "classes of pairs of texts"
@@ -290,13 +291,13 @@ class LabelsPrediction:
 
 @dataclass(frozen=True)
 class MultiLabel(TextTask):
-    """Any number of labels for a text, or for a pair where the second text's column is named.
+    """Any number of labels for a text, or for a pair if the second text's column is named.
 
-    Labels are a list in a cell of JSONL or Parquet; in CSV and TSV such a list as JSON, Python or numpy write it, or
-    names with `;` between them; or columns of 0 and 1. An empty cell is a text without labels, `-` and -1 are unknown.
-    The loss is the mean binary cross-entropy over labels, as in transformers' `multi_label_classification`.
+    Labels are a list in a cell of JSONL or Parquet; in CSV and TSV, such a list as JSON, Python or numpy write it, or
+    names separated by `;`; or columns of 0 and 1. An empty cell is a text without labels; `-` and -1 mean unknown. The
+    loss is the mean binary cross-entropy over labels, as in transformers' `multi_label_classification`.
 
-    In a batch the labels of a text are a mask of bits, 62 to a column of the rows.
+    In a batch, the labels of a text are a bit mask, with 62 labels per column of the rows.
     """
 
     kind: ClassVar[str] = "multi_label"
@@ -309,7 +310,7 @@ class MultiLabel(TextTask):
 
     @classmethod
     def label_of(cls, row: LabelledRow) -> list[Any] | str | None:
-        """A list of anything, also one that a text spells; or another text."""
+        """A list, also one written as text; or another text; None if the cell is empty."""
         value, place = row.cell("label")
         if isinstance(value, str) and value.strip().startswith("["):
             if (values := list_in(value)) is None:
@@ -320,7 +321,7 @@ class MultiLabel(TextTask):
 
     @classmethod
     def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
-        """Lists of 0 and 1 that all have one length, above 1, are by place. Others are names or numbers of classes."""
+        """Lists of 0 and 1 of one length, above 1, have a value per class. Others hold names or numbers of classes."""
         sign = _SEPARATORS[0] if separator is None else separator
         cells: list[Sequence[Any] | None] = []
         for record in read.records:
@@ -381,7 +382,7 @@ class MultiLabel(TextTask):
         return BatchTargets(self.places(rows, positions_N), held_NC)
 
     def losses(self, logits: Tensor, targets: BatchTargets, weights_C: Tensor | None) -> Losses:
-        """The mean over labels of their binary cross-entropies, each label with its weight."""
+        """The mean of the labels' binary cross-entropies, each with its label's weight."""
         logits_NC = logits.float()
         right_NC = targets.classes_N.to(logits_NC.dtype)
         weights_C = None if weights_C is None else weights_C.to(logits_NC.device)
@@ -405,7 +406,7 @@ class MultiLabel(TextTask):
         right = np.array([[name in (record.label or ()) for name in names] for record in records])
         predicted = np.array([[name in each.labels for name in names] for each in predictions])
         shares = np.array([[each.probabilities.get(name, 0.0) for name in names] for each in predictions])
-        known = right.any(0)  # as for classes: one that only predictions have takes from the others
+        known = right.any(0)  # as in `class_metrics`: a label that is never right has no F1 of its own
         hits, times = 2.0 * (right & predicted).sum(0), right.sum(0) + predicted.sum(0)
         return {
             "micro_f1": float(hits.sum() / max(1, times.sum())),
@@ -430,8 +431,8 @@ class NumberPrediction:
 class Regress(TextTask):
     """A number for a text or a pair.
 
-    Numbers are learned standardised, since a head near zero would take long to reach thousands; `finish` puts their
-    deviation and mean into the head, so that the folder needs no table beside it.
+    Targets are standardised, since a head with weights near zero would take long to reach thousands. `finish` puts
+    their deviation and mean into the head, so the folder need not store them.
     """
 
     kind: ClassVar[str] = "regress"
@@ -448,7 +449,7 @@ class Regress(TextTask):
 
     @classmethod
     def label_of(cls, row: LabelledRow) -> float | str | None:
-        """A number, or the text of one, which is read as its column is."""
+        """A number, or the text of one, which `settled` parses by the decimal sign of its column."""
         value, place = row.cell("label")
         text = value.strip().lower().replace("\u2212", "-") if isinstance(value, str) else value
         if text is None or text in (*NO_LABEL, "-", "none", "n/a", "na"):
@@ -474,8 +475,8 @@ class Regress(TextTask):
 
     @classmethod
     def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
-        """Numbers have a decimal comma, or point, where all can be read so and not all in the other way; where both can
-        be, as in the training file, and there the sign that they have is decimal (`1,234` is 1.234)."""
+        """Parses numbers written as text. Their decimal sign is the comma or point by which all can be read. If both
+        are possible, it is the training file's; there, it is the sign that they contain (`1,234` is 1.234)."""
         texts = [record.label for record in read.records if isinstance(record.label, str)]
         samples = {sign: next((text for text in texts if sign in text), "") for sign in ",."}
         signs = [sign for sign, numbers in NUMBERS.items() if all(map(numbers.fullmatch, texts))]
@@ -526,7 +527,7 @@ class Regress(TextTask):
         return NumberPrediction(float(output_C[0]) * self.deviation + self.mean)
 
     def targets_in(self, rows: Rows, weights_C: Tensor | None) -> BatchTargets:
-        """Here the right answers are numbers, float32."""
+        """The targets are numbers, float32."""
         values_T = rows.classes[TARGET].flatten()
         positions_N = torch.nonzero(~values_T.isnan()).squeeze(1)
         return BatchTargets(self.places(rows, positions_N), values_T[positions_N])
@@ -552,7 +553,7 @@ class Regress(TextTask):
 
 
 def last_layer(model: TaskNetwork) -> tuple[Tensor, Tensor]:
-    """Weight and bias of the layer that predicts a number; a ModelError where no single layer with a bias does."""
+    """Weight and bias of the layer that predicts a number; a ModelError without a single such layer with a bias."""
     if isinstance(model, MaskedLM):
         head = model.find_head(LabelHead)
         assert head is not None

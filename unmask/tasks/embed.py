@@ -33,8 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("unmask")
 LongTexts = Literal["error", "split", "truncate"]
-PART_TEXTS = 8192  # tokenized and packed at once
-SPARSE_TEXTS = 256  # whose vectors are dense for a while
+PART_TEXTS = 8192  # texts tokenized and packed at once
+SPARSE_TEXTS = 256  # texts at once for sparse vectors, which are dense in between
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class EmbedSettings:
 
     pooling: str = "mean"  # a name of `POOLINGS`
     normalize: bool = False  # whether each vector is divided by its Euclidean length
-    # Of texts longer than the model: `split` takes the mean of their windows, weighted by tokens, as an index does;
+    # For texts longer than the model: `split` takes the mean of their windows, weighted by tokens, as an index does;
     # `truncate` cuts them off, as sentence-transformers does.
     long_texts: LongTexts = "split"
 
@@ -61,9 +61,9 @@ class Embedded(NamedTuple):
 
 
 class _Windows(NamedTuple):
-    """Some of the texts as token ids with special tokens; those longer than the model in several windows."""
+    """A group of texts as token ids with special tokens; those longer than the model in several windows."""
 
-    texts: slice  # which of them
+    texts: slice  # the texts of this group
     input_ids: list[NDArray[np.int32]]
     owners: NDArray[np.int64]  # the text of each window, counted from the first of the slice
     num_tokens: int
@@ -76,8 +76,8 @@ def _in_windows(
     longest, special = model.config.max_position_embeddings, tokenizer.special
     for begin in range(0, len(texts), most):
         part = texts[begin : begin + most]
-        called = [names[begin + n] if names else f"text {begin + n}" for n in range(len(part))]
-        for name, text in zip(called, part, strict=True):
+        part_names = [names[begin + n] if names else f"text {begin + n}" for n in range(len(part))]
+        for name, text in zip(part_names, part, strict=True):
             if not isinstance(text, str):
                 raise SettingsError(f"{name} is {type(text).__name__}, not a text")
             check_characters(text, name)
@@ -87,10 +87,11 @@ def _in_windows(
         tokenizer.watch(tokenizer.unknown_in(part, np.concatenate(encoded), lengths))
         for number, input_ids in enumerate(encoded):
             if len(input_ids) == 0:
-                raise SettingsError(f"{called[number]} is empty, and the tokenizer puts no special tokens around it")
+                name = part_names[number]
+                raise SettingsError(f"{name} is empty, and the tokenizer puts no special tokens around it")
             if len(input_ids) > longest and long_texts == "error":
                 raise SettingsError(
-                    f"{called[number]} has {len(input_ids)} tokens with special ones, but the model takes "
+                    f"{part_names[number]} has {len(input_ids)} tokens with special ones, but the model takes "
                     f"{longest}; split or truncate it with long_texts (--long-texts)"
                 )
             if long_texts == "split":
@@ -105,7 +106,7 @@ def _in_windows(
 
 
 def notes_on(num_texts: int, num_blank: int, num_long: int, longest: int, long_texts: LongTexts) -> Iterator[str]:
-    """What is said of texts that are empty, or longer than the model's longest, a line each."""
+    """Notes about texts that are empty, or longer than the model's `longest` tokens, a line each."""
     if num_blank:
         yield f"{num_blank:,} of {num_texts:,} texts are empty: their vectors come from the special tokens alone"
     if num_long:
@@ -114,8 +115,8 @@ def notes_on(num_texts: int, num_blank: int, num_long: int, longest: int, long_t
 
 
 def texts_in_memory(texts: Any) -> list[Any]:
-    """The texts of a list, an array or a column; of a table, a dataset or rows, whose column is found and logged; or of
-    a path. They are empty where there is none."""
+    """The texts of a list, an array or a column; of a table, a dataset or rows, whose text column is detected and
+    logged; or of a path. Missing texts become empty ones."""
     if isinstance(texts, str) and not os.path.isfile(texts[:1000]):
         raise SettingsError("embed takes a list of texts; put brackets around a single one")
     first = texts[0] if isinstance(texts, list) and texts else None
@@ -133,19 +134,19 @@ def texts_in_memory(texts: Any) -> list[Any]:
 def embed_texts(
     model: Network, tokenizer: Tokenizer, texts: Sequence[str], settings: EmbedSettings, *, names: Sequence[str] = ()
 ) -> Embedded:
-    """Embeds any number of texts, in memory bounded but for the result. `[MASK]` and other special tokens in them are
-    such, as in transformers. Errors call texts by `names`, by default by number.
+    """Embeds any number of texts; memory is bounded, apart from the result. `[MASK]` and other special tokens written
+    in texts become special tokens, as in transformers. Errors mention texts by `names`, by default by number.
 
     Raises:
-        SettingsError: Something is no text, is not Unicode, has no tokens, or is longer than the model.
+        SettingsError: An item is not a text, is not Unicode, has no tokens, or is longer than the model.
     """
     vectors = np.empty((len(texts), model.encoder.width), dtype=np.float32)
     num_tokens = num_long = 0
-    for some in _in_windows(model, tokenizer, texts, settings.long_texts, names, PART_TEXTS):
-        num_texts = some.texts.stop - some.texts.start
-        vectors[some.texts] = pooled(model, some.input_ids, some.owners, settings, num_texts)
-        num_tokens += some.num_tokens
-        num_long += some.num_long
+    for group in _in_windows(model, tokenizer, texts, settings.long_texts, names, PART_TEXTS):
+        num_texts = group.texts.stop - group.texts.start
+        vectors[group.texts] = pooled(model, group.input_ids, group.owners, settings, num_texts)
+        num_tokens += group.num_tokens
+        num_long += group.num_long
     return Embedded(vectors, num_tokens, num_long)
 
 
@@ -161,7 +162,7 @@ def pooled(
 
     Windows (`sequences`) have special tokens and fit the model; `owners` [windows], int64, are their texts' numbers.
     """
-    # In float64 a vector times its number of tokens, divided by it again, is the vector.
+    # In float64, multiplying a vector by its number of tokens and dividing again returns the vector.
     sums = torch.zeros(num_texts, model.encoder.width, dtype=torch.float64)
     counts = torch.zeros(num_texts, dtype=torch.float64)
     within = [np.arange(len(ids)) for ids in sequences]
@@ -187,9 +188,9 @@ def sparse_texts(
     unit: bool = False,
     names: Sequence[str] = (),
 ) -> Embedded:
-    """log(1 + relu(the largest logit over a text's tokens, special tokens and all windows included)), of each text, as
-    sentence-transformers' `SparseEncoder` makes it of a folder with SPLADE. With `unit` each vector is divided by its
-    Euclidean length. Texts, names and errors are those of `embed_texts`.
+    """Sparse vectors: log(1 + relu(largest logit over a text's tokens, special tokens and all windows included)), equal
+    to those of sentence-transformers' `SparseEncoder` for a SPLADE folder. With `unit`, each vector is divided by its
+    Euclidean length. Texts, names and errors are as for `embed_texts`.
 
     Returns:
         Vectors as `csr_array` [texts, V], float32, sorted by token.
@@ -201,12 +202,12 @@ def sparse_texts(
     width = model.config.vocab_size
     parts = [csr_array((0, width), dtype=np.float32)]
     num_tokens = num_long = 0
-    for some in _in_windows(model, tokenizer, texts, long_texts, names, SPARSE_TEXTS):
-        num_texts, within = some.texts.stop - some.texts.start, [np.arange(len(ids)) for ids in some.input_ids]
+    for group in _in_windows(model, tokenizer, texts, long_texts, names, SPARSE_TEXTS):
+        num_texts, within = group.texts.stop - group.texts.start, [np.arange(len(ids)) for ids in group.input_ids]
         largest_EV = torch.full((num_texts, width), -torch.inf, device=model.encoder.device)
-        for rows, hidden_TD in run(model, some.input_ids):
-            # A bounded number of logits at a time, in which those of a window follow each other.
-            text_N, done = np.repeat(some.owners[rows.numbers], rows.lengths), 0
+        for rows, hidden_TD in run(model, group.input_ids):
+            # A bounded number of logits at a time, in which the tokens of a window are consecutive.
+            text_N, done = np.repeat(group.owners[rows.numbers], rows.lengths), 0
             for logits_NV in logits_at(model, hidden_TD, rows.places(within)):
                 text = text_N[done : done + len(logits_NV)]
                 done += len(logits_NV)
@@ -220,7 +221,7 @@ def sparse_texts(
             lengths = np.sqrt(np.bincount(text_Z, part.data.astype(np.float64) ** 2, minlength=num_texts))
             part.data = (part.data / lengths[text_Z]).astype(np.float32)
         parts.append(part)
-        num_tokens += some.num_tokens
-        num_long += some.num_long
+        num_tokens += group.num_tokens
+        num_long += group.num_long
     vectors: csr_array = vstack(parts, format="csr")
     return Embedded(vectors, num_tokens, num_long)

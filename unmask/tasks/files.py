@@ -1,7 +1,7 @@
 """Labelled files as records: tables (CSV, TSV, JSON, Parquet, Arrow), CoNLL, CoNLL-U, SQuAD's JSON, lines of text.
 
-Each form is read as rows with cells (`LabelledRow`), of which the task makes its records. A folder that `datasets`
-wrote, or one in the hub's layout, is a table of several files, or parts of them.
+Each form is read as rows with cells (`LabelledRow`), from which the task makes its records. A folder that `datasets`
+wrote, or one in the hub's layout, is a table of several files, perhaps divided into parts (train, validation).
 """
 
 from __future__ import annotations
@@ -49,8 +49,8 @@ from unmask.tokenizer.spans import holds_spans
 log = logging.getLogger(__name__)
 
 Form = Literal["table", "lines", "treebank", "squad"]
-# Whether a table has two texts: `named`, where the second is named; `usual`, also where the columns of a pair are there
-# and no text is named.
+# Whether a table has two texts: `named`: if the user names the second; `usual`: also if the user names no text and the
+# table has the columns of a pair.
 Pairing = Literal["no", "named", "usual", "always"]
 Part = Literal["train", "validation"]
 Rows = Iterator[tuple[int, dict[str, Any]]]  # numbers, counted from 1, and cells by column
@@ -75,14 +75,14 @@ class Record(Protocol):
     """An example as a task reads it, such as `TextRecord`."""
 
     @property
-    def row(self) -> int: ...  # of the file, counted from 1; of several rows the first
+    def row(self) -> int: ...  # row of the file, counted from 1; the first one of a record of several rows
 
     @property
-    def texts(self) -> tuple[str, ...]: ...  # all of them
+    def texts(self) -> tuple[str, ...]: ...
 
 
 class Columns(Settings):
-    """Columns of the files, by name; by number, counted from 0, where a file has no names. None: found, and announced.
+    """Columns of the files, by name; or by number, counted from 0, if a file has no names. None: detected, and logged.
 
     `doc.text` is the field `text` within the column `doc`.
     """
@@ -102,12 +102,12 @@ class Labelled:
 
     path: Path
     records: Sequence[Any]
-    columns: Mapping[str, str]  # by role; empty where a form of files leaves no choice
-    notes: Sequence[str] = ()  # what was decided by looking, and what was left out
-    names: Sequence[str] | None = None  # of classes by number, where the file has them
-    places: tuple[str, ...] = ()  # names of labels that are 0 or 1 by their place; empty where labels are names
-    decimal: str | None = None  # the sign of numbers that are texts
-    # What joins each record with its row: `id`, where the file has ids, else `index`, the row counted from 0.
+    columns: Mapping[str, str]  # by role; empty if the form of the file fixes them
+    notes: Sequence[str] = ()  # detected properties of the file, and counts of what was left out
+    names: Sequence[str] | None = None  # names of classes by number, if the file has them
+    places: tuple[str, ...] = ()  # names of labels that are given as lists of 0 and 1; empty if labels are names
+    decimal: str | None = None  # decimal sign of numbers that are text
+    # The key that joins each record with its row: `id`, if the file has ids, else `index`, the row counted from 0.
     keys: Sequence[tuple[str, Any]] = ()
 
     @property
@@ -121,7 +121,7 @@ def has_text(record: Record) -> bool:
 
 
 def check_size(path: Path, num_examples: int, num_chars: int) -> None:
-    """Raises a CorpusError where a file is too large to be held in memory."""
+    """Raises a CorpusError if a file is too large to be held in memory."""
     if num_examples > MOST_EXAMPLES or num_chars > MOST_CHARS:
         most = f"{MOST_EXAMPLES:,} examples or {MOST_CHARS:,} characters"
         raise CorpusError(f"{path}: more than {most}, all of which would be in memory; give a part of the file")
@@ -129,14 +129,14 @@ def check_size(path: Path, num_examples: int, num_chars: int) -> None:
 
 @dataclass(frozen=True)
 class ExampleFiles:
-    """What examples are read from."""
+    """The files from which examples are read."""
 
-    path: Path  # as errors and reports call it
-    sources: tuple[Source, ...]  # several are one table
+    path: Path  # the path named in errors and reports
+    sources: tuple[Source, ...]  # several files are one table
 
     @property
     def sha256(self) -> str:
-        """Of the content."""
+        """Hash of the content."""
         hashes = [file_sha256(source.path) for source in self.sources]
         return hashes[0] if len(hashes) == 1 else hashlib.sha256("".join(hashes).encode()).hexdigest()
 
@@ -144,10 +144,10 @@ class ExampleFiles:
 def example_files(path: Path, called: Path | None = None, *, part: Part | None = None) -> ExampleFiles:
     """The files of a path: a file; a folder that `datasets` wrote; or one in the hub's layout, whose files are tables.
 
-    Errors name it as `called`. A folder must have the `part`, or no parts where that is None.
+    Errors name it as `called`. A folder must have the `part`, or no parts if `part` is None.
     """
     called = called or path
-    if not os.path.isdir(path):  # which raises nothing, whatever the name is
+    if not os.path.isdir(path):  # unlike `Path.is_dir`, this accepts any name without an error
         return ExampleFiles(called, tuple(find_sources((path,))))
     split = find_split([path], announce=False)
     if part is None and split.validation:
@@ -159,9 +159,9 @@ def example_files(path: Path, called: Path | None = None, *, part: Part | None =
 
 
 def _opened(files: ExampleFiles, task: Any, with_labels: bool) -> tuple[ExampleFiles, Form, WordForm | None]:
-    """The files as the task reads them, their form, and that of words with tags."""
+    """The files as the task reads them, their form, and, for words with tags, the layout of these."""
     source, path = files.sources[0], files.sources[0].path
-    if "treebank" not in task.forms and source.kind == "conll" and source.by_suffix in TABLES:  # of rows like others
+    if "treebank" not in task.forms and source.kind == "conll" and source.by_suffix in TABLES:  # an ordinary table
         source = replace(source, kind=source.by_suffix)
         files = replace(files, sources=(source,))
     word_form: WordForm | None = None
@@ -171,7 +171,7 @@ def _opened(files: ExampleFiles, task: Any, with_labels: bool) -> tuple[ExampleF
     elif source.kind in ("text", "fasta", "smiles"):
         form = "lines"
     elif "squad" in task.forms and bare_suffix(path) == ".json" and json_form(path) == "object":
-        form = "squad"  # one object; an array of objects, or an object a line, are rows
+        form = "squad"  # a single object; arrays of objects, and objects line by line, are tables
     if form not in task.forms and form == "treebank":
         raise CorpusError(f"{files.path}: holds words with tags, which are for --task tag, not for {task.kind}")
     return files, form, word_form
@@ -193,12 +193,12 @@ def read_labelled(
     Args:
         task: A `Task`, which may know that texts come in pairs; or its class.
         columns: The columns that the user named.
-        with_labels: Whether every record has a label; otherwise none is read.
-        usual: The columns of an earlier file, taken where this one has them.
-        like: The training file, whose kind of labels this one has.
-        separator: Between several labels in a cell; empty: a cell is one label. None: `;`, unless another sign seems to
-            be one, which is an error.
-        reading: How files are read, where the user says so.
+        with_labels: Whether labels are read.
+        usual: The columns of an earlier file, used if this one has them.
+        like: The training file, whose kind of labels this file has, too.
+        separator: Separator of several labels in a cell; empty: a cell is one label. None: `;`, and an error if another
+            character seems to separate them.
+        reading: How the user says that files are read.
     """
     files = example_files(examples) if isinstance(examples, Path) else examples
     path, bad = files.path, BadInput(skip=False, way_out=None, reading=reading)
@@ -244,7 +244,7 @@ def read_labelled(
         raise CorpusError(f"{path}: there is no example in this file{f'; {_SQUAD}' if form == 'squad' else ''}")
     chosen = roles.model_dump(exclude_none=True) if form == "table" and task.fixed is None else {}
     if source.kind in ("csv", "tsv") and all(str(whole_number(str(id_))) == id_ != "None" for id_ in ids):
-        ids = [int(id_) for id_ in ids]  # as pandas reads them
+        ids = [int(id_) for id_ in ids]  # numbers, as in pandas
     keys = [("index", place) for place in places] if set(ids) == {None} else [("id", id_) for id_ in ids]
     notes = [] if word_form is None or like is not None else [f"{path}: {word_form.title}"]
     notes += [f"{path}: {count:,} {what}" for what, count in counts.items() if count]
@@ -253,7 +253,7 @@ def read_labelled(
 
 
 # ----------------------------------------
-# Tables, and which of their columns hold texts and labels.
+# Tables, and detecting their columns of texts and labels.
 
 
 def _table_rows(
@@ -265,7 +265,7 @@ def _table_rows(
     *,
     with_labels: bool,
 ) -> tuple[Rows, Columns, Sequence[str] | None]:
-    """The rows of all sources, which are one table; its columns; and names of the classes by number, if it has any."""
+    """The rows of all sources, which form one table; its columns; and names of the classes by number, if it has any."""
     known = [name for columns in (named, usual, task.fixed or usual) for name in vars(columns).values() if name]
     sources = [replace(source, layout=find_layout(source, bad, known)) for source in files.sources]
     if line := described(sources[0], bad, named=True, section="finetune" if with_labels else None):
@@ -284,13 +284,13 @@ def _table_rows(
     if task.fixed is not None:
         columns = task.fixed
     else:
-        # Columns of an earlier file serve where no others are named, if they hold text here.
-        holding = {
+        # Unless the user names others, columns of an earlier file apply if they hold text here.
+        earlier = {
             role: name
             for role, name in (("text", usual.text), ("second", usual.second))
             if name and any(isinstance(value_at(row, name), str | list) for row in look)
         }
-        columns = Columns(**holding | named.model_dump(exclude_none=True))
+        columns = Columns(**earlier | named.model_dump(exclude_none=True))
         columns = _find_columns(look, task, columns, files.path, with_label=with_labels)
     labels = label_columns(look, columns.label) if with_labels and columns.label is not None else []
     used = [*filter(None, (columns.text, columns.second)), *labels]
@@ -306,24 +306,24 @@ def _table_rows(
 
 
 def label_columns(rows: Sequence[dict[str, Any]], named: str) -> list[str]:
-    """The columns of labels that a name stands for: `toxic,obscene` is two, if there is no column of this name."""
+    """The columns of labels that a name means: `toxic,obscene` is two, unless there is a column of this name."""
     return [named] if "," not in named or has_column(rows, named) else [part.strip() for part in named.split(",")]
 
 
 def _find_columns(
     rows: Sequence[dict[str, Any]], task: Any, named: Columns, path: Path, *, with_label: bool
 ) -> Columns:
-    """The columns of a table: as named, else by usual names, else by what stands in its first rows."""
+    """The columns of a table: as the user named them, else by usual names, else by the content of the first rows."""
     names = columns_in(rows)
     pairing: Pairing = "always" if task.paired else task.pairing
     for role, name in vars(named).items():
         if name is not None and (role != "label" or with_label):
             parts = label_columns(rows, name) if role == "label" and task.of_flags else [name]
-            at = [str(find_column(rows, "text", part, where=path)) for part in parts]
-            named = named.model_copy(update={role: ",".join(at)})
+            columns_of_role = [str(find_column(rows, "text", part, where=path)) for part in parts]
+            named = named.model_copy(update={role: ",".join(columns_of_role)})
     text, second = named.text, None if pairing == "no" else named.second
     label = named.label or find_column(rows, task.label_role, where=path)
-    if task.text_role == "words":  # or spans of characters: of a text, or of words that have characters (Prodigy's)
+    if task.text_role == "words":  # labels may also be spans of characters, beside a text or words with spans (Prodigy)
         words = find_column(rows, "words", where=path)
         spans = [name for name in names if any(holds_spans(parsed_list(row.get(name))) for row in rows)]
         labels = [name for name in spans if name != words and named.label in (None, name)]
@@ -337,7 +337,7 @@ def _find_columns(
     if text is None and pairing != "always":
         taken = {label, second}
         text = find_column(rows, "words", where=path, taken=taken) if task.text_role == "words" else None
-        if text is None and (task.text_role == "text" or not with_label):  # a raw text has words, too
+        if text is None and (task.text_role == "text" or not with_label):  # words can be predicted in raw text, too
             text = likeliest_text(rows, taken, clear=True) or find_column(rows, "text", where=path, taken=taken)
     if label is None and with_label:
         label = _find_label(rows, task, {text, second}, path)
@@ -351,8 +351,8 @@ def _find_columns(
 
 
 def _find_label(rows: Sequence[dict[str, Any]], task: Any, texts: set[str | None], path: Path) -> str | None:
-    """The column of the labels by what it holds, beside those of the texts: the only one that may be, or several of 0
-    and 1; the only other one at all. None where none may be; a CorpusError where several may."""
+    """Detects the column of labels by its content: the only column beside the texts; several columns of 0 and 1; or the
+    only one that may hold labels. None if no column may; a CorpusError if several may."""
     rest = [name for name in columns_in(rows) if name not in texts and any(row.get(name) for row in rows)]
     flags = [name for name in rest if task.of_flags and name.lower() not in USUAL["id"] and are_flags(rows, name)]
     if flags or task.label_role == "tags" or len(rest) == 1:
@@ -366,8 +366,8 @@ def _find_label(rows: Sequence[dict[str, Any]], task: Any, texts: set[str | None
 
 
 def _pair(rows: Sequence[dict[str, Any]], named: set[str | None], label: str | None) -> Sequence[str]:
-    """Two columns of texts, with the `named` one if there is one: by usual names, or else two whose names differ in a
-    number or a letter alone, such as `#1 String` and `#2 String`."""
+    """Two columns of texts, which include the `named` one: by usual names, else two whose names differ only in a number
+    or a letter, such as `#1 String` and `#2 String`."""
     names = columns_in(rows)
     by_name = {name.lower(): name for name in names}
     pairs = [(by_name[first], by_name[second]) for first, second in PAIRS if {first, second} <= by_name.keys()]
@@ -393,7 +393,7 @@ def _lines(source: Source, bad: BadInput) -> Rows:
 
 
 def _treebank_rows(path: Path, form: WordForm, columns: Columns, bad: BadInput, *, with_labels: bool) -> Rows:
-    """The sentences of a file with a word a line; of a multiword token of CoNLL-U its words."""
+    """The sentences of a file with one word per line; for a multiword token of CoNLL-U, its words."""
     word = form.word if columns.text is None else form.column(columns.text, path)
     tag = form.tag if columns.label is None else form.column(columns.label, path)
     for lines in read_sentences(path, form, bad):
@@ -409,7 +409,7 @@ def _treebank_rows(path: Path, form: WordForm, columns: Columns, bad: BadInput, 
 
 
 def _squad_rows(path: Path, bad: BadInput, *, with_labels: bool) -> Rows:
-    """The questions of a file in SQuAD's form, of version 1 or 2, read article by article, as `datasets` holds them.
+    """The questions of a file in SQuAD's form (1.1 or 2.0), read article by article, with cells as in `datasets`.
 
     Source: Rajpurkar et al. 2016 and 2018 (SQuAD and SQuAD 2.0), the form of their files.
     """
@@ -434,7 +434,7 @@ def _squad_rows(path: Path, bad: BadInput, *, with_labels: bool) -> Rows:
 # ----------------------------------------
 # Cells.
 
-# How 0 and 1 are written, and -1 for what says neither.
+# Spellings of 0 and 1, and -1 for cells that mean neither.
 _FLAGS = dict.fromkeys(("0", "0.0", "false"), 0) | dict.fromkeys(("1", "1.0", "true"), 1)
 _FLAGS |= dict.fromkeys(("", "-", "-1", "-1.0", "nan", "none"), -1)
 _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
@@ -443,19 +443,19 @@ _ARRAY = re.compile(r"array\((\[.*?\])(?:, dtype=\w+)?\)")
 
 
 def flag_of(value: Any) -> int | None:
-    """0 or 1, -1 where nothing says which; None: it is something else."""
+    """0 or 1; -1 if the cell is empty or says that the value is unknown; None for any other value."""
     return _FLAGS.get(str(value).strip().lower())
 
 
 def are_flags(rows: Sequence[dict[str, Any]], column: str) -> bool:
-    """Whether a column has nothing but 0 and 1."""
+    """Whether a column holds 0 and 1, and otherwise only missing values."""
     flags = {flag_of(value_at(row, column)) for row in rows}
     return None not in flags and flags != {-1}
 
 
 def spelled(cell: str) -> Any:
-    """The list or object that a cell of CSV spells, as JSON, Python (`['a', 'b']`), numpy (`['a' 'b']`, `[0. 1.]`) or
-    pandas (`{'a': array([1])}`) write it. None: it is none."""
+    """Parses a list or object in a cell of CSV, as JSON, Python (`['a', 'b']`), numpy (`['a' 'b']`, `[0. 1.]`) or
+    pandas (`{'a': array([1])}`) write it. None if it is none."""
     text = _ARRAY.sub(r"\1", cell.strip())
     if text[:1] + text[-1:] not in ("[]", "{}"):
         return None
@@ -469,13 +469,13 @@ def spelled(cell: str) -> Any:
 
 
 def list_in(cell: str) -> list[Any] | None:
-    """The list that a cell of CSV spells; None: it is none."""
+    """The list in a cell of CSV; None if it is none."""
     value = spelled(cell)
     return value if isinstance(value, list) else None
 
 
 def parsed_list(value: Any) -> Any:
-    """The list that a text spells; any other value is as it was."""
+    """The list that a text contains; any other value unchanged."""
     items = list_in(value) if isinstance(value, str) else None
     return value if items is None else items
 
@@ -484,15 +484,15 @@ def parsed_list(value: Any) -> Any:
 class LabelledRow:
     """A row of a labelled file, read by role; a CorpusError names the place of a cell that is missing or wrong."""
 
-    number: int  # counted from 1; of a text file, its line
+    number: int  # counted from 1; the line in a text file
     where: str  # file and row, for errors
     cells: dict[str, Any]  # by column
-    columns: Columns  # which column has which role
-    names: Sequence[str] | None = None  # of the classes by number, where the file says them; of several columns theirs
-    counts: Counter[str] = field(default_factory=Counter)  # of what is announced of the file
+    columns: Columns  # the columns by role
+    names: Sequence[str] | None = None  # names of classes by number, if the file has them, or of several label columns
+    counts: Counter[str] = field(default_factory=Counter)  # notes about the file, with the number of cases
 
     def cell(self, role: Literal["text", "second", "label"]) -> tuple[Any, str]:
-        """The value, and its place, for errors."""
+        """The value, and its location for errors."""
         column = getattr(self.columns, role)
         value = value_at(self.cells, column, NOTHING)
         if value is NOTHING and role == "label" and (parts := label_columns([self.cells], column))[1:]:
@@ -512,7 +512,7 @@ class LabelledRow:
         return text or ""
 
     def check_characters(self, record: Any) -> None:
-        """Refuses a record of this row whose texts, labels or id no tokenizer takes."""
+        """Raises a CorpusError if texts, labels or id of this row's record hold an invalid character."""
         label = getattr(record, "label", None)
         labels = label if isinstance(label, tuple | list) else [label]
         texts = (*record.texts, *map(str, labels), str(self.cells.get(_ID)))
@@ -520,7 +520,7 @@ class LabelledRow:
             raise CorpusError(f"{self.where} holds {broken}, which is not a character; remove it")
 
     def class_name(self, value: Any, place: str) -> str | None:
-        """The name of the class that a label is, or one of several; None: it is missing."""
+        """The name of a label's class; None if the label is missing."""
         try:
             name = class_name(value, self.names)
         except ValueError as error:

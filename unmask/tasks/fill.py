@@ -1,4 +1,4 @@
-"""Filling masks: candidates for each one, and the likeliest fillings of all masks of a text together.
+"""Filling masks: candidates for each mask, and the likeliest joint fillings of all masks of a text.
 
 Shape suffixes: N = masks of all texts, K = candidates of a mask, V = vocabulary, T = positions of a batch in a line.
 """
@@ -26,12 +26,12 @@ from unmask.tokenizer.words import Kind, kind_of
 from unmask.train.runner import Predictor, logits_at, run
 
 log = logging.getLogger("unmask")
-PART_TEXTS = 4096  # filled at once
+PART_TEXTS = 4096  # texts filled at once
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """A token that may stand at a mask, as the vocabulary has it, and what it stands for."""
+    """A token for a mask, as the vocabulary spells it, and its text."""
 
     token: str
     token_id: int
@@ -50,7 +50,7 @@ class Filling:
 class Filled(Readable):
     """The result for a text."""
 
-    # For each mask in order its candidates by itself, the likeliest first, as transformers' fill-mask pipeline gives
+    # For each mask in order, its own candidates, the likeliest first, as transformers' fill-mask pipeline returns them
     masks: tuple[tuple[Candidate, ...], ...]
     fillings: tuple[Filling, ...] = ()  # the likeliest choices for all masks together
 
@@ -81,7 +81,7 @@ def fill_texts(
     top_k: int = 5,
     candidates: Sequence[str] | None = None,
 ) -> list[Filled]:
-    """As `Model.fill`. A text longer than the model is seen through a window around each mask, and the log says so."""
+    """As `Model.fill`. In texts longer than the model, a mask is predicted from a window around it; the log warns."""
     if not 1 <= top_k <= tokenizer.vocab_size:
         raise SettingsError(f"top_k is a number from 1 to the vocabulary's {tokenizer.vocab_size}, not {top_k}")
     longest = model.config.max_position_embeddings
@@ -112,14 +112,14 @@ def fill_texts(
 
 class MaskedText(NamedTuple):
     input_ids: Ids  # of the whole text with its special tokens, however long
-    places: NDArray[np.int64]  # [masks], where they are
+    places: NDArray[np.int64]  # [masks]: their positions
     text: str
-    spans: tuple[tuple[int, int], ...]  # the characters [begin, end) of each mask, without white space that it takes
+    spans: tuple[tuple[int, int], ...]  # the characters [begin, end) of each mask, without the white space in its token
 
     def filled(self, tokenizer: Tokenizer, token_ids: Sequence[int]) -> str:
-        """The text with tokens in place of its masks, unchanged elsewhere: decoding all tokens would lose unknown
-        letters and case. A token brings its space where the text has none, but not to its beginning; where tokens carry
-        no spaces, a word is set apart from one at the mask before it."""
+        """The text with tokens in place of its masks, otherwise unchanged: decoding all tokens would lose unknown
+        letters and case. A token's leading space is added unless the text has one there or begins there. If tokens
+        carry no spaces, a space separates a word from one at the mask right before it."""
         result, done = bytearray(), 0
         for (begin, end), id_ in zip(self.spans, token_ids, strict=True):
             before = self.text[done:begin]
@@ -138,7 +138,7 @@ class MaskedText(NamedTuple):
 
 
 def read_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> list[MaskedText]:
-    """Tokenizes texts and finds their masks; a SettingsError where one is no text, not Unicode, or has no mask."""
+    """Tokenizes texts and finds their masks; a SettingsError if an item is not a text, not Unicode, or has no mask."""
     for text in texts:
         if not isinstance(text, str):
             raise SettingsError(f"fill takes a text or a list of texts, not {type(text).__name__}")
@@ -157,8 +157,8 @@ def read_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> list[MaskedText]:
 
 
 def allowed_tokens(tokenizer: Tokenizer, candidates: Sequence[str], texts: Sequence[MaskedText]) -> NDArray[np.int64]:
-    """The token of each candidate at each mask [N, C], as the text with the word there has it: with the space before it
-    or without (`ĠParis`, `Paris`). A SettingsError where there are no candidates, or one is not a single token."""
+    """The token of each candidate at each mask [N, C], as in the text with the word filled in: with or without the
+    space before it (`ĠParis`, `Paris`). A SettingsError if there are no candidates, or one is not a single token."""
     if isinstance(candidates, str) or not candidates:
         raise SettingsError(f"candidates are a list of at least one word, not {candidates!r}")
     places = [place for text in texts for place in text.places.tolist()]
@@ -180,7 +180,7 @@ def allowed_tokens(tokenizer: Tokenizer, candidates: Sequence[str], texts: Seque
 
 
 # ----------------------------------------
-# The likeliest tokens, at any number of masks of any number of texts at once.
+# The likeliest tokens at the masks of many texts at once.
 
 
 @torch.inference_mode()
@@ -192,10 +192,10 @@ def likeliest(
     top_k: int,
     allowed: NDArray[np.int64] | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """The likeliest tokens at each mask, of those that are `allowed` there (see `allowed_tokens`): [N, K], int64, the
-    likeliest first; and their log-probabilities among all of the vocabulary, [N, K], float32."""
+    """The likeliest tokens at each mask, among those `allowed` there (see `allowed_tokens`): [N, K], int64, best first;
+    and their log-probabilities over the whole vocabulary, [N, K], float32."""
     longest = model.config.max_position_embeddings
-    # The tokens of each window, which of the N masks are looked at in it, and their places.
+    # For each window, its tokens, the numbers of the masks predicted in it, and their places.
     windows: list[tuple[Ids, NDArray[np.int64], NDArray[np.int64]]] = []
     num_masks = 0
     for text in texts:
@@ -238,8 +238,8 @@ def _fillings(
     top_k: int,
     allowed: NDArray[np.int64] | None,
 ) -> list[tuple[Filling, ...]]:
-    """The best `top_k` fillings of each text, by beam search from left to right; texts advance side by side, a mask
-    each. `first` holds the likeliest tokens at each mask while all are masked."""
+    """The best `top_k` fillings of each text, by beam search from left to right. Each turn fills the next mask of all
+    texts. `first` holds the likeliest tokens at each mask while all are masked."""
     rows_of = np.cumsum([0, *(len(text.spans) for text in texts)])
     beams = [[(text.input_ids, 0.0)] for text in texts]  # token ids and log-probability
     for turn in range(max((len(text.spans) for text in texts), default=0)):
@@ -248,8 +248,8 @@ def _fillings(
         if turn:
             begun = [(n, ids) for n in active for ids, _ in beams[n]]
             filled = [texts[n]._replace(input_ids=ids, places=texts[n].places[turn : turn + 1]) for n, ids in begun]
-            own = None if allowed is None else allowed[[rows_of[n] + turn for n, _ in begun]]
-            best = likeliest(model, tokenizer, filled, top_k=top_k, allowed=own)
+            allowed_here = None if allowed is None else allowed[[rows_of[n] + turn for n, _ in begun]]
+            best = likeliest(model, tokenizer, filled, top_k=top_k, allowed=allowed_here)
         begins = np.cumsum([0, *(len(beams[n]) for n in active)]) if turn else rows_of  # of each text's rows in `best`
         for n, begin in zip(active, begins.tolist(), strict=False):
             rows, place = slice(begin, begin + len(beams[n])), texts[n].places[turn]
@@ -263,8 +263,8 @@ def _fillings(
                 longer.append((input_ids, float(totals[beam, rank])))
             beams[n] = longer
     fillings = []
-    for text, some in zip(texts, beams, strict=True):
-        choices = [(ids[text.places].tolist(), math.exp(score)) for ids, score in some]
+    for text, beam_of_text in zip(texts, beams, strict=True):
+        choices = [(ids[text.places].tolist(), math.exp(score)) for ids, score in beam_of_text]
         fillings.append(
             tuple(Filling(tuple(map(tokenizer.token, ids)), text.filled(tokenizer, ids), p) for ids, p in choices)
         )

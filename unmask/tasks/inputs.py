@@ -1,8 +1,8 @@
-"""Inputs of the network: records as token ids, and packed into rows, so that no time goes into padding.
+"""Inputs of the network: records as token ids, packed into rows, so that no time goes into padding.
 
-The tokenizer's own template stands around texts; they are cut to the model's length, which is counted. Inputs share
-rows as segments, which do not see each other, so that no output depends on what is beside it. Networks that do not keep
-segments apart get rows of one input each, padded.
+Texts get the special tokens of the tokenizer's template and are cut to the model's length; cut ones are counted. Inputs
+share rows as segments, which do not attend to each other, so no output depends on other inputs. Networks that cannot
+separate segments get padded rows of one input each.
 
 Shape suffixes: B = rows, S = positions, N = places.
 """
@@ -27,13 +27,13 @@ from unmask.tasks.files import Record
 from unmask.tokenizer.tokenizer import SpecialIds, Tokenizer, UnknownText
 
 Ids = NDArray[np.int32]
-LEAST_WINDOW = 16  # tokens of the text that stand beside a question
-ROW = 128  # positions of a row, where no example is longer
-_MUCH = 10  # one text of so many
+LEAST_WINDOW = 16  # minimum tokens of the text beside a question
+ROW = 128  # positions of a row, unless an example is longer
+_MUCH = 10  # if more than one of 10 texts is too long, the note says what to do
 _STEP = 32  # longer rows are multiples of it, since each new shape costs time
 
 
-# Texts longer than the model are seen through windows, each with the special tokens around it:
+# Texts longer than the model are read in windows, each with special tokens around it:
 #
 #     text, model of 7 positions        [CLS] a b c d e f g h [SEP]
 #     cut                               [CLS] a b c d e [SEP] [CLS] f g h [SEP]
@@ -41,7 +41,7 @@ _STEP = 32  # longer rows are multiples of it, since each new shape costs time
 
 
 def cut(input_ids: Ids, longest: int, special: SpecialIds) -> list[Ids]:
-    """All of a text in the fewest windows, about equally long, each with special tokens."""
+    """Cuts a text into as few windows as possible, of about equal length, each with special tokens."""
     if len(input_ids) <= longest:
         return [input_ids]
     before, text, behind = _without_special(input_ids, special)
@@ -51,7 +51,7 @@ def cut(input_ids: Ids, longest: int, special: SpecialIds) -> list[Ids]:
 
 
 def around(input_ids: Ids, place: int, longest: int, special: SpecialIds) -> tuple[Ids, int]:
-    """A window of a text with a place near its middle, where the ends allow it; and the place in the window."""
+    """A window of a text with a place near its middle, if the text's ends allow it; and the place in the window."""
     if len(input_ids) <= longest:
         return input_ids, place
     before, text, behind = _without_special(input_ids, special)
@@ -69,9 +69,10 @@ def _without_special(input_ids: Ids, special: SpecialIds) -> tuple[Ids, Ids, Ids
 
 
 class InputEncoder:
-    """A tokenizer that puts special tokens around its texts and cuts them to `max_length`, by default the model's.
+    """A tokenizer that puts special tokens around texts and cuts them to `max_length`, by default the model's.
 
-    Special tokens in a text are such, as in transformers: a folder that is used there must see what it was trained on.
+    Special tokens written in a text become special tokens, as in transformers, so that a model used there sees the same
+    input as in training.
     """
 
     def __init__(self, tokenizer: Tokenizer, config: TaskConfig, *, max_length: int | None = None) -> None:
@@ -86,14 +87,14 @@ class InputEncoder:
         self._cut.enable_truncation(self.max_length, strategy="longest_first")
 
     def texts(self, firsts: Sequence[str], seconds: Sequence[str] | None) -> list[tokenizers.Encoding]:
-        """Texts, or pairs of them; those that are too long are cut, and have an `overflowing`. A ModelError where the
-        tokenizer does not separate pairs, a TokenizerError for an unknown character."""
+        """Encodes texts, or pairs of them; those that are too long are cut, and have an `overflowing`. Raises a
+        ModelError if the tokenizer does not separate pairs, a TokenizerError for an unknown character."""
         self._check(firsts, seconds)
         return list(self._cut.encode_batch(list(firsts if seconds is None else zip(firsts, seconds, strict=True))))
 
     def sentences(self, words: Sequence[Sequence[str]]) -> list[list[tuple[int, tokenizers.Encoding]]]:
-        """The parts of each sentence, each with the number of its first word. Words have a space between them; what is
-        too long is halved between words until it fits."""
+        """Encodes sentences of words, joined by spaces, in parts with the number of their first word. A sentence that
+        is too long is halved between words until its parts fit."""
         for sentence in words:
             self._check(sentence)
         whole = self._whole.encode_batch([" ".join(sentence) for sentence in words])
@@ -104,7 +105,7 @@ class InputEncoder:
                 begin, end, encoded = rest.pop()
                 if len(encoded) <= self.max_length:
                     parts[number].append((begin, encoded))
-                elif end - begin == 1:  # only the first piece of a word is tagged
+                elif end - begin == 1:  # a long word can be cut, since only its first piece is tagged
                     parts[number].append((begin, self._cut.encode(sentence[begin])))
                 else:
                     middle = (begin + end) // 2
@@ -117,8 +118,8 @@ class InputEncoder:
     def windows(
         self, firsts: Sequence[str], seconds: Sequence[str], ids: Sequence[str], *, stride: int
     ) -> list[list[tokenizers.Encoding]]:
-        """For each question the windows of its text, of which neighbours share `stride` tokens, if the question leaves
-        room. Errors are those of `texts`, and a CorpusError with the id of a question that leaves no room."""
+        """The windows of each question's text. Neighbouring windows share `stride` tokens, or half of the room that the
+        question leaves, if that is less. Errors are as for `texts`, and a CorpusError if a question leaves no room."""
         self._check(firsts, seconds)
         overhead = self._whole.num_special_tokens_to_add(True)
         lengths = [len(e) for e in self._whole.encode_batch(list(firsts), add_special_tokens=False)]
@@ -157,8 +158,8 @@ class InputEncoder:
 
 
 def first_pieces(words: Sequence[str], encoding: tokenizers.Encoding) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The positions of the first tokens of the words of a text that was joined with spaces, and the words' numbers,
-    without words that have no token of their own.
+    """The positions of the words' first tokens in a text of words joined by spaces, and the numbers of these words;
+    words without a token of their own are left out.
 
     Example: `un ##mask it` for the words `unmask`, `it`, with [CLS] before them: positions 1, 3.
     """
@@ -169,7 +170,7 @@ def first_pieces(words: Sequence[str], encoding: tokenizers.Encoding) -> tuple[N
     sizes = np.array([len(word) for word in words], dtype=np.int64)
     word_ends = np.cumsum(sizes + 1) - 1
     word_begins = word_ends - sizes
-    place = np.searchsorted(ends, word_begins, side="right")  # the first token that ends after the word's begin
+    place = np.searchsorted(ends, word_begins, side="right")  # the first token that ends after the word begins
     inside = place < len(positions)
     inside[inside] &= offsets[positions[place[inside]], 0] < word_ends[inside]
     numbers = np.flatnonzero(inside)
@@ -179,16 +180,16 @@ def first_pieces(words: Sequence[str], encoding: tokenizers.Encoding) -> tuple[N
 
 @dataclass(frozen=True)
 class Example:
-    """An input of the network: a text, a pair, a piece of a sentence, or a question with a window of its text."""
+    """An input of the network: a text, a pair, a part of a sentence, or a question with a window of its text."""
 
-    record: int  # number of the record it was made of
+    record: int  # number of the record that it was made from
     input_ids: NDArray[np.int64]  # [S], int64, with special tokens
-    type_ids: NDArray[np.int64] | None  # [S], int64: 1 in the second text; None where the model has no token types
+    type_ids: NDArray[np.int64] | None  # [S], int64: 1 in the second text; None if the model has no token types
     places: NDArray[np.int64]  # [N], int64: positions whose outputs are needed
-    # [N, ...], int64, of each place: for tags the word's number in the sentence; for answers the characters [begin,
-    # end) of the context (-1 at `[CLS]`, for no answer).
+    # [N, ...], int64: for tags, the number of the word at each place; for answers, the characters [begin, end) of the
+    # context at each place (-1 at `[CLS]`, for no answer).
     items: NDArray[np.int64]
-    # By name, the right answer at each place, -1 or NaN where it is unknown; for answers the positions of both ends.
+    # By name, the target at each place, -1 or NaN if it is unknown; for answers, the positions of both ends.
     targets: Mapping[str, NDArray[np.int64] | NDArray[np.float32]] = field(default_factory=dict)
 
     def __len__(self) -> int:
@@ -197,19 +198,19 @@ class Example:
 
 class EncodedInput(NamedTuple):
     examples: list[Example]  # in the order of the records; a record may have several
-    truncated: int = 0  # records whose ends were cut off
-    split: int = 0  # records in several examples, of which nothing is lost
-    lost: int = 0  # records whose answer no example holds as a whole: for the network they have none
+    truncated: int = 0  # number of records whose ends were cut off
+    split: int = 0  # number of records in several examples, which keep all of their text
+    lost: int = 0  # number of records whose whole answer is in no example: they are trained as having none
 
     def unknown_in(self, records: Sequence[Record], tokenizer: Tokenizer) -> UnknownText:
-        """The text of the records that became `[UNK]`."""
+        """The parts of the records' text that became `[UNK]`."""
         sizes = np.bincount([e.record for e in self.examples], [len(e) for e in self.examples], len(records))
         input_ids = np.concatenate([np.zeros(0, dtype=np.int64), *(example.input_ids for example in self.examples)])
         return tokenizer.unknown_in([" ".join(each.texts) for each in records], input_ids, sizes.astype(np.int64))
 
     def notes(self, total: int, longest: int, positions: int) -> list[str]:
-        """Lines about those of `total` texts that are longer than `longest` tokens, of a model's `positions`; where
-        they are more than a tenth, with the way out."""
+        """Notes about those of `total` texts that are longer than `longest` tokens (the model has `positions`); if they
+        are more than a tenth, with the way out."""
         way_out = ""
         if _MUCH * (self.truncated + self.split) > total:
             way_out = f"; finetune --max-length sets the length, up to {positions:,}"
@@ -227,11 +228,11 @@ class EncodedInput(NamedTuple):
 
 def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, alone: bool = False) -> Rows:
     """Packs examples into few rows of at most `max_length`, with their targets in `classes`, by name, at their places.
-    With `alone` each has a row of its own, as long as the longest."""
+    With `alone`, each example has its own row, as long as the longest one."""
     lengths = np.array([len(example) for example in examples], dtype=np.int64)
     longest = int(lengths.max())
     if alone:
-        length = longest  # no longer: convolutions let a little of the padding through
+        length = longest  # no more padding than needed, since convolutions let a little of it through
         packed = [[number] for number in range(len(examples))]
     else:
         length = min(max(ROW, -(-longest // _STEP) * _STEP), max_length)

@@ -1,4 +1,4 @@
-"""The tasks by their names, and the one that a config.json names."""
+"""The table of tasks by name, and the task that a config.json names."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _OTHER_NAMES = {
 
 
 def task_named(name: str | type[Task]) -> type[Task]:
-    """The task of a name, ours or the hub's; a class of another is known by its name from now on."""
+    """The task with this name, ours or the hub's. A `Task` class of the user is added to the table."""
     if isinstance(name, type) and issubclass(name, Task):
         if name.kind in _OURS and name is not _OURS[name.kind]:
             raise SettingsError(f"{name.__name__}: the kind {name.kind!r} is one of the package's; take another name")
@@ -41,7 +41,7 @@ def task_named(name: str | type[Task]) -> type[Task]:
 
 
 class _Own(Settings):
-    """What finetune writes into config.json under our key."""
+    """The values that finetune writes into config.json under our key."""
 
     model_config = ConfigDict(strict=True, extra="ignore")
 
@@ -55,10 +55,10 @@ class _Own(Settings):
 
 
 def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = False) -> Task:
-    """The task of a config.json, by our own key or its architecture; a ModelError where there is none. Networks that
-    pool texts themselves (those that transformers runs) leave no pooling to choose."""
+    """The task of a config.json, by our own key or its architecture; a ModelError if it names none. Networks that pool
+    texts themselves (those that transformers runs) leave no pooling to choose."""
     architecture, content_own = architecture_of(content), content.get(KEY)
-    names = label_names_of(content, folder) or ("LABEL_0", "LABEL_1")  # transformers' own
+    names = label_names_of(content, folder) or ("LABEL_0", "LABEL_1")  # transformers' default
     own = _Own()
     if isinstance(content_own, dict):
         kind = TASKS.get(str(content_own.get("kind")))

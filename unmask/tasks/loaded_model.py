@@ -1,4 +1,4 @@
-"""A loaded model: what it fills, embeds, scores and predicts."""
+"""A loaded model, which fills masks, embeds, scores and predicts; and loading one."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.hardware import choose_device, choose_dtype
 
-if TYPE_CHECKING:  # loaded where a model has a task
+if TYPE_CHECKING:  # imported only for models with a task
     from unmask.tasks.files import Record
     from unmask.tasks.inputs import EncodedInput, InputEncoder
     from unmask.tasks.task import Task
@@ -53,7 +53,7 @@ log = logging.getLogger("unmask")
 
 
 def does_task(content: Mapping[str, Any]) -> bool:
-    """Whether a config.json is that of a fine-tuned model."""
+    """Whether a config.json belongs to a fine-tuned model."""
     if isinstance(content.get(KEY), dict):
         return True
     architecture = architecture_of(content)
@@ -72,12 +72,13 @@ class Model(Readable):
     """An encoder with its tokenizer and, if fine-tuned, the head of its task; all in evaluation mode.
 
     Args:
-        network: Ours, or one of transformers' that predicts tokens; None: a model that transformers runs predicts none.
-        embedder: The encoder of a model that transformers runs; our network is one itself.
-        fine_tuned: The network with the head of a task, and the task; or why that head cannot be used, though the
-            encoder beneath it can.
-        has_head: Whether the folder holds a head for masked tokens: our network always has one, untrained in a bare
-            encoder.
+        network: Our network, or one of transformers that predicts tokens; None if transformers runs the model and it
+            predicts no tokens.
+        embedder: The encoder of a model that transformers runs; our network is its own encoder.
+        fine_tuned: The network with the head of a task, and the task; or the reason why the head cannot be used, if the
+            encoder can.
+        has_head: Whether the folder holds a head for masked tokens. Our network always has one, which is untrained in a
+            bare encoder.
         hub: The model's name on the hub; None for a folder.
     """
 
@@ -107,7 +108,7 @@ class Model(Readable):
         self.hub = hub
 
     def to_dict(self) -> dict[str, Any]:
-        """Its sizes; `runs` is the layout of our encoder, or transformers' class."""
+        """The model's sizes; `runs` is the layout of our encoder, or the class in transformers."""
         network = self._networks[0]
         config = network.config
         return {
@@ -116,7 +117,7 @@ class Model(Readable):
             "hidden_size": config.hidden_size,
             "vocab_size": config.vocab_size,
             "max_position_embeddings": config.max_position_embeddings,
-            "num_parameters": sum(parameter.numel() for parameter in network.parameters()) or None,  # of a graph
+            "num_parameters": sum(parameter.numel() for parameter in network.parameters()) or None,  # None for a graph
             "task": None if self.task is None else self.task.kind,
             "has_head": self.has_head,
         }
@@ -137,7 +138,7 @@ class Model(Readable):
 
     @property
     def network(self) -> MaskedLM:
-        """Our encoder with its head; a ModelError where transformers runs the model."""
+        """Our encoder with its head; a ModelError if transformers runs the model."""
         if self.is_graph:
             raise ModelError(f"{self.folder}: this is an exported graph; load the model that it was made from")
         if not isinstance(self._embedder, MaskedLM):
@@ -147,14 +148,14 @@ class Model(Readable):
 
     @property
     def predictor(self) -> MaskedLM | TransformersNetwork:
-        """What predicts tokens. Raises as `check_head`."""
+        """The network that predicts tokens. Raises the errors of `check_head`."""
         self.check_head()
         assert self._predictor is not None, "the head was checked"
         return self._predictor
 
     @property
     def embedder(self) -> MaskedLM | TransformersNetwork:
-        """What makes hidden states; a ModelError for an encoder-decoder."""
+        """The network that gives hidden states; a ModelError for an encoder-decoder."""
         if self._embedder is None and self.is_graph:
             raise ModelError(f"{self.folder}: this graph has no hidden states; load the one in feature-extraction")
         if self._embedder is None:
@@ -164,14 +165,14 @@ class Model(Readable):
 
     @property
     def fine_tuned(self) -> tuple[TaskNetwork, Task]:
-        """The network with the head of the task, and the task; a ModelError where there is none that can be used."""
+        """The network with the head of the task, and the task; a ModelError if there is no usable one."""
         if isinstance(self._fine_tuned, tuple):
             return self._fine_tuned
         what = "this model is not fine-tuned for a task; fine-tune it with unmask finetune first"
         raise self._fine_tuned or ModelError(f"{self.folder}: {what}")
 
     def to(self, device: torch.device | None = None) -> None:
-        """Moves the networks, and chooses the type of their activations, which in `auto` depends on the device."""
+        """Moves the networks, and sets the dtype of their activations, which depends on the device if it is `auto`."""
         for network in self._networks:
             if device is not None:
                 network.to(device)
@@ -192,7 +193,7 @@ class Model(Readable):
         """Predicts the token at every `[MASK]` of a text, or of each text in a list, which is much faster.
 
         Args:
-            text: Text of any length with one or more masks, spelled as by the tokenizer.
+            text: Text of any length with one or more masks, in the tokenizer's spelling.
             top_k: Number of candidates per mask, and of joint fillings of all masks.
             candidates: Words to choose from, each a single token; None: any token.
 
@@ -224,11 +225,11 @@ class Model(Readable):
         """
         settings = self.embed_settings(pooling=pooling, normalize=normalize, long_texts=long_texts)
         listed = texts_in_memory(texts)
-        done = embed_texts(self.embedder, self.tokenizer, listed, settings)
+        embedded = embed_texts(self.embedder, self.tokenizer, listed, settings)
         num_blank, longest = sum(not text.strip() for text in listed), self.embedder.config.max_position_embeddings
-        for line in notes_on(len(listed), num_blank, done.num_long, longest, settings.long_texts):
+        for line in notes_on(len(listed), num_blank, embedded.num_long, longest, settings.long_texts):
             log.warning("%s", line)
-        return done.vectors
+        return embedded.vectors
 
     def embed_settings(
         self, *, pooling: str | None = None, normalize: bool | None = None, long_texts: LongTexts = "split"
@@ -250,7 +251,7 @@ class Model(Readable):
 
     @property
     def makes_sparse(self) -> bool:
-        """Whether the folder's files make vectors sparse (SPLADE); a ModelError where they cannot be used."""
+        """Whether the folder's files name sparse vectors (SPLADE); a ModelError if they cannot be used."""
         if self.hub is not None:
             fetch_sentence_files(self.hub, self.folder)
         if module_file(self.folder, "SpladePooling") is None:
@@ -259,7 +260,7 @@ class Model(Readable):
         return True
 
     def check_head(self) -> None:
-        """Raises a ModelError where the model has no head for masked tokens."""
+        """Raises a ModelError if the model has no head for masked tokens."""
         if self.task is not None:
             what = f"fine-tuned ({self.task.kind}), so it no longer predicts tokens"
             raise ModelError(f"{self.folder}: {what}; give the model that it was made from")
@@ -283,8 +284,8 @@ class Model(Readable):
 
     @public
     def predict(self, inputs: Sequence[Any]) -> list[Any]:
-        """A prediction for each input, a frozen dataclass of the model's task (`unmask.predict` makes rows, also of
-        tables and files). Texts longer than the model are cut, and the log says so.
+        """A prediction for each input, a frozen dataclass of the model's task. (`unmask.predict` returns rows, and also
+        takes tables and files.) Texts longer than the model are cut, with a warning.
 
         Args:
             inputs: Texts; for a model of pairs (text, text); for tags sentences, as texts or lists of words; for
@@ -312,7 +313,7 @@ class Model(Readable):
 
     @public
     def predict_records(self, records: Sequence[Record], *, notify: Notify = ignore) -> tuple[list[Any], EncodedInput]:
-        """A prediction for each record of a file, and the inputs that were made of them."""
+        """A prediction for each record of a file, and the inputs made from the records."""
         from unmask.tasks.task import outputs_of
 
         network, task = self.fine_tuned
@@ -361,12 +362,13 @@ def load(
 ) -> Model:
     """Loads a model written by unmask or transformers. A bare encoder can embed texts but not predict tokens.
 
-    Layouts of ours run in our encoder. Others (DistilBERT, ELECTRA, DeBERTa, MPNet, ALBERT, ESM, ...) run in
-    transformers, as do models of our layouts with parts that our encoder lacks, and weights outside of safetensors.
+    Our layouts run in our encoder. Others (DistilBERT, ELECTRA, DeBERTa, MPNet, ALBERT, ESM, ...) run in transformers,
+    as do models of our layouts with parts that our encoder lacks, and weights outside of safetensors.
 
     Args:
-        folder: With config.json, model.safetensors and tokenizer.json, such as `RUN/model`; or a run's folder; or, as a
-            string, the name of a model on the hub (`owner/name`, `owner/name@revision`; see `unmask.core.hub`).
+        folder: Folder with config.json, model.safetensors and tokenizer.json, such as `RUN/model`; or a run's folder;
+            or, as a string, the name of a model on the hub (`owner/name`, `owner/name@revision`; see
+            `unmask.core.hub`).
         precision: Type of the activations: `float32` equals transformers; `bf16` is several times faster on hardware
             that supports it, and accurate to two or three digits; `auto` is bf16 there and float32 elsewhere.
         strict: A file that differs from the folder's checksums is an error, not a warning.
@@ -374,8 +376,8 @@ def load(
             task) in onnxruntime; `onnx-int8` the one with 8-bit weights.
 
     Raises:
-        ModelError: The folder is missing, lacks a file, holds a damaged one, or has a type that is a masked language
-            model neither here nor in transformers; or it needs transformers, which is not installed.
+        ModelError: The folder is missing, lacks a file, holds a damaged one, or has a model type for which neither
+            unmask nor transformers has a masked language model; or it needs transformers, which is not installed.
         SettingsError: The precision or the backend is unknown.
         TokenizerError: The tokenizer cannot be used.
     """
@@ -404,7 +406,7 @@ def _load_weights(folder: str | Path, precision: Precision, *, strict: bool) -> 
         tokenizer = load_tokenizer(path)
         special, vocab_size = tokenizer.special, tokenizer.vocab_size
         fine_tuned: tuple[TaskNetwork, Task] | ModelError | None = None
-        network: MaskedLM | TransformersNetwork | None = None  # of the task, then of masked tokens
+        network: MaskedLM | TransformersNetwork | None = None  # first for the task, then for masked tokens
         if is_fine_tuned:
             try:
                 from unmask.tasks.kinds import task_of
@@ -420,7 +422,7 @@ def _load_weights(folder: str | Path, precision: Precision, *, strict: bool) -> 
             except ModelError as error:
                 if in_transformers:
                     raise
-                log.warning("ignoring the head of the task: %s", error)  # the encoder can still embed, and learn
+                log.warning("ignoring the head of the task: %s", error)  # the encoder can still embed, and be trained
                 fine_tuned = error
         bare: TransformersNetwork | None = None
         if isinstance(network, TransformersNetwork):
@@ -460,7 +462,7 @@ def _load_graph(path: Path, backend: str) -> Model:
 
 
 def as_predictor(model: Model | str | Path, *, strict: bool = False) -> Model:
-    """A model that predicts tokens, loaded and moved to the fastest device where it is named."""
+    """A model that predicts tokens. If only its name or folder is given, it is loaded onto the fastest device."""
     loaded = model if isinstance(model, Model) else load(model, strict=strict)
     loaded.check_head()
     if loaded is not model:

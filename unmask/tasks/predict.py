@@ -1,4 +1,4 @@
-"""Predictions of a fine-tuned model as rows that join with its input: JSON lines, CSV, CoNLL(-U), spaCy's DocBin."""
+"""Predictions of a fine-tuned model, as rows that can be joined with its input: JSON lines, CSV, CoNLL(-U), DocBin."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ class Predictions(Result):
 
     model: str  # its folder
     task: str
-    examples: int  # records of the file
+    examples: int  # number of records
     truncated: int  # records whose ends were cut off
-    split: int  # records that were seen in several parts
-    out: str  # one of these two
+    split: int  # records that were read in several parts
+    out: str  # either this or `predictions` is set
     predictions: list[dict[str, Any]]
-    _of: str  # with `out`: how much is in it, in words
-    _format: str  # with `predictions`: how they are shown, and names of the classes
+    _of: str  # with `out`: number of words or entities, in words
+    _format: str  # with `predictions`: the format in which they are shown, and the names of classes
     _names: Sequence[str]
 
     def shown(self) -> Iterator[Shown]:
@@ -126,7 +126,7 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
 
 
 def _form(out: str | Path | None, format: Format | None) -> str:  # noqa: A002
-    """The format of the predictions; a RunError where they cannot be written so."""
+    """The format of the predictions; a RunError if they cannot be written in it."""
     form = format or ("jsonl" if out is None else Path(out).suffix.removeprefix("."))
     if form not in FORMATS:
         raise RunError(f"{out or form}: use one of the endings or --format {', '.join(FORMATS)}")
@@ -151,7 +151,7 @@ def _read(loaded: Model, file: str | Path | Iterable[Any], columns: Columns, enc
 
 
 def _rows(task: Task, data: Labelled, predictions: Sequence[Any]) -> list[dict[str, Any]]:
-    """Predictions with the id and the text of their input."""
+    """Predictions as rows, with the id and the text of their input."""
     names: tuple[str, ...] = ("text",)
     if task.fixed is not None:
         names = str(task.fixed.text), str(task.fixed.second)
@@ -164,20 +164,20 @@ def _rows(task: Task, data: Labelled, predictions: Sequence[Any]) -> list[dict[s
         own = asdict(prediction)
         if task.of_texts and not has_text(record):
             own = {name: dict.fromkeys(each) if isinstance(each, dict) else None for name, each in own.items()}
-        row |= {name: own[name] for name in ("text", "entities") if name in own}  # words have theirs, which come first
-        rows.append(row | own | {key[0]: key[1]})  # questions have an id, too, as a text
+        row |= {name: own[name] for name in ("text", "entities") if name in own}  # put these columns of tags first
+        rows.append(row | own | {key[0]: key[1]})  # a question's prediction has the id as text: keep the original
     return rows
 
 
 def _as_text(cell: str) -> str:
-    """A text that no spreadsheet takes for a formula, and no terminal for a command: what may be a formula gets an
-    apostrophe before it (not a lone sign or a number, such as the classes `+` and `-1`).
+    """A text that no spreadsheet takes for a formula, and no terminal for a command. A text that may be a formula gets
+    an apostrophe before it; a single sign and a number do not, such as the classes `+` and `-1`.
 
     Source: OWASP, "CSV Injection"; tabs and returns count, since some programs skip them.
     """
     text = printable(cell.replace("\r\n", "\n"))
-    begins_so = len(cell) > 1 and cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
-    return f"'{text}" if begins_so and not _NUMBER.fullmatch(cell) else text
+    may_be_formula = len(cell) > 1 and cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
+    return f"'{text}" if may_be_formula and not _NUMBER.fullmatch(cell) else text
 
 
 def _jsonl(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
@@ -185,7 +185,7 @@ def _jsonl(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
 
 
 def as_csv(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
-    """Probabilities of classes have a column each; lists of words and tags are JSON."""
+    """Writes a column for each class's probability; lists of words and tags are JSON."""
     flat = []
     for row in rows:
         cells: dict[str, Any] = {}
@@ -206,7 +206,7 @@ def as_csv(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
 
 
 def _conll(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
-    """A comment with the key of the row, a line a word with its tag, and an empty one behind each sentence."""
+    """Writes for each sentence a comment with the row's key, a line per word with its tag, and an empty line."""
     text = ""
     for row in rows:
         name, key = _key(row)
@@ -216,7 +216,7 @@ def _conll(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
 
 
 def _conllu(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
-    """Tags are UPOS where the model has no others, else XPOS. `SpaceAfter=No` is what the text says."""
+    """Writes tags as UPOS if all tags of the model are UPOS, else as XPOS. `SpaceAfter=No` follows the text."""
     upos, text = {*names} <= UPOS, ""
     for row in rows:
         text += f"# sent_id = {_cell(_key(row)[1])}\n" + (f"# text = {_cell(row['text'])}\n" if row["words"] else "")
@@ -240,7 +240,7 @@ def _cell(value: Any) -> str:
 
 
 def _docbin(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> bytes:
-    """Every word's tag as spaCy's `tag_` (and `pos_`, where it is UPOS), or entities; the key in `user_data`."""
+    """Writes tags as spaCy's `tag_` (and `pos_`, if they are UPOS), entities if tags mark them, keys in `user_data`."""
     import spacy
     from spacy.tokens import Doc, DocBin
 
@@ -259,7 +259,7 @@ def _docbin(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> bytes:
     return bytes(docs.to_bytes())
 
 
-# Of rows, and the names of the model's tags or classes.
+# Functions of the rows, and of the names of the model's tags or classes.
 FORMATS: Mapping[str, Callable[..., str | bytes]] = {
     "jsonl": _jsonl, "csv": as_csv, "conll": _conll, "conllu": _conllu, "spacy": _docbin
 }  # fmt: skip

@@ -1,6 +1,6 @@
-"""Tags of words: entities, parts of speech. The tag of a word stands at its first piece.
+"""Tags of words, such as entities and parts of speech. A word's tag is predicted at its first piece.
 
-Files have a word a line or row, or are tables: of lists of words and of tags, or of texts with spans of characters.
+Files have a word per line or row, or are tables: of lists of words and of tags, or of texts with spans of characters.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from unmask.tokenizer.spans import TAG, entities_of, holds_spans, is_mark, read_
 
 _ENTITIES = ("entity_f1", "entity_precision", "entity_recall")
 _PLAIN = ("accuracy", "macro_f1")
-_MOSTLY = 0.9  # of the words
+_MOSTLY = 0.9  # share of the words above which single letters count as words
 _NO_TAG = {"_", "-", "-1", "-100"}
 # Letters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, ideographs.
 _WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
@@ -37,13 +37,13 @@ _WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u3
 
 @dataclass(frozen=True)
 class WordsRecord:
-    """The words of a sentence, none of them empty; and as many tags, None where one is missing, or none is known."""
+    """The words of a sentence, none of them empty, and their tags; None for a missing tag, or if no tags are known."""
 
-    row: int  # of its first word
+    row: int  # row of its first word
     words: tuple[str, ...]
     tags: tuple[str | None, ...] | None = None
-    text: str | None = None  # a raw text, which the task has to cut into words
-    spans: tuple[tuple[int, int], ...] = ()  # of its words, [begin, end) in characters
+    text: str | None = None  # a raw text, which the task cuts into words
+    spans: tuple[tuple[int, int], ...] = ()  # [begin, end) of its words, in characters
 
     @property
     def texts(self) -> tuple[str, ...]:
@@ -52,7 +52,7 @@ class WordsRecord:
 
 @dataclass(frozen=True)
 class Entity:
-    """Words that are one, with the characters [start, end) of the text and the mean of the words' probabilities."""
+    """An entity of one or more words: characters [start, end) of the text, and the mean of the words' probabilities."""
 
     start: int
     end: int
@@ -63,12 +63,12 @@ class Entity:
 
 @dataclass(frozen=True)
 class TagsPrediction:
-    """The words of a sentence with their likeliest tags, and its entities. Lists have an item for each word."""
+    """The words of a sentence with their likeliest tags, and its entities. All other tuples have an item per word."""
 
     words: tuple[str, ...]
     tags: tuple[str | None, ...]  # None for words without any token
     probabilities: tuple[float | None, ...]
-    text: str = ""  # of words that came as a list, with a space between them
+    text: str = ""  # the text; for a list of words, the words joined by spaces
     entities: tuple[Entity, ...] = ()
     starts: tuple[int, ...] = ()  # the characters [start, end) of each word in the text
     ends: tuple[int, ...] = ()
@@ -89,12 +89,12 @@ class Tag(Task):
     forms: ClassVar[tuple[Form, ...]] = ("table", "lines", "treebank")
     stored: ClassVar[tuple[str, ...]] = ("columns", "word_signs")
 
-    word_signs: Sequence[str] = ()  # how raw texts are cut into words: as those of the training file, see `signs_of`
+    word_signs: Sequence[str] = ()  # how raw texts are cut into words like those of the training file; see `signs_of`
 
     @classmethod
     def of_row(cls, row: LabelledRow) -> WordsRecord:
-        """A list of words and one of tags; or a text, or words with their characters, and spans of characters. Without
-        tags also a text, which is cut later (`ready`)."""
+        """Reads a list of words and a list of tags; or spans of characters with a text, or with words that have their
+        own spans. Without tags, also a text, which `ready` cuts into words."""
         cell, place = row.cell("text")
         words = "" if without_gaps(cell) is None else _words_of(cell)
         column, text, spans = row.columns.label, words, None
@@ -102,7 +102,7 @@ class Tag(Task):
         if isinstance(words, str) and column is None:
             return WordsRecord(row.number, (), text=words)
         if isinstance(words, list) and words and all(isinstance(w, dict) and holds_spans([w]) for w in words):
-            text = row.cells.get("text")  # Prodigy's tokens have theirs, too; those of spaCy's `Doc.to_json` do not
+            text = row.cells.get("text")  # Prodigy's tokens have their own text, too, those of `Doc.to_json` do not
             spans = [(begin, end) for begin, end in (values_of(word, ("start", "end")) for word in words)]
             parts = [text[begin:end] if isinstance(text, str) else None for begin, end in spans]
             words = [word.get("text", part) for word, part in zip(words, parts, strict=True)]
@@ -113,9 +113,9 @@ class Tag(Task):
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise CorpusError(f"{place} has {shown(cell)}, not a list of words")
         if column is not None and spans is not None:
-            is_refused = row.cells.get("answer") in ("reject", "ignore")  # by Prodigy's user
-            known = None if is_refused or not words else _tags_at(spans, tags or [], row, column, text)
-            return WordsRecord(row.number, tuple(words), known)
+            is_rejected = row.cells.get("answer") in ("reject", "ignore")  # by the annotator, in Prodigy
+            bio_tags = None if is_rejected or not words else _tags_at(spans, tags or [], row, column, text)
+            return WordsRecord(row.number, tuple(words), bio_tags)
         if not words:
             raise CorpusError(f"{place} has no words")
         if column is None:
@@ -129,13 +129,14 @@ class Tag(Task):
 
     @classmethod
     def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
-        """Words without a tag are neither learned nor measured; among those of entities without an `O` it is that. What
-        has no tag at all, is empty or refused by the annotator is left out; the tags' scheme is announced."""
+        """Words without a tag are neither learned nor measured; but if tags mark entities and there is no `O`, they are
+        `O`. Sentences that have no tag at all, are empty or were rejected by the annotator are left out. A note names
+        the scheme of the tags."""
         names = {tag for each in read.records for tag in cls.classes_of(each)} - _NO_TAG
         outside = "O" if scheme_of(names) is None and scheme_of({*names, "O"}) else None
         pairs = (pair for each in read.records for pair in zip(each.words, each.tags or (), strict=False))
-        of_signs = not any(tag == "-" and any(map(str.isalnum, word)) for word, tag in pairs)
-        missing = {None, *_NO_TAG} - {*["-"] * of_signs}  # a class, if signs alone have it
+        only_signs = not any(tag == "-" and any(map(str.isalnum, word)) for word, tag in pairs)
+        missing = {None, *_NO_TAG} - {*["-"] * only_signs}  # `-` is a tag if only punctuation has it
         records, num_missing, num_words = list[WordsRecord](), 0, 0
         for record in read.records:
             tags = tuple(outside if tag in missing else tag for tag in record.tags or ())
@@ -147,8 +148,8 @@ class Tag(Task):
             raise CorpusError(f"{read.path}: none of the {len(read.records):,} sentences has a tag")
         left_out, what = len(read.records) - len(records), "sentences have no tags or were rejected: left out"
         notes = [f"{read.path}: {left_out:,} of {len(read.records):,} {what}"] * (left_out > 0)
-        so = "which counts as O" if outside else "so they are neither learned nor measured"
-        notes += [f"{read.path}: {num_missing:,} of {num_words:,} words have no tag, {so}"] * (num_missing > 0)
+        meaning = "which counts as O" if outside else "so they are neither learned nor measured"
+        notes += [f"{read.path}: {num_missing:,} of {num_words:,} words have no tag, {meaning}"] * (num_missing > 0)
         names |= {"O"} if outside and num_missing else set()
         if like is None and (scheme := scheme_of(names)) is not None:
             kinds = "with labels" if any("-" in tag for tag in names) else "of one kind of entity"
@@ -214,7 +215,7 @@ class Tag(Task):
         tags: list[list[str | None]] = [[None] * len(record.words) for record in records]
         shares: list[list[float | None]] = [[None] * len(record.words) for record in records]
         for example, output in zip(examples, outputs, strict=True):
-            if not len(example.places):  # of characters alone that the tokenizer omits
+            if not len(example.places):  # the tokenizer drops all characters of these words
                 continue
             best = torch.softmax(torch.from_numpy(output).double(), 1).max(1)
             for word, tag, share in zip(example.items, best.indices.tolist(), best.values.tolist(), strict=True):
@@ -242,7 +243,7 @@ class Tag(Task):
         return _PLAIN if scheme_of(self.names) is None else (*_ENTITIES, *_PLAIN)
 
     def measure(self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]) -> Metrics:
-        """As seqeval: an entity is right where its label, begin and end are. Words without a right tag are left out."""
+        """As seqeval: an entity is right if its label, begin and end are. Words with unknown tags are left out."""
         of_words = class_metrics(*self.right_and_predicted(records, predictions))
         plain: Metrics = {name: of_words[name] for name in _PLAIN}
         if not self.has_entities:
@@ -274,17 +275,17 @@ class Tag(Task):
 
 
 def _known(record: WordsRecord, prediction: TagsPrediction) -> tuple[tuple[str | None, ...], tuple[str | None, ...]]:
-    """The right and the predicted tags of the words whose right one is known."""
+    """The right and the predicted tags of those words whose right tag is known."""
     right, predicted = record.tags or (), prediction.tags
     known = [number for number, tag in enumerate(right) if tag is not None]
     return tuple(right[number] for number in known), tuple(predicted[number] for number in known)
 
 
 def scheme_of(names: Iterable[str]) -> str | None:
-    """The scheme of entities that tags are in: BIO (IOB1 and IO too), BIOES, BILOU or BMES, with labels or without;
-    None for others, such as parts of speech.
+    """The scheme by which tags mark entities: BIO (also IOB1 and IO), BIOES, BILOU or BMES, with labels or without;
+    None for other tags, such as parts of speech.
 
-    Example: `B`, `I`, `O` are BIO; `B-x`, `M-x`, `E-x`, `S-x` and `O` are BMES; so are `B`, `M`, `E`, `S`, of words.
+    Example: `B`, `I`, `O` are BIO; `B-x`, `M-x`, `E-x`, `S-x` and `O` are BMES; so are `B`, `M`, `E`, `S` (of words).
     """
     tags = {name for name in names if name != "O"}
     marks = {name[0] for name in tags}
@@ -295,7 +296,7 @@ def scheme_of(names: Iterable[str]) -> str | None:
 
 
 def _words_of(cell: Any) -> Any:
-    """The words, or spans of words, that a cell holds or spells; another text, such as `[2019]`, is one."""
+    """The words, or spans of words, in a cell, also those written as text; any other text, such as `[2019]`, stays."""
     words = list_in(cell) if isinstance(cell, str) else None
     return words if words and (holds_spans(words) or all(isinstance(word, str) for word in words)) else cell
 
@@ -303,8 +304,8 @@ def _words_of(cell: Any) -> Any:
 def _tags_at(
     places: Sequence[tuple[int, int]], entries: Any, row: LabelledRow, column: str, text: Any
 ) -> tuple[str, ...]:
-    """BIO tags of words, [begin, end) in characters each, by the entities of their text, where it is known; of
-    overlapping ones the first, and of those that begin together the longest."""
+    """BIO tags of words (`places`: [begin, end) of each, in characters) from the entities of their `text`, if known. Of
+    overlapping entities the first one counts, and of those with the same begin the longest."""
     try:
         text = text if isinstance(text, str) else " " * max((end for _, end in places), default=0)
         entities = read_fields({column: entries}, text, {"entities": column})["entities"]
@@ -326,20 +327,20 @@ def _tags_at(
 
 
 # ----------------------------------------
-# Words of raw texts, cut as those of the training file are.
+# Words of raw texts, cut like those of the training file.
 #
-# A sign is a word by itself, unless it mostly is a part of one there. That is written as what stands on its two sides
-# (`a` a letter, `0` a digit, or the sign), with a space where words are cut:
+# A sign (punctuation or symbol) is a word by itself, unless it is mostly a part of a word in the training file. Such a
+# rule is written as the sign with its two neighbours (`a`: a letter, `0`: a digit, or a sign), and a space for a cut:
 #
 #     a'a     don't           a 'a    Anna 's         a' a    l' homme
 #     0.0     3.14            @a      @name           0%      5%
-#     a a     letters are words, as in Chinese by characters, and in proteins
+#     a a     single letters are words, as in Chinese by characters, and in proteins
 
 _MOST_SIGNS = 200
 
 
 def signs_of(sentences: Sequence[Sequence[str]]) -> tuple[str, ...]:
-    """The signs that are parts of words, as each is cut most often by its two sides; see above."""
+    """The rules for signs that are parts of words: with each pair of neighbours, the most frequent cut; see above."""
     counts, num_letters, num_words = Counter[str](), 0, 0
     for words in sentences:
         pieces = [(word[begin:end], begin == 0) for word in words for begin, end in word_spans(word)]
@@ -352,7 +353,7 @@ def signs_of(sentences: Sequence[Sequence[str]]) -> tuple[str, ...]:
                 continue
             left = before and _kind(before[-1]) + " " * begins
             right = after and " " * ends + _kind(after[0])
-            # Where words are cut there may be white space in a raw text, so that the sign has one side only.
+            # If there is a cut, a raw text may have white space there, so also count the sign with one neighbour.
             counts.update({left + sign + right, *[sign + right] * begins, *[left + sign] * ends})
     usual: dict[str, str] = {}
     for pattern, count in counts.most_common():
@@ -372,7 +373,7 @@ def words_in(text: str, signs: Collection[str] = ()) -> list[tuple[int, int]]:
             letters.append((letters.pop()[0] if is_more else place, place + 1))
         spans = letters
     usual = {pattern.replace(" ", ""): pattern for pattern in signs}
-    joins = [True] * (len(spans) + 1)  # of each word with the one before it, as the signs on both sides of it say
+    joins = [True] * (len(spans) + 1)  # whether each span is joined with the previous one: both must allow it
     for number, (begin, end) in enumerate(spans):
         sign = text[begin:end]
         if not _is_sign(sign):

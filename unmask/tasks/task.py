@@ -1,12 +1,12 @@
-"""What a task is: all that it does to labelled rows, inputs, outputs and figures, in one class; and how it is learned.
+"""The interface of a task: everything it does to labelled rows, inputs, outputs and figures; and settings of training.
 
     file -> LabelledRow -> record -> encode -> Example -> network, head -> outputs -> decode -> prediction -> measure
                                        |                                     |
                                     targets  ----------- objective -----------
 
-A task is a frozen value with what was learned from the training file (its labels, whether texts come in pairs), which a
-model's folder keeps under our key. Training, prediction, evaluation and reports call its methods, and never ask which
-task it is. A new one is a class like those of `classify.py` and its name in `TASKS` of `kinds.py`.
+A task is a frozen value that holds properties of the training file (its labels, whether texts come in pairs). A model's
+folder keeps them under our key. Training, prediction, evaluation and reports only call its methods, and never ask which
+task it is. A new task is a class like those of `classify.py`, and its name in `TASKS` of `kinds.py`.
 
 Shape suffixes: T = positions of a batch in a line, N = places, L = tokens of a text, D = hidden size, C = outputs.
 """
@@ -45,22 +45,22 @@ from unmask.train.objectives import Targets as BatchTargets
 from unmask.train.runner import run
 
 Metrics = dict[str, float | None]
-"""Figures by name; shares lie in [0, 1]. One that is not defined (a correlation with equal predictions) is None."""
+"""Figures by name; shares lie in [0, 1]. An undefined one (a correlation with equal predictions) is None."""
 LOWER_IS_BETTER = {"rmse"}
-Outputs = Sequence[NDArray[np.float32]]  # of a network, [N, C] for each example
+Outputs = Sequence[NDArray[np.float32]]  # a network's outputs, [N, C] for each example
 
 
 class Judged(NamedTuple):
-    """A prediction beside what is right."""
+    """A prediction and the right answer."""
 
     texts: tuple[str, ...]
     right: str
     predicted: str
-    probability: float  # of what is predicted
-    place: tuple[int, int] = (0, 0)  # the characters of the first text that are judged; none: all texts are
+    probability: float  # of the prediction
+    place: tuple[int, int] = (0, 0)  # the characters of the first text that are judged; (0, 0): the texts as a whole
 
 
-TARGET = "target"  # what is right for an example, or at its places
+TARGET = "target"  # name of the targets of an example, or at its places
 
 
 class FinetuneSettings(Reading):
@@ -134,50 +134,51 @@ class FinetuneSettings(Reading):
 
 @dataclass(frozen=True)
 class Task(ABC):
-    """A task with what it knows of its labels."""
+    """A task, with what it has learned about its labels."""
 
     kind: ClassVar[str]  # its name for users
-    title: ClassVar[str]  # what it does, in words, for cards
-    head: ClassVar[str]  # that of `unmask.model.layers` which does it
-    architecture: ClassVar[str]  # what transformers' classes for it are called after `For`
-    pipeline: ClassVar[str]  # what the hub, and transformers' pipelines, call it
-    problem_type: ClassVar[str | None] = None  # what transformers calls it, of tasks of whole texts
-    takes_form: ClassVar[str] = "a text"  # what a single input is called in errors
-    # Its metrics; by the first one the best model is chosen, unless the settings say otherwise.
+    title: ClassVar[str]  # description for cards
+    head: ClassVar[str]  # name of its head in `unmask.model.layers`
+    architecture: ClassVar[str]  # name of transformers' classes for it, after `For`
+    pipeline: ClassVar[str]  # its name on the hub and in transformers' pipelines
+    problem_type: ClassVar[str | None] = None  # transformers' `problem_type`, for tasks of whole texts
+    takes_form: ClassVar[str] = "a text"  # description of a single input in errors
+    # Its metrics; the first one chooses the best model, unless the settings name another.
     metrics: ClassVar[tuple[str, ...]] = ()
-    of_texts: ClassVar[bool] = False  # whether it is about whole texts, pooled to one vector, and not about tokens
-    # Roles of its columns in `unmask.data.columns.USUAL`, and whether there is one of second texts.
+    of_texts: ClassVar[bool] = False  # whether it is about whole texts, pooled to one vector, not about tokens
+    # Roles of its columns in `unmask.data.columns.USUAL`, and whether there is a column of second texts.
     text_role: ClassVar[Role] = "text"
     label_role: ClassVar[Role] = "label"
-    labels: ClassVar[Label] = "classes"  # what its column is found by, where no name is usual
+    labels: ClassVar[Label] = "classes"  # content by which the label column is detected, if no name is usual
     pairing: ClassVar[Pairing] = "no"
-    of_flags: ClassVar[bool] = False  # whether its labels may be 0 or 1 each, in a list or in columns of their own
-    fixed: ClassVar[Columns | None] = None  # its columns, where they are always the same
+    of_flags: ClassVar[bool] = False  # whether labels may be 0 or 1 per class, in a list or in separate columns
+    fixed: ClassVar[Columns | None] = None  # its columns, if they are always the same
     forms: ClassVar[tuple[Form, ...]] = ("table", "lines")  # the forms of files that it reads
-    # The fields that config.json holds under our key, beside kind, `paired` and `max_length`.
+    # The fields that config.json holds under our key, besides `kind`, `paired` and `max_length`.
     stored: ClassVar[tuple[str, ...]] = ("columns",)
 
     names: tuple[str, ...] = ()  # its classes or tags by number; for a regression the number's name; empty for answers
     paired: bool = False  # whether an input is two texts
     max_length: int | None = None  # longest input in tokens, special tokens included; None: the model's
     pooling: ClassifierPooling = "first"  # how a whole text is pooled
-    columns: Mapping[str, str] = field(default_factory=dict)  # of the training file, by role
+    columns: Mapping[str, str] = field(default_factory=dict)  # columns of the training file, by role
 
     # Records
 
     @classmethod
     @abstractmethod
     def of_row(cls, row: LabelledRow) -> Record:
-        """The record of a row, with its label if `row.columns.label` is not None; a CorpusError names what is wrong."""
+        """The record of a row, with its label if `row.columns.label` is not None; a CorpusError if it is invalid."""
 
     @classmethod
     def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
-        """A file after a look at all of its labels, without what means no label. Arguments as for `read_labelled`."""
+        """Interprets labels after all of them were read, and drops those that mean no label. Arguments as for
+        `read_labelled`."""
         return read
 
     @abstractmethod
     def of_input(self, number: int, value: Any) -> Record | None:
-        """The record of an input in Python; None: it does not fit the task."""
+        """The record of an input in Python; None if it does not fit the task."""
 
     def ready(self, record: Any) -> Any:
         """A record for prediction, as `encode` takes it."""
@@ -185,17 +186,17 @@ class Task(ABC):
 
     @property
     def takes(self) -> str:
-        """Its form of input, for errors."""
+        """Description of an input, for errors."""
         return "(text, text)" if self.paired else self.takes_form
 
     @classmethod
     @abstractmethod
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
-        """The task of a model that learns from this file; a CorpusError where there is nothing to learn."""
+        """The task of a model that learns from this file; a CorpusError if there is nothing to learn."""
 
     def check(self, file: Labelled, train: Path) -> str | None:
-        """Compares a file, also the training file, with what was learned: a warning about what the model cannot get
-        right (classes that training did not have), or None; a CorpusError where the file cannot be used."""
+        """Compares a file (also the training file) with this task. Returns a warning about labels that the model cannot
+        predict (classes missing from training), or None; raises a CorpusError if the file cannot be used."""
         unseen = Counter(name for record in file.records for name in self.classes_of(record) if name not in self.names)
         names = listed(sorted(unseen), 8)
         what = f"{unseen.total():,} labels do not occur in {train} ({names}); they count as wrong"
@@ -203,30 +204,30 @@ class Task(ABC):
 
     @classmethod
     def classes_of(cls, record: Any) -> Sequence[str]:
-        """The right classes of a record, whose losses `finetune.class_weights` may weigh; empty: there are none."""
+        """The right classes of a record, whose losses `finetune.class_weights` may weight; empty if it has none."""
         return ()
 
     # Inputs and outputs
 
     @abstractmethod
     def encode(self, records: Sequence[Any], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
-        """Inputs of the network, with their targets if these are needed and known."""
+        """Inputs of the network, with their targets if `with_targets`, as far as they are known."""
 
     @property
     def task_head(self) -> TaskHead:
-        """The head, as the model's folder has it."""
+        """The head, as the model's folder describes it."""
         own = {"kind": self.kind, "paired": self.paired, "max_length": self.max_length}
         own |= {name: getattr(self, name) for name in self.stored}
         pooling = self.pooling if self.of_texts else None
         return TaskHead(self.head, self.architecture, self.names, self.problem_type, pooling, own)
 
     def logits(self, model: TaskNetwork, hidden_TD: Tensor, places: Tensor, dropout_seed: int | None = None) -> Tensor:
-        """The head's outputs [N, C] at places [N]. At places [N, L], -1 behind the end of a text, they are [N, C] of
-        each text's mean where the task pools, else [N, L, C]."""
+        """The head's outputs [N, C] at places [N]. At places [N, L], padded with -1, they are [N, C] of each text's
+        mean if the task pools, else [N, L, C]."""
         hidden = hidden_TD.index_select(0, places.clamp(min=0).flatten()).unflatten(0, places.shape)
         if self.pooling == "mean":
-            held_NL1 = (places >= 0)[..., None]
-            hidden = ((hidden.float() * held_NL1).sum(1) / held_NL1.sum(1)).to(hidden_TD.dtype)
+            is_token_NL1 = (places >= 0)[..., None]
+            hidden = ((hidden.float() * is_token_NL1).sum(1) / is_token_NL1.sum(1)).to(hidden_TD.dtype)
         return model.outputs(self.head, hidden, dropout_seed=dropout_seed)
 
     @abstractmethod
@@ -236,7 +237,7 @@ class Task(ABC):
     # Learning
 
     def objective(self, weights: Sequence[float] | None = None) -> Objective:
-        """What a step of fine-tuning learns; `weights` are those of the losses by class, None: all 1."""
+        """The objective of fine-tuning; `weights` are those of the losses by class, None: all 1."""
         weights_C = None if weights is None else torch.tensor(weights, dtype=torch.float32)
 
         def find(rows: Rows, masked: MaskedRows) -> BatchTargets:
@@ -256,7 +257,7 @@ class Task(ABC):
         return BatchTargets(self.places(rows, first_N), classes_N, weights_N=weights_N)
 
     def places(self, rows: Rows, first_N: Tensor) -> Tensor:
-        """The places that are pooled: first tokens, or all of them, [N, L], -1 where a text is shorter than others."""
+        """The places that are pooled: first tokens [N], or all tokens [N, L], padded with -1."""
         return first_N if self.pooling == "first" else tokens_of(rows, first_N)
 
     def losses(self, logits: Tensor, targets: BatchTargets, weights_C: Tensor | None) -> Losses:
@@ -264,10 +265,10 @@ class Task(ABC):
         return losses_of(logits, targets.classes_N, targets.weights_N)
 
     def check_network(self, model: TaskNetwork) -> None:  # noqa: B027  (few tasks have anything to do)
-        """Raises a ModelError before the training where a network cannot do it."""
+        """Raises a ModelError before training if a network is unsuitable for the task."""
 
     def finish(self, model: TaskNetwork) -> Self:
-        """Prepares a trained network to be saved, and returns the task that it does then."""
+        """Prepares a trained network for saving, and returns the task as it is then."""
         return self
 
     # Figures
@@ -281,30 +282,30 @@ class Task(ABC):
         """The metrics, by name."""
 
     def items(self, records: Sequence[Any], metric: str) -> int | None:
-        """The number of items that a metric is a share of; None where it is no share."""
+        """The number of items that a metric is a share of; None if it is not a share."""
         return len(records)
 
     @classmethod
     def document_of(cls, record: Any) -> Hashable:
-        """What a record is resampled with in intervals: records of one document are alike."""
+        """Key of a record's document: intervals resample the records of a document together, since they are alike."""
         return id(record)
 
     @classmethod
     def text_of(cls, record: Any) -> str:
-        """The text that training and validation must not share, with single blanks."""
+        """The text that training and validation must not share, with single spaces."""
         return " ".join(" ".join(record.texts).split())
 
     def judged(self, records: Sequence[Any], predictions: Sequence[Any]) -> list[Judged]:
-        """Each prediction, for a reader; empty where a task's are not right or wrong as a whole."""
+        """Each prediction with the right answer, for reports; empty if predictions are not simply right or wrong."""
         return []
 
     def right_and_predicted(self, records: Sequence[Any], predictions: Sequence[Any]) -> tuple[list[str], list[str]]:
-        """The right and the predicted classes; empty where it has none."""
+        """The right and the predicted classes; empty if the task has none."""
         return [], []
 
 
 def tokens_of(rows: Rows, first_N: Tensor) -> Tensor:
-    """The places of all tokens of the examples that begin there: [N, L], -1 where one is shorter than others."""
+    """The places of all tokens of the examples that begin at `first_N`: [N, L], padded with -1."""
     row_B1 = torch.arange(len(rows.segment_ids), device=first_N.device)[:, None] * rows.segment_ids.shape[1]
     key_T = torch.where(rows.segment_ids >= 0, row_B1 + rows.segment_ids, -1).flatten()
     tokens = [torch.nonzero(key_T == key_T[first]).squeeze(1) for first in first_N]
@@ -315,14 +316,14 @@ def tokens_of(rows: Rows, first_N: Tensor) -> Tensor:
 def outputs_of(
     model: TaskNetwork, task: Task, examples: Sequence[Example], *, notify: Notify = ignore
 ) -> list[NDArray[np.float32]]:
-    """The network's outputs at the places of each example: [N, C]; N is 1 where the task pools."""
+    """The network's outputs at the places of each example: [N, C]; N is 1 if the task pools."""
     assert not model.training
     outputs: list[NDArray[np.float32]] = [np.zeros((0, 0), dtype=np.float32)] * len(examples)
     with_places = [number for number, example in enumerate(examples) if len(example.places)]
-    some = [examples[number] for number in with_places]
-    places_of = [example.places for example in some]
-    count = counted(notify, "predicting", sum(map(len, some)))
-    for rows, hidden_TD in run(model, [example.input_ids for example in some], types=types_of(some)):
+    inputs = [examples[number] for number in with_places]
+    places_of = [example.places for example in inputs]
+    count = counted(notify, "predicting", sum(map(len, inputs)))
+    for rows, hidden_TD in run(model, [example.input_ids for example in inputs], types=types_of(inputs)):
         sizes = [len(places_of[number]) for number in rows.numbers]
         places = rows.places(places_of).to(hidden_TD.device)
         if task.pooling == "mean":

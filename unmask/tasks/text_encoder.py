@@ -1,4 +1,4 @@
-"""A model as a transformer of scikit-learn's pipelines."""
+"""A model as a transformer for scikit-learn's pipelines."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unmask.tasks.loaded_model import Model, Precision, load
 
 try:
     from sklearn.base import BaseEstimator, TransformerMixin
-except ImportError:  # the constructor says so; `help(unmask)` and `from unmask import *` need the class
+except ImportError:  # the constructor raises; `help(unmask)` and `from unmask import *` need the class to exist
 
     class BaseEstimator: ...  # type: ignore[no-redef]
 
@@ -23,10 +23,10 @@ except ImportError:  # the constructor says so; `help(unmask)` and `from unmask 
 
 
 class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """Texts to the vectors of `Model.embed`, in pipelines of scikit-learn: `make_pipeline(TextEncoder(folder),
-    LogisticRegression())` is a classifier of texts.
+    """Turns texts into the vectors of `Model.embed`, in scikit-learn's pipelines: `make_pipeline(TextEncoder(folder),
+    LogisticRegression())` is a text classifier.
 
-    Nothing is learned: `fit` only loads the model, and `transform` does so if `fit` was not called. Clones share a
+    Nothing is learned: `fit` only loads the model, and `transform` loads it if `fit` was not called. Clones share a
     loaded model. Pickles, such as those for the processes of a grid search, hold its folder or name instead of its
     weights.
 
@@ -39,7 +39,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         SettingsError: scikit-learn is not installed.
     """
 
-    _loaded: tuple[object, Model] | None = None  # what was loaded from where
+    _loaded: tuple[object, Model] | None = None  # source and model
 
     def __init__(
         self,
@@ -69,7 +69,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return self._model().embed(X, pooling=self.pooling, normalize=self.normalize, long_texts=self.long_texts)
 
     def get_feature_names_out(self, input_features: Any = None) -> NDArray[np.object_]:
-        """`textencoder0`, `textencoder1`, ..., one for each number of a vector."""
+        """`textencoder0`, `textencoder1`, ..., one for each dimension of a vector."""
         name, width = type(self).__name__.lower(), self._model().embedder.encoder.width
         return np.array([f"{name}{n}" for n in range(width)], dtype=object)
 
@@ -88,7 +88,8 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return state
 
     def __sklearn_clone__(self) -> Self:
-        clone: Self = super(TextEncoder, copy(self)).__sklearn_clone__()  # of the folder: clones copy arguments deeply
+        # `copy` uses `__getstate__`, so that scikit-learn deep-copies the folder's name instead of the weights.
+        clone: Self = super(TextEncoder, copy(self)).__sklearn_clone__()
         clone.model, clone.precision = self.model, self.precision
         return clone
 

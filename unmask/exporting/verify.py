@@ -176,8 +176,8 @@ def probe_texts(tokenizer: Tokenizer) -> list[str]:
 
 
 def tokenizer_round_trip(subject: CheckedModel) -> Check:
-    """Encoding and decoding a text loses and adds no letter, and another round keeps the decoded text's ids. White space
-    and the first ids are not compared, since decoders move punctuation closer to words."""
+    """Encoding and decoding a text loses and adds no letter, and another round keeps the decoded text's ids. White
+    space and the first ids are not compared, since decoders move punctuation closer to words."""
     tokenizer, wrong, count = subject.tokenizer, [], 0
     unknown, normalizer = tokenizer.special.unk, tokenizer.backend.normalizer
     for text in probe_texts(tokenizer):

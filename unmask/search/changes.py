@@ -31,7 +31,7 @@ from unmask.search.blocks import IndexBlock, IndexState, StoredIndex
 from unmask.search.passages import DocumentFiles
 from unmask.search.words import some_of_lines
 
-LIGHT_IN_A_ROW = 8  # so many consecutive blocks less than half full are joined
+LIGHT_IN_A_ROW = 8  # from this number on, consecutive blocks less than half full are joined
 MOST_UNLINKED = 0.125  # rebuild the graph if later passages are more than this share of those in it
 Mask = NDArray[np.bool_]
 
@@ -106,7 +106,7 @@ def own_ids(files: DocumentFiles) -> list[str]:
 
 
 def changed_state(old: StoredIndex, gone_P: Mask, new: Sequence[IndexBlock], added_P: NDArray[np.int64]) -> IndexState:
-    """Writes the files of an index without some passages and with new blocks. Returns its state, not yet written.
+    """Writes the files of an index after passages are removed and blocks added. Returns its state, not yet written.
 
     Args:
         gone_P: Whether each passage of the old index is removed: all of a document, or none.

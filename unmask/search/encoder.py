@@ -67,9 +67,9 @@ class SearchEncoder:
         return hashlib.sha256("".join(parts).encode()).hexdigest()
 
     def passages(self, parts: Iterable[DocumentPart]) -> Iterator[TextPassage]:
-        how = self.settings
-        lengths = {"passage_tokens": how.passage_tokens, "overlap_tokens": how.overlap_tokens}
-        return cut_passages(parts, self.model.tokenizer, **lengths, prompt=how.document_prompt)
+        settings = self.settings
+        lengths = {"passage_tokens": settings.passage_tokens, "overlap_tokens": settings.overlap_tokens}
+        return cut_passages(parts, self.model.tokenizer, **lengths, prompt=settings.document_prompt)
 
     def embed_queries(self, texts: Sequence[str]) -> Vectors:
         """Vectors [texts, width]; a text beyond the model's limit gets the mean (sparse: the maximum) of its windows.
@@ -86,8 +86,8 @@ class SearchEncoder:
         if self.is_sparse:
             vectors = sparse_texts(model.predictor, model.tokenizer, texts, "split", unit=unit, names=names).vectors
         else:
-            how = EmbedSettings(self.settings.pooling, unit, "split")
-            vectors = embed_texts(model.embedder, model.tokenizer, texts, how, names=names).vectors
+            settings = EmbedSettings(self.settings.pooling, unit, "split")
+            vectors = embed_texts(model.embedder, model.tokenizer, texts, settings, names=names).vectors
         if not np.isfinite(vectors.data if self.is_sparse else vectors).all():
             raise ModelError(f"{model.folder}: a vector is not finite; the model is damaged or diverged")
         return vectors
@@ -114,7 +114,7 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, e
         loaded.check_head()
     elif pooling == SPLADE:
         raise ModelError(f"{folder}: makes no sparse vectors (its modules.json names no SpladePooling)")
-    how = SPLADE if is_sparse else loaded.embed_settings(pooling=pooling).pooling
+    pooling_name = SPLADE if is_sparse else loaded.embed_settings(pooling=pooling).pooling
 
     # The prompts.
     file = folder / "config_sentence_transformers.json"
@@ -126,12 +126,12 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, e
         query_prompt = prompts.get("query") or ""
     if document_prompt is None:
         document_prompt = next(filter(None, map(prompts.get, _DOCUMENT_PROMPTS)), "")
-    of_pooling = module_file(folder, "Pooling")
+    pooling_file = module_file(folder, "Pooling")
     for text, option in ((query_prompt, "query_prompt"), (document_prompt, "document_prompt")):
         check_characters(text, option)
-    how_pooled = {} if of_pooling is None else read_side_file(of_pooling, optional=True)
-    if (query_prompt or document_prompt) and how_pooled.get("include_prompt") is False:
-        what = f"{of_pooling}: include_prompt is false, but prompts cannot be left out of the mean"
+    pooling_config = {} if pooling_file is None else read_side_file(pooling_file, optional=True)
+    if (query_prompt or document_prompt) and pooling_config.get("include_prompt") is False:
+        what = f"{pooling_file}: include_prompt is false, but prompts cannot be left out of the mean"
         raise ModelError(f"{what}; use no prompts (''), or another model", options=("query_prompt", "document_prompt"))
 
     # The similarity. A folder's value for sparse vectors does not apply to dense vectors of the same model.
@@ -164,7 +164,7 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, e
         text = f"overlap_tokens={overlap}: a passage has {room} tokens of text; overlap at most half of them"
         raise SettingsError(text, options=("overlap_tokens",))
     settings = EncodingSettings(
-        pooling=how, similarity=name, query_prompt=query_prompt, document_prompt=document_prompt,
+        pooling=pooling_name, similarity=name, query_prompt=query_prompt, document_prompt=document_prompt,
         passage_tokens=passage_tokens, overlap_tokens=overlap,
     )  # fmt: skip
     return SearchEncoder(loaded, settings)

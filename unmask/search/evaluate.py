@@ -70,9 +70,9 @@ class SearchEvaluation(Result):
             are over), `not_asked`, the figures of each of the `systems` (with bm25 also of both combined, by scores and
             by ranks), the model's `differences` from each other system, query by query, which of `vectors`, `words` and
             `both` is the `best`, and how far it is `ahead` of the next. Figures are `ndcg_at_10`, `mrr_at_10`,
-            `recall_at_1`, `recall_at_10`, with `..._interval`, at 95 %, or at `confidence` for differences; None where
-            no interval can be computed.
-        verdict: Of each task, in words; with fewer than 50 queries there is no verdict, no difference and no best
+            `recall_at_1`, `recall_at_10`, with `..._interval`, at 95 %, or at `confidence` for differences; None if no
+            interval can be computed.
+        verdict: For each task, in words; with fewer than 50 queries there is no verdict, no difference and no best
             system.
         vectors: For each model, `alignment` (by task, with its interval), `uniformity`, `effective_rank`, `dimension`.
         described: How the text was read, in lines.
@@ -207,15 +207,15 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         "similarity": similarity,
     }  # fmt: skip
     searches: dict[str, ModelSearch] = {}
-    for each, chosen in ((model, options), *((other, {}) for other in others)):
-        called = str(each.folder if isinstance(each, Model) else each)
-        if called in _LEXICAL:
+    for source, encoding_options in ((model, options), *((other, {}) for other in others)):
+        name = str(source.folder if isinstance(source, Model) else source)
+        if name in _LEXICAL:
             what = "has the name of a baseline; write ./ before it"
-            raise SettingsError(f"the model {called} {what}", options=("against",))
-        if called in searches:
-            raise SettingsError(f"the model {called} is given twice; give it once", options=("against",))
-        searches[called] = ModelSearch(open_encoder(each, precision=precision, strict=strict, **chosen))
-    name, of_model = next(iter(searches.items()))
+            raise SettingsError(f"the model {name} {what}", options=("against",))
+        if name in searches:
+            raise SettingsError(f"the model {name} is given twice; give it once", options=("against",))
+        searches[name] = ModelSearch(open_encoder(source, precision=precision, strict=strict, **encoding_options))
+    name, first_search = next(iter(searches.items()))
 
     named = paths_or_texts(corpus) or []
     is_judged = len(named) == 1 and isinstance(named[0], str | Path) and is_beir(named[0])
@@ -226,7 +226,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     else:
         with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
             files = list(keep_as_files(named, Path(scratch)))
-            texts, described, passed_over = read_items(files, of_model.encoder.model.folder, settings)
+            texts, described, passed_over = read_items(files, first_search.encoder.model.folder, settings)
         tasks = [crop_task(texts, settings)]
         shortest, *_, longest = sorted(map(len, (*tasks[0].queries, tasks[0].queries[0])))
         described.append(f"crops: {shortest:,} to {longest:,} characters (--crop-chars)")
@@ -526,7 +526,7 @@ def uniformity(cosines_NN: NDArray[np.float64]) -> float | None:
 
 def effective_rank(cosines_NN: NDArray[np.float64]) -> float:
     """Effective rank, from 1 to the number of vectors or of dimensions, whichever is smaller."""
-    # The squares of the vectors' singular values. Those below the threshold are 0 but for rounding.
+    # The squares of the vectors' singular values. Those below the threshold are rounding errors of 0.
     squares = np.linalg.eigvalsh(cosines_NN)
     values = np.sqrt(squares[squares > squares.max() * len(squares) * np.finfo(np.float64).eps])
     return float(np.exp(entropy(values))) if len(values) else 1.0

@@ -186,7 +186,7 @@ def cut_passages(
 def _windows(tokens: slice, length: int, overlap: int, breaks: Sequence[Flags]) -> Iterator[tuple[int, int]]:
     """Begin and end of each passage, in tokens. `breaks` are in order of preference: after white space, at a word.
 
-    Example: of `a b-c`, cut to four tokens, `a b-` goes to `a ` and `b-c`.
+    Example: cut to four tokens, `a b-c` becomes `a ` and `b-c`.
     """
 
     def last_break(least: int, place: int) -> int:

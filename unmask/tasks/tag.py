@@ -102,7 +102,7 @@ class Tag(Task):
         if isinstance(words, str) and column is None:
             return WordsRecord(row.number, (), text=words)
         if isinstance(words, list) and words and all(isinstance(w, dict) and holds_spans([w]) for w in words):
-            text = row.cells.get("text")  # Prodigy's tokens have their own text, too, those of `Doc.to_json` do not
+            text = row.cells.get("text")  # Prodigy's tokens have their own text, those of spaCy's `Doc.to_json` do not
             spans = [(begin, end) for begin, end in (values_of(word, ("start", "end")) for word in words)]
             parts = [text[begin:end] if isinstance(text, str) else None for begin, end in spans]
             words = [word.get("text", part) for word, part in zip(words, parts, strict=True)]

@@ -12,12 +12,12 @@ Main = Callable[..., tuple[int, str, str]]
 
 
 PATIENCE = 600.0
-"""Seconds that a process of a test may take: where other work is done, much is slow."""
+"""Seconds that a process of a test may take; generous, since a busy machine is slow."""
 
 
 @contextmanager
 def room_for(num_bytes: int) -> Iterator[None]:
-    """While it is entered, no file of this process grows beyond a size, as on a full disk."""
+    """Within this context, no file of this process grows beyond a size, as on a full disk."""
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (num_bytes, before[1]))

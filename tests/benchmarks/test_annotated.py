@@ -11,7 +11,7 @@ from torch import nn
 
 
 def test_the_masking() -> None:
-    """By forced rates; and the shares, which are drawn apart."""
+    """With rates forced to 0 and 1; and the shares of replacement, which are drawn separately."""
     ids = torch.randint(2, 67, (500, 400), generator=torch.Generator().manual_seed(1))
     generator = torch.Generator().manual_seed(3)
     for rates, expected in (

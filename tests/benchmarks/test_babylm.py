@@ -28,7 +28,7 @@ def test_every_subset_and_the_mean_over_them() -> None:
         subsets = {"a": {"accuracy": a, "pairs": 1000, "ties": ties}, "b": {"accuracy": 0.3, "pairs": 10, "ties": 0}}
         return {"scores": {"BLiMP": {"mean": (a + 0.3) / 2, "ties": ties, "subsets": subsets}}}
 
-    # Of two values, 12.706 times half of their difference: Student's t with one degree of freedom.
+    # Half the width for two values is 12.706 times half of their difference: Student's t with one degree of freedom.
     assert script.table([entry(0.5, 3), entry(0.7, 4)])[2:] == [
         "| BLiMP | **mean of 2** | 1,010 | 45.0 ± 63.5 | 3.5 |",
         "| BLiMP | a | 1,000 | 60.0 ± 127.1 | 3.5 |",

@@ -1,4 +1,4 @@
-"""What is estimated of GPUs."""
+"""Estimates for GPUs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What `make release-check` does at length, in short; and the script itself."""
+"""A short version of `make release-check`; and the script itself."""
 
 from __future__ import annotations
 

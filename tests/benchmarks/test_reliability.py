@@ -21,7 +21,7 @@ TARGETS = (
 
 @pytest.mark.slow
 def test_damaged_files_are_read_or_refused(tmp_path: Path) -> None:
-    """A case of each target fails where its reader lets anything but an `UnmaskError` out."""
+    """A case of each target fails if its reader raises anything but an `UnmaskError`."""
     outcomes = fuzz.run_batch([(target, number) for target in TARGETS for number in range(fuzz.WHOLE, 30)], tmp_path)
     assert len(outcomes) == 31 * len(TARGETS)
     assert [outcome for outcome in outcomes if outcome["outcome"] == "failed"] == []

@@ -23,7 +23,7 @@ def entry(strategy: str, seed: int, loss: float, sst2: float = 0.8, **others: An
 
 
 def three_seeds(*differences: float) -> list[dict[str, Any]]:
-    """`span` lies so far from `random`, which varies much more than the differences."""
+    """`span` differs from `random` by this much; `random` itself varies much more than the differences do."""
     seeds = enumerate(zip((5.0, 6.0, 4.0), differences, strict=True))
     return [line for n, (loss, d) in seeds for line in (entry("span", n, loss + d), entry("random", n, loss))]
 

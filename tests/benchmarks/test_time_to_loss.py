@@ -1,4 +1,4 @@
-"""What is made of the runs of time_to_loss.py, and a peer that learns."""
+"""How time_to_loss.py summarises its runs, and a peer that learns."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from unmask.tokenizer.tokenizer import Tokenizer
 
 
 def a_turn(monkeypatch: pytest.MonkeyPatch, watch: Any, steps: list[float]) -> tuple[list[float], int]:
-    """What a turn takes of steps that last so long, and how many it makes."""
+    """Runs a turn whose steps take these seconds; returns the seconds that count, and the number of steps made."""
     now, made = 100.0, 0  # seconds, steps
     monkeypatch.setattr(trained.time, "perf_counter", lambda: now)
     watch.begin()

@@ -1,4 +1,4 @@
-"""Checkpoints as others release them, short trainings from them, and trainings that are stopped."""
+"""Checkpoints in the form of released models, short trainings from them, and interrupted trainings."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def released(model: MaskedLM, tokenizer: Tokenizer, folder: Path) -> Path:
 
 
 class Stopping(unmask.Callback):
-    """Sends this process a signal behind a step."""
+    """Sends this process a signal after a step."""
 
     def __init__(self, step: int) -> None:
         self._step = step

@@ -1,4 +1,4 @@
-"""A small encoder on the disk, and labelled files that it can learn."""
+"""A small encoder on disk, and labelled files that it can learn."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def save_encoder(make_model: MakeModel, tokenizer: Tokenizer, folder: Path, **ch
 
 
 def texts(number: int, seed: int) -> list[tuple[str, str]]:
-    """Texts that speak of the sea or of a garden, and which."""
+    """Texts about the sea or a garden, with this label."""
     rng = random.Random(seed)
     made = []
     for _ in range(number):

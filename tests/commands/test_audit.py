@@ -31,7 +31,7 @@ def audited(tokenizer: Tokenizer, rows: Rows, masked: MaskedRows, masker: Masker
 
 
 def test_counts_by_hand(tokenizer: Tokenizer) -> None:
-    """Words a b, c, d e f: the targets are b, c and d, so one stretch of three words."""
+    """Words a b, c, d e f: the targets are b, c and d, so one run that spans three words."""
     rows = make_rows(tokenizer, 1, [6])
     rows.input_ids[0, 1:7] = torch.tensor([20, 21, 22, 23, 24, 25])
     rows.word_starts[0, 1:7] = torch.tensor([True, False, True, True, False, False])
@@ -84,7 +84,7 @@ def test_a_broken_promise_is_counts(tokenizer: Tokenizer, harm: str, message: st
 
 
 def test_units_that_should_hardly_ever_be_masked_are_judged_too(tokenizer: Tokenizer) -> None:
-    """Asked for with next to nothing, 30 of 200 are too many, however small their variance is."""
+    """If the expected probability is almost 0, 30 of 200 are too many, however small the variance is."""
     rows = make_rows(tokenizer, 200, [40], mean_word=1.0)
     rare = int(rows.input_ids[0, 1])
     rows.input_ids[:, 1] = rare
@@ -116,7 +116,7 @@ def test_a_floor_of_one_target_has_probabilities_of_its_own(tokenizer: Tokenizer
 
 
 def test_pieces_that_draw_their_rate_are_judged_by_what_they_drew(tokenizer: Tokenizer) -> None:
-    """A single one is never at the mean of the distribution."""
+    """The rate of a single piece is never the mean of the distribution."""
     rows = make_rows(tokenizer, 1, [400])
     for seed in range(20):
         masker = masker_of(tokenizer, rate={"kind": "uniform"}, seed=seed)
@@ -197,7 +197,7 @@ def test_a_recipe_with_pairs_is_audited_with_pairs(data_folder: Path) -> None:
 
 @pytest.mark.parametrize("rows", [1, 5, 30, 400])
 def test_rows_that_come_out_alike_are_not_broken(rows: int) -> None:
-    """Of 126 tokens at 15 % each row hides 18 or 19; that all of them have 19 is chance where they are few."""
+    """At 15 % of 126 tokens, each row hides 18 or 19; with few rows, all may hide 19 by chance."""
     generator = np.random.default_rng(rows)
     for _ in range(300):
         targets = 18 + (generator.random(rows) < 0.9)

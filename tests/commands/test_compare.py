@@ -86,7 +86,7 @@ def test_a_comparison_goes_on_and_seeds_may_be_added(
 def test_the_budget_chooses_one_size_for_all_runs(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A busy moment does not give one of the runs another model; added seeds have the same, too."""
+    """A busy moment of the machine does not change the model of a run; seeds added later have the same model, too."""
     layers = iter((3, 2, 1))
     choose = lambda *_, **__: (sizing.sizes(next(layers), 64, 512), ["chosen"])  # noqa: E731
     monkeypatch.setattr(sizing, "fit_to_budget", choose)
@@ -107,7 +107,7 @@ def test_the_budget_chooses_one_size_for_all_runs(
 
 
 def test_what_was_edited_meanwhile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Finished runs are not taken for runs of another recipe, text or task."""
+    """Finished runs are not reused for another recipe, text or task."""
     monkeypatch.setattr(comparing, "measured_run", lambda *_, **__: {"loss": 1.0, "bits_per_byte": None})
     recipe, text, pairs, moods = (tmp_path / name for name in ("mine.toml", "text.txt", "pairs.jsonl", "moods.tsv"))
     other = load_recipe("tiny", overrides=("training.learning_rate=0.009",)).to_toml()
@@ -167,7 +167,7 @@ def test_a_run_that_fails_is_written_down_and_the_others_are_judged(
 
 
 def drawn(name: str, _: Any, *, seed: int, **__: Any) -> dict[str, Any]:
-    """What runs come to: span's loss and bits per byte are lower, and differ a little by seed."""
+    """Figures of a run: span's loss and bits per byte are lower, and differ a little by seed."""
     lower = 0.0 if name == "random" else 1.0 + 0.01 * ((-1) ** seed) + 0.001 * seed
     return {"loss": 4.0 - lower, "bits_per_byte": 3.0 - lower, "pairs_error": 0.3}
 
@@ -198,7 +198,7 @@ def test_each_new_state_of_the_figures_is_a_look(
 def test_runs_seen_before_the_verdict_are_looks(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who asks for many seeds, watches, and stops where it looks best has looked at each number up to there."""
+    """Stopping a comparison of many seeds early counts as having looked at each number of seeds up to there."""
 
     def stops(*a: Any, seed: int, **k: Any) -> dict[str, Any]:
         if seed >= 5:
@@ -263,7 +263,7 @@ def test_one_figure_decides_and_is_named_beforehand(
 
 
 def test_the_epoch_is_told_by_one_file_and_the_figure_by_another(data_folder: Path, tmp_path: Path) -> None:
-    """In the test file every label is the other one, so what is right there is what was wrong."""
+    """In the test file every label is swapped, so predictions right there are wrong in the validation file."""
     (tmp_path / "moods.tsv").write_text(MOODS)
     (tmp_path / "test.tsv").write_text(MOODS.replace("up", "x").replace("down", "up").replace("x", "down") * 2)
     moods, test = str(tmp_path / "moods.tsv"), str(tmp_path / "test.tsv")
@@ -382,7 +382,7 @@ def test_starts_of_a_model_differ_in_what_they_begin_with(
 def test_starts_of_a_sentence_encoder_go_on(
     starts: Callable[..., dict[str, Any]], checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It has no head: each that goes on with it gets one that begins with word frequencies, new words or not."""
+    """It has no head, so each start that continues it gets one that begins with word frequencies, new words or not."""
     weights = load_file(checkpoint / "model.safetensors")
     bare = {name: weight for name, weight in weights.items() if name.startswith("model.")}
     assert 0 < len(bare) < len(weights)

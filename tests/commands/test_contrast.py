@@ -1,4 +1,4 @@
-"""The loss of pairs by hand, what is left out of it, and gradients by way of vectors."""
+"""The loss of pairs by hand, which answers it leaves out, and gradients through vectors."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_equal_texts_are_no_wrong_answers(hashes: list[int], left_out: bool) -> 
 
 
 def test_what_another_pair_says_is_right_is_no_wrong_answer() -> None:
-    """(q, A), (q, B), (r, B), (s, C): B is right for q, wherever it stands; q and r for B. C is right for s alone."""
+    """(q, A), (q, B), (r, B), (s, C): B is right for q in any pair, and so are q and r for B. C is right only for s."""
     q, r, s, a, b, c = range(6)
     of = texts([*range(4), *range(4), 3], [FIRST] * 4 + [SECOND] * 4 + [WRONG], [1, 2, 2, 3, 1, 2, 2, 3, 2],
                [q, q, r, s, a, b, b, c, b])  # fmt: skip
@@ -172,7 +172,7 @@ def test_both_passes_of_a_part_drop_the_same(make_model: MakeModel, tokenizer: T
 
 
 def test_rows_tell_what_their_texts_are(tokenizer: Tokenizer) -> None:
-    """Every text is in the rows once, whole; tokens are hidden in the texts that were asked for."""
+    """Every text is in the rows once, whole; tokens are hidden only in the texts that the setting names."""
     streams = {
         which: stream_of(tokenizer, SETTINGS.model_copy(update={"masked": which}))
         for which in ("first", "second", "both")

@@ -47,7 +47,7 @@ def test_tables_to_parquet_in_parts(run: unmask.Run, tmp_path: Path, monkeypatch
 
 
 def test_a_line_after_an_empty_one_needs_ids(run: unmask.Run, tmp_path: Path) -> None:
-    """Rows of .npy would be those of other lines; Parquet says which they are."""
+    """Rows of .npy would no longer match lines of the file; Parquet stores the line numbers as ids."""
     (tmp_path / "a.txt").write_text("the dog\n\n \nthe cat\n")
     with pytest.raises(UnmaskError, match=r"a.txt: line 2 .*\.parquet"):
         unmask.embed(run.folder, tmp_path / "a.txt", out=tmp_path / "vectors.npy")
@@ -92,7 +92,7 @@ def test_mistakes_leave_nothing_behind(
 @pytest.mark.parametrize("name", ["v.npy", "v.parquet"])
 @pytest.mark.parametrize("num_bytes", [100, 4096])
 def test_a_full_disk_leaves_nothing(run: unmask.Run, tmp_path: Path, main: Main, name: str, num_bytes: int) -> None:
-    """It is named, and the way out is one that this command has."""
+    """The error names the file, and does not propose options that this command lacks."""
     file = tmp_path / "a.txt"
     file.write_text("the cat\n" * 500)
     with room_for(num_bytes):

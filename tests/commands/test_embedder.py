@@ -1,4 +1,4 @@
-"""`unmask embedder` from a model and text to a folder: it learns, goes on, and its sparse vectors are right."""
+"""`unmask embedder` from a model and text to a folder: it learns, resumes, and its sparse vectors are right."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ EVERYTHING = FAST | {
 
 
 def passages(count: int) -> list[str]:
-    """Each says a few words again and again, others in each."""
+    """Each repeats a few words of its own."""
     generator = np.random.default_rng(0)
     stories = []
     for _ in range(count):
@@ -122,7 +122,7 @@ def test_every_text_finds_its_partner(base: Path, tmp_path: Path) -> None:
 
 
 def test_going_on_is_never_having_stopped(made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:
-    """Bit for bit, behind the step at which hard negatives were found; what a card said and nobody names now stays."""
+    """Bit for bit, after the step at which hard negatives were mined; a card setting not named again is kept."""
     options: dict[str, Any] = {"out": tmp_path / "e", "steps": 12}
     with pytest.raises(Interrupted, match="step 8"):
         unmask.embedder(base, [corpus], **options, settings=EVERYTHING, callbacks=[Stopping(8)])
@@ -184,7 +184,7 @@ def test_it_ends_early_with_the_best(base: Path, corpus: Path, tmp_path: Path) -
     epochs, rest = divmod(trained.steps, batches)
     assert trained.summary["pairs_seen"] == epochs * pairs + rest * pairs // batches
 
-    # One that was ended behind that, and goes on, makes no step more.
+    # Resuming a run that had stopped early makes no further step.
     (tmp_path / "e" / "summary.json").unlink()
     again = unmask.embedder(base, [corpus], out=tmp_path / "e", steps=60, settings=settings, resume=True)
     assert (again.steps, again.best_step, again.after) == (trained.steps, trained.best_step, trained.after)
@@ -232,7 +232,7 @@ def test_text_and_pairs_in_another_encoding(base: Path, corpus: Path) -> None:
 
 
 # ----------------------------------------
-# Several processes: the wrong answers of a step are those of all, so that they do what one does.
+# Several processes: the wrong answers of a step are gathered from all ranks, so results equal those of one process.
 
 STEPS = 8
 PARTS = FAST | {
@@ -245,7 +245,7 @@ PARTS = FAST | {
 SPARSE = FAST | {f"embedder.sparse.{name}_weight": 1e-3 for name in ("first", "second")}
 SPARSE |= {"embedder.temperature": 1.0, "embedder.micro_batch_tokens": 128}
 RUNS = {
-    "parts": PARTS,  # in rows one at a time, of which the processes have unequal numbers
+    "parts": PARTS,  # one row at a time; the processes have unequal numbers of rows
     "large": FAST | {"embedder.batch_size": 32},
     "few rows": FAST | {"embedder.batch_size": 3},
     "sparse": SPARSE,
@@ -254,7 +254,7 @@ Runs = dict[str, dict[str, Any]]
 
 
 def embedded(folder: Path, *, base: str, corpus: str) -> Runs:
-    """Makes the embedders in one of the processes: their metrics and what each came to."""
+    """Trains the embedders in one of the processes; returns their metrics and summaries."""
     runs: Runs = {}
     for name, settings in RUNS.items():
         made = unmask.embedder(base, [corpus], out=folder / name, steps=STEPS, settings=settings)
@@ -264,7 +264,7 @@ def embedded(folder: Path, *, base: str, corpus: str) -> Runs:
 
 @pytest.fixture(scope="module")
 def processes(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Runs, list[Runs]]:
-    """The folder of the runs, and what one process alone and each of two did."""
+    """The folder of the runs, and the results of a single process and of each of two."""
     folder, function = tmp_path_factory.mktemp("runs"), "tests.commands.test_embedder:embedded"
     options = {"base": str(base), "corpus": str(corpus)}
     (alone,) = in_processes(1, function, folder / "1", options)
@@ -310,8 +310,8 @@ def sparse(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -
 def test_vectors_and_gradients_are_those_of_the_expression(
     make_model: MakeModel, monkeypatch: pytest.MonkeyPatch, logits: int, places: int, least: float
 ) -> None:
-    """Of hidden states, the embedding matrix, the bias and the layers before it: of texts one by one and all at once,
-    and of ones that have few numbers.
+    """Gradients of hidden states, the embedding matrix, the bias and the layers before it: for texts one by one and all
+    at once, and for vectors that are mostly 0.
     """
     monkeypatch.setattr(splade, "LOGITS", logits)
     monkeypatch.setattr(splade, "_PLACES", places)
@@ -342,7 +342,7 @@ def test_vectors_and_gradients_are_those_of_the_expression(
 
 
 def test_the_loss_is_that_of_products_and_the_regulariser() -> None:
-    """At a sixth of the training, of two pairs and a wrong answer."""
+    """After a sixth of the training, for two pairs and a wrong answer."""
     vectors = torch.tensor([[1.0, 0.0], [2.0, 0.5], [0.0, 1.0], [0.5, 3.0], [1.0, 1.0]])
     of = texts([0, 0, 1, 1, 1], [0, 1, 0, 1, 2], [0, 0, 1, 1, 2], [0, 1, 2, 3, 4])
     objective = pair_objective(splade.SPARSE, temperature=2.0, sparse_weights=(0.1, 0.01), progress=lambda: 1 / 6)

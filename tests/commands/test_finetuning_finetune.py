@@ -50,7 +50,7 @@ def encoder(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Path
 
 
 def test_a_tenth_is_held_out() -> None:
-    """By texts, whatever their order; the two rows of a rare class are learned from; questions by their context."""
+    """By text, whatever the order; the two rows of a rare class stay in training; questions are split by context."""
 
     def held(records: list[Any], kind: type[Task] = Classify) -> tuple[list[Any], list[Any]]:
         parts = hold_out(Labelled(Path("a.csv"), records, {}), kind, 2)
@@ -73,7 +73,7 @@ def test_a_tenth_is_held_out() -> None:
 
 
 def test_one_file_is_enough(encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """What is held out is written down; the texts of a test that are learned are counted."""
+    """The held-out rows are written to a file; test texts that are also in training are counted."""
     rows = [{"text": f"The king sees the ship {n}.", "label": "ab"[n % 2]} for n in range(200)]
     train, out = write_jsonl(tmp_path / "train.jsonl", rows), tmp_path / "out"
     options: dict[str, Any] = {"task": "classify", "train": train, "out": out, "settings": (*FAST, "finetune.epochs=1")}
@@ -150,7 +150,7 @@ def test_numbers_come_back_in_their_own_scale(encoder: Path, tmp_path: Path) -> 
 
 
 def test_pairs(encoder: Path, tmp_path: Path) -> None:
-    """Whether both texts speak of the sea: no text alone tells it, so both must be seen."""
+    """Whether both texts are about the sea: neither text alone tells, so the model must read both."""
     rows = []
     for a, b in itertools.product(["at sea", "in the garden"], repeat=2):
         label = "both" if a == b == "at sea" else "not both"
@@ -202,7 +202,7 @@ def test_answers(encoder: Path, tmp_path: Path) -> None:
 def test_training_ends_early_and_the_best_weights_are_kept(
     encoder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The metric is made to rise once and to fall then."""
+    """The metric is replaced by one that rises once, then falls."""
     from safetensors.torch import load_file
 
     from unmask.commands.finetune_run import Runs

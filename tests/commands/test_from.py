@@ -1,4 +1,4 @@
-"""Training from a checkpoint: what it says of a recipe, what is begun with and measured, and how it goes on."""
+"""Training from a checkpoint: the settings it fixes, initial weights, figures before and after, and resuming."""
 
 from __future__ import annotations
 
@@ -122,7 +122,7 @@ def test_it_says_what_it_began_with(run: unmask.Run, new_file: Path, tmp_path: P
 
 
 def test_going_on_is_never_having_stopped(run: unmask.Run, new_file: Path, tmp_path: Path) -> None:
-    """Also where the checkpoint, the text and the old run are gone by then."""
+    """Also if the checkpoint, the text and the old run were deleted meanwhile."""
     checkpoint, text = tmp_path / "old" / "model", tmp_path / "new.txt"
     shutil.copytree(run.folder / "model", checkpoint)
     shutil.copy(new_file, text)
@@ -181,7 +181,7 @@ def test_a_longer_model_only_where_it_is_asked_for(
 
 
 def test_heads_of_other_objectives(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """Pairs go on with the checkpoint's head where it has one; heads that no folder holds are new."""
+    """Pairs continue with the checkpoint's head if it has one; heads that no folder holds are new."""
     model = make_model(layout="bert")
     pooler, classifier = torch.randn(32, 32), torch.randn(2, 32)
     model.unused_weights = {

@@ -55,7 +55,7 @@ def test_a_run_tells_of_its_objectives(
 
 
 def test_a_run_goes_on_with_all_of_its_heads(corpus_file: Path, tmp_path: Path) -> None:
-    """Stopped in the middle, it ends at the same weights and figures."""
+    """A run stopped in the middle and resumed ends with the same weights and figures."""
     lengths = "training.length_schedule={places=[0.0,0.5],lengths=[32,64]}"
     settings = (*PAIRS, *SPANS, *RETROMAE, "checkpoint.every_steps=2", lengths)
     whole = small_run(corpus_file, tmp_path / "whole", *settings, steps=6)

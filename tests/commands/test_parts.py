@@ -88,7 +88,7 @@ def test_metrics_of_numbers_and_undefined_ones() -> None:
 
 
 def test_metrics_of_tags() -> None:
-    """One of two entities found whole, and one found that is none; a word without prediction is wrong."""
+    """One of two entities is predicted completely, and one that does not exist; a word without prediction is wrong."""
     info = Tag(("B-x", "I-x", "O"))
     words = ("a", "b", "c", "d", "e")
     right = [WordsRecord(1, words, ("B-x", "I-x", "O", "B-x", "O"))]
@@ -208,7 +208,7 @@ def test_entities_of_every_scheme(tags: str, entities: list[tuple[str, int, int]
     ],
 )
 def test_a_model_that_learned_nothing(task: Task, records: Any, predictions: Any, words: str) -> None:
-    """Beside the class or the number that is best for all; where it must be the same there is nothing to say."""
+    """Compared with the best constant class or number; no remark if a constant is the best possible."""
     kind = ClassPrediction if isinstance(task, Classify) else None
     right = [TextRecord(number, "t", label=label) for number, label in enumerate(records)]
     said = [kind(each, 1.0, {}) if kind else NumberPrediction(each) for each in predictions]

@@ -71,7 +71,7 @@ def package(install: Install) -> None:
 
 
 def test_a_reader_and_a_callback(tmp_path: Path) -> None:
-    """Several workers read by it, also a folder; the callback sees the last evaluation, too."""
+    """Several workers use the reader, also for a folder; the callback sees the last evaluation, too."""
     folder = tmp_path / "texts"
     folder.mkdir()
     for seed, name in enumerate(("a.loud", "b.loud")):

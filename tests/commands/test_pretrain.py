@@ -1,4 +1,4 @@
-"""Runs from text to a model: figures, checkpoints, forecasts, tables that masks are drawn by, and what is refused."""
+"""Runs from text to a model: figures, checkpoints, forecasts, tables for drawing masks, and errors."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_characters_without_special_tokens_go_the_whole_way(tmp_path: Path, capl
 
 
 def test_a_text_without_context_is_told_to_be_on_the_plateau(tmp_path: Path) -> None:
-    """Words drawn independently: nothing but frequencies can be learned of them."""
+    """Independently drawn words: only their frequencies can be learned."""
     rng = random.Random(0)
     words = [f"{a}{b}" for a in "bdfgkl" for b in "aeio"]
     lines = [" ".join(rng.choices(words, range(1, 25), k=30)) for _ in range(800)]
@@ -172,7 +172,7 @@ def test_weights_without_a_name_train(data_folder: Path, run: unmask.Run, tmp_pa
 
 
 def test_anchors_are_frequent_here_and_rare_in_the_background(corpus_file: Path, tmp_path: Path) -> None:
-    """A word of its own in every line; all other words are as frequent as there."""
+    """Every line has one extra word; all other words are as frequent as in the background."""
     lines = [f"{line} zyzzyva" for line in corpus_file.read_text().splitlines() if line]
     (tmp_path / "here.txt").write_text("\n".join(lines))
     (tmp_path / "there.txt").write_text("\n".join(line.removesuffix(" zyzzyva") for line in lines))
@@ -231,7 +231,7 @@ def test_too_little_to_evaluate_is_said_before_training(tmp_path: Path) -> None:
 
 
 def test_a_sampled_softmax_teaches_as_much(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evaluations are over all of the vocabulary, and what is drawn is a function of the step."""
+    """Evaluations use the whole vocabulary, and the sample is a function of the step."""
     monkeypatch.setattr(fused, "NUM_SAMPLED", 32)
     monkeypatch.setattr(layers, "NUM_FREQUENT", 32)
     losses = []
@@ -246,7 +246,7 @@ def test_a_sampled_softmax_teaches_as_much(data_folder: Path, tmp_path: Path, mo
 
 
 def test_parts_of_a_step_may_become_smaller(data_folder: Path, tmp_path: Path) -> None:
-    """As in a run that memory has ended."""
+    """As after a run that ran out of memory."""
     whole = unmask.pretrain(data_folder, out=tmp_path / "whole", steps=6, settings=SMALL)
     with pytest.raises(Interrupted):
         unmask.pretrain(data_folder, out=tmp_path / "run", steps=6, settings=SMALL, callbacks=[Stopping(3)])
@@ -307,7 +307,7 @@ def test_standard_input_would_be_used_up() -> None:
 
 
 def test_figures_reach_a_service(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A package of W&B's shape gets the steps, each evaluation and the summary's figures, and is told the end."""
+    """A package with W&B's interface gets the steps, all evaluations, the summary's figures and a call of `finish`."""
     (tmp_path / "wandb.py").write_text(
         "calls = []\n"
         "def init(**options): calls.append(options)\n"

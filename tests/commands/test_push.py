@@ -1,4 +1,4 @@
-"""What is uploaded to the hub, by a client that keeps it, and what is refused."""
+"""What is uploaded to the hub, as recorded by a fake client, and what is refused."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unmask.core.errors import ModelError, RunError, SettingsError
 
 @dataclass
 class FakeApi:
-    """Stands for `HfApi`: a hub that has what was sent."""
+    """A fake `HfApi` that records uploads."""
 
     made: dict[str, Any] = field(default_factory=dict)  # repositories, with what they were made with
     sent: list[str] = field(default_factory=list)

@@ -1,4 +1,4 @@
-"""Recipes: settings and what is left open, files, and each one that is packaged."""
+"""Recipes: settings, settings left open, files, and each packaged recipe."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from unmask.train.settings import AdamWSettings
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
 def test_every_strategy_survives_its_file(tmp_path: Path, strategy: str) -> None:
-    """Its name too, and what a checkpoint knows of it: a run goes on only where both do."""
+    """So do its name and its copy in a checkpoint: a run resumes only if they do."""
     recipe = load_recipe(options={"masking.strategy": strategy})
     (tmp_path / "r.toml").write_text(recipe.to_toml())
     again = load_recipe(str(tmp_path / "r.toml"), complete=False)

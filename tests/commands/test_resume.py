@@ -1,4 +1,4 @@
-"""What was stopped, killed, is done by two processes, or goes on from an address comes to what one go comes to."""
+"""Runs that were stopped, killed, made by two processes or resumed from an address equal an unbroken run."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def settings(seeds: int, *more: str) -> tuple[str, ...]:
 
 
 def content(folder: Path) -> tuple[dict[str, Any], list[Any], bytes]:
-    """What must be equal; times are not."""
+    """The content that must be equal; times may differ."""
     summary = json.loads((folder / "summary.json").read_text())
     del summary["model"]
     for run in summary["seeds"]:
@@ -56,7 +56,7 @@ def content(folder: Path) -> tuple[dict[str, Any], list[Any], bytes]:
 
 
 def test_stopped_within_a_seed(options: dict[str, Any], tmp_path: Path) -> None:
-    """Behind the first evaluation: losses, best weights and patience are those of an unbroken run."""
+    """After the first evaluation: losses, best weights and patience are those of an unbroken run."""
     longer = settings(1, "finetune.epochs=3", "finetune.patience=3")
     unmask.finetune(**options, out=tmp_path / "whole", settings=longer)
     out = tmp_path / "stopped"
@@ -71,8 +71,8 @@ def test_stopped_within_a_seed(options: dict[str, Any], tmp_path: Path) -> None:
 def test_killed_behind_the_end_of_a_seed(
     options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Before runs.jsonl is written, and before checkpoints are removed: a seed that ended early does not train on, and
-    the next one begins."""
+    """Killed before runs.jsonl is written, and before checkpoints are removed: a seed that stopped early does not go on
+    training, and the next seed begins."""
     early = settings(2, "finetune.epochs=9", "finetune.patience=1")
     whole = unmask.finetune(**options, out=tmp_path / "whole", settings=early)
     assert whole.seeds[0]["stopped_early"]
@@ -119,7 +119,7 @@ def test_what_is_another_fine_tuning_does_not_go_on(options: dict[str, Any], tmp
 
 
 def finetuned(folder: Path, *, options: dict[str, str], seeds: int, resume: bool) -> dict[str, Any]:
-    """What a process of a group has at the end."""
+    """The result of a process of a group."""
     settings = (*FAST, "finetune.epochs=3", "finetune.precision=float32")
     return unmask.finetune(
         **options, task="classify", out=folder / "out", seeds=seeds, settings=settings, resume=resume
@@ -192,7 +192,7 @@ def start(data: Path, out: Path, *more: str) -> Forked:
 
 
 def start_anew(data: Path, out: Path, *more: str, launcher: tuple[str, ...] = ()) -> subprocess.Popen[str]:
-    """With all that is loaded first."""
+    """In a new process, which loads everything first."""
     command = [sys.executable, *launcher, "-m", "unmask", "pretrain", str(data), "--out", str(out), *OPTIONS, *more]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment)
@@ -246,12 +246,12 @@ def files_of(folder: Path) -> dict[str, bytes]:
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-# It starts the processes anew once.
+# Restarts the processes once.
 TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
 
 
 def undisturbed(folder: Path, *, data: str) -> None:
-    """What each of two processes does that nothing befalls."""
+    """The undisturbed run of each of two processes."""
     unmask.pretrain([data], out=folder / "out", steps=200, settings=OPTIONS[3::2])
 
 

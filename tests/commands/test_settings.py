@@ -1,4 +1,4 @@
-"""The reference of settings says what the classes of settings, as pydantic has them, take and have; what errors say of
+"""The reference of settings agrees with pydantic's view of the classes (types, defaults); and errors of
 settings and options."""
 
 from __future__ import annotations

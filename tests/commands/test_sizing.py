@@ -1,4 +1,4 @@
-"""Which size a budget of minutes gets: what is left open, what a step costs, and what is chosen."""
+"""Which size a budget of minutes gets: settings left open, the cost of a step, and the choice."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_only_minutes_are_a_budget_for_it() -> None:
 
 
 def test_what_is_not_chosen_is_as_in_tiny() -> None:
-    """So that a training with steps differs from one with minutes in nothing else."""
+    """So that training with steps differs from training with minutes only in its sizes."""
     auto, tiny = requested_recipe(minutes=3.0), requested_recipe("tiny", minutes=3.0)
     same = sizing.with_sizes(auto, sizing.sizes_of(tiny))
     assert same == tiny.model_copy(update={"description": same.description})
@@ -95,7 +95,7 @@ def test_a_text_whose_neighbours_say_more_is_learned_faster() -> None:
 def test_a_machine_is_measured_whatever_the_budget_and_the_rows(
     data: PreparedData, monkeypatch: pytest.MonkeyPatch, length: int
 ) -> None:
-    """Steps are longer than the minutes, and a row is longer than the positions that are timed."""
+    """Even if a step takes longer than the budget, and a row is longer than the timed positions."""
     monkeypatch.setattr(sizing, "_TIMED_STEPS", 1)
     monkeypatch.setattr(sizing, "_TIMED_POSITIONS", 64)
     speed = sizing.measure_speed(requested_recipe(minutes=1e-6, settings={"training.sequence_length": length}), data)
@@ -137,7 +137,7 @@ def test_a_run_has_what_was_chosen_and_is_resumed_with_it(
 
 
 def test_this_machine_is_measured_and_said(corpus_file: Path, main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With a dry run, which does the same and trains less."""
+    """In a dry run, which does the same but trains less."""
     monkeypatch.setattr(sizing, "_TIMED_STEPS", 1)
     monkeypatch.setattr(sizing, "_TIMED_POSITIONS", 128)
     code, out, _ = main(

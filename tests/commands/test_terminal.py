@@ -24,7 +24,7 @@ from unmask.core.results import Progress, Readable, Sheet, Shown, Styled
 
 @pytest.fixture
 def seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock on which ten seconds go by whenever it is looked at."""
+    """A clock that advances by ten seconds each time it is read."""
     clock = itertools.count(0.0, 10.0)
     monkeypatch.setattr(cli.time, "monotonic", lambda: next(clock))
 
@@ -54,7 +54,7 @@ def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str], se
 
 
 def test_texts_do_nothing_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Names of files and words of a text may hold sequences that a terminal obeys, or markup of rich's."""
+    """File names and words of a text may hold escape sequences for terminals, or rich's markup."""
     screen = io.StringIO()
     screen.isatty = lambda: True  # type: ignore[method-assign]
     monkeypatch.setenv("TERM", "xterm")
@@ -123,7 +123,7 @@ def test_standard_input_that_is_closed(
 
 
 def test_one_held_out_document(main: Main, tmp_path: Path) -> None:
-    """It has no standard error: `null`, which is JSON, where NaN is not."""
+    """It has no standard error: `null`, since NaN is not JSON."""
     train, held_out = tmp_path / "train.txt", tmp_path / "held_out.txt"
     train.write_text("the cat sat on the mat\n" * 40)
     held_out.write_text("a dog sat on the log and saw the cat\n")

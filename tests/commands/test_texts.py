@@ -1,4 +1,4 @@
-"""Texts of embedders: titles and paragraphs, what is drawn of them, and what is held out of training and search."""
+"""Texts of embedders: titles and paragraphs, the pairs drawn from them, and what is held out of training and search."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def test_labels_are_found_by_name(content: str, columns: dict[str, str], count: 
 
 def test_pairs_beside_documents_are_held_out_with_them(tokenizer: Tokenizer, data_folder: Path,
                                                        tmp_path: Path) -> None:  # fmt: skip
-    """What is a text of a pair and a document has one key and stands on one side; so do wrong answers."""
+    """A text that occurs in pairs and as a document has one key and falls on one side; so do wrong answers."""
     stories = [f"the {word(n)} sees the {word(n + 300)} and the {word(n + 600)} at sea" for n in range(200)]
     (tmp_path / "t.txt").write_text("\n".join(stories))
     (tmp_path / "p.csv").write_text("query,text,negative\n" + "".join(
@@ -232,7 +232,7 @@ def story(number: int) -> str:
 
 
 def check(folder: Path, corpus: Path) -> None:
-    """What a search asks for is held out of the training, by the rule of the folder."""
+    """Documents that an evaluation queries for are held out of training, by the rule of the folder."""
     tokenizer = load_tokenizer(folder / "model")
     documents, described, _ = read_items([corpus], folder / "model", ItemSettings())
     assert f"(as in {folder})" in described[0]
@@ -248,7 +248,7 @@ def check(folder: Path, corpus: Path) -> None:
 
 
 def test_from_a_run_to_a_table_with_titles_and_on(corpus_file: Path, tmp_path: Path) -> None:
-    """The run's rule holds for its embedder, and for another that begins with that; other titles change nothing."""
+    """The run's rule applies to its embedder, and to an embedder that starts from that; other titles change nothing."""
     settings = (
         "model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", "training.batch_tokens=256",
         "tokenizer.vocab_size=200", "corpus.holdout=0.3",
@@ -287,7 +287,7 @@ def test_near_duplicates_of_what_is_held_out_are_not_trained_on(base: Path, toke
 
 
 def test_text_of_few_patterns_is_trained_on_all_the_same(base: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """Of logs, every held-out line has near-duplicates, which would leave nothing."""
+    """Every held-out line of a log has near-duplicates, so removing these would leave nothing."""
     file, notes = tmp_path / "app.log", list[str]()
     lines = [f"pool {n % 7} of {n}: connection {n * n} idle for {n % 90} seconds, closing it now" for n in range(300)]
     file.write_text("\n".join(lines) + "\n")

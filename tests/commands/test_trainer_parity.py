@@ -1,6 +1,6 @@
 """Fine-tuning is as good as transformers' Trainer is with the same settings, from the same folder.
 
-What can be equal is: the weights after an epoch. What is drawn is measured over seeds.
+Deterministic parts must be equal: the weights after an epoch. Random parts are compared over seeds.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ def their_model(folder: Path, info: Task) -> Any:
 
 
 def features(example: Example, info: Task) -> dict[str, Any]:
-    """An example as `Trainer` is given it."""
+    """An example in `Trainer`'s form."""
     row: dict[str, Any] = {"input_ids": example.input_ids.tolist()}
     if example.type_ids is not None:
         row["token_type_ids"] = example.type_ids.tolist()
@@ -88,7 +88,7 @@ def padded(rows: Sequence[dict[str, Any]]) -> dict[str, Tensor]:
 
 
 def some_examples(info: Task, number: int, layout: str) -> list[Example]:
-    """Random ones; those of answers are of one length, since transformers lets answers begin in the padding."""
+    """Random examples; those of answers have equal lengths, since transformers lets answers begin in the padding."""
     random = np.random.default_rng(0)
     made = []
     for n in range(number):
@@ -114,13 +114,13 @@ def both(make_model: MakeModel, layout: str, info: Task, folder: Path) -> tuple[
 
 
 def pooled(info: Task, layout: str) -> Task:
-    """Pairs are told from the mean where the layout has that."""
+    """Pairs are classified from the mean of all tokens in layouts that pool so."""
     return replace(info, pooling="mean") if info.paired and layout == "modernbert" else info
 
 
 def our_names(model: MaskedLM, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """By transformers' names; but for what no output depends on, whose gradient is rounding: biases of keys, and what
-    is added to all tokens among which an answer is looked for."""
+    """Tensors under transformers' names, without those that no output depends on, whose gradients are rounding errors:
+    biases of keys, and what is added to all tokens of a text in which an answer is searched."""
     rounding = ["key.bias"]
     if hasattr(model, "answer_head"):
         rounding += ["qa_outputs.bias", "classifier.bias", f"{model.config.num_layers - 1}.output.LayerNorm.bias"]
@@ -131,7 +131,7 @@ def our_names(model: MaskedLM, tensors: dict[str, torch.Tensor]) -> dict[str, to
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
 @pytest.mark.parametrize("layout", ["modernbert", "bert"])
 def test_the_same_weights_after_an_epoch(make_model: MakeModel, tmp_path: Path, layout: str, info: Task) -> None:
-    """Clipping, AdamW and which weights decay are Trainer's; it is given our order, and our rate half a step later."""
+    """`Trainer` does clipping, AdamW and the choice of decayed weights; it gets our order, and our rate half a step later."""
     info = pooled(info, layout)
     ours, theirs = both(make_model, layout, info, tmp_path)
     examples = some_examples(info, 4 * SIZE, layout)
@@ -180,7 +180,7 @@ def test_the_same_weights_after_an_epoch(make_model: MakeModel, tmp_path: Path, 
 def test_new_heads_are_drawn_as_transformers_draws_them(
     make_model: MakeModel, tmp_path: Path, layout: str, info: Task
 ) -> None:
-    """Their deviation, of 5 seeds; and what is no new weight is the folder's in both."""
+    """New weights have the same standard deviation over 5 seeds; all other weights are the folder's in both."""
     model = make_model(layout=layout, hidden_size=128, initializer_range=0.02)
     save_model(model, tmp_path)
     actual: list[dict[str, list[torch.Tensor]]] = [{}, {}]
@@ -198,13 +198,13 @@ def test_new_heads_are_drawn_as_transformers_draws_them(
     assert actual[0]
     for name, ours_ in actual[0].items():
         mine, other = torch.cat(ours_), torch.cat(actual[1][name])
-        tolerance = 5.0 * (1.0 / mine.numel()) ** 0.5  # of two deviations, each known to 1 / sqrt(2 n)
+        tolerance = 5.0 * (1.0 / mine.numel()) ** 0.5  # of two standard deviations, each with an error of 1 / sqrt(2 n)
         assert mine.std().item() == pytest.approx(other.std().item(), rel=tolerance), name
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_is_dropped_before_the_classifier(make_model: MakeModel, tmp_path: Path, layout: str) -> None:
-    """The rate is that of transformers' class; what is not dropped is enlarged, and nothing is dropped afterwards."""
+    """The rate is that of transformers' class; kept values are scaled up, and nothing is dropped after training."""
     model = make_model(layout=layout, hidden_size=64, dropout=0.2, classifier_dropout=0.3)
     save_model(model, tmp_path)
     info = Tag(tuple(map(str, range(64))))

@@ -39,22 +39,22 @@ from unmask.tokenizer.trainers import TokenizerSettings
 
 
 def pytest_configure() -> None:
-    """Keeps tests from the network, where names that are no paths would be looked for; and compiled loops where they
-    are, for tests with a cache of their own."""
+    """Keeps tests off the network, where unknown names would be looked up; and fixes the cache of compiled loops, for
+    tests that set a cache folder."""
     os.environ["HF_HUB_OFFLINE"] = "1"
     os.environ.setdefault("NUMBA_CACHE_DIR", str(cache()))
 
 
 @pytest.fixture
 def drawn() -> None:
-    """For tests of pictures: what a test asks for is drawn."""
+    """For tests of pictures: curves are really drawn."""
 
 
 @pytest.fixture(autouse=True)
 def pictures_are_empty(request: pytest.FixtureRequest) -> Iterator[None]:
     """Curves are plotted, but not drawn: that would take most of the time of a run of a few steps.
 
-    They are drawn for tests that ask for `drawn`, in runs that several tests share, and in processes of their own.
+    They are drawn for tests that use `drawn`, in runs that several tests share, and in separate processes.
     """
     with pytest.MonkeyPatch.context() as patch:
         if "drawn" not in request.fixturenames:
@@ -64,13 +64,13 @@ def pictures_are_empty(request: pytest.FixtureRequest) -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def plug_ins_are_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a test adds to the tables of names is in none of those after it."""
+    """Names that a test adds to tables of plug-ins are removed after it."""
     for table in (STRATEGIES, POOLINGS):
         monkeypatch.setattr(table, "data", dict(table.data))
 
 
 def write_labels(figure: Figure, file: TextIO, **_: object) -> None:
-    """What is in the place of a picture."""
+    """Writes a placeholder for a picture."""
     file.write(f"<svg>{'; '.join(axes.get_xlabel() for axes in figure.axes)}</svg>")
 
 
@@ -221,7 +221,7 @@ def rich_model(
     label_names: Sequence[str] | None = None,
     retromae: bool = False,
 ) -> MaskedLM:
-    """With the heads of these objectives; weights are not drawn yet."""
+    """A model with the heads of these objectives; its weights are not initialised yet."""
     heads = heads_for(config, pairs=pairs, boundary_length=boundary_length, label_names=label_names, retromae=retromae)
     return MaskedLM(config, heads)
 

@@ -1,4 +1,4 @@
-"""A file system of fsspec's in memory, as a server that files are fetched from and sent to."""
+"""An fsspec file system in memory, in place of a server from which files are fetched and to which they are sent."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 
 class Elsewhere(MemoryFileSystem):  # type: ignore[misc]
-    """A server that now and then does not answer."""
+    """A server that sometimes does not answer."""
 
     protocol = "elsewhere"
     store: dict[str, Any] = {}  # noqa: RUF012  (as its base has it)

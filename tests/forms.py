@@ -35,7 +35,7 @@ class Form(NamedTuple):
     file: str
     content: str | bytes
     holds: list[Any]  # documents; (text, label); (first, second, label); (words, tags); (question, context, answers)
-    columns: Mapping[str, str] = {}  # those that must be named, by role: `text`, `second`, `label`; `query`, ...
+    columns: Mapping[str, str] = {}  # columns that must be named, by role: `text`, `second`, `label`; `query`, ...
 
 
 FORMS = [
@@ -247,7 +247,7 @@ FORMS = [
 
 
 def holds(form: Form, folder: Path) -> list[Any]:
-    """What the package reads of a form's file, as `Form.holds` has it."""
+    """What the package reads from a form's file, in the form of `Form.holds`."""
     path = folder / form.file
     path.write_bytes(form.content if isinstance(form.content, bytes) else form.content.encode())
     if form.kind == TEXT:
@@ -267,7 +267,7 @@ def holds(form: Form, folder: Path) -> list[Any]:
 
 
 def page() -> str:
-    """The page's table: each form with the first lines of its file and what is read of them."""
+    """The page's table: each form with the first lines of its file, and what is read from them."""
 
     def cell(value: object) -> str:
         shown = str(value).replace("\r", "\\r").replace("\n", " ⏎ ").replace("\t", " ⇥ ").replace("|", "\\|")

@@ -52,7 +52,7 @@ def change_header(folder: Path, change: Callable[[dict[str, Any]], None]) -> Non
 
 
 def overlap(tensors: dict[str, Any]) -> None:
-    """Two tensors of the same size stand on the same bytes."""
+    """Makes two tensors of the same size share the same bytes."""
     seen: dict[str, list[int]] = {}
     for tensor in tensors.values():
         tensor["data_offsets"] = seen.setdefault(str(tensor["shape"]), tensor["data_offsets"])
@@ -70,7 +70,7 @@ def change_tokenizer(folder: Path, change: Callable[[dict[str, Any]], None]) -> 
 
 
 def flip(folder: Path, name: str = WEIGHTS, place: float = 0.75) -> None:
-    """Turns a bit that leaves a float finite: the lowest of a byte at a multiple of four."""
+    """Flips a bit that leaves a float finite: the lowest one of a byte at a multiple of four."""
     content = bytearray((folder / name).read_bytes())
     content[int(len(content) * place) // 4 * 4] ^= 1
     (folder / name).write_bytes(content)

@@ -1,14 +1,14 @@
-"""Processes of tests: the command line, and functions that several of them run as one group, as `torchrun` starts them.
+"""Processes for tests: the command line, and functions that a group of processes runs, as `torchrun` starts them.
 
     process = start_command("pretrain", text, "--out", folder)
     process.kill()
     results = in_processes(2, "tests.train.group_runs:trained", tmp_path, {"steps": 20})
 
-The last calls `trained(folder, steps=20)` in each, and has what they return, in their order.
+The last one calls `trained(folder, steps=20)` in each process, and returns their results in order.
 
-They are forked from a process that has loaded what takes each of them seconds to load, and are used like those of
-`subprocess`: a test may kill, stop and wait for them. Tests of what happens while a process starts, or what it loads,
-start one anew.
+They are forked from a process that has already loaded the slow libraries, and are used like processes of
+`subprocess`: a test may kill, stop and wait for them. Tests of how a process starts, or what it loads, start a new
+one instead.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ LOADED = ["unmask.commands.cli", "unmask.commands.pretrain", "unmask.commands.fi
 
 @functools.cache
 def _origin() -> Any:
-    """What processes are forked from, which computes with one thread; it ends with this process."""
+    """The process from which others are forked; it computes with one thread, and ends with this process."""
     origin = multiprocessing.get_context("forkserver")
     origin.set_forkserver_preload(LOADED)
     with pytest.MonkeyPatch.context() as patch:
@@ -65,14 +65,14 @@ class Forked:
         return self.returncode
 
     def wait(self, timeout: float | None = None) -> int:
-        """Raises `subprocess.TimeoutExpired` where it still runs."""
+        """Raises `subprocess.TimeoutExpired` if it still runs."""
         self._process.join(timeout)
         if self.returncode is None:
             raise subprocess.TimeoutExpired(str(self._process), timeout or 0.0)
         return self.returncode
 
     def communicate(self, timeout: float | None = None) -> tuple[str, str]:
-        """Waits for it; what it printed to stdout and to stderr."""
+        """Waits for the process; returns its stdout and stderr."""
         self.wait(timeout)
         out, err = ((self._folder / name).read_text(encoding="utf-8") for name in ("out", "err"))
         return out, err
@@ -98,7 +98,7 @@ def _command(*arguments: str) -> None:
 
 
 def _run(folder: Path, function: Callable[..., None], arguments: tuple[object, ...]) -> None:
-    """In the process itself."""
+    """Runs in the forked process."""
     for name, number in (("out", 1), ("err", 2)):
         file = os.open(folder / name, os.O_WRONLY | os.O_CREAT)
         os.dup2(file, number)
@@ -125,14 +125,14 @@ def ended(processes: list[Forked], *, within: float = PATIENCE) -> list[tuple[in
 
 
 def in_processes(count: int, function: str, folder: Path, arguments: dict[str, Any]) -> list[Any]:
-    """What the function returns in each process, in their order."""
+    """The results of the function in each process, in order."""
     codes, errors = zip(*ended(start(count, function, folder, arguments)), strict=True)
     assert not any(codes), "\n\n".join(errors)
     return [json.loads((folder / f"{number}.json").read_text()) for number in range(count)]
 
 
 def _member(name: str, folder: Path, number: int, count: int) -> None:
-    """What one of the processes does."""
+    """Runs in one of the processes."""
     if count > 1:
         dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=count)
     module, function = name.split(":")
@@ -140,4 +140,4 @@ def _member(name: str, folder: Path, number: int, count: int) -> None:
     result = getattr(importlib.import_module(module), function)(folder, **arguments)
     (folder / f"{number}.json").write_text(json.dumps(result))
     sys.stderr.flush()
-    os._exit(0)  # threads of torch's that outlive its groups may abort the interpreter as it ends
+    os._exit(0)  # threads of torch that outlive its groups may abort the interpreter at its end

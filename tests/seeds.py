@@ -1,6 +1,6 @@
-"""Inputs that broke a reader once, made anew: for tests, and what `make fuzz` begins with.
+"""Inputs that once broke a reader: for tests, and as the seeds of `make fuzz`.
 
-Each must end in one clear error or, where it is right, be read.
+Each must end in one clear error or, if it is valid, be read.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ import pyarrow.parquet as pq
 
 DEEP = "[" * 100_000 + "]" * 100_000  # nested deeper than Python goes
 DIGITS = "9" * 10_000  # more than Python converts
-FAR = 1 << 62  # a time that no calendar of Python's has
+FAR = 1 << 62  # a time that Python cannot represent
 Reader = Literal["corpus", "corpus_pos", "answer", "tag", "regress", "pairs"]
 
 
 @dataclass(frozen=True)
 class Seed:
-    """A broken file, and what reads it; one that `is_right` must be read, any other is an error."""
+    """A broken file, and its reader; one that `is_right` must be read, any other must be an error."""
 
     reader: Reader
     name: str
@@ -74,7 +74,7 @@ def small_table() -> dict[str, pa.Array]:
 
 
 def far_times(unit: str = "ms") -> pa.Array:
-    """Times of which Python has the first one only."""
+    """Times of which Python can represent only the first one."""
     return pa.array([0, FAR, -FAR], pa.int64()).cast(pa.timestamp(unit))
 
 
@@ -129,7 +129,7 @@ SEEDS = [
     Seed("pairs", "array.jsonl.gz", lambda: gzip.compress(b'["' + b"a" * (70 << 20))),
     Seed("answer", "lists.json", lambda: b'{"data": [' + b"[[],[]]," * 1000),
     Seed("tag", "line.txt", lambda: b"word " * 500_000),
-    # Values that Python does not hold
+    # Values that Python cannot represent
     Seed("corpus", "deep.jsonl", f'{{"text": {DEEP}}}'.encode),
     Seed("corpus", "digits.jsonl", f'{{"text": "a", "n": {DIGITS}}}'.encode),
     Seed("answer", "deep.json", f'{{"data": {DEEP}}}'.encode),
@@ -139,7 +139,7 @@ SEEDS = [
     Seed("corpus", "twice.parquet", lambda: parquet_of({"text": TEXTS, "doc": twice_in_struct()}), is_right=True),
     Seed("regress", "far.parquet", lambda: parquet_of({"text": TEXTS, "label": far_times()})),
     Seed("corpus", "cut.parquet", lambda: parquet_of(small_table())[:-20]),
-    # Types that are others
+    # Unexpected types
     Seed("corpus_pos", "digits.conllu", conllu(DIGITS)),
     Seed("answer", "context.json", squad(context=5)),
     Seed("answer", "begin.json", squad(answer_start="3")),

@@ -1,4 +1,4 @@
-"""The flow: a file imports only what stands before it, and the package itself imports nothing heavy."""
+"""The flow of imports: a file imports only earlier rooms, and the package itself imports nothing heavy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The sdist and the wheel are whole: a wheel that is made of the sdist and installed alone runs, with all its data."""
+"""The sdist and the wheel are complete: a wheel built from the sdist and installed alone runs, with all its data."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def run(*command: object, cwd: Path) -> str:
 
 @pytest.mark.slow
 def test_a_wheel_made_of_the_sdist_runs_alone(tmp_path: Path) -> None:
-    """Dependencies are those of this environment, whose packages come behind the new one's."""
+    """Dependencies come from this environment, whose packages are searched after the new one's."""
     pytest.importorskip("hatchling")
     build = (sys.executable, "-m", "hatchling", "build", "-d", tmp_path, "-t")
     run(*build, "sdist", cwd=ROOT)

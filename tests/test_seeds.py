@@ -1,4 +1,4 @@
-"""Every input that broke a reader once comes to one clear line now, or to the right result."""
+"""Every input that once broke a reader now gives one clear error, or the right result."""
 
 from __future__ import annotations
 

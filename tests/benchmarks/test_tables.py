@@ -1,4 +1,4 @@
-"""Tables of docs/explanation/benchmarks.md: what is replaced, and what stays."""
+"""Tables of docs/explanation/benchmarks.md: which lines are replaced, and which stay."""
 
 from __future__ import annotations
 

@@ -131,7 +131,7 @@ def our_names(model: MaskedLM, tensors: dict[str, torch.Tensor]) -> dict[str, to
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
 @pytest.mark.parametrize("layout", ["modernbert", "bert"])
 def test_the_same_weights_after_an_epoch(make_model: MakeModel, tmp_path: Path, layout: str, info: Task) -> None:
-    """`Trainer` does clipping, AdamW and the choice of decayed weights; it gets our order, and our rate half a step later."""
+    """Clipping, AdamW and which weights decay are Trainer's; it gets our order, and our rate half a step late."""
     info = pooled(info, layout)
     ours, theirs = both(make_model, layout, info, tmp_path)
     examples = some_examples(info, 4 * SIZE, layout)
@@ -204,7 +204,7 @@ def test_new_heads_are_drawn_as_transformers_draws_them(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_is_dropped_before_the_classifier(make_model: MakeModel, tmp_path: Path, layout: str) -> None:
-    """The rate is that of transformers' class; kept values are scaled up, and nothing is dropped after training."""
+    """The rate is that of transformers' class; kept values are scaled up; without a seed nothing is dropped."""
     model = make_model(layout=layout, hidden_size=64, dropout=0.2, classifier_dropout=0.3)
     save_model(model, tmp_path)
     info = Tag(tuple(map(str, range(64))))

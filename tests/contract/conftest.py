@@ -1,7 +1,7 @@
-"""What the tests of the contract share: the command line, files to read, one prepared folder and one run.
+"""Shared by the contract tests: the command line, files to read, one prepared folder and one run.
 
-Nothing here or beside it knows how the package is made: names of `unmask.__all__`, commands, files, and the libraries
-that read them. `golden.json` holds what was recorded; `RECORD=1 python -m pytest tests/contract` records it anew.
+These tests use only the public interface: names of `unmask.__all__`, commands, files, and the libraries
+that read them. `golden.json` holds the recorded results; `RECORD=1 python -m pytest tests/contract` records them anew.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ SMALL = ("model.num_layers=1", "model.hidden_size=64", "model.num_heads=2", "tra
 
 @dataclass(frozen=True)
 class Done:
-    """What a command came to."""
+    """The result of a command."""
 
     code: int
     out: str
@@ -69,7 +69,7 @@ def command() -> Command:
 
 
 def environment() -> dict[str, str]:
-    """Of processes of their own: they have this package, and a thread each, so that sums have one order."""
+    """Environment of separate processes: this package, and one thread, so that sums have a fixed order."""
     return os.environ | {"PYTHONPATH": str(Path(unmask.__file__).parents[1]), "OMP_NUM_THREADS": "1"}
 
 
@@ -134,7 +134,7 @@ def golden() -> Iterator[Callable[..., None]]:
 
 @pytest.fixture(scope="session")
 def packaged_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Tiny Shakespeare, as the package brings it: wherever it lies there, a run without paths reads it."""
+    """The packaged Tiny Shakespeare, which a run without paths reads, wherever it is stored."""
     found = sorted(Path(unmask.__file__).parent.rglob("tinyshakespeare*"))
     assert len(found) == 1, found
     return found[0]

@@ -1,4 +1,4 @@
-"""Texts, annotations and a vocabulary that are written here, so that what is recorded of them hangs on nothing else."""
+"""Texts, annotations and a vocabulary, defined here so that recorded results depend on nothing else."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Span = tuple[int | str, ...]
 
 
 def sentence(draw: random.Random, offset: int, first: int) -> tuple[str, dict[str, list[Span]]]:
-    """A sentence, and its spans as rows of a table have them: [begin, end, label], and the number of the head."""
+    """A sentence, and its spans in the form of table rows: [begin, end, label], and the number of the head."""
 
     def one_of(words: Sequence[str]) -> str:
         return words[int(draw.random() * len(words))]  # `random()` is the same in every version of Python

@@ -1,4 +1,4 @@
-"""Every command says what it did as one JSON object on stdout, and nothing else there."""
+"""Every command prints its result as one JSON object on stdout, and nothing else."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 import unmask
 from tests.contract.conftest import SMALL, Command, process, sets
 
-# Command -> what is asked -> keys that its object has. More are welcome; one that is gone is missed by a script.
+# Command -> its arguments -> keys of its object. New keys are fine; a removed key breaks users' scripts.
 COMMANDS: dict[str, tuple[str, str]] = {
     "recipes": ("recipes", "recipes"),
     "prepare": (
@@ -134,7 +134,7 @@ OPTIONS = {  # that scripts rely on
 
 
 def words_of(line: str, **places: object) -> list[str]:
-    """A line of a shell's words; what stands for places comes after, since they may have spaces."""
+    """Splits a command line into words; paths replace their placeholders afterwards, since they may have spaces."""
     words = []
     for word in re.findall(r"'[^']*'|\S+", line):
         if word == "{small}":

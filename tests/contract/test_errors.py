@@ -1,6 +1,6 @@
 """Bad input ends in an error of its class that names what is wrong; on the command line in one line and exit code 2.
 
-The words are free. What is named is not: the field, the file or the value that has to be changed.
+The wording may change, but the error must name the field, the file or the value that has to be changed.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ ROW = [[2, 5, 6, 7, 3]]
 
 @dataclass(frozen=True)
 class Places:
-    """What errors are made of."""
+    """Files from which the errors are made."""
 
     samples: Path
     data: Path
@@ -128,7 +128,7 @@ def finetune(places: Places, *settings: str, **options: Any) -> object:
     return unmask.finetune(places.model, settings=settings, **{**given, **options})
 
 
-# What is done -> its class of error, what it names, and how it is made.
+# Case -> its class of error, what the error names, and how to cause it.
 Case = tuple[str, str, Callable[[Places], object]]
 MASKING: dict[str, Case] = {
     "a strategy": ("SettingsError", "nonsense", lambda p: masker(p, strategy="nonsense")),
@@ -309,7 +309,7 @@ def test_every_error_is_a_value_error_of_one_family() -> None:
     assert issubclass(unmask.WriteError, OSError)
 
 
-# On the command line: what is typed -> what the line names.
+# On the command line: the command -> what the error names.
 TYPED: dict[str, tuple[str, str]] = {
     "a command": ("pretran corpus.txt", "pretran"),
     "an option": ("pretrain {data} --out {out} --stepz 3", "--stepz"),

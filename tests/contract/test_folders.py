@@ -1,4 +1,4 @@
-"""What is written opens elsewhere and says the same there: transformers, sentence-transformers, ONNX."""
+"""Written folders open in transformers, sentence-transformers and ONNX, with the same outputs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def folder(layout: str, run: unmask.Run, data: Path, tmp_path_factory: pytest.Te
 
 
 def probabilities(folder: Path) -> np.ndarray:
-    """Of every entry, where the text has its mask, as `fill` says them."""
+    """Probabilities of all vocabulary entries at the text's mask, as from `fill`."""
     size = json.loads((folder / "config.json").read_text(encoding="utf-8"))["vocab_size"]
     (mask,) = unmask.load(folder).fill(TEXT, top_k=size).masks
     found = np.zeros(size)

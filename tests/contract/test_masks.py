@@ -1,4 +1,4 @@
-"""Masks are integers, equal on every machine: those of each strategy stay what they are, bit for bit."""
+"""Masks are integers, equal on every machine: those of each strategy never change, bit for bit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import unmask
 Golden = Callable[[str, Any], None]
 STRATEGIES = ("random", "whole_word", "span", "entity", "phrase", "pmi", "frequency", "syntax", "contextual",
               "mixture")  # fmt: skip
-OF_A_MODEL = ("adaptive", "semantic")  # follow scores that a model makes as it trains: test_training.py
+OF_A_MODEL = ("adaptive", "semantic")  # strategies that follow a model's scores in training are in test_training.py
 RATES = (0.15, 0.4)
 EPOCHS = (0, 3)
 LONG_FORMS: dict[str, dict[str, Any]] = {

@@ -1,4 +1,4 @@
-"""Prepared text stays what it is, value for value, whoever prepares it."""
+"""Prepared text never changes, value for value, however it is prepared."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ ANNOTATED = {"annotate": ["entities", "pos", "dependencies", "chunks"]}
 
 
 def columns_of(folder: Path) -> dict[str, dict[str, str]]:
-    """A hash of every column's values, by part: of how they are cut into files it does not depend."""
+    """A hash of every column's values, by part; independent of how they are divided into files."""
     found: dict[str, dict[str, str]] = {}
     for part in ("train", "validation"):
         tables = [pa.ipc.open_stream(path).read_all() for path in sorted((folder / part).glob("*.arrow"))]
@@ -50,7 +50,7 @@ def counts_of(prepared: unmask.Prepared) -> dict[str, Any]:
 
 
 def tokenizer_of(folder: Path) -> str:
-    """A hash of what the tokenizer is, whatever the spaces in its file."""
+    """A hash of the tokenizer's content, independent of white space in its file."""
     content = json.loads((folder / "tokenizer" / "tokenizer.json").read_text(encoding="utf-8"))
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
@@ -72,7 +72,7 @@ def test_a_tokenizer_of_every_kind_and_its_tokens_stay(
 
 
 def test_a_unigram_tokenizer_loses_nothing(samples: Path, tmp_path: Path) -> None:
-    """Its numbers come from logarithms, which processors round in ways of their own."""
+    """Its scores come from logarithms, which processors round differently."""
     prepared = unmask.prepare(
         [samples / "corpus.txt"], out=tmp_path / "data", tokenizer_kind="unigram", vocab_size=400, workers=1
     ).to_dict()

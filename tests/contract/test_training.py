@@ -1,4 +1,4 @@
-"""Sixty steps of a small model: which rows, which masks, which losses; and the same weights whoever computes them."""
+"""Sixty steps of a small model: its rows, masks and losses; and the same weights for any number of processes."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ PARTS = {
 
 
 def curve(folder: Path) -> dict[str, list[Any]]:
-    """What was trained on, in numbers that no processor rounds, and the losses."""
+    """The rows and masks, in numbers that no processor rounds, and the losses."""
     lines = [json.loads(line) for line in (folder / "metrics.jsonl").read_text(encoding="utf-8").splitlines()]
     steps = [line for line in lines if line["kind"] == "train"]
     return {
@@ -89,7 +89,7 @@ def test_a_strategy_trains_on_its_masks(strategy: str, data: Path, tmp_path: Pat
 
 @pytest.mark.parametrize("strategy", OF_A_MODEL)
 def test_a_strategy_that_follows_the_model_begins_with_words(strategy: str, data: Path, tmp_path: Path) -> None:
-    """Until scores are made all words are alike; from then on masks are those of the model, at the same rate."""
+    """Until there are scores, all words have equal weight; from then on masks follow the model, at the same rate."""
 
     def predicted(name: str, *settings: str) -> list[int]:
         settings = (*SMALL, "masking.rate=0.3", *settings)
@@ -125,7 +125,7 @@ LONG = ("pretrain", "--steps", "150", *sets((*SMALL, "checkpoint.every_steps=20"
 
 @pytest.fixture(scope="module")
 def uninterrupted(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in a process of its own, which has the number of threads that the others have."""
+    """A run in a separate process, with the same number of threads as the others."""
     out = tmp_path_factory.mktemp("uninterrupted") / "run"
     done = process("-m", "unmask", *LONG, data, "--out", out)
     assert done.code == 0, done.err

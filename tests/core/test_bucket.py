@@ -29,7 +29,7 @@ SMALL = [
 
 @pytest.fixture
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, str]]:
-    """What a client finds the server by, in this process and others."""
+    """The environment by which clients find the server, in this process and others."""
     s3fs = pytest.importorskip("s3fs")
     server = pytest.importorskip("moto.server").ThreadedMotoServer("127.0.0.1", 0, verbose=False)
     logging.getLogger("werkzeug").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""Folders that a command claims: what refuses, what is removed, and what is said of a change; and whole folders."""
+"""Folders that a command claims: when it refuses, what it removes, how it reports a change; and whole folders."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ with ExitStack() as held:
 
 
 def test_one_process_writes_at_a_time(corpus_file: Path, data_folder: Path, run: unmask.Run, tmp_path: Path) -> None:
-    """Every verb that writes says who is there; once that one is killed, it goes on."""
+    """Every command that writes names the process that holds the lock; once that is killed, the command runs."""
     names = ("run", "data", "vectors.parquet", "lexicon.safetensors")
     command = [sys.executable, "-c", HOLDS, *(str(tmp_path / name) for name in names)]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
@@ -168,7 +168,7 @@ def test_one_process_writes_at_a_time(corpus_file: Path, data_folder: Path, run:
 
 
 def test_a_lock_lies_beside_its_file_and_follows_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever TMPDIR says, and whatever another user has planted there."""
+    """Whatever TMPDIR is, and whatever link another user has planted there."""
     out, victim = tmp_path / "vectors.npy", tmp_path / "victim.txt"
     victim.write_text("precious")
     with locked(out):

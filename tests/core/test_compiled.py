@@ -27,7 +27,7 @@ def test_loops_leave_the_number_of_torchs_threads_alone(threads: int) -> None:
 
 @pytest.mark.slow
 def test_the_process_that_compiles_a_loop_gets_the_bits_of_those_after_it(tmp_path: Path) -> None:
-    """Where numba compiles a loop, it runs other machine code than it keeps; see `unmask.core.compiled`."""
+    """A process that compiles a loop runs different machine code than numba caches; see `unmask.core.compiled`."""
     environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     code = (
         "import hashlib, numpy as np; from unmask.model.loops import STRETCHES, norm_backward;"
@@ -49,7 +49,7 @@ def test_the_process_that_compiles_a_loop_gets_the_bits_of_those_after_it(tmp_pa
 
 @pytest.mark.slow
 def test_another_environment_finds_what_was_compiled(tmp_path: Path) -> None:
-    """And compiles again where a function that loops use has changed."""
+    """And compiles again if a function that loops use has changed."""
     other = tmp_path / "other"
     shutil.copytree(Path(unmask.__file__).parent, other / "unmask", ignore=shutil.ignore_patterns("__pycache__"))
     code = (
@@ -77,7 +77,7 @@ def test_another_environment_finds_what_was_compiled(tmp_path: Path) -> None:
     ("variables", "expected"), [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")]
 )
 def test_threads_do_not_count_for_long_while_they_wait(variables: dict[str, str], expected: str) -> None:
-    """Unless the environment says how they wait. It must be there before torch is."""
+    """Unless the environment sets how they wait. The variable must be set before torch is imported."""
     code = "import unmask, os, sys; print('torch' in sys.modules, os.environ.get('GOMP_SPINCOUNT'))"
     environment = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
     printed = subprocess.run(

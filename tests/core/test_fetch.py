@@ -1,4 +1,4 @@
-"""Which strings name a model of the hub, what is fetched or taken from the cache, and a line for every failure."""
+"""Which strings name a model on the hub, what is fetched or taken from the cache, and a line for every failure."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_each_failure_is_one_line_that_names_the_model(hub: FakeHub, failure: Ex
 def test_a_copy_without_what_is_merely_useful_serves_where_the_hub_cannot_be_reached(
     hub: FakeHub, model_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The library knows that files are missing that it would fetch, for instance where another one fetched some."""
+    """The library knows that it would fetch further files, for instance if another library fetched only some."""
     folder = put_in_cache(model_folder, hub.cache, "owner/name")
 
     def incomplete(repo_id: str, *, local_files_only: bool, **_: object) -> str:
@@ -141,7 +141,7 @@ def test_weights_in_several_files(hub: FakeHub, model_folder: Path) -> None:
         find_model("owner/name")
 
 
-# huggingface_hub's own check is the oracle of what it takes as a name.
+# huggingface_hub's own check of names is the oracle.
 BASE = "answerdotai/ModernBERT-base"
 
 

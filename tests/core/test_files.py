@@ -1,6 +1,6 @@
-"""Files that cannot be written: one line says so, what was there before is kept, and a run goes on.
+"""Files that cannot be written: one line says so, earlier content is kept, and the run can be resumed.
 
-Those of a run that are damaged: one line says so, and the way out.
+Damaged files of a run: one line says so, and the way out.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from unmask.core.files import read_object, typed, write_atomically, write_object
 
 
 def fill_disk(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """From now on the disk is full for files of this name, also while they are written under another."""
+    """From now on the disk is full for files of this name, also while they are written under a temporary name."""
     real_open, real_text = Path.open, Path.write_text
 
     def check(path: Path, mode: str) -> None:

@@ -30,7 +30,7 @@ def test_a_signal_within_a_graph_of_torch_says_what_it_said() -> None:
 
 @pytest.mark.parametrize("error", [SystemError, RuntimeError])
 def test_a_signal_that_comes_within_a_library(error: type[Exception]) -> None:
-    """Which makes another error of what the handler raises."""
+    """It turns what the handler raises into another error."""
     stopped = Interrupted(signal.SIGINT, "stopped")
     with pytest.raises(Interrupted) as caught, Interruption():
         raise error("the library failed") from stopped
@@ -40,7 +40,7 @@ def test_a_signal_that_comes_within_a_library(error: type[Exception]) -> None:
 
 
 def test_a_signal_that_comes_where_exceptions_are_lost() -> None:
-    """In a finalizer; one in a callback of the compiler was lost, too, and the command ran to its end."""
+    """As in a finalizer; in a callback of the compiler, a signal was lost, too, and the command ran to its end."""
 
     class Finalized:
         def __del__(self) -> None:
@@ -59,7 +59,7 @@ def test_a_signal_that_comes_where_exceptions_are_lost() -> None:
 
 
 def test_a_signal_leaves_no_future_locked() -> None:
-    """One that came while a process waited for its workers had it wait for ever: their pool could not end."""
+    """A signal that came while a process waited for its workers left their pool locked, so it waited for ever."""
     first, second = sorted((Future[int](), Future[int]()), key=id)  # as they are locked
 
     def locked(acquire: Callable[[], bool]) -> bool:

@@ -1,4 +1,4 @@
-"""Progress in a notebook: drawn where one is, without being asked for, and nowhere else."""
+"""Progress in a notebook: shown there without any option, and nowhere else."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Drawn = list[list[str]]
 
 @pytest.fixture
 def drawn(monkeypatch: pytest.MonkeyPatch) -> Drawn:
-    """As in a kernel of Jupyter: each bar with all that was drawn in its place."""
+    """A fake Jupyter kernel; returns, for each bar, everything that was displayed in its place."""
     bars: Drawn = []
 
     def display(shown: Any, *, display_id: bool) -> Any:

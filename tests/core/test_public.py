@@ -108,7 +108,7 @@ def test_a_child_forked_after_use_is_told_so(monkeypatch: pytest.MonkeyPatch) ->
     ],
 )
 def test_memory_is_memory_in_every_reader(cause: Exception) -> None:
-    """Whatever a reader makes of it: what was read may be whole."""
+    """Whatever error a reader makes of it: the file may be intact."""
     error = DataError("a.npy: damaged (some reason); make the index anew")
     error.__cause__ = cause
     assert str(error).startswith("a.npy: not enough memory")

@@ -1,4 +1,4 @@
-"""What verbs return: attributes, the object that --json prints, and what a person reads."""
+"""Results of commands: attributes, the object that --json prints, and the text for people."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sentence encoders of the hub whose copies were made by other libraries, which leave out what says how they pool."""
+"""Sentence encoders of the hub in copies by other libraries, which lack the files that name the pooling."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TEXTS = ["The cat sees the dog.", "the king at sea"]
 
 @dataclass
 class FakeDownload:
-    """Stands for `hf_hub_download`, which notes in the cache what files there are not."""
+    """A fake `hf_hub_download`, which records missing files in the cache."""
 
     model: Path  # what is on the hub
     cache: Path

@@ -1,4 +1,4 @@
-"""Texts and tables that are made for a test, and what a corpus makes of them."""
+"""Texts and tables for tests, and how a corpus reads them."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ TAGS = {
 
 
 def tagged_jsonl(path: Path, num_rows: int = 300) -> Path:
-    """Words by chance, each with its tag, and hung on the word before it."""
+    """Random words, each with its tag, and the previous word as its head."""
     rng = np.random.default_rng(0)
     rows = []
     for _ in range(num_rows):

@@ -1,4 +1,4 @@
-"""A store of known tokens, without a file, and segments of rows, as they are packed and as they are drawn."""
+"""A store of known tokens, without a file; and the segments of rows, as packed and as drawn."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from unmask.data.store import GatheredPieces, ShardCounts
 
 
 class FakeStore:
-    """What a stream reads of `TokenStore`."""
+    """The part of `TokenStore` that a stream uses."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Annotations: of JSON rows, CoNLL and CoNLL-U, through cuts; of pipelines; and whatever is wrong."""
+"""Annotations from JSON rows, CoNLL, CoNLL-U and pipelines; in texts that are cut; and errors."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ ROW = {
 
 
 def test_rows_with_spans(tmp_path: Path) -> None:
-    """Lists and dictionaries, nested and out of order; line ends of Windows move them."""
+    """Lists and dictionaries, nested and out of order; Windows line ends shift their offsets."""
     entities = [{"start": 8, "end": 9, "label": "L", "id": 1}, [0, 1, "P"], [3, 9, "O"]]
     dicts = {"text": "A\r\nB in C", "entities": entities, "dependencies": []}
     path = write_jsonl(tmp_path / "a.jsonl", [ROW, dicts])
@@ -128,7 +128,7 @@ def test_conllu(tmp_path: Path) -> None:
 
 
 def test_treebanks_without_their_words(tmp_path: Path) -> None:
-    """Sentences of `_`, or of a `_` a letter, are left out and counted; one beside words, or alone, is a word."""
+    """Sentences of `_`, or of a `_` a letter, are left out and counted; a `_` alone, or one among words, is a word."""
     words = (["Yes", "_"], ["_", "_"], ["___", "__"], ["_"])
     sentences = [
         "\n".join(f"{n}\t{word}\t_\t_\tNN\t_\t0\troot\t_\t_" for n, word in enumerate(each, 1)) for each in words
@@ -230,7 +230,7 @@ def test_cleaning_that_moves_characters_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_is_written_can_be_read() -> None:
-    """As the sample of a dry run is; an empty word is left out, and what hung on it becomes a root."""
+    """As in the sample of a dry run; an empty word is left out, and its dependents become roots."""
     spans = {
         "entities": (Span(0, 2, "A"),),
         "dependencies": (Span(0, 1, "a", 2), Span(1, 1, "b", 1), Span(1, 2, "c", 0), Span(3, 4, "d", -2)),
@@ -247,7 +247,7 @@ def test_what_is_written_can_be_read() -> None:
 def test_a_row_that_leaves_a_field_out_does_not_speak_for_the_file(
     tmp_path: Path, name: str, source: str, num_lacking: int
 ) -> None:
-    """It is an error, or passed over, as the text is read; the annotations of the others are never made anew."""
+    """It is an error or skipped when the text is read; annotations of other texts are not computed again."""
     rows = [{"text": f"Anna {n}", "entities": [[0, 4, "PER"]], "chunks": [[0, 4, f"NP{n % 2}"]]} for n in range(300)]
     for row in rows[:num_lacking]:
         del row["entities"]

@@ -1,4 +1,4 @@
-"""Shards: the same tokens and files however the work is cut, shared out or stopped, and damage is noticed."""
+"""Shards: the same tokens and files however the work is divided or interrupted, and damage is noticed."""
 
 from __future__ import annotations
 
@@ -171,7 +171,7 @@ def test_damage_is_found(data_folder: Path, manifest: Manifest, tmp_path: Path) 
 
 
 def test_chunks_are_the_store_in_order(store: TokenStore) -> None:
-    """Whole pieces, as many as fit, whatever the size; together they are everything."""
+    """For any size, as many whole pieces as fit; together they are the whole shard."""
     whole = store.gather(np.arange(len(store)))
     for size in (1, 50, 999, 10**9):
         chunks = list(store.chunks(size))
@@ -185,7 +185,7 @@ def test_chunks_are_the_store_in_order(store: TokenStore) -> None:
 
 
 # Many small tasks of several shards each; no guard of `__main__` is needed.
-# What a shell starts in the background ignores interrupts, and so do its children, unless they say otherwise.
+# Background processes of a shell ignore interrupts, and so do their children, unless they set a handler.
 SCRIPT = """
 import signal
 import sys
@@ -305,7 +305,7 @@ def test_other_files_are_not_touched(corpus_file: Path, tmp_path: Path, name: st
 
 
 def test_text_that_the_tokenizer_loses_is_an_error_unless_it_is_allowed(tmp_path: Path) -> None:
-    """WordPiece takes no words of over 100 letters: of `id` and 128 more, 2 are known."""
+    """WordPiece does not tokenize words of more than 100 letters: of `id` and 128 more letters, 2 are known."""
     source = tmp_path / "a.log"
     source.write_text("".join(f"id {number:0128x}\n" for number in range(300)))
     with pytest.raises(DataError, match=r"98\.5% of the letters .* corpus\.max_unknown=1"):

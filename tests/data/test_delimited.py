@@ -1,4 +1,4 @@
-"""CSV and TSV by their content: delimiter, quotes, header, the column of the text; what overrules them; encodings."""
+"""Detecting the layout of CSV and TSV: delimiter, quotes, header, text column; settings that override it; encodings."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def layout(path: Path, content: str) -> tuple[str, bool, str | tuple[str, ...] |
         ("post,A text that goes on for a while.\n", (",", False, "1")),
         (rows('"{n}","Title {n}","{text}"'), (",", False, "2")),
         ("MKVLAT\nAAKLMK\nMKAALA\n", (",", False, "0")),
-        # The text is the long column: no class, address or code is
+        # The text is the long column, not a class, an address or a code
         ("url,snippet\n" + rows("https://example.org/a/long/path/to/the/wide/and/endless/sea/{n}.html,{text}"),
          (",", True, "snippet")),
         ("kind,name\n" + rows("a class with a long long name,Sea {n}", 8) * 3, (",", True, "name")),
@@ -230,7 +230,7 @@ def test_lines_of_any_encoding_in_chunks_of_any_size(size: int) -> None:
         assert decoded(text.encode(encoding), encoding) == text, "some of these bytes would be UTF-8, too"
     both = "Привет, мир\n".encode() + "Привет, мир\n".encode("cp1251")
     assert decoded(both, "cp1251") == "Привет, мир\n" * 2
-    if size == 1000:  # a line longer than a chunk is read in one way
+    if size == 1000:  # a line longer than a chunk has a single encoding
         line = "ü".encode() * (1 << 20)
         assert decoded(line + b"\nM\xc3\xbcller", "cp1252") == "Ã¼" * (1 << 20) + "\nMüller"
     assert decoded(b"\xef\xbb\xbfone\ntwo", "cp1252") == "one\ntwo"
@@ -252,7 +252,7 @@ def test_broken_bytes_in_an_encoding_that_is_set(tmp_path: Path) -> None:
 
 
 def test_molecules_with_ids(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The id is what follows the first blank, up to a tab; lines that are no SMILES, such as subtitles, are whole."""
+    """The id follows the first space, up to a tab; lines that are not SMILES, such as subtitles, stay whole."""
     content = "CCO\tZINC1\t34.5\n\nc1cc(Br)ccc1 para bromo\n[Na+].[Cl-]\nC/C=C\\C%12N#C zinc_9 \n"
     texts = [("CCO", "ZINC1"), ("c1cc(Br)ccc1", "para bromo"), ("[Na+].[Cl-]", 4), ("C/C=C\\C%12N#C", "zinc_9")]
     (tmp_path / "a.smi").write_text(content)

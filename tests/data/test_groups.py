@@ -1,4 +1,4 @@
-"""What is held out keeps groups together; near-duplicates across the split, against a brute force over all pairs."""
+"""Holding out keeps groups together; near-duplicates across the split, against a brute force over all pairs."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_group_is_never_on_both_sides(
 @pytest.mark.parametrize("number", [12, 60, 2000])
 @pytest.mark.parametrize("seed", range(2))
 def test_the_share_is_near_the_configured_one(number: int, seed: int) -> None:
-    """Within half of it, wherever a few groups of a size that fits are there; and what is said is what is."""
+    """The share deviates by less than half of the setting if there are enough groups; the real share is returned."""
     rng = np.random.default_rng(seed)
     keys = rng.integers(-(2**63), 2**63 - 1, number)
     sizes = rng.integers(1, 1000, number)
@@ -172,7 +172,7 @@ def test_near_duplicates_are_never_on_both_sides(tmp_path: Path) -> None:
 def test_why_a_document_is_held_out(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rule: str, values: dict[str, object]
 ) -> None:
-    """The answer is the side on which reading puts it."""
+    """The answer is the side to which reading assigns it."""
     monkeypatch.chdir(tmp_path)
     write_jsonl(tmp_path / "held.jsonl", [{"text": "held", "patient": "x"}])
     path = write_jsonl(tmp_path / "a.jsonl", [*patients(60), {"text": "of no patient", "patient": None}])
@@ -198,7 +198,7 @@ def pieces_of(held: Iterable[str], training: Iterable[str]) -> list[tuple[Docume
 def compared(
     pieces: list[tuple[Document, bool]], *, size: int = 10**6, tasks: int = 1, every: bool = False
 ) -> NearDuplicates:
-    """The result for a corpus that is read in several tasks, and in stretches of some pieces."""
+    """The result for a corpus that is read in several tasks, a few pieces at a time."""
     reads = [pieces[len(pieces) * task // tasks : len(pieces) * (task + 1) // tasks] for task in range(tasks)]
     held, leaks, left_out = HeldTexts(), {kind: dict[str, str]() for kind in KINDS}, 0
     for read in reads:
@@ -263,7 +263,7 @@ def test_similar_texts_count_and_others_do_not() -> None:
 
 @pytest.mark.parametrize("num_words", [2, 6, 40, 900, 5000])
 def test_similarity_is_jaccard(num_words: int) -> None:
-    """Exact while both sketches hold all shingles; behind that within five standard deviations."""
+    """Exact while both sketches hold all shingles; beyond that, within five standard deviations."""
     rng = random.Random(num_words)
     one = random_text(rng, num_words)
     for share in (0.0, 0.01, 0.04, 0.3):

@@ -80,7 +80,7 @@ def test_strings_are_texts(tmp_path: Path) -> None:
 )  # fmt: skip
 @pytest.mark.parametrize("around", [("a.json", "[", ",\n", "]"), ("a.jsonl", "", "\n", "\n")])
 def test_bad_rows_are_errors_or_counted(tmp_path: Path, row: str, around: tuple[str, str, str, str]) -> None:
-    """Behind a row of an array that is not JSON nothing is read; other rows are passed over."""
+    """After a row of an array that is not JSON nothing more is read; other bad rows are skipped."""
     name, begin, between, end = around
     is_text = "\udcff" in row or "\0" in row
     if name == "a.jsonl" and (not row or is_text):
@@ -118,7 +118,7 @@ def test_damaged_files(tmp_path: Path, text: str, line: int, count: str) -> None
 
 @pytest.mark.parametrize("name", ["a.json", "object.json", "lines.json", "indented.jsonl"])
 def test_no_damage_is_anything_but_one_clear_error(tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cut off anywhere, and bytes changed: rows before it are whole, and nothing else is raised."""
+    """Files truncated anywhere, or with changed bytes: earlier rows are complete, and only our errors are raised."""
     monkeypatch.setattr(reading, "CHUNK_BYTES", 61)
     content, path, draws = FORMS[name].encode(), tmp_path / name, random.Random(0)
     for end in draws.sample(range(len(content) - 2), 60):
@@ -137,7 +137,7 @@ def test_no_damage_is_anything_but_one_clear_error(tmp_path: Path, name: str, mo
 
 
 def test_what_is_no_text_in_a_folder(tmp_path: Path) -> None:
-    """Known names, and what holds no rows, are passed over; named by itself it is an error."""
+    """Files of known names, and files without rows, are skipped in a folder; named alone, they are an error."""
     rows = json.dumps([{"text": f"Text {n}."} for n in range(150)])
     contents = {
         "data.json": rows, "modules.json": rows, "dataset_info.json": "{}", "one.json": '{"text": "One."}',

@@ -51,7 +51,7 @@ ENDS = np.iinfo(np.int64)
     above=st.integers(0, 3),
 )
 def test_keys_are_counted(keys: list[int], cut: int, run_keys: int, above: int) -> None:
-    """However keys are cut into parts, and however few fit into memory."""
+    """For any division of keys into parts, and any number of them that fit into memory."""
     expected = sorted(Counter(map(int, keys)).items())
     with TemporaryDirectory() as folder, patch.object(lexicon_module, "RUN_KEYS", run_keys):
         counter = KeyCounter(Path(folder))
@@ -70,7 +70,7 @@ Collocation = tuple[tuple[int, ...], ...]
 
 
 def chunks_of(documents: list[Document], size: int | None = None) -> Callable[[], Iterator[TokenChunk]]:
-    """Documents as a corpus, `size` of them a chunk."""
+    """Documents as a corpus, `size` of them per chunk."""
 
     def go() -> Iterator[TokenChunk]:
         step = size or max(len(documents), 1)
@@ -212,7 +212,7 @@ def informativeness(tokenizer: Tokenizer, documents: list[Document], scratch: Pa
 
 
 def naive_informativeness(tokenizer: Tokenizer, documents: list[Document], kinds: int) -> dict[int, float]:
-    """The definition, pair by pair; -1 is every neighbour that is not among the most frequent."""
+    """The definition, pair by pair; -1 stands for all neighbours that are not among the most frequent."""
     words = [[(w, i) for w, word in enumerate(document) for i in word] for document in documents]
     usable = Counter(i for document in words for _, i in document if tokenizer.ordinary[i])
     frequent = sorted(usable, key=lambda i: (-usable[i], i))[:kinds]

@@ -1,4 +1,4 @@
-"""Sentence pairs: every half once, right and wrong as labelled, rows as full as without pairs."""
+"""Sentence pairs: every half once, with the right labels, and rows as full as without pairs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ KINDS: list[PairKind] = ["next_sentence", "sentence_order"]
 
 
 class PairSegment(NamedTuple):
-    """A segment as it stands in a row."""
+    """A segment of a row."""
 
     label: int
     ids: list[int]
@@ -152,7 +152,7 @@ def test_a_tiny_case_by_hand(tokenizer: Tokenizer) -> None:
 
 
 def test_cuts_where_hardly_any_is_possible() -> None:
-    """No word begins in the middle half: the nearest one does it; a text without words is cut in its middle."""
+    """If no word begins in the middle half, the text is cut at the nearest word; without words, in its middle."""
     store = words([8, 8, 8, 2, 1, 3], ["11000000", "10000001", "10000000", "10", "1", "110"], [0, 1, 2, 3, 4, 5])
     pieces = np.arange(6)
     zeros = np.zeros_like(pieces)

@@ -49,12 +49,12 @@ def pack(lengths: list[int], row_length: int, overhead: int) -> list[list[tuple[
     ("lengths", "row_length", "overhead", "rows"),
     [
         ([3, 5, 2, 4, 1], 6, 0, [[(1, 0, 5), (4, 0, 1)], [(3, 0, 4), (2, 0, 2)], [(0, 0, 3)]]),
-        # Rooms of 4 and of 3 are open when the piece of 3 comes: it goes where nothing is left.
+        # Rows with room for 4 and for 3 are open when the piece of 3 comes: it goes into the one that it fills.
         ([6, 7, 3], 10, 0, [[(1, 0, 7), (2, 0, 3)], [(0, 0, 6)]]),
         # Special tokens take room.
         ([2, 2], 6, 2, [[(0, 0, 2)], [(1, 0, 2)]]),
         ([2, 2], 8, 2, [[(0, 0, 2), (1, 0, 2)]]),
-        # 47 = a whole row of 20, and 27 of which 13 close the room beside the short piece.
+        # 47 = a whole row of 20, and 27, of which 13 fill the room beside the short piece.
         ([7, 47], 20, 0, [[(1, 0, 20)], [(0, 0, 7), (1, 20, 13)], [(1, 33, 14)]]),
         ([40], 20, 0, [[(0, 0, 20)], [(0, 20, 20)]]),
         ([], 20, 0, []),
@@ -160,7 +160,7 @@ def test_any_pieces_of_many_shards(tmp_path: Path) -> None:
 def test_large_data_is_checked_when_it_is_read(
     tmp_path: Path, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, data_folder: Path, ahead: bool
 ) -> None:
-    """Also where a thread reads it: the window that has something of a damaged shard is an error, not one before."""
+    """Also if a thread reads ahead: the window with data of a damaged shard is an error, but no earlier window."""
     files = write_shards(tmp_path, 12)
     for name, number in (("MIXED_PIECES", 1), ("BLOCK_TOKENS", 20), ("WINDOW_TOKENS", 10)):
         monkeypatch.setattr(order_module, name, number)
@@ -224,7 +224,7 @@ def test_the_drawing_of_rows_is_true(store: TokenStore, tokenizer: Tokenizer) ->
 def test_a_window_made_ahead_and_a_new_stream_give_the_same(
     store: TokenStore, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, changes: bool
 ) -> None:
-    """Behind an epoch's end too, and where the rows' length changes."""
+    """Also after the end of an epoch, and when the row length changes."""
     monkeypatch.setattr(order_module, "WINDOW_TOKENS", 500)  # several windows an epoch
     in_time, ahead = (RowStream(store, tokenizer, length=24, seed=3, ahead=ahead) for ahead in (False, True))
     cursor, windows = Cursor(), set()
@@ -245,7 +245,7 @@ def test_a_window_made_ahead_and_a_new_stream_give_the_same(
     assert len(windows) > 10
 
 
-# Of the rows since they were first packed by loops over objects: a resumed run gets the rows that it had.
+# Hashes of the rows of the first implementation, in plain loops: a resumed run must get the same rows as before.
 DIGESTS = {
     (None, (20,)): "96381caaee987c25",
     (None, (64, 12, 33)): "701b9deac8618f42",
@@ -302,7 +302,7 @@ def test_the_length_changes_within_a_window_and_nothing_is_lost(store: TokenStor
 
 
 def store_of(lengths: list[int], labels: list[int], first: int) -> FakeStore:
-    """Documents whose tokens are all the same and tell their number: document 7 is `first + 7`, again and again."""
+    """Documents whose tokens all encode their number: document 7 repeats `first + 7`."""
     ids = [np.full(length, first + number) for number, length in enumerate(lengths)]
     starts = [np.ones(length, dtype=np.int64) for length in lengths]
     return FakeStore(ids, starts=starts, documents=range(len(lengths)), labels=labels)
@@ -317,7 +317,7 @@ def stream_of(store: FakeStore, tokenizer: Tokenizer, pairs: str | None = None, 
 
 
 def labelled_segments(stream: RowStream) -> Iterator[tuple[list[int], int]]:
-    """Ids and class of every segment of an epoch; a class stands nowhere but at the first place."""
+    """Ids and class of every segment of an epoch; only the first position has a class."""
     batches = epoch_of(stream)
     for rows in (batch.rows for batch in batches):
         first = (rows.position_ids == 0) & (rows.segment_ids >= 0)
@@ -369,7 +369,7 @@ def test_pairs_have_the_class_that_both_halves_have(tokenizer: Tokenizer, kind: 
 
 
 def test_without_cls_the_first_token_of_the_text_is_never_masked(tmp_path: Path) -> None:
-    """The class is predicted from it. Only where there are labels: elsewhere every token may be masked."""
+    """The class is predicted from it. Without labels, every token may be masked."""
     lines = filter(None, make_text(150).split("\n"))
     path = write_jsonl(tmp_path / "a.jsonl", ({"text": line, "label": i % 2} for i, line in enumerate(lines)))
     settings = TokenizerSettings(kind="char", bare=True)

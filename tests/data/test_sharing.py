@@ -31,7 +31,7 @@ in_one = partial(prepare, tokenizer=SMALL, workers=1, task_bytes=9000)
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Rows with classes in two large files and one that cannot be cut; some stand twice, and some nearly."""
+    """Rows with classes in two large files and one that cannot be divided, with duplicates and near-duplicates."""
     folder, rng = tmp_path_factory.mktemp("corpus"), random.Random(5)
     texts = [random_text(rng, rng.choice([2, 30, 60])) for _ in range(900)]
     texts += [text if n % 2 else changed(rng, text) for n, text in enumerate(rng.sample(texts[:300], 80))]
@@ -46,7 +46,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def in_parts(make: Callable[..., Manifest], number: int) -> tuple[Manifest, int]:
-    """Parts and join in turns, until the data is there; and how many rounds it took."""
+    """Runs the parts and the join in turn until the data is complete; returns the number of rounds."""
     for rounds in range(1, 5):
         for part in range(number, 0, -1):
             with pytest.raises(Unfinished, match="--join"):
@@ -113,7 +113,7 @@ def test_a_ray_cluster_of_two_nodes_makes_the_same(
 
 @pytest.mark.parametrize("kind", ["drop", "drop_near"])
 def test_duplicates_are_found_over_all_tasks(tmp_path: Path, kind: str) -> None:
-    """By a brute force: a text stays if no equal one, or none that is nearly equal, stands before it."""
+    """By brute force: a text stays if no equal one, or no near-duplicate, comes before it."""
     rng = random.Random(7)
     texts = [random_text(rng, rng.choice([6, 40, 90])) for _ in range(250)]
     texts += rng.sample(texts, 40)
@@ -141,7 +141,7 @@ def test_duplicates_are_found_over_all_tasks(tmp_path: Path, kind: str) -> None:
 
 
 def test_training_text_that_stands_in_the_held_out_text_is_left_out(tmp_path: Path) -> None:
-    """Also what goes on behind the first piece of a long document."""
+    """Also the later pieces of a long document."""
     rng = random.Random(8)
     long = random_text(rng, 60_000)
     assert len(long) > 1 << 18

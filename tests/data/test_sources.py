@@ -1,4 +1,4 @@
-"""What a corpus is read from: files of every kind, folders and their parts, texts in memory, and pipes."""
+"""Sources of a corpus: files of every kind, folders and their parts, texts in memory, and pipes."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ SENTENCES = [f"This is sentence number {i} of the corpus." for i in range(300)]
 
 
 def test_files_folders_and_patterns(tmp_path: Path) -> None:
-    hidden = (".venv/licence.txt", "b/._two.txt")  # of programs, and of a file system's own
+    hidden = (".venv/licence.txt", "b/._two.txt")  # files of programs, and of a file system
     for name in ("b/two.txt", "a/one.txt.gz", "b/three.jsonl", "b/scan.pdf", "b/a.log", "c.md", *hidden):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
@@ -95,11 +95,11 @@ def test_parts_of_a_dataset_are_kept_apart(hub_folder: Path) -> None:
 @pytest.mark.parametrize(
     ("files", "validation"),
     [
-        ({"train/pos/1.txt": 9, "train/neg/dev-log.txt": 9, "test/pos/1.txt": 9}, set()),  # a folder says it of all
+        ({"train/pos/1.txt": 9, "train/neg/dev-log.txt": 9, "test/pos/1.txt": 9}, set()),  # the folder decides
         ({"novels.train.txt": 90, "novels.valid.txt": 9, "novels.test.txt": 9}, {"novels.valid.txt"}),
         ({"en_train/a.txt": 9, "en_dev/a.txt": 9}, {"en_dev/a.txt"}),
         ({"train.txt": 9, "validation.txt": 9, "LICENSE.txt": 3}, {"validation.txt"}),
-        # No parts: nothing beside training, a few among many, words within words, two of them in one name.
+        # Not parts: only training, a few among many, names within words, two names in one.
         ({"train.txt": 9, "more.txt": 1}, None),
         ({"slow-train.txt": 9, "a-test-of-time.txt": 9, "others.txt": 99}, None),
         ({"trained.txt": 9, "testament.txt": 9, "devil.txt": 9}, None),
@@ -173,7 +173,7 @@ def test_bad_rows_are_errors_or_counted(tmp_path: Path, name: str, content: str,
 
 
 def test_rows_without_text_are_left_out_and_counted(tmp_path: Path) -> None:
-    """As null, not-a-number, empty and blank, in every kind of table; empty lines of plain text are no texts."""
+    """As null, NaN, empty and blank, in every kind of table; empty lines of plain text are not texts."""
     pandas = pytest.importorskip("pandas")
     texts = [SENTENCES[0], None, float("nan"), "", " ", SENTENCES[1]]
     frame = pandas.DataFrame({"text": texts, "mood": range(6)})
@@ -316,7 +316,7 @@ def test_what_is_no_text_is_an_error(content: Any, expected: str, tmp_path: Path
 
 
 def test_a_run_keeps_them_and_goes_on(tmp_path: Path) -> None:
-    """After a stop, with the texts that it began with."""
+    """Resumes after a stop, with the texts that it began with."""
     run = unmask.pretrain(iter(TEXTS), out=tmp_path / "b", steps=3, vocab_size=150, settings=SMALL)
     (run.folder / "summary.json").unlink()
     again = unmask.pretrain(["Other texts."], out=tmp_path / "b", resume=True)
@@ -341,7 +341,7 @@ def test_a_pipe_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
     with pipe(tmp_path / "b", b"") as name, pytest.raises(CorpusError, match="b: this pipe"):
         keep_stream(name, tmp_path / "pipes" / "2.txt", reuse=True)
     assert [path.name for path in (tmp_path / "pipes").iterdir()] == ["1.txt"]
-    with pipe(tmp_path / "c", b"") as name:  # a command that goes on, when nothing comes any more
+    with pipe(tmp_path / "c", b"") as name:  # a resumed command, which gets no more input
         assert keep_stream(name, tmp_path / "pipes" / "1.txt", reuse=True).stat().st_size == 500_000
 
 

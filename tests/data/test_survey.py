@@ -1,4 +1,4 @@
-"""How a corpus is read: what a document is, what is held out, and tasks, which are cut where documents begin."""
+"""How a corpus is read: documents, held-out text, and tasks, which begin where documents begin."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_too_little_text(tmp_path: Path) -> None:
 def test_the_end_of_the_text_is_held_out_when_asked(tmp_path: Path) -> None:
     text = make_text(400).replace("\n\n", "\n")
     corpus = corpus_of(write(tmp_path / "a.txt", text), documents="file", holdout=0.1, holdout_from="end")
-    for _ in range(2):  # a corpus is gone through as often as needed
+    for _ in range(2):  # a corpus can be read repeatedly
         marked = list(corpus.pieces())
         train, held = ("".join(piece.text for piece, is_held in marked if is_held is side) for side in (False, True))
         assert train + held == text.rstrip("\n")
@@ -147,7 +147,7 @@ def test_a_corpus_is_the_same_in_tasks(tmp_path: Path, name: str, cut: bool, set
 
 
 def test_utf_16_that_is_named_is_not_cut_within_a_character(tmp_path: Path) -> None:
-    """U+4E0A has the byte of a line end, 0x0A."""
+    """In UTF-16, U+4E0A contains the byte of a line end, 0x0A."""
     lines = ["上海" * 60 + str(n) for n in range(100)]
     (tmp_path / "a.txt").write_bytes("\n".join(lines).encode("utf-16-le"))
     corpus = Corpus([tmp_path / "a.txt"], CorpusSettings(documents="line", encoding="utf-16-le"), task_bytes=1000)
@@ -155,7 +155,7 @@ def test_utf_16_that_is_named_is_not_cut_within_a_character(tmp_path: Path) -> N
 
 
 def test_errors_in_the_middle_of_a_file_name_their_place(tmp_path: Path) -> None:
-    """The byte of the file, also where reading begins in it; a row of lines is counted from there."""
+    """The byte in the file, also if reading starts within it; lines are counted from there."""
     path = written(tmp_path, "lines.txt")
     content = bytearray(path.read_bytes())
     content[9000] = 0xFF

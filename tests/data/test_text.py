@@ -1,4 +1,4 @@
-"""Text of files: lines in parts, packed in every way, cut off, and not UTF-8; and the documents of lines."""
+"""Text files: long lines in parts, compressed in every way, truncated, and not UTF-8; and documents of lines."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_bad_input_is_passed_over_and_counted_where_that_is_asked_for(tmp_path: 
 def test_a_file_that_is_cut_off_is_read_up_to_that_place(
     tmp_path: Path, suffix: str, unpacker: Callable[[], Any], num_lines: int
 ) -> None:
-    """The error names the last byte that can be unpacked, and passing over the error gives the text before it."""
+    """The error names the last byte that can be decompressed; skipping the error gives the text before it."""
     rng = random.Random(0)
     content = "".join(f"line {rng.random()}\n" for _ in range(num_lines)).encode()
     packed = PACKERS[suffix](content)

@@ -1,4 +1,4 @@
-"""Where the text and the class of a row are: fields, lists, several columns, messages; and where they are not."""
+"""Detecting the text and the class of a row: fields, lists, several columns, messages; and errors."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def test_texts_of_values(value: object, text: str | None) -> None:
     ],
 )
 def test_messages_beside_other_text(tmp_path: Path, row: dict[str, Any], column: str | None, text: str) -> None:
-    """A column that is called a text is one; of others the longer is; and named is named."""
+    """A column with a usual name is the text; otherwise the longest one; a column that the user names always is."""
     for kind in WRITERS[:3]:
         assert texts_of(written(tmp_path, [row], kind), column=column) == [text]
 
@@ -203,7 +203,7 @@ def test_names_of_classes(value: object, name: str | None) -> None:
 
 
 def test_numbers_have_the_names_that_datasets_wrote(tmp_path: Path) -> None:
-    """-1 is no class, and a file that says no names keeps its numbers."""
+    """-1 is not a class, and a file without class names keeps the numbers."""
     features = {"mood": {"_type": "ClassLabel", "names": ["bad", "good"]}}
     table = pa.table({"text": ["a", "b", "c", "d"], "mood": [1, 0, -1, None]})
     table = table.replace_schema_metadata({"huggingface": json.dumps({"info": {"features": features}})})

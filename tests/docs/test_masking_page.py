@@ -71,7 +71,7 @@ def test_every_strategy_unit_and_weight_has_a_place() -> None:
 
 @pytest.mark.slow
 def test_commands_run(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Main) -> None:
-    """On a small corpus, with annotations of its own in place of a pipeline."""
+    """On a small corpus with annotations, instead of an annotating pipeline."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
     lines = [line for line in corpus_file.read_text("utf-8").splitlines() if line[:1].strip()]
@@ -110,7 +110,7 @@ def test_pictures_are_whole_and_in_their_place(drawing: types.ModuleType) -> Non
 
 
 def test_pictures_are_what_the_engine_makes_today(drawing: types.ModuleType, tmp_path: Path) -> None:
-    """Of those that need neither a pipeline nor a model; when masks change, `docs/make_pictures.py` draws them anew."""
+    """Pictures that need neither a pipeline nor a model; if masks change, `docs/make_pictures.py` draws them anew."""
     data = drawing.prepared(tmp_path / "data")
     tables = drawing.static_tables(data, tmp_path)
     for name in ("span", "pmi", "contextual"):

@@ -1,4 +1,4 @@
-"""Commands and snippets of README and the pages under docs/ run as they stand, and their links lead somewhere."""
+"""Commands and snippets of README and the pages under docs/ run unchanged, and their links are valid."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ ORDER = (
 
 
 def write_story_files(folder: Path, text: str) -> None:
-    """Small files in the places of those that "The whole way" (docs/explanation/results.md) reads."""
+    """Small files instead of those that "The whole way" (docs/explanation/results.md) reads."""
     lines = [line for line in text.splitlines() if line]
     texts = ("novels/novels.train.txt.gz", "novels/novels.valid.txt.gz", "cpp_docs/cpp_docs_prose.txt.gz")
     sentiment = "".join(f"{line}\t{len(line) % 2}\n" for line in lines[:60])
@@ -72,7 +72,7 @@ def write_story_files(folder: Path, text: str) -> None:
 
 
 def guides() -> str:
-    """The pages that say how to do something, one after the other, and the commands of "The whole way"."""
+    """The how-to pages, one after the other, and the commands of "The whole way"."""
     results = PAGES[DOCS / "explanation" / "results.md"]
     story = results.partition("## The whole way\n")[2].partition("<!-- story -->")[0]
     return "\n".join([*(text for path, text in PAGES.items() if path.stem in GUIDES), story])
@@ -113,7 +113,7 @@ def test_every_command_runs(
         if command[0] == "compare":
             arguments += ["--trials", "1"] if "--tune" in arguments else ["--seeds", "1", "--set", "finetune.epochs=1"]
         arguments += LESS.get(command[0], [])
-        if command[0] == "export":  # takes long, and pages show it more than once: then only the folder is another
+        if command[0] == "export":  # takes long, and pages show it several times, with different folders
             out = arguments.pop(arguments.index("--out") + 1)
             if (same := frozenset(arguments)) in graphs:
                 shutil.copytree(graphs[same], out)
@@ -164,7 +164,7 @@ def test_every_setting_of_the_pages_exists() -> None:
 
 
 def anchors(text: str) -> set[str]:
-    """What a link may name on a page: its headings, as the hosts of such pages spell them."""
+    """The anchors of a page: its headings, as the hosts of such pages spell them."""
     titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
     return {re.sub(r"[^\w -]", "", title.lower()).replace(" ", "-") for title in titles}
 
@@ -221,7 +221,7 @@ def test_add_a_pooling() -> None:
 
 @pytest.mark.usefixtures("mine")
 def test_add_a_masking_strategy(install: Install, tmp_path: Path, main: Main) -> None:
-    """The package of the page trains by the command line and in Python, and a run goes on as long as it is there."""
+    """The page's package trains by the command line and in Python; a run resumes only while it is installed."""
     section = EXTENDING.partition("## Add a masking strategy\n")[2].partition("\n## ")[0]
     module, project, in_python = re.findall(r"```(?:python|toml)\n(.*?)```", section, re.DOTALL)
     ((group, points),) = tomllib.loads(project)["project"]["entry-points"].items()

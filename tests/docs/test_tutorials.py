@@ -1,4 +1,4 @@
-"""Each tutorial runs as it stands, from its first command to its last, on a small text and for two steps."""
+"""Each tutorial runs from its first command to its last, on a small text and for two steps."""
 
 from __future__ import annotations
 

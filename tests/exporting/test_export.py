@@ -1,4 +1,4 @@
-"""Graphs in onnxruntime: equal to the model, used alone, with dynamic axes; and what goes wrong is said."""
+"""Graphs in onnxruntime: equal to the model, usable alone, with dynamic axes; and errors."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ FILL, EMBED, SMALL = "fill-mask/onnx/model.onnx", "feature-extraction/onnx/model
 
 @pytest.fixture(scope="module")
 def onnx_folder(run: unmask.Run, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Graphs of the short run, with 8-bit weights too. They take long to make: what reads them is in this file."""
+    """Graphs of the short run, with 8-bit weights, too. They take long to make, so their tests are all in this file."""
     return unmask.export(run.folder, tmp_path_factory.mktemp("onnx") / "graphs", int8=True).folder
 
 
@@ -111,7 +111,7 @@ def test_graphs_are_loaded_in_the_place_of_weights(run: unmask.Run, onnx_folder:
 def test_a_layout_with_token_types(
     make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are an input of their own. Padding and types are told from each other. Weights lie beside the graph here."""
+    """Token types are an input, distinct from padding. Weights are in a file beside the graph here."""
     model = make_model(layout="bert", num_layers=2)
     save_model(model, tmp_path / "model")
     tokenizer.save(tmp_path / "model", max_length=64)
@@ -151,7 +151,7 @@ def test_a_layout_with_token_types(
 
 
 def test_a_broken_graph_is_found(run: unmask.Run, onnx_folder: Path, tmp_path: Path) -> None:
-    """A weight that is another, a tokenizer of another model, a file that is cut."""
+    """A changed weight, a tokenizer of another model, a truncated file."""
     shutil.copytree(onnx_folder, tmp_path, dirs_exist_ok=True)
     graph = onnx.load(tmp_path / FILL)
     weight = max(graph.graph.initializer, key=lambda tensor: len(tensor.raw_data))

@@ -52,7 +52,7 @@ def test_a_folder_says_how_its_graph_pools(
 
 
 def in_torch(_: Path, graph: Graph) -> Callable[[dict[str, torch.Tensor]], list[torch.Tensor]]:
-    """A graph that runs here as if onnxruntime had it."""
+    """Runs a graph in torch in place of onnxruntime."""
 
     @torch.no_grad()
     def run(rows: dict[str, torch.Tensor]) -> list[torch.Tensor]:
@@ -85,7 +85,7 @@ def test_the_graph_of_a_sparse_model_makes_the_vectors_of_sentence_transformers(
 
 
 def check_is_compared(folder: Path, kind: GraphKind, patch: pytest.MonkeyPatch, name: str, wrong: object) -> None:
-    """Not with itself alone: both ways to run it are wrong in the same way."""
+    """The graph is not only compared with itself: here it is wrong in torch and in its file in the same way."""
     subject = open_checked_model(folder)
     patch.setattr(onnx_checks, "open_graph", in_torch)
     assert onnx_checks.onnx_equals_ours(subject, Path("model.onnx"), kind).passed
@@ -102,7 +102,7 @@ def test_a_graph_is_compared_with_what_embed_gives(
 
 
 def test_a_sparse_graph_is_compared_with_the_vectors_of_training(sparse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """With padding that counts."""
+    """With a graph that wrongly includes padding."""
     check_is_compared(sparse, SPLADE, monkeypatch, "splade_of", lambda logits, mask: logits.amax(1).relu().log1p())
 
 
@@ -115,7 +115,7 @@ def test_verify_compares_sparse_vectors(sparse: Path) -> None:
 
 
 def test_cosines_of_an_eight_bit_graph_by_hand(sparse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each vector gets a number of its own size where it has none: the cosine is that of 45 degrees."""
+    """Each vector gets its own length as a new component at a zero, so the cosine is that of 45 degrees."""
 
     def near(_: Path, graph: Graph) -> Callable[[dict[str, torch.Tensor]], list[torch.Tensor]]:
         def run(rows: dict[str, torch.Tensor]) -> list[torch.Tensor]:

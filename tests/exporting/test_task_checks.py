@@ -46,8 +46,8 @@ def tuned(make_model: MakeModel, tokenizer: Tokenizer, folder: Path, info: Task,
 def test_a_task_is_exported(
     make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, layout: str, info: Task, outputs: tuple[str, ...]
 ) -> None:
-    """As transformers' pipelines would have it: the task's name, its outputs' names, its labels beside it; and every
-    check of a sound head passes. The head's weights of two classes are not square: onnxruntime transposes them."""
+    """The graph has the task's name, output names and labels that transformers' pipelines expect; and every check of a
+    sound head passes. The head's weights of two classes are not square, and onnxruntime transposes them."""
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     folder = tuned(make_model, tokenizer, tmp_path / "model", info, layout)
@@ -73,7 +73,7 @@ def test_a_task_is_exported(
 def test_no_eight_bits_where_they_fail(
     make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Errors of onnxruntime take no graph in float32 away; a signal does."""
+    """After an error of onnxruntime the float32 graph stays; after a signal nothing stays."""
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     folder = tuned(make_model, tokenizer, tmp_path / "model", INFOS[0])
@@ -100,7 +100,7 @@ def test_no_eight_bits_where_they_fail(
 
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
 def test_a_head_that_is_gone(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, info: Task) -> None:
-    """Its hidden states are right still; so are those of the other checks."""
+    """Hidden states are still right, so the other checks pass."""
     folder = tuned(make_model, tokenizer, tmp_path, info)
     weights = load_file(folder / "model.safetensors")
     left = {name: weight for name, weight in weights.items() if "classifier" not in name and "qa_outputs" not in name}

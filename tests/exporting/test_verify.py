@@ -28,7 +28,7 @@ pytest.importorskip("transformers")
 
 
 def failed(folder: Path, **options: Any) -> dict[str, str]:
-    """Names of failed checks with what they say."""
+    """Names and details of failed checks."""
     result = unmask.verify(folder, **options)
     assert result.passed == all(check.passed for check in result.checks.values())
     return {name: check.detail for name, check in result.checks.items() if not check.passed}
@@ -47,7 +47,7 @@ def test_folders_that_transformers_wrote_pass(tokenizer: Tokenizer, tmp_path: Pa
 
 
 def test_a_graph_of_another_model_is_a_failed_check(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """One that fills masks, of a model without the head for it."""
+    """A mask-filling graph beside a model without a head for it."""
     pytest.importorskip("onnxruntime")
     make_theirs("bert", "Model").save_pretrained(tmp_path / "model")
     tokenizer.save(tmp_path / "model", max_length=66, with_types=True)

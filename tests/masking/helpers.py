@@ -65,7 +65,7 @@ def annotated(rows: Rows, *, seed: int = 0) -> Rows:
         columns[name] = np.where(inside, 2 * labels + opens, 0)
     columns["pos"] = np.where(word > 0, rng.integers(0, 4, num_words)[word], 0)
     role = rng.integers(1, 3, num_words)[word] << 25 | rng.integers(0, 2, num_words)[word] << 24
-    reach = [rng.geometric(0.4, rows.shape) - 1 for _ in range(2)]  # no trees, but the units must bear anything
+    reach = [rng.geometric(0.4, rows.shape) - 1 for _ in range(2)]  # not trees, but units must cope with any input
     columns["dependencies"] = np.where(begins, role | reach[0] << 12 | reach[1], 0)
     return replace(rows, annotations={name: torch.from_numpy(column) for name, column in columns.items()})
 
@@ -92,13 +92,13 @@ def rows_of(starts: str, **columns: list[int]) -> Rows:
 
 
 def copies_of(rows: Rows, number: int) -> Rows:
-    """The rows so many times, each time under other keys: as many independent draws."""
+    """Copies of the rows, each with different keys, so that each copy is an independent draw."""
     rows = rows.map(lambda tensor: tensor.repeat(number, 1))
     return replace(rows, segment_keys=mix(rows.segment_keys + torch.arange(len(rows.input_ids))[:, None]))
 
 
 def parse(role: int, before: int, behind: int, heads: int = 0) -> int:
-    """A word's annotation of dependencies: its role, the reach of its subtree, and whether it has one."""
+    """A word's annotation of dependencies: its role, the extent of its subtree, and whether it has one."""
     return role << 25 | heads << 24 | before << 12 | behind
 
 
@@ -113,7 +113,7 @@ def assert_mean(counts: torch.Tensor, expected: float) -> None:
 
 
 def masker_of(tokenizer: Tokenizer, **options: object) -> Masker:
-    """A masker of any strategy, with all tables that one may need."""
+    """A masker of any strategy, with all tables that a strategy may need."""
     return Masker.from_tokenizer(tokenizer, **({"tables": tables_of(tokenizer)} | options))  # type: ignore[arg-type]
 
 
@@ -125,7 +125,7 @@ def masker_with(
     with_boundaries: bool = False,
     **values: object,
 ) -> Masker:
-    """A masker of settings in their long form, with all tables that one may need."""
+    """A masker of settings in their long form, with all tables that a strategy may need."""
     settings = validated(MaskingSettings, values, where="masking")
     tables = tables or tables_of(tokenizer)
     return Masker(settings, tokenizer, seed=seed, tables=tables, with_boundaries=with_boundaries)

@@ -1,4 +1,4 @@
-"""Any batch at all: ragged, empty, of specials alone, of endless words; vocabularies of 10 and of 250,000 entries."""
+"""Any batch: ragged, empty, of only special tokens, of endless words; vocabularies of 10 and of 250,000 entries."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SIZES = (10, 250_000)
 
 @functools.cache
 def tokenizer_of(size: int) -> Tokenizer:
-    """Every second ordinary entry goes on with a word; the first two hundred that do make words of any length."""
+    """Every second ordinary entry continues a word; the first two hundred of these give words of any length."""
     words = [f"##w{n}" if n % 2 else f"w{n}" for n in range(size - len(SPECIALS))]
     vocabulary = {token: id_ for id_, token in enumerate([*SPECIALS, *words])}
     return Tokenizer(tokenizers.Tokenizer(WordPiece(vocabulary, unk_token="[UNK]")))
@@ -43,7 +43,7 @@ def ids(size: int) -> st.SearchStrategy[int]:
 
 
 def row(size: int) -> st.SearchStrategy[list[int]]:
-    """Of anything; empty, of one token, of specials alone; one word that is longer than any budget."""
+    """Rows of anything; empty, of one token, of only special tokens; one word that exceeds any budget."""
     going_on = [id_ for id_ in range(6, min(size, 40), 2) if id_ % 2 == 0]
     return st.one_of(
         st.lists(ids(size), max_size=30),
@@ -85,7 +85,7 @@ def test_any_batch_of_any_vocabulary(data: st.DataObject) -> None:
 
 @pytest.mark.parametrize("size", SIZES)
 def test_the_rate_is_exact_in_any_vocabulary(size: int) -> None:
-    """And in the smallest, random tokens are all of the others."""
+    """And in the smallest vocabulary, random tokens cover all other entries."""
     rng = np.random.default_rng(0)
     batch = [[2, *rng.integers(5, size, 40).tolist(), 3] for _ in range(3000)]
     masker = masker_of(size, "whole_word", 0.15, "uniform")

@@ -34,7 +34,7 @@ def collator_of(family: str = "wordpiece", **options: Any) -> MaskingCollator:
 @pytest.mark.parametrize("family", FAMILIES)
 @pytest.mark.parametrize("strategy", ALL)
 def test_a_batch_is_what_the_masker_makes_of_its_rows(family: str, strategy: str) -> None:
-    """An independent way to the same masks: plain ids, given to the masker itself."""
+    """An independent way to the same masks: plain ids, passed to the masker directly."""
     features = features_of(family)
     masker = masker_of(trained(family), strategy=strategy, rate=0.3, seed=5)
     batch = MaskingCollator.from_masker(masker)(features)
@@ -61,7 +61,7 @@ def test_forms_of_features() -> None:
 
 
 def test_padding_changes_no_mask() -> None:
-    """To a multiple; on the left or the right already; by attention mask or by pad tokens."""
+    """Padding to a multiple; features already padded left or right, marked by attention mask or by pad tokens."""
     feature = {name: features_of("wordpiece", 1)[0][name] for name in ("input_ids", "attention_mask")}
     length = len(feature["input_ids"])
     alone = collator_of(rate=0.5)([feature])
@@ -123,7 +123,7 @@ def mixture_of(family: str, per: str) -> Masker:
 
 
 def test_a_mixture_of_steps_differs_from_batch_to_batch() -> None:
-    """Without progress by the batch's number, which workers know as well; with it by the progress, also resumed."""
+    """Without progress, by the batch's number, which workers know, too; with progress, by it, also after resuming."""
     features: Any = features_of("bpe", 3)
     masker = mixture_of("bpe", "step")
     ids = [feature["input_ids"] for feature in features]
@@ -196,7 +196,7 @@ def test_a_row_that_comes_again_without_an_epoch_is_said_once(caplog: pytest.Log
     for _ in range(2):
         list(loader)
     collator(features)
-    # Workers have a log of their own; what was said there is not said here again.
+    # Workers have their own log; their messages do not appear here again.
     assert ["collator.callback" in record.message for record in caplog.records] == [True] * (workers == 0)
 
 
@@ -215,7 +215,7 @@ def test_no_epoch_is_missed_where_it_was_set_or_masks_are_static(caplog: pytest.
 
 
 def test_annotations_are_handed_to_the_strategy() -> None:
-    """A column of one integer per token; what else features hold is left out."""
+    """A column of one integer per token; other content of features is ignored."""
     weights = {"kind": "first", "share": 1.0}
     settings = MaskingSettings.model_validate({"units": {"kind": "entity"}, "weights": weights, "rate": 0.5})
     collator = MaskingCollator.from_masker(Masker(settings, trained("wordpiece")))
@@ -289,7 +289,7 @@ def test_counting_tokens() -> None:
 
 
 class Halves:
-    """A row is two units, whatever stands in it."""
+    """A row is two units, whatever its content."""
 
     replaced_per = "unit"
 

@@ -1,4 +1,4 @@
-"""What a mask depends on, bit for bit; rows from a GPU; and what stands in the place of what was chosen."""
+"""What a mask depends on, bit for bit; rows from a GPU; and replacements of chosen tokens."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_rows_that_cannot_be_masked(tokenizer: Tokenizer, rows: object, message:
 STATIC = [name for name in ALL if not hasattr(STRATEGIES[name]["weights"], "score")]  # that follow no model
 
 
-# The first half of the sha256 of what the model sees and what it is to predict; others stand in `tests/contract`.
+# The first half of the sha256 of the model's input and labels; more hashes are in `tests/contract`.
 AS_EVER: dict[str, tuple[dict[str, Any], str]] = {
     "adaptive": ({"strategy": "adaptive", "rate": 0.3}, "0129d807209b255a"),
     "semantic": ({"strategy": "semantic", "rate": 0.3}, "e5e9dac592e8e704"),
@@ -86,7 +86,7 @@ AS_EVER: dict[str, tuple[dict[str, Any], str]] = {
 
 @pytest.mark.parametrize("name", AS_EVER)
 def test_masks_are_what_they_were(tokenizer: Tokenizer, name: str) -> None:
-    """Bit for bit, since models were trained with them and measured on them: which bits draw what may not change."""
+    """Bit for bit, since models were trained and measured with these masks: the use of random bits must not change."""
     settings, expected = AS_EVER[name]
     masked = masker_with(tokenizer, **settings)(make_rows(tokenizer, 8, [40, 7]), epoch=3)
     content = masked.input_ids.numpy().tobytes() + masked.labels.numpy().tobytes()
@@ -97,7 +97,7 @@ def test_masks_are_what_they_were(tokenizer: Tokenizer, name: str) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 @pytest.mark.parametrize("strategy", STATIC)
 def test_a_gpu_masks_as_a_cpu_does(tokenizer: Tokenizer, strategy: str) -> None:
-    """Rows that come from a GPU are masked on the host, and what is made of them is there again."""
+    """Rows from a GPU are masked on the host, and the result is on the GPU again."""
     masker = masker_of(tokenizer, strategy=strategy, rate=0.3)
     for lengths in ([50, 9, 1], [400], [1, 1]):
         rows = make_rows(tokenizer, 64, lengths)

@@ -1,4 +1,4 @@
-"""What holds for every pair of units and weights: the exact rate, the floor, whole units, shares of replacement."""
+"""Properties of every pair of units and weights: the exact rate, the minimum, whole units, shares of replacement."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_the_expected_rate_is_exact(tokenizer: Tokenizer, units: str, weights: s
 
 @pytest.mark.parametrize("strategy", STRATEGY_NAMES)
 def test_the_floor_of_one_target(tokenizer: Tokenizer, strategy: str) -> None:
-    """Where it is on, every piece with text has a target; where it is off, some have none."""
+    """If it is on, every piece with text has a target; if it is off, some have none."""
     rows = make_rows(tokenizer, 300, [1, 3, 0, 12], mean_word=2.0)
     for floor in (True, False):
         target = masker_with(tokenizer, strategy=strategy, rate=0.05, least_one=floor)(rows).labels >= 0
@@ -51,7 +51,7 @@ def test_the_floor_of_one_target(tokenizer: Tokenizer, strategy: str) -> None:
 
 
 def draws(rows: Rows, masked: MaskedRows, tokenizer: Tokenizer) -> tuple[torch.Tensor, torch.Tensor]:
-    """For each target: its unit, and what stands there (0 a mask, 1 a random token, 2 itself)."""
+    """For each target: its unit, and its replacement (0: mask, 1: random token, 2: unchanged)."""
     target = masked.labels >= 0
     unit = torch.arange(len(target))[:, None] * rows.shape[1] + masked.boundaries.before
     kind = torch.where(masked.input_ids == tokenizer.special.mask, 0, 1 + (masked.input_ids == rows.input_ids).long())
@@ -61,7 +61,7 @@ def draws(rows: Rows, masked: MaskedRows, tokenizer: Tokenizer) -> tuple[torch.T
 @pytest.mark.parametrize("per", ["token", "unit"])
 @pytest.mark.parametrize("units", UNITS)
 def test_shares_of_tokens_and_of_units(tokenizer: Tokenizer, units: str, per: str) -> None:
-    """80 / 10 / 10 of the draws; a draw for each unit leaves no unit of two kinds."""
+    """80 / 10 / 10 of the draws; with a draw per unit, no unit has two kinds of replacement."""
     rows = make_rows(tokenizer, 1500, [120], mean_word=2.0)
     values = pair(units, "uniform", rate=0.3, replacement={"per": per})
     unit, kind = draws(rows, masker_with(tokenizer, seed=2, with_boundaries=True, **values)(rows), tokenizer)

@@ -1,4 +1,4 @@
-"""Every unit is masked with the probability that its weight names, whatever its size, its place and its document."""
+"""Every unit is masked with the probability that its weight gives, whatever its size, its place and its document."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ WEIGHTED = [
 
 @pytest.mark.parametrize(("sizes", "weights", "rate"), WEIGHTED, ids=str)
 def test_units_are_taken_in_proportion_to_their_weights(sizes: list[int], weights: list[float], rate: float) -> None:
-    """Up to always; the expected tokens are the rate's, and the number of units is one of two neighbours."""
+    """Probabilities up to 1; the expected tokens follow the rate, and the number of units is one of two neighbours."""
     expected = by_halving(np.array(weights), np.array(sizes), rate)
     assert (expected * sizes).sum() == pytest.approx(rate * sum(sizes), rel=1e-9)
     chosen, predicted = drawn(sizes, weights, rate)
@@ -130,7 +130,7 @@ def test_rates_of_0_and_1_and_a_floor(weights: list[float] | None) -> None:
     rate=st.floats(0.01, 0.99),
 )
 def test_the_audit_asks_for_what_halving_finds(units: list[tuple[int, float]], rate: float) -> None:
-    """Its sorting and this halving know nothing of each other, nor of the masker's rounds."""
+    """The audit's sorting and this halving are independent of each other, and of the masker's rounds."""
     sizes, weights = (np.array(column) for column in zip(*units, strict=True))
     expected = by_halving(weights.astype(float), sizes, rate)
     actual = asked_for(np.log2(weights), sizes, np.zeros(len(sizes), dtype=np.int64), np.full(len(sizes), rate))

@@ -26,7 +26,7 @@ def mixture(*parts: tuple[str, object], per: str = "row") -> dict[str, object]:
 
 
 def test_each_piece_has_one_strategy_of_the_mixture(tokenizer: Tokenizer) -> None:
-    """Rows of whole words alone are those of the first part; tokens hit few by chance."""
+    """Rows with only whole words come from the first part; single tokens rarely give such rows by chance."""
     rows = make_rows(tokenizer, 4000, [60], mean_word=3.0)
     masker = masker_with(tokenizer, units=mixture(("whole_word", 0.7), ("random", 0.3)), rate=0.3, seed=1)
     assert_share(words_whole(rows, masker(rows)), 0.7)
@@ -53,7 +53,7 @@ def test_a_part_masks_as_it_would_alone(tokenizer: Tokenizer, name: str) -> None
 
 @pytest.mark.parametrize("moves", ["epoch", "step"])
 def test_steps_differ_where_the_progress_stands_still(tokenizer: Tokenizer, moves: str) -> None:
-    """Also in epochs alone, and the same place always has the same strategy."""
+    """Also in single epochs, and the same place always has the same strategy."""
     rows = make_rows(tokenizer, 200, [60], mean_word=3.0)
     units = mixture(("whole_word", 1.0), ("random", 1.0), per="step")
     masker = masker_with(tokenizer, units=units, rate=0.3, seed=1)

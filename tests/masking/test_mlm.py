@@ -1,4 +1,4 @@
-"""The annotated reference's interface, and what was wrong behind it."""
+"""The annotated reference's interface, and the errors that it had."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What goes wrong in public implementations of masking, by number; other numbers are promises of other tests."""
+"""Errors in public implementations of masking, by number; missing numbers are covered by other tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def test_rows_without_a_target_make_no_nan(tokenizer: Tokenizer) -> None:
 
 
 def test_evaluation_has_its_own_fixed_masks(tokenizer: Tokenizer, validation_store: TokenStore) -> None:
-    """9. Evaluation that draws new masks each time, and moves the training's generator."""
+    """9. Evaluation that draws new masks each time, and advances the training's random generator."""
     before = torch.random.get_rng_state()
     one, two = (HeldOutSet(validation_store, tokenizer, length=64, max_tokens=10**6) for _ in range(2))
     for (_, a), (_, b) in zip(one.batches, two.batches, strict=True):
@@ -45,7 +45,7 @@ def test_id_0_can_be_predicted() -> None:
 def test_dropout_is_off_in_validation(
     make_model: MakeModel, validation_store: TokenStore, tokenizer: Tokenizer
 ) -> None:
-    """14. A model in the midst of its training is evaluated as it will be used, and goes on training."""
+    """14. During training, a model is evaluated in evaluation mode, and then continues in training mode."""
     held_out = HeldOutSet(validation_store, tokenizer, length=64, max_tokens=2000)
     plain, dropping = make_model(layout="bert"), make_model(layout="bert", dropout=0.5)
     expected = held_out.evaluate(plain).loss

@@ -1,4 +1,4 @@
-"""What settings of masking say, and which of them are refused."""
+"""Meanings of the masking settings, and which ones are refused."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ Batch = dict[str, torch.Tensor]
 
 
 def model_of(kind: str, tokenizer: Any) -> Any:
-    """A tiny model that notes each batch it sees, and whether in training."""
+    """A tiny model that records each batch it sees, and whether in training mode."""
     sizes = {"vocab_size": len(tokenizer), "hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2}
     sizes |= {"intermediate_size": 16, "max_position_embeddings": 64, "pad_token_id": tokenizer.pad_token_id}
     torch.manual_seed(0)
@@ -180,7 +180,7 @@ def test_an_evaluation_without_fixed_masks_moves_no_schedule(tmp_path: Path, opt
 
 
 class Stream(torch.utils.data.IterableDataset[dict[str, Any]]):
-    """Rows one by one, which come twice."""
+    """A stream of rows, each of which comes twice."""
 
     def __init__(self, rows: Any) -> None:
         self.rows = [*rows, *rows]
@@ -190,7 +190,7 @@ class Stream(torch.utils.data.IterableDataset[dict[str, Any]]):
 
 
 class SizedStream(Stream):
-    """And which are as many as it says."""
+    """A stream with a known length."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -202,7 +202,7 @@ STREAMS = {"unknown length": Stream, "known length": SizedStream, "rows by numbe
 @pytest.mark.parametrize("name", STREAMS)
 @pytest.mark.parametrize(("stop", "workers"), [(2, 1), (5, 0)])
 def test_the_rate_of_a_resumed_training_goes_on(tmp_path: Path, name: str, stop: int, workers: int) -> None:
-    """Also where the rows are a stream, whose batches are made again to be skipped; in its first epoch and later."""
+    """Also if rows are a stream, whose batches are made again to be skipped; in its first epoch and later."""
     options = {
         "stream": STREAMS[name], "num_train_epochs": 1, "max_steps": 6, "gradient_accumulation_steps": 2,
         "per_device_train_batch_size": 4, "dataloader_num_workers": workers,
@@ -289,7 +289,7 @@ os._exit(0)  # threads of others may abort an interpreter that ends while they r
 
 @pytest.mark.slow
 def test_a_stream_in_two_processes(tmp_path: Path) -> None:
-    """The masks of each row are those of one process: where one reads for all, and where each reads its own."""
+    """The masks of each row are those of one process, whether one process reads for all or each reads its own rows."""
     (tmp_path / "train.py").write_text(STREAMING)
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
     ended = subprocess.run(

@@ -31,7 +31,7 @@ def test_spans_of_tokens_begin_within_words(tokenizer: Tokenizer) -> None:
 
 
 def units_of(rows: Rows, units: PlainUnits) -> str:
-    """A letter for each unit, a point at tokens that cannot be masked."""
+    """A letter for each unit, a dot at tokens that cannot be masked."""
     flat = flatten(rows, 0)
     actual = partition(flat, units.starts(flat, Tables(0)))
     begins = sorted(set(actual.begin_T[flat.maskable_T].tolist()))
@@ -48,7 +48,7 @@ def units_of(rows: Rows, units: PlainUnits) -> str:
         # two entities side by side, of one label and of two
         ("#wwwww#", [0, 3, 2, 3, 2, 0, 0], ".aabbc."),
         ("#wwww#", [0, 3, 5, 4, 0, 0], ".abbc."),
-        # an entity that begins and ends amid words
+        # an entity that begins and ends within words
         ("#w-w-#", [0, 0, 3, 2, 0, 0], ".abbc."),
         # a segment that begins within an entity, behind one that ends with one
         ("#ww##www#", [0, 0, 3, 0, 0, 2, 2, 0, 0], ".ab..ccd."),
@@ -131,7 +131,7 @@ def test_entities_take_the_whole_budget_and_words_what_is_left(tokenizer: Tokeni
 
 
 def test_first_weights_look_into_units_of_other_kinds(tokenizer: Tokenizer) -> None:
-    """A word with an entity in any of its tokens is a first one."""
+    """A word counts as an entity if any of its tokens is in one."""
     rows = rows_of("#w-w-w-w-#", entities=[0, 0, 3, 0, 0, 0, 0, 0, 3, 0])
     labels = masker_with(tokenizer, units={"kind": "words"}, weights=FIRST, rate=0.5)(rows).labels
     assert (labels[0] >= 0).int().tolist() == [0, 1, 1, 0, 0, 0, 0, 1, 1, 0]

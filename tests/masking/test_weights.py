@@ -82,7 +82,7 @@ def test_of_two_words_one_is_drawn_by_the_ratio_of_their_weights(tokenizer: Toke
 
 
 def test_the_classes_of_roles() -> None:
-    """A word of each role with nothing hanging on it, and one with something."""
+    """A word of each role without dependents, and one with dependents."""
     labels = ("nsubj:pass", "det", "root", "amod", "punct")
     roles = [parse(number, 0, 0, heads) for number in range(1, 6) for heads in (0, 1)]
     flat = flatten(rows_of("#" + "w" * 10 + "#", dependencies=[0, *roles, 0]), 0)
@@ -230,7 +230,7 @@ PENN = ["NN", "VBD", *(f"T{number}" for number in range(20))]
         ({"kind": "pos"}, "pos", None, "needs the labels of the annotation 'pos'"),
         ({"kind": "pos_loss"}, "pos", None, "needs the labels of the annotation 'pos'"),
         ({"kind": "pos", "weights": {"NOUNS": 2.0}}, "pos", ["DET", "NOUN"], "'NOUNS', .*; it has DET"),
-        # Weights that know none of the labels: Penn's tags and TIGER's roles; one that is known is enough.
+        # Weights of which no label occurs in the data (Penn's tags, TIGER's roles); one known label is enough.
         ({"kind": "pos"}, "pos", PENN, "has NN, VBD, .* and 2 more"),
         ({"kind": "role"}, "dependencies", ["sb", "oa", "nk"], "only sb, oa, nk"),
         ({"kind": "pos"}, "pos", [*PENN, "NOUN"], None),

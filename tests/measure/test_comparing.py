@@ -71,7 +71,7 @@ def test_an_exploratory_figure_shows_only_what_the_deciding_one_does() -> None:
 
 
 def test_figures_in_steps_that_are_equal_by_accident_show_nothing() -> None:
-    """Shares of 20 pairs: 0.30 - 0.25 for every seed, whatever subtracting makes of it; a step of 1/20.
+    """Shares of 20 pairs: 0.30 - 0.25 for every seed, up to rounding; a step of 1/20.
 
     One item of 20 in each: a variance of 0.05 / 20 at the least.
     """

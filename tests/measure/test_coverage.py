@@ -1,4 +1,4 @@
-"""In how many of 100 cases the 95 % intervals hold the true value, by simulation."""
+"""Simulated coverage of the 95 % intervals: in how many of 100 cases they hold the true value."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_intervals_over_documents(documents: int, spread: float, effects: str) -
 @pytest.mark.parametrize("effects", EFFECTS)
 @pytest.mark.parametrize("documents", [8, 50])
 def test_intervals_over_documents_of_very_unequal_length(documents: int, effects: str) -> None:
-    """What the docs say of a deviation of 1.5: wider than needed."""
+    """As the docs say of a standard deviation of 1.5: intervals are wider than needed."""
     rng = np.random.default_rng(documents)
     coverage = held([draw(rng, documents, 1.5, EFFECTS[effects]) for _ in range(TIMES)], 3.0)
     assert 96.0 - 2 * DEVIATION <= coverage <= 99.5 + 2 * DEVIATION
@@ -68,7 +68,7 @@ def test_intervals_over_documents_of_very_unequal_length(documents: int, effects
 
 @pytest.mark.slow
 def test_intervals_where_long_documents_are_hard() -> None:
-    """What the docs admit: with skewed effects that go with the length they hold it less often."""
+    """As the docs admit: if effects are skewed and grow with the length, coverage is lower."""
     rng = np.random.default_rng(0)
 
     def documents(size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

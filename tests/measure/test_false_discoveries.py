@@ -46,11 +46,11 @@ def binomial(items: int, share: float) -> Draw:
 
 
 def few_undecided(items: int, undecided: int) -> Draw:
-    """All runs have the same tenth of the items wrong, but for a few that one run has wrong and another has not."""
+    """All runs get the same tenth of the items wrong, except for a few items on which runs differ."""
     return lambda rng, shape: (items // 10 + rng.binomial(undecided, 0.5, size=shape)) / items
 
 
-# And of how many items figures are shares.
+# And the number of items, for figures that are shares.
 DRAWS: dict[str, tuple[Draw, int | None]] = {
     "normal": (normal, None),
     "lognormal": (lognormal, None),
@@ -91,7 +91,7 @@ def shown(draw: Draw, looks: Sequence[int], recipes: int = 2, **options: object)
     ],
 )
 def test_two_recipes(name: str, looks: tuple[int, ...]) -> None:
-    """A number of seeds that was named beforehand, and seeds that are added until a difference shows."""
+    """A number of seeds chosen beforehand, and seeds added until a difference shows."""
     draw, items = DRAWS[name]
     number = shown(draw, looks, items=items)
     assert number <= MOST
@@ -102,7 +102,7 @@ def test_two_recipes(name: str, looks: tuple[int, ...]) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("apart", "looks"), [(0.0, (5,)), (0.0, (3, 5, 10)), (0.5, (5,))])
 def test_four_figures(apart: float, looks: tuple[int, ...]) -> None:
-    """Any false claim counts: of no figure do recipes differ, or only of the deciding one."""
+    """Any false claim counts: recipes differ in no figure, or only in the deciding one."""
     rng = np.random.default_rng(0)
     wrong = true = 0
     for _ in range(COMPARISONS):
@@ -123,7 +123,7 @@ def test_four_figures(apart: float, looks: tuple[int, ...]) -> None:
 
 @pytest.mark.slow
 def test_a_long_tail_beside_runs_that_hardly_vary() -> None:
-    """What the docs admit, and that the verdict says so."""
+    """The exception that the docs admit; and the verdict mentions it."""
     rng, verdicts = np.random.default_rng(0), list[str]()
     for _ in range(COMPARISONS):
         tailed, steady = rng.lognormal(size=10) - np.e**0.5, 0.05 * rng.normal(size=10)

@@ -45,7 +45,7 @@ def test_the_loss_is_per_predicted_token(
 
 
 def test_masks_do_not_depend_on_the_training_text(tokenizer: Tokenizer, data_folder: Path, tmp_path: Path) -> None:
-    """Held-out documents are numbered behind those of the training, of which there may be more."""
+    """Held-out documents are numbered after those of training, which may be more."""
     (tmp_path / "held.txt").write_text(make_text(30, seed=3))
     batches = []
     for number in (40, 41):
@@ -82,7 +82,7 @@ def test_the_plateau_is_what_chance_allows() -> None:
 def test_the_gain_over_frequencies_is_drawn_from_documents(
     make_model: MakeModel, validation_store: TokenStore, tokenizer: Tokenizer
 ) -> None:
-    """A model that gives every token its frequency gains nothing in any document."""
+    """A model that predicts token frequencies gains nothing in any document."""
     model, counts = make_model(), np.arange(tokenizer.vocab_size)
     with torch.no_grad():
         model.encoder.tokens.zero_()
@@ -93,7 +93,7 @@ def test_the_gain_over_frequencies_is_drawn_from_documents(
         return held_out.evaluate(model)
 
     assert measured(counts).gain_interval == pytest.approx((0.0, 0.0), abs=1e-5)
-    # Where all are equally frequent, the gain differs from document to document as the loss does.
+    # If all tokens are equally frequent, the gain varies between documents as the loss does.
     result, equal = measured(0 * counts), math.log(tokenizer.ordinary.sum())
     assert result.gain_interval == pytest.approx((equal - result.loss_interval[1], equal - result.loss_interval[0]))
 
@@ -139,7 +139,7 @@ def test_the_standard_error_is_over_source_documents(
 
 @pytest.mark.parametrize("kind", ["patient", "near_duplicates"])
 def test_groups_that_were_held_out_are_what_is_drawn(make_model: MakeModel, tmp_path: Path, kind: str) -> None:
-    """From the column, or the clusters, to the figures; also those of passages. Rows without a value stand alone."""
+    """From the column or the clusters to the figures, also of passages. Rows without a value are groups of one."""
     rng = np.random.default_rng(0)
     rows = []
     for patient in range(60):

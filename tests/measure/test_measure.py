@@ -1,4 +1,4 @@
-"""Words of raw text, and what hiding them costs, against cases computed by hand."""
+"""Words of raw text, and the loss of hiding them, against cases computed by hand."""
 
 from __future__ import annotations
 
@@ -112,7 +112,7 @@ def test_masks_are_nested_and_turned_against_each_other() -> None:
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "char"])
 def test_the_same_words_are_hidden_for_every_tokenizer(kind: str, tmp_path: Path) -> None:
-    """And the figure is what a model that knows nothing has: pieces times its loss, by the words' bytes."""
+    """And the figure is that of a model that knows nothing: its loss times the pieces, divided by the words' bytes."""
     tokenizer = trained(kind)
     text = make_text(40, seed=3)
     measurable = passages(text, tokenizer, tmp_path)
@@ -126,7 +126,7 @@ def test_the_same_words_are_hidden_for_every_tokenizer(kind: str, tmp_path: Path
     assert bits.denominator == expected_bytes
     pieces = sum(len(question.places) for question in network.questions)
     assert bits.result.value == pytest.approx(2.0 / math.log(2.0) * pieces / expected_bytes)
-    # What is hidden is spelled by the tokens that stand there: nothing of a chosen word stays to be seen.
+    # All tokens that cover a part of a chosen word are hidden: no part of it stays visible.
     spelled = sum(int(tokenizer.token_bytes[question.targets].sum()) for question in network.questions)
     assert spelled == pytest.approx(expected_bytes, abs=0)
     assert not any(passage.standing.num_crossing for passage in measurable)
@@ -144,9 +144,9 @@ def ideographs(num_lines: int) -> list[str]:
 
 
 def test_words_of_ideographs_are_hidden_whole_and_paid_for_once(tmp_path: Path) -> None:
-    """Two masks of a half hide every word once, so each token is paid for once, whatever words it stands on."""
+    """Two masks at a rate of one half hide every word once, so each token counts once, whatever words it covers."""
     lines = ideographs(60)
-    pairs = sorted({(line[15], line[16]) for line in lines})  # tokens that stand on two words
+    pairs = sorted({(line[15], line[16]) for line in lines})  # tokens that cover two words
     vocab = numbered(*sorted(set("".join(lines))), *map("".join, pairs))
     tokenizer = Tokenizer(tokenizers.Tokenizer(models.BPE(vocab, pairs, unk_token="[UNK]")))
     measurable = passages("\n".join(lines) + "\n", tokenizer, tmp_path)

@@ -71,7 +71,7 @@ def test_world_knowledge_is_two_pairs_each_in_its_context(tmp_path: Path) -> Non
     assert [(pair.good, pair.bad, pair.paradigm, pair.context) for pair in read_pairs(path)] == [
         (*wet, "material", "It rains."),
         (*dry, "material", "It shines."),
-        (*wet, "weather", "It rains."),  # and not again from the last line
+        (*wet, "weather", "It rains."),  # and the last line is not counted again
         (*dry, "weather", "It shines."),
     ]
     assert [pair.where[-6:] for pair in read_pairs(path)] == ["line 1", "line 1", "line 2", "line 2"]
@@ -130,7 +130,7 @@ def test_the_tally_by_hand() -> None:
 
 
 def test_the_interval_is_over_paradigms() -> None:
-    """Four of them with 100 pairs each, of which a share is right: as many trials as vary like the shares do."""
+    """Four paradigms of 100 pairs each, of which a share is right: the number of trials follows from their variance."""
     shares = [0.7, 0.75, 0.72, 0.8]
     pairs = [Pair("", "", str(number), "all", "") for number in range(4) for _ in range(100)]
     result = tally(pairs, np.concatenate([np.where(np.arange(100) < 100 * share, 1.0, -1.0) for share in shares]))
@@ -197,7 +197,7 @@ SENTENCES = [
 
 
 def naive_losses(model: MaskedLM, tokenizer: Tokenizer, sentence: str, *, l2r: bool = False) -> Iterator[float]:
-    """The naive way, one hidden token a pass: nats of each token of a sentence."""
+    """The naive way, one forward pass per hidden token: nats of each token of a sentence."""
     special: Any = tokenizer.special
     [tokens] = tokenizer.encode_corpus([sentence])
     ids = [special.cls, *tokens.input_ids.tolist(), special.sep]

@@ -65,7 +65,7 @@ def test_a_document_that_outweighs_all_others_leaves_one_degree_of_freedom() -> 
         ([0.1, 0.2, 0.3], [1.0, 2.0, 3.0], 0.1, 3),  # equal up to rounding
         ([math.nan, 1.0], [1.0, 1.0], math.nan, 2),
         ([3e20, 4.0], [1e20, 1.0], 3.0, 2),  # one is all there is, up to rounding
-        ([3.0, 4.0], [1.0, 0.0], 7.0, 2),  # and so where without it nothing stands below the line
+        ([3.0, 4.0], [1.0, 0.0], 7.0, 2),  # and if the denominator would be 0 without it
         ([3.0, 4.0], [0.0, 0.0], math.nan, 2),
         ([math.inf, 1.0], [1.0, 1.0], math.inf, 2),
     ],

@@ -1,4 +1,4 @@
-"""The network is tested with the compiled loops that train it, whatever the size of its inputs."""
+"""Tests of the network use the compiled loops of training, whatever the size of the inputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Logits of a model here and in transformers."""
+"""Logits of a model in unmask and in transformers."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def all_logits(model: MaskedLM, input_ids: torch.Tensor, **rows: torch.Tensor | 
 
 
 def segments(rows: Rows) -> Iterator[tuple[int, torch.Tensor]]:
-    """Each segment of packed rows: the number of its row, and where in it the segment stands, [S]."""
+    """Each segment of packed rows: the number of its row, and its positions in the row, [S]."""
     num_shared = 0
     for row, numbers in enumerate(rows.segment_ids):
         last = int(numbers.max())
@@ -51,7 +51,7 @@ def theirs_of(model: MaskedLM, folder: Path) -> torch.nn.Module:
 
 
 def with_biases(model: torch.nn.Module, std: float = 0.2, prefixes: tuple[str, ...] = ("",)) -> None:
-    """Draws biases that are large enough for differences to show."""
+    """Draws random biases, large enough to reveal differences."""
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
         for name, parameter in model.named_parameters():

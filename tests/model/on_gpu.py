@@ -1,4 +1,4 @@
-"""Stands in, on a CPU, for what GPUs do."""
+"""Replacements, on a CPU, for functions of GPUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def reference_varlen(
     *,
     window_size: tuple[int, int] = (-1, -1),
 ) -> Tensor:
-    """What `varlen_attn` promises, sequence by sequence, with the whole matrix of probabilities."""
+    """Computes `varlen_attn` sequence by sequence, with the whole matrix of probabilities."""
     assert torch.equal(cu_seq_q, cu_seq_k)
     assert cu_seq_q.dtype == torch.int32
     out = []

@@ -1,4 +1,4 @@
-"""More rows: of words by hand, of positions by hand, and what was there before stays what it was."""
+"""More rows for words and for positions, by hand; earlier rows do not change."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_rows_that_fill_the_table_up_are_used_first(make_model: MakeModel) -> No
 
 @pytest.mark.parametrize(("layout", "first"), [("bert", 0), ("roberta", 1), ("roberta-prelayernorm", 1)])
 def test_learned_positions_are_copied_in_turn(make_model: MakeModel, layout: str, first: int) -> None:
-    """16 positions become 40; RoBERTa's rows for padding (ids 0 to the padding's) stand before them once."""
+    """16 positions become 40; RoBERTa's rows for padding (ids 0 to the padding's) precede them once."""
     model = make_model(layout=layout, max_position_embeddings=16)
     longer = extended(model, num_positions=40)
     old, new = model.encoder.positions, longer.encoder.positions

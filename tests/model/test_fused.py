@@ -65,7 +65,7 @@ def test_activations(kind: Activation, gated: bool, dtype: torch.dtype) -> None:
     check(Activated(kind, gated=gated), 3.0 * draw(5, 7, 34, dtype=dtype), dtype=dtype)
 
 
-# The loops of each activation take seconds to compile: gelu, which most layouts have, stands for all of them.
+# The loops of each activation take seconds to compile, so only gelu, which most layouts have, is tested.
 @pytest.mark.parametrize(
     "kind", [kind if kind == "gelu" else pytest.param(kind, marks=pytest.mark.slow) for kind in get_args(Activation)]
 )
@@ -97,7 +97,7 @@ def plan_of(segments: list[list[int]], *, window: int | None, rotary: bool, head
 
 
 class Attending(nn.Module):
-    """Attention under a plan; padding's outputs mean nothing and are left out."""
+    """Attention under a plan, without outputs at padding, which mean nothing."""
 
     def __init__(self, plan: AttentionPlan) -> None:
         super().__init__()
@@ -152,7 +152,7 @@ def test_what_is_not_seen_has_no_influence_at_all() -> None:
 
 
 def test_what_is_not_a_number_stays_so() -> None:
-    """A training that diverges must be seen to."""
+    """A diverging training must be visible."""
     x, tokens, bias = draw(4, 8), draw(50, 8, seed=1), draw(50, seed=2)
     x[1, 3] = float("nan")
     actual = fused.losses_of_decoder(x, tokens, bias, torch.arange(4))

@@ -1,4 +1,4 @@
-"""Heads for pairs and for classes of texts: as in transformers, alone and packed; what is saved loads everywhere."""
+"""Heads for pairs and for classes of texts: as in transformers, alone and packed; saved folders load everywhere."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_a_folder_with_classes_is_of_both_kinds(
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_the_head_changes_nothing_of_the_others(make_model: MakeModel, tmp_path: Path, layout: str) -> None:
-    """Neither what the encoder is drawn as, nor what a folder without classes says."""
+    """Neither the encoder's initial weights change, nor the config.json of a folder without classes."""
     config = make_model(layout=layout).config
     plain, labelled = MaskedLM(config), rich_model(config, label_names=NAMES)
     for model in (plain, labelled):

@@ -31,7 +31,7 @@ ACTIVATIONS = ["gelu", "gelu_pytorch_tanh", "silu", "relu2"]
 
 
 def make_theirs(layout: str, kind: str = "ForMaskedLM", **changes: object) -> torch.nn.Module:
-    """A model that transformers made, with weights large enough for differences to show."""
+    """A model made by transformers, with weights large enough to reveal differences."""
     name = FAMILY[layout]
     config = getattr(transformers, f"{name}Config")(
         **{
@@ -125,7 +125,7 @@ def test_a_bare_encoder_gets_a_new_head_and_keeps_its_pooler(tmp_path: Path, lay
 
 
 def test_old_folders_with_tensorflows_names_and_tied_copies(make_model: MakeModel, tmp_path: Path) -> None:
-    """The first released BERTs say gamma and beta, name the output bias twice, and store buffers."""
+    """The first released BERTs use the names gamma and beta, store the output bias twice, and store buffers."""
     model = make_model(layout="bert")
     save_model(model, tmp_path)
     weights = load_file(tmp_path / "model.safetensors")

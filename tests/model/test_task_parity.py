@@ -85,7 +85,7 @@ def test_transformers_loads_what_is_saved(make_model: MakeModel, tmp_path: Path,
 
 @pytest.mark.parametrize("info", INFOS[:3], ids=lambda info: info.kind)
 def test_transformers_pools_by_the_mean_as_we_do(make_model: MakeModel, tmp_path: Path, info: Task) -> None:
-    """Of texts that share rows here and are padded there."""
+    """For texts that share rows in unmask and are padded in transformers."""
     ours = model_for(make_model, "modernbert", info)
     by_mean = replace(info, pooling="mean")
     save_task_model(ours, by_mean.task_head, tmp_path)
@@ -107,7 +107,7 @@ def test_transformers_pools_by_the_mean_as_we_do(make_model: MakeModel, tmp_path
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_what_transformers_has_fine_tuned(make_model: MakeModel, tmp_path: Path, layout: str) -> None:
-    """Without our own key, the architecture and the labels tell the task."""
+    """Without our own key, the architecture and the labels determine the task."""
     for info in INFOS:
         ours = model_for(make_model, layout, info)
         save_task_model(ours, info.task_head, tmp_path / "ours")

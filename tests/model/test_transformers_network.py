@@ -1,4 +1,4 @@
-"""Networks of transformers in the place of ours: the same logits, alone or in a padded batch; shapes; errors."""
+"""Networks of transformers in place of ours: the same logits, alone or in a padded batch; shapes; errors."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def examples_of(info: Task, encoder: InputEncoder) -> list[Example]:
 
 @torch.no_grad()
 def plain_logits(network: TransformersNetwork, example: Example) -> torch.Tensor:
-    """What transformers' model says of an example alone: [C] of a text, [S, C] of tokens."""
+    """Outputs of transformers' model for a single example: [C] for a text, [S, C] for tokens."""
     inputs = {"input_ids": torch.from_numpy(example.input_ids)[None]}
     if example.type_ids is not None:
         inputs["token_type_ids"] = torch.from_numpy(example.type_ids)[None]
@@ -146,7 +146,7 @@ def test_what_is_saved_is_loaded(kind: str, tokenizer: Tokenizer, tmp_path: Path
 
 
 def test_the_encoder_is_the_folders_and_the_head_the_seeds(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """Also where the folder has a head of that size; the layer before heads is the folder's, where it has one."""
+    """Also if the folder has a head of that size; the layer before the head is the folder's, if it has one."""
     folder = save_transformers("Albert", tokenizer, tmp_path, head="ForSequenceClassification", num_labels=3)
     before = load_file(folder / "model.safetensors")
     pretrained = load(folder, tokenizer)
@@ -215,7 +215,7 @@ def test_what_is_dropped_is_a_function_of_the_seed(tokenizer: Tokenizer, tmp_pat
 def test_the_longest_input(
     name: str, changes: dict[str, Any], longest: int, types: int, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    """And it is one that the model takes, while a longer one is not, where it has a table of positions."""
+    """And the model accepts an input of this length; with a table of positions, it accepts no longer one."""
     pretrained = load(save_transformers(name, tokenizer, tmp_path, **changes), tokenizer)
     assert pretrained.config.max_position_embeddings == longest
     assert pretrained.config.num_types == types

@@ -66,7 +66,7 @@ def test_rows_without_segments_are_a_sequence_each(make_model: MakeModel, monkey
 
 
 class Counter:
-    """A backend of torch.compile that counts what it is given."""
+    """A backend of torch.compile that counts the graphs it compiles."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -103,7 +103,7 @@ def test_compiled_blocks_are_few_and_whole(
     """No break in any graph; layers that are alike share one, and so do batches whose segments and seeds differ."""
     model = make_model(num_layers=8, **changes).train()
     if in_line:
-        # What is between and beyond the sequences matters to the kernel, not to the graph.
+        # Positions between and after the sequences matter to the kernel, not to the graph.
         attend_in_line(monkeypatch, lambda query, key, value, begins, *rest, **named: query + key * value + begins[0])
     else:
         tensor_operations(monkeypatch)
@@ -117,7 +117,7 @@ def test_compiled_blocks_are_few_and_whole(
     names = list(model.state_dict())
     compile_model(model)
     assert list(model.state_dict()) == names
-    # The first layer has no norm, and a kernel is told its window; with a bias, windows are numbers in a tensor.
+    # The first layer has no norm, and a kernel gets its window as a number; with a bias, windows are in a tensor.
     kinds = 1 if changes else 3 if in_line else 2
     kinds += 1  # the norm of the embeddings
     for seed in range(3):
@@ -196,7 +196,7 @@ def test_the_capacity_is_rounded_up_and_what_is_over_is_empty() -> None:
 
 
 def test_the_longest_is_told_by_its_bucket_and_padding_is_cut() -> None:
-    """The row of 700 has 60 + 130 tokens and 510 of padding, cut where multiples of 256 stand."""
+    """The row of 700 has 60 + 130 tokens and 510 of padding, cut at multiples of 256."""
     marks = torch.tensor([0] * 60 + [1] * 130 + [-1] * 510)
     actual = Sequences.of(marks[None])
     assert actual.max_length == 256

@@ -105,7 +105,7 @@ def test_a_model_that_began_as_another(
 
 
 def test_a_run_with_less_and_with_more(run: unmask.Run, tmp_path: Path) -> None:
-    """One held-out document, an objective beside masked tokens, paths, a remark, a sign that parts a table's cells."""
+    """One held-out document, an objective beside masked tokens, paths, a remark, a `|` in a table's cell."""
     summary = run.summary | {
         "validation_loss_stderr": None, "validation_loss_interval": None, "bits_per_token_byte_interval": None,
         "validation_documents": 1, "validation_warning": "there is one document",
@@ -121,7 +121,7 @@ def test_a_run_with_less_and_with_more(run: unmask.Run, tmp_path: Path) -> None:
 
 
 def test_odd_names_of_files(run: unmask.Run, tmp_path: Path) -> None:
-    """They are names in the head and in the text, whatever signs they have."""
+    """They are names in the header and in the text, whatever characters they contain."""
     names = ["a: b.txt", 'it\'s "quoted" # no.txt', "line\n---\nbreak.txt", "`code` | cell.txt", "<b>ünï\x85.txt",
              "\udcff.txt"]  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""What a user says of a model for its card: checked before any training, changed without another, and never guessed."""
+"""The user's statements for a model's card: checked before training, changed without training again, never guessed."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_the_card_is_no_part_of_what_is_trained(tmp_path: Path) -> None:
 def test_a_finished_run_is_told_its_licence(
     data_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Without another training; a run that was stopped behind its last step writes its card so, too."""
+    """Without training again; so also a run that was stopped after its last step."""
     caplog.set_level("INFO", logger="unmask")
     options = {"out": tmp_path, "steps": 2}
     unmask.pretrain([data_folder], **options, settings=(*SMALL, "card.license=mit"))
@@ -130,7 +130,7 @@ def test_a_finished_fine_tuning_is_told_its_licence(
 def test_what_the_hub_knows_a_folder_by(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, base_model: object, names: tuple[str, ...]
 ) -> None:
-    """A card's base model, unless it is a path; and of a config.json nothing, since paths look like names there."""
+    """A card's base model, unless it is a path; nothing from a config.json, where paths look like names."""
     (tmp_path / "folder").mkdir()
     monkeypatch.chdir(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps({"_name_or_path": "owner/other"}))

@@ -1,4 +1,4 @@
-"""The card of a fine-tuned model, by itself: odd names, figures that are not there, and what it began as."""
+"""The card of a fine-tuned model: odd names, missing figures, and the base model."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_names_of_files_and_labels_are_names_whatever_they_are(tmp_path: Path) -
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:
-    """A metric that is not defined, a base of no name, more classes than a table should have, and random weights."""
+    """An undefined metric, a base model without a name, too many classes for a table, and random weights."""
     card = written(tmp_path, Tag(("O", "X")), classes={f"t{n:03}": 1 for n in range(MOST_CLASSES + 20)})
     assert {card.data.base_model, card.data.license} == {None}
     assert card.data.metrics == ["matthews_correlation"]

@@ -11,5 +11,5 @@ from unmask.tokenizer.tokenizer import Tokenizer
 
 @pytest.fixture
 def model_folder(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Path:
-    """A model that has learned nothing; texts that share words have vectors that are near all the same."""
+    """A model that has learned nothing; texts that share words still have similar vectors."""
     return released(make_model(), tokenizer, tmp_path / "model")

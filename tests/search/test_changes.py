@@ -43,7 +43,7 @@ def answers(index: unmask.Index, rank: Any = "vectors", *, exact: bool = True) -
 
 
 def same(index: unmask.Index, other: unmask.Index) -> None:
-    """Both answer alike: by words to the last bit, and by vectors as far as a text's neighbours in a batch allow."""
+    """Both indexes give the same answers: by words to the last bit, by vectors up to rounding in different batches."""
     for rank in ("words", "vectors", "both"):
         assert answers(index, rank) == answers(other, rank)
         scores = [
@@ -59,7 +59,7 @@ def same(index: unmask.Index, other: unmask.Index) -> None:
 def test_a_changed_index_answers_as_one_that_is_made_anew(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, light: int
 ) -> None:
-    """Added, replaced and removed by chance, from blocks of four passages, of which few or many become one."""
+    """Random additions, replacements and removals, in blocks of four passages, of which few or many are joined."""
     monkeypatch.setattr(blocks, "BLOCK_PASSAGES", 4)
     monkeypatch.setattr(changes, "LIGHT_IN_A_ROW", light)
     there = {each["id"]: each for each in rows(*range(9))}
@@ -140,7 +140,7 @@ def test_a_change_that_is_killed_leaves_the_index_before_or_after_it(  # noqa: P
         seen.add(actual == after)
         if not is_killed:
             break
-        # The next one goes on, and clears what is of no state.
+        # The next change works, and removes files that belong to no state.
         index = unmask.Index(out)
         if what == "add" or actual == before:
             change(index)
@@ -176,7 +176,7 @@ def test_one_writes_while_others_read(model_folder: Path, tmp_path: Path, monkey
         with pytest.raises(DataError, match=numbers.name):
             unmask.Index(out).remove(["d1"])
     numbers.write_bytes(content)
-    # A state that cannot be read is none: a reader goes on from what it has.
+    # An unreadable state is ignored: a reader keeps the one it has.
     (out / "index.json").write_text("{")
     assert answers(reader) == answers(index)
     with pytest.raises(DataError, match=r"index\.json"):
@@ -184,7 +184,7 @@ def test_one_writes_while_others_read(model_folder: Path, tmp_path: Path, monkey
 
 
 def test_what_documents_are_called(model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """By ids of their own in the whole index, by numbers in a file, and by their file."""
+    """By ids from a column, unique in the index; by numbers in a file; and by the file."""
     monkeypatch.chdir(tmp_path)
     Path("a.txt").write_text("the king\nthe queen\n")
     Path("b.txt").write_text("the ship\nthe cat\nthe dog\n")
@@ -273,7 +273,7 @@ def test_a_graph_goes_on_until_much_has_changed(
 
 
 def test_what_is_added_is_read_as_the_index_was(model_folder: Path, tmp_path: Path) -> None:
-    """A longer column beside the text, or a title, is no text; texts in memory may have other columns."""
+    """A longer column beside the text, or a title, is not taken as text; texts in memory may have other columns."""
     long = "the king sees the ship in winter and the dog sees the garden"
 
     def file(name: str, *rows: Row) -> list[Path]:
@@ -298,7 +298,7 @@ def test_what_is_added_is_read_as_the_index_was(model_folder: Path, tmp_path: Pa
 
 
 def test_ids_of_chunks_are_of_their_own(model_folder: Path, tmp_path: Path) -> None:
-    """`doc_id` is an id where no value stands twice; else it names what a chunk belongs to."""
+    """`doc_id` is the id if its values are unique; otherwise it names the document of a chunk."""
     for name, second, column, ids in (
         ("own", "b", None, {"a", "b"}), ("chunks", "a", None, {1, 2}), ("numbered", "b", "", {1, 2}),
     ):  # fmt: skip

@@ -138,7 +138,7 @@ def test_a_model_beside_words_and_itself(main: Main, model_folder: Path, story: 
 def test_what_is_held_out_is_what_the_run_held_out(
     model_folder: Path, corpus_file: Path, data_folder: Path, tmp_path: Path
 ) -> None:
-    """Of a model that a run has made, by its rule; of any other by the default one."""
+    """For a run's model, by the run's rule; for any other model, by the default rule."""
     run = tmp_path / "run"
     (run / "data").mkdir(parents=True)
     shutil.move(model_folder, run / "model")
@@ -192,7 +192,7 @@ def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path) -> Non
         "judged queries without a relevant document in the corpus": 1,
         "judged queries missing from queries.jsonl": 1,
     }
-    # q1: d2 is shorter than d1, so first; ideal is d1 (grade 2), d2. q2: its own document is not shown, d3 is first,
+    # q1: d2 is shorter than d1, so first; the ideal is d1 (grade 2), d2. q2: its own document is left out, d3 is first,
     # and one of the two relevant documents is missing.
     log = np.log2
     first = (1 + 2 / log(3)) / (2 + 1 / log(3))

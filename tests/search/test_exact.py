@@ -36,7 +36,7 @@ def naive(queries: NDArray[np.float32], vectors: NDArray[np.float32] = VECTORS) 
 def test_blocks_of_any_size_give_what_sorting_gives(
     is_sparse: bool, size: int, top_k: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of sparse vectors without documents that share no number with a query; one query and some vectors are empty."""
+    """Sparse search leaves out documents that share no token with a query; some queries and vectors are empty."""
     monkeypatch.setattr(exact, "QUERIES_AT_ONCE", 4)
     monkeypatch.setattr(exact, "_CANDIDATE_NUMBERS", 24 * 50)
     queries, vectors = QUERIES, VECTORS
@@ -59,7 +59,7 @@ def test_blocks_of_any_size_give_what_sorting_gives(
 
 
 def test_posting_lists_in_a_line() -> None:
-    """They come back from a file, and never read beyond their ends."""
+    """They are read from a file, and reading never goes beyond its end."""
     vectors = csr_array(np.array([[0, 3, 0, 4], [0, 0, 0, 0], [2, 0, 0, 0]], dtype=np.float32))
     line = stored_postings(vectors)
     np.testing.assert_array_equal(read_postings(line, width=4, count=3).toarray(), vectors.toarray())
@@ -71,7 +71,7 @@ def test_posting_lists_in_a_line() -> None:
 
 
 def test_equal_vectors_come_in_the_order_of_their_documents() -> None:
-    """Also where products in float32 would tell them apart, and where all vectors of a block are candidates."""
+    """Also if products in float32 would order them, and if all vectors of a block are candidates."""
     vectors = np.repeat(VECTORS[:1], 5000, axis=0)
     for size in (999, 5000):
         found = search_exactly(QUERIES, blocks_of(vectors, np.arange(5000), size), 30)

@@ -46,7 +46,7 @@ def test_words_find_what_shares_them(kind: str) -> None:
 
 
 def test_geometry_of_vectors() -> None:
-    """Four vectors at right angles, of any lengths, and the same one four times."""
+    """Four orthogonal vectors, of any lengths; and the same vector four times."""
     spread = np.diag([1.0, 2.0, 3.0, 4.0]).astype(np.float32)
     same = np.ones((4, 3), dtype=np.float32)
     assert effective_rank(cosines(spread)) == pytest.approx(4.0)

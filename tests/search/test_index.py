@@ -98,7 +98,7 @@ def test_texts_in_memory_and_what_an_index_says_of_itself(model_folder: Path, tm
 
 
 def test_passages_cover_their_documents(model_folder: Path, tmp_path: Path) -> None:
-    """Whatever their length: all of a text, with the overlap that was asked for, from word to word."""
+    """For any length: passages cover the whole text, with the chosen overlap, and begin and end at words."""
     (tmp_path / "long.txt").write_text(LONG)
     for length, overlap in ((16, 0), (16, 6), (33, 8), (64, 8)):
         out = tmp_path / f"{length}-{overlap}"
@@ -167,12 +167,12 @@ def test_a_stopped_index_goes_on_as_if_it_had_not(
 
 
 def turned(data: bytes, place: int) -> bytes:
-    """The bytes with a bit of one of them turned."""
+    """The bytes with one bit flipped."""
     return data[:place] + bytes([data[place] ^ 0x40]) + data[place + 1 :]
 
 
 def test_a_damaged_index_is_one_line(model_folder: Path, tmp_path: Path) -> None:
-    """Whichever file it is: no query is answered from it, and one that is damaged is named."""
+    """For any file of the index: no query is answered from it, and the error names it."""
     out = tmp_path / "index"
     options = {"approximate": True} if find_spec("usearch") else {}
     unmask.Index.build(model_folder, [row["text"] for row in ROWS], out=out, **options)
@@ -215,7 +215,7 @@ def test_a_state_that_no_build_writes_is_refused(
 def test_a_held_index_answers_from_one_state(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Made anew with as many passages: the old answers until then, and never old passages by new vectors."""
+    """Rebuilt with the same number of passages: old answers until it is complete, never old passages by new vectors."""
     out = tmp_path / "index"
     kings, ships = ([f"the {noun} sees the {other}" for other in NOUNS] for noun in ("king", "ship"))
     unmask.Index.build(model_folder, kings, out=out)
@@ -279,7 +279,7 @@ def test_resuming_makes_damaged_blocks_anew(
 
 
 def test_an_index_that_is_damaged_is_made_anew(model_folder: Path, tmp_path: Path) -> None:
-    """Which its error advises."""
+    """As its error advises."""
     out, texts = tmp_path / "index", [row["text"] for row in ROWS]
     unmask.Index.build(model_folder, texts, out=out)
     state = (out / "index.json").read_bytes()

@@ -17,7 +17,7 @@ QUERIES = [" ".join(RNG.choices(WORDS, k=RNG.randint(1, 5))) for _ in range(20)]
 
 
 def search(texts: list[str], size: int = 64, documents: list[int] | None = None) -> WordSearch:
-    """Over passages in blocks of a size, each of them a document unless others are named."""
+    """A search over passages in blocks of `size`, each passage a document unless `documents` says otherwise."""
     lines = [word_line(texts[begin : begin + size]) for begin in range(0, len(texts), size)]
     return WordSearch(np.array(range(len(texts)) if documents is None else documents, dtype=np.int64), lambda: lines)
 
@@ -51,7 +51,7 @@ def test_bm25_is_the_formula() -> None:
 
 
 def test_documents_are_weighed_whole_and_their_best_passage_is_shown() -> None:
-    """Three documents in five passages, the second removed: it counts in no figure."""
+    """Three documents in five passages, the second removed: it counts nowhere."""
     texts = ["a cat", "cat cat cat sat", "a dog and a cat", "one bird", "a ship"]
     ranking = search(texts, 2, [0, 0, -1, 1, 1]).rank(["cat", "dog", "ship"], 2)
     figures = {"total": 2, "mean": (6 + 4) / 2}
@@ -90,7 +90,7 @@ def ranked(documents: list[int], scores: list[float]) -> Ranking:
 
 
 def test_two_rankings_as_one() -> None:
-    """Documents 1 to 5; vectors rank four, and words two: no other shares one."""
+    """Documents 1 to 5; vectors rank four, and words two, since no others share a word."""
     vectors, words = ranked([1, 2, 3, 4], [0.9, 0.8, 0.6, 0.5]), ranked([5, 2], [6.0, 4.0])
     by_ranks = fused(vectors, words, 3, kind="ranks")
     assert by_ranks.documents_QK.tolist() == [[2, 1, 5]]

@@ -1,4 +1,4 @@
-"""Texts that hold what is no character: half of a pair of surrogates, as of bytes that were not UTF-8."""
+"""Texts with invalid characters: half of a surrogate pair, as from bytes that were not UTF-8."""
 
 from __future__ import annotations
 

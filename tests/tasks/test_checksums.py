@@ -1,4 +1,4 @@
-"""Files that are not what the folder's checksums were written for: a warning where a model is loaded, or an error."""
+"""Files that do not match the folder's checksums: loading a model warns, or raises an error."""
 
 from __future__ import annotations
 

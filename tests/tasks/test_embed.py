@@ -44,7 +44,7 @@ def sentence_folder(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path)
 
 
 def ask_for(folder: Path, pooling: dict[str, object], *modules: str) -> None:
-    """Changes what the files of a folder say."""
+    """Changes the settings in a folder's files."""
     (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
     content = json.loads((folder / "modules.json").read_text())[:2]
     more: list[dict[str, Any]] = [
@@ -155,7 +155,7 @@ def test_long_texts_are_an_error_or_split_or_cut_off(make_model: MakeModel, toke
 
 
 def test_texts_are_taken_as_they_come(run: unmask.Run, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """From tables, columns, datasets and files, with the same vectors; long ones are split, which is said."""
+    """From tables, columns, datasets and files, with the same vectors; long texts are split, with a note."""
     pandas, datasets = pytest.importorskip("pandas"), pytest.importorskip("datasets")
     texts = ["the king", "the dog sees the ship " * 99, "queen"]
     expected = run.model.embed(texts)

@@ -31,7 +31,7 @@ def test_figures_at_several_rates(run: unmask.Run, tmp_path: Path) -> None:
 
 
 def test_a_prepared_folder_gives_the_loss_of_the_run(run: unmask.Run) -> None:
-    """Other masks, so equal within the standard errors."""
+    """With other masks, so figures are equal within the standard errors."""
     result = evaluate(run.model, [run.folder / "data"])
     assert result["words"] == "tokenizer"
     margin = 4 * math.hypot(result["loss_stderr"], run.summary["validation_loss_stderr"])
@@ -40,7 +40,7 @@ def test_a_prepared_folder_gives_the_loss_of_the_run(run: unmask.Run) -> None:
 
 
 def test_documents_are_what_is_drawn(run: unmask.Run, tmp_path: Path) -> None:
-    """The passages of a long document are one; an interval is by Student's t, and few documents are warned of."""
+    """Passages of a long document are one draw; intervals are by Student's t; with few documents there is a warning."""
     folder = tmp_path / "books"
     folder.mkdir()
     for number in range(4):
@@ -110,7 +110,7 @@ def test_parts_of_speech_of_a_treebank(run: unmask.Run, tmp_path: Path) -> None:
 def test_a_model_that_answers_no_number(
     make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, value: float
 ) -> None:
-    """No figure comes of it, neither here nor of minimal pairs and sentences."""
+    """It gives no figure, neither here nor for minimal pairs and sentences."""
     network = make_model()
     with torch.no_grad():
         network.head.bias[7] = value

@@ -1,4 +1,4 @@
-"""Files as records: every kind, columns that are named or found, and every error."""
+"""Files as records: every kind, columns that are named or detected, and every error."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_columns_are_named_or_found(tmp_path: Path) -> None:
     ],
 )  # fmt: skip
 def test_the_column_of_labels(tmp_path: Path, header: str, row: str, kind: str, column: str | tuple[str, str]) -> None:
-    """The only one that may be; of several the error names all. Ids, dates and prices are no classes."""
+    """The only column that may be; if there are several, the error names all. Ids, dates and prices are not classes."""
     rows = [row.format(n=n, day=f"{10 + n % 3}", kind=n % 3, flag=n % 2 if n % 4 else "") for n in range(1, 13)]
     path = written(tmp_path / "a.csv", "\n".join([header, *rows, ""]))
     if isinstance(column, str):
@@ -166,7 +166,7 @@ def test_bad_values(tmp_path: Path, kind: str, row: dict[str, Any], place: str) 
     ],
 )  # fmt: skip
 def test_no_label_and_labels_by_place(tmp_path: Path, kind: str, labels: list[Any], expected: list[Any]) -> None:
-    """What means no label is left out and counted; in predictions nothing is."""
+    """Rows whose cell means no label are left out and counted; predictions leave out none."""
     rows = [{"text": f"text {number}", "label": label} for number, label in enumerate(labels)]
     path = write_jsonl(tmp_path / "a.jsonl", rows)
     found = read(path, kind)
@@ -180,7 +180,7 @@ def test_no_label_and_labels_by_place(tmp_path: Path, kind: str, labels: list[An
 
 
 def test_other_files_are_read_like_the_one_for_training(tmp_path: Path) -> None:
-    """Whether lists are numbers of classes or by place is decided once."""
+    """Whether lists hold numbers of classes or a flag per class is decided by the training file."""
     short, numbers, places = (
         write_jsonl(tmp_path / f"{n}.jsonl", [{"text": "a", "label": label} for label in labels])
         for n, labels in enumerate(([[0, 1]], [[1, 2], [0]], [[1, 0], [1, 1]]))
@@ -262,12 +262,12 @@ def test_treebanks(tmp_path: Path) -> None:
         ("Mira/PROPN -/-|No/X", [("PROPN", "-"), ("X",)]),
         ("Mira/3 sings/-100|No/4 no/-1", [("3", None), ("4", None)]),
         ("Mira/B-PER sings/_|No/O", [("B-PER", None), ("O",)]),
-        ("Mira/B-PER sings/_|No/_", [("B-PER", "O"), ("O",)]),  # no other tag is outside
+        ("Mira/B-PER sings/_|No/_", [("B-PER", "O"), ("O",)]),  # no other tag means `O`
         ("Mira/_ sings/_|No/_", None),
     ],
 )
 def test_words_without_a_tag(tmp_path: Path, sentences: str, expected: list[tuple[str | None, ...]] | None) -> None:
-    """The same in files with a word a line and in lists, where null is none too."""
+    """The same in files with a word per line and in lists, where null is no tag, too."""
     cut = [[word.split("/") for word in sentence.split()] for sentence in sentences.split("|")]
     lines = "\n\n".join("\n".join("\t".join(pair) for pair in pairs) for pairs in cut)
     rows = [{"tokens": [word for word, _ in pairs], "tags": [tag for _, tag in pairs]} for pairs in cut]
@@ -312,7 +312,7 @@ def test_lists_that_do_not_fit(tmp_path: Path, row: dict[str, Any], place: str) 
 
 
 def test_spans_that_do_not_fit_words(tmp_path: Path) -> None:
-    """Two end within a word, one begins in another, one holds a space alone, one ends in a blank; all are counted."""
+    """Two end within a word, one begins within a word, one is only a space, one ends in a space; all are counted."""
     entities = [[0, 3, "PER"], [5, 13, "WORK"], [9, 16, "X"], [4, 5, "X"], [16, 20, "X"]]
     path = write_jsonl(tmp_path / "a.jsonl", [{"text": "Mira Blue Days. Sun shines.", "entities": entities}])
     found = read(path, "tag")
@@ -413,7 +413,7 @@ def test_questions(tmp_path: Path) -> None:
 
 
 def test_answers_that_do_not_stand_where_they_should(tmp_path: Path) -> None:
-    """`sea` stands at 4 and 16. One that stands nowhere is left out, and so is a question that has no other."""
+    """`sea` is at 4 and 16. An answer that does not occur is left out, and so is a question with no other answer."""
     context = "The sea, not a  sea."
     rows = [
         {"question": "q?", "context": context, "answers": {"text": [text] * len(begins), "answer_start": begins}}
@@ -433,7 +433,7 @@ def test_lines_of_text_have_no_labels(tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", "one text\n\nAnna sleeps.\n")
     assert list(read(path, with_labels=False).records) == [TextRecord(1, "one text"), TextRecord(3, "Anna sleeps.")]
     assert read(path, "tag", with_labels=False).records[1] == WordsRecord(3, (), text="Anna sleeps.")
-    bracketed = ["[...]", "[2019]", "[]"]  # which are no lists of words
+    bracketed = ["[...]", "[2019]", "[]"]  # texts that are not lists of words
     lines = read(written(tmp_path / "b.txt", "\n".join(bracketed)), "tag", with_labels=False)
     assert [record.text for record in lines.records] == bracketed
     rows = [{"text": "Anna sleeps.", "entities": []}, {"text": "[2019]", "entities": [[1, 5, "YEAR"]]}]
@@ -457,7 +457,7 @@ def test_lines_of_text_have_no_labels(tmp_path: Path) -> None:
 def test_real_files(
     shared_data: Path, name: str, kind: str, columns: dict[str, str], number: int, labels: set[str] | int
 ) -> None:
-    """Counts as their sources give them; labels, or how many of them there are."""
+    """Counts as the files' sources state them; labels, or the number of labels."""
     records = read_labelled(shared_data / name, task_named(kind), Columns(**columns)).records
     assert len(records) == number
     found = {label for r in records for label in ((r.label,) if isinstance(r, TextRecord) else getattr(r, "tags", ()))}
@@ -465,7 +465,7 @@ def test_real_files(
 
 
 def test_folders_of_datasets(tmp_path: Path) -> None:
-    """Of several files, one table; of parts, those that are asked for, each with the names of its classes."""
+    """Several files are one table; of several parts, the requested one is read, with the names of its classes."""
     datasets = pytest.importorskip("datasets")
     labels = datasets.ClassLabel(names=["neg", "pos"])
     features = datasets.Features({"text": datasets.Value("string"), "label": labels})
@@ -493,7 +493,7 @@ def test_folders_of_datasets(tmp_path: Path) -> None:
         examples_given([rows[0], {"text": "x"}], rows, None) as files,
     ):
         read_labelled(files["train"], Classify, Columns())
-    for train in (tmp_path / "one", write_jsonl(tmp_path / "a.jsonl", rows)):  # of which a part is held out later
+    for train in (tmp_path / "one", write_jsonl(tmp_path / "a.jsonl", rows)):  # a part of which is held out later
         with examples_given(train, None, None) as files:
             assert list(files) == ["train"]
     with (
@@ -504,7 +504,7 @@ def test_folders_of_datasets(tmp_path: Path) -> None:
 
 
 def test_words_without_a_right_tag_are_not_measured() -> None:
-    """Whatever is predicted for the word between: both known ones are right, or one is, and its entity too long."""
+    """For any prediction of the word between, both known words are right, or one is and its entity is too long."""
     task, words = Tag(("B-a", "I-a", "O")), ("u", "v", "w")
     record = WordsRecord(1, words, ("B-a", None, "O"))
     figures = [

@@ -87,7 +87,7 @@ def test_joint_fillings_are_the_best_by_the_chain_rule(run: unmask.Run) -> None:
 
 
 def test_texts_longer_than_the_model(make_model: MakeModel, tokenizer: Tokenizer) -> None:
-    """Each mask is seen with as much text around it as the model takes."""
+    """Each mask is predicted with as much text around it as the model takes."""
     model = make_model(max_position_embeddings=16)
     text = "the king sees [MASK] at sea and the dog loves the cat in the garden at sea the [MASK] and the ship at sea"
     ids = tokenizer.encode_prompt(text)

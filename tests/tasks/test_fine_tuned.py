@@ -1,4 +1,4 @@
-"""Folders without a head for masked tokens, fine-tuned or bare, do what they can do and nothing else."""
+"""Folders without a head for masked tokens, fine-tuned or bare: what works, and errors for the rest."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_it_predicts_and_embeds_without_a_warning(
 def test_texts_that_are_cut_are_said(
     make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A sentence whose words get tags is shared out, so nothing of it is lost."""
+    """A long sentence of words to tag is split, so no word is lost."""
     classes, tags = (
         unmask.load(tuned(make_model, tokenizer, tmp_path / TASKS[n][0].kind, TASKS[n][0])) for n in (0, 3)
     )

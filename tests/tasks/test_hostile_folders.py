@@ -1,4 +1,4 @@
-"""Folders of anybody's making: one clear line in bounded time and memory, whoever runs the model."""
+"""Folders from untrusted sources: one clear error in bounded time and memory, for our encoder and transformers."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from unmask.core.errors import UnmaskError
 from unmask.tokenizer.tokenizer import Tokenizer
 
 pytest.importorskip("transformers")
-MORE = 2 << 30  # bytes of addresses beyond those that the process has, for what is loaded
+MORE = 2 << 30  # bytes of address space for loading, beyond what the process already uses
 
 
 @contextmanager
 def bounded() -> Iterator[None]:
-    """Whoever asks for gigabytes gets none, and so says something else than what is wrong."""
+    """Limits memory: a reader that allocates gigabytes fails with another error than the expected one."""
     if sys.platform != "linux":
         yield
         return
@@ -38,7 +38,7 @@ def bounded() -> Iterator[None]:
 
 
 def said_of(folder: Path) -> str:
-    """What is said where the model is loaded."""
+    """The error of loading the model."""
     with bounded(), pytest.raises(UnmaskError) as caught:
         unmask.load(folder)
     text = str(caught.value)

@@ -1,4 +1,4 @@
-"""Texts with words in place of their masks, and how a word is spelled there: with the space before it, or without."""
+"""Texts with words in place of their masks, and the token of a word there: with or without the space before it."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from unmask.tokenizer.tokenizer import Tokenizer
 
 
 def filled(tokenizer: Tokenizer, text: str, *tokens: str) -> str:
-    """The text with tokens, as they are spelled in the vocabulary."""
+    """The text filled with tokens, given as in the vocabulary."""
     ids = [tokenizer.backend.token_to_id(token) for token in tokens]
     assert None not in ids
     return read_masked(tokenizer, [text])[0].filled(tokenizer, ids)

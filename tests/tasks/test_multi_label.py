@@ -41,7 +41,7 @@ def test_figures_by_hand() -> None:
         for labels, share in zip((("a",), ("b",), (), ("a",)), shares, strict=True)
     ]
     metrics = task.measure(right, found)
-    assert metrics["micro_f1"] == pytest.approx(2 * 2 / (2 * 2 + 1 + 2))  # two found, b once too often, b and c missed
+    assert metrics["micro_f1"] == pytest.approx(2 * 2 / (2 * 2 + 1 + 2))  # two right, one b too many, b and c missed
     assert metrics["macro_f1"] == pytest.approx((1 + 0 + 0) / 3)
     assert metrics["subset_accuracy"] == pytest.approx(1 / 4)
     # ab stand first and second; without a right label all is right; c stands last of three; a stands first

@@ -1,4 +1,4 @@
-"""Models that transformers runs, filling and embedding: transformers' own pipeline and means by hand are the oracle."""
+"""Filling and embedding with models that transformers runs, against transformers' pipeline and means by hand."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ IDS = {"cls_token_id": 2, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 
 
 
 def hidden_by_hand(folder: Path, text: str) -> torch.Tensor:
-    """[tokens, hidden_size], by what sentence-transformers loads of a folder."""
+    """[tokens, hidden_size], by the model that sentence-transformers loads from a folder."""
     model = transformers.AutoModel.from_pretrained(folder).eval()
     words = transformers.AutoTokenizer.from_pretrained(folder)(text, return_tensors="pt")
     with torch.no_grad():
@@ -153,7 +153,7 @@ def test_figures_on_a_gpu_are_those_on_the_cpu(run: unmask.Run, corpus_file: Pat
 
 
 def test_code_of_a_folder_is_neither_run_nor_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a model and of a tokenizer; transformers would ask whoever sits at the terminal."""
+    """Code of a model and of a tokenizer is never run; transformers would ask the user at the terminal."""
     asked: list[str] = []
     monkeypatch.setattr("builtins.input", lambda text="": asked.append(text) or "n")
     (tmp_path / "config.json").write_text('{"model_type": "x", "auto_map": {"AutoConfig": "code.Config"}}')

@@ -1,4 +1,4 @@
-"""Predictions join with what they are of, whatever that is; entities are those of transformers' pipeline."""
+"""Predictions can be joined with any form of input; entities are those of transformers' pipeline."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ TEXTS = ["The king sees the ship.", "The dog.", "A queen sleeps in the garden."]
 
 @pytest.fixture
 def tuned(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Any:
-    """A model whose head is drawn, so that it says something of everything."""
+    """A model with a random head, so that it predicts every class."""
 
     def made(task: Task) -> Model:
         folder = tmp_path / task.kind
@@ -48,7 +48,7 @@ def rows_of(model: Model, file: Any) -> list[dict[str, Any]]:
 
 
 def test_rows_have_the_texts_and_ids_of_their_input(tuned: Any, tmp_path: Path) -> None:
-    """An empty row of CSV is none; an empty line of text has a number, as everywhere."""
+    """An empty row of CSV is not counted; an empty line of text has a number, as everywhere."""
     pandas, datasets = pytest.importorskip("pandas"), pytest.importorskip("datasets")
     model = tuned(Classify(("ham", "spam")))
     labels = [each.label for each in model.predict(TEXTS)]
@@ -101,7 +101,7 @@ def test_rows_have_the_texts_and_ids_of_their_input(tuned: Any, tmp_path: Path) 
     ],
 )  # fmt: skip
 def test_rows_of_every_task(tuned: Any, task: Task, inputs: list[Any], texts: dict[str, str], says: set[str]) -> None:
-    """As a list of what `Model.predict` takes, and as rows with the columns' names."""
+    """As a list of inputs of `Model.predict`, and as rows with the columns' names."""
     model = tuned(task)
     for file in (inputs, [texts]):
         [row] = rows_of(model, file)
@@ -162,7 +162,7 @@ def test_tags_are_written_as_others_read_them(tuned: Any, tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("names", [("NOUN", "VERB", "X"), ("NN", "VB")], ids=["upos", "xpos"])
 def test_tags_as_a_treebank(tuned: Any, tmp_path: Path, names: tuple[str, ...]) -> None:
-    """Each sentence has its key; what the text joins is SpaceAfter=No; a word stands where its characters do."""
+    """Each sentence has its key; words that the text joins have SpaceAfter=No; offsets of words are right."""
     model, text = tuned(Tag(names, word_signs=signs_of([["Anna", "'s"], ["Ben", "'s", "."]]))), "Anna's\u00a0cat.\n"
     table = [{"id": "a\t1", "text": text}, {"id": "b", "text": ""}]
     rows = rows_of(model, table)

@@ -1,4 +1,4 @@
-"""Records as inputs: nothing is lost or cut in silence; packed equals alone; answers by trying every stretch."""
+"""Records as inputs: nothing is lost or cut in silence; packed equals alone; answers by trying every span."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def loss_of(
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: f"{info.kind}-{getattr(info, 'pooling', 'first')}")
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_packed_equals_alone(make_model: MakeModel, tokenizer: Tokenizer, layout: str, info: Task) -> None:
-    """What comes out for an example, and its loss, do not depend on what shares its row."""
+    """Outputs and loss of an example do not depend on other examples in its row."""
     if getattr(info, "pooling", "first") == "mean" and layout != "modernbert":
         pytest.skip("its heads take the first token")
     model = with_task_head(make_model(layout=layout), info.task_head, seed=0).eval()
@@ -113,7 +113,7 @@ def test_packed_equals_alone(make_model: MakeModel, tokenizer: Tokenizer, layout
 
 
 def test_a_row_each() -> None:
-    """For networks that do not keep texts of a row apart: as long as the longest."""
+    """For networks that cannot separate texts of a row: rows as long as the longest example."""
     sizes = (5, 12, 3)
     examples = [
         Example(n, np.arange(10, 10 + size), np.ones(size, dtype=np.int64), np.array([0, size - 1]), np.array([0, 1]),
@@ -170,7 +170,7 @@ def test_losses_equal_the_naive_ones(make_model: MakeModel, tokenizer: Tokenizer
 
 
 def test_tags_stand_at_first_pieces(tokenizer: Tokenizer, encoder: InputEncoder) -> None:
-    """Each word's own tokens, as the tokenizer makes them of the word alone."""
+    """The tokens of each word are those of the word alone."""
     [[(first, encoding)]] = encoder.sentences([SENTENCE])
     assert first == 0
     positions, numbers = first_pieces(SENTENCE, encoding)
@@ -258,7 +258,7 @@ def test_an_answer_begins_behind_the_space_that_its_token_carries(end: int, answ
 
 @pytest.mark.parametrize("may_be_missing", [False, True])
 def test_the_best_answer_of_all_stretches(may_be_missing: bool) -> None:
-    """Against trying every stretch of every window."""
+    """Against trying every span of every window."""
     rng = np.random.default_rng(0)
     record = QuestionRecord(1, "q", "?", "abcdefghij")
     task = AnswerTask(may_be_missing=may_be_missing, stride=1, longest_answer=3)

@@ -24,7 +24,7 @@ def numbered(*entries: str, special: Sequence[str] = SPECIAL_TOKENS) -> dict[str
 
 
 def built(model: models.Model, **parts: object) -> Tokenizer:
-    """A tokenizer by hand: its model and its parts by name, with the special tokens that the model has."""
+    """A tokenizer made by hand from a model and named parts, with the special tokens that the model has."""
     backend = tokenizers.Tokenizer(model)
     for name, part in parts.items():
         setattr(backend, name, part)
@@ -46,7 +46,7 @@ def trained(family: str) -> Tokenizer:
         return TEXT.split("\n\n")
 
     def with_prefix_space() -> tokenizers.Tokenizer:
-        """As tokenizers of others may be: the first word is spelled as if a space stood before it."""
+        """Like some tokenizers of other projects: the first word is spelled as if a space came before it."""
         backend = train_bpe(texts, vocab_size=340)
         backend.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
         return backend

@@ -58,7 +58,7 @@ def test_against_the_definition(family: str, texts: list[str], seed: int) -> Non
 
 
 def test_subtrees_that_are_not_contiguous_or_cut() -> None:
-    """`the` hangs on `queen` two words on, around `king`; and a head that was cut away makes a root."""
+    """The head of `the` is `queen`, two words on, past `king`; a word whose head was cut away becomes a root."""
     tokenizer = trained("wordpiece")
     words = [Span(0, 3, "a", 2), Span(4, 8, "a", 5), Span(9, 14, "a", 0)]
     _, _, column = aligned(tokenizer, ["the king queen"], "dependencies", [words], ["a"])
@@ -74,13 +74,13 @@ def word_at(words: list[Span], begin: int, end: int, text: str) -> int | None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_subtrees_of_random_trees_against_walking_them(family: str) -> None:
-    """Words of every family's tokens; subtrees found by asking each word for the words above it."""
+    """Words of every family's tokens; subtrees by following each word's heads."""
     tokenizer, rng = trained(family), random.Random(3)
     texts, spans = [], []
     for _ in range(30):
         forms = [rng.choice(["king", "mountaineer", "sees", "philosopher"]) for _ in range(rng.randint(1, 9))]
         ends = list(itertools.accumulate(len(form) + 1 for form in forms))
-        order = rng.sample(range(len(forms)), len(forms))  # each word hangs on one before it in this order
+        order = rng.sample(range(len(forms)), len(forms))  # the head of each word comes before it in this order
         heads = {order[0]: order[0]} | {w: rng.choice(order[:n]) for n, w in enumerate(order) if n}
         texts.append(" ".join(forms))
         pairs = enumerate(zip(forms, ends, strict=True))

@@ -1,4 +1,4 @@
-"""New words: found by hand-counted savings, added to each family, and everything else stays as it was."""
+"""New words: chosen by hand-counted savings, added to each family, and everything else unchanged."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def tokens(tokenizer: Tokenizer, text: str) -> list[str]:
 
 
 def test_by_hand() -> None:
-    """abcd stands 6 times in 4 pieces (18 saved), bcd 8 times in 3 (16), dc too seldom, ab is one piece already."""
+    """abcd occurs 6 times in 4 pieces (18 saved), bcd 8 times in 3 (16), dc too rarely, ab is one piece already."""
     tokenizer = wordpiece(*["a", "b", "c", "d", "ab", "##a", "##b", "##c", "##d", ",", "the"], lowercase=True)
     texts = ["ABCD, bcd the ab"] * 6 + ["bcd ab, , the"] * 2 + ["dcd"] * 4
     # abcd is ab ##c ##d: 3 pieces, 6 x 2 = 12 saved; bcd is b ##c ##d: 8 x 2 = 16 saved.
@@ -99,7 +99,7 @@ def test_entries_that_make_other_words_unknown_are_left_out() -> None:
 
 
 def test_added_tokens_stay_where_they_are(capfd: pytest.CaptureFixture[str]) -> None:
-    """Old entries, added tokens behind them, new words behind these; the library would complain of holes."""
+    """Old entries, then added tokens, then new words; the library would complain about gaps."""
     for family in ("wordpiece", "bpe"):
         backend = tokenizers.Tokenizer.from_str(trained(family).backend.to_str())
         backend.add_tokens(["<x1>", "<x2>"])
@@ -146,7 +146,7 @@ PAGE = (
 
 @pytest.mark.parametrize("family", ["wordpiece", "bpe", "unigram"])
 def test_markup_is_no_word(family: str, caplog: pytest.LogCaptureFixture) -> None:
-    """Names of tags and entities that stand elsewhere too (span, header, image) are words."""
+    """Names of tags and entities that also occur elsewhere (span, header, image) are words."""
     with caplog.at_level(logging.WARNING):
         extension = extend_vocabulary(trained(family), [PAGE] * 9, 50)
     entries = {word.entry.strip("\u0120\u2581") for word in extension.words}

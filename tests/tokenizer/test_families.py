@@ -1,4 +1,4 @@
-"""What holds for the trainers of all families, and for the tokenizers that they make."""
+"""Properties of the trainers of all families, and of the tokenizers that they make."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def test_the_same_text_gives_the_same_tokenizers_in_every_process() -> None:
-    """The library alone numbers letters in the order of a hash map, which changes from process to process."""
+    """By itself, the library numbers letters in the order of a hash map, which changes from process to process."""
     code = "from tests.tokenizer.families import *; print(*(trained(family).fingerprint for family in FAMILIES))"
     other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
     assert other.split() == [trained(family).fingerprint for family in FAMILIES]
@@ -44,7 +44,7 @@ def test_special_tokens_come_first_and_are_the_only_ones_never_masked(family: st
 
 @pytest.mark.parametrize("family", ["wordpiece", "bpe", "unigram", "char"])
 def test_a_prompt_has_the_tokens_of_training_around_its_mask(family: str) -> None:
-    """Otherwise a lone space stands before the mask, which no row in training has."""
+    """Otherwise a separate space token would come before the mask, which no training row has."""
     tokenizer = trained(family)
     whole = tokenizer.encode_prompt("the king, sees").tolist()
     masked = tokenizer.encode_prompt("the [MASK], sees").tolist()
@@ -135,7 +135,7 @@ def test_nothing_is_cleaned_and_joiners_stay_in_their_words(family: str, text: s
 
 
 def test_characters_that_bert_cleans_are_taken_out_where_the_text_had_none() -> None:
-    """So plain text has the tokenizer that it had, and a stray joiner in new text does not make a word unknown."""
+    """So plain text keeps its tokenizer, and a stray joiner in new text does not make a word unknown."""
     tokenizer = Tokenizer(train_wordpiece(lambda: ["an example"] * 50))
     assert tokenizer.encode_corpus(["exam\u00adple\x00"])[0].input_ids.tolist() == [
         tokenizer.backend.token_to_id("example")

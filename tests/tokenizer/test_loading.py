@@ -1,4 +1,4 @@
-"""Tokenizers that others made: ids are those of transformers' own."""
+"""Tokenizers of other projects: ids equal those of transformers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ENTRIES = [*SPECIAL_TOKENS, "the", "king", "##s", "zo", "##e", "!", "中", "[unu
 
 
 def write(folder: Path, entries: list[str], kind: str | None = None, **config: Any) -> Path:
-    """A folder with a vocab.txt, and a tokenizer_config.json if it says anything."""
+    """A folder with a vocab.txt, and a tokenizer_config.json unless it is empty."""
     folder.mkdir(exist_ok=True)
     (folder / "vocab.txt").write_text("\n".join(entries), encoding="utf-8")
     if kind is not None:
@@ -57,7 +57,7 @@ def test_a_vocab_txt_is_berts_tokenizer(tmp_path: Path) -> None:
 def test_ids_of_a_vocab_txt_are_the_numbers_of_its_lines(
     lines: list[str], expected: dict[str, int], vocab_size: int, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    """Rows of the model without an entry are never masked or drawn; blank lines behind the last entry are no rows."""
+    """Rows of the model without an entry are never masked or drawn; blank lines after the last entry are not rows."""
     folder = write(tmp_path, [*SPECIAL_TOKENS, *lines], do_lower_case=True)
     (folder / "vocab.txt").write_bytes(b"\xef\xbb\xbf" + (folder / "vocab.txt").read_bytes().replace(b"\n", b"\r\n"))
     ours = load_tokenizer(folder)
@@ -216,13 +216,13 @@ def test_other_files_are_converted_as_transformers_does(tmp_path: Path) -> None:
         ({"do_lower_case": "no"}, r"tokenizer_config\.json: do_lower_case is 'no'"),
         ({"tokenizer_config.json": "{"}, r"tokenizer_config\.json: .*JSON"),
         ({"tokenizer_class": "EsmTokenizer"}, r"vocab\.txt: 13 entries, .*<cls>"),
-        # A vocab.txt that another class reads is not BERT's, though it may have BERT's special tokens.
+        # A vocab.txt for another class is not BERT's, though it may have BERT's special tokens.
         ({"tokenizer_class": "BertJapaneseTokenizer"}, "BertJapaneseTokenizer exists in Python only"),
         ({"tokenizer_class": "NoTokenizer"}, "no tokenizer that transformers reads"),
     ],
 )  # fmt: skip
 def test_files_that_cannot_be_used(tmp_path: Path, files: dict[str, str | bytes], message: str) -> None:
-    """Files, or keys of the configuration of a good vocab.txt."""
+    """Files, or keys of the configuration beside a valid vocab.txt."""
     config = {name: value for name, value in files.items() if "." not in name}
     if config or "tokenizer_config.json" in files:
         write(tmp_path, ENTRIES, **config)

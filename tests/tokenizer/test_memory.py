@@ -1,4 +1,4 @@
-"""Words that are remembered come to the same tokens as whole texts encoded by the tokenizers library."""
+"""Cached words give the same tokens as whole texts encoded by the tokenizers library."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def check(remembers: WordMemory, backend: tokenizers.Tokenizer, texts: list[str]
 
 
 def test_what_is_remembered_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """However little fits, and where an interrupt comes between two changes of the tables."""
+    """With any cache size, and after an interrupt between two changes of the tables."""
     backend = wordpiece(lowercase=False)
     remembers = WordMemory(backend)
     for name, number in (("MOST_WORDS", 30), ("MOST_CHARS", 5)):

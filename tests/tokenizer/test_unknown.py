@@ -1,4 +1,4 @@
-"""What tokenizers do not know: counted in letters, or, where there is no `[UNK]`, an error, and nothing else is."""
+"""Text that tokenizers do not know: counted in letters, or an error without `[UNK]`; known text is neither."""
 
 from __future__ import annotations
 
@@ -62,10 +62,10 @@ NO_C3 = [letter for letter in ALPHABET if letter != "Ã"]  # without the first b
     ids=["bytes", "bytes, a space before", "fallback", "characters", "metaspace", "no spaces", "ends", "unigram"],
 )
 def test_what_cannot_be_spelled_is_named(tokenizer: Tokenizer, text: str, num_tokens: int, unknown: str) -> None:
-    """What the pre-tokenizer makes of a space is looked for, and a letter as it stands at the end of a word."""
+    """The pre-tokenizer's form of a space is looked up, and the form of a letter at the end of a word."""
     assert len(tokenizer.encode_corpus([text])[0].input_ids) == num_tokens
     for call in (tokenizer.encode_corpus, tokenizer.encode_joined, tokenizer.encode_placed, tokenizer.encode_prompts):
-        for _ in range(2):  # what is unknown once is unknown again
+        for _ in range(2):  # unknown text stays unknown the second time
             with pytest.raises(TokenizerError, match=f"'{unknown[0]}'"):
                 call(["a", f"a{unknown}"])
 
@@ -79,7 +79,7 @@ def test_what_cannot_be_spelled_is_named(tokenizer: Tokenizer, text: str, num_to
     ids=["words", "WordPiece"],
 )
 def test_words_that_are_not_known(model: models.Model) -> None:
-    """Their letters need no entries; where a whole word has none, the library's error becomes ours."""
+    """Their letters need no entries; if a whole word has none, the library's error becomes ours."""
     tokenizer = built(model, pre_tokenizer=pre_tokenizers.BertPreTokenizer())
     expected = tokenizer.encode_corpus(["the king", "king"])[0].input_ids.tolist()
     for call in (tokenizer.encode_corpus, tokenizer.encode_placed, tokenizer.encode_prompts):
@@ -112,7 +112,7 @@ def test_unknown_text_is_counted_in_letters(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(tokenizer, "_watched", UnknownText())  # other tests have the same tokenizer
-    for _ in range(2):  # words that were met before, too
+    for _ in range(2):  # also words that were encoded before
         assert tokenizer.encode_joined(texts)[0].unknown == expected
         assert tokenizer.encode_placed(texts)[0].unknown == expected
     prompts = tokenizer.encode_prompts(texts)

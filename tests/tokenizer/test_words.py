@@ -46,7 +46,7 @@ def test_a_character_that_is_cut_off_is_no_character() -> None:
 
 
 def bpe(*entries: str, **parts: object) -> Tokenizer:
-    """BPE whose entries of several letters are not reached by merges: only ids matter."""
+    """BPE with entries of several letters that merges do not reach: only ids matter."""
     names = ("end_of_word_suffix", "continuing_subword_prefix", "byte_fallback")
     options = {name: parts.pop(name) for name in names if name in parts}
     return built(models.BPE(numbered(*entries), [], **options), **parts)
@@ -104,7 +104,7 @@ def test_the_fine_points_of_byte_level_bpe() -> None:
     level = pre_tokenizers.ByteLevel(add_prefix_space=False)
     entries = ("Ġ", "Ġthe", "a", "3", "ĠĠ", "Ċ", "ä", "¸", "Ń", "ä¸Ń", "æĸĩ", "Ìģ", "à¤", "ķ", "¿")
     tokenizer = bpe(*entries, pre_tokenizer=level)
-    assert starts(tokenizer, "a", "Ġ", "3", "a") == "1101"  # a lone space goes with what follows
+    assert starts(tokenizer, "a", "Ġ", "3", "a") == "1101"  # a separate space belongs to the next word
     assert starts(tokenizer, "a", "Ġ", "Ġthe", "ĠĠ", "a") == "11111"
     assert starts(tokenizer, "a", "Ċ", "Ċ", "a") == "1111"
     assert starts(tokenizer, "a", "ä", "¸", "Ń", "æĸĩ", "a") == "110011"  # a, then 中 in three tokens, 文, a

@@ -1,4 +1,4 @@
-"""What the processes of a group do in tests, and what they tell of it."""
+"""Functions that processes of a group run in tests, and their results."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def pretrained(
     answer: float | None = None,
     stuck: float = interruption.STUCK_SECONDS,
 ) -> dict[str, dict[str, Any]]:
-    """Pretrains models on prepared shards, by their names and arguments; returns what each did, and `ended` with.
+    """Pretrains models on prepared shards, by their names and arguments; returns each run's record, and how it `ended`.
 
     A run's folder is `folder/NAME`; weights of each process go to `folder/NAME-RANK.safetensors`. `trouble`, `[KIND,
     STEP]`, is met by the second process. Processes must answer within some seconds, and end within `stuck` of a signal.
@@ -131,7 +131,7 @@ def _run(
 
 
 def _meet(kind: str, model: Any) -> None:
-    """What happens in one step of one process; in the middle of a step, where its gradient is infinite or it fails."""
+    """Trouble in one step of one process: an infinite gradient, or a failure in the middle of the step."""
     if kind == "signal":
         os.kill(os.getpid(), signal.SIGTERM)
     elif kind == "hang":
@@ -154,7 +154,7 @@ def _meet(kind: str, model: Any) -> None:
 
 
 def _digests(masked: MaskedRows) -> list[str]:
-    """Of each row, but for empty ones, which only stand in where a process has none."""
+    """Hashes of rows, without the empty rows of processes that have none."""
     rows = zip(masked.input_ids, masked.labels, masked.attention_mask, strict=True)
     return [digest_of(ids, labels) for ids, labels, attended in rows if attended.any()]
 

@@ -50,7 +50,7 @@ def train(
     objectives: Sequence[Objective] = (),
     clock: Callable[[], float] = time.monotonic,
 ) -> Iterator[StepReport]:
-    """The steps of a trainer that goes on from a state."""
+    """The steps of a trainer that resumes from a state."""
     trainer = Trainer(
         state.model, stream, settings, masker=masker, objectives=objectives, clock=clock,
         optimizer=lambda model: state.optimizer,
@@ -67,7 +67,7 @@ def gradients_of_a_step(
     micro_rows: int | None = None,
     seed: int = 0,
 ) -> tuple[Figures, dict[str, torch.Tensor]]:
-    """What a step measured, and the gradient that it would have applied; nothing is changed."""
+    """The figures of a step, and the gradient that it would have applied; nothing is changed."""
     settings = settings_of(seed=seed, sequence_length=64, clip_norm=math.inf, optimizer={"kind": "adamw"})
     optimizer = build_optimizer(model.train(), settings)  # type: ignore[arg-type]
     gradients: dict[str, torch.Tensor] = {}

@@ -1,4 +1,4 @@
-"""Batches made in a thread, and a loop whose figures come late: what a GPU's training does, on a CPU."""
+"""Batches made in a thread, and a loop whose figures come late: training as on a GPU, on a CPU."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from unmask.train.trainer import with_empty_rows
 
 @pytest.fixture
 def counted(masker: Masker, monkeypatch: pytest.MonkeyPatch) -> list[float]:
-    """The progress of everything that the masker was asked to mask."""
+    """The progress of every call of the masker."""
     seen: list[float] = []
     call = Masker.__call__
 
@@ -56,7 +56,7 @@ def test_a_stream_of_examples_makes_as_many_rows_as_these_need(stream: RowStream
 
 
 def on_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The loop and the step do as on a GPU."""
+    """The loop and the step behave as on a GPU."""
     for module in ("trainer", "step"):
         monkeypatch.setattr(f"unmask.train.{module}.works_on_its_own", lambda device: True)
 
@@ -95,7 +95,7 @@ def test_training_ahead_is_training(
 def test_the_next_batch_waits_for_new_scores(
     make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch, counted: list[float]
 ) -> None:
-    """A board that makes scores every third step: masks behind it are drawn by them, and none is made in vain."""
+    """A callback makes scores every third step: later masks are drawn by them, and no batch is wasted."""
     from unmask.train.scores import ScoreBoard
 
     on_its_own(monkeypatch)
@@ -114,7 +114,7 @@ def test_the_next_batch_waits_for_new_scores(
 def test_a_loss_that_is_not_finite_is_found_some_steps_later(
     make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    """What reads the figures before it saves learns of it in time."""
+    """A callback that reads the figures before it saves notices it in time."""
     on_its_own(monkeypatch)
     settings = settings_of(steps=20)
     state = new_state(make_model, settings)
@@ -137,7 +137,7 @@ def test_a_loss_that_is_not_finite_is_found_some_steps_later(
 def test_a_step_that_diverges_changes_nothing(
     make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch, kind: str, loops: bool
 ) -> None:
-    """Weights, moments and counts are what they were, bit for bit, before the host knows of it."""
+    """Weights, moments and counts are unchanged, bit for bit, before the host knows of it."""
     on_its_own(monkeypatch)
     monkeypatch.setattr("unmask.train.optimizer.serves", lambda tensor: loops)
     settings = settings_of(steps=4, optimizer={"kind": kind})

@@ -1,6 +1,6 @@
 """The step of a GPU. Without one, the device of tensors without numbers stands for it.
 
-What would need a number, which is what a host waits for, fails there.
+Operations that need a number, for which the host would wait, fail there.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def masker(tokenizer: Tokenizer) -> Masker:
 
 
 class Sent:
-    """In the place of `Figures`, which would wait for a real device."""
+    """In place of `Figures`, which would wait for a real device."""
 
     def __init__(self, step: int, counts: dict[str, int], values_F: Tensor, micro_batches: int) -> None:
         self.predicted_tokens, self.micro_batches = next(iter(counts.values())), micro_batches
@@ -46,7 +46,7 @@ class Sent:
 
 
 class NoUpdate:
-    """An optimizer that only notes what has a gradient."""
+    """An optimizer that only records which parameters have a gradient."""
 
     param_groups: tuple[()] = ()
     _step_supports_amp_scaling = True
@@ -118,7 +118,7 @@ class NothingWaits(TorchDispatchMode):
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
 def test_no_update_waits_for_the_device(make_model: MakeModel, optimizer: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both optimizers, which a device tells whether the step has diverged, on real numbers."""
+    """Both optimizers with the flag of a diverged step on the device, on real numbers."""
     monkeypatch.setattr("unmask.train.optimizer.serves", lambda tensor: False)
     state = new_state(make_model, settings_of(optimizer={"kind": optimizer}))
     before = state.model.encoder.tokens.detach().clone()
@@ -134,7 +134,7 @@ def test_no_update_waits_for_the_device(make_model: MakeModel, optimizer: str, m
 
 
 class NoDoubles(TorchDispatchMode):
-    """Refuses what Apple's GPUs do not have."""
+    """Refuses operations that Apple's GPUs lack."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         actual = func(*args, **(kwargs or {}))

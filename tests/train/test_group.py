@@ -1,4 +1,4 @@
-"""Several processes that train one model: what they do is what one does, and what befalls one befalls all."""
+"""Several processes that train one model: results equal those of one process, and a failure of one ends all."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from unmask.train.distributed import TIMEOUT, Group, GroupError, join_group
 
 PRETRAINED = "tests.train.group_runs:pretrained"
 Told = dict[str, dict[str, Any]]
-"""What a process tells of each run."""
+"""A process's record of each run."""
 
 PAIRS = [
     "model.layout=bert", "masking.strategy=span", "objectives.span_boundary.weight=0.5",
@@ -53,7 +53,7 @@ def one(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 @pytest.fixture(scope="module")
 def two(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[Told]]:
-    """The same runs by two processes, and those that one of them meets something in."""
+    """The same runs by two processes, and the runs in which one of them has trouble."""
     folder = tmp_path_factory.mktemp("two")
     clock = {"clock": {"settings": LENGTHS, "steps": None, "minutes": 0.03, "trouble": ["clock", 0]}}
     given = {"data": str(data_folder), "runs": RUNS | clock | TROUBLES}
@@ -99,7 +99,7 @@ def test_the_time_is_the_first_ones(two: tuple[Path, list[Told]]) -> None:
 
 
 def test_memory_that_one_lacks(one: tuple[Path, Told], two: tuple[Path, list[Told]]) -> None:
-    """It takes smaller parts, the others do not, and nothing changes but rounding."""
+    """It takes smaller parts, the others do not; results change only by rounding."""
     first, second = (results["memory"] for results in two[1])
     assert first["micro_batches"] == [1] * 20
     assert second["micro_batches"] == [1] * 4 + [2] * 16
@@ -194,7 +194,7 @@ def test_a_signal_ends_a_process_that_waits_for_a_stopped_one(data_folder: Path,
 
 @pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="threads have no names to be read here")
 def test_no_thread_of_a_group_is_left_at_the_end(tmp_path: Path) -> None:
-    """One that frees a tensor while Python ends aborts the process."""
+    """A thread that frees a tensor while Python ends aborts the process."""
     for each in in_processes(2, "tests.train.group_runs:left", tmp_path, {}):
         before, after = each["threads"]
         assert before > 0
@@ -202,7 +202,7 @@ def test_no_thread_of_a_group_is_left_at_the_end(tmp_path: Path) -> None:
 
 
 def test_an_answer_at_the_end_of_a_slice_is_one() -> None:
-    """torch says that the slice is over; when that is looked at, the answer has come, or an error of the other one."""
+    """torch reports that the time slice is over; when we look, the answer has come, or the other process's error."""
 
     class Work:
         def __init__(self, error: RuntimeError | None) -> None:
@@ -239,7 +239,7 @@ def test_tasks_of_slurm_do_not_train_alone_in_silence(monkeypatch: pytest.Monkey
 def test_a_process_takes_the_gpu_of_its_number(
     monkeypatch: pytest.MonkeyPatch, num_gpus: int, chosen: list[int] | None
 ) -> None:
-    """Where it sees one alone, it takes that; torch's error of the fake launch comes behind the choice."""
+    """If it sees a single GPU, it takes that; torch's error about the fake launch comes after the choice."""
     for name, value in {"RANK": "3", "LOCAL_RANK": "3", "WORLD_SIZE": "4"}.items():
         monkeypatch.setenv(name, value)
     for name in ("MASTER_ADDR", "MASTER_PORT", "SLURM_STEP_NUM_TASKS"):

@@ -92,7 +92,7 @@ def test_a_seed_rotates_and_long_rows_are_cut(monkeypatch: pytest.MonkeyPatch) -
     torch.testing.assert_close(rows, again, rtol=0, atol=0)
     assert not torch.allclose(rows, other)
     torch.testing.assert_close(rows @ rows.T, other @ other.T, rtol=1e-3, atol=1e-4)
-    # Token 9 stands beside a rare one only, which makes their rows the longest.
+    # Token 9 is only beside a rare token, which makes their rows the longest.
     text = [*TEXT * 50, [9, 8]]
     for longest, expected in ((100.0, 1.9309), (1.5, 1.5)):
         monkeypatch.setattr(initialisation, "_LONGEST", longest)

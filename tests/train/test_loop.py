@@ -213,7 +213,7 @@ def test_checkpoints_that_do_not_fit(make_model: MakeModel, tmp_path: Path) -> N
 def test_a_bit_that_was_turned_is_found(
     make_model: MakeModel, stream: RowStream, masker: Masker, tmp_path: Path
 ) -> None:
-    """In each file, at its begin, in its middle and at its end; the checkpoint before it is named."""
+    """In each file, at its beginning, middle and end; the error names the previous checkpoint."""
     state = new_state(make_model, settings_of())
     next(train(state, stream, masker, settings_of()))
     save_checkpoint(tmp_path, state, fingerprint="x", keep=2)

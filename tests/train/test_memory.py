@@ -45,7 +45,7 @@ def test_where_memory_runs_out_the_step_is_made_in_halves(
     monkeypatch: pytest.MonkeyPatch,
     error: Callable[[], Exception],
 ) -> None:
-    """Eight rows do not fit, nor four: two do, and the weights are those of a run that was told so."""
+    """Eight rows do not fit, nor four; two do, and the weights are those of a run with parts of two rows."""
     small, results = settings_of(steps=4), settings_of(steps=4, micro_batch_tokens=64)
     first = new_state(make_model, small)
     small_memory(first, 2, monkeypatch, error)

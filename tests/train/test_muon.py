@@ -77,7 +77,7 @@ def test_a_single_matrix_agrees_with_torchs_own_muon(rows: int, columns: int, mo
 
 
 def test_matrices_are_trained_as_if_alone() -> None:
-    """Those of one shape together, and those that are fused apart."""
+    """Matrices of one shape together, and fused ones separately."""
     together = [matrix(12, 30, name="a"), matrix(30, 12, seed=1, name="b"), matrix(24, 30, 2, seed=2, name="c")]
     alone = [matrix(12, 30, name="a"), matrix(30, 12, seed=1, name="b")]
     fused = together[2].weight
@@ -93,7 +93,7 @@ def test_matrices_are_trained_as_if_alone() -> None:
 
 
 def test_loops_and_operations_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Over several steps, with matrices that lie, stand and are fused."""
+    """Over several steps, with wide, tall and fused matrices."""
     shapes = [(12, 30, 1), (30, 12, 1), (60, 12, 2), (37, 37, 1), (5, 700, 1)]
     looped, plain = ([matrix(r, c, n, name=f"{r}x{c}") for r, c, n in shapes] for _ in range(2))
     optimizers = [muon(looped), muon(plain)]

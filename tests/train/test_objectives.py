@@ -198,7 +198,7 @@ def rows(store: TokenStore, tokenizer: Tokenizer) -> Rows:
 
 
 def test_in_a_mixture_each_text_is_that_of_spans_or_has_no_boundaries(rows: Rows, tokenizer: Tokenizer) -> None:
-    """Where a text has boundaries, they and its mask are those of spans alone; else its mask is that of words alone."""
+    """If a text has boundaries, they and its mask are those of spans alone; else its mask is that of words alone."""
     mixed = masked_by(MIXTURE, tokenizer, rows)
     alone = {
         name: masked_by(MaskingSettings.model_validate({"strategy": name, "rate": 0.3}), tokenizer, rows)

@@ -50,7 +50,7 @@ def hidden_of(model: MaskedLM, rows: Rows, masked: MaskedRows) -> Tensor:
 
 
 def naive_loss(model: MaskedLM, rows: Rows, masked: MaskedRows, kind: str, rate: float) -> float:
-    """One token after another, from the description in the paper; what is seen is asked of the rows."""
+    """One token after another, from the description in the paper; visible tokens are read from the rows."""
     head, tokens = model.find_head(RetroMAEHead), model.encoder.tokens
     hidden = hidden_of(model, rows, masked).view(*rows.shape, -1)
     decoded = TextsToRebuild.of(rows, masked, rate=1.0).rows
@@ -118,7 +118,7 @@ def test_what_is_seen_is_of_the_asked_share(tokenizer: Tokenizer) -> None:
 
 
 def test_draws_belong_to_the_text(tokenizer: Tokenizer, rows: Rows) -> None:
-    """They are the same in any batch, anew in each epoch, and other than the masks."""
+    """They are the same in any batch, new in each epoch, and independent of the masks."""
     masker = Masker.from_tokenizer(tokenizer, rate=0.3, seed=5)
 
     def drawn(rows: Rows, epoch: int = 0, seed: int = 5) -> tuple[Tensor, set[int], Tensor]:

@@ -1,4 +1,4 @@
-"""Scores that masking follows: made of what steps tell, refreshed, and resumed exactly."""
+"""Scores that masking follows: made from the figures of steps, refreshed, and resumed exactly."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_moving_averages_by_hand(make_model: MakeModel) -> None:
     board.observe(*observed([0, 0, 2], [1.0, 3.0, 8.0], [True, False, True]))
     board.refresh(3, model, None)
     assert board.scores.version == 3
-    # 0: mean 2; 2: mean 8; 1 and 3 were never met: the mean of the others.
+    # 0: mean 2; 2: mean 8; 1 and 3 never occurred: the mean of the others.
     assert board.scores.tables["loss"].tolist() == pytest.approx([2.0, 5.0, 8.0, 5.0])
     assert board.scores.tables["accuracy"].tolist() == pytest.approx([0.5, 0.75, 1.0, 0.75])
     board.observe(*observed([0], [7.0], [True]))

@@ -1,4 +1,4 @@
-"""What becomes of a run whose blocks cannot be compiled."""
+"""Runs whose blocks cannot be compiled."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def fails(*_: Any) -> Any:
 
 
 def fails_later(calls: int = 2) -> Callable[..., Any]:
-    """A block that is there for some layers, and not for the next one."""
+    """A compiled block that exists for some layers, and not for the next one."""
     made = []
 
     def block(*given: Any) -> Any:
@@ -72,7 +72,7 @@ def test_auto_goes_on_without(
     caplog: pytest.LogCaptureFixture,
     place: Callable[[TrainState], None],
 ) -> None:
-    """The same weights as if it had never been tried."""
+    """The same weights as if compiling had never been tried."""
     settings = settings_of(steps=3)
     plain, tried = new_state(make_model, settings), new_state(make_model, settings)
     place(tried)

@@ -1,4 +1,4 @@
-"""The studio in a real browser, by doing what a person does in each part: by mouse, by keys, and with axe-core.
+"""The studio in a real browser, used as by a person in each part: by mouse, by keyboard, and with axe-core.
 
 It takes Playwright and a chromium of the system (`apt-get install chromium`), and is skipped without them. With
 `PICTURES=docs/pictures` it also makes the pictures of the docs; with `WORKSPACE=FOLDER` it does so on what lies there,
@@ -99,7 +99,7 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def page(browser: Any, server: tuple[str, Any]) -> Iterator[Any]:
-    """A page that has said nothing on the console when a test is over, and asked nobody else."""
+    """A page that must have written nothing to the console, and contacted no other host, when a test is over."""
     context = browser.new_context(viewport={"width": 1200, "height": 800}, color_scheme="light")
     opened, said = context.new_page(), list[str]()
     opened.on("console", lambda message: said.append(message.text))
@@ -260,7 +260,7 @@ def test_a_fine_tuning_shows_its_confusions(page: Any, workspace: Path) -> None:
 
 
 def test_a_comparison_opens_in_many_tabs(browser: Any, workspace: Path, tmp_path: Path) -> None:
-    """More than the six connections of a browser: tabs that are not seen hold none."""
+    """More than the six connections of a browser: hidden tabs hold none."""
     if not (workspace / "compared").is_dir():
         pytest.skip("there is no comparison in this workspace")
     with studio(tmp_path, workspace / "compared") as (address, _):

@@ -1,4 +1,4 @@
-"""The studio's server: who may ask, what lies outside, and what its parts answer."""
+"""The studio's server: who has access, files outside of the workspace, and the answers of its parts."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_names_that_are_no_text_are_left_out(tmp_path: Path) -> None:
 
 
 def test_the_copied_command_has_the_mask_of_the_model(run: unmask.Run, tmp_path: Path) -> None:
-    """Places are of characters: a face is one."""
+    """Offsets count characters: an emoji is one."""
     folder = shutil.copytree(run.folder / "model", tmp_path / "model")
     for file in folder.glob("*.json"):
         file.write_text(file.read_text(encoding="utf-8").replace("[MASK]", "<mask>"), encoding="utf-8")
@@ -268,7 +268,7 @@ def test_maps_of_others_may_lack_neighbours(tmp_path: Path) -> None:
 def test_judgements_become_ndcg() -> None:
     queries = [{"words": [7, 8], "both": [8, 7]}, {"words": [1], "both": [2]}]
     answer = ask(Path(), "judged", queries=queries, grades=[{8: 1, 7: 0}, {1: 0}])
-    assert answer["left_out"] == 1  # nothing relevant is known of the second
+    assert answer["left_out"] == 1  # the second has no relevant document
     assert answer["columns"]["words"]["ndcg_at_10"] == pytest.approx(1 / np.log2(3))
     assert answer["columns"]["both"] == {"ndcg_at_10": 1.0, "interval": None, "queries": 1}
 

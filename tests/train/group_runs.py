@@ -131,7 +131,7 @@ def _run(
 
 
 def _meet(kind: str, model: Any) -> None:
-    """Trouble in one step of one process: an infinite gradient, or a failure in the middle of the step."""
+    """Trouble in one step of one process: a signal, a stop, an infinite gradient, or an error in the middle of the step."""
     if kind == "signal":
         os.kill(os.getpid(), signal.SIGTERM)
     elif kind == "hang":
@@ -160,5 +160,5 @@ def _digests(masked: MaskedRows) -> list[str]:
 
 
 def digest_of(*tensors: Tensor) -> str:
-    """Of their bytes."""
+    """A hash of the tensors' bytes."""
     return hashlib.sha256(b"".join(tensor.contiguous().numpy().tobytes() for tensor in tensors)).hexdigest()[:16]

@@ -95,7 +95,7 @@ def test_training_ahead_is_training(
 def test_the_next_batch_waits_for_new_scores(
     make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch, counted: list[float]
 ) -> None:
-    """A callback makes scores every third step: later masks are drawn by them, and no batch is wasted."""
+    """Scores are made every third step: later masks are drawn by them, and no batch is made in vain."""
     from unmask.train.scores import ScoreBoard
 
     on_its_own(monkeypatch)

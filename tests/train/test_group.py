@@ -61,12 +61,12 @@ def two(data_folder: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 
 def masks_of(results: list[Told], name: str) -> list[list[str]]:
-    """Of each step, in the order of its rows."""
+    """Hashes of the masks of each step, in the order of its rows."""
     return [list(chain(*parts)) for parts in zip(*(each[name]["masks"] for each in results), strict=True)]
 
 
 def distance(one: Path, other: Path) -> float:
-    """Of weights, relative, where it is largest."""
+    """The largest relative distance between the weights of two files."""
     a, b = load_file(one), load_file(other)
     return max(float((a[name] - b[name]).norm() / a[name].norm().clamp_min(1e-9)) for name in a)
 

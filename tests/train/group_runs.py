@@ -131,7 +131,7 @@ def _run(
 
 
 def _meet(kind: str, model: Any) -> None:
-    """Trouble in one step of one process: a signal, a stop, an infinite gradient, or an error in the middle of the step."""
+    """Trouble in one step of one process: a signal, a stop, an infinite gradient, or an error within the step."""
     if kind == "signal":
         os.kill(os.getpid(), signal.SIGTERM)
     elif kind == "hang":

@@ -121,8 +121,7 @@ def export(
         a bare encoder            feature-extraction
         a fine-tuned model        text-classification, token-classification or question-answering
 
-    A single graph is put into `out` itself (`out/onnx/model.onnx`); several are put into folders named after their
-    tasks.
+    A single graph is put into `out` itself (`out/onnx/model.onnx`); several are put into folders named by task.
 
     Args:
         model: Folder of a model, such as RUN/model, or its name on the hub.

@@ -145,8 +145,7 @@ class HeldOutSet:
         return torch.cat(labels).numpy()
 
     def evaluate(self, model: MaskedLM, *, group: Group = ALONE) -> HeldOut:
-        """Evaluates a model, which is in evaluation mode meanwhile. Ranks of a group share the rows and get the same
-        result."""
+        """Evaluates a model, in evaluation mode meanwhile. Ranks of a group share the rows and get the same result."""
         # 1. Losses and ranks of all targets. Rows were packed by the constructor.
         answers = [(np.zeros(0), np.zeros(0, dtype=np.int64))]  # a process may have no batch
         with evaluating(model):

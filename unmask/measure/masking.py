@@ -104,12 +104,9 @@ def asked_for(log2_U: Floats, size_U: Counts, segment_U: Counts, rate_U: Floats,
     """The expected probability of each unit: in proportion to its weight within a segment, at most 1, and such that the
     expected number of tokens is exact.
 
-    Args:
-        log2_U: Logarithms of weights to base 2.
-        size_U: Tokens of each unit.
-        segment_U: Number of each unit's segment, ascending.
-        rate_U: Expected share of the segment's tokens.
-        least_one: Whether one unit is taken from a segment if less than one is expected, in the same proportions.
+    Arguments are, for each unit, the logarithm of its weight to base 2, its tokens, the number of its segment
+    (ascending), and the expected share of the segment's tokens. With `least_one`, one unit is taken if less than one is
+    expected, in the same proportions.
     """
     asked_U = rate_U.copy()
     ends = np.flatnonzero(np.diff(segment_U, append=-1)) + 1
@@ -331,9 +328,8 @@ class _Tally:
                 pairs |= {f"{name}_rate": of_half.rate, f"{name}_rate_stderr": of_half.stderr}
                 expected = float(self.expected_halves[half]) / max(int(of_tokens[:, half].sum()), 1)
                 ratios.append((f"of the tokens in {name} halves of pairs are predicted", of_half, expected))
-        # The variance is that of independent draws. The real one is usually smaller, since the number of units drawn
-        # in a segment hardly varies. In a segment of a few units it may be a quarter larger, for which the many
-        # standard errors leave room.
+        # The variance of independent draws. The real one is usually smaller, since the number of units drawn in a
+        # segment hardly varies; with few units it may be a quarter larger, which so many standard errors allow for.
         inclusion: dict[str, dict[str, Inclusion]] = {kind: {} for kind in GROUPS}
         for kind, (_, names) in GROUPS.items():
             for name, (units, asked, predicted, variance) in zip(names, self.groups[kind].tolist(), strict=True):

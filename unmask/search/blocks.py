@@ -148,9 +148,8 @@ def _reading(file: Path) -> Iterator[None]:
         raise damaged(file, error) from error
 
 
-# A block stores sparse vectors as posting lists, concatenated in one int32 array: where the list of each token begins
-# [dimension + 1], the numbers of the vectors in the lists [Z], ascending within a list, and the float32 bits of their
-# values [Z].
+# Sparse vectors are stored as posting lists in one int32 array: where each token's list begins [dimension + 1], the
+# numbers of the vectors in the lists [Z], ascending within a list, and the float32 bits of their values [Z].
 
 
 def stored_postings(vectors: Any) -> NDArray[np.int32]:
@@ -381,8 +380,7 @@ class StoredIndex:
     # Source: Malkov and Yashunin 2018 (Efficient and robust approximate nearest neighbor search using HNSW graphs).
 
     def search_by_graph(self, queries_QD: NDArray[np.float32], top_k: int) -> Ranking:
-        """The nearest documents, like `search_exactly`, among the passages that the graph proposes and those of blocks
-        that it does not cover."""
+        """As `search_exactly`, among the passages that the graph proposes and those of blocks that are not in it."""
         from usearch.index import Index
 
         assert self.state.graph is not None

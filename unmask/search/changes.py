@@ -56,7 +56,7 @@ class Names:
         return self._where("file", [name for name in names if os.path.abspath(name) in paths])
 
     def of_ids(self, ids: Sequence[Any]) -> Mask:
-        """Mask of the passages of documents with these ids, or in files with these names. Raises `SettingsError` if one
+        """Mask of the passages of documents with these ids, or in files with these names. A `SettingsError` if one
         matches no document, or is the number of documents in several files."""
         for id_ in ids:
             if not isinstance(id_, str | int | np.integer) or isinstance(id_, bool):

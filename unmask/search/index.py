@@ -543,12 +543,9 @@ def _write_blocks(
     notify: Notify,
     counted: Mapping[str, int] | None = None,
 ) -> tuple[list[IndexBlock], NDArray[np.int64]]:
-    """Cuts documents into passages, embeds them and writes them in blocks. Returns all blocks, and the document of each
-    passage.
-
-    If `begun` is given, blocks that it lists are not written again, and the state is saved after each new block.
-    Numeric ids continue after the last number `counted` for their file.
-    """
+    """Cuts documents into passages, embeds them and writes blocks. Blocks of the state `begun` are not written again,
+    and the state is saved after each new one. Numeric ids continue after the last number `counted` for their file.
+    Returns all blocks, and the document of each passage."""
     done, total = 0, files.num_bytes
 
     def parts() -> Iterator[DocumentPart]:

@@ -72,8 +72,7 @@ class AnswerPrediction:
 
 
 def _as_lists(value: Any, context: str) -> Any:
-    """Answers in a cell (a string, a list of objects or a single one) as `{"text": [...], "answer_start": [...]}`. An
-    answer without `answer_start` gets it if it occurs only once."""
+    """A cell's answers as `{"text": [...], "answer_start": [...]}`; a missing start is filled in if unambiguous."""
     value = spelled(value) if isinstance(value, str) else value
     if isinstance(value, dict) and isinstance(value.get("text"), str):
         value = [value]

@@ -76,8 +76,8 @@ def _in_windows(
     longest, special = model.config.max_position_embeddings, tokenizer.special
     for begin in range(0, len(texts), most):
         part = texts[begin : begin + most]
-        part_names = [names[begin + n] if names else f"text {begin + n}" for n in range(len(part))]
-        for name, text in zip(part_names, part, strict=True):
+        name_of = [names[begin + n] if names else f"text {begin + n}" for n in range(len(part))]
+        for name, text in zip(name_of, part, strict=True):
             if not isinstance(text, str):
                 raise SettingsError(f"{name} is {type(text).__name__}, not a text")
             check_characters(text, name)
@@ -87,11 +87,10 @@ def _in_windows(
         tokenizer.watch(tokenizer.unknown_in(part, np.concatenate(encoded), lengths))
         for number, input_ids in enumerate(encoded):
             if len(input_ids) == 0:
-                name = part_names[number]
-                raise SettingsError(f"{name} is empty, and the tokenizer puts no special tokens around it")
+                raise SettingsError(f"{name_of[number]} is empty, and the tokenizer puts no special tokens around it")
             if len(input_ids) > longest and long_texts == "error":
                 raise SettingsError(
-                    f"{part_names[number]} has {len(input_ids)} tokens with special ones, but the model takes "
+                    f"{name_of[number]} has {len(input_ids)} tokens with special ones, but the model takes "
                     f"{longest}; split or truncate it with long_texts (--long-texts)"
                 )
             if long_texts == "split":

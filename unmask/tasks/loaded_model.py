@@ -72,8 +72,7 @@ class Model(Readable):
     """An encoder with its tokenizer and, if fine-tuned, the head of its task; all in evaluation mode.
 
     Args:
-        network: Our network, or one of transformers that predicts tokens; None if transformers runs the model and it
-            predicts no tokens.
+        network: Our network, or one of transformers that predicts tokens; None if it is of transformers and cannot.
         embedder: The encoder of a model that transformers runs; our network is its own encoder.
         fine_tuned: The network with the head of a task, and the task; or the reason why the head cannot be used, if the
             encoder can.
@@ -367,8 +366,7 @@ def load(
 
     Args:
         folder: Folder with config.json, model.safetensors and tokenizer.json, such as `RUN/model`; or a run's folder;
-            or, as a string, the name of a model on the hub (`owner/name`, `owner/name@revision`; see
-            `unmask.core.hub`).
+            or as a string a name on the hub (`owner/name`, `owner/name@revision`; see `unmask.core.hub`).
         precision: Type of the activations: `float32` equals transformers; `bf16` is several times faster on hardware
             that supports it, and accurate to two or three digits; `auto` is bf16 there and float32 elsewhere.
         strict: A file that differs from the folder's checksums is an error, not a warning.

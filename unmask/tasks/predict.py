@@ -39,9 +39,8 @@ _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 
 class Predictions(Result):
     """Predictions of a fine-tuned model: in the file `out`, or in `predictions`. Each is a dictionary with the `row` in
-    the file (the last line of a row of several lines, the first line of a sentence with one word per line); the text's
-    `id`, or its `index` counted from 0; the text, or both texts of a pair by column; and the output of `Model.predict`.
-    """
+    the file (the last line of a row of several lines, the first line of a sentence with a word per line); the `id`, or
+    the `index` counted from 0; the text, or both texts of a pair by column; and the output of `Model.predict`."""
 
     model: str  # its folder
     task: str

@@ -129,9 +129,8 @@ class Tag(Task):
 
     @classmethod
     def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
-        """Words without a tag are neither learned nor measured; but if tags mark entities and there is no `O`, they are
-        `O`. Sentences that have no tag at all, are empty or were rejected by the annotator are left out. A note names
-        the scheme of the tags."""
+        """Words without a tag are not learned or measured, or are `O` if tags mark entities and there is no `O`. Leaves
+        out sentences without any tag, empty ones, and those the annotator rejected. Notes the scheme of the tags."""
         names = {tag for each in read.records for tag in cls.classes_of(each)} - _NO_TAG
         outside = "O" if scheme_of(names) is None and scheme_of({*names, "O"}) else None
         pairs = (pair for each in read.records for pair in zip(each.words, each.tags or (), strict=False))

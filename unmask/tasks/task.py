@@ -172,8 +172,7 @@ class Task(ABC):
 
     @classmethod
     def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
-        """Interprets labels after all of them were read, and drops those that mean no label. Arguments as for
-        `read_labelled`."""
+        """Interprets all labels of a file, and drops those that mean no label. Arguments as for `read_labelled`."""
         return read
 
     @abstractmethod

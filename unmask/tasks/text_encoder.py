@@ -88,8 +88,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return state
 
     def __sklearn_clone__(self) -> Self:
-        # `copy` uses `__getstate__`, so that scikit-learn deep-copies the folder's name instead of the weights.
-        clone: Self = super(TextEncoder, copy(self)).__sklearn_clone__()
+        clone: Self = super(TextEncoder, copy(self)).__sklearn_clone__()  # `copy` drops weights, else copied deeply
         clone.model, clone.precision = self.model, self.precision
         return clone
 

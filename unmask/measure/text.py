@@ -354,7 +354,7 @@ def measure_words(measured: MeasuredPassages, passages: Sequence[Passage], rate:
 
     The same words are hidden for every model, and their negative log-likelihood is divided by the UTF-8 bytes of just
     these words. So models with different tokenizers compare. A token is hidden if it covers any part of a hidden word.
-    Few tokens cover several words (see the comment above). The loss of such a token counts by the share of its bytes in
+    Few tokens cover several words (see the file's top). The loss of such a token counts by the share of its bytes in
     hidden words, so over all choices of words each token counts once, as each byte does. The measure still has leaks
     and biases:
 

@@ -21,7 +21,8 @@ BIN := $(VENV)/Scripts
 else
 BIN := $(VENV)/bin
 endif
-PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+# Without bytecode: most of the installed files are never imported, and the others are compiled when they are.
+PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
 .PHONY: demo docs test test-all lint types check bench bench-rest bench-long record release-check strategies fuzz torture gpu gpu-wheels clean
 

@@ -182,6 +182,7 @@ def test_bad_pairs(tmp_path: Path, name: str, content: str, message: str) -> Non
         ("question1,question2,is_duplicate\na,b,0\na,d,1\n", {}, 1, "label in 'is_duplicate'"),
         ("the king,his crown,1\nthe king,a dog,0\na dog,its bone,1\n", {}, 2, "label in '2'"),
         ("the king,his crown,true\nthe king,a dog,false\na dog,its bone,true\n", {}, 2, "label in '2'"),
+        ("Is water wet?,true,false\nIs ice hot?,false,true\nIs it warm?,true,false\n", {}, 3, ""),
         ("question,answer\nA?,true\nB?,false\n", {}, 2, ""),
         ("query,text,score\na,b,0.5\nc,d,12.5\n", {}, 2, "ignored: column 'score' holds '12.5'"),
         ("query,text,label\na,b,\nc,d,\n", {}, 2, "ignored: column 'label' holds nothing"),

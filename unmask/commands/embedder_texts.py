@@ -472,7 +472,8 @@ def _find_columns(
     taken: set[str] = set()
     for part in sorted(_ROLES, key=lambda part: part not in named):
         column = named.get(part)
-        name = None if column == "" else find_column(rows, _ROLES[part], column, where=path, taken=taken)
+        no_label = part == "label" and column == ""
+        name = None if no_label else find_column(rows, _ROLES[part], column, where=path, taken=taken)
         if part == "label" and column is None:
             name = _label_among(values, name, taken, note, has_header=has_header)
         if name is not None:
@@ -524,8 +525,8 @@ def _label_among(
     *,
     has_header: bool,
 ) -> str | None:
-    """Detects the column of labels: the one with a usual name, if it holds labels; else, in a table of three columns or
-    more without a header, the first of 0 and 1. With a header, only the user knows."""
+    """Detects the column of labels: the one with a usual name, if it holds labels; else, in a table without a header,
+    the first of 0 and 1, if two columns are left for texts. With a header, only the user knows."""
     if usual is not None:
         labels = [value for value in values[usual] if not _is_empty(value)]
         wrong = [value for value in labels if not 0.0 <= _score(value) <= 1.0]
@@ -533,8 +534,8 @@ def _label_among(
             return usual
         what = shown(wrong[0]) if wrong else "nothing"
         note(f"pairs: ignored: column {usual!r} holds {what}, and a label is from 0 to 1")
-    flags = [] if has_header or len(values) < 3 else _flags(values, taken)
-    return flags[0] if flags else None
+    flags = [] if has_header else _flags(values, taken)
+    return flags[0] if flags and len(values) - len(flags) >= 2 else None
 
 
 def _flags(values: Mapping[str, Sequence[Any]], used: Set[str]) -> list[str]:

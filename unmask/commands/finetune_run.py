@@ -465,7 +465,7 @@ class Runs(Callback):
             state.model.load_state_dict(state.best_weights)
             finished_task = self.task.finish(state.model.eval())
             state.model.encoder.compute_dtype = torch.float32  # as the saved model computes elsewhere
-            on_rank_zero(self.group, partial(self._keep, trainer, finished_task, seed, root, finished))
+            on_rank_zero(self.group, partial(self._record_seed, trainer, finished_task, seed, root, finished))
         return on_rank_zero(self.group, lambda: self._finish(root, finished, origin, with_intervals and seeds == 1))
 
     def _record_seed(self, trainer: Trainer, task: Task, seed: int, root: Path, finished: list[dict[str, Any]]) -> None:

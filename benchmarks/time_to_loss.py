@@ -49,7 +49,7 @@ from unmask.model.encoder import MaskedLM
 
 OURS = "ours"
 SETTINGS = {"modernbert-adamw": (1024, 5e-4), "modernbert-muon": (2048, 7e-3), OURS: (4096, 0.01)}
-GRID = {  # positions a step, learning rates: the best pair is not at an edge
+GRID = {  # positions a step, learning rates, around those of `SETTINGS`
     "modernbert-adamw": ((512, 1024, 2048), (2.5e-4, 5e-4, 1e-3)),
     "modernbert-muon": ((1024, 2048, 4096), (3.5e-3, 7e-3, 0.014)),
 }

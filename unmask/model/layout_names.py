@@ -67,7 +67,7 @@ class FolderLayout:
 
     def to_transformers(self, ours: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Weights in float32, on the host, by their stored names."""
-        stored = {}
+        stored: dict[str, Tensor] = {}
         for name, weight in ours.items():
             names = self.theirs(name)
             parts = weight.detach().to("cpu", torch.float32).chunk(len(names))

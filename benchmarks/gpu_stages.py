@@ -94,7 +94,7 @@ def _device(bench: Bench) -> list[tuple[str, str]]:
         about = f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB, CUDA {torch.version.cuda}"
     return [
         ("device", f"{about}, torch {torch.__version__}"),
-        ("products in bf16, TFLOP/s", f"{products / 1e12:,.1f}"),
+        ("products, TFLOP/s", f"{products / 1e12:,.1f}"),
         ("memory, read and written, GB/s", f"{2 * size / seconds / 1e9:,.0f}"),
     ]
 

@@ -53,6 +53,8 @@ from tables import parser_of, write_table
 from trained import SYSTEMS, TURN_SECONDS, Work, synchronize, ways
 from turns import Child, ChildEnded
 
+from unmask.train.hardware import choose_dtype
+
 BATCH_TOKENS = {"4x256": 8192, "6x384": 8192, "12x768": 4096}  # a step; by size
 LEAST_STEPS = 3  # fewest steps that count, divided among the rounds if steps are longer than turns
 FEW_STEPS = 5  # figures of fewer steps are marked
@@ -138,13 +140,14 @@ def fastest(candidates: list[System]) -> System:
 
 
 def peak_flops(hidden: int, tokens: int, device: str) -> float:
-    """FLOP a second of the fastest bf16 product, among those of a model of this width and a large one."""
-    best = 0.0
+    """FLOP a second of the fastest product, among those of a model of this width and a large one, in the type that the
+    device computes in: bf16 only if it is fast there."""
+    best, dtype = 0.0, choose_dtype("auto", torch.device(device))
     for rows, inner, columns in (
         (tokens, hidden, 4 * hidden), (tokens, 4 * hidden, hidden), (tokens, hidden, 3 * hidden), (4096, 2048, 2048),
     ):  # fmt: skip
-        a = torch.randn(rows, inner, device=device).bfloat16()
-        b = torch.randn(columns, inner, device=device).bfloat16()
+        a = torch.randn(rows, inner, device=device, dtype=dtype)
+        b = torch.randn(columns, inner, device=device, dtype=dtype)
         for _ in range(4):
             synchronize(device)
             begin = time.perf_counter()

@@ -57,7 +57,7 @@ def test_labels_that_training_has_not_seen() -> None:
         with pytest.raises(CorpusError, match="dev.csv"):
             info.check(held_out, train)
     tagged = labelled(WordsRecord(1, ("x", "y", "z"), ("O", "B-q", "B-q")), name="dev.conll")
-    assert "2 words have tags" in (Tag(("O", "B-x")).check(tagged, train) or "")
+    assert "2 labels do not occur" in (Tag(("O", "B-x")).check(tagged, train) or "")
     questions = labelled(QuestionRecord(1, "a", "q", "c", ()), QuestionRecord(2, "b", "q", "c", (AnswerSpan("c", 0),)))
     assert AnswerTask(may_be_missing=True).check(questions, train) is None
     assert "1 of 2 questions" in (AnswerTask().check(questions, train) or "")

@@ -59,7 +59,7 @@ def test_what_is_not_there(tmp_path: Path) -> None:
     assert {card.data.base_model, card.data.license} == {None}
     assert card.data.metrics == ["matthews_correlation"]
     assert "| 0.125 | 0.100 ± 0.050 | undefined | undefined |" in card.text
-    assert "| `t049` | 1 |\n\nAnd 20 more" in card.text
+    assert "| `t049` | 1 |\n\nAnd 20 rarer" in card.text
     assert "t050" not in card.text
     assert "`novels` (sha256 `abababababab`)" in card.text
     assert "someone" not in card.content

@@ -111,7 +111,7 @@ def test_of_a_large_corpus_every_nth_chunk_is_counted(monkeypatch: pytest.Monkey
 
 def test_in_directions_that_the_corpus_leaves_empty_what_was_drawn_stays() -> None:
     chunk = chunk_of(TEXT)
-    store: Any = SimpleNamespace(chunks=lambda num_tokens: [chunk])
+    store: Any = SimpleNamespace(chunks=lambda: [chunk])
     drawn = 0.02 * torch.randn(VOCAB, 8, generator=torch.Generator().manual_seed(0))
     tokens = drawn.clone()
     config = SimpleNamespace(hidden_size=8, rotary=None)
@@ -139,7 +139,7 @@ def test_a_large_vocabulary_has_fewer_contexts(monkeypatch: pytest.MonkeyPatch) 
 def test_a_new_word_begins_as_what_stands_near_the_same() -> None:
     # 8 is new and stands where 0 and 1 do; 9 is new as well, and stands nowhere.
     chunk = chunk_of([*TEXT[:-1], [4, 8, 5]] * 60)
-    store: Any = SimpleNamespace(chunks=lambda num_tokens: [chunk])
+    store: Any = SimpleNamespace(chunks=lambda: [chunk])
     tokens, bias = torch.randn(VOCAB, 8, generator=torch.Generator().manual_seed(0)), torch.arange(float(VOCAB))
     old, old_bias = tokens.clone(), bias.clone()
     model: Any = SimpleNamespace(

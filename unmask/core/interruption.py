@@ -137,7 +137,12 @@ class Interruption:
                     os._exit(128 + received)
 
     def _raise_again(self, signum: int) -> None:
-        if not self._ended.wait(_AGAIN_SECONDS):
+        if self._ended.wait(_AGAIN_SECONDS):
+            return
+        main = threading.main_thread().ident
+        if hasattr(signal, "pthread_kill") and main is not None:
+            signal.pthread_kill(main, signum)  # ends a wait of the main thread, as a signal from outside does
+        else:
             signal.raise_signal(signum)
 
     def _handle(self, signum: int, frame: FrameType | None) -> None:

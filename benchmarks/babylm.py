@@ -17,7 +17,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from tables import append_line, circumstances, with_half, write_table
+from tables import append_line, circumstances, parser_of, with_half, write_table
 
 import unmask
 from unmask.data.reading import open_bytes
@@ -84,7 +84,7 @@ def table(entries: Sequence[Entry]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__, table="babylm")
     parser.add_argument("texts", type=Path, nargs="*", help="BabyLM's folder, or any text")
     parser.add_argument("--model", type=Path, action="append", default=[], help="a model to score instead")
     parser.add_argument("--pairs", type=Path, help="BLiMP: its folder or archive")
@@ -96,7 +96,6 @@ def main() -> None:
     parser.add_argument("--set", action="append", default=[], help="a setting of the recipe, as for unmask pretrain")
     parser.add_argument("--out", type=Path, default=Path("runs/babylm"), help="folder of the runs")
     parser.add_argument("--results", type=Path, help="file to append figures to")
-    parser.add_argument("--table", type=Path, help="page whose table `babylm` is rewritten")
     options = parser.parse_args()
     tests = {title: path for name, title in TESTS.items() if (path := getattr(options, name)) is not None}
     if bool(options.texts) == bool(options.model) or not tests:

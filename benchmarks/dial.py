@@ -33,7 +33,7 @@ import numpy as np
 import torch
 from ours import assemble
 from scipy.optimize import least_squares
-from tables import append_line, circumstances, made, read_lines, write_table
+from tables import append_line, circumstances, made, parser_of, read_lines, write_table
 
 from unmask.commands.recipe import load_recipe
 from unmask.commands.run_data import open_prepared
@@ -166,7 +166,7 @@ def table(entries: Sequence[Entry]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     commands = parser.add_subparsers(required=True, dest="command")
     measuring = commands.add_parser("measure")
     measuring.add_argument("data")

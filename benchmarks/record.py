@@ -29,7 +29,7 @@ from typing import Any, NamedTuple
 
 from ours import prepare
 from plain_loop import PEERS, TRAINER
-from tables import command_line, made, read_lines, replace_table, with_half
+from tables import command_line, made, parser_of, read_lines, replace_table, with_half
 from time_to_loss import OURS, SETTINGS, VOCAB_SIZE, Entry, Work, run, seconds_to, serve
 
 import unmask
@@ -124,7 +124,7 @@ def _seconds(runs: Sequence[Entry], place: int, goal: float) -> tuple[float, str
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("books", type=Path, nargs="?", help="folder `corpus` of 100_english_novels")
     parser.add_argument("--pairs", type=Path, help="BLiMP: its folder or archive")
     parser.add_argument("--track", choices=TRACKS, default="cpu")

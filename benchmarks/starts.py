@@ -31,7 +31,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-from tables import with_half, write_table
+from tables import parser_of, with_half, write_table
 
 from unmask.data.reading import open_bytes
 
@@ -120,7 +120,7 @@ def table(results: dict[str, dict[str, Any]]) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     ways = parser.add_subparsers(required=True)
     for name, make in (("kinds", write_kinds), ("works", write_works)):
         task = ways.add_parser(name)

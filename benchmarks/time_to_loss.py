@@ -38,7 +38,7 @@ from typing import Any, NamedTuple
 import torch
 from ours import assemble, prepare
 from plain_loop import PEERS, TRAINER, Look, LookOf, held_out_figures, train_by_trainer, train_peer
-from tables import append_line, circumstances, shown, with_half, write_table
+from tables import append_line, circumstances, parser_of, shown, with_half, write_table
 from turns import Ended, System, Turn, alternate, own_output
 
 from unmask.commands.recipe import load_recipe
@@ -231,7 +231,7 @@ def sweep(works: Sequence[Work], results: Path | None) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = parser_of(__doc__)
     parser.add_argument("texts", type=Path, nargs="*", help="text, or one prepared folder")
     parser.add_argument("--minutes", type=float, default=3.0, help="training time of every system")
     parser.add_argument("--seeds", default="0,1,2")

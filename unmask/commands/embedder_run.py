@@ -343,8 +343,7 @@ class EmbedderRun(Callback):
         if state.step and (state.best is None or figures["loss"] < state.best.loss):
             state.best = Best(state.step, figures["loss"])
             if self.settings.patience is not None:
-                weights = state.model.state_dict()
-                state.best_weights = {name: tensor.detach().clone() for name, tensor in weights.items()}
+                state.keep_weights()
 
     def _write(self) -> dict[str, Any]:
         """Writes the model, its card and report and, last, the summary."""

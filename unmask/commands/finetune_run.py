@@ -405,7 +405,7 @@ class Runs(Callback):
         state.recent_losses = []
         ranks = [rank(each["metrics"], self.metric) for each in state.history]
         if not ranks or rank(metrics, self.metric) > max(ranks):
-            state.best_weights = {name: tensor.detach().clone() for name, tensor in state.model.state_dict().items()}
+            state.keep_weights()
         state.history.append(evaluated)
         trainer.evaluated(evaluated)
         figures = ", ".join(f"{name} {'undefined' if v is None else f'{v:.3f}'}" for name, v in metrics.items())

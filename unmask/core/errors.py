@@ -145,7 +145,8 @@ class WriteError(OSError, RunError):  # in this order, so that Python's own `OSE
     def __str__(self) -> str:
         text = OSError.__str__(self)
         if self.filename is not None:  # otherwise its only argument is a text
-            text = f"{self.filename}: cannot be written ({self.strerror}); fix that or free space, then run it again"
+            way_out = "free space or fix that, then run the same command again"
+            text = f"{self.filename}: cannot be written ({self.strerror}); {way_out}"
         return _one_line(text)
 
 

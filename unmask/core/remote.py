@@ -208,7 +208,8 @@ def source_named(name: str) -> str:
 def refused(out: str | Path, what: str) -> None:
     """Raises a RunError if `out` is an address: a command does not write there."""
     if path_at(out) is None:
-        raise RunError(f"{address_of(out)}: {what} cannot be written to an address; give a path", options=("out",))
+        way_out = "give a local path"
+        raise RunError(f"{address_of(out)}: {what} cannot be written to an address; {way_out}", options=("out",))
 
 
 @dataclass

@@ -50,9 +50,9 @@ class EpochOrder:
         self._store, self._counts, self._seed = store, store.counts, seed
         num_pieces, num_tokens = (int(column.sum()) for column in self._counts)
         self._is_mixed = num_pieces <= MIXED_PIECES and num_tokens <= MIXED_TOKENS  # all pieces are shuffled
-        # For this epoch or block, and for the next one, which a thread begins early
+        # For this epoch and for the next one, which a thread begins early; only the current block, to save memory
         self._mixed, self._blocks = lru_cache(maxsize=2)(self._mix), lru_cache(maxsize=2)(self._deal)
-        self._block = lru_cache(maxsize=2)(self._shuffle)
+        self._block = lru_cache(maxsize=1)(self._shuffle)
 
     def num_windows(self, epoch: int) -> int:
         return len(self._mixed(epoch)) if self._is_mixed else int(self._blocks(epoch)[1][-1])

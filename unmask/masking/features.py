@@ -136,7 +136,8 @@ def rows_from_features(
             values, sizes = _joined(name, mappings)
             if (sizes != lengths).any():
                 number = int(np.flatnonzero(sizes != lengths)[0])
-                raise DataError(f"feature {number} has {lengths[number]} input_ids but {sizes[number]} {name}")
+                what = f"{lengths[number]} input_ids but {sizes[number]} {name}"
+                raise DataError(f"feature {number} has {what}; give one per token")
             wrong = np.flatnonzero((values != 0) & (values != 1)) if name == "attention_mask" else values[:0]
             if len(wrong):
                 number = int(np.searchsorted(np.cumsum(lengths), wrong[0], side="right"))

@@ -317,7 +317,8 @@ class MaskingSettings(Settings):
             raise ValueError("loss_weight = 'inverse' weights by the rate, which least_one distorts; choose one")
         if self.prediction_rate is not None:
             if weighted:
-                raise ValueError("loss_weight = 'inverse' predicts all hidden tokens; remove it or prediction_rate")
+                way_out = "remove it or prediction_rate"
+                raise ValueError(f"loss_weight = 'inverse' needs a prediction of every hidden token; {way_out}")
             if self.prediction_rate > (least := _least_rate(self.rate)):
                 raise ValueError(
                     f"prediction_rate {self.prediction_rate} is above the rate ({least:g} at its lowest): "

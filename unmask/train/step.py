@@ -59,6 +59,10 @@ class TrainState:
     recent_losses: list[float] = field(default_factory=list)  # since the last, in trainings that report their mean
     best_weights: dict[str, Tensor] | None = None  # final weights, in trainings that keep the best; on any device
 
+    def keep_weights(self) -> None:
+        """Copies the current weights to `best_weights`."""
+        self.best_weights = {name: tensor.detach().clone() for name, tensor in self.model.state_dict().items()}
+
     def progress(self, settings: TrainingSettings) -> float:
         return settings.progress(self.step, self.tokens_seen, self.seconds)
 

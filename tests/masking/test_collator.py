@@ -326,6 +326,13 @@ def test_units_and_weights_as_objects_or_tables() -> None:
     assert collator_of(weights={"kind": "uniform"}).masker.settings.units == TokenUnits()
 
 
+def test_frequencies_are_counts() -> None:
+    counts = np.arange(len(wrapped("wordpiece")))
+    for wrong in (counts / counts.sum(), -counts, counts + np.nan):
+        with pytest.raises(SettingsError, match="whole numbers"):
+            collator_of(strategy="frequency", frequencies=wrong)
+
+
 def test_pickling_keeps_everything() -> None:
     collator = collator_of("bpe", strategy="frequency", frequencies=np.arange(trained("bpe").vocab_size) + 1)
     collator.set_epoch(7)

@@ -214,6 +214,12 @@ def test_the_rate_of_a_resumed_training_goes_on(tmp_path: Path, name: str, stop:
     assert all(torch.equal(one, two) for one, two in zip(whole[2 * stop :], rest, strict=True))
 
 
+def test_workers_beyond_the_shards_of_a_stream_do_not_hurry_the_rate(tmp_path: Path) -> None:
+    options = {"stream": lambda rows: rows.to_iterable_dataset(), "max_steps": 3}
+    alone, two = (labels_by_a_falling_rate(tmp_path, dataloader_num_workers=n, **options) for n in (0, 2))
+    assert all(torch.equal(*both) for both in zip(alone, two, strict=True))
+
+
 def evaluated(tmp_path: Path, batch_size: int, **exact: Any) -> dict[str, float]:
     tokenizer = wrapped("wordpiece")
     collator = MaskingCollator(tokenizer, strategy="whole_word")
@@ -272,9 +278,12 @@ class Noting(MaskingCollator):
         batches.append({name: batch[name].tolist() for name in ("input_ids", "labels")})
         return batch
 
-for how, length, config in (("padded", 48, {}), ("apart", None, {"dispatch_batches": False})):
+falling = {"kind": "linear", "start": 0.9, "end": 0.1}
+for how, length, config, rate in (
+    ("padded", 48, {}, 0.3), ("apart", None, {"dispatch_batches": False}, 0.3), ("falling", 48, {}, falling)
+):
     out, batches = Path(sys.argv[1], how), []
-    collator = Noting(wrapped("wordpiece"), strategy="whole_word", rate=0.3, seed=1, pad_to_length=length)
+    collator = Noting(wrapped("wordpiece"), strategy="whole_word", rate=rate, seed=1, pad_to_length=length)
     trainer, model = train(
         out, "wordpiece", collator=collator, stream=lambda rows: rows.to_iterable_dataset(num_shards=2),
         max_steps=3, per_device_train_batch_size=4, accelerator_config=config,
@@ -306,3 +315,7 @@ def test_a_stream_in_two_processes(tmp_path: Path) -> None:
         masks = by_row(every)
         assert len(masks) == 24, how
         assert masks == by_row([collator([{"input_ids": list(row)} for row in masks])]), how
+    labels = [torch.tensor(each["labels"]) for each in json.loads((tmp_path / "falling" / "0.json").read_text())]
+    counts = [int((each != -100).sum()) for each in labels]
+    assert len(counts) == 6, "two batches a step"
+    assert counts[3] > 0.4 * counts[0], "halfway, at a rate of 0.5"

@@ -38,6 +38,9 @@ def test_files_folders_and_archives_hold_the_same_pairs(tmp_path: Path) -> None:
     (folder / "a.jsonl.gz").write_bytes(gzip.compress(line("A ship.", "Ship a.").encode()))
     (folder / "readme.md").write_text("not pairs")
     (folder / "notes.csv").write_text("no,pairs")
+    (folder / ".ipynb_checkpoints").mkdir()
+    for hidden in ("._b.jsonl", ".ipynb_checkpoints/b-checkpoint.jsonl"):
+        (folder / hidden).write_text(AGREEMENT)
     from_folder = read_pairs(folder)
     assert [(p.good, p.paradigm, p.phenomenon) for p in from_folder] == [
         ("A ship.", "a", "a"),
@@ -270,8 +273,13 @@ def test_a_mask_in_a_sentence_is_text(run: unmask.Run) -> None:
 
 @pytest.mark.parametrize(
     ("sentences", "named"),
-    [(["The king.", " "], "sentence 2"), (["The king.", "the " * 80], "sentence 2 .*80"), ("The king.", "list")],
+    [
+        (["The king.", " "], "sentence 2"),
+        (["The king.", "the " * 80], "sentence 2 .*80"),
+        (["The king.", None], "sentence 2 .*None"),
+        ("The king.", "list"),
+    ],
 )
-def test_sentences_that_cannot_be_scored(run: unmask.Run, sentences: list[str], named: str) -> None:
+def test_sentences_that_cannot_be_scored(run: unmask.Run, sentences: list[Any], named: str) -> None:
     with pytest.raises(SettingsError, match=named):
         run.model.score(sentences)

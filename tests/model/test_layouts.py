@@ -142,6 +142,13 @@ def test_old_folders_with_tensorflows_names_and_tied_copies(make_model: MakeMode
     assert torch.equal(all_logits(model, some_ids()), all_logits(again, some_ids()))
 
 
+def test_a_modernbert_folder_may_name_its_positions_as_in_mmbert(make_model: MakeModel, tmp_path: Path) -> None:
+    save_model(model := make_model(), tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"position_embedding_type": "sans_pos"}))
+    assert torch.equal(all_logits(model, some_ids()), all_logits(load_model(tmp_path, mask_id=4), some_ids()))
+
+
 def test_a_text_longer_than_the_model(make_model: MakeModel) -> None:
     with pytest.raises(ModelError, match="65 tokens.* 64 positions"):
         all_logits(make_model(), torch.full((1, 65), 7))

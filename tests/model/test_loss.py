@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from tests.model.helpers import MakeModel
 from tests.model.on_gpu import tensor_operations
 from unmask.model import fused
 from unmask.model.fused import IGNORED, losses_of, losses_of_decoder, sampled_classes
@@ -62,29 +63,33 @@ def test_ignored_rows_have_no_loss_and_pass_no_gradient_on() -> None:
 def test_a_sampled_softmax_is_that_of_the_vocabulary_in_expectation() -> None:
     generator, vocab_size = torch.Generator().manual_seed(0), 6000
     logits = torch.randn(vocab_size, generator=generator)
-    targets, frequent = torch.tensor([5, 5999, IGNORED, 5]), torch.arange(100, 1124)
+    classes, frequent = torch.tensor([5, 5999, 5]), torch.arange(100, 1124)
     sums = []
     for seed in range(50):
-        ids, log_weights, places = sampled_classes(targets, frequent, vocab_size, seed=seed)
+        ids, log_weights, places = sampled_classes(classes, frequent, vocab_size, seed=seed)
         assert len(ids.unique()) == len(ids) == 2 + 1024 + 1024
-        assert ids[places[[0, 1, 3]]].tolist() == [5, 5999, 5]
-        assert places[2] == IGNORED
+        assert ids[places[classes]].tolist() == [5, 5999, 5]
+        assert (places == IGNORED).sum() == vocab_size - len(ids)
         assert (log_weights == 0.0).sum() == 2 + 1024, "what is always there counts once"
         assert set(frequent.tolist()) <= set(ids.tolist())
         sums.append((logits[ids] + log_weights).exp().sum())
-    again = sampled_classes(targets, frequent, vocab_size, seed=49)
-    assert torch.equal(again[0], ids)
+    again = sampled_classes(classes, frequent, vocab_size, seed=49)
+    assert torch.equal(again.ids_C, ids)
     assert torch.stack(sums).mean() == pytest.approx(float(logits.exp().sum()), rel=0.02)
     assert torch.stack(sums).std() > 0.0
 
 
-def test_a_sampled_softmax_of_few_classes_is_the_whole_one() -> None:
-    x, tokens, bias, targets = parts()
-    whole = losses_of_decoder(x, tokens, bias, targets)
-    ids, log_weights, places = sampled_classes(targets, torch.arange(7), len(tokens), seed=3)
-    sampled = losses_of_decoder(x, tokens[ids], bias[ids] + log_weights, places)
+def test_a_sampled_softmax_of_few_classes_is_the_whole_one(make_model: MakeModel) -> None:
+    model = make_model()
+    x = torch.randn(5, model.config.hidden_size, generator=torch.Generator().manual_seed(1))
+    targets = torch.tensor([3, 7, 7, IGNORED, 0])
+    whole = model.head.losses(x, model.encoder.tokens, targets)
+    model.head.sample_softmax(torch.ones(model.config.vocab_size))
+    model.head.draw_sample(targets[targets >= 0], seed=3)
+    sampled = model.head.losses(x, model.encoder.tokens, targets, sampled=True)
     torch.testing.assert_close(sampled.each_N, whole.each_N)
-    ours, theirs = (torch.autograd.grad(each.total, (x, tokens, bias)) for each in (sampled, whole))
+    weights = model.encoder.tokens, model.head.bias
+    ours, theirs = (torch.autograd.grad(each.total, weights) for each in (sampled, whole))
     for one, other in zip(ours, theirs, strict=True):
         torch.testing.assert_close(one, other)
 

@@ -56,10 +56,21 @@ NO_C3 = [letter for letter in ALPHABET if letter != "Ã"]  # without the first b
         (bare_characters(), "What, dead?", 11, "x"),
         (built(models.BPE(bare("a", "b", "▁"), []), pre_tokenizer=pre_tokenizers.Metaspace()), "a ba", 5, "c"),
         (built(models.BPE(bare("a", "b"), []), pre_tokenizer=pre_tokenizers.Whitespace()), "a ba\n", 3, "c"),
+        (built(models.BPE(numbered("a", "b"), [])), "aba", 3, "c"),
         (built(ENDS, pre_tokenizer=pre_tokenizers.WhitespaceSplit()), "ab aab", 5, "c"),
         (built(models.Unigram([(entry, -1.0) for entry in bare("a", "b", "ab")])), "abab", 2, "c"),
     ],
-    ids=["bytes", "bytes, a space before", "fallback", "characters", "metaspace", "no spaces", "ends", "unigram"],
+    ids=[
+        "bytes",
+        "bytes, a space before",
+        "fallback",
+        "characters",
+        "metaspace",
+        "no spaces",
+        "[UNK] that the model does not name",
+        "ends",
+        "unigram",
+    ],
 )
 def test_what_cannot_be_spelled_is_named(tokenizer: Tokenizer, text: str, num_tokens: int, unknown: str) -> None:
     """The pre-tokenizer's form of a space is looked up, and the form of a letter at the end of a word."""

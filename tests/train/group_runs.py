@@ -25,6 +25,7 @@ from unmask.core import interruption
 from unmask.core.errors import UnmaskError
 from unmask.core.interruption import Interrupted
 from unmask.masking.masker import MaskedRows, Masker
+from unmask.model import fused, layers
 from unmask.train import distributed, trainer
 from unmask.train.callbacks import StepReport
 from unmask.train.distributed import join_group
@@ -104,6 +105,8 @@ def _run(
     ended = None
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(training_run, "Masker", Noting)
+        for constant in (layers, "NUM_FREQUENT"), (fused, "NUM_SAMPLED"):  # a small vocabulary can be sampled, too
+            patch.setattr(*constant, 40)
         patch.setattr(pretraining, "TrainingRun", NotingRun)
         patch.setattr(trainer, "training_step", troubled)
         try:

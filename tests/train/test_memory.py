@@ -57,6 +57,31 @@ def test_where_memory_runs_out_the_step_is_made_in_halves(
     assert torch.equal(weights_of(first), weights_of(second))
 
 
+def test_softmaxes_over_a_part_of_the_vocabulary_do_not_depend_on_the_parts_of_a_step(
+    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A step draws one sample for all its parts; without that, losses would differ by per cents."""
+    monkeypatch.setattr("unmask.model.fused.NUM_SAMPLED", 20)
+    losses = []
+    for parts in (None, 64):
+        settings = settings_of(steps=3, micro_batch_tokens=parts)
+        state = new_state(make_model, settings)
+        state.model.head.frequent_K = torch.arange(20)
+        losses.append([report.loss for report in train(state, stream, masker, settings)])
+        assert len(state.model.head.sample.ids_C) < state.model.config.vocab_size
+    assert losses[1] == pytest.approx(losses[0], abs=1e-5)
+
+
+def test_a_resumed_run_may_have_larger_parts(
+    make_model: MakeModel, stream: RowStream, masker: Masker, tmp_path: Path
+) -> None:
+    small, large = settings_of(steps=4, micro_batch_tokens=32), settings_of(steps=4, micro_batch_tokens=128)
+    first, second = new_state(make_model, small), new_state(make_model, large)
+    assert [report.micro_batches for report in islice(train(first, stream, masker, small), 2)] == [8, 8]
+    load_checkpoint(save_checkpoint(tmp_path, first, fingerprint="x", keep=1), second, fingerprint="x")
+    assert [report.micro_batches for report in train(second, stream, masker, large)] == [2, 2]
+
+
 def test_what_was_found_out_about_memory_is_in_the_checkpoint(
     make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

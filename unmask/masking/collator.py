@@ -68,8 +68,10 @@ class Clock:
         """
         times, epoch, begin, progress_a_batch = self._state.tolist()
         batches = self.counted[1] if self.counted[0] == times else 0
-        worker = get_worker_info()
-        number = batches if worker is None else batches * worker.num_workers + worker.id
+        number, worker = batches, get_worker_info()
+        if worker is not None:  # of which `datasets` uses no more than its stream has shards
+            readers = min(worker.num_workers, getattr(worker.dataset, "num_shards", worker.num_workers))
+            number = batches * readers + worker.id
         self.counted = (times, batches + 1)
         if not times and not self._first_key[1] and len(keys_B):
             if not self._first_key[0]:
@@ -236,12 +238,11 @@ class MaskingCollator(Readable):
                 self.epoch = self.counted = None
 
             def on_epoch_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-                done = state.global_step
+                done, loader = state.global_step, kwargs.get("train_dataloader")
                 if self.epoch is None:
                     self.epoch = int((state.epoch or 0.0) + 1e-6)
                     # A resumed training makes the past batches of a stream again and skips them, so the collator counts
                     # them again. With indexed rows, only indices are skipped.
-                    loader = kwargs.get("train_dataloader")
                     if not args.ignore_data_skip and isinstance(getattr(loader, "dataset", None), IterableDataset):
                         try:
                             steps = -(-len(loader) // args.gradient_accumulation_steps)  # type: ignore[arg-type]
@@ -251,6 +252,8 @@ class MaskingCollator(Readable):
                 else:
                     self.epoch += 1
                 batches = max(1, state.max_steps) * args.gradient_accumulation_steps
+                if type(loader).__name__ == "DataLoaderDispatcher" and not loader.split_batches:  # type: ignore[union-attr]
+                    batches *= args.world_size  # the first process makes the batches of a stream for all
                 progress = min(1.0, done / max(1, state.max_steps))
                 collator.set_epoch(self.epoch, progress=progress, progress_a_batch=1.0 / batches)
                 self.counted = clock.counted

@@ -213,8 +213,10 @@ class Masker(Readable):
         if frequencies is not None:
             if tables.frequencies_V is not None:
                 raise SettingsError("`tables` has frequencies, too: leave out `frequencies`, or give tables without")
-            counts = torch.from_numpy(np.asarray(frequencies, dtype=np.int64))
-            tables = replace(tables, frequencies_V=counts)
+            counts_V = np.asarray(frequencies)
+            if not (np.isfinite(counts_V).all() and (counts_V >= 0).all() and (counts_V == np.floor(counts_V)).all()):
+                raise SettingsError("`frequencies` must be counts of tokens, whole numbers of at least 0, not shares")
+            tables = replace(tables, frequencies_V=torch.from_numpy(counts_V.astype(np.int64)))
         if (path := named_lexicon(settings)) is not None:
             if tables.collocations_P is not None:
                 raise SettingsError(f"`tables` has a lexicon, too: leave it out, or the setting lexicon = '{path}'")

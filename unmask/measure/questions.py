@@ -168,7 +168,10 @@ def pseudo_log_likelihoods(
     """
     if isinstance(sentences, str):
         raise SettingsError(f"give a list of sentences: [{sentences[:40]!r}]")
+    sentences = list(sentences)
     for number, sentence in enumerate(sentences, 1):
+        if not isinstance(sentence, str):
+            raise SettingsError(f"sentence {number} is {sentence!r}, not a text; leave it out")
         check_characters(sentence, f"sentence {number} ({sentence[:60]!r})")
     if contexts is not None:
         sentences = [in_context(*each) for each in zip(contexts, sentences, strict=True)]
@@ -299,8 +302,8 @@ def read_pairs(path: Path) -> list[Pair]:
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         files = {str(path): path}  # by their names in errors
         if path.is_dir():
-            entries = sorted(entry for entry in path.rglob("*") if entry.is_file() and bare_suffix(entry) in _LINES)
-            files = {str(entry): entry for entry in entries}
+            entries = (each for each in sorted(path.rglob("*")) if each.is_file() and bare_suffix(each) in _LINES)
+            files = {str(each): each for each in entries if "/." not in f"/{each.relative_to(path).as_posix()}"}
         elif path.name.lower().endswith(_TARS):
             files = _unpacked(path, Path(scratch))
         for name, file in files.items():

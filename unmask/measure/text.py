@@ -361,12 +361,13 @@ def measure_words(measured: MeasuredPassages, passages: Sequence[Passage], rate:
     - A model sees the number of pieces of a hidden word, which tells something of its length and rarity. A tokenizer
       with more pieces per word tells more; one of characters tells the word's exact length.
     - Pieces of a word are predicted independently of each other, which costs models with many pieces more.
-    - If a tokenizer changes the text (lower case, accents), the model predicts less than the bytes suggest.
+    - If a tokenizer changes the text (lower case, accents, joiners in words), the model predicts less than the bytes
+      suggest.
     - Texts beyond the model's length are cut, so a model that takes longer texts sees more context.
     - A token that extends beyond a hidden word hides a few more characters, which other models see.
 
-    Text that the vocabulary cannot represent (an unknown token, a dropped character) costs 8 bits per byte, as if it
-    were spelled out.
+    Text that the vocabulary cannot represent (an unknown token, a word without any token) costs 8 bits per byte, as if
+    it were spelled out.
     """
     bits = Ratio()
 

@@ -17,7 +17,7 @@ import inspect
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
@@ -447,31 +447,33 @@ def losses_of(logits_NV: Tensor, targets_N: Tensor, weights_N: Tensor | None = N
 NUM_FREQUENT = NUM_SAMPLED = 1024
 
 
-def sampled_classes(
-    targets_N: Tensor, frequent_K: Tensor, vocab_size: int, *, seed: int
-) -> tuple[Tensor, Tensor, Tensor]:
-    """A sample of the vocabulary for the softmax, in place of the whole (sampled softmax).
+class SampledClasses(NamedTuple):
+    """A sample of the vocabulary for the softmaxes of a step, in place of the whole."""
 
-    It always contains the targets and the most frequent tokens. Of the others, 1,024 are drawn with equal probability.
-    A drawn token is weighted by the number of others divided by the number drawn, so the sum over the sample is in
-    expectation the sum over the vocabulary.
+    ids_C: Tensor  # int64
+    log_weights_C: Tensor  # float32: the logarithm of each one's weight, to be added to its logit
+    place_V: Tensor  # int64: the index of each entry of the vocabulary in the sample; -100 if it is not in it
+
+
+def sampled_classes(classes_N: Tensor, frequent_K: Tensor, vocab_size: int, *, seed: int) -> SampledClasses:
+    """Draws a sample of the vocabulary (sampled softmax).
+
+    It always contains the targets of the step and the most frequent tokens. Of the others, 1,024 are drawn with equal
+    probability. A drawn token is weighted by the number of others divided by the number drawn, so the sum over the
+    sample is in expectation the sum over the vocabulary.
 
     Args:
-        targets_N: int64; -100: no target.
+        classes_N: int64, the targets.
         frequent_K: int64, the most frequent tokens.
         seed: Determines what is drawn.
-
-    Returns:
-        The ids of the sample [C], int64; the logarithm of each one's weight [C], float32, to be added to its logit; and
-        the index of each target in the sample [N], -100 if there is no target.
 
     Source: Jean et al. 2015 (On using very large target vocabulary for neural machine translation), section 3, where
     all but the targets are drawn. Always including the frequent tokens, which have most of the probability, is ours.
     """
-    device, is_target_N = targets_N.device, targets_N >= 0
+    device = classes_N.device
     always_V = torch.zeros(vocab_size, dtype=torch.bool, device=device)
     always_V[frequent_K] = True
-    always_V[targets_N[is_target_N]] = True
+    always_V[classes_N] = True
     others = torch.nonzero(~always_V)[:, 0]
     drawn = others[mix(others * GOLDEN + seed).topk(min(NUM_SAMPLED, len(others)), sorted=False).indices]
     ids_C = torch.cat([torch.nonzero(always_V)[:, 0], drawn])
@@ -479,7 +481,7 @@ def sampled_classes(
     log_weights_C[len(ids_C) - len(drawn) :] = math.log(max(len(others), 1) / max(len(drawn), 1))
     place_V = torch.full((vocab_size,), IGNORED, device=device)
     place_V[ids_C] = torch.arange(len(ids_C), device=device)
-    return ids_C, log_weights_C, torch.where(is_target_N, place_V[targets_N.clamp(min=0)], IGNORED)
+    return SampledClasses(ids_C, log_weights_C, place_V)
 
 
 def losses_of_decoder(

@@ -20,7 +20,16 @@ from torch.utils.checkpoint import checkpoint
 from unmask.core.hashing import DROPPED, GOLDEN, SEEN, mix, mix_ints
 from unmask.model import fused
 from unmask.model.config import Activation, EncoderConfig
-from unmask.model.fused import NUM_FREQUENT, AttentionPlan, Losses, activate, losses_of_decoder, sampled_classes
+from unmask.model.fused import (
+    IGNORED,
+    NUM_FREQUENT,
+    AttentionPlan,
+    Losses,
+    SampledClasses,
+    activate,
+    losses_of_decoder,
+    sampled_classes,
+)
 
 
 class Linear(nn.Module):
@@ -199,6 +208,7 @@ class MLMHead(nn.Module):
         self.norm = Norm(hidden, eps=config.norm_eps, bias=parts.bias)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.frequent_K: Tensor | None = None  # the most frequent tokens, if softmaxes are sampled in training
+        self.sample: SampledClasses | None = None  # of the current step
         # `losses_of_part` and `run_transform`, compiled, for training (`compile_model`)
         self.compiled_losses: Callable[..., Any] | None = None
         self.compiled_transform: Callable[..., Any] | None = None
@@ -218,9 +228,14 @@ class MLMHead(nn.Module):
         return x_ND
 
     def sample_softmax(self, frequencies_V: Tensor) -> None:
-        """Makes `losses` with a seed use a sample of the vocabulary (`sampled_classes`)."""
+        """Makes softmaxes of training steps be over a sample of the vocabulary."""
         num_frequent = min(NUM_FREQUENT, len(frequencies_V))
         self.frequent_K = frequencies_V.argsort(descending=True, stable=True)[:num_frequent].to(self.bias.device)
+
+    def draw_sample(self, classes_N: Tensor, *, seed: int) -> None:
+        """Draws the sample of a step, of which `classes_N` are all targets (`sampled_classes`)."""
+        assert self.frequent_K is not None, "after `sample_softmax`"
+        self.sample = sampled_classes(classes_N, self.frequent_K, len(self.bias), seed=seed)
 
     def losses(
         self,
@@ -229,15 +244,16 @@ class MLMHead(nn.Module):
         targets_N: Tensor,
         weights_N: Tensor | None = None,
         *,
-        seed: int | None = None,
+        sampled: bool = False,
     ) -> Losses:
-        """Losses of the decoder for transformed hidden states [N, D]; arguments as for `losses_of_decoder`. With a
-        seed, and after `sample_softmax`, they are over a sample of the vocabulary."""
+        """Losses of the decoder for transformed hidden states [N, D]; arguments as for `losses_of_decoder`. If
+        `sampled`, they are over the step's sample of the vocabulary, if one was drawn."""
         compiled = self.compiled_losses if self.training else None
         bias_V: Tensor = self.bias
-        if seed is not None and self.frequent_K is not None:
-            ids_C, log_weights_C, targets_N = sampled_classes(targets_N, self.frequent_K, len(tokens_VD), seed=seed)
+        if sampled and self.sample is not None:
+            ids_C, log_weights_C, place_V = self.sample
             tokens_VD, bias_V = tokens_VD.index_select(0, ids_C), bias_V.index_select(0, ids_C) + log_weights_C
+            targets_N = torch.where(targets_N >= 0, place_V[targets_N.clamp(min=0)], IGNORED)
         return losses_of_decoder(x_ND, tokens_VD.to(x_ND.dtype), bias_V, targets_N, weights_N, compiled=compiled)
 
 

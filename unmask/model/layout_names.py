@@ -336,7 +336,7 @@ MODERNBERT = FolderLayout(
         "cls_id": "cls_token_id",
         "sep_id": "sep_token_id",
     },
-    must_be={"position_embedding_type": "absolute"},
+    must_be={},
     ours={
         "norm_bias": False,
         "attention_bias": False,

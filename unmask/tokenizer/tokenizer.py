@@ -277,7 +277,9 @@ class Tokenizer:
         # Letters known to have a spelling; None if all have one, or the library reports those that have none.
         model = json.loads(backend.to_str())["model"]
         unknown = {"BPE": "unk_token", "Unigram": "unk_id"}.get(model["type"])
-        drops_unknown = self.special.unk is None and unknown is not None and model.get(unknown) is None
+        drops_unknown = unknown is not None and model.get(unknown) is None
+        if self.word_starts.spelling.family == "byte_level":
+            drops_unknown &= not vocab.keys() >= set(tokenizers.pre_tokenizers.ByteLevel.alphabet())
         self._known_letters: set[str] | None = set() if drops_unknown else None
         self._unknown_in: dict[str, tuple[str, int]] = {}  # by word or letter: the unknown part, and its letters
         self._watched: UnknownText | None = UnknownText()  # None once the warning was logged
@@ -487,9 +489,9 @@ class Tokenizer:
     def check_known(self, texts: Iterable[str], *, is_prompt: bool = False) -> None:
         """Checks that the vocabulary can spell some texts.
 
-        Without an unknown token, BPE silently drops a letter that has no entry, and Unigram fails on it. Such letters
-        are found here, each looked up once. If each byte has an entry, there are none. WordPiece and WordLevel look for
-        whole words, and the library reports those that they do not know.
+        If its model names no unknown token, BPE silently drops a letter that has no entry, and Unigram fails on it.
+        Such letters are found here, each looked up once. If each byte has an entry, there are none. WordPiece and
+        WordLevel look for whole words, and the library reports those that they do not know.
         """
         if self._known_letters is None:
             return
@@ -513,9 +515,9 @@ class Tokenizer:
                     has_bytes = falls_back and all(id_of(f"<0x{b:02X}>") is not None for b in symbol.encode())
                     if not has_entry and not has_bytes:
                         raise TokenizerError(
-                            f"the character {letter!r} is not in the vocabulary, and the tokenizer has no "
-                            "[UNK] token; remove the character from the text, or train with "
-                            "tokenizer.bare=false"
+                            f"the character {letter!r} is not in the vocabulary, and the tokenizer would drop it, "
+                            "since its model names no unknown token (unk_token in tokenizer.json); remove the "
+                            "character from the text, or train with tokenizer.bare=false"
                         )
             self._known_letters |= letters
 

@@ -111,7 +111,7 @@ class ShowProgress(Callback):
             self._first, self._begin, self._tokens = report, time.monotonic(), -report.tokens
             self._micro_tokens = parts = trainer.first_micro_tokens
             if parts is not None and parts != trainer.settings.micro_batch_tokens:
-                self._reporter.note(f"steps are split into parts of {parts:,} positions, which should fit the GPU")
+                self._reporter.note(f"steps are split into parts of {parts:,} positions, which should fit in memory")
         if (parts := trainer.state.micro_tokens) != self._micro_tokens:
             self._micro_tokens = parts
             self._reporter.note(

@@ -41,7 +41,15 @@ from unmask.train.step import Best, TrainState
 
 _MODEL, _OPTIMIZER, _SCORES = "model.safetensors", "optimizer.safetensors", "scores.safetensors"
 _BEST, _STATE = "best.safetensors", "state.json"
-_COUNTERS = ("step", "tokens_seen", "seconds", "micro_tokens", "history", "recent_losses")  # stored unchanged
+_COUNTERS = (
+    "step",
+    "tokens_seen",
+    "seconds",
+    "micro_tokens",
+    "ran_out",
+    "history",
+    "recent_losses",
+)  # stored unchanged
 CHECKPOINT_SECONDS = 120.0
 
 Tensors = dict[str, dict[str, Tensor]]

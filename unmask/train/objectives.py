@@ -103,8 +103,8 @@ class Objective:
         name: Its name in metrics and summary.
         weight: Weight of its loss per target.
         targets: Finds the targets of a batch, on the host, so that nothing waits for a GPU to count them.
-        losses: Computes the losses from the model, the hidden states [T, D] of the batch, the targets, and a seed of
-            what the head draws, dropout or a sample of the vocabulary (None: nothing is drawn).
+        losses: Computes the losses from the model, the hidden states [T, D] of the batch, the targets, and in training
+            a seed for dropout (None in evaluations).
         joint: The same in two halves, if a target's loss depends on targets of other micro-batches.
         predicted: Share of positions that the prediction head predicts, if it is not the masks'; memory forecasts use
             it.
@@ -127,7 +127,7 @@ def _masked_targets(rows: Rows, masked: MaskedRows) -> Targets:
 def _token_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, seed: int | None = None) -> Losses:
     count, filled = len(targets), targets.filled(len(hidden_TD))
     x_ND = model.head.transform(hidden_TD.index_select(0, filled.positions_N))
-    losses = model.head.losses(x_ND, model.encoder.tokens, filled.classes_N, filled.weights_N, seed=seed)
+    losses = model.head.losses(x_ND, model.encoder.tokens, filled.classes_N, filled.weights_N, sampled=seed is not None)
     return Losses(losses.total, losses.each_N[:count], losses.wrong_N[:count])
 
 

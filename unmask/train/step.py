@@ -53,6 +53,7 @@ class TrainState:
     tokens_seen: int = 0  # tokens of text trained on, repetitions included
     seconds: float = 0.0  # of training so far, also before interruptions
     micro_tokens: int | None = None  # most positions computed at once, if the settings limit it or memory ran out
+    ran_out: bool = False  # whether memory ran out
     best: Best | None = None  # the lowest held-out loss so far
     board: ScoreBoard | None = None  # scores, if masking follows any
     history: list[dict[str, Any]] = field(default_factory=list)  # evaluations, in trainings that decide by them
@@ -270,6 +271,12 @@ def training_step(  # noqa: PLR0915  (one step, whole)
     totals = [math.fsum(each) or 1.0 for each in sums[::2]]
     counts = {objective.name: int(sum(each)) for objective, each in zip(objectives, sums[1::2], strict=True)}
 
+    # Softmaxes are over one sample of the vocabulary in the whole step, so that its parts and processes do not matter.
+    if isinstance(model, MaskedLM) and model.head.frequent_K is not None:
+        targets_of = (part.targets[0] for part in parts)
+        classes_N = torch.cat([targets.classes_N for targets in targets_of if isinstance(targets, Targets)])
+        model.head.draw_sample(group.all_gather_rows(classes_N), seed=seed)
+
     def hidden_of(part: StepPart, number: int) -> Tensor:
         """The hidden states of a part, flattened: [T, D]."""
         hidden_BSD: Tensor = model.encoder(
@@ -465,7 +472,7 @@ class _Attempts:
                     "pretraining, training.gradient_checkpointing=true"
                 )
             self.micro_rows = (self.micro_rows + 1) // 2
-            self.state.micro_tokens = self.micro_rows * self.length  # applies to later steps, too
+            self.state.micro_tokens, self.state.ran_out = self.micro_rows * self.length, True  # for later steps, too
             log.info("out of memory (%s): trying %d rows at once", reason, self.micro_rows)
             self.parts = self.cut(micro_rows=self.micro_rows)
 

@@ -165,7 +165,7 @@ class Trainer:
 
         # Positions that the first steps compute at once: equal in all processes. A limit found by running out of memory
         # before a resume stays, unless the settings are lower now.
-        if state.micro_tokens is None or (settings.micro_batch_tokens or math.inf) < state.micro_tokens:
+        if not state.ran_out or (settings.micro_batch_tokens or math.inf) < (state.micro_tokens or 0):
             rate = 0.0 if masker is None else rate_at(masker.settings.rate, 0.0)
             rate += sum(objective.predicted for objective in self.objectives)
             fitting = first_micro_tokens(self.model, settings, device, rate=rate)

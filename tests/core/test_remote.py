@@ -186,6 +186,9 @@ def test_a_file_at_an_address(server: Elsewhere, tmp_path: Path) -> None:
         lambda out: unmask.export("model", out=out),
         lambda out: unmask.lexicon("data", out=out),
         lambda out: unmask.compare(["tiny", "mini"], data="d", out=out, minutes=1),
+        lambda out: unmask.embedder("model", "text.txt", out=out),
+        lambda out: unmask.audit("text.txt", out=out),
+        lambda out: unmask.predict("model", "text.txt", out=f"{out}.csv"),
     ],
 )
 def test_what_is_not_written_to_addresses(call: Callable[[str], object]) -> None:

@@ -87,6 +87,21 @@ def test_rows_have_the_texts_and_ids_of_their_input(tuned: Any, tmp_path: Path) 
         rows_of(model, [])
 
 
+def test_a_model_of_another_tool_takes_pairs_if_the_file_has_them(tuned: Any, tmp_path: Path) -> None:
+    """Its folder does not say whether it takes pairs; ours do, and take nothing else."""
+    (tmp_path / "pairs.csv").write_text(f"sentence1,sentence2\n{TEXTS[0]},{TEXTS[1]}\n{TEXTS[0]},{TEXTS[2]}\n")
+    expected = [
+        each.value for each in tuned(Regress(("score",), True)).predict([(TEXTS[0], each) for each in TEXTS[1:]])
+    ]
+    rows = rows_of(tuned(Regress(("score",))), tmp_path / "pairs.csv")
+    assert [row["value"] for row in rows] == pytest.approx(expected)
+    assert expected[0] != expected[1]
+    assert [row["sentence2"] for row in rows] == TEXTS[1:]
+    ours = tuned(Regress(("score",), columns={"text": "sentence1"}))
+    with pytest.raises(SettingsError, match="single texts"):
+        unmask.predict(ours, tmp_path / "pairs.csv", second="sentence2")
+
+
 @pytest.mark.parametrize(
     ("task", "inputs", "texts", "says"),
     [

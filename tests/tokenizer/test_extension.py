@@ -8,7 +8,7 @@ import logging
 import numpy as np
 import pytest
 import tokenizers
-from tokenizers import models
+from tokenizers import models, normalizers, pre_tokenizers
 
 from tests.conftest import make_text
 from tests.tokenizer.families import TEXT, numbered, trained, wordpiece, words
@@ -129,6 +129,12 @@ def changed(family: str, **parts: object) -> Tokenizer:
         ("char", {}, "characters"),
         ("wordpiece", {"model": models.WordLevel(numbered("a", "a</w>"), unk_token="[UNK]")}, "WordLevel"),
         ("bpe", {"pre_tokenizer": None}, "into words first"),
+        # As Gemma's: no space is left to cut at.
+        (
+            "bpe",
+            {"normalizer": normalizers.Replace(" ", "▁"), "pre_tokenizer": pre_tokenizers.Split(" ", "removed")},
+            "into words first",
+        ),
         ("wordpiece", {"model": models.BPE(numbered("a"), [], end_of_word_suffix="</w>")}, "ends of words"),
         ("wordpiece", {}, "nothing to add"),
     ],

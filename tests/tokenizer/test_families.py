@@ -174,6 +174,8 @@ def test_a_text_of_many_letters_gets_room_for_them() -> None:
     text = " ".join(chr(0xAC00 + i % 1100) + chr(0xAC00 + i * 7 % 1100) for i in range(4000))
     tokenizer = Tokenizer(train_wordpiece(lambda: [text]))
     assert (tokenizer.encode_corpus([text])[0].input_ids == tokenizer.special.unk).mean() < 0.01
+    ideographs = "".join(chr(0x4E00 + i) for i in range(900)) + " ab"  # each is a word, so none goes on within a word
+    assert train_wordpiece(lambda: [ideographs]).get_vocab_size() < 1200
     rare = "a " * 2_000_000 + "".join(chr(0x4E00 + i) for i in range(900))
     assert train_wordpiece(lambda: [rare], vocab_size=80).get_vocab_size() <= 80
 

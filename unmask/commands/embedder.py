@@ -22,6 +22,7 @@ from unmask.core.files import ClaimedFolder, typed
 from unmask.core.hub import lasting_name
 from unmask.core.interruption import Interruption
 from unmask.core.public import public
+from unmask.core.remote import refused
 from unmask.core.results import Facts, Finished, Hint, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.settings import CorpusSettings
@@ -147,6 +148,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
     """
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
+    refused(out, "an embedder")
     root, claimed = Path(out), claimed_by(Path(out))
     begun = root / "model" if resume and claimed.is_claimed else None
     plan = on_every_rank(
@@ -228,7 +230,7 @@ def forecast_embedder(
     return Forecast(figures, lines)
 
 
-def plan_embedder(  # noqa: PLR0913  (as `embedder`)
+def plan_embedder(  # noqa: PLR0912, PLR0913  (the options of `embedder`, each checked)
     model: str | Path,
     corpus: Texts | None = None,
     *,
@@ -269,6 +271,8 @@ def plan_embedder(  # noqa: PLR0913  (as `embedder`)
     files = [Path(name) for name in texts if not isinstance(name, InMemory) and not is_stream(name)]
     if files and not is_prepared(files):
         find_sources(files, announce=False)
+    if pairs is not None and not is_stream(pairs):
+        find_sources([pairs], announce=False)
 
     # The model, and crops that fit it.
     folder = find_weights(model, way_out="give the folder of a masked language model, such as RUN/model")

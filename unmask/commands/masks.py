@@ -26,6 +26,7 @@ from unmask.commands.run_data import (
 )
 from unmask.core.errors import DataError, SettingsError
 from unmask.core.public import public
+from unmask.core.remote import refused
 from unmask.core.results import NORMAL, Reporter, Result, Sheet, Shown, Styled, counted, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.annotations import PIPELINES, SpacyPipeline
@@ -305,6 +306,8 @@ def audit(
     Raises:
         UnmaskError: The data cannot be read, or the recipe cannot mask it.
     """
+    if out is not None:
+        refused(out, "a page")
     reporter = reporter or usual_reporter()
     paths = [str(path) for path in ([data] if isinstance(data, str | Path) else data)]
     overrides = as_overrides(settings)

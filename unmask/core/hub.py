@@ -171,7 +171,7 @@ def local_path(source: str | Path, *, weights: bool) -> Path:
     return folder
 
 
-_UPLOADED = (*OF_MODELS, "README.md", "LICENSE*", "onnx/model*")
+_UPLOADED = (*OF_MODELS, "README.md", "LICENSE*", "onnx/*")  # * matches folders, too
 
 
 def upload(folder: Path, name: str, *, private: bool | None) -> tuple[str, list[str]]:

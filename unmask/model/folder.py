@@ -311,7 +311,7 @@ def save_model(model: MaskedLM, folder: Path, *, with_head: bool = True) -> None
         log.info("the decoder that rebuilds texts is not saved with the model: only training needs it")
     content = layout.write_config(model.config)
     if model.find_head(PairHead) is not None or "cls.seq_relationship.weight" in model.unused_weights:
-        content["architectures"] = [layout.pair_architecture]
+        content["architectures"].append(layout.pair_architecture)
     if model.label_names is not None:
         content |= label_content(model.label_names) | layout.pooling_content("first")
     weights = {name: weight for name, weight in model.named_parameters() if not name.startswith(left_out)}

@@ -15,6 +15,7 @@ from unmask.core.files import write_atomically
 from unmask.core.results import FillExample, documents, margin, over, sentence
 from unmask.data.data_folder import Manifest
 from unmask.model.card_head import CARD, CardSettings, Origin, card_head, encodable, name_of_folder
+from unmask.model.pooling import POOLINGS
 from unmask.report.pages import RECALL_HEADS, TEMPLATES, EmbedderExamples, in_millions, recall_rows, task_figures
 from unmask.tasks.task import FinetuneSettings, Judged, Task
 
@@ -307,6 +308,7 @@ def write_embedder_card(
             json.dumps(text, ensure_ascii=False) for text in _near_texts(examples, quote=card.quote is not False)
         ],  # Python strings
         figures=table(RECALL_HEADS, recall_rows(summary)) if summary["after"] is not None else None,
+        pooling=POOLINGS[settings["pooling"]].description,
         settings=toml({"embedder": settings}),
     )
     write_atomically(folder / CARD, text)

@@ -165,7 +165,8 @@ class TextTask(Task):
         return super().check(file, train)
 
     def encode(self, records: Sequence[TextRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
-        seconds = [record.second or "" for record in records] if self.paired else None
+        paired = self.paired or any(record.second is not None for record in records)
+        seconds = [record.second or "" for record in records] if paired else None
         encodings = encoder.texts([record.first for record in records], seconds)
         examples = []
         for number, (record, encoding) in enumerate(zip(records, encodings, strict=True)):

@@ -153,8 +153,7 @@ class InputEncoder:
             self.tokenizer.special.sep is None or self._whole.num_special_tokens_to_add(True) < 2
         ):
             raise ModelError("pairs and questions need a tokenizer that puts [SEP] between two texts")
-        if self.tokenizer.special.unk is None:
-            self.tokenizer.check_known(["".join(set("".join([*texts, *(seconds or ())])))])
+        self.tokenizer.check_known(["".join(set("".join([*texts, *(seconds or ())])))])
 
 
 def first_pieces(words: Sequence[str], encoding: tokenizers.Encoding) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -14,9 +14,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from unmask.core.errors import RunError, printable
+from unmask.core.errors import RunError, SettingsError, printable
 from unmask.core.files import check_file, locked, write_atomically, writing
 from unmask.core.public import public
+from unmask.core.remote import refused
 from unmask.core.results import Notify, Result, Shown, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.settings import Reading
@@ -94,7 +95,8 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
         UnmaskError: The model or the file cannot be used, or `out` exists or is of another kind.
     """
     target, form = None if out is None else Path(out), _form(out, format)
-    if target is not None:
+    if out is not None and target is not None:
+        refused(out, "predictions")
         check_file(target, overwrite=overwrite)
     loaded = model if isinstance(model, Model) else load(model)
     if loaded is not model:
@@ -147,7 +149,10 @@ def _read(loaded: Model, file: str | Path | Iterable[Any], columns: Columns, enc
     path = Path(file) if isinstance(file, str | os.PathLike) else None
     reading = validated(Reading, {"encoding": encoding if path else None}, where="predict")
     with readable(file) as here:
-        return read_labelled(example_files(here, path or Path("input")), task, columns, reading=reading, **options)
+        data = read_labelled(example_files(here, path or Path("input")), task, columns, reading=reading, **options)
+    if task.of_texts and data.is_paired and task.columns and not task.paired:  # models of other tools may take either
+        raise SettingsError("this model takes single texts; leave the second column out", options=["second"])
+    return data
 
 
 def _rows(task: Task, data: Labelled, predictions: Sequence[Any]) -> list[dict[str, Any]]:
@@ -155,7 +160,7 @@ def _rows(task: Task, data: Labelled, predictions: Sequence[Any]) -> list[dict[s
     names: tuple[str, ...] = ("text",)
     if task.fixed is not None:
         names = str(task.fixed.text), str(task.fixed.second)
-    elif task.paired:
+    elif task.paired or (task.of_texts and data.is_paired):
         columns = {"text": "text", "second": "second", **task.columns, **data.columns}
         names = columns["text"], columns["second"]
     rows = []

@@ -92,8 +92,8 @@ def _check_extensible(tokenizer: Tokenizer) -> None:
         why = "this BPE tokenizer marks continuations or ends of words"
     elif kind == "BPE" and backend.model.dropout:
         why = "this BPE tokenizer drops merges at random"
-    elif backend.pre_tokenizer is None:
-        why = "this tokenizer does not cut text into words first (no pre_tokenizer)"
+    elif len(_words_of(backend, "a b")) < 2:
+        why = "this tokenizer does not cut text into words first"
     if why is not None:
         raise TokenizerError(
             f"words can be added to a WordPiece, byte-level BPE or Unigram vocabulary, but {why}; add none",
@@ -101,18 +101,19 @@ def _check_extensible(tokenizer: Tokenizer) -> None:
         )
 
 
+def _words_of(backend: tokenizers.Tokenizer, text: str) -> Counter[str]:
+    normal = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
+    cut = [(normal, (0, 0))] if backend.pre_tokenizer is None else backend.pre_tokenizer.pre_tokenize_str(normal)
+    return Counter(word for word, _ in cut)
+
+
 def _count_words(backend: tokenizers.Tokenizer, texts: Iterable[str]) -> tuple[Counter[str], Counter[str]]:
     """Counts words as entries spell them: in all text, and in markup. Only distinct words are held in memory."""
-
-    def words_of(text: str) -> Counter[str]:
-        normal = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
-        return Counter(word for word, _ in backend.pre_tokenizer.pre_tokenize_str(normal))
-
     counts, in_markup = Counter[str](), Counter[str]()
     for text in texts:
-        counts.update(words := words_of(text))
+        counts.update(words := _words_of(backend, text))
         if (plain := _MARKUP.sub(".", text)) != text:  # a sign splits words as markup does
-            in_markup.update(words - words_of(plain))
+            in_markup.update(words - _words_of(backend, plain))
     return counts, in_markup
 
 

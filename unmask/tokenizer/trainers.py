@@ -125,8 +125,9 @@ def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: b
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
 
     def alphabet(letters: Sequence[str]) -> list[str]:
-        """Letters at the beginning of words and, if the pre-tokenizer allows them there, within words."""
-        inside = [letter for letter in letters if len(tokenizer.pre_tokenizer.pre_tokenize_str(f"a{letter}a")) == 1]
+        """Letters at the beginning of words and, unless they are words of their own, within words."""
+        words = {letter: tokenizer.normalizer.normalize_str(f"a{letter}a") for letter in letters}
+        inside = [each for each, word in words.items() if len(tokenizer.pre_tokenizer.pre_tokenize_str(word)) == 1]
         return sorted(letters) + sorted(PREFIX + letter for letter in inside)
 
     needed = len(SPECIAL_TOKENS) + len(alphabet(ranked[:num_needed]))

@@ -169,17 +169,22 @@ def test_the_tokenizer_is_trained_on_a_sample_chosen_by_hash(tmp_path: Path) -> 
     rng = random.Random(9)
     texts = [random_text(rng, 20) for _ in range(3000)]
     (tmp_path / "a.txt").write_text("\n".join(texts))
+    (tmp_path / "b.txt").write_text(" ".join(texts))  # one document, of which pieces are chosen
     share = 0.3
     chosen = [Sample(share, False).takes(text) for text in texts]
     assert abs(sum(chosen) - share * len(texts)) < 4 * (share * (1 - share) * len(texts)) ** 0.5
     assert [Sample(share, False).takes(text) for text in reversed(texts)] == chosen[::-1]
     vocabularies = []
-    for sample_bytes, task_bytes in ((1 << 16, None), (1 << 16, 30_000), (1 << 30, None)):
+    a, b = tmp_path / "a.txt", tmp_path / "b.txt"
+    for file, sample_bytes, task_bytes in (
+        (a, 1 << 16, None), (a, 1 << 16, 30_000), (a, 1 << 30, None), (b, 1 << 16, None), (b, 1 << 30, None)
+    ):  # fmt: skip
         out = tmp_path / str(len(vocabularies))
         tokenizer = TokenizerSettings(vocab_size=200, sample_bytes=sample_bytes)
-        in_one([tmp_path / "a.txt"], out, corpus=CorpusSettings(), tokenizer=tokenizer, task_bytes=task_bytes)
+        in_one([file], out, corpus=CorpusSettings(), tokenizer=tokenizer, task_bytes=task_bytes)
         vocabularies.append((out / "tokenizer" / "tokenizer.json").read_bytes())
     assert vocabularies[0] == vocabularies[1] != vocabularies[2]
+    assert vocabularies[3] != vocabularies[4]
 
 
 @pytest.mark.parametrize(

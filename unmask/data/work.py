@@ -76,7 +76,7 @@ from unmask.tokenizer.tokenizer import Tokenizer, UnknownText
 Kind = Literal["look", "survey", "shards"]
 Count = Callable[[int], None]
 """Called with the number of further bytes of text that are done."""
-VERSION = 7  # raised when the same text, settings and tokenizer give different files, so that no older ones are used
+VERSION = 8  # raised when the same text, settings and tokenizer give different files, so that no older ones are used
 DECISIONS, SAMPLE = "decisions.npz", "sample-{}.arrow"
 MOST_CLASSES = 10_000
 COUNT_BYTES = 1 << 18  # bytes of text between counts of the survey
@@ -89,12 +89,12 @@ _ODD, _RANGE = 0x9E3779B97F4A7C15, 1 << 64
 class Sample(NamedTuple):
     """The text on which a tokenizer is trained."""
 
-    share: float  # share of the documents, chosen by their hashes; 1: all
+    share: float  # share of the pieces, chosen by their hashes; 1: all
     held_too: bool  # whether it includes held-out text
 
-    def takes(self, beginning: str) -> bool:
-        """Whether it includes a document; uses other bits of the hash than holding out does."""
-        return self.share >= 1.0 or (text_hash(beginning) * _ODD) % _RANGE < self.share * _RANGE
+    def takes(self, text: str) -> bool:
+        """Whether it includes a piece; uses other bits of the hash than holding out does."""
+        return self.share >= 1.0 or (text_hash(text) * _ODD) % _RANGE < self.share * _RANGE
 
 
 @dataclass(frozen=True)
@@ -206,7 +206,7 @@ def _survey(work: Work, task: ReadTask, count: Count) -> dict[str, Any]:
     span_labels: dict[str, set[str]] = {column: set() for column in work.corpus.fields or ()}
 
     def sampled() -> Iterator[Document]:
-        takes, uncounted = False, 0
+        uncounted = 0
         for piece, is_held in held.collect(work.corpus.read(task, work.decisions(task), Counter())):
             uncounted += utf8_bytes(piece.text)
             if uncounted >= COUNT_BYTES:
@@ -222,10 +222,8 @@ def _survey(work: Work, task: ReadTask, count: Count) -> dict[str, Any]:
                     )
             for column, spans in (piece.spans or {}).items():
                 span_labels[column].update(span.label for span in spans)
-            if sample is not None and (not is_held or sample.held_too):
-                takes = sample.takes(piece.text) if piece.offset == 0 else takes
-                if takes or sample.share >= 1.0:
-                    yield piece
+            if sample is not None and (not is_held or sample.held_too) and sample.takes(piece.text):
+                yield piece
         count(uncounted)
 
     with writing(path, pa.ArrowException):

@@ -46,7 +46,8 @@ class TokenizerSettings(Settings):
     """For `char` only: whether `[PAD]` and `[MASK]` are the only special tokens, so that rows hold only text. The
     vocabulary then covers the whole corpus, held-out text included. Unset: no."""
     sample_bytes: int = Field(default=1 << 29, ge=1 << 16)
-    """Approximate amount of text to train the tokenizer on, in documents chosen by hash. Characters use all text."""
+    """Approximate amount of text to train the tokenizer on, in documents, or pieces of long ones, chosen by hash.
+    Characters use all text."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:

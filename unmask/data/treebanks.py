@@ -41,6 +41,7 @@ _BLANKS = " \t\r\f\v"
 _CELL = re.compile(rf"[^{_BLANKS}]+")
 _WORD_COLUMNS = {"word", "token", "form", "words", "tokens", "surface"}
 _STOPS = {".", "!", "?", "。", "！", "？"}
+_SENTENCE = re.compile(r"sent(ence)?s?(id|n|[\W\d_]|$)")  # such as `Sentence #` and `sent_id`, not `sentiment`
 _NUMBER = re.compile(r"\d+([-.]\d+)?")
 
 
@@ -110,7 +111,7 @@ def form_of(path: Path, kind: str) -> WordForm | None:
         )
         # 3. The column that marks where sentences begin, and the column of words
         number_columns = [n for n in range(width) if all(_NUMBER.fullmatch(cell) for cell in columns[n])]
-        starts = [n for n in range(width) if has_names and lower[n].startswith("sent")]
+        starts = [n for n in range(width) if has_names and _SENTENCE.match(lower[n])]
         if is_table and not (starts or gaps):
             starts = [n for n in number_columns if any(a == b for a, b in pairwise(columns[n]))]
         rest = [n for n in range(width) if n not in {*number_columns, *starts, tag}]

@@ -112,12 +112,13 @@ def test_errors_of_columns(tmp_path: Path) -> None:
         one = by_patient(write_jsonl(tmp_path / "b.jsonl", [{**row, "patient": value} for row in rows]))
         with pytest.raises(CorpusError, match=f"corpus.holdout_groups = 'patient'.*{named}"):
             next(one.pieces())
-    odd = write_jsonl(tmp_path / "d.jsonl", [*rows, {"text": "t", "patient": ["x"]}])
-    with pytest.raises(CorpusError, match=r"d.jsonl: row \d+ .*'patient'"):
-        list(by_patient(odd).pieces())
-    skipping = by_patient(odd, bad_input="skip")
-    assert len(sides(skipping)) == len(rows)
-    assert skipping.skipped == {"rows whose group cannot be read": 1}
+    for value in (["x"], "\ud83d"):
+        odd = write_jsonl(tmp_path / "d.jsonl", [*rows, {"text": "t", "patient": value}])
+        with pytest.raises(CorpusError, match=r"d.jsonl: row \d+ .*'patient'"):
+            list(by_patient(odd).pieces())
+        skipping = by_patient(odd, bad_input="skip")
+        assert len(sides(skipping)) == len(rows)
+        assert skipping.skipped == {"rows whose group cannot be read": 1}
 
 
 def clustered(rng: random.Random) -> list[list[str]]:

@@ -361,6 +361,8 @@ Fact = Literal["label", "group", "id", "title"]
 def fact_of(role: Fact, value: Any, classes: Sequence[str] | None = None) -> str | int | None:
     """Converts a value to a class, group, id or title (on one line); None if it is missing. A ValueError says why it
     cannot be converted. `classes` as `names` of `class_name`."""
+    if isinstance(value, str) and (broken := broken_character(value)):
+        raise ValueError(f"{broken}, which is not a character,")
     if role == "label":
         return class_name(value, classes)
     if role == "group":
@@ -374,8 +376,6 @@ def fact_of(role: Fact, value: Any, classes: Sequence[str] | None = None) -> str
         )
     if role == "title" and not (isinstance(value, str) and value.strip()):
         return None
-    if isinstance(value, str) and (broken := broken_character(value)):
-        raise ValueError(f"{broken}, which is not a character,")
     return " ".join(value.split()) if role == "title" else value
 
 

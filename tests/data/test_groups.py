@@ -101,6 +101,10 @@ def test_large_groups_and_rows_without_a_group(tmp_path: Path) -> None:
     alone = [side for piece, side in corpus.pieces() if piece.group is None]
     assert abs(sum(alone) / len(alone) - 0.05) < 4 * (0.05 * 0.95 / len(alone)) ** 0.5
     assert "3,000 documents without a value" in corpus.describe(corpus.decided())
+    rows = [{"text": f"note {n:03}", "patient": "abc"[n % 3] if n < 99 else None} for n in range(300)]
+    groups = by_patient(write_jsonl(tmp_path / "c.jsonl", rows)).decided().groups
+    assert groups
+    assert groups.share == pytest.approx((33 + 0.05 * 201) / 300)
 
 
 def test_errors_of_columns(tmp_path: Path) -> None:

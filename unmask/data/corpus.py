@@ -299,6 +299,7 @@ class Corpus:
             for row in dropped[dropped["is_grouped"]]:
                 sizes[int(row["group"])] -= int(row["size"])
             alone, shown = alone + without - int((~dropped["is_grouped"]).sum()), shown or value
+        total = sum(num_chars.values())
         if self.plan.holdout_unit == "group":
             column = repr(str(self.settings.holdout_groups))
             if len(sizes) < 2:
@@ -307,8 +308,9 @@ class Corpus:
                 raise CorpusError(f"corpus.holdout_groups = {column}: {what}; name another column, or {WAY_OUT}")
             keys, counts = (np.array(list(values), dtype=np.int64) for values in (sizes, sizes.values()))
             what = f"groups by column {column}"
-            return choose_groups(keys, counts, self.settings.holdout, what=what, alone=alone).arrays()
-        total = sum(num_chars.values())
+            alone_chars = total - int(counts.sum())
+            share = self.settings.holdout
+            return choose_groups(keys, counts, share, what=what, alone=alone, alone_chars=alone_chars).arrays()
         left = total - round(total * self.plan.threshold)
         if not 0 < left < total:
             raise CorpusError("too little text to hold out its end for validation; give more")

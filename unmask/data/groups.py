@@ -43,7 +43,9 @@ class HeldGroups(NamedTuple):
         return {"held_keys": self.keys, "held_facts": np.frombuffer(json.dumps(self[1:]).encode(), dtype=np.uint8)}
 
 
-def choose_groups(keys: Ints, sizes: Ints, share: float, *, what: str = "groups", alone: int = 0) -> HeldGroups:
+def choose_groups(
+    keys: Ints, sizes: Ints, share: float, *, what: str = "groups", alone: int = 0, alone_chars: int = 0
+) -> HeldGroups:
     """Chooses the groups to hold out, a `share` of the text.
 
     Args:
@@ -51,15 +53,16 @@ def choose_groups(keys: Ints, sizes: Ints, share: float, *, what: str = "groups"
         sizes: [G]: characters of text in each.
         what: What the groups are, for the log.
         alone: Documents without a value in the column; each is assigned by its text.
+        alone_chars: Characters of text in these.
     """
-    total = int(sizes.sum())
+    total = int(sizes.sum()) + alone_chars
     order = np.argsort(keys.view(np.uint64), kind="stable")
     keys, sizes = keys[order], sizes[order]
     large = sizes > LARGE * share * total
     if large.all():
         large[int(np.argmin(sizes))] = False
     fitting = np.flatnonzero(~large)
-    shares = np.cumsum(sizes[fitting]) / total
+    shares = (np.cumsum(sizes[fitting]) + share * alone_chars) / total
     most = len(fitting) if large.any() else len(fitting) - 1  # at least one group is trained on
     below = int(np.searchsorted(keys[fitting].view(np.uint64), np.uint64(share * 2**64)))
     if not 0 < below <= most or abs(shares[below - 1] - share) > FAR * share:

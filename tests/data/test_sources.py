@@ -189,6 +189,19 @@ def test_rows_without_text_are_left_out_and_counted(tmp_path: Path) -> None:
         assert [(row.id, row.text) for row in rows] == [(1, SENTENCES[0]), (4 if name == "a.txt" else 6, SENTENCES[1])]
 
 
+def test_tables_without_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """As Spark and dask write them beside others."""
+    (tmp_path / "train-0.csv").write_text("id,text\n")
+    (tmp_path / "train-1.jsonl").touch()
+    pq.write_table(pa.table({"text": pa.array([], pa.string())}), tmp_path / "train-2.parquet")
+    with pytest.raises(CorpusError, match=r"train-0\.csv.*no rows"):
+        texts_of(tmp_path)
+    pq.write_table(pa.table({"text": SENTENCES[:3]}), tmp_path / "train-3.parquet")
+    write_jsonl(tmp_path / "validation.jsonl", [{"text": SENTENCES[3]}])
+    assert sides(corpus_of(tmp_path)) == {**dict.fromkeys(SENTENCES[:3], False), SENTENCES[3]: True}
+    assert any("train-2.parquet" in message and "no rows" in message for message in caplog.messages)
+
+
 def test_cleaning_and_its_counts(tmp_path: Path) -> None:
     lines = [*SENTENCES, SENTENCES[3], "  " + SENTENCES[4].replace(" ", "   "), "<p>ﬁne line &quot;here&quot;</p>"]
     (tmp_path / "a.txt").write_text("\n".join(lines), encoding="utf-8")

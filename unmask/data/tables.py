@@ -77,7 +77,7 @@ def with_columns(
     """The sources, with the columns of tables, found in the first rows of each file. Unusual layouts of CSV and TSV are
     announced.
 
-    Tables with the same columns are read in the same way, that of the first.
+    Tables with the same columns are read in the same way, that of the first. A table without rows gets no column.
 
     Args:
         sources: Files.
@@ -88,8 +88,9 @@ def with_columns(
         group: The column of groups, which all files must have.
         usual: Columns of earlier tables, used for tables that have them if no text column is named.
     """
-    if text is not None:  # if a column is named, a file of tagged words is read as a table
-        sources = [replace(each, kind=each.by_suffix) if each.by_suffix in TABLES else each for each in sources]
+    # If a column is named, a file of tagged words is read as a table.
+    are_tables = TABLES if text is not None else ()
+    sources = [replace(each, kind=each.by_suffix) if each.by_suffix in are_tables else each for each in sources]
     no_tables = [source for source in sources if not source.is_table]
     if no_tables and (group is not None or (label is not None and len(no_tables) == len(sources))):
         named = f"corpus.label = {label!r}" if group is None else f"corpus.holdout_groups = {group!r}"
@@ -110,8 +111,12 @@ def with_columns(
         path, layout = each.path, find_layout(each, bad, [*named_in(text), *named_others])
         source = replace(each, layout=layout)
         rows = first_rows(source, bad)
+        if not rows:  # Spark and dask write such files beside others
+            announced.setdefault("contains no rows", []).append(path.name)
+            ready.append(source)
+            continue
         names = names_in(rows)
-        columns = f"columns are {listed(names or (layout.names if layout else ()))}"
+        columns = f"columns are {listed(names)}"
         taken = [named_column(rows, name) or name for name in named_others]
         label_at, group_at = (None if name is None else named_column(rows, name) for name in (label, group))
         if group is not None and group_at is None:
@@ -130,6 +135,8 @@ def with_columns(
         ready.append(replace(source, column=column, label=label_at, group=group_at, id=at.id, title=at.title))
         if line := described(ready[-1], bad, named=text is not None, section=section):
             announced.setdefault(line, []).append(path.name)
+    if not any(source.column or not source.is_table for source in ready):
+        raise CorpusError(f"{ready[0].path}: contains no rows")
     for line, files in announced.items():
         log.warning("%s: %s", listed(files, 3), line)
     if no_label and not any(source.label for source in ready):
@@ -340,7 +347,8 @@ def read_table(source: Source, bad: BadInput, fields: Mapping[str, str] | None =
 
 def _texts(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> Iterator[LinePart]:
     column = source.column
-    assert column is not None, "the column of a table is found before it is read"
+    if column is None:  # a table without rows
+        return
     facts: tuple[tuple[Fact, str | None], ...] = (
         ("label", source.label), ("group", source.group), ("id", source.id), ("title", source.title)
     )  # fmt: skip

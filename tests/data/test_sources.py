@@ -264,7 +264,7 @@ def of_datasets() -> Any:
         lambda: np.array(TEXTS),
         lambda: pa.Table.from_pylist(ROWS),
         lambda: pytest.importorskip("pandas").DataFrame(ROWS),
-        lambda: pytest.importorskip("pandas").Series(TEXTS),
+        lambda: (pandas := pytest.importorskip("pandas")).Series([*TEXTS, pandas.NA], dtype="string"),
         of_datasets,
         lambda: of_datasets().to_iterable_dataset(),
     ],
@@ -320,6 +320,7 @@ def test_paths_and_texts_are_told_apart(tmp_path: Path, monkeypatch: pytest.Monk
             pa.Table.from_arrays([pa.array(["a"])] * 2, ["text", "text"]),
             "several columns of the table are called 'text'",
         ),
+        (pa.table({"text": ["a"], "of": pa.array([{}])}), "type 'of'"),
         ([*TEXTS, "half a \ud800 character"], r"row 61 has U\+D800"),
     ],
 )

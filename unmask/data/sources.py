@@ -27,11 +27,12 @@ from typing import Any, NamedTuple, cast
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from unmask.core.errors import CorpusError, listed, parse_json
+from unmask.core.errors import CorpusError, listed, parse_json, shortened
 from unmask.core.files import absence, sync_names, whole_folder, writing
 from unmask.core.plugins import entry_points
 from unmask.core.remote import address_of, lasting_source, local_copies, source_named
 from unmask.core.results import Notify, Progress, ignore
+from unmask.data.columns import without_gaps
 from unmask.data.json_rows import holds_rows
 from unmask.data.reading import COMPRESSIONS, Stretch, bare_suffix, open_bytes, pieces_of, say_once, wide_encoding
 from unmask.data.treebanks import form_of
@@ -526,14 +527,18 @@ def _write(content: Any, folder: Path, notify: Notify) -> None:  # noqa: PLR0912
         num_rows, columns = 0, list(map(str, getattr(content, "column_names", content.columns)))
         if twice := [name for name in columns if columns.count(name) > 1]:
             raise CorpusError(f"several columns of the table are called {twice[0]!r}; rename all but one")
-        with (
-            writing(file := folder / "rows.parquet"),
-            pa.RecordBatchReader.from_stream(content) as batches,
-            pq.ParquetWriter(file, batches.schema) as out,
-        ):
-            for batch in batches:
-                out.write_batch(batch)
-                num_rows += batch.num_rows
+        try:
+            with (
+                writing(file := folder / "rows.parquet"),
+                pa.RecordBatchReader.from_stream(content) as batches,
+                pq.ParquetWriter(file, batches.schema) as out,
+            ):
+                for batch in batches:
+                    out.write_batch(batch)
+                    num_rows += batch.num_rows
+        except (pa.ArrowException, OverflowError) as error:
+            what = f"the table cannot be stored ({shortened('; '.join(map(str, error.args)))})"
+            raise CorpusError(f"{what}; give each column values of one type, or only the columns needed") from error
     elif isinstance(content, str | bytes) or not (isinstance(content, Iterable) or hasattr(content, "__getitem__")):
         raise CorpusError(
             f"{type(content).__name__} cannot be read as text; give paths, or texts: a list or an iterator of strings "
@@ -556,7 +561,7 @@ def _write(content: Any, folder: Path, notify: Notify) -> None:  # noqa: PLR0912
 
 
 def _json_line(row: Any, number: int, classes: Mapping[str, Sequence[str]]) -> bytes:
-    if row is None or isinstance(row, str) or row != row:  # noqa: PLR0124  (not-a-number, in a column of pandas)
+    if isinstance(row, str) or without_gaps(row) is None:
         row = {"text": row if isinstance(row, str) else None}
     elif not isinstance(row, Mapping):
         raise CorpusError(f"text {number} is {type(row).__name__}, neither a string nor a row (a dict)")

@@ -187,6 +187,9 @@ def test_rows_without_text_are_left_out_and_counted(tmp_path: Path) -> None:
         assert corpus.skipped == ({} if name == "a.txt" else {"rows without text": 4})
         rows = Documents(tmp_path / name, unit="line")
         assert [(row.id, row.text) for row in rows] == [(1, SENTENCES[0]), (4 if name == "a.txt" else 6, SENTENCES[1])]
+    both = corpus_of(f"{tmp_path}/a.[jt]*", documents="line")
+    assert len(list(both.pieces())) == 4
+    assert both.skipped == {"rows without text": 4}
 
 
 def test_tables_without_rows(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -107,7 +107,7 @@ def test_a_file_that_is_cut_off_is_read_up_to_that_place(
 
 
 def split(text: str, unit: DocumentUnit, **kwargs: int) -> list[Document]:
-    return list(split_lines([([LinePart(line, True, True) for line in text.split("\n")], unit)], **kwargs))
+    return list(split_lines([([LinePart(line, True, True) for line in text.split("\n")], unit, "blank")], **kwargs))
 
 
 @pytest.mark.parametrize(
@@ -127,7 +127,7 @@ def test_documents_of_lines(unit: DocumentUnit, text: str, documents: list[str])
 
 def test_a_file_ends_a_document_and_files_may_differ_in_kind() -> None:
     files = [(["a"], "block"), (["b", "", "c"], "line"), (["d", "e"], "block"), (["f"], "file")]
-    pieces = split_lines([([LinePart(line, True, True) for line in lines], unit) for lines, unit in files])  # type: ignore[misc]
+    pieces = split_lines([([LinePart(line, True, True) for line in lines], unit, "blank") for lines, unit in files])  # type: ignore[misc]
     assert [(p.document, p.text) for p in pieces] == list(enumerate(["a", "b", "c", "d\ne", "f"]))
 
 

@@ -53,9 +53,9 @@ def test_an_index_finds_what_its_vectors_say(
     made = json.loads(printed)
     assert (made["documents"], made["dimension"], made["similarity"], made["approximate"]) == (9, 32, "cosine", False)
     assert made["passages"] > 5 + 8
-    assert made["skipped"] == {"texts without a letter or other visible character": 1}
+    assert made["skipped"] == {"rows without text": 1}
     assert "a row, its text in column 'text', its id in column 'id', its title in column 'title'" in err
-    assert "skipped: 1 texts" in err
+    assert "skipped: 1 rows" in err
     assert len(list((out / "blocks").glob("*.parquet"))) == -(-made["passages"] // 5)
 
     code, printed, _ = main("search", "query", out, "the ship sees the ship", "--top-k", 20, "--json")

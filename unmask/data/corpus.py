@@ -398,7 +398,7 @@ class Corpus:
     ) -> Generator[Document]:
         plan, cleaning = self.plan, self.settings.cleaning
         bad = BadInput(skip=self.settings.bad_input == "skip", reading=self.settings)
-        blank = Counter[str]() if any(source.is_table for source in task.sources) else None  # counts empty rows
+        blank = Counter[str]()
         options: dict[str, Any] = {"unit": plan.unit, "fields": self.fields, "first": first, "skipped": blank}
         if cleaning == CleaningSettings():
             yield from read_documents(task.sources, bad, piece_chars=plan.piece_chars, **options)
@@ -406,7 +406,7 @@ class Corpus:
             documents = read_documents(task.sources, bad, **options)
             cleaned = clean(documents, cleaning, skipped, first=first, left_out=left_out)
             yield from cut_pieces(cleaned if through is None else through(cleaned), plan.piece_chars)
-        bad.counts[WITHOUT] += (blank or Counter()).total()
+        bad.counts[WITHOUT] += blank[WITHOUT]
         skipped.update(+bad.counts)  # without zeros
 
 

@@ -25,7 +25,7 @@ from unmask.data.columns import ColumnNames
 from unmask.data.reading import COMPRESSIONS, BadInput, LinePart, bare_suffix, read_fasta, read_lines, read_smiles
 from unmask.data.settings import AS_FOUND, DocumentUnit, Reading
 from unmask.data.sources import TABLES, InMemory, Source, Texts, find_split, is_stream, keep_as_files, paths_or_texts
-from unmask.data.tables import TableColumns, in_words, read_table, with_columns
+from unmask.data.tables import WITHOUT, TableColumns, in_words, read_table, with_columns
 from unmask.data.treebanks import DOCUMENT_BEGIN, form_of
 from unmask.tokenizer.spans import Spans, cut_spans, join_spans
 
@@ -94,7 +94,7 @@ def read_documents(
         piece_chars: Longest piece, in characters.
         fields: Annotations to read with the text: column to the name of its field.
         first: Number of the first document.
-        skipped: Counts empty lines and rows.
+        skipped: Counts empty lines (`EMPTY`) and rows (`WITHOUT`).
         blank: How to treat a row without text: `drop` it, `keep` it as an empty document, or use its `title` as text.
     """
 
@@ -105,13 +105,16 @@ def read_documents(
         return (part._replace(text=part.title) if part.title and not part.text.strip() else part for part in parts)
 
     # The files of a saved dataset are one table, with rows numbered through all files.
-    tables = groupby(sources, key=lambda source: (source.kind == "arrow" or source.path, source.kind in _LINES))
-    files = ((chain.from_iterable(map(lines, each)), unit if has_lines else "line") for (_, has_lines), each in tables)
+    tables = groupby(sources, key=lambda source: (source.kind == "arrow" or source.path, source.kind))
+    files = (
+        (chain.from_iterable(map(lines, one)), unit if kind in _LINES else "line", WITHOUT if kind in TABLES else EMPTY)
+        for (_, kind), one in tables
+    )
     return split_lines(files, piece_chars=piece_chars, first=first, skipped=skipped, keeps_blank=blank == "keep")
 
 
 def split_lines(
-    files: Iterable[tuple[Iterable[LinePart], str]],
+    files: Iterable[tuple[Iterable[LinePart], str, str]],
     *,
     piece_chars: int = PIECE_CHARS,
     first: int = 0,
@@ -119,11 +122,12 @@ def split_lines(
     keeps_blank: bool = False,
 ) -> Iterator[Document]:
     """Groups lines into documents; blank ones are dropped unless `keeps_blank`. The end of a file ends a document.
+    `files` are their lines, what a document is, and what `skipped` calls blank lines.
 
     Example: with unit `block`, the lines `a`, `b`, ``, `c` are the documents `a\\nb` and `c`.
     """
     document = first
-    for lines, unit in files:
+    for lines, unit, reason in files:
         number = num_chars = offset = 0  # of the document in its file; characters collected; byte where they begin
         parts: list[str] = []
         spans: list[tuple[int, Spans]] = []  # each with the number of characters before it
@@ -139,7 +143,7 @@ def split_lines(
                     yield Document(document, 0, text, True, line.spans, line.label, line.group, id_, line.title)
                     document += 1
                 elif skipped is not None and line is not DOCUMENT_BEGIN:
-                    skipped[EMPTY] += 1
+                    skipped[reason] += 1
                 continue
             ends = line is _END or (unit == "block" and is_whole and not line.text.strip())
             if not ends:

@@ -223,6 +223,18 @@ def test_a_file_of_html_is_a_document(tmp_path: Path) -> None:
     assert len(texts_of(tmp_path / "a.html", documents="block")) == 3
 
 
+def test_markup_of_several_pieces(tmp_path: Path) -> None:
+    image, script, comment = "x1/ " * 90_000, "let a = '<b>';\n" * 20_000, "no. " * 70_000
+    markup = f"One<img src='{image}'/>two <script>{script}</script> three<!-- {comment}-->four<p>"
+    for text, words in ((markup, "One two three four"), ("<p> </p>\n" * 40_000 + "<p>Real text.</p>", "Real text.")):
+        (tmp_path / "a.html").write_text(text)
+        settings = CorpusSettings.model_validate({"cleaning": {"html": "drop", "white_space": "collapse"}})
+        corpus = Corpus([tmp_path / "a.html"], settings, hold_out=False)
+        first, *others = corpus.unsplit()
+        assert "".join(piece.text for piece in (first, *others)) == words
+        assert (first.offset, corpus.skipped) == (0, {})
+
+
 def test_white_space_between_the_pieces_of_a_long_text_stays(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("  ".join(["word"] * 100_000) + "  ")
     corpus = corpus_of(tmp_path / "a.txt", documents="file", cleaning={"white_space": "collapse"})

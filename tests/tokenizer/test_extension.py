@@ -173,6 +173,7 @@ def test_markup_is_no_word(family: str, caplog: pytest.LogCaptureFixture) -> Non
         ('<!DOCTYPE html ""><figure\nclass=x><mark>A</mark><br ><p\t/>B', "   A   B"),
         (f"<img src='data:{'x' * 9000}'/>A&lt;img src='x'&gt;B&lt;/time &gt;&lt;br/&gt;", " A B  "),
         ("if (a<b && c>d) x; a&lt;b &amp;&amp; c&gt;d", "if (a<b && c>d) x; a<b && c>d"),
+        (f"&#{'1' * 5000};", f"&#{'1' * 5000};"),
         ("a < b and c > d, vector<int> x; AT&T; sum; R&D", "a < b and c > d, vector<int> x; AT&T; sum; R&D"),
     ],
 )

@@ -12,7 +12,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice, pairwise
+from itertools import chain, islice, pairwise
 from typing import Literal
 
 import pyarrow.parquet as pq
@@ -24,13 +24,14 @@ from unmask.data.reading import COMPRESSIONS, BadInput, Stretch, wide_encoding
 from unmask.data.settings import CLUSTERS, CleaningSettings, CorpusSettings, DocumentUnit
 from unmask.data.sources import Source
 from unmask.data.tables import DAMAGED
-from unmask.tokenizer.extension import without_markup
+from unmask.tokenizer.extension import markup_begin, without_markup
 
 # ----------------------------------------
 # Cleaning, as set. Every document that is left out is counted.
 
 _SPACES = re.compile(r"[^\S\n]+")
 _AROUND_LINE_END = re.compile(r" ?\n ?")
+_LONGEST_MARKUP = 1 << 20  # characters; longer markup stays cut
 
 
 def clean(
@@ -47,20 +48,24 @@ def clean(
     document to leave out, by its number among those that remain after cleaning; None leaves out repeated texts.
     """
     num_empty = num_left_out = 0
+    before = ""  # the last piece of the same document
     seen: set[bytes] = set()  # 100 bytes a text, if there was no look at the corpus
-    for piece in pieces:
+    for piece in _around_markup(pieces) if settings.html == "drop" else pieces:
         # 1. The text, with what is changed
+        before = before if piece.offset else ""
         text = without_markup(piece.text) if settings.html == "drop" else piece.text
         if settings.unicode is not None:
             text = unicodedata.normalize(settings.unicode, text)
         if settings.white_space == "collapse":
-            text = _AROUND_LINE_END.sub("\n", _SPACES.sub(" ", text)).lstrip()
+            text = _AROUND_LINE_END.sub("\n", _SPACES.sub(" ", text))
+            text = text if before and not before[-1].isspace() else text.lstrip()
             text = text.rstrip() if piece.last else text  # a longer text continues
         # 2. Whether it is left out
-        whole = piece.offset == 0 and piece.last
+        whole = not before and piece.last
         if not text.strip():
-            skipped["documents without text after cleaning"] += piece.offset == 0
-            num_empty += whole
+            if whole:
+                skipped["documents without text after cleaning"] += 1
+                num_empty += 1
             continue
         reason = None
         if whole and left_out is not None:
@@ -70,10 +75,23 @@ def clean(
             reason = "duplicates" if digest in seen else None
             seen.add(digest)
         if reason is None:
-            yield replace(piece, text=text, document=piece.document - num_empty - num_left_out)
+            number = piece.document - num_empty - num_left_out
+            yield replace(piece, text=text, document=number, offset=piece.offset if before else 0)
+            before = text
         else:
             skipped[reason] += 1
             num_left_out += 1
+
+
+def _around_markup(pieces: Iterator[Document]) -> Iterator[Document]:
+    """Moves cuts within tags, scripts and comments to where these begin."""
+    rest = ""
+    for piece, following in pairwise(chain(pieces, [Document(-1, 0, "")])):
+        text, last = rest + piece.text, following.offset == 0
+        end = len(text) if last else markup_begin(text)
+        end = end if len(text) - end <= _LONGEST_MARKUP else len(text)
+        yield replace(piece, text=text[:end], offset=piece.offset - len(rest.encode()), last=last)
+        rest = text[end:]
 
 
 def content_digest(text: str) -> bytes:

@@ -44,7 +44,12 @@ _TAG = (
 _ADDRESS = r"(?:https?://|www\.)(?:(?!&[lg]t;|&quot;)[!#-&(-;=?-~])+(?<![.,;:!?)])"
 _BARE = r"(?<![\w&])(?:quot|nbsp|amp|lt|gt|apos|[lr][sd]quo|[mn]dash|hellip|#\d{2,5}|#x[\da-f]{2,5});"
 _MARKUP = re.compile(
-    rf" ?(?:{_CODE}|{_TAG}|{_ADDRESS}|(?P<entity>&(?:amp;)*(?:#\d+|#x[\da-f]+|[a-z]\w+);|{_BARE}))",
+    rf" ?(?:{_CODE}|{_TAG}|{_ADDRESS}|(?P<entity>&(?:amp;)*(?:#\d{{1,9}}|#x[\da-f]+|[a-z]\w+);|{_BARE}))",
+    re.IGNORECASE | re.DOTALL,
+)
+# Markup that may go on after the end of the text
+_BEGUN = re.compile(
+    rf"{_CODE}|(?P<begun><(?:(?:script|style)\b|!--|[!/a-z][^<>]*+\Z)|&lt;/?[a-z](?:(?!&gt;)[^<>]){{0,2000}}+\Z)",
     re.IGNORECASE | re.DOTALL,
 )
 # Words that occur only in markup, for text whose markup lost its signs
@@ -62,6 +67,11 @@ def without_markup(text: str) -> str:
         return " " if entity is None else match.group().replace(entity, html.unescape(f"&{entity.lstrip('&')}"))
 
     return _MARKUP.sub(plain, _MARKUP.sub(plain, text))  # twice: entities may spell a tag
+
+
+def markup_begin(text: str) -> int:
+    """Where a tag, a script or a comment begins that the end of the text cuts off; if none is, the text's length."""
+    return next((match.start() for match in _BEGUN.finditer(text) if match["begun"]), len(text))
 
 
 LEAST_COUNT = 5  # rarer words are not added

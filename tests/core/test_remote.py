@@ -15,7 +15,7 @@ import pytest
 import unmask
 from tests.elsewhere import Elsewhere
 from unmask.core import remote
-from unmask.core.errors import CorpusError, RunError, WriteError
+from unmask.core.errors import CorpusError, RunError, SettingsError, WriteError
 from unmask.core.files import ClaimedFolder, cache
 from unmask.core.remote import address_of, lasting_source, local_copies, output_at, source_named
 
@@ -139,8 +139,26 @@ def test_work_goes_on_elsewhere_from_what_was_sent(server: Elsewhere, monkeypatc
             output_at(ADDRESS, claim, resume=True).__enter__()
         write(output.path, "checkpoints/step-2/state.json")
     assert set(there(server)) == {"recipe.toml", "checkpoints/step-1/state.json", "checkpoints/step-2/state.json"}
-    with output_at(ADDRESS, claim, overwrite=True):
-        assert there(server) == {}
+
+
+def test_overwriting_removes_nothing_before_there_is_something_new(
+    server: Elsewhere, caplog: pytest.LogCaptureFixture
+) -> None:
+    def overwrite(*names: str) -> None:
+        with output_at(ADDRESS, claim, overwrite=True) as output:
+            write(output.path, *names)
+            if not names:
+                raise SettingsError("a setting is wrong")
+
+    with output_at(ADDRESS, claim) as output:
+        write(output.path, "recipe.toml", "a.txt", "checkpoints/step-1/state.json", "summary.json")
+    before = there(server)
+    with pytest.raises(SettingsError):
+        overwrite()
+    assert there(server) == before
+    assert not caplog.text
+    overwrite("recipe.toml", "a.txt")
+    assert set(there(server)) == {"recipe.toml", "a.txt"}
 
 
 def test_files_of_others_stay(server: Elsewhere) -> None:

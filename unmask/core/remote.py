@@ -219,6 +219,20 @@ class Output:
     path: Path
     address: str | None = None
     _sent: dict[str, tuple[int, int]] = field(default_factory=dict)  # size and time of the last change, by name
+    _overwrites: bool = False  # whether the files there are of earlier work, which the first `put` replaces
+
+    def _files(self) -> dict[str, tuple[int, int]]:
+        """The files here that belong at the address, as `_sent` has them."""
+        files: dict[str, tuple[int, int]] = {}
+        for path in [self.path] if self.path.is_file() else self.path.rglob("*"):
+            inside = path.relative_to(self.path)  # `.` for a file that is the output itself
+            if path.is_file() and not any(PurePosixPath(part).match(p) for p in _NEVER for part in inside.parts):
+                files[inside.as_posix()] = path.stat().st_size, path.stat().st_mtime_ns
+        return files
+
+    @property
+    def has_unsent(self) -> bool:
+        return bool(self._files().items() - self._sent.items())
 
     def put(self) -> None:
         """Sends new and changed files, in the order of `_LAST`; removes those that are gone here.
@@ -228,11 +242,7 @@ class Output:
         if self.address is None:
             return
         system, root = connect(self.address)
-        current: dict[str, tuple[int, int]] = {}
-        for path in [self.path] if self.path.is_file() else self.path.rglob("*"):
-            inside = path.relative_to(self.path)  # `.` for a file that is the output itself
-            if path.is_file() and not any(PurePosixPath(part).match(p) for p in _NEVER for part in inside.parts):
-                current[inside.as_posix()] = path.stat().st_size, path.stat().st_mtime_ns
+        current = self._files()
 
         def order(name: str) -> int:
             places = enumerate(_LAST, 1)
@@ -250,12 +260,15 @@ class Output:
             tried(f"{self.address}/{name}", work, how="it could not be sent", raising=RunError)
 
         changed = sorted((name for name in sorted(current) if self._sent.get(name) != current[name]), key=order)
+        gone = sorted(set(self._sent) - set(current), key=order, reverse=True)
+        for name in gone if self._overwrites else ():  # first: an old summary would mark the new files as complete
+            send(name)
         with ThreadPoolExecutor(AT_ONCE) as threads:
             for _, names in groupby(changed, key=order):
                 list(threads.map(send, names))
-        for name in sorted(set(self._sent) - set(current), key=order, reverse=True):
+        for name in gone if not self._overwrites else ():
             send(name)
-        self._sent = current
+        self._sent, self._overwrites = current, False
 
 
 @contextmanager
@@ -270,8 +283,8 @@ def output_at(
     work.
 
     With `resume`, the files at the address are fetched first, so that any machine can continue. With `overwrite` they
-    are removed. Two processes of one machine cannot write to an address at a time; two machines that do so corrupt it.
-    `claim` makes the claim to the folder; None: a file is written.
+    stay until new files are sent. Two processes of one machine cannot write to an address at a time; two machines that
+    do so corrupt it. `claim` makes the claim to the folder; None: a file is written.
     """
     if (local := path_at(out)) is not None:
         yield Output(local)
@@ -302,17 +315,18 @@ def output_at(
             claimed.check(resume=resume, overwrite=overwrite)
             if overwrite:
                 claimed.clear(claimed.ours)
-                output.put()
+                output._overwrites = True
         try:
             yield output
             output.put()
         except BaseException as error:
+            if not output.has_unsent:
+                raise
             if not isinstance(error, RunError):  # sends what is done so far
                 with suppress(RunError):
                     output.put()
                     raise
-            if path.exists():
-                saved = own.with_name(f"{own.name}-{time.time_ns()}")
-                os.replace(own, saved)
-                log.warning("%s: results not uploaded yet are kept in %s", address, saved)
+            saved = own.with_name(f"{own.name}-{time.time_ns()}")
+            os.replace(own, saved)
+            log.warning("%s: results not uploaded yet are kept in %s", address, saved)
             raise

@@ -220,6 +220,15 @@ def test_mistakes_around_the_text(
         assert not out.exists() or not RunFolder(out).claimed.is_claimed
     with pytest.raises(RunError, match=str(run.folder)):
         further(new_file, run.folder, run.folder, steps=1, overwrite=True)
+    inside = str(run.folder / "model")
+    for setting, value in (
+        ("tokenizer.path", inside),
+        ("corpus.validation", [inside]),
+        ("masking", {"units.kind": "words", "weights": {"kind": "anchors", "background": inside}}),
+        ("masking", {"units.kind": "words", "weights": {"kind": "centrality", "encoder": inside}}),
+    ):
+        with pytest.raises(RunError, match=inside):
+            unmask.pretrain([new_file], out=run.folder, steps=1, overwrite=True, settings={setting: value})
 
 
 def test_a_dry_run_says_what_would_be_done(run: unmask.Run, new_file: Path) -> None:

@@ -45,7 +45,7 @@ from unmask.core.settings import validated
 from unmask.data.data_folder import data_folder
 from unmask.data.lexicon import load_lexicon
 from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
-from unmask.masking.settings import AnyStrategy, add_kind
+from unmask.masking.settings import AnyStrategy, add_kind, all_weights
 from unmask.masking.tables import named_lexicon
 from unmask.model.card_head import CARD, CardSettings, change_card
 from unmask.tasks.loaded_model import Model, load
@@ -289,7 +289,7 @@ def _begin(
 
     # Inputs are opened before the folder is touched, and so before a long preparation.
     paths = [path for path in named or () if not isinstance(path, InMemory) and not is_stream(path)]
-    inputs = _check_inputs(paths, options["tokenizer"], recipe)
+    inputs = _check_inputs(paths, recipe)
     stack.enter_context(folder.claimed.entered(resume=resume, overwrite=overwrite, inputs=inputs))
 
     if not folder.claimed.is_claimed:
@@ -333,20 +333,24 @@ def _begin(
     return {"root": str(folder.root), "sources": sources, "is_new": False, "is_finished": is_finished}
 
 
-def _check_inputs(paths: Sequence[Any], tokenizer: str | Path | None, recipe: Recipe | None) -> list[Path]:
-    """Opens all inputs, and returns their paths."""
+def _check_inputs(paths: Sequence[Any], recipe: Recipe | None) -> list[Path]:
+    """Opens the inputs, and returns the paths of all, also of those that only settings name."""
     start = None if recipe is None else recipe.start
     old = () if start is None else start.old_data
     for texts in (paths, old):
         if texts and not is_prepared(texts):
             find_sources(texts, announce=False)
     inputs = [Path(path) for path in (*paths, *old)]
-    if tokenizer is not None:
-        load_tokenizer(tokenizer)
-        inputs.append(local_path(tokenizer, weights=False))
-    if recipe is not None and (lexicon := named_lexicon(recipe.masking)) is not None:
-        load_lexicon(lexicon)
-        inputs.append(lexicon)
+    if recipe is not None:
+        if (tokenizer := recipe.tokenizer.path) is not None:
+            load_tokenizer(tokenizer)
+            inputs.append(local_path(tokenizer, weights=False))
+        if (lexicon := named_lexicon(recipe.masking)) is not None:
+            load_lexicon(lexicon)
+            inputs.append(lexicon)
+        weights, names = all_weights(recipe.masking), ("background", "encoder")
+        of_weights = (getattr(each, name, None) for each in weights for name in names)
+        inputs += map(Path, (*recipe.corpus.validation, *filter(None, of_weights)))
     if start is not None:
         inputs.append(find_checkpoint(start.checkpoint))
     return inputs

@@ -352,6 +352,13 @@ def test_a_run_keeps_them_and_goes_on(tmp_path: Path) -> None:
     assert again.validation_loss == run.validation_loss
 
 
+def test_a_run_below_its_text_is_not_read(tmp_path: Path) -> None:
+    (tmp_path / "a.py").write_text(make_text(40))
+    run = unmask.pretrain([tmp_path], out=tmp_path / "runs" / "a", steps=1, vocab_size=150, settings=SMALL)
+    assert [Path(source["path"]).name for source in load_manifest(run.folder / "data").sources] == ["a.py"]
+    assert [source.path.name for source in find_sources([tmp_path])] == ["a.py"]
+
+
 @contextmanager
 def pipe(path: Path, content: bytes) -> Iterator[Path]:
     """A named pipe that a thread writes into, once."""

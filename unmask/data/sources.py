@@ -28,7 +28,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from unmask.core.errors import CorpusError, listed, parse_json, shortened
-from unmask.core.files import absence, sync_names, whole_folder, writing
+from unmask.core.files import LOCK, absence, sync_names, whole_folder, writing
 from unmask.core.plugins import entry_points
 from unmask.core.remote import address_of, lasting_source, local_copies, source_named
 from unmask.core.results import Notify, Progress, ignore
@@ -221,10 +221,11 @@ def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
 def _readable_files(folder: Path, announce: bool) -> list[Path]:
     """The files in a folder that hold text, judged by their names and the first rows of JSON."""
     inside = sorted(path for path in folder.rglob("*") if path.is_file())
+    outputs = {path.parent for path in inside if path.name == LOCK} - {folder}  # such as the run that reads this
     files: list[Path] = []
     for path in inside:
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
-        if hidden or kind_of(path) is None:
+        if hidden or kind_of(path) is None or not outputs.isdisjoint(path.parents):
             continue
         name = path.name.lower()
         bare = name.removesuffix(path.suffix.lower()) if path.suffix.lower() in COMPRESSIONS else name
@@ -238,7 +239,7 @@ def _readable_files(folder: Path, announce: bool) -> list[Path]:
     if announce and (others := set(inside) - set(files)):
         by_name = {path for path in others if path == card or not path.suffix or bare_suffix(path) == ".json"}
         kinds = listed(sorted({path.name if path in by_name else path.suffix for path in others}))
-        what = "files of other kinds, JSON without rows, cards and hidden files are skipped"
+        what = "files of other kinds, JSON without rows, cards, hidden files and outputs of unmask are skipped"
         log.warning("%s: %s: %d (%s)", folder, what, len(others), kinds)
     if not files:
         raise CorpusError(f"{folder}: no file in this folder can be read; {_SUPPORTED}; of .json files those with rows")

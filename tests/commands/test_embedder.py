@@ -24,7 +24,7 @@ from tests.commands.test_contrast import texts
 from tests.model.helpers import MakeModel
 from tests.processes import in_processes
 from tests.train.test_group import distance
-from unmask.commands.embedder import plan_embedder
+from unmask.commands.embedder import forecast_embedder, plan_embedder
 from unmask.core.errors import ModelError, SettingsError
 from unmask.core.interruption import Interrupted
 from unmask.model.config import EncoderConfig
@@ -200,6 +200,11 @@ def test_pairs_alone_and_a_bare_encoder(
     for changes, named in (({"embedder.mlm_weight": 0.1}, "mlm_weight"), (SPARSE, "sparse")):
         with pytest.raises(ModelError, match=f"bare encoder .*{named}"):
             unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2, settings=FAST | changes)
+    with pytest.raises(SettingsError, match="hard_negatives"):
+        unmask.embedder(
+            bare, pairs=pairs, out=tmp_path / "e", steps=2, settings=FAST | {"embedder.hard_negatives.after": 0.5}
+        )
+    assert forecast_embedder(bare, pairs=pairs, steps=2, settings=FAST)["pairs"] == {"given": 5}
     with caplog.at_level("INFO"):
         trained = unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2, settings=FAST)
     said = [line for line in caplog.messages if "head" in line]

@@ -198,7 +198,7 @@ def forecast_embedder(
     refuse_streams(plan.texts)
     with ExitStack() as held:
         scratch = on_rank_zero(group, lambda: held.enter_context(tempfile.TemporaryDirectory(prefix="unmask-")))
-        claimed = claimed_by(Path(scratch) / "embedder")
+        claimed = claimed_by(Path(scratch))
         run = on_every_rank(group, lambda: EmbedderRun(claimed, plan, reporter, group, goes_on=False))
         run.begin_sparse()
         measured, facts = measure_steps(run.trainer), run.data.facts

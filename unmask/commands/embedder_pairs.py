@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.embedder_texts import NO_TEXTS, Ints, TokenTexts, cluster_keys, content_hashes
-from unmask.core.errors import CorpusError
+from unmask.core.errors import CorpusError, SettingsError
 from unmask.core.hashing import GOLDEN, mix, mix_ints, permutation
 from unmask.data.groups import Clusters
 from unmask.data.packing import pack_pieces
@@ -399,6 +399,12 @@ def pair_data(
             f"{settings.least_tokens}; give longer documents (--set corpus.documents=block or file), shorter crops "
             "(--set 'embedder.first_lengths=[4,64]' and second_lengths), or pairs of your own",
             options=("pairs",),
+        )
+    if settings.hard_negatives is not None and not parts.can[:, CROPS].any():
+        raise SettingsError(
+            "embedder.hard_negatives are mined among documents that allow two crops, but there are none; give longer "
+            "documents, or leave the setting out",
+            options=("set",),
         )
 
     # The user's own pairs: their tokens follow those of documents; long texts are truncated.

@@ -17,7 +17,7 @@ from tests.model.helpers import MakeModel
 from unmask.commands import compare as comparing
 from unmask.commands import run_plan, sizing
 from unmask.commands import tune as module
-from unmask.commands.finetune import finetune
+from unmask.commands.finetune import finetune, settings_of
 from unmask.commands.recipe import load_recipe
 from unmask.commands.tune import Dimension, read_dimension, usual_dimensions
 from unmask.core.errors import DataError, DivergedError, MemoryFullError, RunError, SettingsError, UnmaskError
@@ -319,6 +319,7 @@ def test_what_cannot_be_trained_measured_or_compared_is_found_before_anything_is
         (data_folder, {"pairs": str(pairs)}, UnmaskError, "long.jsonl: line 1"),
         (data_folder, {"task": {**task, "train": "none.tsv"}}, UnmaskError, "none.tsv"),
         (data_folder, {"task": task, "settings": (*TINY, "finetune.metric=bleu")}, UnmaskError, "accuracy"),
+        (data_folder, {"task": task, "settings": (*TINY, "finetune.seed=7")}, SettingsError, "finetune.seed"),
         (data_folder, {"rates": (0.15, 1.5)}, UnmaskError, "1.5"),
         (corpus_file, begun("others", other), SettingsError, "tokenizer"),
         (data_folder, begun("longer", checkpoint, "extend_vocab = 4"), SettingsError, "start.extend_vocab"),
@@ -328,6 +329,24 @@ def test_what_cannot_be_trained_measured_or_compared_is_found_before_anything_is
         with pytest.raises(error, match=message):
             compare(data, tmp_path / "out", **changes)
         assert not (tmp_path / "out").exists(), message
+
+
+def test_runs_share_no_seed_of_fine_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seeds: list[int] = []
+
+    def stops(*_: Any, settings: tuple[str, ...], **__: Any) -> None:
+        chosen = settings_of(settings)
+        seeds.extend(range(chosen.seed, chosen.seed + chosen.seeds))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(run_plan, "finetune", stops)
+    plan = run_plan.RunPlan(
+        data=(), minutes=None, steps=1, rates=(), base=None, settings=("finetune.seeds=3",), task="classify", from_="m"
+    )
+    for seed in range(3):
+        with pytest.raises(KeyboardInterrupt):
+            run_plan.measured_run("as-is", plan, seed=seed, data=(), folder=tmp_path, reporter=Notes())
+    assert seeds == list(range(9))
 
 
 @pytest.fixture

@@ -103,7 +103,7 @@ def run_plan(
     check_rates(plan.rates)
     if task is None and plan.of_finetuning:
         raise SettingsError(f"{plan.of_finetuning[0]}: there is no task to fine-tune for; name one", options=["task"])
-    if seed := next((setting for setting in plan.settings if setting.startswith("training.seed=")), None):
+    if seed := next((each for each in plan.settings if each.startswith(("training.seed=", "finetune.seed="))), None):
         raise SettingsError(f"{seed}: runs have the seeds 0, 1, ...; leave it out")
     return plan
 
@@ -191,12 +191,13 @@ def measured_run(
                 content["pairs_error"] = 1.0 - score(model, plan.pairs, notify=reporter.notify)["accuracy"]
         if plan.task is not None and source is not None:
             tuned = folder / "finetuned"
+            first = seed * settings_of(plan.of_finetuning).seeds  # no two runs share a seed
             summary = finetune(
                 source,
                 task=plan.task,
                 **plan.files,
                 out=tuned,
-                settings=(f"finetune.seed={seed}", *plan.of_finetuning),
+                settings=(f"finetune.seed={first}", *plan.of_finetuning),
                 overwrite=tuned.exists(),
                 intervals=False,
                 reporter=reporter,

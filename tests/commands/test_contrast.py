@@ -12,11 +12,22 @@ import torch
 from tests.model.helpers import MakeModel
 from tests.train.helpers import gradients_of_a_step
 from unmask.commands.embedder_pairs import NO_PAIRS, PairDrawer, PairParts, PairStream
+from unmask.commands.embedder_run import measure
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.core.hashing import mix_ints
 from unmask.masking.masker import Masker, unmasked
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.contrast import FIRST, SECOND, WRONG, TextTargets, compared, contrast_losses, dense, pair_objective
+from unmask.train.contrast import (
+    FIRST,
+    SECOND,
+    WRONG,
+    TextTargets,
+    VectorKind,
+    compared,
+    contrast_losses,
+    dense,
+    pair_objective,
+)
 from unmask.train.objectives import PREDICT_MASKED
 from unmask.train.step import parts_of
 
@@ -119,6 +130,17 @@ def stream_of(tokenizer: Tokenizer, settings: EmbedderSettings, *, num_texts: in
 
 
 SETTINGS = EmbedderSettings(batch_size=24, first_lengths=(4, 12), second_lengths=(8, 20))
+
+
+@pytest.mark.parametrize(("each", "unit", "recall"), [(0.0, False, 0.0), (1.0, False, 1.0), (1.0, True, 1.0)])
+def test_equal_vectors_are_not_found_first(
+    make_model: MakeModel, tokenizer: Tokenizer, each: float, unit: bool, recall: float
+) -> None:
+    """No text is first among equals, or found at all without a common token."""
+    stream, equal = stream_of(tokenizer, SETTINGS), lambda _, __, lengths: torch.full((len(lengths), 1), each)
+    held = {"crops": stream.drawer.draw(np.arange(5), 3)}
+    crops = measure(make_model(), stream, held, VectorKind(equal, unit=unit), 1.0, None)["kinds"]["crops"]
+    assert (crops["recall_at_1"], crops["recall_at_10"]) == (0.0, recall)
 
 
 def test_gradients_by_way_of_vectors_are_those_of_all_at_once(make_model: MakeModel, tokenizer: Tokenizer) -> None:

@@ -439,7 +439,8 @@ def measure(
         For JSON: the mean `loss` over the kinds; `mlm_loss`, in nats per hidden token; and `kinds`, for each the number
         of `pairs`; their `loss` in nats, by whole vectors; the share of first texts whose partner is the nearest, or
         among the ten nearest, of all second texts (`recall_at_1`, `recall_at_10`; texts of the same document do not
-        count as nearer); and the mean number of nonzero numbers of a vector (`nonzero`; None for dense vectors).
+        count as nearer, and ties count against the partner); and the mean number of nonzero numbers of a vector
+        (`nonzero`; None for dense vectors).
     """
     kinds: dict[str, dict[str, Any]] = {}
     total, count = 0.0, 0
@@ -452,12 +453,13 @@ def measure(
             ready_ED = kind.ready(vectors_ED)
             scores_PP = ready_ED[first_P] @ ready_ED[other_C[: len(first_P)]].T
             right_P1 = scores_PP.diagonal()[:, None]
-            before_P = ((scores_PP > right_P1) & ~barred_PC[:, : len(first_P)]).sum(1)
+            before_P = ((scores_PP >= right_P1) & ~barred_PC[:, : len(first_P)]).sum(1) - 1  # without the partner
+            found_P = (right_P1[:, 0] > 0.0) | kind.unit  # a sparse search returns no text without a common token
             kinds[name] = {
                 "pairs": texts.num_pairs,
                 "loss": float(losses.total) / texts.num_pairs,
-                "recall_at_1": float((before_P < 1).float().mean()),
-                "recall_at_10": float((before_P < 10).float().mean()),
+                "recall_at_1": float((found_P & (before_P < 1)).float().mean()),
+                "recall_at_10": float((found_P & (before_P < 10)).float().mean()),
                 "nonzero": None if kind.unit else float((vectors_ED > 0).sum(1).float().mean()),
             }
             for part in _in_parts(rows):

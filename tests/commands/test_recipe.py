@@ -58,6 +58,9 @@ def test_settings_as_a_dict() -> None:
     assert recipe.corpus.validation == ("a b.txt", 'quo"te.txt')
     assert recipe.corpus.column == "none", "a name, and not the absence of one"
     assert recipe.corpus.cleaning.duplicates == "drop"
+    parts = [{"strategy": "random", "share": 0.5}, {"units": {"kind": "span", "lengths": [0.5, 0.5]}, "share": 0.5}]
+    recipe = load_recipe(overrides=as_overrides({"masking": {"units": {"kind": "mixture", "parts": parts}}}))
+    assert recipe.masking.units.parts[1].units.lengths == (0.5, 0.5)  # type: ignore[union-attr]
     for wrong in ("masking.rate=0.3", {"masking": {"rate": {0.3}}}):
         with pytest.raises(SettingsError, match=r"masking\.rate"):
             as_overrides(wrong)

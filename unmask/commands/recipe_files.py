@@ -5,6 +5,7 @@ Nothing here loads torch, so that a misspelt recipe or setting is reported at on
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
@@ -161,14 +162,20 @@ def as_override(key: str, value: Any) -> str:
     """`section.key=value`; None is `none`."""
     if value is None:
         return f"{key}=none"
-    if isinstance(value, list | tuple):
-        value = [str(each) if isinstance(each, PurePath) else each for each in value]
     try:
-        text = tomli_w.dumps({"value": str(value) if isinstance(value, PurePath) else value})
+        return f"{key}={_inline(value)}"
     except TypeError as error:
         kind = type(value).__name__
         raise SettingsError(f"settings: {key} = {shown(value)} is {kind}, which a recipe cannot hold") from error
-    return f"{key}={text.partition('=')[2].strip()}"
+
+
+def _inline(value: Any) -> str:
+    """A value in TOML, on one line: `tomli_w` writes a list of long tables as sections."""
+    if isinstance(value, Mapping):
+        return "{" + ", ".join(f"{json.dumps(key)} = {_inline(inner)}" for key, inner in value.items()) + "}"
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_inline, value))}]"
+    return tomli_w.dumps({"value": str(value) if isinstance(value, PurePath) else value})[len("value = ") :].strip()
 
 
 def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:

@@ -84,7 +84,7 @@ def test_one_file_is_enough(encoder: Path, tmp_path: Path, caplog: pytest.LogCap
     assert "a tenth of train.jsonl, 20 rows" in caplog.text
     assert re.search(r"(4\d|50) of 50 texts .* word for word", caplog.text)
     settings = json.loads((out / "settings.json").read_text())
-    assert settings["validation"] == "a tenth of train.jsonl"
+    assert "validation" not in settings
     assert settings["sha256"].keys() == {"train", "validation", "test", "model"}
     assert "a tenth of train.jsonl" in (out / "report.html").read_text()
     test = tmp_path / "test.jsonl"

@@ -191,19 +191,28 @@ def test_the_copied_command_has_the_mask_of_the_model(run: unmask.Run, tmp_path:
     assert len(answer["results"][0]["masks"]) == 1
 
 
-def test_a_fine_tuning_is_read_as_it_was(run: unmask.Run, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("given", "examples"),
+    [({"train": "train.csv", "validation": "dev.csv"}, 20), ({"train": ""}, 20), ({"train": "train.csv"}, None)],
+)
+def test_a_fine_tuning_is_read_as_it_was(
+    run: unmask.Run, tmp_path: Path, given: dict[str, str], examples: int | None
+) -> None:
+    """Files of its own, a folder with both parts, or rows of the training file, which are in no file."""
     pytest.importorskip("sklearn")
-    for name in ("train", "dev"):
-        rows = [f"{word};the {word} é;{word in ('cat', 'dog')};x" for word in ("cat", "dog", "sea", "king") * 5]
-        (tmp_path / f"{name}.csv").write_text("\n".join(["note;body;kind;label", *rows]), encoding="cp1252")
+    (tmp_path / "texts").mkdir()
+    for name, count in (("train", 50), ("dev", 5)):
+        words = [word for word in ("cat", "dog", "sea", "king") for _ in range(count)]
+        rows = [f"{word};the {word} é {n};{word in ('cat', 'dog')};x" for n, word in enumerate(words)]
+        (tmp_path / "texts" / f"{name}.csv").write_text("\n".join(["note;body;kind;label", *rows]), encoding="cp1252")
     settings = ["finetune.columns.text=body", "finetune.columns.label=kind", "finetune.encoding=cp1252",
                 "finetune.epochs=1"]  # fmt: skip
-    unmask.finetune(
-        run.folder / "model", task="classify", train=tmp_path / "train.csv", validation=tmp_path / "dev.csv",
-        out=tmp_path / "tuned", settings=settings,
-    )  # fmt: skip
+    files: dict[str, Any] = {name: tmp_path / "texts" / file for name, file in given.items()}
+    unmask.finetune(run.folder / "model", task="classify", out=tmp_path / "tuned", settings=settings, **files)
     answer = ask(tmp_path, "finetuning", run=str(tmp_path / "tuned"))
-    assert (answer["examples"], answer["confusion"]["names"][:2]) == (20, ["False", "True"])
+    assert answer.get("examples") == examples
+    assert ("remark" in answer) == (examples is None)
+    assert examples is None or answer["confusion"]["names"][:2] == ["False", "True"]
 
 
 def test_a_piece_of_prepared_text_is_masked_as_it_was_stored(data_folder: Path, manifest: Manifest) -> None:

@@ -180,7 +180,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
             content = {
                 "model": name,
                 "task": runs.task.kind,
-                **{name: str(file.path) for name, file in runs.files.items()},
+                **{name: str(each.path) for name, each in paths.items()},
                 "sha256": sha256 | {"model": model_sha256},
                 "finetune": chosen.model_dump(),
             }

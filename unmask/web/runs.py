@@ -27,7 +27,7 @@ from unmask.core.settings import validated
 from unmask.masking.settings import STRATEGIES
 from unmask.report.pages import confusion_of, flat, worst_of
 from unmask.report.plots import thinned
-from unmask.tasks.files import Columns, read_labelled
+from unmask.tasks.files import Columns, example_files, read_labelled
 from unmask.tasks.task import FinetuneSettings
 from unmask.web.copying import copied, words_of
 from unmask.web.text import Count, Rate
@@ -143,7 +143,7 @@ def finetuning(library: Library, *, run: str) -> dict[str, Any]:
     path, way_out = library.within(run), "the fine-tuning is not finished, or is damaged"
     summary, begun = read_object(path / "summary.json", way_out), read_object(path / "settings.json", way_out)
     result = {name: summary.get(name) for name in ("task", "warning")}
-    if (file := begun.get("validation")) in (None, begun["train"]):
+    if (file := begun.get("validation")) is None:
         return result | {
             "remark": "its validation examples were taken from the training file, so there is no file to predict"
         }
@@ -151,9 +151,8 @@ def finetuning(library: Library, *, run: str) -> dict[str, Any]:
     settings = validated(FinetuneSettings, begun["finetune"], where=str(path / "settings.json"))
     network_task = model.fine_tuned[1]
     usual, separator = Columns(**network_task.columns), settings.label_separator
-    read = read_labelled(
-        library.typed(file), network_task, settings.columns, usual=usual, separator=separator, reading=settings
-    )
+    files = example_files(library.typed(file), part="validation" if file == begun["train"] else None)
+    read = read_labelled(files, network_task, settings.columns, usual=usual, separator=separator, reading=settings)
     records = read.records[:_MOST_EXAMPLES]
     predictions, _ = model.predict_records(records)
     confusion = confusion_of(*network_task.right_and_predicted(records, predictions))

@@ -29,7 +29,7 @@ from unmask.core.settings import Settings, validated
 
 CARD = "README.md"
 _CUSTOM = "custom"  # the type of a data set that is not on the hub
-_IDENTIFIER = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*")
+_IDENTIFIER = re.compile(r"[a-z0-9]+([.-][a-z0-9]+)*\+*")
 _LANGUAGE = re.compile(r"[a-z]{2,3}|multilingual|code")
 _LINK = re.compile(r"https?://\S+|LICENSE(\.md)?")
 

@@ -204,6 +204,12 @@ def test_columns_of_0_and_1(tmp_path: Path) -> None:
         assert [record.label for record in table.records] == labels
     with pytest.raises(CorpusError, match="'rued'"):
         read(path, "multi_label", label="toxic,rued")
+    other = written(tmp_path / "b.csv", "text,rude,toxic\nYou fool.,0,1\n")
+    again = read_labelled(other, task_named("multi_label"), Columns(), like=read(path, "multi_label"))
+    assert again.records[0].label == ("toxic",), "columns in another order"
+    late = "text,toxic,rude\n" + "You fool.,1,0\nGood day.,0,1\n" * 100 + "Ugh.,2,0\n"
+    with pytest.raises(CorpusError, match=r"row 202 has \['2', '0'\]"):
+        read(written(tmp_path / "c.csv", late), "multi_label")
 
 
 @pytest.mark.parametrize("sign", [",", "|", ";"])

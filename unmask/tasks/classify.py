@@ -322,7 +322,8 @@ class MultiLabel(TextTask):
 
     @classmethod
     def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
-        """Lists of 0 and 1 of one length, above 1, have a value per class. Others hold names or numbers of classes."""
+        """Several columns, and lists of 0 and 1 of one length, above 1, have a value per class. Other lists hold names
+        or numbers of classes."""
         sign = _SEPARATORS[0] if separator is None else separator
         cells: list[Sequence[Any] | None] = []
         for record in read.records:
@@ -332,10 +333,12 @@ class MultiLabel(TextTask):
         known = [each for each in flags if set(each) != {-1}]
         sizes = {len(each) for each in known}
         by_place = len(sizes) == 1 and min(sizes) > 1 and not any(None in each for each in known)
-        notes, places, labels = list(read.notes), like.places if like is not None else (), []
+        names, notes, labels = tuple(read.names or ()), list(read.notes), []
+        columns = names if ",".join(names) == read.columns.get("label") else ()  # several columns, each a label
+        places = columns or (like.places if like is not None else ())
         if places or (like is None and by_place):
             size = len(places) or sizes.pop()
-            places = places or tuple(read.names if read.names and len(read.names) == size else map(str, range(size)))
+            places = places or (names if len(names) == size else tuple(map(str, range(size))))
             for record, cell, each in zip(read.records, cells, flags, strict=True):
                 if None in each or (-1 not in each and len(each) != size):
                     raise CorpusError(f"{read.path}: row {record.row} has {shown(cell)}, not {size} values of 0 or 1")

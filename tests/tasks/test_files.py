@@ -343,6 +343,22 @@ def test_spans_that_do_not_fit_words(tmp_path: Path) -> None:
     assert read(path, "tag", with_labels=False).records[0].texts == ("Mira Blue Days. Sun shines.",)
 
 
+def test_annotations_without_a_decision_or_spans(tmp_path: Path) -> None:
+    """A text is learned if it was accepted, or has spans and was not rejected; also from tables read by columns."""
+    span, words = {"start": 0, "end": 4, "label": "PER"}, [{"start": 0, "end": 4}, {"start": 5, "end": 10}]
+    rows = [
+        {"text": "Mira sings", "tokens": words, "spans": spans, "answer": answer}
+        for spans, answer in (([span], "accept"), ([span], "reject"), (None, "accept"), (None, None), ([], None))
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    for path in (tmp_path / "a.parquet", write_jsonl(tmp_path / "a.jsonl", rows)):
+        table = read(path, "tag")
+        assert [record.tags for record in table.records] == [("B-PER", "O"), ("O", "O"), ("O", "O")]
+        assert "2 of 5 sentences have no tags" in " ".join(table.notes)
+    empty = written(tmp_path / "a.csv", 'text,spans\nMira sings,"[[0, 4, ""PER""]]"\nOslo waits,\n')
+    assert [record.row for record in read(empty, "tag").records] == [2]
+
+
 @pytest.mark.parametrize(
     ("names", "scheme"),
     [

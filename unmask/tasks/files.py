@@ -296,6 +296,8 @@ def _table_rows(
     used = [*filter(None, (columns.text, columns.second)), *labels]
     if task.fixed is not None:
         used = [name for name in (*used, *ANSWER_COLUMNS) if name in look[0]]
+    elif task.text_role == "words":
+        used += ["text", "answer"]  # beside annotations: the text of their words, and what the annotator decided
     id_column = find_column(look, "id", where=files.path, taken=[*used, usual.label])
     if id_column is not None and not with_labels and id_column.lower() not in USUAL["id"]:
         log.warning("%s: ids are read from column %r", files.path, id_column)

@@ -113,8 +113,9 @@ class Tag(Task):
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise CorpusError(f"{place} has {shown(cell)}, not a list of words")
         if column is not None and spans is not None:
-            is_rejected = row.cells.get("answer") in ("reject", "ignore")  # by the annotator, in Prodigy
-            bio_tags = None if is_rejected or not words else _tags_at(spans, tags or [], row, column, text)
+            answer = row.cells.get("answer")  # the annotator's, in Prodigy
+            is_annotated = answer == "accept" or (answer not in ("reject", "ignore") and tags not in (None, ""))
+            bio_tags = _tags_at(spans, tags or [], row, column, text) if words and is_annotated else None
             return WordsRecord(row.number, tuple(words), bio_tags)
         if not words:
             raise CorpusError(f"{place} has no words")

@@ -486,6 +486,17 @@ def test_real_files(
     assert (len(found) if isinstance(labels, int) else found) == labels
 
 
+def test_several_files_are_one_table(tmp_path: Path) -> None:
+    """A folder and a pattern alike; other files than tables of one kind are an error."""
+    for name in ("a", "b"):
+        written(tmp_path / f"{name}.csv", "text,label\nGood day.,1\nBad day.,0\n")
+        written(tmp_path / f"{name}.txt", "Good day.\nBad day.\n")
+    assert len(read(tmp_path / "*.csv").records) == 4
+    for several, number in (("*.txt", 2), ("a.*", 2), (".", 4)):
+        with pytest.raises(CorpusError, match=f"{number} files"):
+            read(tmp_path / several, with_labels=False)
+
+
 def test_folders_of_datasets(tmp_path: Path) -> None:
     """Several files are one table; of several parts, the requested one is read, with the names of its classes."""
     datasets = pytest.importorskip("datasets")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import ast
 import hashlib
 import logging
-import os
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -41,7 +40,7 @@ from unmask.data.delimited import find_layout
 from unmask.data.json_rows import json_form, json_rows
 from unmask.data.reading import BadInput, bare_suffix, broken_character, read_lines, read_smiles
 from unmask.data.settings import AS_FOUND, Reading
-from unmask.data.sources import TABLES, Source, find_sources, find_split
+from unmask.data.sources import TABLES, Source, find_split
 from unmask.data.tables import class_names, described, first_rows, rows_of
 from unmask.data.treebanks import WordForm, form_of, read_sentences, word_number
 from unmask.tokenizer.spans import holds_spans
@@ -142,19 +141,18 @@ class ExampleFiles:
 
 
 def example_files(path: Path, called: Path | None = None, *, part: Part | None = None) -> ExampleFiles:
-    """The files of a path: a file; a folder that `datasets` wrote; or one in the hub's layout, whose files are tables.
+    """The files of a path: a file; a folder that `datasets` wrote; or a folder in the hub's layout or a pattern, whose
+    files are tables of one kind.
 
     Errors name it as `called`. A folder must have the `part`, or no parts if `part` is None.
     """
     called = called or path
-    if not os.path.isdir(path):  # unlike `Path.is_dir`, this accepts any name without an error
-        return ExampleFiles(called, tuple(find_sources((path,))))
     split = find_split([path], announce=False)
     if part is None and split.validation:
         raise CorpusError(f"{called}: this folder has several parts (train and validation); name one of them")
     sources = split.validation if part == "validation" else split.train
     if len(sources) > 1 and not all(source.is_table and source.kind == sources[0].kind for source in sources):
-        raise CorpusError(f"{called}: give a single file, not a folder of {len(sources)}")
+        raise CorpusError(f"{called}: {len(sources)} files, which are not one table; give a single file")
     return ExampleFiles(called, tuple(sources))
 
 

@@ -234,6 +234,7 @@ def test_csv_of_predictions_does_nothing_in_spreadsheets_and_terminals() -> None
     cells = {
         "=HYPERLINK(A1)": "'=HYPERLINK(A1)", "+1+cmd": "'+1+cmd", "-a": "'-a", "@SUM(A1)": "'@SUM(A1)", "\t=1": "'\t=1",
         "\r=1": "'\\x0d=1", "\x1b[2J\x9b": "\\x1b[2J\\x9b", "-1.5e3": "-1.5e3", "+": "+", "-": "-", "a=b": "a=b",
+        "https://me:pw@shop.de/item?id=42": "https://me:pw@shop.de/item?id=42",
     }  # fmt: skip
     rows = [{"row": 1, "answer": text, "score": -0.5, "words": [f"{text}\x9b"]} for text in cells]
     predicted = list(csv.DictReader(io.StringIO(as_csv(rows), newline="")))

@@ -56,9 +56,13 @@ def without_secrets_of(address: str, text: str) -> str:
 
 
 def printable(text: str) -> str:
-    """A text that is safe to print: no secrets of addresses, and control characters except line breaks and tabs as
-    `\\x1b`."""
-    return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", without_secrets(text))
+    """A text that is safe to print: escaped, and without the secrets of addresses."""
+    return escaped(without_secrets(text))
+
+
+def escaped(text: str) -> str:
+    """A text with control characters, except line breaks and tabs, as `\\x1b`."""
+    return _CONTROL.sub(lambda match: f"\\x{ord(match.group()):02x}", text)
 
 
 def _one_line(text: str) -> str:

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from unmask.core.errors import RunError, SettingsError, printable
+from unmask.core.errors import RunError, SettingsError, escaped
 from unmask.core.files import check_file, locked, write_atomically, writing
 from unmask.core.public import public
 from unmask.core.remote import refused
@@ -180,7 +180,7 @@ def _as_text(cell: str) -> str:
 
     Source: OWASP, "CSV Injection"; tabs and returns count, since some programs skip them.
     """
-    text = printable(cell.replace("\r\n", "\n"))
+    text = escaped(cell.replace("\r\n", "\n"))
     may_be_formula = len(cell) > 1 and cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
     return f"'{text}" if may_be_formula and not _NUMBER.fullmatch(cell) else text
 

@@ -7,13 +7,16 @@ import re
 import shutil
 import signal
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from safetensors.torch import load_file, save_file
 
 import unmask
 from tests.model.helpers import MakeModel
 from tests.model.test_task_parity import INFOS, model_for
+from unmask.core.errors import ModelError
 from unmask.core.interruption import Interrupted, interruption_in
 from unmask.exporting import graphs
 from unmask.model.folder import save_task_model
@@ -73,7 +76,8 @@ def test_a_task_is_exported(
 def test_no_eight_bits_where_they_fail(
     make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """After an error of onnxruntime the float32 graph stays; after a signal nothing stays."""
+    """After an error of onnxruntime the float32 graph stays; after a signal nothing stays. The graph gives the vectors
+    of a fine-tuned model, without its task."""
     pytest.importorskip("onnxruntime")
     pytest.importorskip("onnxscript")
     folder = tuned(make_model, tokenizer, tmp_path / "model", INFOS[0])
@@ -83,9 +87,14 @@ def test_no_eight_bits_where_they_fail(
         raise RuntimeError("no shape")
 
     monkeypatch.setattr(graphs, "write_int8", fail)
-    assert [*unmask.export(folder, tmp_path / "out", int8=True).graphs] == ["onnx/model.onnx"]
+    options: dict[str, Any] = {"int8": True, "task": "feature-extraction"}
+    assert [*unmask.export(folder, tmp_path / "out", **options).graphs] == ["onnx/model.onnx"]
     made = tmp_path / "out" / "onnx"
     assert [file.name for file in made.iterdir()] == ["model.onnx"]
+    ours, theirs = unmask.load(folder), unmask.load(tmp_path / "out", backend="onnx")
+    np.testing.assert_allclose(theirs.embed(["The old man."]), ours.embed(["The old man."]), atol=1e-4)
+    with pytest.raises(ModelError, match="out"):
+        theirs.predict(["The old man."])
 
     def stop(file: Path) -> Path:
         raise RuntimeError("no shape") from Interrupted(signal.SIGTERM, "stopped")
@@ -93,7 +102,7 @@ def test_no_eight_bits_where_they_fail(
     monkeypatch.setattr(graphs, "write_int8", stop)
     monkeypatch.setattr(graphs, "write_onnx", lambda _, to: Path(shutil.copy(made / "model.onnx", to)))
     with pytest.raises(RuntimeError) as raised:
-        unmask.export(folder, tmp_path / "other", int8=True)
+        unmask.export(folder, tmp_path / "other", **options)
     assert interruption_in(raised.value) is not None
     assert not (tmp_path / "other").exists()
 

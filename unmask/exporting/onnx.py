@@ -46,6 +46,7 @@ from unmask.exporting.graphs import (
     open_checked_model,
     worst,
 )
+from unmask.model.folder import KEY
 from unmask.model.onnx import ONNX, open_session, run_session
 from unmask.model.pooling import POOLING_FOLDERS, POOLINGS, SPARSE_FOLDER, copy_sentence_files
 from unmask.tasks.embed import pooled
@@ -194,6 +195,7 @@ def _write(subject: CheckedModel, folder: Path, kinds: Sequence[GraphKind], *, i
         if kind is EMBED:
             stem = str((config.get("architectures") or [""])[0]).partition("For")[0]
             config["architectures"] = [stem if stem.endswith("Model") or not stem else f"{stem}Model"]
+            config.pop(KEY, None)  # the task of a head that is not in the graph
         if kind in (EMBED, SPLADE):
             copy_sentence_files(subject.folder, place)
         (place / CONFIG).write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")

@@ -204,6 +204,8 @@ def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path) -> Non
     assert list(task["systems"]) == [str(model_folder), "bm25", "tfidf", "both (scores)", "both (ranks)"]
     with pytest.raises(CorpusError, match=r"dev\.tsv: .* test"):
         unmask.evaluate_search(model_folder, folder, split="dev")
+    with pytest.raises(SettingsError, match="seed"):
+        unmask.evaluate_search(model_folder, folder, seed=-1)
     for other in (model_folder, "bm25"):
         with pytest.raises(SettingsError, match=str(other)):
             unmask.evaluate_search(model_folder, folder, against=[other])

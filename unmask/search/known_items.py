@@ -84,7 +84,7 @@ class ItemSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for name, least in (("queries", 1), ("max_documents", 2), ("crop_chars", 8)):
+        for name, least in (("queries", 1), ("max_documents", 2), ("crop_chars", 8), ("seed", 0)):
             if (value := getattr(self, name)) is not None and value < least:
                 raise SettingsError(f"{name} must be at least {least}, not {value}", options=(name,))
         if self.crops not in ("removed", "inside"):

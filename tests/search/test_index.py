@@ -332,10 +332,13 @@ def test_what_cannot_be_asked_or_indexed(model_folder: Path, table: Path, tmp_pa
         (CorpusError, "'name'", table, {"title_column": "name"}),
         (CorpusError, "row 1 has 1.5.* in column 'id'", tmp_path / "odd.jsonl", {}),
         (CorpusError, "2 documents have the id '7'", tmp_path / "twins.jsonl", {}),
+        (RunError, f"{tmp_path.name} .*new8", tmp_path, {}),
     ]
     for number, (kind, named, path, options) in enumerate(cases):
         with pytest.raises(kind, match=named):
             unmask.Index.build(model_folder, [path], out=tmp_path / f"new{number}", **options)
+    with pytest.raises(RunError, match=f"{tmp_path.name} .*index"):
+        index.add([tmp_path])
 
 
 def sentence_files(folder: Path, settings: dict[str, Any], pooling: dict[str, Any] | None = None) -> None:

@@ -295,6 +295,10 @@ def test_what_is_added_is_read_as_the_index_was(model_folder: Path, tmp_path: Pa
         index.add(file("other.jsonl", {"key": "a2", "body_text": "the ship"}))
     with pytest.raises(SettingsError, match="'a7'"):
         index.remove(["a7"])
+    (tmp_path / "blocks.txt").write_text("the king\nsees\n\nthe dog\nsees\n")
+    (tmp_path / "lines.txt").write_text("the queen\nsees the ship\n")
+    blocks_of_text = build(model_folder, tmp_path / "blocks", [tmp_path / "blocks.txt"])
+    assert blocks_of_text.add([tmp_path / "lines.txt"]).to_dict().items() >= {"added": 1, "documents": 3}.items()
 
 
 def test_ids_of_chunks_are_of_their_own(model_folder: Path, tmp_path: Path) -> None:

@@ -30,7 +30,7 @@ from unmask.data.treebanks import DOCUMENT_BEGIN, form_of
 from unmask.tokenizer.spans import Spans, cut_spans, join_spans
 
 PIECE_CHARS = 1 << 18
-_LINES = ("text", "conll", "conllu")  # kinds whose lines (sentences) are grouped into documents
+LINES = ("text", "conll", "conllu")  # kinds whose lines (sentences) are grouped into documents
 _END = LinePart("", True, True)  # of a file
 EMPTY = "texts without a letter or other visible character"
 Fields = Mapping[str, str]
@@ -107,7 +107,7 @@ def read_documents(
     # The files of a saved dataset are one table, with rows numbered through all files.
     tables = groupby(sources, key=lambda source: (source.kind == "arrow" or source.path, source.kind))
     files = (
-        (chain.from_iterable(map(lines, one)), unit if kind in _LINES else "line", WITHOUT if kind in TABLES else EMPTY)
+        (chain.from_iterable(map(lines, one)), unit if kind in LINES else "line", WITHOUT if kind in TABLES else EMPTY)
         for (_, kind), one in tables
     )
     return split_lines(files, piece_chars=piece_chars, first=first, skipped=skipped, keeps_blank=blank == "keep")

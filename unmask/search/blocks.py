@@ -43,6 +43,7 @@ from scipy.sparse import csc_array
 from unmask.core.errors import DataError, SettingsError, parse_json, unsealed
 from unmask.core.files import ClaimedFolder, absence, file_sha256, write_atomically, write_object, writing
 from unmask.core.settings import Settings, validated
+from unmask.data.settings import DocumentUnit
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE
 from unmask.data.tables import TableColumns
 from unmask.model.pooling import SPLADE
@@ -78,6 +79,7 @@ class IndexSettings(Settings):
     files: list[str]
     reading: dict[str, Any]  # the options for reading files, as the user gave them
     tables: list[TableColumns]  # the columns chosen by these options; defaults for added tables
+    unit: DocumentUnit | None = None  # likewise what a document is in text files; None: there were none
     encoding: EncodingSettings
     precision: str
 

@@ -230,6 +230,7 @@ class Index(Readable):
                 files=[files.name_of(source) for source in files.sources],
                 reading=reading,
                 tables=files.tables,
+                unit=files.unit,
                 encoding=encoder.settings,
                 precision=loaded.precision,
             )
@@ -238,8 +239,8 @@ class Index(Readable):
                 begun = read_state(folder.begun)
                 if begun.changes and folder.whole.is_file():  # index.json is more up to date
                     begun = read_state(folder.whole)
-                # The model may have moved: its fingerprint identifies it.
-                folder.claimed.check_same(begun.settings.model_dump(), settings.model_dump(), but_for=("model",))
+                # The model may have moved: its fingerprint identifies it. A changed unit changes the passages.
+                folder.claimed.check_same(begun.settings.model_dump(), settings.model_dump(), but_for=("model", "unit"))
                 state = begun
             else:
                 folder.write_state(folder.begun, state)
@@ -332,7 +333,8 @@ class Index(Readable):
             paths = list(keep_as_files(named, folder.root, notify=notify))
             files = DocumentFiles(
                 paths, column=column, id_column=id_column, title_column=title_column, encoding=encoding,
-                documents=documents or settings.reading["documents"], within=folder.root, usual=settings.tables,
+                documents=documents or settings.unit or settings.reading["documents"], within=folder.root,
+                usual=settings.tables,
             )  # fmt: skip
             note(files.describe())
             # Texts from memory are in temporary files of the index, not in files of the user.

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from unmask.core.errors import CorpusError
 from unmask.core.settings import validated
 from unmask.data.columns import ColumnNames
-from unmask.data.documents import Documents, in_groups, names_of
+from unmask.data.documents import LINES, Documents, in_groups, names_of
 from unmask.data.settings import CorpusSettings, DocumentUnit, Reading
 from unmask.data.sources import Source
 from unmask.data.tables import TableColumns
@@ -77,6 +77,8 @@ class DocumentFiles:
         )
         self.sources, self.num_bytes = self._documents.sources, self._documents.num_bytes
         self.skipped = self._documents.skipped
+        has_lines = any(source.kind in LINES for source in self.sources)
+        self.unit = self._documents.unit if has_lines else None  # what a document is in text files
 
     @property
     def tables(self) -> list[TableColumns]:

@@ -11,7 +11,6 @@ index.add(["docs/new.txt"]), index.remove(["docs/old.txt"])
 from __future__ import annotations
 
 import logging
-import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -30,7 +29,7 @@ from unmask.core.remote import refused
 from unmask.core.results import Notify, Progress, Readable, Result, Shown, Styled, usual_reporter
 from unmask.data.columns import ColumnNames
 from unmask.data.settings import DocumentUnit
-from unmask.data.sources import Named, Texts, is_stream, keep_as_files, paths_or_texts
+from unmask.data.sources import Texts, is_stream, keep_as_files, paths_or_texts
 from unmask.model.pooling import SPLADE
 from unmask.search import blocks
 from unmask.search.blocks import (
@@ -173,7 +172,7 @@ class Index(Readable):
             model: Folder of a model, such as RUN/model, or its name on the hub.
             texts: Files, folders or patterns of documents, or - for standard input; in Python also texts in memory (see
                 `unmask.data.sources`).
-            out: The index's folder; it cannot be within a folder that is indexed.
+            out: The index's folder.
             column: Text column of a table: a name, a path within a column (doc.text), or several (a,b). By default it
                 is detected.
             id_column: Id column of a table. By default id, or a column like doc_id whose values are unique; otherwise,
@@ -215,7 +214,7 @@ class Index(Readable):
             raise RunError(f"approximate: {no_graph}", options=("approximate",))
         folder, notify = IndexFolder(Path(out)), notify or usual_reporter().notify
         named = paths_or_texts(texts) or []
-        inputs = _checked_inputs(named, folder.root)
+        inputs = [Path(name) for name in named if isinstance(name, str | Path) and not is_stream(name)]
         # While an index is replaced, readers keep seeing its old state until the new one is complete.
         with folder.claimed.entered(resume=resume, overwrite=overwrite, clears=folder.inputs, inputs=inputs):
             paths = list(keep_as_files(named, folder.root, reuse=resume, notify=notify))
@@ -328,7 +327,6 @@ class Index(Readable):
         named = paths_or_texts(texts) or []
         with self._changing() as old:
             settings, folder = old.state.settings, old.folder
-            _checked_inputs(named, folder.root)
             encoder = self._encoder(old, settings.precision)
             paths = list(keep_as_files(named, folder.root, notify=notify))
             files = DocumentFiles(
@@ -537,16 +535,6 @@ class Index(Readable):
             raise ModelError(f"{what} as it is now; use that model, or index the documents again")
         self._opened = stored, encoder
         return encoder
-
-
-def _checked_inputs(named: Sequence[Named], root: Path) -> list[Path]:
-    """The files and folders among the inputs; a RunError if one holds the index."""
-    paths = [Path(name) for name in named if isinstance(name, str | Path) and not is_stream(name)]
-    for path in paths:
-        if os.path.isdir(path) and root.resolve().is_relative_to(path.resolve()):
-            what = "whose files would be read as documents; name the files to read, or keep the index elsewhere"
-            raise RunError(f"{path} holds the index {root}, {what}")
-    return paths
 
 
 def _write_blocks(

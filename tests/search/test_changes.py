@@ -291,14 +291,34 @@ def test_what_is_added_is_read_as_the_index_was(model_folder: Path, tmp_path: Pa
     assert (first["id"], set(first["scores"]), set(second["scores"])) == ("a1", {"vectors", "words"}, {"vectors"})
     index.add(["a bridge"])
     assert index.query("bridge", rank="words").queries[0]["hits"][0]["passage"] == "a bridge"
+    other = file("other.jsonl", {"key": "a2", "body_text": "the ship"})
     with pytest.raises(CorpusError, match="doc_id"):
-        index.add(file("other.jsonl", {"key": "a2", "body_text": "the ship"}))
+        index.add(other)
+    assert index.add(other, id_column="").added == 1
     with pytest.raises(SettingsError, match="'a7'"):
         index.remove(["a7"])
     (tmp_path / "blocks.txt").write_text("the king\nsees\n\nthe dog\nsees\n")
     (tmp_path / "lines.txt").write_text("the queen\nsees the ship\n")
     blocks_of_text = build(model_folder, tmp_path / "blocks", [tmp_path / "blocks.txt"])
     assert blocks_of_text.add([tmp_path / "lines.txt"]).to_dict().items() >= {"added": 1, "documents": 3}.items()
+
+
+def test_a_table_is_added_by_the_columns_of_the_one_most_like_it(model_folder: Path, tmp_path: Path) -> None:
+    bare, full = tmp_path / "a.csv", tmp_path / "b.jsonl"
+    bare.write_text("text\nthe king sees\nthe dog sees\n")
+    full.write_text("".join(json.dumps(each) + "\n" for each in rows(1, 2)))
+    index = build(model_folder, tmp_path / "index", [bare, full])
+    for again in ([full], [bare], rows(2, 1)):
+        change = index.add(again)
+        assert (change.added, change.removed, change.documents) == (2, 2, 4)
+        stored = index._opened[0]
+        held = [stored.passage(n) for n in np.flatnonzero(stored.documents >= 0).tolist()]
+        assert {(each["id"], each["title"] is None) for each in held} == {
+            (1, True),
+            (2, True),
+            ("d1", False),
+            ("d2", False),
+        }
 
 
 def test_ids_of_chunks_are_of_their_own(model_folder: Path, tmp_path: Path) -> None:

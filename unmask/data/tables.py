@@ -59,8 +59,12 @@ class TableColumns(NamedTuple):
     id: str | None = None
     title: str | None = None
 
+    @property
+    def names(self) -> list[str]:
+        return [name for name in (*self.text, self.id, self.title) if name is not None]
+
     def are_in(self, rows: Sequence[Row]) -> bool:
-        return all(has_column(rows, name) for name in (*self.text, self.id, self.title) if name is not None)
+        return all(has_column(rows, name) for name in self.names)
 
 
 def with_columns(
@@ -86,7 +90,8 @@ def with_columns(
         id, title: The column of ids or titles; True: one with a usual name, if there is any; False: none.
         label: The column of classes, which at least one file must have.
         group: The column of groups, which all files must have.
-        usual: Columns of earlier tables, used for tables that have them if no text column is named.
+        usual: Columns of earlier tables, used for tables that have them if no text column is named: those of the
+            earlier table with most columns.
     """
     # If a column is named, a file of tagged words is read as a table.
     are_tables = TABLES if text is not None else ()
@@ -126,7 +131,8 @@ def with_columns(
             no_label = f"{path}: there is no column {label!r} for corpus.label; {columns}"
         known = None
         if text is None:
-            known = alike.get(frozenset(names)) or next((each for each in usual if each.are_in(rows)), None)
+            earlier = [each for each in usual if each.are_in(rows)]
+            known = alike.get(frozenset(names)) or max(earlier, key=lambda each: len(each.names), default=None)
         at = _table_columns(source, rows, text, id, title, taken=taken, known=known)
         if not at.text:
             raise CorpusError(no_label or f"{path}: no column holds text; {columns}; name one with {_NAME_COLUMN}")

@@ -338,10 +338,11 @@ class Index(Readable):
             # Texts from memory are in temporary files of the index, not in files of the user.
             in_memory = [files.name_of(each) for each in files.sources if each.path.is_relative_to(folder.root)]
             without = next((each for each in files.sources if each.is_table and each.id is None), None)
-            if without is not None and any(each.id for each in settings.tables) and not in_memory:
-                names_of_ids = listed(sorted({each.id for each in settings.tables if each.id}), 3)
-                what = f"{without.path} has no column {names_of_ids}, which holds the ids of this index"
-                raise CorpusError(f"{what}; name the column that holds them here", options=("id_column",))
+            id_columns = [each.id for each in settings.tables]
+            if without is not None and id_column != "" and id_columns and all(id_columns) and not in_memory:
+                what = f"{without.path} has no column {listed(sorted({*filter(None, id_columns)}), 3)}"
+                ways = "name the column that holds them here, or none ('')"
+                raise CorpusError(f"{what}, which holds the ids of this index; {ways}", options=("id_column",))
             ids, names = own_ids(files), Names(old)
             user_files = {files.name_of(each) for each in files.sources}.difference(in_memory)
             gone_P = names.replaced(ids, sorted(user_files))

@@ -301,6 +301,13 @@ def test_a_dry_run_accepts_the_unknown_letters_that_the_run_does(run: unmask.Run
     assert forecast.documents == 200
 
 
+def test_a_dry_run_has_room_for_many_letters(tmp_path: Path) -> None:
+    """As the run, whose vocabulary has more entries than is usual for so little text."""
+    lines = ("".join(chr(0x4E00 + (37 * n + k) % 3000) for k in range(40)) for n in range(500))
+    (tmp_path / "a.txt").write_text("\n\n".join(lines), encoding="utf-8")
+    assert dry_run.forecast_preparation([tmp_path / "a.txt"]).vocab_size > 3000
+
+
 def test_standard_input_would_be_used_up() -> None:
     with pytest.raises(RunError, match="standard input"):
         forecast_run(["-"], load_recipe())

@@ -44,6 +44,16 @@ def test_files_folders_and_patterns(tmp_path: Path) -> None:
         assert [source.path.name for source in find_sources([path])] == ["two.txt"]
 
 
+def test_links_to_folders_are_followed_and_each_folder_is_read_once(tmp_path: Path) -> None:
+    corpus, elsewhere = tmp_path / "corpus", tmp_path / "elsewhere"
+    for folder in (corpus, elsewhere):
+        folder.mkdir()
+        (folder / f"{folder.name}.txt").write_text("x")
+    for name, target in {"wiki": elsewhere, "again": elsewhere, "up": corpus}.items():
+        (corpus / name).symlink_to(target, target_is_directory=True)
+    assert [source.path.name for source in find_sources([corpus])] == ["elsewhere.txt", "corpus.txt"]
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [

@@ -176,8 +176,9 @@ def _prepare_sample(
                 complete = False
                 break
 
-    # The sample is read by the columns written above.
-    if tokenizer.path is None and tokenizer.vocab_size is None and tokenizer.kind != "char":
+    # The sample is read by the columns written above. The size of its vocabulary is that of the whole text.
+    unset = tokenizer.path is None and tokenizer.vocab_size is None and tokenizer.kind != "char"
+    if unset and num_bytes > sample_bytes:
         tokenizer = tokenizer.model_copy(update={"vocab_size": default_vocab_size(opened.num_bytes or num_bytes)})
     begin = time.monotonic()
     reading = CorpusSettings(

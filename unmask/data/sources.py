@@ -218,9 +218,22 @@ def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
     return SourceSplit(*files)
 
 
+def _below(folder: Path) -> Iterator[Path]:
+    """What is in a folder and those below it, also where these are links; each folder once."""
+    seen: set[tuple[int, int]] = set()
+    for place, folders, names in os.walk(folder, followlinks=True):
+        status = os.stat(place)
+        if (key := (status.st_dev, status.st_ino)) in seen:
+            folders.clear()
+            continue
+        seen.add(key)
+        folders.sort()
+        yield from (Path(place, name) for name in names)
+
+
 def _readable_files(folder: Path, announce: bool) -> list[Path]:
     """The files in a folder that hold text, judged by their names and the first rows of JSON."""
-    inside = sorted(path for path in folder.rglob("*") if path.is_file())
+    inside = sorted(path for path in _below(folder) if path.is_file())
     outputs = {path.parent for path in inside if path.name == LOCK} - {folder}  # such as the run that reads this
     files: list[Path] = []
     for path in inside:

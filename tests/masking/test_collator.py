@@ -314,6 +314,8 @@ def test_units_and_weights_of_ones_own() -> None:
         assert (batch["input_ids"][:, 11:21] == 4).all()
     fixed = collator.fixed([{"input_ids": row} for row in rows])
     assert (collator([fixed[n] for n in range(2)])["labels"] != -100).any()
+    with pytest.raises(SettingsError, match="mixture"):
+        collator_of(strategy="mixture", weights=LikesLast())
 
 
 def test_units_and_weights_as_objects_or_tables() -> None:

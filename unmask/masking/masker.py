@@ -206,6 +206,8 @@ class Masker(Readable):
         settings = validated(MaskingSettings, content, where="masking")
         if own:
             settings = settings.model_copy(update={**own, "strategy": None})
+            if "weights" in own and isinstance(settings.units, MixtureUnits):
+                raise SettingsError("masking: the weights of a mixture belong to its parts; leave `weights` out")
         ready = as_tokenizer(tokenizer)
         if isinstance(tables, str | Path):
             tables = stored_tables(Path(tables), ready, settings)

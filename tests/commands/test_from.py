@@ -16,6 +16,7 @@ from tests.commands.checkpoints import SHORT, further, released
 from tests.conftest import make_text
 from tests.model.helpers import MakeModel
 from unmask.commands.dry_run import forecast_run
+from unmask.commands.masks import MaskingAudit
 from unmask.commands.recipe import Recipe, load_recipe, requested_recipe
 from unmask.commands.run_data import RunFolder, start_model
 from unmask.core.errors import CorpusError, DataError, ModelError, RunError, SettingsError
@@ -29,6 +30,20 @@ from unmask.train.settings import TrainingSettings
 def checkpoint(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Path:
     """4 layers of 32, 64 positions, BERT's layout with dropout."""
     return released(make_model(layout="bert", dropout=0.1), tokenizer, tmp_path / "model")
+
+
+def test_text_is_audited_with_the_tokenizer_of_the_checkpoint(
+    make_model: MakeModel, checkpoint: Path, corpus_file: Path, data_folder: Path, tmp_path: Path
+) -> None:
+    def audit(data: Path, start: Path) -> MaskingAudit:
+        settings = {"training.steps": 1, "start.checkpoint": str(start)}
+        return unmask.audit(data, recipe="continue", settings=settings, max_tokens=2000)
+
+    assert audit(corpus_file, checkpoint).tokens == audit(data_folder, checkpoint).tokens
+    words = load_tokenizer(data_folder / "tokenizer")
+    words.backend.add_tokens(["<x>"])
+    with pytest.raises(DataError, match="other"):
+        audit(data_folder, released(make_model(vocab_size=256), Tokenizer(words.backend), tmp_path / "other"))
 
 
 def load(checkpoint: Path, *settings: str) -> Recipe:

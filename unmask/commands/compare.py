@@ -50,7 +50,6 @@ from unmask.commands.run_plan import (
     measured_run,
     read_state,
     run_plan,
-    tokenizer_of,
 )
 from unmask.commands.sizing import sized_recipe, sizes_of, with_sizes
 from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError
@@ -376,8 +375,6 @@ def _prepare_starts(root: Path, plan: RunPlan, recipes: Mapping[str, Recipe], re
             for line in notes:
                 reporter.note(line)
             plan = replace(plan, from_=str(root / "start"), extend_vocab=None)
-        else:
-            recipe = recipe.model_copy(update={"tokenizer": tokenizer_of(recipe)})
         prepare_by(recipe, plan.data, data, reporter)
         ways[name] = plan, (str(data),)
     return ways

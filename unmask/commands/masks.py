@@ -19,6 +19,7 @@ from unmask.commands.recipe_files import DEFAULT, Overrides, as_overrides, secti
 from unmask.commands.run_data import (
     PreparedData,
     check_annotations,
+    check_tokenizer,
     is_prepared,
     open_prepared,
     packaged_corpus,
@@ -326,6 +327,10 @@ def audit(
                 check_annotations(recipe)
             prepare_by(recipe, paths, root, reporter)
         opened = open_prepared(root)
+        if (start := recipe.start) is not None and start.extend_vocab is None:
+            check_tokenizer(root, opened.manifest, start.checkpoint, start.checkpoint)
+        elif start is not None and root == Path(scratch):
+            reporter.note("the text is masked without the new words that start.extend_vocab would add")
         if chosen:
             check_annotations(recipe, opened.manifest)
         strategies, not_audited, followers = dict[str, Any](), dict[str, str](), list[str]()

@@ -180,9 +180,16 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
     return data
 
 
+def tokenizer_of(recipe: Recipe) -> TokenizerSettings:
+    """The tokenizer for the text of a recipe: a checkpoint brings its own, unless words were added to it."""
+    if recipe.start is None or recipe.tokenizer.path is not None:
+        return recipe.tokenizer
+    return TokenizerSettings(path=recipe.start.checkpoint)
+
+
 def prepare_by(recipe: Recipe, paths: Sequence[str | Path], folder: Path, reporter: Reporter) -> None:
     """Prepares text by a recipe, unless the folder holds these sources with these settings already."""
-    corpus, tokenizer, annotation = recipe.corpus, recipe.tokenizer, recipe.annotation
+    corpus, tokenizer, annotation = recipe.corpus, tokenizer_of(recipe), recipe.annotation
     settings = settings_of(paths, corpus, tokenizer, annotation)
     if not (folder / MANIFEST).is_file() or load_manifest(folder).settings != settings:
         how: dict[str, Any] = {"notify": reporter.notify, "note": reporter.note}

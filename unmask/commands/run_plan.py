@@ -16,7 +16,7 @@ from unmask.commands.finetune_run import class_weights, read_files, selecting_me
 from unmask.commands.pretrain import pretrain
 from unmask.commands.recipe import Recipe
 from unmask.commands.recipe_files import Overrides, as_overrides, recipe_names
-from unmask.commands.run_data import check_data, check_tokenizer, is_prepared, prepare_by
+from unmask.commands.run_data import check_data, check_tokenizer, is_prepared, prepare_by, tokenizer_of
 from unmask.core.errors import SettingsError, unknown
 from unmask.core.files import ClaimedFolder, differences, file_sha256, read_object, typed, write_object
 from unmask.core.interruption import GOES_ON, Interrupted
@@ -31,7 +31,6 @@ from unmask.tasks.kinds import task_named
 from unmask.tasks.loaded_model import load
 from unmask.tasks.task import LOWER_IS_BETTER
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.tokenizer.trainers import TokenizerSettings
 from unmask.train.hardware import choose_device
 
 EVALUATION = "evaluation.json"
@@ -145,10 +144,8 @@ def begin_runs(
                 change = "is new" if old is None else "is gone" if new is None else "has changed"
                 raise folder.changed(f"that started with other files: {path} {change}")
         if not is_prepared(data):
-            recipe = next(iter(recipes.values()))
-            recipe = recipe.model_copy(update={"tokenizer": tokenizer_of(recipe)})
             data = (str(folder.root / "data"),)
-            prepare_by(recipe, plan.data, Path(data[0]), reporter)
+            prepare_by(next(iter(recipes.values())), plan.data, Path(data[0]), reporter)
     _check_pairs_fit(recipes, plan, data)
     return data, items
 
@@ -243,11 +240,6 @@ def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str
     if is_prepared(plan.data):
         _check_pairs_fit(recipes, plan, plan.data)
     return hashes, items
-
-
-def tokenizer_of(recipe: Recipe) -> TokenizerSettings:
-    """The tokenizer for the text of a recipe: a checkpoint brings its own."""
-    return recipe.tokenizer if recipe.start is None else TokenizerSettings(path=recipe.start.checkpoint)
 
 
 def _check_pairs_fit(recipes: Mapping[str, Recipe], plan: RunPlan, data: Sequence[str]) -> None:

@@ -6,6 +6,7 @@ import importlib
 import json
 import random
 import re
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -198,6 +199,18 @@ def test_a_run_goes_on_with_its_own_sources(run: unmask.Run, tmp_path: Path) -> 
     with pytest.raises(RunError, match="the run was started on .*corpus.txt"):
         unmask.pretrain([tmp_path / "x.txt"], out=run.folder, resume=True)
     assert (run.folder / "summary.json").read_bytes() == before
+
+
+def test_a_run_goes_on_where_its_prepared_data_was_moved(data_folder: Path, tmp_path: Path) -> None:
+    old, new = tmp_path / "old", tmp_path / "new"
+    shutil.copytree(data_folder, old / "data")
+    with pytest.raises(Interrupted):
+        unmask.pretrain([old / "data"], out=old / "run", steps=4, settings=SMALL, callbacks=[Stopping(2)])
+    old.rename(new)
+    with pytest.raises(RunError, match="old/data.*gone"):
+        unmask.pretrain(out=new / "run", resume=True)
+    assert unmask.pretrain([new / "data"], out=new / "run", resume=True).steps == 4
+    assert str(new / "data") in (new / "run" / "sources.json").read_text()
 
 
 def test_divergence_names_the_step_the_checkpoint_and_the_way_out(

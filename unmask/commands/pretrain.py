@@ -6,6 +6,7 @@ import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -303,13 +304,7 @@ def _begin(
         return {"root": str(folder.root), "sources": sources, "is_new": True, "is_finished": False}
 
     # The run resumes with the sources and the settings that it was started with.
-    sources = folder.read_sources()
-    is_same = [lasting_source(Path(path).absolute()) for path in paths] == sources
-    if paths and len(paths) == len(named or ()) and not is_same:
-        raise RunError(
-            f"{folder.root}: the run was started on {', '.join(sources)}; leave the paths out, or {START_ANEW}",
-            options=["overwrite"],
-        )
+    sources = _sources_to_resume(folder, paths if len(paths) == len(named or ()) else [])
     if any(isinstance(name, InMemory) for name in named or ()):
         reporter.note("resuming with the texts that the run was started with; those passed now are ignored")
     old = load_recipe(str(folder.recipe), complete=False)
@@ -331,6 +326,26 @@ def _begin(
             reporter.note(f"updated {folder.model / CARD}")
         reporter.note(f"the run in {folder.root} is already finished")
     return {"root": str(folder.root), "sources": sources, "is_new": False, "is_finished": is_finished}
+
+
+def _sources_to_resume(folder: RunFolder, paths: Sequence[Any]) -> list[str]:
+    """The sources that a run was started on, which paths must equal, if there are any. If they are gone, a prepared
+    folder takes their place: data may be moved, since checkpoints are tied to its content."""
+    sources, now = folder.read_sources(), [lasting_source(Path(path).absolute()) for path in paths]
+    first = sources[0]
+    is_here = Path(first).exists() or bool(glob(first, recursive=True))
+    is_gone = address_of(first) is None and not is_here and not folder.data.exists()
+    if is_gone and is_prepared(paths):
+        write_atomically(folder.sources, json.dumps(now, indent=1) + "\n")
+        return now
+    if is_gone and not paths and not folder.summary.is_file():
+        raise RunError(f"{folder.root}: {first}, which it was started on, is gone; give the new path of prepared data")
+    if paths and now != sources:
+        raise RunError(
+            f"{folder.root}: the run was started on {', '.join(sources)}; leave the paths out, or {START_ANEW}",
+            options=["overwrite"],
+        )
+    return sources
 
 
 def _check_inputs(paths: Sequence[Any], recipe: Recipe | None) -> list[Path]:

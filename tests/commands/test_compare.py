@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from safetensors.torch import load_file, save_file
 
-from tests.commands.checkpoints import SHORT, released
+from tests.commands.checkpoints import SHORT, Stopping, released
 from tests.conftest import SMALL, make_text
 from tests.model.helpers import MakeModel
 from unmask.commands import compare as comparing
@@ -21,11 +21,12 @@ from unmask.commands.finetune import finetune, settings_of
 from unmask.commands.recipe import load_recipe
 from unmask.commands.tune import Dimension, read_dimension, usual_dimensions
 from unmask.core.errors import DataError, DivergedError, MemoryFullError, RunError, SettingsError, UnmaskError
-from unmask.core.interruption import Interrupted
+from unmask.core.interruption import GOES_ON, Interrupted
 from unmask.core.results import Reporter
 from unmask.data.data_folder import load_manifest
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.callbacks import Callback
 
 TINY = (*SMALL, "model.num_layers=1", "model.hidden_size=16")
 PAIR = '{"sentence_good": "The cat sees.", "sentence_bad": "Cat the sees."}\n'
@@ -280,6 +281,25 @@ def test_the_epoch_is_told_by_one_file_and_the_figure_by_another(data_folder: Pa
     (tmp_path / "test.tsv").write_text(MOODS)
     with pytest.raises(RunError, match="test.tsv"):
         compare(data_folder, tmp_path / "out", **options)
+
+
+def test_a_fine_tuning_goes_on(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "moods.tsv").write_text(MOODS)
+    task = {"task": "classify", "train": str(tmp_path / "moods.tsv"), "validation": str(tmp_path / "moods.tsv")}
+    options: dict[str, Any] = {"seeds": 1, "task": task, "settings": (*TINY, "finetune.epochs=4")}
+    real, steps = run_plan.finetune, []
+
+    class Counting(Callback):
+        def on_step(self, trainer: Any, report: Any) -> None:
+            steps.append(report.step)
+            if len(steps) == 2:
+                Stopping(2).on_step(trainer, report)
+
+    monkeypatch.setattr(run_plan, "finetune", lambda *a, **k: real(*a, **k, callbacks=[Counting()]))
+    with pytest.raises(Interrupted, match=GOES_ON):
+        compare(data_folder, tmp_path / "out", **options)
+    compare(data_folder, tmp_path / "out", **options)
+    assert steps == [*range(1, 5)] * 2, "two runs, none begun again"
 
 
 QUICK = ("training.batch_tokens=512", *SHORT)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -150,6 +151,15 @@ def begin_runs(
     return data, items
 
 
+@contextmanager
+def _stopped_as_one() -> Iterator[None]:
+    try:
+        yield
+    except Interrupted as error:  # the run's own message says how to resume it alone
+        raise Interrupted(error.signum, "stopped", GOES_ON) from error
+
+
+@_stopped_as_one()
 def measured_run(
     name: str,
     plan: RunPlan,
@@ -174,10 +184,7 @@ def measured_run(
         source, seconds = plan.from_, None
         if plan.from_ is None or name != AS_IS:
             options = plan.options(name, seed=seed, overrides=overrides)
-            try:
-                run = pretrain(data, out=folder, resume=folder.exists(), reporter=reporter, **options)
-            except Interrupted as error:  # the run's own message says how to resume it alone
-                raise Interrupted(error.signum, "stopped", GOES_ON) from error
+            run = pretrain(data, out=folder, resume=folder.exists(), reporter=reporter, **options)
             source, seconds = str(run.folder / "model"), run.summary["seconds"]
             if plan.from_ is None:
                 model = load(source)
@@ -189,13 +196,15 @@ def measured_run(
         if plan.task is not None and source is not None:
             tuned = folder / "finetuned"
             first = seed * settings_of(plan.of_finetuning).seeds  # no two runs share a seed
+            is_finished = (tuned / "summary.json").is_file()  # its model may be removed already
             summary = finetune(
                 source,
                 task=plan.task,
                 **plan.files,
                 out=tuned,
                 settings=(f"finetune.seed={first}", *plan.of_finetuning),
-                overwrite=tuned.exists(),
+                resume=not is_finished,
+                overwrite=is_finished,
                 intervals=False,
                 reporter=reporter,
             ).summary

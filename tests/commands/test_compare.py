@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +109,7 @@ def test_the_budget_chooses_one_size_for_all_runs(
         module.tune("auto", data=data_folder, out=tmp_path / "search", minutes=1.0)
 
 
-def test_what_was_edited_meanwhile_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_was_edited_meanwhile_is_named(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Finished runs are not reused for another recipe, text or task."""
     monkeypatch.setattr(comparing, "measured_run", lambda *_, **__: {"loss": 1.0, "bits_per_byte": None})
     recipe, text, pairs, moods = (tmp_path / name for name in ("mine.toml", "text.txt", "pairs.jsonl", "moods.tsv"))
@@ -135,6 +137,12 @@ def test_what_was_edited_meanwhile_is_named(tmp_path: Path, monkeypatch: pytest.
     (tmp_path / "texts" / "b.txt").write_text(make_text(9))
     with pytest.raises(RunError, match="b.txt"):
         compare(tmp_path / "texts", tmp_path / "folder")
+    background = shutil.copytree(data_folder, tmp_path / "background")
+    anchors = (*TINY, "masking.weights.kind=anchors", f"masking.weights.background={background}")
+    compare(data_folder, tmp_path / "anchors", settings=anchors)
+    replace(load_manifest(background), labels={"a": 1}).save(background)
+    with pytest.raises(RunError, match="background has changed"):
+        compare(data_folder, tmp_path / "anchors", settings=anchors)
 
 
 def test_a_run_that_fails_is_written_down_and_the_others_are_judged(

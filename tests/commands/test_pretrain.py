@@ -172,6 +172,19 @@ def test_weights_without_a_name_train(data_folder: Path, run: unmask.Run, tmp_pa
     assert scores.is_file() == (kind != "centrality")
 
 
+def test_a_run_is_tied_to_the_encoder_that_its_weights_read(
+    data_folder: Path, model_copy: Path, tmp_path: Path
+) -> None:
+    weights = ("masking.units.kind=words", "masking.weights.kind=centrality", f"masking.weights.encoder={model_copy}")
+    options: dict[str, Any] = {"out": tmp_path / "run", "steps": 4, "settings": (*SMALL, *weights)}
+    with pytest.raises(Interrupted):
+        unmask.pretrain([data_folder], **options, callbacks=[Stopping(2)])
+    file = model_copy / "model.safetensors"
+    save_file({name: weight + 1.0 for name, weight in load_file(file).items()}, file)
+    with pytest.raises(RunError, match="other data"):
+        unmask.pretrain([data_folder], **options, resume=True)
+
+
 def test_anchors_are_frequent_here_and_rare_in_the_background(corpus_file: Path, tmp_path: Path) -> None:
     """Every line has one extra word; all other words are as frequent as in the background."""
     lines = [f"{line} zyzzyva" for line in corpus_file.read_text().splitlines() if line]

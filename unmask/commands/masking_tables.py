@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unmask.commands.run_data import PreparedData, open_prepared
 from unmask.core.errors import DataError, SettingsError
-from unmask.core.files import check_file, locked, writing
+from unmask.core.files import check_file, file_sha256, locked, writing
 from unmask.core.hashing import permutation
 from unmask.core.public import public
 from unmask.core.remote import refused
@@ -77,6 +77,26 @@ def masking_tables(
     return with_lexicon(tables, lexicon), lexicon
 
 
+def encoder_files(folder: Path) -> tuple[Path, Path]:
+    """The tokenizer and the weights of an encoder. Raises a SettingsError if one is missing."""
+    files = folder / "tokenizer.json", folder / "model.safetensors"
+    if missing := next((file.name for file in files if not file.is_file()), None):
+        where, way_out = f"masking.weights.encoder = {str(folder)!r}", "an encoder that transformers has saved"
+        raise SettingsError(f"{where} has no {missing}; name the folder of {way_out}")
+    return files
+
+
+def named_hashes(settings: MaskingSettings) -> dict[str, str]:
+    """A hash of each background corpus, and of each file of an encoder, that the weights name, by its path."""
+    hashes: dict[str, str] = {}
+    for each in all_weights(settings):
+        if isinstance(each, AnchorWeights):
+            hashes[each.background] = load_manifest(Path(each.background)).fingerprint
+        elif isinstance(each, CentralityWeights) and each.encoder is not None:
+            hashes |= {str(file): file_sha256(file) for file in encoder_files(Path(each.encoder))}
+    return hashes
+
+
 def word_embeddings(folder: Path, tokenizer: Tokenizer) -> Tensor:
     """The mean of an encoder's input embeddings over the pieces of each ordinary token's text.
 
@@ -85,12 +105,10 @@ def word_embeddings(folder: Path, tokenizer: Tokenizer) -> Tensor:
     `folder` holds a transformers encoder (also of sentence-transformers), with tokenizer.json and model.safetensors.
     Returns [V, at most 32], float32: the main directions of the centred embeddings; 0 for tokens that are no text.
     """
+    tokenizer_file, weights = encoder_files(folder)
     where = f"masking.weights.encoder = {str(folder)!r}"
-    for name in ("tokenizer.json", "model.safetensors"):
-        if not (folder / name).is_file():
-            raise SettingsError(f"{where} has no {name}; name the folder of an encoder that transformers has saved")
     try:
-        with safe_open(folder / "model.safetensors", framework="pt") as file:
+        with safe_open(weights, framework="pt") as file:
             names = [name for name in file.keys() if name.endswith(_NAMES)]  # noqa: SIM118  (it is no mapping)
             if len(names) != 1:
                 tables = f"{len(names)} tables of word embeddings ({', '.join(_NAMES)}), not one"
@@ -98,7 +116,7 @@ def word_embeddings(folder: Path, tokenizer: Tokenizer) -> Tensor:
             table: Tensor = file.get_tensor(names[0]).float()
     except SafetensorError as error:
         raise SettingsError(f"{where}: model.safetensors cannot be read: {error}") from error
-    backend = read_tokenizer_json(folder / "tokenizer.json")
+    backend = read_tokenizer_json(tokenizer_file)
     backend.no_padding()  # set in files of sentence encoders
     backend.no_truncation()
     ids = [id_ for id_ in range(tokenizer.vocab_size) if tokenizer.ordinary[id_]]

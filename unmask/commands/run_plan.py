@@ -14,6 +14,7 @@ from typing import Any
 from unmask.commands.evaluate import check_rates, evaluate, score
 from unmask.commands.finetune import examples_given, finetune, settings_of
 from unmask.commands.finetune_run import class_weights, read_files, selecting_metric
+from unmask.commands.masking_tables import named_hashes
 from unmask.commands.pretrain import pretrain
 from unmask.commands.recipe import Recipe
 from unmask.commands.recipe_files import Overrides, as_overrides, recipe_names
@@ -233,6 +234,8 @@ def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str
     hashes, items = _hash_text(recipes, plan), dict[str, int]()
     lexicons = {path for recipe in recipes.values() if (path := named_lexicon(recipe.masking)) is not None}
     hashes |= {str(path): load_lexicon(path).fingerprint for path in lexicons}
+    for recipe in recipes.values():
+        hashes |= named_hashes(recipe.masking)
     if plan.pairs is not None:
         pairs = [[*pair.texts, pair.paradigm, pair.phenomenon] for pair in read_pairs(Path(plan.pairs))]
         hashes[plan.pairs] = hashlib.sha256(json.dumps(pairs).encode()).hexdigest()

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from unmask.commands.masking_tables import masking_tables, score_board
+from unmask.commands.masking_tables import masking_tables, named_hashes, score_board
 from unmask.commands.recipe import Recipe, load_recipe, new_model
 from unmask.commands.recipe_files import DEFAULT
 from unmask.commands.run_data import (
@@ -86,7 +86,8 @@ class TrainingRun(Callback):
         self.folder, self.recipe, self.data, self.reporter, self.group = folder, recipe, data, reporter, group
         training, tokenizer = recipe.training, data.tokenizer
         tables, lexicon = masking_tables(recipe.masking, data, own_lexicon=folder.lexicon, reporter=reporter)
-        made_of = recipe.fingerprinted() + data.manifest.fingerprint + ("" if lexicon is None else lexicon.fingerprint)
+        read = ["" if lexicon is None else lexicon.fingerprint, *named_hashes(recipe.masking).values()]
+        made_of = recipe.fingerprinted() + data.manifest.fingerprint + "".join(read)
         self.fingerprint = hashlib.sha256(made_of.encode()).hexdigest()
 
         labels = tuple(data.manifest.labels)

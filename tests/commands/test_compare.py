@@ -15,19 +15,24 @@ from safetensors.torch import load_file, save_file
 
 from tests.commands.checkpoints import SHORT, Stopping, released
 from tests.conftest import SMALL, make_text
+from tests.data.corpora import tagged_jsonl
 from tests.model.helpers import MakeModel
 from unmask.commands import compare as comparing
 from unmask.commands import run_plan, sizing
 from unmask.commands import tune as module
 from unmask.commands.finetune import finetune, settings_of
+from unmask.commands.masking_tables import lexicon as make_lexicon
 from unmask.commands.recipe import load_recipe
 from unmask.commands.tune import Dimension, read_dimension, usual_dimensions
 from unmask.core.errors import DataError, DivergedError, MemoryFullError, RunError, SettingsError, UnmaskError
 from unmask.core.interruption import GOES_ON, Interrupted
 from unmask.core.results import Reporter
 from unmask.data.data_folder import load_manifest
+from unmask.data.prepare import prepare
+from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.trainers import TokenizerSettings
 from unmask.train.callbacks import Callback
 
 TINY = (*SMALL, "model.num_layers=1", "model.hidden_size=16")
@@ -341,9 +346,25 @@ def test_what_cannot_be_trained_measured_or_compared_is_found_before_anything_is
     moods.write_text(MOODS)
     pairs.write_text(PAIR.replace("cat", "cat " * 80))
     task = {"task": "classify", "train": str(moods), "validation": str(moods)}
+    tagged = tagged_jsonl(tmp_path / "tagged.jsonl")
+    tagged.write_text(tagged.read_text().replace('"obj"', '"OA"').replace('"root"', '"SB"'))  # as in TIGER
+    how = {"corpus": CorpusSettings(), "tokenizer": TokenizerSettings(vocab_size=150)}
+    tiger, lexicon = tmp_path / "tiger", tmp_path / "lexicon.safetensors"
+    prepare([tagged], tiger, **how, annotation=AnnotationSettings(columns=("dependencies",)))
+    make_lexicon(tiger, out=lexicon)
+    anchors = ("masking.weights.kind=anchors", f"masking.weights.background={tiger}")
     cases: list[tuple[Path, dict[str, Any], type[UnmaskError], str]] = [
         (data_folder, {"recipes": ("random", "entity")}, UnmaskError, "entities"),
         (corpus_file, {"recipes": ("tiny", "shakespeare-chars")}, UnmaskError, "corpus"),
+        (tiger, {"recipes": ("random", "syntax")}, SettingsError, "roles"),
+        (data_folder, {"settings": (*TINY, *anchors)}, DataError, "tiger"),
+        (data_folder, {"settings": (*TINY, *anchors[:1], "masking.weights.background=no")}, DataError, "no: there"),
+        (
+            data_folder,
+            {"settings": (*TINY, "masking.units.kind=collocations", f"masking.units.lexicon={lexicon}")},
+            DataError,
+            "lexicon",
+        ),
         (data_folder, {"pairs": str(pairs)}, UnmaskError, "long.jsonl: line 1"),
         (data_folder, {"task": {**task, "train": "none.tsv"}}, UnmaskError, "none.tsv"),
         (data_folder, {"task": task, "settings": (*TINY, "finetune.metric=bleu")}, UnmaskError, "accuracy"),

@@ -11,23 +11,27 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from unmask.commands.evaluate import check_rates, evaluate, score
 from unmask.commands.finetune import examples_given, finetune, settings_of
 from unmask.commands.finetune_run import class_weights, read_files, selecting_metric
-from unmask.commands.masking_tables import named_hashes
+from unmask.commands.masking_tables import masking_tables, named_hashes, score_board
 from unmask.commands.pretrain import pretrain
 from unmask.commands.recipe import Recipe
 from unmask.commands.recipe_files import Overrides, as_overrides, recipe_names
-from unmask.commands.run_data import check_data, check_tokenizer, is_prepared, prepare_by, tokenizer_of
+from unmask.commands.run_data import check_data, check_tokenizer, is_prepared, open_prepared, prepare_by, tokenizer_of
 from unmask.core.errors import SettingsError, unknown
 from unmask.core.files import ClaimedFolder, differences, file_sha256, read_object, typed, write_object
 from unmask.core.interruption import GOES_ON, Interrupted
 from unmask.core.results import Reporter
 from unmask.data.data_folder import load_manifest
 from unmask.data.lexicon import load_lexicon
+from unmask.data.rows import Cursor, RowStream
 from unmask.data.sources import find_sources, find_split, is_stream
+from unmask.masking.masker import Masker
 from unmask.masking.settings import STRATEGIES
-from unmask.masking.tables import named_lexicon
+from unmask.masking.tables import Scores, named_lexicon, needed_lexicons
 from unmask.measure.questions import check_lengths, read_pairs
 from unmask.tasks.kinds import task_named
 from unmask.tasks.loaded_model import load
@@ -148,7 +152,7 @@ def begin_runs(
         if not is_prepared(data):
             data = (str(folder.root / "data"),)
             prepare_by(next(iter(recipes.values())), plan.data, Path(data[0]), reporter)
-    _check_pairs_fit(recipes, plan, data)
+            _check_fit(recipes, plan, Path(data[0]))
     return data, items
 
 
@@ -250,16 +254,26 @@ def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str
         if number is not None:
             items["task_error"] = max(1, number) * settings.seeds
     if is_prepared(plan.data):
-        _check_pairs_fit(recipes, plan, plan.data)
+        _check_fit(recipes, plan, Path(plan.data[0]))
     return hashes, items
 
 
-def _check_pairs_fit(recipes: Mapping[str, Recipe], plan: RunPlan, data: Sequence[str]) -> None:
-    """Checks that the minimal pairs fit every model, in tokens of the prepared data's tokenizer."""
-    if plan.pairs is None:
+def _check_fit(recipes: Mapping[str, Recipe], plan: RunPlan, root: Path) -> None:
+    """Checks that the minimal pairs fit every model, in tokens of the prepared data's tokenizer, and that every masking
+    can mask its rows."""
+    data = open_prepared(root)
+    if plan.pairs is not None:
+        lengths = (each.model.max_position_embeddings or each.training.sequence_length for each in recipes.values())
+        check_lengths(read_pairs(Path(plan.pairs)), data.tokenizer, longest=min(lengths))
+    if plan.from_ is not None:  # starts have tokenizers of their own
         return
-    lengths = (recipe.model.max_position_embeddings or recipe.training.sequence_length for recipe in recipes.values())
-    check_lengths(read_pairs(Path(plan.pairs)), load_tokenizer(Path(data[0]) / "tokenizer"), longest=min(lengths))
+    length = next(iter(recipes.values())).training.sequence_length
+    rows = RowStream(data.train, data.tokenizer, length=length, seed=0).batch(Cursor(), 1).rows
+    for masking in (recipe.masking for recipe in recipes.values()):
+        score_board(masking, data, torch.device("cpu"))
+        if None not in needed_lexicons(masking):  # each run makes its own, which takes long
+            tables, _ = masking_tables(masking, data, own_lexicon=root, reporter=Reporter())
+            Masker(masking, data.tokenizer, tables=tables)(rows, scores=Scores(0, {}))
 
 
 def _hash_text(recipes: Mapping[str, Recipe], plan: RunPlan) -> dict[str, str]:

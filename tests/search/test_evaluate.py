@@ -16,7 +16,15 @@ from tests.conftest import make_text
 from unmask.core.errors import CorpusError, DataError, SettingsError
 from unmask.data.data_folder import MANIFEST
 from unmask.data.survey import fraction
-from unmask.search.known_items import ItemDocument, ItemSettings, crop_task, held_out_rule, read_items, title_task
+from unmask.search.known_items import (
+    HELD_OUT,
+    ItemDocument,
+    ItemSettings,
+    crop_task,
+    held_out_rule,
+    read_items,
+    title_task,
+)
 
 pytest.importorskip("sklearn")
 TEXTS = make_text(400, seed=3).strip().split("\n\n")
@@ -162,6 +170,25 @@ def test_what_is_held_out_is_what_the_run_held_out(
     assert [each.text for each in few if each.is_held_out] == held
     assert len(few) == len(held) + 3
     assert passed_over["documents beyond --max-documents"] == len(set(texts)) - len(held) - 3
+
+
+def test_files_that_a_run_held_out_are_held_out_of_what_is_named(tmp_path: Path) -> None:
+    files = [tmp_path / name for name in ("dev.txt", "train.txt", "other.txt")]
+    for file, texts in zip(files, (TEXTS[:20], TEXTS[20:40], TEXTS[40:60]), strict=True):
+        file.write_text("\n\n".join(texts))
+    (tmp_path / "settings.json").write_text(json.dumps({HELD_OUT: {"validation": [str(files[0])]}}))
+    dev, train, other = files
+    for named, options, texts, held in (
+        ([dev], {}, TEXTS[:20], TEXTS[:20]), ([other, dev], {}, TEXTS[:20], TEXTS[:20]),
+        ([train, dev], {"among_all": True}, TEXTS[20:40] + TEXTS[:20], TEXTS[:20]),
+        ([other], {"every": True}, TEXTS[40:60], TEXTS[40:60]),
+    ):  # fmt: skip
+        documents, described, _ = read_items(named, tmp_path / "model", ItemSettings(**options))
+        assert [each.text for each in documents] == list(dict.fromkeys(texts))
+        assert [each.text for each in documents if each.is_held_out] == list(dict.fromkeys(held))
+        assert options.get("every") or f"held out: dev.txt (as in {tmp_path})" in described[0]
+    with pytest.raises(DataError, match=r"other\.txt.*dev\.txt"):
+        read_items([other], tmp_path / "model", ItemSettings())
 
 
 def write_beir(folder: Path) -> Path:

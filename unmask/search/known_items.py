@@ -38,7 +38,7 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from unmask.core.errors import CorpusError, DataError, SettingsError, parse_json, shown
+from unmask.core.errors import CorpusError, DataError, SettingsError, listed, parse_json, shown
 from unmask.core.settings import validated
 from unmask.data.columns import ColumnNames
 from unmask.data.corpus import Corpus
@@ -46,6 +46,7 @@ from unmask.data.data_folder import MANIFEST, load_manifest
 from unmask.data.json_rows import json_rows
 from unmask.data.reading import BadInput, broken_character, whole_lines
 from unmask.data.settings import CorpusSettings
+from unmask.data.sources import find_sources, find_split
 from unmask.data.survey import text_hash
 from unmask.search.passages import first_line_title
 
@@ -192,9 +193,11 @@ def read_items(
     """Returns the documents to search, in the order of the text; how they were read, in lines; and the number skipped
     for each reason. Memory grows with these documents, and by a hash for each other one."""
     run, rule = held_out_rule(model)
+    held, are_all = _held_files(paths, run, rule) if rule.validation and not settings.every else ([], False)
+    every, most = settings.every or are_all, settings.max_documents
     changes = {name: getattr(settings, name) for name in ("column", "documents", "encoding")}
     values = rule.model_dump() | {name: value for name, value in changes.items() if value is not None}
-    every, most = settings.every, settings.max_documents
+    values["validation"] = () if are_all else held
     rule = validated(CorpusSettings, values, where="evaluate-search")
     corpus = Corpus(paths, rule, hold_out=not every, titles=settings.title_column or True)
     passed_over: Counter[str] = Counter()
@@ -227,7 +230,10 @@ def read_items(
         raise DataError(f"{what}; {way_out}", options=options)
     items, where = _with_titles(corpus, items, settings.title_column)
     described = corpus.describe(corpus.decided())
-    if not every:
+    if held:
+        names = listed([Path(path).name for path in held], 3)
+        described = f"a document is {corpus.plan.reason}; held out: {names} (as in {run})"
+    elif not every:
         unknown = "the default rule: the model's run is unknown, so it may have trained on these documents"
         described += f" ({unknown if run is None else f'as in {run}'})"
     documents: dict[str, ItemDocument] = {}
@@ -237,6 +243,18 @@ def read_items(
         elif item.text.strip():
             documents[item.text] = item
     return list(documents.values()), [described, where], passed_over
+
+
+def _held_files(paths: Sequence[str | Path], run: Path | None, rule: CorpusSettings) -> tuple[list[str], bool]:
+    """Those of the files to read that a run held out by name, and whether these are all of them."""
+    by_name = {source.path.resolve() for source in find_sources(rule.validation, announce=False)}
+    files = [source.path for source in find_split(paths, by_name=False, announce=False).train]
+    held = [str(path) for path in files if path.resolve() in by_name]
+    if not held:
+        what = f"{', '.join(map(str, paths))}: none of the files that {run} held out ({', '.join(rule.validation)})"
+        way_out = "name these, or query for all documents of a text the model was not trained on"
+        raise DataError(f"{what}; {way_out}", options=("all",))
+    return held, len(held) == len(files)
 
 
 def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:

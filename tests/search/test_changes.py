@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pyarrow.parquet as pq
 import pytest
 
 import unmask
@@ -82,6 +83,14 @@ def test_a_changed_index_answers_as_one_that_is_made_anew(
     assert [answers(index, rank) for rank in ("vectors", "words", "both")] == [[[], [], []]] * 3
     index.add(rows(1, 2))
     same(index, build(model_folder, tmp_path / "after", rows(1, 2)))
+
+
+def test_text_is_erased_once_most_of_its_block_is_removed(model_folder: Path, tmp_path: Path) -> None:
+    index = build(model_folder, tmp_path / "index", rows(*range(9)))
+    index.remove([f"d{number}" for number in range(8)])
+    (table,) = (tmp_path / "index" / "blocks").glob("*.parquet")
+    assert set(pq.read_table(table)["id"].to_pylist()) == {"d8"}
+    same(index, build(model_folder, tmp_path / "anew", rows(*range(9))[8:]))
 
 
 class Killed(BaseException):

@@ -5,7 +5,8 @@
 
 Existing blocks do not change: new documents get new blocks behind them, and a removed passage has no document. So the
 time of a change depends only on the changed documents, and answers equal those of an index rebuilt from the remaining
-documents. Once several blocks in a row are less than half full, they are joined, without the removed passages.
+documents. Once more than half of a block is removed, it is written anew without these passages, unless the graph covers
+it; once several blocks in a row are less than half full, they are joined.
 
 An id is the value of a table's id column, or else the number of a document in its file. The first kind is unique in the
 whole index, the second only in its file.
@@ -138,9 +139,11 @@ def changed_state(old: StoredIndex, gone_P: Mask, new: Sequence[IndexBlock], add
     for group in groups:
         if not any(counts[number] for number in group):
             continue
-        if len(group) == 1:
-            lasting.append(state.blocks[group[0]])
-            columns.append(documents[group[0]])
+        first = group[0]
+        # A block that is mostly removed is written anew, unless that would cost the graph.
+        if len(group) == 1 and (first < state.linked or 2 * counts[first] >= state.blocks[first].passages):
+            lasting.append(state.blocks[first])
+            columns.append(documents[first])
             continue
         parts = [whole.vectors(number) for number in group]
         if isinstance(parts[0], np.ndarray):

@@ -229,6 +229,25 @@ def test_what_documents_are_called(model_folder: Path, tmp_path: Path, monkeypat
     assert not (tmp_path / "index" / "given").exists()
 
 
+def test_a_file_is_the_same_from_any_folder(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for year, text in (("2024", "the king sees\n"), ("2025", "the ship sees\n")):
+        (tmp_path / year).mkdir()
+        (tmp_path / year / "letters.txt").write_text(text)
+    monkeypatch.chdir(tmp_path / "2024")
+    build(model_folder, tmp_path / "index", ["letters.txt"])
+    monkeypatch.chdir(tmp_path / "2025")
+    index = unmask.Index("../index")
+    for texts, replaced in (["letters.txt"], 0), (["letters.txt"], 1), ([tmp_path / "2024" / "letters.txt"], 1):
+        assert index.add(texts).to_dict().items() >= {"added": 1, "removed": replaced}.items()
+    index.add(["a bridge"])
+    assert index.remove(["letters.txt"]).removed == 1
+    hits = index.query("the ship", rank="words").queries[0]["hits"]
+    assert [hit["file"] for hit in hits] == [str(tmp_path / "2025" / "letters.txt")]
+    assert index.remove(["given/rows.jsonl"]).documents == 1
+
+
 def test_resuming_a_changed_index_does_not_undo_it(model_folder: Path, tmp_path: Path) -> None:
     out, file = tmp_path / "index", tmp_path / "rows.jsonl"
     file.write_text("".join(json.dumps(each) + "\n" for each in rows(1, 2, 3)))

@@ -77,6 +77,7 @@ class IndexSettings(Settings):
     fingerprint: str
     dimension: PositiveInt
     files: list[str]
+    folder: str  # the working directory in which it was built: relative names of files start there
     reading: dict[str, Any]  # the options for reading files, as the user gave them
     tables: list[TableColumns]  # the columns chosen by these options; defaults for added tables
     unit: DocumentUnit | None = None  # likewise what a document is in text files; None: there were none

@@ -11,6 +11,7 @@ index.add(["docs/new.txt"]), index.remove(["docs/old.txt"])
 from __future__ import annotations
 
 import logging
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -227,6 +228,7 @@ class Index(Readable):
                 fingerprint=encoder.fingerprint(),
                 dimension=encoder.width,
                 files=[files.name_of(source) for source in files.sources],
+                folder=os.getcwd(),
                 reading=reading,
                 tables=files.tables,
                 unit=files.unit,
@@ -239,7 +241,8 @@ class Index(Readable):
                 if begun.changes and folder.whole.is_file():  # index.json is more up to date
                     begun = read_state(folder.whole)
                 # The model may have moved: its fingerprint identifies it. A changed unit changes the passages.
-                folder.claimed.check_same(begun.settings.model_dump(), settings.model_dump(), but_for=("model", "unit"))
+                before, may_differ = begun.settings.model_dump(), ("folder", "model", "unit")
+                folder.claimed.check_same(before, settings.model_dump(), but_for=may_differ)
                 state = begun
             else:
                 folder.write_state(folder.begun, state)
@@ -328,15 +331,18 @@ class Index(Readable):
         with self._changing() as old:
             settings, folder = old.state.settings, old.folder
             encoder = self._encoder(old, settings.precision)
-            paths = list(keep_as_files(named, folder.root, notify=notify))
+            root = folder.root.absolute()
+            paths = list(keep_as_files(named, root, notify=notify))
+            if os.getcwd() != settings.folder:  # relative names would be taken to start there
+                paths = [Path(path).absolute() for path in paths]
             files = DocumentFiles(
                 paths, column=column, id_column=id_column, title_column=title_column, encoding=encoding,
-                documents=documents or settings.unit or settings.reading["documents"], within=folder.root,
+                documents=documents or settings.unit or settings.reading["documents"], within=root,
                 usual=settings.tables,
             )  # fmt: skip
             note(files.describe())
             # Texts from memory are in temporary files of the index, not in files of the user.
-            in_memory = [files.name_of(each) for each in files.sources if each.path.is_relative_to(folder.root)]
+            in_memory = [files.name_of(each) for each in files.sources if each.path.is_relative_to(root)]
             without = next((each for each in files.sources if each.is_table and each.id is None), None)
             id_columns = [each.id for each in settings.tables]
             if without is not None and id_column != "" and id_columns and all(id_columns) and not in_memory:

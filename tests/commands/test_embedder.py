@@ -211,6 +211,7 @@ def test_pairs_alone_and_a_bare_encoder(
     assert len(said) == 1, said
     assert "no head for masked tokens" in said[0]
     assert trained.data == {"given_pairs": 5}
+    assert json.loads((tmp_path / "e" / "settings.json").read_text())["held_out"] is None
     assert not unmask.load(tmp_path / "e").has_head
     assert trained.model.embed(["the king"]).shape == (1, 32)
 

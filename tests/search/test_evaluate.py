@@ -189,6 +189,8 @@ def test_files_that_a_run_held_out_are_held_out_of_what_is_named(tmp_path: Path)
         assert options.get("every") or f"held out: dev.txt (as in {tmp_path})" in described[0]
     with pytest.raises(DataError, match=r"other\.txt.*dev\.txt"):
         read_items([other], tmp_path / "model", ItemSettings())
+    (tmp_path / "settings.json").write_text(json.dumps({HELD_OUT: None}))
+    assert held_out_rule(tmp_path / "model")[0] is None
 
 
 def write_beir(folder: Path) -> Path:

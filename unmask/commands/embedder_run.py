@@ -211,7 +211,7 @@ class EmbedderRun(Callback):
             "pairs_file": None if plan.pairs is None else str(plan.pairs.absolute()),
             "pairs_sha256": None if plan.pairs is None else file_sha256(plan.pairs),
             "texts_sha256": None if texts is None else file_sha256(file),
-            HELD_OUT: rule.model_dump(mode="json"),
+            HELD_OUT: None if texts is None else rule.model_dump(mode="json"),  # pairs may be of any documents
             "embedder": plan.settings.model_dump(),
             "minutes": plan.minutes,
             "steps": plan.steps,

@@ -55,7 +55,7 @@ QUERIES = 1000
 DOCUMENTS = 10_000
 CROP_CHARS = 120  # about twenty words of English; three eighths of a shorter document
 CORPUS_FILE, QUERY_FILE, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"  # of a BEIR folder
-HELD_OUT = "held_out"  # in settings.json of an embedder: the settings of its text
+HELD_OUT = "held_out"  # in settings.json of an embedder: the settings of its text; None: it had pairs alone
 CHUNK_CHARS = 16_384  # chunks of a long document: about the 4,096 tokens that an embedder is trained on
 _HIGHEST_GRADE = 1_000_000
 _ROOM = 40  # maximum letters that a crop's ends move to reach the beginning of a word
@@ -261,7 +261,7 @@ def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:
     """The run or embedder that made a model, and its rule for holding out text; the default rule if it is unknown."""
     run = model.parent
     settings = _read(run / "settings.json", "copy the model out of the folder")
-    if isinstance(settings, dict) and HELD_OUT in settings:
+    if isinstance(settings, dict) and settings.get(HELD_OUT) is not None:
         rule = validated(CorpusSettings, settings[HELD_OUT], where=str(run / "settings.json"))
         return run, rule.model_copy(update={"encoding": None})  # the encoding applies to the run's files only
     sources = _read(run / "sources.json", "copy the model out of the run") or []

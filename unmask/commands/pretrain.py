@@ -352,10 +352,11 @@ def _check_inputs(paths: Sequence[Any], recipe: Recipe | None) -> list[Path]:
     """Opens the inputs, and returns the paths of all, also of those that only settings name."""
     start = None if recipe is None else recipe.start
     old = () if start is None else start.old_data
-    for texts in (paths, old):
+    held = () if recipe is None else recipe.corpus.validation
+    for texts in (paths, old, held):
         if texts and not is_prepared(texts):
             find_sources(texts, announce=False)
-    inputs = [Path(path) for path in (*paths, *old)]
+    inputs = [Path(path) for path in (*paths, *old, *held)]
     if recipe is not None:
         if (tokenizer := recipe.tokenizer.path) is not None:
             load_tokenizer(tokenizer)
@@ -365,7 +366,7 @@ def _check_inputs(paths: Sequence[Any], recipe: Recipe | None) -> list[Path]:
             inputs.append(lexicon)
         weights, names = all_weights(recipe.masking), ("background", "encoder")
         of_weights = (getattr(each, name, None) for each in weights for name in names)
-        inputs += map(Path, (*recipe.corpus.validation, *filter(None, of_weights)))
+        inputs += map(Path, filter(None, of_weights))
     if start is not None:
         inputs.append(find_checkpoint(start.checkpoint))
     return inputs

@@ -238,12 +238,16 @@ def test_mistakes_around_the_text(
     inside = str(run.folder / "model")
     for setting, value in (
         ("tokenizer.path", inside),
-        ("corpus.validation", [inside]),
+        ("corpus.validation", [f"{inside}/README.md"]),
         ("masking", {"units.kind": "words", "weights": {"kind": "anchors", "background": inside}}),
         ("masking", {"units.kind": "words", "weights": {"kind": "centrality", "encoder": inside}}),
     ):
         with pytest.raises(RunError, match=inside):
             unmask.pretrain([new_file], out=run.folder, steps=1, overwrite=True, settings={setting: value})
+    missing = {"corpus.validation": ["nosuch.txt"]}
+    with pytest.raises(CorpusError, match=r"nosuch\.txt"):
+        unmask.pretrain([new_file], out=run.folder, steps=1, overwrite=True, settings=missing)
+    assert run.folder.joinpath("summary.json").is_file()
 
 
 def test_a_dry_run_says_what_would_be_done(run: unmask.Run, new_file: Path) -> None:

@@ -30,6 +30,7 @@ from unmask.core.interruption import Interrupted
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM, initialise
 from unmask.model.folder import save_model
+from unmask.model.pooling import write_sentence_files
 from unmask.tasks.embed import sparse_texts
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train import contrast as splade
@@ -233,8 +234,15 @@ def test_errors(
 
 
 def test_text_and_pairs_in_another_encoding(base: Path, corpus: Path) -> None:
-    plan = plan_embedder(base, [corpus], pairs="pairs.csv", encoding="cp1252", settings=FAST)
+    plan = plan_embedder(base, [corpus], pairs=corpus, encoding="cp1252", settings=FAST)
     assert plan.corpus.encoding == plan.settings.columns.encoding == "cp1252"
+
+
+def test_the_pooling_is_that_of_a_sentence_encoder(base: Path, corpus: Path, tmp_path: Path) -> None:
+    folder = Path(shutil.copytree(base, tmp_path / "encoder"))
+    write_sentence_files(folder, max_length=64, width=32, pooling="first")
+    assert plan_embedder(folder, [corpus], settings=FAST).settings.pooling == "first"
+    assert plan_embedder(folder, [corpus], settings=FAST | {"embedder.pooling": "mean"}).settings.pooling == "mean"
 
 
 # ----------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -29,7 +29,7 @@ from unmask.data.settings import CorpusSettings
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, InMemory, Texts, find_sources, is_stream, paths_or_texts
 from unmask.model.card_head import CARD, Origin, base_models, change_card
 from unmask.model.folder import find_weights, has_prediction_head, read_content
-from unmask.model.pooling import module_file
+from unmask.model.pooling import module_file, read_pooling
 from unmask.model.transformers import why_in_transformers
 from unmask.report.pages import RECALL_HEADS, recall_rows
 from unmask.search.known_items import held_out_rule
@@ -305,6 +305,9 @@ def plan_embedder(  # noqa: PLR0912, PLR0913  (the options of `embedder`, each c
             f"{chosen.second_lengths[0]} tokens, but the model has room for {room}; give shorter ones"
         )
     changes: dict[str, Any] = {key: (least, min(most, room)) for key, (least, most) in lengths.items()}
+    if "pooling" not in own and module_file(folder, "Pooling") is not None:
+        with suppress(ModelError):  # of a pooling that is not ours
+            changes["pooling"] = read_pooling(folder)
     fitted = chosen.model_copy(update=changes | ({} if has_head else {"mlm_weight": 0.0}))
     name = lasting_name(model, folder)
 

@@ -73,7 +73,8 @@ class EmbedderSettings(Settings):
     sparse: SparseSettings | None = None
     """Make sparse vectors, as wide as the vocabulary. Unset: dense vectors."""
     pooling: str = "mean"
-    """Pooling of dense vectors: a name in `unmask.model.pooling.POOLINGS`."""
+    """Pooling of dense vectors: a name in `unmask.model.pooling.POOLINGS`. Unset: that of the model's folder, if it has
+    one."""
     temperature: float | None = Field(default=None, ge=0.01)
     """Divisor of similarities. Unset: 0.05, or 5 for sparse vectors, whose products are large."""
     dimensions: tuple[Length, ...] | None = None

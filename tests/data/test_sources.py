@@ -49,9 +49,13 @@ def test_links_to_folders_are_followed_and_each_folder_is_read_once(tmp_path: Pa
     for folder in (corpus, elsewhere):
         folder.mkdir()
         (folder / f"{folder.name}.txt").write_text("x")
-    for name, target in {"wiki": elsewhere, "again": elsewhere, "up": corpus}.items():
+    (corpus / "test").mkdir()
+    (corpus / "test" / "held.txt").write_text("x")
+    links = {"wiki": elsewhere, "again": elsewhere, "up": corpus, "a": corpus / "test", ".hidden": elsewhere}
+    for name, target in links.items():
         (corpus / name).symlink_to(target, target_is_directory=True)
-    assert [source.path.name for source in find_sources([corpus])] == ["elsewhere.txt", "corpus.txt"]
+    files = [source.path.relative_to(corpus).as_posix() for source in find_split([corpus], by_name=False).train]
+    assert files == ["again/elsewhere.txt", "corpus.txt", "test/held.txt"], "a folder's own name before those of links"
 
 
 @pytest.mark.parametrize(

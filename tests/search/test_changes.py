@@ -244,7 +244,13 @@ def test_a_file_is_the_same_from_any_folder(
     index.add(["a bridge"])
     assert index.remove(["letters.txt"]).removed == 1
     hits = index.query("the ship", rank="words").queries[0]["hits"]
-    assert [hit["file"] for hit in hits] == [str(tmp_path / "2025" / "letters.txt")]
+    assert [hit["file"] for hit in hits] == [str(tmp_path / "2024" / "letters.txt")]
+    (tmp_path / "2024").rename(tmp_path / "moved")
+    monkeypatch.chdir(tmp_path / "moved")
+    build(model_folder, tmp_path / "other", ["letters.txt"])
+    (tmp_path / "moved").rename(tmp_path / "again")
+    monkeypatch.chdir(tmp_path / "again")
+    assert unmask.Index("../other").add(["letters.txt"]).removed == 1, "the folder of the build is gone"
     assert index.remove(["given/rows.jsonl"]).documents == 1
 
 

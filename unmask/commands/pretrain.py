@@ -53,6 +53,7 @@ from unmask.tasks.loaded_model import Model, load
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.trainers import TokenizerKind
 from unmask.train.callbacks import Callback
+from unmask.train.checkpoints import list_checkpoints
 from unmask.train.distributed import OF_RUN, check_same, join_group, on_rank_zero, rank_zero_first
 from unmask.train.trainer import Trainer
 
@@ -246,6 +247,8 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
                 folder.claimed.clear(set(folder.claimed.ours) - data_name)
             raise
         summary = training.run(interruption, [*callbacks, *map(SendCheckpoints, outputs)])
+        if group.is_main and begun["sources"] != folder.read_sources():  # moved data, which fitted the checkpoint
+            write_atomically(folder.sources, json.dumps(begun["sources"], indent=1) + "\n")
     if path_at(out) is None:
         reporter.note(f"the run is stored at {without_secrets(str(address_of(out)))}")
     return Run(folder.root, summary)
@@ -290,7 +293,7 @@ def _begin(
 
     # Inputs are opened before the folder is touched, and so before a long preparation.
     paths = [path for path in named or () if not isinstance(path, InMemory) and not is_stream(path)]
-    inputs = _check_inputs(paths, recipe)
+    inputs = _check_inputs(paths, recipe, resume=resume)
     stack.enter_context(folder.claimed.entered(resume=resume, overwrite=overwrite, inputs=inputs))
 
     if not folder.claimed.is_claimed:
@@ -330,15 +333,14 @@ def _begin(
 
 def _sources_to_resume(folder: RunFolder, paths: Sequence[Any]) -> list[str]:
     """The sources that a run was started on, which paths must equal, if there are any. If they are gone, a prepared
-    folder takes their place: data may be moved, since checkpoints are tied to its content."""
+    folder takes their place: checkpoints are tied to the content of data, so it may be moved."""
     sources, now = folder.read_sources(), [lasting_source(Path(path).absolute()) for path in paths]
     first = sources[0]
     is_here = Path(first).exists() or bool(glob(first, recursive=True))
-    is_gone = address_of(first) is None and not is_here and not folder.data.exists()
-    if is_gone and is_prepared(paths):
-        write_atomically(folder.sources, json.dumps(now, indent=1) + "\n")
+    is_gone = not (is_here or address_of(first) or folder.data.exists() or folder.summary.is_file())
+    if is_gone and is_prepared(paths) and list_checkpoints(folder.checkpoints):
         return now
-    if is_gone and not paths and not folder.summary.is_file():
+    if is_gone and not paths:
         raise RunError(f"{folder.root}: {first}, which it was started on, is gone; give the new path of prepared data")
     if paths and now != sources:
         raise RunError(
@@ -348,12 +350,12 @@ def _sources_to_resume(folder: RunFolder, paths: Sequence[Any]) -> list[str]:
     return sources
 
 
-def _check_inputs(paths: Sequence[Any], recipe: Recipe | None) -> list[Path]:
+def _check_inputs(paths: Sequence[Any], recipe: Recipe | None, *, resume: bool) -> list[Path]:
     """Opens the inputs, and returns the paths of all, also of those that only settings name."""
     start = None if recipe is None else recipe.start
     old = () if start is None else start.old_data
     held = () if recipe is None else recipe.corpus.validation
-    for texts in (paths, old, held):
+    for texts in (paths, old, () if resume or is_prepared(paths) else held):  # prepared data holds what was held out
         if texts and not is_prepared(texts):
             find_sources(texts, announce=False)
     inputs = [Path(path) for path in (*paths, *old, *held)]

@@ -320,7 +320,7 @@ def output_at(
             yield output
             output.put()
         except BaseException as error:
-            if not output.has_unsent:
+            if not output.has_unsent or (output._overwrites and not claimed.is_claimed):
                 raise
             if not isinstance(error, RunError):  # sends what is done so far
                 with suppress(RunError):

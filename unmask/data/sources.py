@@ -219,16 +219,19 @@ def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """What is in a folder and those below it, also where these are links; each folder once."""
-    seen: set[tuple[int, int]] = set()
-    for place, folders, names in os.walk(folder, followlinks=True):
-        status = os.stat(place)
-        if (key := (status.st_dev, status.st_ino)) in seen:
-            folders.clear()
-            continue
-        seen.add(key)
-        folders.sort()
-        yield from (Path(place, name) for name in names)
+    """What is in a folder and those below it, then in folders that links lead to; each folder once."""
+    seen, begins = set[tuple[int, int]](), [folder]
+    for begin in begins:
+        for place, folders, names in os.walk(begin):
+            status = os.stat(place)
+            if (key := (status.st_dev, status.st_ino)) in seen:
+                folders.clear()
+                continue
+            seen.add(key)
+            folders.sort()
+            linked = (Path(place, name) for name in folders if not name.startswith("."))
+            begins += [path for path in linked if path.is_symlink()]
+            yield from (Path(place, name) for name in names)
 
 
 def _readable_files(folder: Path, announce: bool) -> list[Path]:

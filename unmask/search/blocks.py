@@ -77,12 +77,17 @@ class IndexSettings(Settings):
     fingerprint: str
     dimension: PositiveInt
     files: list[str]
-    folder: str  # the working directory in which it was built: relative names of files start there
+    folder: str  # the working directory in which it was built
     reading: dict[str, Any]  # the options for reading files, as the user gave them
     tables: list[TableColumns]  # the columns chosen by these options; defaults for added tables
     unit: DocumentUnit | None = None  # likewise what a document is in text files; None: there were none
     encoding: EncodingSettings
     precision: str
+
+    @property
+    def base(self) -> str:
+        """The folder where relative names of files start: that of the build or, if it was moved, the current one."""
+        return self.folder if os.path.isdir(self.folder) else os.getcwd()
 
 
 class IndexBlock(Settings):

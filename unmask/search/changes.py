@@ -44,7 +44,9 @@ class Names:
         columns = ["file", "id", "is_counted"]
         empty = blocks.SCHEMA.empty_table().select(columns)
         self._table = pa.concat_tables([empty, *(stored.table(n, columns) for n in range(len(stored.state.blocks)))])
-        self._folder = stored.state.settings.folder
+        self._base = stored.state.settings.base
+        files = self._table["file"].unique().to_pylist()
+        self._paths = {name: os.path.abspath(os.path.join(self._base, name)) for name in files}  # by names in the index
         self._is_there: Mask = stored.documents >= 0
         self._is_counted: Mask = np.asarray(self._table["is_counted"])
 
@@ -52,14 +54,15 @@ class Names:
         return np.asarray(pc.is_in(self._table[column], pa.array(values, pa.string()))) & self._is_there
 
     def _path(self, name: str) -> str:
-        """The absolute path of a file, however it is spelled."""
-        return os.path.abspath(os.path.join(self._folder, name))
+        """The absolute path of a file, as typed: from the current folder if that file is in the index, else from the
+        index's."""
+        here = os.path.abspath(name)
+        return here if here in self._paths.values() else os.path.abspath(os.path.join(self._base, name))
 
     def _in_files(self, files: Sequence[str]) -> Mask:
         """Mask of the passages of documents in these files."""
         paths = set(map(self._path, files))
-        names = self._table["file"].unique().to_pylist()
-        return self._where("file", [name for name in names if self._path(name) in paths])
+        return self._where("file", [name for name, path in self._paths.items() if path in paths])
 
     def of_ids(self, ids: Sequence[Any]) -> Mask:
         """Mask of the passages of documents with these ids, or in files with these names. A `SettingsError` if one
@@ -74,7 +77,7 @@ class Names:
         for row in self._table.filter(pa.array(with_id)).to_pylist():
             places.setdefault(row["id"], set()).add(row["file"] if row["is_counted"] else None)
         own = [name for name, files in places.items() if None in files]
-        paths = set(map(self._path, self._table["file"].filter(pa.array(in_file)).unique().to_pylist()))
+        paths = {self._paths[name] for name in self._table["file"].filter(pa.array(in_file)).unique().to_pylist()}
         if unknown := [name for name in names if name not in places and self._path(name) not in paths]:
             what = f"{len(unknown):,} of {len(names):,} ids belong to no document, such as {unknown[0]!r}"
             ways = "the number of a document in its file, or a file's name for all its documents"

@@ -333,7 +333,7 @@ class Index(Readable):
             encoder = self._encoder(old, settings.precision)
             root = folder.root.absolute()
             paths = list(keep_as_files(named, root, notify=notify))
-            if os.getcwd() != settings.folder:  # relative names would be taken to start there
+            if os.getcwd() != settings.base:  # relative names would be taken to start there
                 paths = [Path(path).absolute() for path in paths]
             files = DocumentFiles(
                 paths, column=column, id_column=id_column, title_column=title_column, encoding=encoding,
@@ -343,7 +343,7 @@ class Index(Readable):
             note(files.describe())
             # Texts from memory are in temporary files of the index, not in files of the user.
             in_memory = [files.name_of(each) for each in files.sources if each.path.is_relative_to(root)]
-            without = next((each for each in files.sources if each.is_table and each.id is None), None)
+            without = next((each for each in files.sources if each.column is not None and each.id is None), None)
             id_columns = [each.id for each in settings.tables]
             if without is not None and id_column != "" and id_columns and all(id_columns) and not in_memory:
                 what = f"{without.path} has no column {listed(sorted({*filter(None, id_columns)}), 3)}"

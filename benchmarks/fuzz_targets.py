@@ -282,7 +282,7 @@ def _of_folders(work: Path, run: Path, texts: Mapping[str, bytes]) -> dict[str, 
     table = "".join("\t".join(row.values()) + "\n" for row in ({name: name for name in columns}, *pairs))
     words = [token for token, _ in sorted(tokenizer.backend.get_vocab().items(), key=lambda item: item[1])]
     merged = json.dumps(
-        {letter: n for n, letter in enumerate(["<s>", "<mask>", *map(chr, range(97, 123)), "th", "the"])}
+        {letter: n for n, letter in enumerate(["<s>", "<mask>", *"ĠT.", *map(chr, range(97, 123)), "th", "the"])}
     )
     rng = random.Random(0)
     many = [

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -23,7 +22,7 @@ from unmask.commands.run_data import (
 from unmask.commands.sizing import sized_recipe, sizes_of, with_sizes
 from unmask.commands.training_run import LOSS_CURVE, TrainingRun, held_out_curve
 from unmask.core.errors import RunError, UnmaskError, without_secrets
-from unmask.core.files import typed, write_atomically
+from unmask.core.files import typed
 from unmask.core.hub import local_path
 from unmask.core.interruption import Interruption
 from unmask.core.public import public
@@ -248,7 +247,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             raise
         summary = training.run(interruption, [*callbacks, *map(SendCheckpoints, outputs)])
         if group.is_main and begun["sources"] != folder.read_sources():  # moved data, which fitted the checkpoint
-            write_atomically(folder.sources, json.dumps(begun["sources"], indent=1) + "\n")
+            folder.write_sources(begun["sources"])
     if path_at(out) is None:
         reporter.note(f"the run is stored at {without_secrets(str(address_of(out)))}")
     return Run(folder.root, summary)
@@ -302,7 +301,7 @@ def _begin(
         assert recipe is not None, "a new run has a recipe"
         files = keep_as_files(named or [packaged_corpus()], folder.root, notify=reporter.notify)
         sources = [lasting_source(Path(path).absolute()) for path in files]
-        write_atomically(folder.sources, json.dumps(sources, indent=1) + "\n")
+        folder.write_sources(sources)
         folder.claimed.claim(recipe.to_toml())
         return {"root": str(folder.root), "sources": sources, "is_new": True, "is_finished": False}
 

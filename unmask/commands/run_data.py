@@ -21,6 +21,7 @@ report.html          figures, curves and predictions, for reading
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
@@ -45,7 +46,7 @@ from unmask.commands.recipe import (
     read_fitting_config,
 )
 from unmask.core.errors import CorpusError, DataError, RunError, SettingsError, parse_json
-from unmask.core.files import ClaimedFolder, read_object, typed, whole_folder, write_object, writing
+from unmask.core.files import ClaimedFolder, read_object, typed, whole_folder, write_atomically, write_object, writing
 from unmask.core.hub import MODULES, lasting_name
 from unmask.core.remote import source_named
 from unmask.core.results import Reporter
@@ -107,6 +108,9 @@ class RunFolder:
         self.claimed = ClaimedFolder(
             root=root, marker=self.recipe.name, what="a run", last=self.summary.name, ours=names
         )
+
+    def write_sources(self, names: Sequence[str]) -> None:
+        write_atomically(self.sources, json.dumps(names, indent=1) + "\n")
 
     def read_sources(self, way_out: str = START_ANEW) -> list[str]:
         """The sources that the run was started on, as `unmask.core.remote.lasting_source` names them."""

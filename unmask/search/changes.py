@@ -47,6 +47,7 @@ class Names:
         self._base = stored.state.settings.base
         files = self._table["file"].unique().to_pylist()
         self._paths = {name: os.path.abspath(os.path.join(self._base, name)) for name in files}  # by names in the index
+        self._known = set(self._paths.values())
         self._is_there: Mask = stored.documents >= 0
         self._is_counted: Mask = np.asarray(self._table["is_counted"])
 
@@ -57,7 +58,7 @@ class Names:
         """The absolute path of a file, as typed: from the current folder if that file is in the index, else from the
         index's."""
         here = os.path.abspath(name)
-        return here if here in self._paths.values() else os.path.abspath(os.path.join(self._base, name))
+        return here if here in self._known else os.path.abspath(os.path.join(self._base, name))
 
     def _in_files(self, files: Sequence[str]) -> Mask:
         """Mask of the passages of documents in these files."""

@@ -41,15 +41,8 @@ from unmask.train.step import Best, TrainState
 
 _MODEL, _OPTIMIZER, _SCORES = "model.safetensors", "optimizer.safetensors", "scores.safetensors"
 _BEST, _STATE = "best.safetensors", "state.json"
-_COUNTERS = (
-    "step",
-    "tokens_seen",
-    "seconds",
-    "micro_tokens",
-    "ran_out",
-    "history",
-    "recent_losses",
-)  # stored unchanged
+# Stored unchanged
+_COUNTERS = ("step", "tokens_seen", "seconds", "micro_tokens", "ran_out", "history", "recent_losses")
 CHECKPOINT_SECONDS = 120.0
 
 Tensors = dict[str, dict[str, Tensor]]

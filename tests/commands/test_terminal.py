@@ -154,6 +154,20 @@ def test_quiet_and_verbose(main: Main, corpus_file: Path, tmp_path: Path, caplog
     assert (code, "--quiet and --verbose exclude each other" in err) == (2, True)
 
 
+@pytest.mark.parametrize(
+    "variables", [{"RANK": "1", "WORLD_SIZE": "2"}, {"SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "2"}]
+)
+def test_only_trainings_of_a_group_leave_the_output_to_rank_0(
+    variables: dict[str, str], main: Main, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Other commands work alone in each process, so each has a result of its own."""
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(cli, "_call", lambda *_, **__: Shouting("a result"))
+    commands = ["pretrain --out run", "pretrain --out run --dry-run", "evaluate model text.txt", "recipes"]
+    assert ["a result" in main(*command.split())[1] for command in commands] == [False, False, True, True]
+
+
 def test_conventions_of_terminals(main: Main, run: unmask.Run, monkeypatch: pytest.MonkeyPatch) -> None:
     arguments = ("masks", "The king sees.", "--tokenizer", run.folder / "model", "--strategy", "random", "--rate", 0.9)
     monkeypatch.setenv("FORCE_COLOR", "1")

@@ -42,6 +42,7 @@ import unmask
 from unmask.core.declarations import PACKAGE, declared, source_of, statements_of, value_of
 from unmask.core.errors import EndedElsewhereError, SettingsError, UnmaskError, printable, says_out_of_memory, unknown
 from unmask.core.interruption import GOES_ON, GOES_ON_WITH_RESUME, Interruption
+from unmask.core.launcher import launched
 from unmask.core.plugins import entry_points
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ class Command:
     dry_run: str | None = None  # the function for --dry-run, called with the same options except those of the output
     variant: tuple[str, str] | None = None  # a flag and the function that it selects; options of both are accepted
     goes_on: str = "nothing was written"  # shown after Ctrl-C or SIGTERM: what was kept, or how to continue
+    in_group: bool = False  # whether the processes of a launcher do it together, so that only rank 0 prints
 
 
 MODEL, CORPUS = "runs/mine/model", "corpus.txt"
@@ -68,6 +70,7 @@ COMMANDS = {  # in the order of --help
         f"{CORPUS} --minutes 10 --out runs/mine",
         dry_run="commands.dry_run:forecast_pretrain",
         goes_on=GOES_ON_WITH_RESUME,
+        in_group=True,
     ),
     "prepare": Command(
         "commands.prepare:prepare",
@@ -93,6 +96,7 @@ COMMANDS = {  # in the order of --help
         f"{MODEL} --task classify --train train.csv --validation dev.csv --out runs/mood",
         dry_run="commands.finetune:forecast_finetune",
         goes_on=GOES_ON_WITH_RESUME,
+        in_group=True,
     ),
     "predict": Command("tasks.predict:predict", "runs/mood texts.csv --out predictions.csv"),
     "embedder": Command(
@@ -100,6 +104,7 @@ COMMANDS = {  # in the order of --help
         f"{MODEL} {CORPUS} --minutes 10 --out runs/search",
         dry_run="commands.embedder:forecast_embedder",
         goes_on=GOES_ON_WITH_RESUME,
+        in_group=True,
     ),
     "evaluate-search": Command("search.evaluate:evaluate_search", f"{MODEL} {CORPUS} --against other/model"),
     "export": Command("exporting.onnx:export", f"{MODEL} --format onnx --out runs/mine/onnx"),
@@ -338,9 +343,10 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
     if flags["verbose"]:
         log.addHandler(handler)
         log.setLevel(logging.INFO)
+    prints = not command.in_group or launched().get("RANK", "0") == "0"
     try:
-        result = _call(function, options, goes_on=command.goes_on, quiet=flags["quiet"])
-        if is_main_process():
+        result = _call(function, options, goes_on=command.goes_on, quiet=flags["quiet"] or not prints)
+        if prints:
             show(result, as_json=flags["json"])
     except UnmaskError as error:
         known = {*parameters, *OPTION_NAMES.values()}  # options of this command
@@ -393,11 +399,10 @@ def _call(function: str, options: dict[str, Any], *, goes_on: str, quiet: bool) 
 
     module, _, name = function.partition(":")
     parameters = read_parameters(function)
-    with Interruption(goes_on), ConsoleReporter(quiet=quiet or not is_main_process()) as bar:
-        if is_main_process():
-            channels = [each for each in CHANNELS if each in parameters]
-            options = options | {each: bar if each == "reporter" else getattr(bar, each) for each in channels}
-            bar.notify(Progress("loading", facts=""))
+    with Interruption(goes_on), ConsoleReporter(quiet=quiet) as bar:
+        channels = [each for each in CHANNELS if each in parameters]
+        options = options | {each: bar if each == "reporter" else getattr(bar, each) for each in channels}
+        bar.notify(Progress("loading", facts=""))
         imported = importlib.import_module(f"unmask.{module}")
         if (init := _init_of(function)) is not None:
             owner, _, name = name.rpartition(".")
@@ -411,11 +416,6 @@ def _call(function: str, options: dict[str, Any], *, goes_on: str, quiet: bool) 
 
 # ----------------------------------------
 # The terminal.
-
-
-def is_main_process() -> bool:
-    """Whether this process is rank 0, the only one that prints."""
-    return os.environ.get("RANK", os.environ.get("SLURM_PROCID", "0")) == "0"
 
 
 class _PrintableFormatter(logging.Formatter):
@@ -558,7 +558,7 @@ def make_app(names: Iterable[str] = COMMANDS, *, listed_only: bool = False) -> t
 def resume_with(arguments: Sequence[str]) -> str:
     """A hint at the command that resumes this one; empty if it cannot be resumed or a launcher started it."""
     command = COMMANDS.get(" ".join(arguments[:2])) or COMMANDS.get(arguments[0])
-    if command is None or command.goes_on != GOES_ON_WITH_RESUME or {"RANK", "SLURM_PROCID"} & os.environ.keys():
+    if command is None or command.goes_on != GOES_ON_WITH_RESUME or launched():
         return ""
     same = [each for each in arguments if each not in ("--overwrite", "--resume")]
     return f"resume with: {shlex.join(['unmask', *same, '--resume'])}"

@@ -37,6 +37,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from unmask.core.errors import EndedElsewhereError, RunError, UnmaskError, says_out_of_memory
 from unmask.core.interruption import waiting
+from unmask.core.launcher import launched
 from unmask.data.rows import Share
 
 log = logging.getLogger(__name__)
@@ -145,28 +146,24 @@ def join_group() -> Group:
     """
     global _joined  # noqa: PLW0603  (torch makes its groups once in a process)
     if not dist.is_initialized():
-        environment = dict(os.environ)
-        # `srun` may have started several tasks without torchrun. Alone, each would train a model into the same folder.
-        num_tasks = int(environment.get("SLURM_STEP_NUM_TASKS", "1"))  # set by srun alone, not within a batch script
-        if "RANK" not in environment and num_tasks > 1:
-            if not {"MASTER_ADDR", "MASTER_PORT"} <= set(environment):
-                raise GroupError(
-                    f"srun started {num_tasks} tasks without an address to meet at; start torchrun once per machine, "
-                    "or set MASTER_ADDR to the first one and MASTER_PORT to a free port (docs/how-to/scaling.md)"
-                )
-            names = {"RANK": "SLURM_PROCID", "LOCAL_RANK": "SLURM_LOCALID", "WORLD_SIZE": "SLURM_STEP_NUM_TASKS"}
-            environment |= {name: environment[key] for name, key in names.items()}
-        if int(environment.get("WORLD_SIZE", "1")) == 1 or "RANK" not in environment:
+        environment, place = os.environ, launched()
+        if not place:
             if (num_tasks := int(environment.get("SLURM_NTASKS", "1"))) > 1:  # a batch script, or `srun` of one task
                 log.warning("this is one of %d SLURM tasks, but it trains alone; start all with `srun`", num_tasks)
             return ALONE
+        # Tasks of `srun`: alone, each would train a model into the same folder.
+        if "RANK" not in environment and not {"MASTER_ADDR", "MASTER_PORT"} <= environment.keys():
+            raise GroupError(
+                f"srun started {place['WORLD_SIZE']} tasks without an address to meet at; start torchrun once per "
+                "machine, or set MASTER_ADDR to the first one and MASTER_PORT to a free port (docs/how-to/scaling.md)"
+            )
         if torch.cuda.is_available() and (num_gpus := torch.cuda.device_count()) > 1:  # else take the only visible one
-            if (number := int(environment.get("LOCAL_RANK", "0"))) >= num_gpus:
+            if (number := int(place.get("LOCAL_RANK", "0"))) >= num_gpus:
                 raise GroupError(f"process {number} of this machine has no GPU; there are {num_gpus}: start no more")
             torch.cuda.set_device(number)
         try:
             store: Store
-            store, rank, size = next(rendezvous("env://", int(environment["RANK"]), int(environment["WORLD_SIZE"])))
+            store, rank, size = next(rendezvous("env://", int(place["RANK"]), int(place["WORLD_SIZE"])))
             if "TORCHELASTIC_RUN_ID" in environment:
                 store = PrefixStore(agreed_name(store, rank, size), store)
             backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"

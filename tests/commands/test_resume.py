@@ -172,6 +172,15 @@ def test_a_run_is_finished_there(server: Elsewhere, data_folder: Path, main: Mai
     assert server.cat_file("/bucket/runs/a/model/model.safetensors") == weights
 
 
+def test_a_stopped_run_names_no_path_of_this_machine(server: Elsewhere, corpus_file: Path) -> None:
+    """It goes on from the address."""
+    server.pipe("/corpus/a.txt", corpus_file.read_bytes())
+    options: dict[str, Any] = {"steps": 4, "vocab_size": 200, "settings": SMALL}
+    with pytest.raises(Interrupted, match="saved at step 2.*--resume") as stopped:
+        unmask.pretrain("elsewhere://corpus/a.txt", out=ADDRESS, callbacks=[Stopping(2)], **options)
+    assert str(cache()) not in str(stopped.value)
+
+
 def test_vectors_are_sent(server: Elsewhere, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
     encoder = save_encoder(make_model, tokenizer, tmp_path / "encoder")
     (tmp_path / "texts.txt").write_text("The cat sees the ship.\nThe dog follows.\n")

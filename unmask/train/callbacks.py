@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.core.errors import SettingsError, parse_json
-from unmask.core.files import typed, write_atomically, writing
+from unmask.core.files import write_atomically, writing
 from unmask.core.interruption import Interrupted, Interruption
 from unmask.core.plugins import Table
 from unmask.core.results import Progress, Reporter, amount, duration
@@ -163,17 +163,16 @@ class EvaluationTimes:
 class StopAtSignal(Callback):
     """Saves and ends the training in all processes if any of them gets a signal; rank 0 says how to resume."""
 
-    def __init__(self, interruption: Interruption, out: Path) -> None:
-        self._interruption, self._out = interruption, out
+    def __init__(self, interruption: Interruption) -> None:
+        self._interruption = interruption
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
         group = trainer.group
         signum = max(int(signum) for (signum,) in group.all_gather([self._interruption.signum or 0]))
         if signum:
-            way_on = f"resume with --out {typed(self._out)} --resume"
-            message = (f"stopped and saved at step {report.step:,}", way_on) if group.is_main else ("",)
+            message = f"stopped and saved at step {report.step:,}", self._interruption.remark
             trainer.request_save()
-            trainer.request_stop(Interrupted(signum, *message))
+            trainer.request_stop(Interrupted(signum, *(message if group.is_main else ("",))))
 
 
 class MetricsFile(Callback):

@@ -257,7 +257,7 @@ def fit(  # noqa: PLR0913  (shared by the trainings of all commands)
             metrics = MetricsFile(root / "metrics.jsonl", step=state.step)
             trainer.callbacks.append(metrics)
         trainer.callbacks.append(ShowProgress(reporter, what, may_end_early=may_end_early))
-    trainer.callbacks += [*callbacks, watch, StopAtSignal(interruption, root)]
+    trainer.callbacks += [*callbacks, watch, StopAtSignal(interruption)]
     if group.is_main:
         sync = (lambda: None) if metrics is None else metrics.sync
         trainer.callbacks.append(Checkpoints(checkpoints, settings, fingerprint=trainer.fingerprint, sync=sync))

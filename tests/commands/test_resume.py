@@ -172,13 +172,18 @@ def test_a_run_is_finished_there(server: Elsewhere, data_folder: Path, main: Mai
     assert server.cat_file("/bucket/runs/a/model/model.safetensors") == weights
 
 
-def test_a_stopped_run_names_no_path_of_this_machine(server: Elsewhere, corpus_file: Path) -> None:
-    """It goes on from the address."""
+def test_a_stopped_run_goes_on_elsewhere_without_its_text(server: Elsewhere, corpus_file: Path) -> None:
+    """From the address, also if the text has changed after it was prepared."""
     server.pipe("/corpus/a.txt", corpus_file.read_bytes())
     options: dict[str, Any] = {"steps": 4, "vocab_size": 200, "settings": SMALL}
     with pytest.raises(Interrupted, match="saved at step 2.*--resume") as stopped:
         unmask.pretrain("elsewhere://corpus/a.txt", out=ADDRESS, callbacks=[Stopping(2)], **options)
     assert str(cache()) not in str(stopped.value)
+    shutil.rmtree(cache())
+    server.fetched.clear()
+    server.pipe("/corpus/a.txt", b"Another text.\n")
+    assert unmask.pretrain(out=ADDRESS, resume=True).steps == 4
+    assert "/corpus/a.txt" not in server.fetched
 
 
 def test_vectors_are_sent(server: Elsewhere, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -225,7 +225,9 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             return Run.reopened(folder.root, "remove it to evaluate the run again")
 
         def opened() -> TrainingRun:
-            sources = list(map(source_named, begun["sources"]))  # each machine has its own copies of remote files
+            sources = begun["sources"]
+            if not data_folder(folder.data).is_claimed:  # once its data is complete, a run needs its text no more
+                sources = list(map(source_named, sources))  # each machine has its own copies of remote files
             resolved = load_recipe(str(folder.recipe), complete=False)
             if resolved.start is None:
                 data = obtain_data(sources, folder.data, resolved, reporter)

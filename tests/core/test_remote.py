@@ -93,8 +93,10 @@ def test_records_name_an_input_by_its_content(server: Elsewhere) -> None:
     name = lasting_source(path)
     assert name == f"elsewhere://corpus/a.txt#{path.parent.name}"
     assert source_named(name) == str(path)
+    changed = path.stat().st_mtime_ns
     shutil.rmtree(cache())  # as on another machine
     assert Path(source_named(name)).read_bytes() == b"One text.\n"
+    assert path.stat().st_mtime_ns == changed, "so a preparation goes on there"
     assert lasting_source("a.txt") == source_named("a.txt") == "a.txt"
     shutil.rmtree(cache())
     server.pipe({"/corpus/a.txt": b"Another one.\n"})
@@ -128,17 +130,23 @@ def test_only_what_has_changed_is_sent_and_what_is_gone_is_removed(server: Elsew
 
 
 def test_work_goes_on_elsewhere_from_what_was_sent(server: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without `resume`, too, before it claims the folder; a claimed folder is not fetched to be refused."""
     with output_at(ADDRESS, claim) as output:
+        write(output.path, "a.txt")
+    monkeypatch.setenv("UNMASK_CACHE", str(cache() / "of another machine"))
+    with output_at(ADDRESS, claim) as output:
+        assert (output.path / "a.txt").read_text() == "a.txt"
         write(output.path, "recipe.toml", "checkpoints/step-1/state.json")
+    server.fetched.clear()
     with pytest.raises(RunError, match=ADDRESS):
         output_at(ADDRESS, claim).__enter__()
-    monkeypatch.setenv("UNMASK_CACHE", str(cache() / "of another machine"))
+    assert not server.fetched
     with output_at(ADDRESS, claim, resume=True) as output:
         assert (output.path / "checkpoints/step-1/state.json").read_text() == "checkpoints/step-1/state.json"
         with pytest.raises(RunError, match=ADDRESS):  # another process writes there
             output_at(ADDRESS, claim, resume=True).__enter__()
         write(output.path, "checkpoints/step-2/state.json")
-    assert set(there(server)) == {"recipe.toml", "checkpoints/step-1/state.json", "checkpoints/step-2/state.json"}
+    assert set(there(server)) == {"a.txt", "recipe.toml", *(f"checkpoints/step-{n}/state.json" for n in (1, 2))}
 
 
 def test_overwriting_removes_nothing_before_there_is_something_new(

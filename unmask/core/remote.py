@@ -131,6 +131,7 @@ def _fetch(system: Any, address: str, path: str) -> Path:
             file.parent.mkdir(parents=True, exist_ok=True)
         tried(f"{address}: {name}", copy)
         with writing(file):
+            os.utime(unfinished, (0, 0))  # the same on any machine: preparations recognise files by their times, too
             os.replace(unfinished, file)
 
     with locked(folder, lock=folder / LOCK, wait=-1):
@@ -282,9 +283,9 @@ def output_at(
     """Yields where to work: `out` or, for an address, a folder of the cache, sent there by `put` and at the end of the
     work.
 
-    With `resume`, the files at the address are fetched first, so that any machine can continue. With `overwrite` they
-    stay until new files are sent. Two processes of one machine cannot write to an address at a time; two machines that
-    do so corrupt it. `claim` makes the claim to the folder; None: a file is written.
+    The files at the address are fetched first, so that any machine can continue. With `overwrite` they stay until new
+    files are sent. Two processes of one machine cannot write to an address at a time; two machines that do so corrupt
+    it. `claim` makes the claim to the folder; None: a file is written.
     """
     if (local := path_at(out)) is not None:
         yield Output(local)
@@ -301,18 +302,16 @@ def output_at(
             shutil.rmtree(own, ignore_errors=True)
             (own if claim is None else path).mkdir(parents=True)
         output = Output(path, address)
-        for name in existing if claim is not None else ():
-            file = path / name.removeprefix(root).lstrip("/")
-            file.parent.mkdir(parents=True, exist_ok=True)
-            if resume:
-                tried(f"{address}: {name}", partial(system.get_file, name, str(file)))
-            else:
-                file.touch()  # the check below needs only its name
-            stat = file.stat()
-            output._sent[file.relative_to(path).as_posix()] = (stat.st_size, stat.st_mtime_ns)
         if claim is not None:
+            files = {name: path / name.removeprefix(root).lstrip("/") for name in existing}
+            for file in files.values():
+                file.parent.mkdir(parents=True, exist_ok=True)
+                file.touch()  # the check needs only its name
             claimed = replace(claim(path), named=address)
             claimed.check(resume=resume, overwrite=overwrite)
+            for name, file in files.items() if not overwrite else ():
+                tried(f"{address}: {name}", partial(system.get_file, name, str(file)))
+            output._sent = output._files()
             if overwrite:
                 claimed.clear(claimed.ours)
                 output._overwrites = True

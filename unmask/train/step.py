@@ -222,8 +222,8 @@ def most_rows(rows: Rows, width: int) -> int:
 #     3. each part forward again, with a graph    backward from its vectors, with their gradients
 #
 # The result is the gradient of the whole batch, for an additional forward pass, since dropout depends only on the step
-# and the part. A process with a single part computes it once and keeps the graph. A step with a single part and process
-# needs none of this.
+# and the part. A process with a single part computes it once and keeps the graph; if memory runs out in the backward
+# pass, it goes on with several.
 #
 # Source: Gao et al. 2021 (Scaling Deep Contrastive Learning Batch Size under Memory Limited Setup), section 3. Vectors
 # are gathered as in Radford et al. 2021 (CLIP), section 2.5. There each process computes its rows of the scores; here
@@ -285,8 +285,8 @@ def training_step(  # noqa: PLR0915  (one step, whole)
         return hidden_BSD.flatten(0, 1)
 
     # Vectors to compare across parts and processes.
-    joint = {index: _JointVectors(objective, index, totals[index], group) for index, objective in enumerate(objectives)
-             if objective.joint is not None and (len(parts) > 1 or group.world_size > 1)}  # fmt: skip
+    joint = {index: _JointVectors(objective, index, totals[index], group)
+             for index, objective in enumerate(objectives) if objective.joint is not None}  # fmt: skip
     for each in joint.values():
         attempts.make(partial(each.compute, model, hidden_of))
         each.gather()

@@ -119,6 +119,17 @@ def test_more_time_or_a_faster_machine_never_means_less(data: PreparedData) -> N
     assert {choice.batch_tokens % recipe.training.sequence_length for choice in best} == {0}
 
 
+def test_processes_share_the_positions_of_a_step_but_not_its_update(data: PreparedData) -> None:
+    recipe, of_positions, of_update = requested_recipe(minutes=1.0), Speed(1e-11, 0.0), Speed(0.0, 1e-8)
+
+    def made(speed: Speed, minutes: float, processes: int) -> list[sizing.Choice]:
+        return list(sizing.choices(recipe, data, speed, TEXT, minutes, processes))
+
+    assert made(of_positions, 1.0, 8) == made(of_positions, 8.0, 1)
+    assert made(of_update, 1.0, 8) == made(of_update, 1.0, 1)
+    assert made(of_update, 1.0, 1) != made(of_update, 8.0, 1)
+
+
 def test_a_run_has_what_was_chosen_and_is_resumed_with_it(
     corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

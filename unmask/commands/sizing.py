@@ -84,7 +84,7 @@ def fit_to_budget(
     assert minutes is not None, "a recipe that is sized by its budget has minutes"
     speed, text = measure_speed(recipe, data), TextFigures.of(data, tokens)
     now, longer = (
-        min(choices(recipe, data, speed, text, factor * minutes * processes), key=lambda choice: choice.loss)
+        min(choices(recipe, data, speed, text, factor * minutes, processes), key=lambda choice: choice.loss)
         for factor in (1, 3)
     )
     lines = [
@@ -122,17 +122,20 @@ def sizes_of(recipe: Recipe) -> dict[str, Any]:
     return {key: values[section][name] for key in SETTINGS for section, _, name in [key.partition(".")]}
 
 
-def choices(recipe: Recipe, data: PreparedData, speed: Speed, text: TextFigures, minutes: float) -> Iterator[Choice]:
-    """All sizes, each with its batch, steps and expected loss within these minutes."""
+def choices(
+    recipe: Recipe, data: PreparedData, speed: Speed, text: TextFigures, minutes: float, processes: int = 1
+) -> Iterator[Choice]:
+    """All sizes, each with its batch, steps and expected loss within these minutes. Processes share the positions of a
+    step, but each makes the whole update."""
     length, rate, seconds = recipe.training.sequence_length, mean_rate(recipe), _TRAINED * 60.0 * minutes
     for layers, width in SIZES:
         cost = cost_of(layers, width, entries=decoder_entries(recipe, data), length=length, rate=rate)
         batch_tokens = 4096
         for _ in range(3):  # larger batches see more tokens, and more tokens call for larger batches
-            tokens = speed.steps_in(seconds, cost, batch_tokens) * batch_tokens
+            tokens = speed.steps_in(seconds, cost, batch_tokens / processes) * batch_tokens
             best = min(max(3000.0 * math.sqrt(tokens / 1.6e6), 1024.0), 2.0**18)
             batch_tokens = max(1 << round(math.log2(best)), 4 * length)  # a power of two, and four rows at least
-        steps = speed.steps_in(seconds, cost, batch_tokens)
+        steps = speed.steps_in(seconds, cost, batch_tokens / processes)
         loss = text.loss(block_parameters(layers, width), steps * batch_tokens)
         yield Choice(layers, width, batch_tokens, steps, loss)
 
@@ -262,10 +265,10 @@ class Speed(NamedTuple):
         each = max((seconds[1] - seconds[0]) / (positions[1] - positions[0]), 0.1 * seconds[1] / positions[1])
         return cls(each / cost.operations, max(seconds[1] - each * positions[1], 0.0) / cost.parameters)
 
-    def step_seconds(self, cost: Cost, positions: int) -> float:
+    def step_seconds(self, cost: Cost, positions: float) -> float:
         return self.of_operation * cost.operations * positions + self.of_parameter * cost.parameters
 
-    def steps_in(self, seconds: float, cost: Cost, positions: int) -> int:
+    def steps_in(self, seconds: float, cost: Cost, positions: float) -> int:
         return max(1, int(seconds / self.step_seconds(cost, positions)))
 
 

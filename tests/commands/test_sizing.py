@@ -19,6 +19,7 @@ from unmask.commands.run_data import PreparedData, open_prepared
 from unmask.commands.sizing import Cost, Speed, TextFigures
 from unmask.core.errors import RunError, SettingsError
 from unmask.data.store import TokenChunk
+from unmask.train import checkpoints
 
 TEXT = TextFigures(entropy=6.5, neighbours=sizing.NEIGHBOURS, token_bytes=3.3, tokens=2_000_000)
 
@@ -100,6 +101,18 @@ def test_a_machine_is_measured_whatever_the_budget_and_the_rows(
     monkeypatch.setattr(sizing, "_TIMED_POSITIONS", 64)
     speed = sizing.measure_speed(requested_recipe(minutes=1e-6, settings={"training.sequence_length": length}), data)
     assert speed.of_operation > 0.0
+
+
+def test_the_timed_steps_are_compiled_if_the_run_is(data: PreparedData, monkeypatch: pytest.MonkeyPatch) -> None:
+    budgets = []
+
+    def why_not_compiled(*_: object, **budget: float | None) -> str:
+        budgets.append(budget)
+        return "this machine has no GPU"
+
+    monkeypatch.setattr(checkpoints, "why_not_compiled", why_not_compiled)
+    sizing.trial(requested_recipe(minutes=10.0), data, 2, 64, 1024)
+    assert budgets == [{"minutes": 10.0, "steps": None}]
 
 
 def test_more_time_or_a_faster_machine_never_means_less(data: PreparedData) -> None:

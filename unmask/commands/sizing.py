@@ -314,7 +314,7 @@ def trial(recipe: Recipe, data: PreparedData, num_layers: int, hidden_size: int,
     settings = recipe.training.model_copy(update={"minutes": None, "tokens": None, "steps": _TIMED_STEPS + 1})
     model = new_model(recipe.model_copy(update={"objectives": ObjectivesSettings()}), data.tokenizer)
     initialise(model, seed=0, method="depth_scaled")
-    place_model(model, settings)
+    place_model(model, recipe.training)  # by the minutes of the run, its blocks are compiled if those of the run are
     if samples_softmax(settings, recipe.masking, model.encoder.device, data.tokenizer.vocab_size):
         model.head.sample_softmax(torch.from_numpy(data.frequencies))
     masker = Masker(MaskingSettings.model_validate({"rate": mean_rate(recipe)}), data.tokenizer, seed=0)

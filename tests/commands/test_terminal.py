@@ -17,7 +17,7 @@ import pytest
 
 import unmask
 from tests.command_line import PATIENCE, Main
-from unmask.commands import cli
+from unmask.commands import cli, recipe_files
 from unmask.commands.cli import ConsoleReporter, show
 from unmask.core.results import Progress, Readable, Sheet, Shown, Styled
 
@@ -152,6 +152,19 @@ def test_quiet_and_verbose(main: Main, corpus_file: Path, tmp_path: Path, caplog
     assert (code, " INFO corpus: a document is a block" in err) == (0, True)
     code, _, err = main(*command, tmp_path / "data", "-q", "-v")
     assert (code, "--quiet and --verbose exclude each other" in err) == (2, True)
+
+
+def test_what_libraries_print_is_no_result(main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipes = recipe_files.recipes
+
+    def printing() -> object:
+        print("a tracker begins")
+        return recipes()
+
+    monkeypatch.setattr(recipe_files, "recipes", printing)
+    _, out, err = main("recipes", "--json")
+    assert json.loads(out)
+    assert "a tracker begins" in err
 
 
 @pytest.mark.parametrize(

@@ -32,6 +32,7 @@ import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
 from typing import TYPE_CHECKING, Annotated, Any, Self
@@ -345,7 +346,8 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
         log.setLevel(logging.INFO)
     prints = not command.in_group or launched().get("RANK", "0") == "0"
     try:
-        result = _call(function, options, goes_on=command.goes_on, quiet=flags["quiet"] or not prints)
+        with redirect_stdout(sys.stderr):  # what libraries and plug-ins print is not the result
+            result = _call(function, options, goes_on=command.goes_on, quiet=flags["quiet"] or not prints)
         if prints:
             show(result, as_json=flags["json"])
     except UnmaskError as error:

@@ -317,6 +317,7 @@ TYPED: dict[str, tuple[str, str]] = {
     "a word for a number": ("pretrain {data} --out {out} --steps many", "--steps"),
     "steps and minutes": ("pretrain {data} --out {out} --steps 1 --minutes 1", "minutes"),
     "a run that is there": ("pretrain {data} --out {run} --steps 1", "--resume"),
+    "a dry run of the rest": ("pretrain --out {run} --resume --dry-run", "--resume"),
     "a damaged shard": ("pretrain {broken}/flipped_shard --out {out} --steps 1 {small}", ".arrow"),
     "a line": ("prepare {broken}/cut.jsonl --out {out}", "cut.jsonl: line 2"),
     "data that is there": ("prepare {samples}/corpus.txt --out {data}", "--overwrite"),

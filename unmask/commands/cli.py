@@ -134,7 +134,7 @@ TABLES = {  # parameters whose values are names in a table or `Literal`, or of p
     "pooling": ("model.pooling", "POOLINGS", "poolings"),
     "strategy": ("masking.settings", "Strategy", "strategies"),
 }
-OUTPUT = ("out", "resume", "overwrite", "workers", "ray", "part", "join")  # options that a dry run ignores
+OUTPUT = ("out", "overwrite", "workers", "ray", "part", "join")  # options that a dry run ignores
 CHANNELS = ("reporter", "note", "notify")  # parameters that receive notes and progress
 IN_PYTHON = ("callbacks", "intervals")  # parameters that can only be passed in Python
 LINE_SECONDS = 15.0  # between lines of progress
@@ -334,6 +334,8 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
                 raise SettingsError(f"--{flag} takes one {mine}, not {len(names)}")
             options[mine] = options[mine][0]
     if flags["dry_run"]:
+        if "resume" in options:
+            raise SettingsError("--dry-run forecasts new work, not the rest of existing work; leave --resume out")
         function = str(command.dry_run)
         options = {name: value for name, value in options.items() if name not in OUTPUT}
 

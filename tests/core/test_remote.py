@@ -44,12 +44,15 @@ def test_what_is_an_address() -> None:
     assert local_copies("file:///a/b.txt") == [Path("/a/b.txt")]
 
 
-def test_a_folder_is_fetched_once_and_anew_when_it_has_changed(server: Elsewhere) -> None:
+def test_a_folder_is_fetched_once_and_anew_when_it_has_changed(
+    server: Elsewhere, caplog: pytest.LogCaptureFixture
+) -> None:
     server.pipe({"/corpus/a.txt": b"One text.\n", "/corpus/more/b.txt": b"Another text.\n", "/other/c.txt": b"No.\n"})
     (folder,) = local_copies("elsewhere://corpus")
     assert {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()} == {
         "a.txt": b"One text.\n", "more/b.txt": b"Another text.\n",
     }  # fmt: skip
+    assert "elsewhere://corpus: fetching 2 files (24 bytes)" in caplog.text, "it may take hours"
     assert local_copies("elsewhere://corpus/") == [folder]
     assert len(server.fetched) == 2
     server.pipe("/corpus/a.txt", b"Another one.\n")

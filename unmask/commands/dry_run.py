@@ -1,7 +1,7 @@
 """Dry runs: what a command would do, counted if that is quick, otherwise measured on a sample.
 
 The corpus is read for about 20 seconds, a sample of it is prepared in a temporary folder, and a few steps are trained
-on it with the real model. Nothing is written elsewhere.
+on it with the real model. Text at addresses is first fetched into the cache; nothing is written elsewhere.
 """
 
 from __future__ import annotations

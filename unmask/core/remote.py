@@ -138,7 +138,8 @@ def _fetch(system: Any, address: str, path: str) -> Path:
         write_atomically(folder / _ORIGIN, json.dumps({"address": address}) + "\n")
         if missing := [name for name in sizes if not (folder / inside[name]).is_file()]:
             num_bytes = sum(sizes[name][0] or 0 for name in missing)
-            log.info("%s: fetching %d files (%s bytes)", address, len(missing), f"{num_bytes:,}")
+            # At the level that is shown by default, since it may take hours.
+            log.warning("%s: fetching %d files (%s bytes)", address, len(missing), f"{num_bytes:,}")
             with ThreadPoolExecutor(AT_ONCE) as threads:
                 list(threads.map(get, missing))
     return folder / base

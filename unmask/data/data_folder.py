@@ -429,7 +429,7 @@ def holding(folder: ClaimedFolder, part: tuple[int, int] | None = None) -> Itera
     if part is not None:
         with writing(parts):
             parts.mkdir(parents=True, exist_ok=True)
-        with folder.held(wait=5):  # fails during a whole preparation or a join; parts take the lock briefly
+        with folder.held(wait=60):  # fails during a whole preparation or a join; hundreds of parts may start at once
             pass
         lock = locked(root, lock=parts / f"{_PART_LOCK}{part[0]}-of-{part[1]}.lock", error=DataError)
     with lock:

@@ -43,7 +43,7 @@ from unmask.model.fused import Losses
 from unmask.model.layers import MLMHead
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
-from unmask.train.callbacks import read_metrics
+from unmask.train.callbacks import read_metrics, tensorboard
 from unmask.train.checkpoints import list_checkpoints
 from unmask.train.hardware import samples_softmax
 from unmask.train.initialisation import STD
@@ -157,6 +157,17 @@ def test_curves_for_tensorboard(run: unmask.Run) -> None:
     assert [event.step for event in events.Scalars("train/loss")] == list(range(10, 301, 10))
     assert events.Scalars("validation/loss")[-1].value == pytest.approx(run.summary["validation_loss"], rel=1e-6)
 
+
+def test_a_try_that_begins_anew_hides_the_curves_of_the_last(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    for loss in (3.0, 2.0):
+        tracker = tensorboard(tmp_path, step=0)
+        tracker.on_evaluation(SimpleNamespace(state=SimpleNamespace(step=10)), {"loss": loss})
+        tracker.close()
+        next(tmp_path.glob("*.tfevents.*.*")).rename(tmp_path / f"events.out.tfevents.{loss == 2.0:d}")  # in this order
+    events = accumulator.EventAccumulator(str(tmp_path))
+    events.Reload()
+    assert [event.value for event in events.Scalars("validation/loss")] == [2.0]
 
 @pytest.mark.parametrize("kind", ["accuracy", "attention", "anchors", "centrality"])
 def test_weights_without_a_name_train(data_folder: Path, run: unmask.Run, tmp_path: Path, kind: str) -> None:
@@ -358,6 +369,15 @@ def test_figures_reach_a_service(corpus_file: Path, tmp_path: Path, monkeypatch:
     assert [step for step, table in figures if "train/loss" in table] == [10, 20]
     assert [step for step, table in figures if "validation/loss" in table] == [0, 20]
     assert figures[-1][1]["final/loss"] == run.summary["validation_loss"]
+
+    (run.folder / "summary.json").unlink()  # as if it had been stopped
+    with monkeypatch.context() as patch, pytest.raises(SettingsError, match=r"evaluation\.trackers: wandb .*api_key"):
+        patch.setattr(wandb, "init", Mock(side_effect=RuntimeError("api_key not configured\nlog in first")))
+        unmask.pretrain(out=run.folder, resume=True)
+    wandb.calls.clear()
+    unmask.pretrain(out=run.folder, resume=True)
+    assert (options["resume"], wandb.calls[0]["resume"]) == (None, "allow")
+    assert options["id"] == wandb.calls[0]["id"]
 
 
 def test_pretrain_makes_its_own_lexicon_once(data_folder: Path, tmp_path: Path) -> None:

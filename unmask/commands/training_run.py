@@ -26,7 +26,7 @@ from unmask.commands.run_data import (
     start_facts,
     start_model,
 )
-from unmask.core.errors import DataError, DivergedError, TokenizerError
+from unmask.core.errors import DataError, DivergedError, SettingsError, TokenizerError
 from unmask.core.files import read_object, whole_folder, write_atomically, write_object, writing
 from unmask.core.interruption import Interruption
 from unmask.core.results import Reporter, ShownText, Styled, parts_of
@@ -172,9 +172,14 @@ class TrainingRun(Callback):
         def begin() -> None:
             self._times.begin(trainer)
             if self.group.is_main:  # TensorBoard if it is installed, other trackers if the recipe names them
-                config = recipe.model_dump(mode="json", exclude={"card"})
-                names = recipe.evaluation.trackers
-                trackers.extend(TRACKERS[name](folder.root, config) for name in names)
+                config = recipe.model_dump(mode="json", exclude={"card"}) | {"fingerprint": self.fingerprint}
+                for name in recipe.evaluation.trackers:
+                    try:
+                        trackers.append(TRACKERS[name](folder.root, config))
+                    except Exception as error:  # each service has its own exceptions
+                        reason = next(iter(str(error).splitlines()), type(error).__name__)
+                        text = f"evaluation.trackers: {name} does not start ({reason}); correct that, and resume the run"
+                        raise SettingsError(text, options=["resume"]) from error
                 if find_spec("tensorboard") is not None:
                     trackers.append(tensorboard(folder.tensorboard, step=self.state.step))
                 trainer.callbacks += trackers

@@ -5,6 +5,7 @@ This file imports nothing heavy.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import time
@@ -281,10 +282,11 @@ class Tracker(Callback):
 
 
 def tensorboard(folder: Path, *, step: int) -> Tracker:
-    """Writes TensorBoard files into a folder. `step` is the step that the run resumes from; later ones are hidden."""
+    """Writes TensorBoard files into a folder. `step` is the step that the run resumes from; later ones are hidden, and
+    all if it begins anew."""
     from torch.utils.tensorboard import SummaryWriter  # slow to import
 
-    writer: Any = SummaryWriter(str(folder), purge_step=step + 1 if step else None)
+    writer: Any = SummaryWriter(str(folder), purge_step=step + 1 if step else 0)
 
     def log(figures: dict[str, float], step: int) -> None:
         for name, value in figures.items():
@@ -303,11 +305,16 @@ def _mlflow(run: Path, config: dict[str, Any]) -> Tracker:
 
 def _wandb(run: Path, config: dict[str, Any], name: str = "wandb") -> Tracker:
     module: Any = import_module(name)
-    module.init(project="unmask", name=run.name, config=config)
+    identity: dict[str, Any] = {}
+    if name == "wandb":  # a resumed run continues its curves, one that begins anew replaces them
+        digest = hashlib.sha256(f"{run.absolute()} {config['fingerprint']}".encode()).hexdigest()[:32]
+        resume = "allow" if any(run.glob("checkpoints/step-*")) else None
+        identity = {"id": digest, "resume": resume}
+    module.init(project="unmask", name=run.name, config=config, **identity)
     return Tracker(lambda figures, step: module.log(figures, step=step), module.finish)
 
 
-# Callbacks that a recipe can name, each made from the folder of a run and its settings.
+# Callbacks that a recipe can name, each made from the folder of a run and its settings, with the run's `fingerprint`.
 TRACKERS: Table[Callable[[Path, dict[str, Any]], Callback]] = Table(
     "callbacks", {"trackio": partial(_wandb, name="trackio"), "wandb": _wandb, "mlflow": _mlflow}
 )

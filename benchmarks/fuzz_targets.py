@@ -27,6 +27,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import unmask
 from tests import hostile_models, seeds
+from tests.train.helpers import save_checkpoint
 from unmask.commands.embedder_texts import read_pairs as read_positives
 from unmask.commands.masking_tables import word_embeddings
 from unmask.commands.recipe import load_recipe
@@ -42,7 +43,7 @@ from unmask.search.known_items import held_out_rule, read_beir
 from unmask.tasks.files import Columns, read_labelled
 from unmask.tasks.kinds import task_named
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.train.checkpoints import load_checkpoint, save_checkpoint
+from unmask.train.checkpoints import load_checkpoint
 from unmask.train.optimizer import build_optimizer
 from unmask.train.step import TrainState
 

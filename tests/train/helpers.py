@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -14,9 +16,10 @@ from unmask.data.rows import Rows
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.model.encoder import MaskedLM, initialise
 from unmask.train.callbacks import StepReport
+from unmask.train.checkpoints import Checkpoints, list_checkpoints
 from unmask.train.objectives import Objective
 from unmask.train.optimizer import build_optimizer
-from unmask.train.settings import TrainingSettings
+from unmask.train.settings import CheckpointSettings, TrainingSettings
 from unmask.train.step import Figures, TrainState, training_step
 from unmask.train.trainer import Trainer
 
@@ -35,6 +38,13 @@ def new_state(make_model: MakeModel, settings: TrainingSettings) -> TrainState:
     model = make_model(initializer_range=0.02)
     initialise(model, seed=settings.seed)
     return state_of(model, settings)
+
+
+def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: int) -> Path:
+    """Saves a state as at the end of its training."""
+    trainer = SimpleNamespace(state=state, callbacks=(), error=None, read_figures=lambda: None)
+    Checkpoints(root, CheckpointSettings(keep=keep), fingerprint=fingerprint).on_end(trainer)
+    return list_checkpoints(root)[-1]
 
 
 def weights_of(state: TrainState) -> torch.Tensor:

@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.train.helpers import MakeModel, new_state, settings_of, state_of, train
+from tests.train.helpers import MakeModel, new_state, save_checkpoint, settings_of, state_of, train
 from unmask.core.errors import DivergedError, RunError
 from unmask.data.rows import Cursor, RowStream
 from unmask.masking.masker import Masker
 from unmask.train.callbacks import Callback, EvaluationTimes, StepReport
-from unmask.train.checkpoints import Checkpoints, list_checkpoints, load_checkpoint, save_checkpoint
+from unmask.train.checkpoints import Checkpoints, list_checkpoints, load_checkpoint
 from unmask.train.distributed import ALONE
 from unmask.train.settings import AdamWSettings, CheckpointSettings, Cosine, LinearDecay, WarmupStableDecay
 from unmask.train.step import training_step

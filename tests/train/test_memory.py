@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 import torch
 
-from tests.train.helpers import MakeModel, new_state, settings_of, train, weights_of
+from tests.train.helpers import MakeModel, new_state, save_checkpoint, settings_of, train, weights_of
 from unmask.data.rows import RowStream
 from unmask.masking.masker import Masker
-from unmask.train.checkpoints import load_checkpoint, save_checkpoint
+from unmask.train.checkpoints import load_checkpoint
 from unmask.train.step import TrainState
 
 

@@ -9,14 +9,14 @@ import numpy as np
 import pytest
 import torch
 
-from tests.train.helpers import MakeModel, new_state, settings_of, train, weights_of
+from tests.train.helpers import MakeModel, new_state, save_checkpoint, settings_of, train, weights_of
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore, document_frequencies
 from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings
 from unmask.model.encoder import attention_received
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.checkpoints import load_checkpoint, save_checkpoint
+from unmask.train.checkpoints import load_checkpoint
 from unmask.train.scores import ScoreBoard
 from unmask.train.step import TrainState
 

@@ -80,11 +80,6 @@ def _snapshot(state: TrainState, fingerprint: str) -> tuple[Tensors, dict[str, A
     return tensors, content
 
 
-def save_checkpoint(root: Path, state: TrainState, *, fingerprint: str, keep: int) -> Path:
-    """Saves a state synchronously; see `Checkpoints`."""
-    return _write(root, *_snapshot(state, fingerprint), keep=keep)
-
-
 def _write(root: Path, tensors: Tensors, content: dict[str, Any], *, keep: int) -> Path:
     """Writes a checkpoint, then removes all but the latest ones and the best. On failure older ones are untouched."""
     target = checkpoint_path(root, content["step"])

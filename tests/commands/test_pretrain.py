@@ -169,6 +169,7 @@ def test_a_try_that_begins_anew_hides_the_curves_of_the_last(tmp_path: Path) -> 
     events.Reload()
     assert [event.value for event in events.Scalars("validation/loss")] == [2.0]
 
+
 @pytest.mark.parametrize("kind", ["accuracy", "attention", "anchors", "centrality"])
 def test_weights_without_a_name_train(data_folder: Path, run: unmask.Run, tmp_path: Path, kind: str) -> None:
     settings = [*SMALL, "masking.units.kind=words", f"masking.weights.kind={kind}"]
@@ -371,9 +372,10 @@ def test_figures_reach_a_service(corpus_file: Path, tmp_path: Path, monkeypatch:
     assert figures[-1][1]["final/loss"] == run.summary["validation_loss"]
 
     (run.folder / "summary.json").unlink()  # as if it had been stopped
-    with monkeypatch.context() as patch, pytest.raises(SettingsError, match=r"evaluation\.trackers: wandb .*api_key"):
+    with monkeypatch.context() as patch:
         patch.setattr(wandb, "init", Mock(side_effect=RuntimeError("api_key not configured\nlog in first")))
-        unmask.pretrain(out=run.folder, resume=True)
+        with pytest.raises(SettingsError, match=r"evaluation\.trackers: wandb .*api_key"):
+            unmask.pretrain(out=run.folder, resume=True)
     wandb.calls.clear()
     unmask.pretrain(out=run.folder, resume=True)
     assert (options["resume"], wandb.calls[0]["resume"]) == (None, "allow")

@@ -6,13 +6,19 @@ import functools
 import json
 import random
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import pytest
 
 from unmask.core.files import LOCK
+from unmask.data import data_folder, survey
+from unmask.data import prepare as preparing
 from unmask.data.corpus import Corpus
+from unmask.data.data_folder import Manifest
 from unmask.data.settings import CorpusSettings
 from unmask.tokenizer.trainers import TokenizerSettings
 
@@ -56,6 +62,22 @@ def write_jsonl(path: Path, rows: Iterable[Mapping[str, object]]) -> Path:
 
 def corpus_of(path: Path | str, **settings: object) -> Corpus:
     return Corpus([path], CorpusSettings.model_validate(settings))
+
+
+@contextmanager
+def cut_into(*, task_bytes: int | None = None, size_bytes: int | None = None) -> Iterator[None]:
+    """While it is entered, even little text is cut into tasks of this size, and these into shards; None: as usual."""
+    with pytest.MonkeyPatch.context() as patch:
+        if task_bytes is not None:
+            patch.setattr(survey, "SMALLEST_TASK_BYTES", task_bytes)
+        if size_bytes is not None:
+            patch.setattr(data_folder, "SMALLEST_CHUNK_BYTES", size_bytes)
+        yield
+
+
+def prepare(*sources: Any, task_bytes: int | None = None, size_bytes: int | None = None, **options: Any) -> Manifest:
+    with cut_into(task_bytes=task_bytes, size_bytes=size_bytes):
+        return preparing.prepare(*sources, **options)
 
 
 def texts_of(path: Path | str, **settings: object) -> list[str]:

@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 
 from tests.command_line import PATIENCE
 from tests.conftest import make_text
-from tests.data.corpora import SMALL, contents
+from tests.data.corpora import SMALL, contents, prepare
 from tests.tokenizer.families import FAMILIES, SENTENCE, trained
 from unmask.core.errors import CorpusError, DataError, SettingsError
 from unmask.core.files import file_sha256
@@ -37,7 +37,6 @@ from unmask.data.data_folder import (
     write_shards,
 )
 from unmask.data.documents import Document
-from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
 
@@ -190,13 +189,15 @@ SCRIPT = """
 import signal
 import sys
 from pathlib import Path
+from unmask.data import data_folder, survey
 from unmask.data.settings import CorpusSettings
 from unmask.data.prepare import prepare
 from unmask.tokenizer.trainers import TokenizerSettings
 signal.signal(signal.SIGINT, signal.default_int_handler)
+data_folder.SMALLEST_CHUNK_BYTES, survey.SMALLEST_TASK_BYTES = 2500, 6000
 prepare(
     sys.argv[1:2], Path(sys.argv[2]), corpus=CorpusSettings(), tokenizer=TokenizerSettings(vocab_size=200),
-    workers=2, resume=True, size_bytes=2500, task_bytes=6000, note=print,
+    workers=2, resume=True, note=print,
 )
 """
 SIZES = {"size_bytes": 2500, "task_bytes": 6000}

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.corpora import SMALL, changed, contents, jaccard, random_text, words_of, write_jsonl
+from tests.data.corpora import SMALL, changed, contents, jaccard, prepare, random_text, words_of, write_jsonl
 from unmask.commands.prepare import prepare as prepare_verb
 from unmask.core.errors import CorpusError, DataError, SettingsError
 from unmask.core.results import Progress
 from unmask.data.data_folder import Manifest, load_manifest
-from unmask.data.prepare import Unfinished, prepare
+from unmask.data.prepare import Unfinished
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
 from unmask.data.work import Sample

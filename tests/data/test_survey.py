@@ -11,7 +11,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from tests.conftest import make_text
-from tests.data.corpora import corpus_of, random_text, sides, write_jsonl
+from tests.data.corpora import corpus_of, cut_into, random_text, sides, write_jsonl
 from unmask.core.errors import CorpusError
 from unmask.data.corpus import Corpus
 from unmask.data.settings import CorpusSettings
@@ -130,7 +130,9 @@ def written(folder: Path, name: str) -> Path:
 )
 def test_a_corpus_is_the_same_in_tasks(tmp_path: Path, name: str, cut: bool, settings: dict[str, object]) -> None:
     path, corpus_settings = written(tmp_path, name), CorpusSettings.model_validate(settings)
-    whole, parts = (Corpus([path], corpus_settings, task_bytes=size) for size in (None, SIZE))
+    whole = Corpus([path], corpus_settings)
+    with cut_into(task_bytes=SIZE):
+        parts = Corpus([path], corpus_settings)
     assert len(whole.tasks) == 1
     assert (len(parts.tasks) > 3) == cut
     one, other = (
@@ -150,7 +152,8 @@ def test_utf_16_that_is_named_is_not_cut_within_a_character(tmp_path: Path) -> N
     """In UTF-16, U+4E0A contains the byte of a line end, 0x0A."""
     lines = ["上海" * 60 + str(n) for n in range(100)]
     (tmp_path / "a.txt").write_bytes("\n".join(lines).encode("utf-16-le"))
-    corpus = Corpus([tmp_path / "a.txt"], CorpusSettings(documents="line", encoding="utf-16-le"), task_bytes=1000)
+    with cut_into(task_bytes=1000):
+        corpus = corpus_of(tmp_path / "a.txt", documents="line", encoding="utf-16-le")
     assert [piece.text for piece in corpus.unsplit()] == lines
 
 
@@ -161,10 +164,14 @@ def test_errors_in_the_middle_of_a_file_name_their_place(tmp_path: Path) -> None
     content[9000] = 0xFF
     path.write_bytes(content)
     for size in (SIZE, None):
-        with pytest.raises(CorpusError, match=r"lines\.txt: byte 9000 \(0xff\) is not UTF-8"):
-            list(Corpus([path], CorpusSettings(documents="line"), task_bytes=size).unsplit())
+        with (
+            cut_into(task_bytes=size),
+            pytest.raises(CorpusError, match=r"lines\.txt: byte 9000 \(0xff\) is not UTF-8"),
+        ):
+            list(corpus_of(path, documents="line").unsplit())
     rows = written(tmp_path, "rows.jsonl")
-    strict = Corpus([rows], CorpusSettings(column="text"), task_bytes=SIZE)
+    with cut_into(task_bytes=SIZE):
+        strict = corpus_of(rows, column="text")
     before, _, after = rows.read_bytes().rpartition(b'"text"')
     rows.write_bytes(before + b'"tixt"' + after)
     last = strict.tasks[-1].sources[0].stretch

@@ -11,13 +11,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from tests.data.corpora import SMALL, texts_of, write_jsonl
+from tests.data.corpora import SMALL, prepare, texts_of, write_jsonl
 from unmask.core.errors import CorpusError
 from unmask.data import work
 from unmask.data.columns import USUAL, class_name, find_column, text_in, value_at
 from unmask.data.corpus import Corpus
 from unmask.data.documents import Documents
-from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
 

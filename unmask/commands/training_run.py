@@ -178,7 +178,7 @@ class TrainingRun(Callback):
                         trackers.append(TRACKERS[name](folder.root, config))
                     except Exception as error:  # each service has its own exceptions
                         reason = next(iter(str(error).splitlines()), type(error).__name__)
-                        text = f"evaluation.trackers: {name} does not start ({reason}); correct that, and resume the run"
+                        text = f"evaluation.trackers: {name} does not start ({reason}); correct that, and resume"
                         raise SettingsError(text, options=["resume"]) from error
                 if find_spec("tensorboard") is not None:
                     trackers.append(tensorboard(folder.tensorboard, step=self.state.step))

@@ -90,7 +90,6 @@ class Corpus:
 
     Args:
         fields: Annotations to read with the text: column to the name of its field.
-        task_bytes: Bytes of files per task; None fits them to the size of the files.
         titles: Column of titles in tables, which documents then carry; True finds it; False reads none.
 
     Attributes:
@@ -113,7 +112,6 @@ class Corpus:
         *,
         hold_out: bool = True,
         fields: Fields | None = None,
-        task_bytes: int | None = None,
         titles: str | bool = False,
     ) -> None:
         self.settings, self.fields = settings, fields
@@ -141,9 +139,7 @@ class Corpus:
         self.num_bytes = text_bytes(self.sources)
         self.plan = plan_corpus(self.sources, settings, hold_out=hold_out, has_files=bool(held))
         unit, encoding = self.plan.unit, settings.encoding
-        self.tasks = plan_reading(
-            self.sources, self.validation_sources, unit=unit, encoding=encoding, size_bytes=task_bytes
-        )
+        self.tasks = plan_reading(self.sources, self.validation_sources, unit=unit, encoding=encoding)
         holdout_unit, duplicates = self.plan.holdout_unit, settings.cleaning.duplicates
         decided = {
             "length": holdout_unit == "end",  # of the text, whose end is held out

@@ -85,18 +85,14 @@ class Unfinished(Exception):
 
 
 def open_annotated(
-    paths: Sequence[str | Path],
-    corpus: CorpusSettings,
-    annotation: AnnotationSettings,
-    *,
-    task_bytes: int | None = None,
+    paths: Sequence[str | Path], corpus: CorpusSettings, annotation: AnnotationSettings
 ) -> tuple[Corpus, AnnotationPlan | None]:
     """Opens a corpus and decides what is annotated and by what, with the labels that a pipeline can give; labels in the
     data are known only after all of it was read. Raises the errors of `prepare`."""
     if not annotation.columns:
-        return Corpus(paths, corpus, task_bytes=task_bytes), None
+        return Corpus(paths, corpus), None
     origins, fields = choose_origins(annotation, find_sources([*paths, *corpus.validation]))
-    opened = Corpus(paths, corpus, fields=fields, task_bytes=task_bytes)
+    opened = Corpus(paths, corpus, fields=fields)
     by_pipeline = [column for column, origin in origins.items() if origin == "pipeline"]
     if not by_pipeline:
         return opened, AnnotationPlan(origins, {})
@@ -130,8 +126,6 @@ def prepare(  # noqa: PLR0912, PLR0913  (input, execution and callbacks)
     ray: str | None = None,
     part: tuple[int, int] | None = None,
     join: bool = False,
-    size_bytes: int | None = None,
-    task_bytes: int | None = None,
     resume: bool = False,
     overwrite: bool = False,
     notify: Notify = ignore,
@@ -152,7 +146,6 @@ def prepare(  # noqa: PLR0912, PLR0913  (input, execution and callbacks)
                 parts 1 to n ──▶ join: the tokenizer ──▶ parts 1 to n ──▶ join: the manifest
 
             If documents are left out, or groups or the end of the text held out, another round of both comes first.
-        size_bytes, task_bytes: Text of a shard, and of a task; None fits them to the sources.
         notify: Called with the progress, in bytes of text.
         note: Called with remarks, a line each.
 
@@ -208,13 +201,12 @@ def prepare(  # noqa: PLR0912, PLR0913  (input, execution and callbacks)
             # For large files, workers start importing while this process does other things.
             named = (Path(path) for path in paths if not isinstance(path, InMemory))
             num_bytes = sum(path.stat().st_size for path in named if os.path.isfile(path))
-            is_large = size_bytes is None and num_bytes >= 2 * SMALLEST_CHUNK_BYTES
+            is_large = num_bytes >= 2 * SMALLEST_CHUNK_BYTES
             for _ in range(processes.workers if is_large and processes.workers > 1 else 0):
                 processes.submit(os.getpid)
         preparation = Preparation(
-            out, paths, corpus, tokenizer, annotation, size_bytes=size_bytes, task_bytes=task_bytes,
-            settings=settings, notify=notify, note=note,
-        )  # fmt: skip
+            out, paths, corpus, tokenizer, annotation, settings=settings, notify=notify, note=note
+        )
         tasks = preparation.tasks if part is None else preparation.tasks[part[0] - 1 :: part[1]]
         result = preparation.go_on(executor, tasks, is_part=part is not None)
     if isinstance(result, str):
@@ -233,7 +225,7 @@ class Preparation:
     those of `prepare`, with the locked folder and the settings for the manifest.
     """
 
-    def __init__(  # noqa: PLR0913  (those of `prepare`)
+    def __init__(
         self,
         root: Path,
         paths: Sequence[Named],
@@ -241,8 +233,6 @@ class Preparation:
         tokenizer: TokenizerSettings,
         annotation: AnnotationSettings,
         *,
-        size_bytes: int | None,
-        task_bytes: int | None,
         settings: dict[str, Any],
         notify: Notify,
         note: Callable[[str], None],
@@ -251,7 +241,7 @@ class Preparation:
         self._notify, self._note = notify, note
         is_resumed = any((root / PARTS).glob("*.npz"))
         files = list(keep_as_files(paths, root, reuse=is_resumed, notify=notify))
-        self.corpus, plan = open_annotated(files, corpus, annotation, task_bytes=task_bytes)
+        self.corpus, plan = open_annotated(files, corpus, annotation)
         self.corpus.check_held()
         self.tasks = self.corpus.tasks
         log.info("corpus: %s", self.corpus.plan.describe())
@@ -270,7 +260,7 @@ class Preparation:
             share = min(1.0, tokenizer.sample_bytes / max(sum(text), 1))
             sample = Sample(1.0 if tokenizer.kind == "char" else share, bool(tokenizer.bare))
         slow = plan is not None and plan.pipeline is not None
-        size_bytes = size_bytes or chunk_bytes(sum(size for _, size in sizes), slow=slow)
+        size_bytes = chunk_bytes(sum(size for _, size in sizes), slow=slow)
         decided = self._key if self.corpus.needs else ""
         light = copy.copy(self.corpus)  # how text is read; tasks name the files
         light.tasks, light.sources, light.validation_sources = [], [], []

@@ -142,18 +142,12 @@ class ReadTask:
 
 
 def plan_reading(
-    sources: Sequence[Source],
-    held: Sequence[Source],
-    *,
-    unit: DocumentUnit,
-    encoding: str | None = None,
-    size_bytes: int | None = None,
+    sources: Sequence[Source], held: Sequence[Source], *, unit: DocumentUnit, encoding: str | None = None
 ) -> list[ReadTask]:
-    """Cuts files, then held-out files, into tasks of about `size_bytes`: by default a thousandth of the files, 32 MiB
-    to 1 GiB. Text files are cut between documents, as `unit` defines them."""
-    if size_bytes is None:
-        total = sum(source.path.stat().st_size for source in (*sources, *held))
-        size_bytes = min(max(total // TASKS_A_CORPUS, SMALLEST_TASK_BYTES), LARGEST_TASK_BYTES)
+    """Cuts files, then held-out files, into tasks of about a thousandth of the files, 32 MiB to 1 GiB. Text files are
+    cut between documents, as `unit` defines them."""
+    total = sum(source.path.stat().st_size for source in (*sources, *held))
+    size_bytes = min(max(total // TASKS_A_CORPUS, SMALLEST_TASK_BYTES), LARGEST_TASK_BYTES)
     tasks: list[ReadTask] = []
     for files, is_held in ((sources, False), (held, True)):
         groups: list[tuple[list[Source], int]] = []

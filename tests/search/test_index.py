@@ -238,17 +238,20 @@ def test_a_held_index_answers_from_one_state(
 
 
 def test_an_overwrite_that_fails_leaves_the_index_as_it_was(model_folder: Path, tmp_path: Path) -> None:
-    """With its claim, so that the next one is refused, too."""
+    """With its claim, so that the next one is refused, too; and it can still be changed."""
     out = tmp_path / "index"
     unmask.Index.build(model_folder, [row["text"] for row in ROWS], out=out)
     before = hits_of(unmask.Index(out), "the king")
-    with pytest.raises(CorpusError):
-        unmask.Index.build(model_folder, [tmp_path / "nothing.txt"], out=out, overwrite=True)
+    twins = [{"id": 7, "text": "the king"}, {"id": 7, "text": "the dog"}]
+    for texts, named in ([tmp_path / "nothing.txt"], "nothing"), (twins, "2 documents have the id '7'"):
+        with pytest.raises(CorpusError, match=named):
+            unmask.Index.build(model_folder, texts, out=out, overwrite=True)
     assert hits_of(unmask.Index(out), "the king") == before
     with pytest.raises(RunError, match="already holds an index"):
         unmask.Index.build(model_folder, ["the ship"], out=out)
     with pytest.raises(RunError, match="address"):
         unmask.Index.build(model_folder, ["the ship"], out="s3://me:hunter2@bucket/index")
+    assert unmask.Index(out).remove([1]).documents == len(ROWS) - 1
 
 
 def test_resuming_makes_damaged_blocks_anew(

@@ -235,8 +235,8 @@ class Index(Readable):
                 encoding=encoder.settings,
                 precision=loaded.precision,
             )
-            state = IndexState(settings=settings)
-            if folder.claimed.is_claimed and not overwrite:
+            state, resumes = IndexState(settings=settings), folder.claimed.is_claimed and not overwrite
+            if resumes:
                 begun = read_state(folder.begun)
                 if begun.changes and folder.whole.is_file():  # index.json is more up to date
                     begun = read_state(folder.whole)
@@ -244,10 +244,8 @@ class Index(Readable):
                 before, may_differ = begun.settings.model_dump(), ("folder", "model", "unit")
                 folder.claimed.check_same(before, settings.model_dump(), but_for=may_differ)
                 state = begun
-            else:
-                folder.write_state(folder.begun, state)
             # The two files are equal only if the index is finished. index.json may be damaged, so it is not parsed.
-            is_finished = folder.whole.is_file() and folder.whole.read_bytes() == folder.begun.read_bytes()
+            is_finished = resumes and folder.whole.is_file() and folder.whole.read_bytes() == folder.begun.read_bytes()
             if (is_finished or state.changes) and folder.has(*state.names):
                 note(f"{out}: the index is already complete")
                 needs_graph = bool(approximate) and state.graph is None
@@ -257,6 +255,7 @@ class Index(Readable):
                     raise damaged(folder.root, what)
                 note(files.describe())
                 own_ids(files)
+                folder.write_state(folder.begun, state)  # only now, since `add` and `remove` refuse an unfinished index
                 if state.blocks:
                     note(f"resuming after {len(state.blocks):,} blocks of {blocks.BLOCK_PASSAGES:,} passages")
                 written, documents_P = _write_blocks(folder, files, encoder, state, notify)

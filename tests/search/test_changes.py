@@ -331,6 +331,9 @@ def test_what_is_added_is_read_as_the_index_was(model_folder: Path, tmp_path: Pa
     assert index.add(other, id_column="").added == 1
     with pytest.raises(SettingsError, match="'a7'"):
         index.remove(["a7"])
+    goods = [{"sku": name, "title": f"On {name}", "text": "the king sees"} for name in ("A1", "A2")]
+    priced = build(model_folder, tmp_path / "goods", goods, id_column="sku")
+    assert priced.add([{"sku": "A1", "text": "the queen"}]).removed == 1, "a title may be missing"
     (tmp_path / "blocks.txt").write_text("the king\nsees\n\nthe dog\nsees\n")
     (tmp_path / "lines.txt").write_text("the queen\nsees the ship\n")
     blocks_of_text = build(model_folder, tmp_path / "blocks", [tmp_path / "blocks.txt"])

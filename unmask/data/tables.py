@@ -64,7 +64,8 @@ class TableColumns(NamedTuple):
         return [name for name in (*self.text, self.id, self.title) if name is not None]
 
     def are_in(self, rows: Sequence[Row]) -> bool:
-        return all(has_column(rows, name) for name in self.names)
+        """Whether a table has the columns of texts and ids; titles may be missing."""
+        return all(has_column(rows, name) for name in (*self.text, self.id) if name is not None)
 
 
 def with_columns(
@@ -90,8 +91,8 @@ def with_columns(
         id, title: The column of ids or titles; True: one with a usual name, if there is any; False: none.
         label: The column of classes, which at least one file must have.
         group: The column of groups, which all files must have.
-        usual: Columns of earlier tables, used for tables that have them if no text column is named: those of the
-            earlier table with most columns.
+        usual: Columns of earlier tables, used for tables that have those of texts and ids if no text column is named:
+            those of the earlier table with most columns there.
     """
     # If a column is named, a file of tagged words is read as a table.
     are_tables = TABLES if text is not None else ()
@@ -132,7 +133,8 @@ def with_columns(
         known = None
         if text is None:
             earlier = [each for each in usual if each.are_in(rows)]
-            known = alike.get(frozenset(names)) or max(earlier, key=lambda each: len(each.names), default=None)
+            likest = max(earlier, key=lambda each: sum(has_column(rows, name) for name in each.names), default=None)
+            known = alike.get(frozenset(names)) or likest
         at = _table_columns(source, rows, text, id, title, taken=taken, known=known)
         if not at.text:
             raise CorpusError(no_label or f"{path}: no column holds text; {columns}; name one with {_NAME_COLUMN}")
@@ -166,7 +168,9 @@ def _table_columns(
 
     def column_of(role: Literal["id", "title"], choice: str | bool) -> str | None:
         if known and choice is True:
-            return known.id if role == "id" else known.title
+            name = known.id if role == "id" else known.title
+            if name is None or has_column(rows, name):
+                return name
         named = choice if isinstance(choice, str) else None
         return find_column(rows, role, named, where=where, taken=names) if choice else None
 

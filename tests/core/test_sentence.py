@@ -15,7 +15,8 @@ from huggingface_hub import constants, errors
 
 import unmask
 from tests.core.conftest import COMMIT, OFFLINE, denied, put_in_cache
-from unmask.core.hub import MODULES, POOLING, SPARSE_POOLING
+from unmask.commands.embedder import plan_embedder
+from unmask.core.hub import LIMITS, MODULES, POOLING, PROMPTS, SPARSE_POOLING
 from unmask.search.encoder import open_encoder
 
 NAME = "owner/name"
@@ -71,7 +72,7 @@ def test_how_sparse_vectors_are_made_is_fetched(download: FakeDownload, model_fo
     sparse = ("MLMTransformer", "SpladePooling")
     make_sentence_encoder(model_folder, SPARSE_POOLING, {"pooling_strategy": "max"}, sparse)
     assert open_encoder(NAME).is_sparse
-    assert download.asked == [MODULES, SPARSE_POOLING]
+    assert download.asked == [MODULES, SPARSE_POOLING, PROMPTS, LIMITS]
 
 
 def test_what_the_copy_lacks_is_fetched_once(
@@ -79,6 +80,7 @@ def test_what_the_copy_lacks_is_fetched_once(
 ) -> None:
     means = unmask.load(model_folder).embed(TEXTS)
     make_sentence_encoder(model_folder, POOLING, {"pooling_mode": "cls"}, ("Transformer", "Pooling"))
+    (model_folder / PROMPTS).write_text('{"prompts": {"query": "the king: "}}')
     expected = unmask.load(model_folder).embed(TEXTS)
     assert np.abs(expected - means).max() > 0.01
     model = unmask.load(NAME)
@@ -87,8 +89,15 @@ def test_what_the_copy_lacks_is_fetched_once(
         assert np.array_equal(model.embed(TEXTS), expected)
         assert np.array_equal(model.embed(TEXTS), expected)
         assert np.array_equal(unmask.load(NAME).embed(TEXTS), expected)
-    assert download.asked == [MODULES, POOLING]
+    assert open_encoder(NAME).settings.query_prompt == "the king: "
+    assert download.asked == [MODULES, POOLING, PROMPTS, LIMITS]
     assert not caplog.messages
+
+
+def test_an_embedder_begins_with_the_pooling_of_the_hub(download: FakeDownload, model_folder: Path) -> None:
+    make_sentence_encoder(model_folder, POOLING, {"pooling_mode": "cls"}, ("Transformer", "Pooling"))
+    Path("texts.txt").write_text("the king\n")
+    assert plan_embedder(NAME, ["texts.txt"]).settings.pooling == "first"
 
 
 @pytest.mark.parametrize("failure", [OFFLINE, PermissionError("no route"), denied(errors.GatedRepoError, 403)])

@@ -19,7 +19,7 @@ from unmask.commands.recipe_files import Overrides, as_overrides, parameters_of,
 from unmask.commands.run_data import is_prepared
 from unmask.core.errors import ModelError, SettingsError, UnmaskError
 from unmask.core.files import ClaimedFolder, typed
-from unmask.core.hub import lasting_name
+from unmask.core.hub import fetch_sentence_files, hub_name, lasting_name
 from unmask.core.interruption import Interruption
 from unmask.core.public import public
 from unmask.core.remote import refused
@@ -276,6 +276,8 @@ def plan_embedder(  # noqa: PLR0912, PLR0913  (the options of `embedder`, each c
 
     # The model, and crops that fit it.
     folder = find_weights(model, way_out="give the folder of a masked language model, such as RUN/model")
+    if (hub := hub_name(model)) is not None:
+        fetch_sentence_files(hub, folder)
     if does_task(read_content(folder)):
         raise ModelError(
             f"{folder}: fine-tuned for a task, so no longer a masked language model; give the model that it was made "

@@ -61,6 +61,7 @@ def hub_name(source: str | Path) -> HubName | None:
 
 CONFIG, WEIGHTS, INDEX = "config.json", "model.safetensors", "model.safetensors.index.json"
 MODULES, POOLING, SPARSE_POOLING = "modules.json", "1_Pooling/config.json", "1_SpladePooling/config.json"
+PROMPTS, LIMITS = "config_sentence_transformers.json", "sentence_bert_config.json"
 _VOCABULARIES = (
     "tokenizer.json", "vocab.txt", "vocab.json", "spiece.model", "spm.model", "sentencepiece.bpe.model",
     "tokenizer.model",
@@ -70,7 +71,7 @@ _OF_TOKENIZERS = (
 )  # fmt: skip
 OF_MODELS = (
     CONFIG, WEIGHTS, INDEX, "model-*-of-*.safetensors", "checksums.json", *_OF_TOKENIZERS,
-    MODULES, POOLING, SPARSE_POOLING, "sentence_bert_config.json", "config_sentence_transformers.json",
+    MODULES, POOLING, SPARSE_POOLING, LIMITS, PROMPTS,
 )  # fmt: skip
 
 
@@ -196,14 +197,15 @@ def upload(folder: Path, name: str, *, private: bool | None) -> tuple[str, list[
     return url, files
 
 
-# A copy that another library made has only the files which that library asked for. transformers asks for neither
-# `modules.json` nor the pooling. Without them the vectors of a sentence encoder would silently be plain means.
+# A copy that another library made has only the files which that library asked for. transformers asks for none of
+# sentence-transformers' files. Without them the vectors of a sentence encoder would silently be plain means, and its
+# searches would lack their prompts.
 @cache
 def fetch_sentence_files(model: HubName, folder: Path) -> None:
-    """Fetches the files that define the pooling, if the hub has them and the copy does not.
+    """Fetches the files that define pooling, prompts and limits, if the hub has them and the copy does not.
 
     The hub is asked once per process, for the copy's commit; its library records in the cache which files do not exist.
-    If it cannot be asked, a warning says that the pooling is a guess.
+    If it cannot be asked, a warning says that pooling and prompts are a guess.
     """
     import huggingface_hub
     from huggingface_hub import errors
@@ -226,8 +228,9 @@ def fetch_sentence_files(model: HubName, folder: Path) -> None:
                 if not is_answer or isinstance(error, errors.LocalEntryNotFoundError):
                     log.warning(
                         f"{model}: the local copy has no {name}, and the hub cannot be reached ({_cause(error)}), so "
-                        "the pooling is a guess; name one with --pooling (pooling=)"
+                        "pooling and prompts are a guess; name the pooling with --pooling (pooling=)"
                     )
+                    return
         if name == MODULES and (folder / name).is_file():
             text = (folder / name).read_text(encoding="utf-8", errors="replace")
-            names.append(SPARSE_POOLING if "SpladePooling" in text else POOLING)
+            names += [SPARSE_POOLING if "SpladePooling" in text else POOLING, PROMPTS, LIMITS]

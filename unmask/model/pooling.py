@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from unmask.core.errors import ModelError, parse_json, shown
 from unmask.core.files import read_object, writing
-from unmask.core.hub import MODULES
+from unmask.core.hub import LIMITS, MODULES, PROMPTS
 from unmask.core.plugins import Table
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ def pool(hidden_ND: Tensor, lengths: Sequence[int], pooling: str) -> Tensor:
 
 POOLING_FOLDERS = ("1_Pooling", "2_Normalize")
 SPARSE_FOLDER = "1_SpladePooling"
-_SETTINGS = ("sentence_bert_config.json", "config_sentence_transformers.json")
+_SETTINGS = (LIMITS, PROMPTS)
 _LETTERS = 100  # most characters of a folder's name, or of a pooling's
 # Newer files have the key `pooling_mode`, older ones a key for each mode.
 _MODES = {

@@ -26,6 +26,7 @@ from tests.processes import in_processes
 from tests.train.test_group import distance
 from unmask.commands.embedder import forecast_embedder, plan_embedder
 from unmask.core.errors import ModelError, SettingsError
+from unmask.core.hub import PROMPTS
 from unmask.core.interruption import Interrupted
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM, initialise
@@ -243,6 +244,19 @@ def test_the_pooling_is_that_of_a_sentence_encoder(base: Path, corpus: Path, tmp
     write_sentence_files(folder, max_length=64, width=32, pooling="first")
     assert plan_embedder(folder, [corpus], settings=FAST).settings.pooling == "first"
     assert plan_embedder(folder, [corpus], settings=FAST | {"embedder.pooling": "mean"}).settings.pooling == "mean"
+    (folder / "1_Pooling" / "config.json").write_text('{"pooling_mode": "lasttoken"}')
+    with pytest.raises(ModelError, match=r"lasttoken.*embedder\.pooling"):
+        plan_embedder(folder, [corpus], settings=FAST)
+    assert plan_embedder(folder, [corpus], settings=FAST, sparse=True).settings.pooling == "mean"
+
+
+def test_prompts_that_are_not_kept_are_noted(base: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    folder = Path(shutil.copytree(base, tmp_path / "encoder"))
+    (folder / PROMPTS).write_text('{"prompts": {"query": "query: ", "document": ""}}')
+    write_partners(tmp_path / "pairs.jsonl")
+    with caplog.at_level("INFO"):
+        unmask.embedder(folder, pairs=tmp_path / "pairs.jsonl", out=tmp_path / "e", steps=1, settings=FAST)
+    assert any("prompts" in line and str(folder) in line for line in caplog.messages)
 
 
 # ----------------------------------------

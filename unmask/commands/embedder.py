@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from unmask.commands.recipe_files import Overrides, as_overrides, parameters_of,
 from unmask.commands.run_data import is_prepared
 from unmask.core.errors import ModelError, SettingsError, UnmaskError
 from unmask.core.files import ClaimedFolder, typed
-from unmask.core.hub import fetch_sentence_files, hub_name, lasting_name
+from unmask.core.hub import PROMPTS, fetch_sentence_files, hub_name, lasting_name
 from unmask.core.interruption import Interruption
 from unmask.core.public import public
 from unmask.core.remote import refused
@@ -29,7 +29,7 @@ from unmask.data.settings import CorpusSettings
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, InMemory, Texts, find_sources, is_stream, paths_or_texts
 from unmask.model.card_head import CARD, Origin, base_models, change_card
 from unmask.model.folder import find_weights, has_prediction_head, read_content
-from unmask.model.pooling import module_file, read_pooling
+from unmask.model.pooling import module_file, read_pooling, read_side_file
 from unmask.model.transformers import why_in_transformers
 from unmask.report.pages import RECALL_HEADS, recall_rows
 from unmask.search.known_items import held_out_rule
@@ -174,6 +174,10 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
                 reporter.note(f"text is read and held out as in {plan.maker}; to change that, --set corpus.KEY=VALUE")
             if not plan.has_head:
                 reporter.note(f"{plan.model} has no head for masked tokens, so it is trained on pairs only")
+            prompts = read_side_file(plan.model / PROMPTS, optional=True).get("prompts")
+            if isinstance(prompts, dict) and any(prompts.values()):
+                what = "its prompts are neither used in training nor kept"
+                reporter.note(f"{plan.model}: {what}; to search with one, give --query-prompt")
             return goes_on
 
         goes_on = on_rank_zero(group, begin)
@@ -307,9 +311,8 @@ def plan_embedder(  # noqa: PLR0912, PLR0913  (the options of `embedder`, each c
             f"{chosen.second_lengths[0]} tokens, but the model has room for {room}; give shorter ones"
         )
     changes: dict[str, Any] = {key: (least, min(most, room)) for key, (least, most) in lengths.items()}
-    if "pooling" not in own and module_file(folder, "Pooling") is not None:
-        with suppress(ModelError):  # of a pooling that is not ours
-            changes["pooling"] = read_pooling(folder)
+    if "pooling" not in own and chosen.sparse is None and module_file(folder, "Pooling") is not None:
+        changes["pooling"] = read_pooling(folder)
     fitted = chosen.model_copy(update=changes | ({} if has_head else {"mlm_weight": 0.0}))
     name = lasting_name(model, folder)
 

@@ -109,8 +109,8 @@ _MODES = {
 SPLADE: Literal["splade"] = "splade"  # a pooling of the head's logits, so not in `POOLINGS`
 _SPLADE_SETTINGS = {"pooling_strategy": "max", "activation_function": "relu"}
 _WAY_OUT = (
-    f"name {' or '.join(POOLINGS)} (embed --pooling, or pooling=), or give a copy of the folder without "
-    "modules.json, which is pooled by the mean"
+    f"name {' or '.join(POOLINGS)} (--pooling, pooling= or --set embedder.pooling=), or give a copy of the folder "
+    "without modules.json, which is pooled by the mean"
 )
 
 

@@ -176,7 +176,8 @@ def test_files_that_a_run_held_out_are_held_out_of_what_is_named(tmp_path: Path)
     files = [tmp_path / name for name in ("dev.txt", "train.txt", "other.txt")]
     for file, texts in zip(files, (TEXTS[:20], TEXTS[20:40], TEXTS[40:60]), strict=True):
         file.write_text("\n\n".join(texts))
-    (tmp_path / "settings.json").write_text(json.dumps({HELD_OUT: {"validation": [str(files[0])]}}))
+    rule = {"validation": [str(files[0])], "label": "mood"}
+    (tmp_path / "settings.json").write_text(json.dumps({HELD_OUT: rule}))
     dev, train, other = files
     for named, options, texts, held in (
         ([dev], {}, TEXTS[:20], TEXTS[:20]), ([other, dev], {}, TEXTS[:20], TEXTS[:20]),

@@ -57,6 +57,7 @@ CROP_CHARS = 120  # about twenty words of English; three eighths of a shorter do
 CORPUS_FILE, QUERY_FILE, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"  # of a BEIR folder
 HELD_OUT = "held_out"  # in settings.json of an embedder: the settings of its text; None: it had pairs alone
 CHUNK_CHARS = 16_384  # chunks of a long document: about the 4,096 tokens that an embedder is trained on
+_OF_ITS_FILES = {"encoding": None, "label": None}  # of a run's settings: these apply to its own files only
 _HIGHEST_GRADE = 1_000_000
 _ROOM = 40  # maximum letters that a crop's ends move to reach the beginning of a word
 _LEAST_CROP = 20  # letters; documents too short for such a crop make no query
@@ -263,7 +264,7 @@ def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:
     settings = _read(run / "settings.json", "copy the model out of the folder")
     if isinstance(settings, dict) and settings.get(HELD_OUT) is not None:
         rule = validated(CorpusSettings, settings[HELD_OUT], where=str(run / "settings.json"))
-        return run, rule.model_copy(update={"encoding": None})  # the encoding applies to the run's files only
+        return run, rule.model_copy(update=_OF_ITS_FILES)
     sources = _read(run / "sources.json", "copy the model out of the run") or []
     if not isinstance(sources, list) or not all(isinstance(source, str) for source in sources):
         raise DataError(f"{run / 'sources.json'}: damaged (no paths); fix it, or copy the model out of the run")
@@ -271,7 +272,7 @@ def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:
     prepared = next((folder for folder in data if (folder / MANIFEST).is_file()), None)
     if not (run / "recipe.toml").is_file() or prepared is None:
         return None, CorpusSettings()
-    return run, prepared_rule(prepared).model_copy(update={"encoding": None})
+    return run, prepared_rule(prepared).model_copy(update=_OF_ITS_FILES)
 
 
 def prepared_rule(data: Path) -> CorpusSettings:

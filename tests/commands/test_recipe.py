@@ -55,7 +55,7 @@ def test_settings_as_a_dict() -> None:
     assert recipe.masking.rate.model_dump()["start"] == 0.4  # type: ignore[union-attr]
     assert (recipe.training.steps, recipe.training.learning_rate) == (7, 1e-3)
     assert recipe.training.minutes is None, "steps replace minutes"
-    assert recipe.corpus.validation == ("a b.txt", 'quo"te.txt')
+    assert recipe.corpus.validation == tuple(str(Path.cwd() / name) for name in ("a b.txt", 'quo"te.txt'))
     assert recipe.corpus.column == "none", "a name, and not the absence of one"
     assert recipe.corpus.cleaning.duplicates == "drop"
     parts = [{"strategy": "random", "share": 0.5}, {"units": {"kind": "span", "lengths": [0.5, 0.5]}, "share": 0.5}]

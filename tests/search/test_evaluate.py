@@ -188,8 +188,9 @@ def test_files_that_a_run_held_out_are_held_out_of_what_is_named(tmp_path: Path)
         assert [each.text for each in documents] == list(dict.fromkeys(texts))
         assert [each.text for each in documents if each.is_held_out] == list(dict.fromkeys(held))
         assert options.get("every") or f"held out: dev.txt (as in {tmp_path})" in described[0]
-    with pytest.raises(DataError, match=r"other\.txt.*dev\.txt"):
-        read_items([other], tmp_path / "model", ItemSettings())
+    for without in (other, dev.rename(tmp_path / "moved.txt")):
+        with pytest.raises(DataError, match=rf"{without.name}.*dev\.txt"):
+            read_items([without], tmp_path / "model", ItemSettings())
     (tmp_path / "settings.json").write_text(json.dumps({HELD_OUT: None}))
     assert held_out_rule(tmp_path / "model")[0] is None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import Field, field_validator, model_validator
@@ -106,6 +107,12 @@ class CorpusSettings(Reading):
         if not value or len(set(map(str, value))) < len(value):
             raise ValueError('name each column once, such as ["title", "body"]')
         return value[0] if len(value) == 1 else value
+
+    @field_validator("validation")
+    @classmethod
+    def _absolute(cls, names: tuple[str, ...]) -> tuple[str, ...]:
+        """Absolute paths, so that the records of a run name the same files from any working directory."""
+        return tuple(str(Path(name).absolute()) for name in names)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

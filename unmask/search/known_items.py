@@ -31,6 +31,7 @@ import hashlib
 import heapq
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -248,7 +249,10 @@ def read_items(
 
 def _held_files(paths: Sequence[str | Path], run: Path | None, rule: CorpusSettings) -> tuple[list[str], bool]:
     """Those of the files to read that a run held out by name, and whether these are all of them."""
-    by_name = {source.path.resolve() for source in find_sources(rule.validation, announce=False)}
+    by_name = set[Path]()
+    for name in rule.validation:
+        with suppress(CorpusError):  # it may have been moved or removed since
+            by_name.update(source.path.resolve() for source in find_sources([name], announce=False))
     files = [source.path for source in find_split(paths, by_name=False, announce=False).train]
     held = [str(path) for path in files if path.resolve() in by_name]
     if not held:

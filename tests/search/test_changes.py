@@ -304,6 +304,11 @@ def test_a_graph_goes_on_until_much_has_changed(
     assert answers(emptied, exact=False) == [[], [], []]
     emptied.add(texts[:1])
     assert answers(emptied, exact=False) == answers(emptied)
+    monkeypatch.setattr(index_building, "APPROXIMATE_FROM", 20)
+    for size, has_graph in (30, False), (20, True):
+        exact = unmask.Index.build(model_folder, texts[:size], out=tmp_path / f"{size}", approximate=False)
+        exact.add(texts[30:35])
+        assert exact.to_dict()["approximate"] == has_graph, "it became large, or was large and had none"
 
 
 def test_what_is_added_is_read_as_the_index_was(model_folder: Path, tmp_path: Path) -> None:

@@ -395,8 +395,10 @@ class Index(Readable):
     def _finish(
         self, old: StoredIndex, state: IndexState, gone_P: NDArray[np.bool_], note: Callable[[str], None], start: float
     ) -> IndexChange:
-        is_large = state.passages > APPROXIMATE_FROM and state.settings.encoding.pooling != SPLADE
-        if state.graph is None and state.passages and (is_large or old.state.graph is not None):
+        # A large index without a graph was built with `approximate=False`, or without usearch.
+        becomes_large = old.state.passages <= APPROXIMATE_FROM < state.passages
+        needs_graph = old.state.graph is not None or (becomes_large and state.settings.encoding.pooling != SPLADE)
+        if needs_graph and state.graph is None and state.passages:
             state = _linked(old.folder, state, note)
         old.folder.finish(state)
         self._reopen()

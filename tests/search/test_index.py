@@ -92,6 +92,8 @@ def test_texts_in_memory_and_what_an_index_says_of_itself(model_folder: Path, tm
     assert found.queries[0]["hits"][0]["score"] == pytest.approx(1.0, abs=1e-6)
     assert "the queen" in repr(found)
     assert "row 2 of " in repr(found)
+    own = unmask.Index.build(model_folder, [{"id": 48213, "text": "the queen"}], out=tmp_path / "own")
+    assert "rows.jsonl, 48213" in repr(own.query("the queen")), "an id is no number of a row"
     hits, again = found.queries[1]["hits"], hits_of(unmask.Index(tmp_path / "index"), "the queen", top_k=2)
     assert [hit["passage"] for hit in again] == [hit["passage"] for hit in hits]
     assert again[0]["score"] == pytest.approx(hits[0]["score"], abs=1e-6)

@@ -365,12 +365,12 @@ class StoredIndex:
             return pq.read_table(file, columns=columns)
 
     def passage(self, number: int) -> dict[str, Any]:
-        """A passage by its number: `document`, and `file`, `id`, `title`, `begin` and `text` of its block's table."""
+        """A passage by its number: `document`, and the columns of its block's table (`id` in its own type)."""
         block = int(np.searchsorted(self._firsts, number, side="right")) - 1
         group, place = divmod(number - int(self._firsts[block]), _ROWS_AT_ONCE)
         row: dict[str, Any] = self._rows(block, group).slice(place, 1).to_pylist()[0]
-        is_number, _ = row.pop("id_is_number"), row.pop("is_counted")
-        return row | {"document": int(self.documents[number]), "id": int(row["id"]) if is_number else row["id"]}
+        id_ = int(row["id"]) if row.pop("id_is_number") else row["id"]
+        return row | {"document": int(self.documents[number]), "id": id_}
 
     @lru_cache(maxsize=64)  # noqa: B019  (an index lives as long as its process)
     def _rows(self, block: int, group: int) -> pa.Table:

@@ -66,8 +66,9 @@ class Hits(Result):
         approximate: Whether the search followed a graph, which may miss a hit, or scanned all passages.
         queries: For each `query` its `hits`, best first: `rank` (from 1), `score` (cosine or inner product; BM25 for
             words; a sum for both), `scores` of `vectors` and `words` (if among the first hundred), `document` (number
-            in the index, from 0), `file`, `id`, `title` (or None); and of the nearest passage `begin` (character in the
-            document), `passage` (text), `snippet` and `marks` (positions of the query's words in the snippet).
+            in the index, from 0), `file`, `id`, `is_counted` (whether the id is the document's number in the file),
+            `title` (or None); and of the nearest passage `begin` (character in the document), `passage` (text),
+            `snippet` and `marks` (positions of the query's words in the snippet).
         seconds: Time for embedding and searching.
     """
 
@@ -88,7 +89,7 @@ class Hits(Result):
             for hit in query["hits"]:
                 title = [Styled(f"  {hit['title']}", "bold")] if hit["title"] else []
                 id_, file = hit["id"], hit["file"]
-                where = f"row {id_:,} of {file}" if isinstance(id_, int) else f"{file}, {id_}"
+                where = f"row {id_:,} of {file}" if hit["is_counted"] else f"{file}, {id_}"
                 place = Styled(f"  {where}, character {hit['begin']:,}", "dim")
                 yield (Styled(f"{hit['rank']:>2}  {hit['score']:.3f}", "cyan"), *title, place)
                 snippet, parts, end = hit["snippet"], list[Styled | str](["    "]), 0

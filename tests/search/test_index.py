@@ -425,6 +425,7 @@ def test_files_of_all_kinds(tmp_path: Path) -> None:
         (2, "b.csv", "7", "A dog", "The dog barks."),
         (3, "b.csv", "8", "B", "B"),
     ]
+    assert [part.title_before for part in files.read()] == ["", "", "A dog", ""]
     assert "its id in column '_id', its title in column 'title'" in files.describe()
     (tmp_path / "empty.csv").write_text("id,text\n1,\n2,\n")
     with pytest.raises(CorpusError, match="empty.csv"):

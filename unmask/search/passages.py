@@ -107,7 +107,8 @@ class DocumentFiles:
                     number, begin = number + 1, 0
                     has_line = self._documents.unit != "line" and not source.is_table
                     title = first_line_title(piece.text) if has_line else piece.title
-                before = title[:_TITLE_BEFORE] if source.is_table and title else ""
+                is_before = source.is_table and title != piece.text  # a row without text has its title as text
+                before = title[:_TITLE_BEFORE] if title and is_before else ""
                 is_counted = source.id is None and not isinstance(piece.id, str)
                 yield DocumentPart(number, file, piece.id, title, begin, piece.text, before, is_counted)
                 begin += len(piece.text)

@@ -25,7 +25,7 @@ from tests.model.helpers import MakeModel
 from tests.processes import in_processes
 from tests.train.test_group import distance
 from unmask.commands.embedder import forecast_embedder, plan_embedder
-from unmask.core.errors import ModelError, SettingsError
+from unmask.core.errors import CorpusError, ModelError, SettingsError
 from unmask.core.hub import PROMPTS
 from unmask.core.interruption import Interrupted
 from unmask.model.config import EncoderConfig
@@ -237,6 +237,16 @@ def test_errors(
 def test_text_and_pairs_in_another_encoding(base: Path, corpus: Path) -> None:
     plan = plan_embedder(base, [corpus], pairs=corpus, encoding="cp1252", settings=FAST)
     assert plan.corpus.encoding == plan.settings.columns.encoding == "cp1252"
+
+
+def test_pairs_are_one_file_anywhere(base: Path, tmp_path: Path) -> None:
+    write_partners(tmp_path / "pairs.jsonl")
+    for pairs in ((tmp_path / "pairs.jsonl").as_uri(), tmp_path):
+        assert plan_embedder(base, pairs=pairs, settings=FAST).pairs == tmp_path / "pairs.jsonl"
+    write_partners(tmp_path / "more.jsonl")
+    for pairs in (tmp_path, "-"):
+        with pytest.raises(CorpusError, match=f"{pairs}: "):
+            plan_embedder(tmp_path / "no model", pairs=pairs)
 
 
 def test_the_pooling_is_that_of_a_sentence_encoder(base: Path, corpus: Path, tmp_path: Path) -> None:

@@ -17,12 +17,12 @@ from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.recipe import checkpoint_sha256, read_fitting_config
 from unmask.commands.recipe_files import Overrides, as_overrides, parameters_of, section_values
 from unmask.commands.run_data import is_prepared
-from unmask.core.errors import ModelError, SettingsError, UnmaskError
+from unmask.core.errors import CorpusError, ModelError, SettingsError, UnmaskError
 from unmask.core.files import ClaimedFolder, typed
 from unmask.core.hub import PROMPTS, fetch_sentence_files, hub_name, lasting_name
 from unmask.core.interruption import Interruption
 from unmask.core.public import public
-from unmask.core.remote import refused
+from unmask.core.remote import local_copies, refused
 from unmask.core.results import Facts, Finished, Hint, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.settings import CorpusSettings
@@ -132,7 +132,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
         out: Folder of the result.
         minutes: Minutes of training. By default 10.
         steps: Steps of training, instead of minutes.
-        pairs: Your own pairs: CSV, JSONL or Parquet with query and text, optionally negative or label.
+        pairs: Your own pairs, in one file: CSV, JSONL or Parquet with query and text, optionally negative or label.
         encoding: Encoding of text and pairs that are not Unicode, such as cp1252.
         sparse: Make sparse vectors (SPLADE), with one weight per token of the vocabulary.
         seed: Seed of order, crops and masks. By default 0.
@@ -257,9 +257,8 @@ def plan_embedder(  # noqa: PLR0912, PLR0913  (the options of `embedder`, each c
     for name, value in (("minutes", minutes), ("steps", steps)):
         if value is not None and not 0 < value < math.inf:
             raise SettingsError(f"{name}={value}: give more than 0", options=(name,))
-    encodings = ("corpus", "embedder.columns") if encoding is not None else ()
-    overrides = as_overrides({f"{section}.encoding": encoding for section in encodings})
-    values = section_values((*as_overrides(settings), *overrides), "embedder", "corpus")
+    encodings = {} if encoding is None else dict.fromkeys(("corpus.encoding", "embedder.columns.encoding"), encoding)
+    values = section_values((*as_overrides(settings), *as_overrides(encodings)), "embedder", "corpus")
     own = values["embedder"]
     if seed is not None:
         own["seed"] = seed
@@ -275,8 +274,10 @@ def plan_embedder(  # noqa: PLR0912, PLR0913  (the options of `embedder`, each c
     files = [Path(name) for name in texts if not isinstance(name, InMemory) and not is_stream(name)]
     if files and not is_prepared(files):
         find_sources(files, announce=False)
-    if pairs is not None and not is_stream(pairs):
-        find_sources([pairs], announce=False)
+    if pairs is not None:
+        if len(sources := find_sources(local_copies(pairs), announce=False)) != 1:
+            raise CorpusError(f"{pairs}: pairs are read from one table, but here are {len(sources):,}; name one")
+        pairs = sources[0].path
 
     # The model, and crops that fit it.
     folder = find_weights(model, way_out="give the folder of a masked language model, such as RUN/model")
@@ -327,7 +328,7 @@ def plan_embedder(  # noqa: PLR0912, PLR0913  (the options of `embedder`, each c
         origin=Origin(name, checkpoint_sha256(folder), base_models(name, folder)),
         texts=texts,
         files=files,
-        pairs=None if pairs is None else Path(pairs),
+        pairs=pairs,
         settings=fitted,
         corpus=validated(CorpusSettings, {**rule.model_dump(), **share, **values["corpus"]}, where="corpus"),
         minutes=MINUTES if minutes is None and steps is None else minutes,

@@ -227,6 +227,12 @@ class PairStream:
         """Number of pairs in all batches before a cursor."""
         return cursor.epoch * self.size + cursor.window * self.size // self.batches
 
+    def next_parts(self, cursor: Cursor, most: int) -> Ints:
+        """Parts of the pairs after a cursor, ascending: of as many pairs as before it, and of `most` at most."""
+        order = permutation(self.size, _ORDER, self.settings.seed, cursor.epoch)
+        coming = np.roll(order, -(cursor.window * self.size // self.batches))[: min(most, self.pairs_before(cursor))]
+        return np.sort(coming[coming < len(self.drawer.parts)])
+
     def batch(self, cursor: Cursor, num_rows: int, length: int | None = None, *, share: Share = WHOLE) -> RowBatch:
         """The batch at a cursor, with the cursor after it. It has as many rows as its pairs need.
 

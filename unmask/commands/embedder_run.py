@@ -44,7 +44,7 @@ from unmask.core.errors import DivergedError, RunError
 from unmask.core.files import ClaimedFolder, file_sha256, read_object, whole_folder, write_atomically, writing
 from unmask.core.hashing import mix_ints
 from unmask.core.interruption import Interruption
-from unmask.core.results import Reporter
+from unmask.core.results import Notify, Progress, Reporter
 from unmask.data.rows import Cursor, Rows, moved
 from unmask.data.settings import CorpusSettings, Reading
 from unmask.data.sources import InMemory, Named, is_stream, keep_as_files
@@ -77,7 +77,7 @@ from unmask.train.hardware import choose_device
 from unmask.train.objectives import PREDICT_MASKED
 from unmask.train.runner import evaluating, hidden_states
 from unmask.train.settings import LinearDecay, TrainingSettings
-from unmask.train.step import Best
+from unmask.train.step import Best, TrainState
 from unmask.train.trainer import Trainer
 
 # What may differ when a training resumes; files may have moved.
@@ -87,6 +87,7 @@ _SPARSE_STAGES = 4  # largest logits, their positions, vectors, the gradient
 _POSITIONS = 8192  # computed at once without gradients
 _LOOK_ROWS = 32  # at most, to estimate how sparse vectors are
 _MINE = 23  # makes these draws independent of others
+_MOST_MINED = 1 << 17  # parts that hard negatives are mined for: each is compared with all others
 _NUMBERS = 1 << 26  # held at once: similarities of some parts to all, or vectors of some
 _PARTS = 4096  # encoded at once, at most
 
@@ -294,8 +295,8 @@ class EmbedderRun(Callback):
         if mining is not None and stream.negatives is None and mining.after <= report.progress < 1.0:
 
             def mine_to_file() -> None:  # into a file, for when the training resumes
-                content = {"parts": mine(self.state.model, stream, mining, self.kind), "step": np.array([report.step])}
-                write_atomically(file, save(content))
+                of_parts = mine(self.state, stream, mining, self.kind, self.reporter.notify)
+                write_atomically(file, save({"parts": of_parts, "step": np.array([report.step])}))
 
             on_rank_zero(self.group, mine_to_file)
             negatives = on_every_rank(self.group, lambda: load_negatives(file, report.step))
@@ -514,16 +515,22 @@ def examples(model: MaskedLM, data: PairData, kind: VectorKind, tokenizer: Token
     return EmbedderExamples(shown, queries, len(held_pairs))
 
 
-def mine(model: MaskedLM, stream: PairStream, settings: HardNegatives, kind: VectorKind) -> Ints:
-    """Hard negatives [I, K] of all parts of documents that allow two crops (see `HardNegatives`), padded with -1.
-    Memory: two vectors per part, of sparse ones the nonzero numbers, and half a gigabyte."""
-    parts, config = stream.drawer.parts, model.config
-    usable = np.flatnonzero(parts.can[:, CROPS])
-    key = mix_ints(_MINE, stream.settings.seed)
+def mine(state: TrainState, stream: PairStream, settings: HardNegatives, kind: VectorKind, notify: Notify) -> Ints:
+    """Hard negatives [I, K] of parts of documents that allow two crops (see `HardNegatives`), padded with -1: of those
+    that come next, as many as were trained on, so that mining takes less time than the training so far. Memory: two
+    vectors per part, of sparse ones the nonzero numbers, and half a gigabyte."""
+    model, parts = state.model, stream.drawer.parts
+    negatives = np.full((len(parts), settings.each), -1, dtype=np.int64)
+    usable = stream.next_parts(state.cursor, _MOST_MINED)
+    usable = usable[parts.can[usable, CROPS]]
+    if not len(usable):
+        return negatives
+    config, key = model.config, mix_ints(_MINE, stream.settings.seed)
     size = min(_PARTS, _NUMBERS // (2 * (config.hidden_size if kind.unit else config.vocab_size)))
     firsts, seconds = list[Tensor](), list[Tensor]()  # vectors of the two texts of a pair of each part
     with evaluating(model):
         for begin in range(0, len(usable), size):
+            notify(Progress("mining hard negatives", begin, len(usable), "texts"))
             pairs = stream.drawer.draw(usable[begin : begin + size], key, kind=CROPS)
             vectors_ED, texts = text_vectors(model, stream.rows(pairs)[0], kind)
             both = kind.ready(vectors_ED)[texts.order_E].split(len(pairs))
@@ -531,7 +538,6 @@ def mine(model: MaskedLM, stream: PairStream, settings: HardNegatives, kind: Vec
                 vectors.append(chunk_ID if kind.unit else chunk_ID.to_sparse())
     first_ID, second_ID = torch.cat(firsts), torch.cat(seconds)
     key_I = torch.from_numpy(parts.key[usable])
-    negatives = np.full((len(parts), settings.each), -1, dtype=np.int64)
     each, size = min(len(usable), settings.each), max(1, _NUMBERS // max(2 * len(usable), 1))
     for begin in range(0, len(usable), size):
         rows = slice(begin, begin + size)

@@ -38,7 +38,8 @@ class HardNegatives(Settings):
     """
 
     after: float = Field(default=0.5, gt=0.0, lt=1.0)
-    """Share of the training after which wrong answers are mined, once, among all texts."""
+    """Share of the training after which wrong answers are mined, once, among the texts of the next pairs: of as many as
+    were trained on before, at most 131,072."""
     margin: float = Field(default=0.95, gt=0.0, le=1.0)
     """A text counts as wrong only below this share of the right answer's similarity; above, it may be right."""
     each: int = Field(default=4, ge=1, le=100)

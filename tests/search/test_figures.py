@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from scipy.sparse import csr_array
+from scipy.sparse import csr_array, issparse
 
 from unmask.search.evaluate import (
     alignment,
@@ -14,6 +14,7 @@ from unmask.search.evaluate import (
     ranking_figures,
     sampled,
     uniformity,
+    unit,
 )
 
 NONE = [-1] * 10
@@ -61,6 +62,8 @@ def test_geometry_of_vectors() -> None:
     assert effective_rank(cosines(rows)) == pytest.approx(math.exp(entropy))
     with_nothing = np.concatenate([spread, np.zeros((2, 4), dtype=np.float32)])
     assert effective_rank(cosines(csr_array(with_nothing))) == pytest.approx(4.0)
+    assert issparse(unit(csr_array(with_nothing))), "as wide as a vocabulary"
+    np.testing.assert_allclose(alignment(csr_array(spread), csr_array(spread[::-1] * 5)), [2.0, 2.0, 2.0, 2.0])
     assert effective_rank(cosines(np.zeros((3, 2), dtype=np.float32))) == 1.0
     # Singular values of the vectors themselves, where there are fewer dimensions than vectors.
     many = np.random.default_rng(0).normal(size=(300, 40)).astype(np.float32)

@@ -21,6 +21,7 @@ from typing import Any, get_args
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import vstack
+from scipy.sparse.linalg import norm as sparse_norm
 from scipy.stats import entropy
 
 from unmask.core.errors import SettingsError
@@ -497,23 +498,28 @@ def ranking_figures(documents_QK: NDArray[np.int64], relevant: Sequence[Mapping[
     return figures
 
 
-def unit(vectors_ND: Vectors) -> Floats:
-    """Vectors divided by their length; those of length 0 are unchanged."""
-    wide = (vectors_ND if isinstance(vectors_ND, np.ndarray) else vectors_ND.toarray()).astype(np.float64)
-    lengths = np.linalg.norm(wide, axis=1, keepdims=True)
-    return wide / np.where(lengths > 0.0, lengths, 1.0)
+def _lengths(vectors_ND: Vectors) -> Floats:
+    norm: Any = np.linalg.norm if isinstance(vectors_ND, np.ndarray) else sparse_norm
+    return norm(vectors_ND, axis=1)
+
+
+def unit(vectors_ND: Vectors) -> Vectors:
+    """Vectors divided by their length, in float64; those of length 0 are unchanged, and sparse ones stay sparse."""
+    wide_ND = vectors_ND.astype(np.float64)
+    lengths_N1 = _lengths(wide_ND)[:, None]
+    return wide_ND / np.where(lengths_N1 > 0.0, lengths_N1, 1.0)
 
 
 def alignment(first_ND: Vectors, second_ND: Vectors) -> Floats:
     """The squared distance of each pair [N], whose mean is the alignment."""
-    squares: Floats = np.square(unit(first_ND) - unit(second_ND)).sum(axis=1)
-    return squares
+    return np.square(_lengths(unit(first_ND) - unit(second_ND)))
 
 
-def cosines(vectors_ND: Vectors) -> NDArray[np.float64]:
+def cosines(vectors_ND: Vectors) -> Floats:
     """Cosines of all pairs [N, N]; uniformity and effective rank depend on nothing else."""
-    units = unit(vectors_ND)
-    return units @ units.T
+    units_ND = unit(vectors_ND)
+    products_NN: Any = units_ND @ units_ND.T
+    return products_NN if isinstance(products_NN, np.ndarray) else products_NN.toarray()
 
 
 def uniformity(cosines_NN: NDArray[np.float64]) -> float | None:

@@ -38,6 +38,7 @@ LONG = "The king sees the queen in the garden and the dog follows the ship,"
         ("The king\nHe sees the queen.\n\nThe dog.", "The king", ["He sees the queen.", "The dog."]),
         (f"{LONG}\nwhich sails at sea.\nThe end.", None, [f"{LONG} which sails at sea.", "The end."]),
         ("He sees the queen.\nThe dog loves.", None, ["He sees the queen.", "The dog loves."]),
+        ("* * *\n\nHe sees the queen.", None, ["* * *", "He sees the queen."]),
         ("One line alone", None, ["One line alone"]),
         ("\n \n", None, []),
     ],

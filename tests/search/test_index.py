@@ -437,7 +437,9 @@ def test_files_of_all_kinds(tmp_path: Path) -> None:
     [
         ("On whales\nThere are many of them.", "On whales"),
         ("# On whales\nThere are many of them.", "On whales"),
+        ("Whales (animals)\nThere are many of them, of all sizes.", "Whales (animals)"),
         ("There are many.\nOf them, and of others, too.", None),
+        ("鲸鱼很多。\n其中有些很大，有些很小，都生活在海里。", None),
         ("On whales", None),
         ("On whales\nNo.", None),
         ("x" * 200 + "\n" + "word " * 200, None),

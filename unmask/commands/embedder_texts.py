@@ -44,12 +44,12 @@ from unmask.data.reading import BadInput, Row, broken_character
 from unmask.data.settings import AS_FOUND, CorpusSettings, Reading
 from unmask.data.sources import find_sources
 from unmask.data.tables import first_rows, rows_of
+from unmask.search.passages import looks_like_title
 from unmask.tasks.files import check_size, list_in
 from unmask.tokenizer.tokenizer import Tokenizer
 
 Ints = NDArray[np.int64]
 DOCUMENT_TOKENS = 4096
-TITLE_WORDS = 16
 RIGHT = 0.5  # lowest score of a pair that belongs together
 PairPart = Literal["query", "text", "negative", "label"]
 _ROLES: Mapping[PairPart, Role] = {"query": "query", "text": "answer", "negative": "negative", "label": "match"}
@@ -60,7 +60,6 @@ _LEAST_WORDS = 5  # of an answer, to look for its near-duplicates
 _BATCH_CHARS = 1 << 20
 _BETWEEN = re.compile(r"\n[^\S\n]*\n\s*")
 _ENDS = tuple(".!?:;…。！？\"”’')]")
-_NO_TITLE = tuple(".!?,;:…。！？")
 _MARK = re.compile(r"#{1,6}\s+")
 
 # ----------------------------------------
@@ -77,11 +76,11 @@ def parts_of_text(text: str, *, begins: bool = True, titled: bool = False) -> tu
     parts = [part for part in (" ".join(part.split()) for part in _BETWEEN.split(text)) if part]
     if len(parts) == 1:
         parts = _lines(text)
-    if begins and not titled and len(parts) > 1 and "\n" in text and not _is_title(parts[0]):
+    if begins and not titled and len(parts) > 1 and "\n" in text and not looks_like_title(parts[0]):
         first, _, rest = text.strip().partition("\n")  # a title without an empty line after it
-        if _is_title(first.strip()) and len(_lines(text)) > 1:
+        if looks_like_title(first.strip()) and len(_lines(text)) > 1:
             parts = [first.strip(), *parts_of_text(rest, begins=False)[1]]
-    if begins and len(parts) > 1 and (titled or _is_title(parts[0])):
+    if begins and len(parts) > 1 and (titled or looks_like_title(parts[0])):
         return _MARK.sub("", parts[0]), parts[1:], titled or _MARK.match(parts[0]) is not None
     return None, parts, False
 
@@ -98,11 +97,6 @@ def _lines(text: str) -> list[str]:
             lines.append(line)
         goes_on = len(line) >= _BROKEN_CHARS and not line.endswith(_ENDS)
     return lines
-
-
-def _is_title(line: str) -> bool:
-    bare = _MARK.sub("", line)
-    return bool(bare) and len(bare.split()) <= TITLE_WORDS and len(bare) < 200 and not bare.endswith(_NO_TITLE)
 
 
 @dataclass(frozen=True)

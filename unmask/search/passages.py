@@ -36,6 +36,7 @@ from unmask.data.tables import TableColumns
 from unmask.tokenizer.tokenizer import Tokenizer
 
 LONGEST_TITLE = 120  # letters
+_NO_TITLE = tuple(".,;:!?…。！？\"'”’")  # ends of sentences, clauses and quotations
 _TITLE_BEFORE = 300  # maximum letters of a title put before a passage
 _PARTS_AT_ONCE, _CHARS_AT_ONCE = 256, 1 << 20  # token offsets take many times the memory of the text
 Flags = NDArray[np.bool_]
@@ -122,16 +123,19 @@ class DocumentFiles:
         return os.fsencode(path).decode("utf-8", "backslashreplace")  # a name may hold bytes that are not UTF-8
 
 
+def looks_like_title(line: str) -> bool:
+    """Whether a line is short, has a letter, and does not end like a sentence or a quotation."""
+    return len(line) <= LONGEST_TITLE and any(map(str.isalpha, line)) and not line.endswith(_NO_TITLE)
+
+
 def first_line_title(text: str) -> str | None:
-    """The first line of a text if it looks like a title: short, no punctuation at its end, and more text follows.
+    """The first line of a text if it looks like a title and more text follows.
 
     Example: `On whales\\nThere are many.` has the title `On whales`; `There are many.\\nNo.` has none.
     """
     line, _, rest = text.lstrip().partition("\n")
     line = line.strip().lstrip("#").strip()
-    if not 0 < len(line) <= LONGEST_TITLE or not any(map(str.isalpha, line)) or len(rest.strip()) < 2 * len(line):
-        return None
-    return None if line[-1] in ".,;:!?\"'”’)" else line
+    return line if looks_like_title(line) and len(rest.strip()) >= 2 * len(line) else None
 
 
 class TextPassage(NamedTuple):

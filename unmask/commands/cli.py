@@ -137,6 +137,7 @@ TABLES = {  # parameters whose values are names in a table or `Literal`, or of p
 OUTPUT = ("out", "overwrite", "workers", "ray", "part", "join")  # options that a dry run ignores
 CHANNELS = ("reporter", "note", "notify")  # parameters that receive notes and progress
 IN_PYTHON = ("callbacks", "intervals")  # parameters that can only be passed in Python
+UNUSED = {"search.index:Index.remove": ("model", "precision", "strict")}  # parameters of `__init__` without effect
 LINE_SECONDS = 15.0  # between lines of progress
 ABOUT = "Pretrain masked language models on your own text, and use them in transformers."
 
@@ -213,7 +214,7 @@ def read_parameters(function: str) -> dict[str, Parameter]:
             default="" if default is None or name in CHANNELS else _default(module, default),
             help=helps.get(name, ""),
         )
-    return parameters
+    return {name: each for name, each in parameters.items() if name not in UNUSED.get(function, ())}
 
 
 def _choices(module: str, name: str) -> tuple[str, ...]:

@@ -87,6 +87,15 @@ def test_rows_have_the_texts_and_ids_of_their_input(tuned: Any, tmp_path: Path) 
         rows_of(model, [])
 
 
+def test_a_single_text_or_a_table_is_no_list_of_inputs(tuned: Any) -> None:
+    """Each letter, or the name of each column, would get a prediction."""
+    model, pandas = tuned(Classify(("ham", "spam"))), pytest.importorskip("pandas")
+    for inputs in (TEXTS[0], Path("a.csv"), {"text": TEXTS}, pandas.DataFrame({"text": TEXTS})):
+        with pytest.raises(SettingsError, match="predict"):
+            model.predict(inputs)
+    assert len(model.predict(pandas.Series(TEXTS))) == len(TEXTS)
+
+
 def test_a_model_of_another_tool_takes_pairs_if_the_file_has_them(tuned: Any, tmp_path: Path) -> None:
     """Its folder does not say whether it takes pairs; ours do, and take nothing else."""
     (tmp_path / "pairs.csv").write_text(f"sentence1,sentence2\n{TEXTS[0]},{TEXTS[1]}\n{TEXTS[0]},{TEXTS[2]}\n")

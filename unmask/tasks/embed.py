@@ -113,14 +113,18 @@ def notes_on(num_texts: int, num_blank: int, num_long: int, longest: int, long_t
         yield f"{num_long:,} of {num_texts:,} texts are longer than the model's {longest:,} tokens: {what} (long_texts)"
 
 
+def is_table(texts: Any) -> bool:
+    """Whether this is a table, a dataset or a dict of columns: its items are names, not texts."""
+    return isinstance(texts, Mapping) or any(hasattr(texts, name) for name in ("columns", "column_names"))
+
+
 def texts_in_memory(texts: Any) -> list[Any]:
     """The texts of a list, an array or a column; of a table, a dataset or rows, whose text column is detected and
     logged; or of a path. Missing texts become empty ones."""
     if isinstance(texts, str) and not os.path.isfile(texts[:1000]):
         raise SettingsError("embed takes a list of texts; put brackets around a single one")
     first = texts[0] if isinstance(texts, list) and texts else None
-    is_table = any(hasattr(texts, name) for name in ("columns", "column_names"))
-    if not is_table and not isinstance(texts, str | Path | Mapping) and not isinstance(first, Mapping):
+    if not is_table(texts) and not isinstance(texts, str | Path) and not isinstance(first, Mapping):
         return ["" if without_gaps(text) is None else text for text in texts]
     with readable(texts) as here:
         rows = Documents(here, title_column=False, unit="line", piece_chars=LONGEST_ROW)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
@@ -38,7 +39,7 @@ from unmask.model.transformers import (
     load_transformers_task,
     why_in_transformers,
 )
-from unmask.tasks.embed import EmbedSettings, LongTexts, embed_texts, notes_on, texts_in_memory
+from unmask.tasks.embed import EmbedSettings, LongTexts, embed_texts, is_table, notes_on, texts_in_memory
 from unmask.tasks.fill import Filled, fill_texts
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -302,6 +303,9 @@ class Model(Readable):
 
     def records_of(self, inputs: Iterable[Any]) -> list[Record]:
         task, records = self.fine_tuned[1], list[Any]()
+        if isinstance(inputs, str | os.PathLike) or is_table(inputs):
+            what = "predict takes a list of inputs; put brackets around a single one"
+            raise SettingsError(f"{what} (for tables and files use unmask.predict)")
         for number, value in enumerate(inputs, 1):
             if (record := task.of_input(number, value)) is None:
                 raise SettingsError(f"input {number} is {type(value).__name__}, but this model takes {task.takes}")

@@ -67,6 +67,8 @@ def test_verbs_draw_without_being_asked(
     drawn.clear()
     unmask.evaluate(run.model, texts, pseudo_tokens=0)
     assert "hiding 15% of the words" in drawn[-1][-1]
+    unmask.embed(run.model, texts, out=tmp_path / "vectors.npy")
+    assert "a text's vector is" in capsys.readouterr().out, "a note"
 
 
 def test_a_run_is_a_table_with_its_curve(run: unmask.Run) -> None:

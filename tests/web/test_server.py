@@ -369,3 +369,13 @@ def test_what_a_studio_cannot_start_with(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(studio, "find_spec", lambda name: None)
     with pytest.raises(RunError, match=r"unmask\[studio\]"):
         unmask.studio([tmp_path])
+
+
+def test_in_python_one_path_is_a_folder_and_the_address_is_printed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("uvicorn.Server.run", lambda self, sockets: sockets[0].close())
+    monkeypatch.setattr(Library, "warm", lambda self: None)
+    visit = unmask.studio(str(tmp_path), no_browser=True)
+    assert visit.paths == [str(tmp_path)]
+    assert f"{visit.address}open/" in capsys.readouterr().out

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import time
 import warnings
@@ -24,7 +23,7 @@ from unmask.core.errors import CorpusError, RunError, without_secrets
 from unmask.core.files import check_file, locked, sync_names, writing
 from unmask.core.public import public
 from unmask.core.remote import address_of, output_at
-from unmask.core.results import Notify, Progress, Result, Shown, amount, usual_reporter
+from unmask.core.results import Notify, Progress, Result, Shown, amount, usual_note, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.columns import ColumnNames
 from unmask.data.documents import EMPTY, Document, Documents, in_groups
@@ -39,7 +38,6 @@ from unmask.tasks.loaded_model import Model, Precision, load
 from unmask.train.hardware import choose_device, keep_freed_memory
 from unmask.train.scores import main_directions
 
-log = logging.getLogger("unmask")
 PART_CHARS = 1 << 22
 _UNITS = {"fasta": "sequence", "conll": "sentence", "conllu": "sentence"}
 
@@ -82,7 +80,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
     strict: bool = False,
     map: bool = False,  # noqa: A002
     overwrite: bool = False,
-    note: Callable[[str], None] = log.info,
+    note: Callable[[str], None] = usual_note,
     notify: Notify | None = None,
 ) -> EmbeddedFile:
     """Embeds the texts of a file, for search and clustering. Memory use does not grow with the file.

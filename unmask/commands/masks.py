@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
@@ -28,7 +27,7 @@ from unmask.commands.run_data import (
 from unmask.core.errors import DataError, SettingsError
 from unmask.core.public import public
 from unmask.core.remote import refused
-from unmask.core.results import NORMAL, Reporter, Result, Sheet, Shown, Styled, counted, usual_reporter
+from unmask.core.results import NORMAL, Reporter, Result, Sheet, Shown, Styled, counted, usual_note, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.annotations import PIPELINES, SpacyPipeline
 from unmask.data.lexicon import LexiconSettings, build_lexicon
@@ -48,7 +47,6 @@ from unmask.tokenizer.spans import align
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import train_wordpiece
 
-log = logging.getLogger("unmask")
 SHOWN_VOCABULARY = 4096
 CHOICES = ("strategy", "units", "weights")  # masking settings that choose a strategy; without any, all are used
 
@@ -91,7 +89,7 @@ def masks(
     seed: int = 0,
     lexicon: str | Path | None = None,
     settings: Overrides = (),
-    note: Callable[[str], None] = log.info,
+    note: Callable[[str], None] = usual_note,
 ) -> ShownMasks:
     """Shows what each strategy would mask in a text.
 

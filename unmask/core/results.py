@@ -450,3 +450,8 @@ def usual_reporter() -> Reporter:
     ipython: Any = sys.modules.get("IPython")
     shell = None if ipython is None else ipython.get_ipython()
     return Reporter() if getattr(shell, "kernel", None) is None else NotebookReporter()
+
+
+def usual_note(text: Shown) -> None:
+    """The default of functions that take a `note`: that of the usual reporter."""
+    usual_reporter().note(text)

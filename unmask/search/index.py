@@ -27,7 +27,7 @@ from scipy.sparse import vstack
 from unmask.core.errors import CorpusError, DataError, ModelError, RunError, SettingsError, listed, shown
 from unmask.core.public import public
 from unmask.core.remote import refused
-from unmask.core.results import Notify, Progress, Readable, Result, Shown, Styled, usual_reporter
+from unmask.core.results import Notify, Progress, Readable, Result, Shown, Styled, usual_note, usual_reporter
 from unmask.data.columns import ColumnNames
 from unmask.data.settings import DocumentUnit
 from unmask.data.sources import Texts, is_stream, keep_as_files, paths_or_texts
@@ -164,7 +164,7 @@ class Index(Readable):
         approximate: bool | None = None,
         resume: bool = False,
         overwrite: bool = False,
-        note: Callable[[str], None] = log.info,
+        note: Callable[[str], None] = usual_note,
         notify: Notify | None = None,
     ) -> Index:
         """Indexes documents, cutting long ones into passages. Memory grows with their ids, and with the graph of
@@ -306,7 +306,7 @@ class Index(Readable):
         title_column: str | None = None,
         documents: DocumentUnit | str | None = None,
         encoding: str | None = None,
-        note: Callable[[str], None] = log.info,
+        note: Callable[[str], None] = usual_note,
         notify: Notify | None = None,
     ) -> IndexChange:
         """Adds documents to an index, replacing those with the same id or, without ids, from the same file.
@@ -359,7 +359,7 @@ class Index(Readable):
             return self._finish(old, state.model_copy(update={"skipped": skipped}), gone_P, note, start)
 
     @public
-    def remove(self, ids: Sequence[str | int], *, note: Callable[[str], None] = log.info) -> IndexChange:
+    def remove(self, ids: Sequence[str | int], *, note: Callable[[str], None] = usual_note) -> IndexChange:
         """Removes documents from an index.
 
         Args:

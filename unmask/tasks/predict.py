@@ -6,7 +6,6 @@ import csv
 import importlib.util
 import io
 import json
-import logging
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -18,7 +17,7 @@ from unmask.core.errors import RunError, SettingsError, escaped
 from unmask.core.files import check_file, locked, write_atomically, writing
 from unmask.core.public import public
 from unmask.core.remote import refused
-from unmask.core.results import Notify, Result, Shown, usual_reporter
+from unmask.core.results import Notify, Result, Shown, usual_note, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.settings import Reading
 from unmask.data.sources import readable
@@ -28,7 +27,6 @@ from unmask.tasks.tag import scheme_of
 from unmask.tasks.task import Task
 from unmask.train.hardware import choose_device
 
-log = logging.getLogger("unmask")
 Format = Literal["jsonl", "csv", "conll", "conllu", "spacy"]
 UPOS = {
     "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM",
@@ -72,7 +70,7 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
     second: str | None = None,
     encoding: str | None = None,
     overwrite: bool = False,
-    note: Callable[[str], None] = log.info,
+    note: Callable[[str], None] = usual_note,
     notify: Notify | None = None,
 ) -> Predictions:
     """Predicts each text of a file with a fine-tuned model, with probabilities.

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 import socket
 import threading
 import webbrowser
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -18,8 +18,8 @@ from unmask.core.interruption import Interrupted
 from unmask.core.public import public
 from unmask.core.results import Notify, Progress, Result, Shown, ignore
 
-log = logging.getLogger("unmask")
 PORT = 8642
+_print_at_once = partial(print, flush=True)  # into a pipe, too
 
 
 class StudioVisit(Result):
@@ -34,11 +34,11 @@ class StudioVisit(Result):
 
 @public
 def studio(
-    paths: Sequence[str | Path] = (),
+    paths: str | Path | Sequence[str | Path] = (),
     *,
     port: int | None = None,
     no_browser: bool = False,
-    note: Callable[[str], None] = log.info,
+    note: Callable[[str], None] = _print_at_once,
     notify: Notify | None = None,
 ) -> StudioVisit:
     """Shows masks, predictions, runs, searches and texts on a page in the browser, until Ctrl-C stops it.
@@ -50,7 +50,7 @@ def studio(
             or written. By default the folder runs if there is one, else the current folder.
         port: Port of the server. By default 8642, or any free one.
         no_browser: Only print the address.
-        note: Called with the address.
+        note: Called with the address; by default it is printed.
         notify: Called when the page can be opened.
 
     Raises:
@@ -58,7 +58,8 @@ def studio(
     """
     if missing := [name for name in ("starlette", "uvicorn") if find_spec(name) is None]:
         raise RunError(f"the studio needs {' and '.join(missing)}: pip install 'unmask[studio]'")
-    folders = [Path(path) for path in paths] or [Path("runs") if Path("runs").is_dir() else Path()]
+    named = [paths] if isinstance(paths, str | Path) else paths
+    folders = [Path(path) for path in named] or [Path("runs") if Path("runs").is_dir() else Path()]
     for folder in folders:
         if not folder.exists():
             raise RunError(f"{folder}: {absence(folder, 'folder')}; name folders of runs, models, data or indexes")

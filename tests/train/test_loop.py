@@ -14,12 +14,13 @@ import pytest
 import torch
 
 from tests.train.helpers import MakeModel, new_state, save_checkpoint, settings_of, state_of, train
-from unmask.core.errors import DivergedError, RunError
+from unmask.core.errors import DivergedError, RunError, SettingsError
 from unmask.data.rows import Cursor, RowStream
 from unmask.masking.masker import Masker
 from unmask.train.callbacks import Callback, EvaluationTimes, StepReport
 from unmask.train.checkpoints import Checkpoints, list_checkpoints, load_checkpoint
 from unmask.train.distributed import ALONE
+from unmask.train.objectives import PREDICT_MASKED
 from unmask.train.settings import AdamWSettings, CheckpointSettings, Cosine, LinearDecay, WarmupStableDecay
 from unmask.train.step import training_step
 from unmask.train.trainer import Trainer
@@ -266,6 +267,14 @@ def test_settings_that_make_no_sense() -> None:
         with pytest.raises(ValueError, match=message):
             settings_of(**change)
     assert settings_of(optimizer=AdamWSettings(kind="adamw")).length_at(0.5) == 32
+
+
+def test_a_masked_model_needs_a_masker(make_model: MakeModel, stream: RowStream) -> None:
+    """Without targets, each step would only decay the weights."""
+    model = make_model()
+    for objective in (PREDICT_MASKED, replace(PREDICT_MASKED, weight=0.5)):
+        with pytest.raises(SettingsError, match="masker"):
+            Trainer(model, stream, settings_of(), objective=objective)
 
 
 def test_callbacks_are_called_and_may_stop_a_training(

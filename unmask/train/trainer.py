@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import nn
 
-from unmask.core.errors import DivergedError, EndedElsewhereError
+from unmask.core.errors import DivergedError, EndedElsewhereError, SettingsError
 from unmask.data.rows import Cursor, Rows
 from unmask.masking.masker import MaskedRows, Masker, unmasked
 from unmask.masking.settings import rate_at
@@ -44,7 +44,7 @@ class Trainer:
         stream: The training text: an `unmask.data.rows.RowStream`, or another object with its `batch` method and a
             `version`, a number that changes when the coming batches change.
         settings: Budget, learning rate, batch size.
-        masker: Masks the batches; None: the model sees the text unmasked.
+        masker: Masks the batches; None: the model sees the text unmasked, for objectives without masks.
         objective: The main objective: masked tokens, a task, pairs, or your own.
         objectives: Further objectives, learned at the same time.
         optimizer: Builds a `torch.optim.Optimizer` for the model; its learning rates are the peaks. None: the optimizer
@@ -60,6 +60,9 @@ class Trainer:
         first_micro_tokens: Maximum positions that the first steps compute at once; None: the whole step.
         save_requested: Whether a callback has requested a checkpoint after this step.
         error: The exception that ended the training.
+
+    Raises:
+        SettingsError: Masked tokens are to be predicted, but there is no masker.
     """
 
     def __init__(  # noqa: PLR0913  (the parts of a training)
@@ -81,6 +84,8 @@ class Trainer:
         self.model: Any = model
         self.stream, self.settings, self.masker = stream, settings, masker
         self.objective, self.objectives = objective, tuple(objectives)
+        if masker is None and any(each.targets is PREDICT_MASKED.targets for each in (objective, *self.objectives)):
+            raise SettingsError("masked tokens are to be predicted, but nothing is masked; give a masker")
         built = build_optimizer(model, settings) if optimizer is None else optimizer(model)
         self.state = TrainState(model, built, board=board)
         self.callbacks, self.group, self.clock = list(callbacks), group, clock

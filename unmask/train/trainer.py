@@ -43,7 +43,8 @@ class Trainer:
             `unmask.model.encoder.Trainable`.
         stream: The training text: an `unmask.data.rows.RowStream`, or another object with its `batch` method and a
             `version`, a number that changes when the coming batches change.
-        settings: Budget, learning rate, batch size.
+        settings: Budget, learning rate, batch size. The model trains as it is: `unmask.train.checkpoints.place_model`
+            applies `precision`, `compile_blocks` and `gradient_checkpointing` to it; `sampled_softmax` has no effect.
         masker: Masks the batches; None: the model sees the text unmasked, for objectives without masks.
         objective: The main objective: masked tokens, a task, pairs, or your own.
         objectives: Further objectives, learned at the same time.

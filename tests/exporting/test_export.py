@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pickle
 import re
 import shutil
 from pathlib import Path
@@ -105,6 +106,18 @@ def test_graphs_are_loaded_in_the_place_of_weights(run: unmask.Run, onnx_folder:
         unmask.load(onnx_folder, backend="onnx")
     with pytest.raises(ModelError, match="unmask export"):
         unmask.load(run.folder, backend="onnx")
+
+
+def test_a_graph_stays_one_in_pickles_and_makes_no_index(run: unmask.Run, onnx_folder: Path, tmp_path: Path) -> None:
+    """An index knows its model by the weights, which a graph's folder does not have."""
+    base = pytest.importorskip("sklearn.base")
+    graph, texts = unmask.load(onnx_folder / "feature-extraction", backend="onnx"), ["The king was here."]
+    pickled = pickle.loads(pickle.dumps(unmask.TextEncoder(graph)))
+    for encoder in (pickled, base.clone(pickled)):
+        np.testing.assert_array_equal(encoder.fit_transform(texts), graph.embed(texts))
+    np.testing.assert_array_equal(pickled.set_params(model=run.folder).transform(texts), run.model.embed(texts))
+    with pytest.raises(ModelError, match="feature-extraction"):
+        unmask.Index.build(graph, texts, out=tmp_path / "index")
 
 
 @pytest.mark.slow

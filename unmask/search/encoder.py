@@ -62,7 +62,11 @@ class SearchEncoder:
         self.model.to(choose_device())
 
     def fingerprint(self) -> str:
-        """A hash of weights, configuration and tokenizer; vectors compare only if it is the same."""
+        """A hash of weights, configuration and tokenizer; vectors compare only if it is the same. A ModelError for an
+        exported graph, whose folder has no weights."""
+        if self.model.backend != "torch":
+            what = "this is an exported graph, which an index cannot identify; give the model that it was made from"
+            raise ModelError(f"{self.model.folder}: {what}")
         parts = weights_fingerprint(self.model.folder), self.model.tokenizer.fingerprint
         return hashlib.sha256("".join(parts).encode()).hexdigest()
 

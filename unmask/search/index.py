@@ -210,6 +210,7 @@ class Index(Readable):
             model, pooling=pooling, similarity=similarity, query_prompt=query_prompt, document_prompt=document_prompt,
             passage_tokens=passage_tokens, overlap_tokens=overlap_tokens, precision=precision, strict=strict,
         )  # fmt: skip
+        fingerprint = encoder.fingerprint()
         if approximate and encoder.is_sparse:
             raise SettingsError("approximate: only dense vectors have a graph; omit this", options=("approximate",))
         if approximate and (no_graph := why_no_graph()) is not None:
@@ -226,7 +227,7 @@ class Index(Readable):
             loaded = encoder.model
             settings = IndexSettings(
                 model=str(loaded.hub or loaded.folder.absolute()),
-                fingerprint=encoder.fingerprint(),
+                fingerprint=fingerprint,
                 dimension=encoder.width,
                 files=[files.name_of(source) for source in files.sources],
                 folder=os.getcwd(),

@@ -95,7 +95,7 @@ class Model(Readable):
         hub: HubName | None = None,
     ) -> None:
         self.folder = folder
-        self.is_graph = False  # `load` with another backend makes it True
+        self.backend: Backend = "torch"  # `load` sets another for a graph
         self._predictor = network
         self._embedder = network if isinstance(network, MaskedLM) else embedder
         self._fine_tuned = fine_tuned
@@ -139,7 +139,7 @@ class Model(Readable):
     @property
     def network(self) -> MaskedLM:
         """Our encoder with its head; a ModelError if transformers runs the model."""
-        if self.is_graph:
+        if self.backend != "torch":
             raise ModelError(f"{self.folder}: this is an exported graph; load the model that it was made from")
         if not isinstance(self._embedder, MaskedLM):
             what = f"transformers runs this model, not our encoder: {why_in_transformers(self.folder)}"
@@ -156,7 +156,7 @@ class Model(Readable):
     @property
     def embedder(self) -> MaskedLM | TransformersNetwork:
         """The network that gives hidden states; a ModelError for an encoder-decoder."""
-        if self._embedder is None and self.is_graph:
+        if self._embedder is None and self.backend != "torch":
             raise ModelError(f"{self.folder}: this graph has no hidden states; load the one in feature-extraction")
         if self._embedder is None:
             what = "has a decoder, or a head that transformers does not separate, so it gives no hidden states"
@@ -264,7 +264,7 @@ class Model(Readable):
         if self.task is not None:
             what = f"fine-tuned ({self.task.kind}), so it no longer predicts tokens"
             raise ModelError(f"{self.folder}: {what}; give the model that it was made from")
-        if not self.has_head and self.is_graph:
+        if not self.has_head and self.backend != "torch":
             raise ModelError(f"{self.folder}: this graph predicts no tokens; load the one in fill-mask")
         if not self.has_head:
             what = "a discriminator or bare encoder, which cannot predict tokens"
@@ -444,7 +444,7 @@ def _load_weights(folder: str | Path, precision: Precision, *, strict: bool) -> 
     )  # fmt: skip
 
 
-def _load_graph(path: Path, backend: str) -> Model:
+def _load_graph(path: Path, backend: Backend) -> Model:
     from unmask.model.onnx import find_graph, load_onnx
 
     file = find_graph(path, backend)
@@ -459,7 +459,7 @@ def _load_graph(path: Path, backend: str) -> Model:
         model = Model(path, network, tokenizer)
     else:
         model = Model(path, None, tokenizer, embedder=network, has_head=False)
-    model.is_graph = True
+    model.backend = backend
     return model
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from unmask.core.errors import SettingsError
 from unmask.tasks.embed import LongTexts
-from unmask.tasks.loaded_model import Model, Precision, load
+from unmask.tasks.loaded_model import Backend, Model, Precision, load
 
 try:
     from sklearn.base import BaseEstimator, TransformerMixin
@@ -40,6 +40,7 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     _loaded: tuple[object, Model] | None = None  # source and model
+    _graph: tuple[object, Backend] = None, "torch"  # folder and backend of a graph that was pickled
 
     def __init__(
         self,
@@ -78,18 +79,20 @@ class TextEncoder(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             return self.model
         source = (self.model, self.precision)
         if self._loaded is None or self._loaded[0] != source:
-            self._loaded = source, load(self.model, precision=self.precision)
+            backend = self._graph[1] if self._graph[0] == self.model else "torch"
+            self._loaded = source, load(self.model, precision=self.precision, backend=backend)
         return self._loaded[1]
 
     def __getstate__(self) -> dict[str, Any]:
         state = {name: value for name, value in super().__getstate__().items() if name != "_loaded"}
         if isinstance(self.model, Model):
-            state |= {"model": str(self.model.hub or self.model.folder), "precision": self.model.precision}
+            model = str(self.model.hub or self.model.folder)
+            state |= {"model": model, "precision": self.model.precision, "_graph": (model, self.model.backend)}
         return state
 
     def __sklearn_clone__(self) -> Self:
         clone: Self = super(TextEncoder, copy(self)).__sklearn_clone__()  # `copy` drops weights, else copied deeply
-        clone.model, clone.precision = self.model, self.precision
+        clone.model, clone.precision, clone._graph = self.model, self.precision, self._graph
         return clone
 
     def __sklearn_tags__(self) -> Any:

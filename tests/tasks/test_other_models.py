@@ -79,6 +79,14 @@ def test_a_bare_encoder_or_a_discriminator_embeds(head: str, tokenizer: Tokenize
         unmask.load(folder)
 
 
+def test_messages_of_transformers_stay_as_the_user_has_them(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    messages = transformers.logging
+    messages.set_verbosity_warning()
+    messages.enable_progress_bar()
+    unmask.load(save_transformers("Electra", tokenizer, tmp_path, head="Model"))
+    assert (messages.get_verbosity(), messages.is_progress_bar_enabled()) == (messages.WARNING, True)
+
+
 def test_what_only_our_encoder_does(tokenizer: Tokenizer, corpus_file: Path, tmp_path: Path) -> None:
     folder = save_transformers("DistilBert", tokenizer, tmp_path / "m")
     uses: tuple[Callable[[], object], ...] = (

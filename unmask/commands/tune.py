@@ -125,7 +125,6 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
         import optuna
     except ImportError as error:
         raise SettingsError("tuning needs Optuna; install it with pip install 'unmask[optuna]'") from error
-    optuna.logging.set_verbosity(optuna.logging.ERROR)
 
     refused(out, "a search")
     root, reporter = Path(out), reporter or usual_reporter()
@@ -196,16 +195,21 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
 
 @contextmanager
 def _storing(file: Path) -> Iterator[None]:
-    """Names the file of a search in the error, if SQLite cannot read or write it."""
+    """Names the file of a search in the error, if SQLite cannot read or write it. Optuna logs only errors meanwhile."""
+    from optuna import logging
     from optuna.exceptions import StorageInternalError
     from sqlalchemy.exc import SQLAlchemyError
 
+    level = logging.get_verbosity()
+    logging.set_verbosity(logging.ERROR)
     try:
         yield
     except (StorageInternalError, SQLAlchemyError) as error:
         reason = str(error.__cause__ or error).partition("\n")[0]
         text = f"{file}: cannot be read or written ({reason}); make room, or give another folder"
         raise RunError(text, options=("out",)) from error
+    finally:
+        logging.set_verbosity(level)
 
 
 def _result(trials: Sequence[dict[str, Any]], root: Path, own: dict[str, Any], outside: list[str]) -> dict[str, Any]:

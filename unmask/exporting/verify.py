@@ -29,6 +29,7 @@ from unmask.model.folder import CHECKSUMS, KEY, read_checksums, read_config_file
 from unmask.model.onnx import ONNX
 from unmask.model.pooling import check_splade, module_file, read_pooling
 from unmask.model.transformers import UNBOUNDED, why_in_transformers
+from unmask.tokenizer.loading import quiet_transformers
 from unmask.tokenizer.tokenizer import SPELLINGS, Tokenizer
 
 # ----------------------------------------
@@ -303,19 +304,12 @@ def load_network(subject: CheckedModel, auto: str | None = None) -> Callable[[di
 def _from_pretrained(folder: Path, auto: str, **options: Any) -> Any:
     """Loads with a class of transformers, without progress bars and warnings; any exception becomes a ModelError."""
     import transformers
-    from transformers.utils import logging
 
-    level, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
     try:
-        return getattr(transformers, auto).from_pretrained(folder, local_files_only=True, **options)
+        with quiet_transformers():
+            return getattr(transformers, auto).from_pretrained(folder, local_files_only=True, **options)
     except Exception as error:
         raise ModelError(f"{folder}: transformers cannot load it ({type(error).__name__}: {error})") from error
-    finally:
-        logging.set_verbosity(level)
-        if bars:
-            logging.enable_progress_bar()
 
 
 # ----------------------------------------

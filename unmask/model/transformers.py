@@ -52,6 +52,7 @@ from unmask.model.folder import (
 from unmask.model.fused import Sequences
 from unmask.model.layout_names import LAYOUTS
 from unmask.model.pooling import read_side_file
+from unmask.tokenizer.loading import quiet_transformers
 
 LONGEST = 512  # longest input in tokens, if no file states it
 UNBOUNDED = 1 << 20  # numbers of positions from here on mean that there is no bound
@@ -225,8 +226,6 @@ def _import_transformers(folder: Path) -> Any:
             f"{folder}: a model of type {shown(read_content(folder)['model_type'])} needs transformers, which "
             "is not installed: pip install 'unmask[transformers]'"
         ) from error
-    transformers.utils.logging.disable_progress_bar()
-    transformers.utils.logging.set_verbosity_error()  # our errors say what is missing
     return transformers
 
 
@@ -300,7 +299,7 @@ def transformers_with_head(
             setattr(config, name, dropout)
 
     auto = getattr(_import_transformers(folder), f"AutoModelFor{head.architecture}")
-    with drawn_from(seed, torch.device("cpu")):
+    with quiet_transformers(), drawn_from(seed, torch.device("cpu")):
         try:
             model = auto.from_config(config, trust_remote_code=False)
         except Exception as error:
@@ -330,7 +329,8 @@ def _read(folder: Path, auto: str, *, what: str, vocab_size: int) -> tuple[Any, 
         weights = {name: tensor for name, tensor in stored_tensors(folder).items() if not _TABLES.search(name)}
         check_kinds(weights, str(folder))
     try:
-        with drawn_from(0, torch.device("cpu")):  # draws missing weights, without changing torch's generator
+        # Missing weights are drawn, without changing torch's generator.
+        with quiet_transformers(), drawn_from(0, torch.device("cpu")):
             model, report = getattr(library, auto).from_pretrained(
                 folder, output_loading_info=True, local_files_only=True, trust_remote_code=False
             )

@@ -256,6 +256,22 @@ def _read_esm_vocab(file: Path, roles: Mapping[str, str | None]) -> tokenizers.T
     return tokenizer
 
 
+@contextmanager
+def quiet_transformers() -> Iterator[None]:
+    """Turns off warnings and progress bars of transformers meanwhile: our errors say what is missing."""
+    from transformers.utils import logging as theirs
+
+    level, bars = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
+    theirs.set_verbosity_error()
+    theirs.disable_progress_bar()
+    try:
+        yield
+    finally:
+        theirs.set_verbosity(level)
+        if bars:
+            theirs.enable_progress_bar()
+
+
 def _convert(folder: Path) -> Any:
     """The folder's tokenizer, converted to a fast one by transformers, without running code from the folder.
 
@@ -268,13 +284,12 @@ def _convert(folder: Path) -> Any:
             f"{folder}: there is no tokenizer.json, and transformers, which can convert other files, is not "
             "installed: pip install 'unmask[transformers]'"
         ) from error
-    transformers.utils.logging.set_verbosity_error()
     # Not every error of transformers names the missing package.
     models_of_pieces = [name for name in OTHER_FORMS if name.endswith(".model") and (folder / name).is_file()]
     hint = ""
     if models_of_pieces and find_spec("sentencepiece") is None:
         hint = f"; {models_of_pieces[0]} may need pip install sentencepiece protobuf"
-    with _tokenizer_errors(f"{folder}: no tokenizer that transformers reads", hint):
+    with quiet_transformers(), _tokenizer_errors(f"{folder}: no tokenizer that transformers reads", hint):
         theirs = transformers.AutoTokenizer.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
     backend = getattr(theirs, "backend_tokenizer", None)
     if not isinstance(backend, tokenizers.Tokenizer):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -29,6 +30,15 @@ def test_lines_to_npy(run: unmask.Run, tmp_path: Path) -> None:
     )
     np.testing.assert_allclose(np.linalg.norm(np.load(out), axis=1), 1.0, atol=1e-5)
     assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize("use", [unmask.embed, unmask.Index.build])
+def test_a_loaded_model_stays_where_it_is(
+    run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, use: Callable[..., object]
+) -> None:
+    model = unmask.load(run.folder)
+    monkeypatch.setattr(type(model), "to", lambda *device: pytest.fail("it was moved"))
+    use(model, TEXTS, out=tmp_path / "out.npy")
 
 
 def test_tables_to_parquet_in_parts(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -34,8 +34,8 @@ from unmask.data.tables import in_words
 from unmask.model.pooling import POOLINGS, SPLADE
 from unmask.search.exact import blocks_of, search_exactly
 from unmask.tasks.embed import PART_TEXTS, Embedded, LongTexts, embed_texts, notes_on, sparse_texts
-from unmask.tasks.loaded_model import Model, Precision, load
-from unmask.train.hardware import choose_device, keep_freed_memory
+from unmask.tasks.loaded_model import Model, Precision, as_model
+from unmask.train.hardware import keep_freed_memory
 from unmask.train.scores import main_directions
 
 PART_CHARS = 1 << 22
@@ -118,7 +118,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             raise RunError(f"{out}: vectors are written as .npy or .parquet; use one of these", options=["out"])
         if not target.parent.is_dir():
             raise RunError(f"{out}: there is no folder {target.parent}; make it first")
-        loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
+        loaded = as_model(model, precision=precision, strict=strict)
         is_sparse = pooling is None and loaded.makes_sparse
         if (is_sparse or map) and target.suffix != ".parquet":
             raise RunError(f"{out}: maps and sparse vectors are .parquet; give this ending", options=["out", "pooling"])
@@ -137,7 +137,6 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             dimension = config.hidden_size
             vectors_of = partial(embed_texts, loaded.embedder, loaded.tokenizer, settings=how)
             description = POOLINGS[pooling].description
-        loaded.to(choose_device())
         is_file = isinstance(file, str | os.PathLike)
         with readable(file) as here:
             if is_file and here.is_dir() and not is_saved_dataset(here):

@@ -32,8 +32,7 @@ from unmask.model.pooling import SPLADE, module_file, read_side_file
 from unmask.search.exact import Vectors
 from unmask.search.passages import DocumentPart, TextPassage, cut_passages
 from unmask.tasks.embed import EmbedSettings, embed_texts, sparse_texts
-from unmask.tasks.loaded_model import Model, Precision, load
-from unmask.train.hardware import choose_device
+from unmask.tasks.loaded_model import Model, Precision, as_model
 
 Similarity = Literal["cosine", "dot"]
 _LEAST_TEXT = 8  # minimum tokens of a passage, without special tokens and the prompt
@@ -59,7 +58,6 @@ class SearchEncoder:
         self.is_sparse = settings.pooling == SPLADE
         network = model.predictor if self.is_sparse else model.embedder
         self.width = int(network.config.vocab_size if self.is_sparse else network.config.hidden_size)
-        self.model.to(choose_device())
 
     def fingerprint(self) -> str:
         """A hash of weights, configuration and tokenizer; vectors compare only if it is the same. A ModelError for an
@@ -110,7 +108,7 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, e
     strict: bool = False,
 ) -> SearchEncoder:
     """Loads a model for search, like `load`, with `EncodingSettings`; a setting of None takes the folder's value."""
-    loaded = model if isinstance(model, Model) else load(model, precision=precision, strict=strict)
+    loaded = as_model(model, precision=precision, strict=strict)
     folder = loaded.folder
     # Pooling comes first, since it fetches the folder's small files from the hub.
     is_sparse = pooling in (None, SPLADE) and loaded.makes_sparse

@@ -463,10 +463,17 @@ def _load_graph(path: Path, backend: Backend) -> Model:
     return model
 
 
+def as_model(model: Model | str | Path, *, precision: Precision = "float32", strict: bool = False) -> Model:
+    """A loaded model as it is; if only its name or folder is given, it is loaded onto the fastest device."""
+    if isinstance(model, Model):
+        return model
+    loaded = load(model, precision=precision, strict=strict)
+    loaded.to(choose_device())
+    return loaded
+
+
 def as_predictor(model: Model | str | Path, *, strict: bool = False) -> Model:
-    """A model that predicts tokens. If only its name or folder is given, it is loaded onto the fastest device."""
-    loaded = model if isinstance(model, Model) else load(model, strict=strict)
+    """A model that predicts tokens, as `as_model` gives it."""
+    loaded = as_model(model, strict=strict)
     loaded.check_head()
-    if loaded is not model:
-        loaded.to(choose_device())
     return loaded

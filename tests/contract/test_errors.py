@@ -206,7 +206,7 @@ TRAINING: dict[str, Case] = {
     "a recipe": ("SettingsError", "nonsense", lambda p: pretrain(p, recipe="nonsense")),
     "a recipe that is cut": ("SettingsError", "cut.toml", lambda p: pretrain(p, recipe=str(p.broken / "cut.toml"))),
     "a section of a recipe": (
-        "SettingsError", "nosuchsection", lambda p: pretrain(p, recipe=str(p.broken / "section.toml"))
+        "SettingsError", "nosuchsection", lambda p: pretrain(p, recipe=p.broken / "section.toml")
     ),
     "a strategy of a recipe": (
         "SettingsError", "nonsense", lambda p: pretrain(p, recipe=str(p.broken / "strategy.toml"))
@@ -225,10 +225,14 @@ TRAINING: dict[str, Case] = {
     ),
     "no model": ("ModelError", "nowhere", lambda p: pretrain(p, from_=p.broken / "nowhere")),
     "a damaged model": ("ModelError", "model.safetensors", lambda p: pretrain(p, from_=p.broken / "cut_weights")),
-    "one recipe": ("SettingsError", "", lambda p: unmask.compare(["random"], data=p.data, out=p.out, steps=1)),
+    "one recipe": ("SettingsError", "two", lambda p: unmask.compare("random", data=p.data, out=p.out, steps=1)),
     "no recipe": ("SettingsError", "", lambda p: unmask.compare(data=p.data, out=p.out, steps=1)),
     "a recipe to compare": (
         "SettingsError", "nonsense", lambda p: unmask.compare(["random", "nonsense"], data=p.data, out=p.out, steps=1)
+    ),
+    "files of recipes to compare": (
+        "SettingsError", "nosuchsection",
+        lambda p: unmask.compare([p.broken / "section.toml", p.broken / "cut.toml"], data=p.data, out=p.out, steps=1),
     ),
 }  # fmt: skip
 USING: dict[str, Case] = {
@@ -249,7 +253,7 @@ USING: dict[str, Case] = {
         "SettingsError", "pooling",
         lambda p: unmask.embed(p.model, p.broken / "short.txt", out=f"{p.out}.npy", pooling="nonsense"),
     ),
-    "a rate": ("SettingsError", "2.0", lambda p: unmask.evaluate(p.model, [p.samples / "lines.txt"], rates=[2.0])),
+    "a rate": ("SettingsError", "2.0", lambda p: unmask.evaluate(p.model, [p.samples / "lines.txt"], rates=2.0)),
     "no text": ("CorpusError", "empty.txt", lambda p: unmask.evaluate(p.model, [p.broken / "empty.txt"])),
     "no pairs": ("CorpusError", "classify.jsonl: line 1", lambda p: unmask.score(p.model, p.labelled)),
     "a form": (
@@ -258,6 +262,8 @@ USING: dict[str, Case] = {
     "a task": ("SettingsError", "nonsense", lambda p: finetune(p, task="nonsense")),
     "a column of labels": ("CorpusError", "colour", lambda p: finetune(p, label="colour")),
     "a column of texts": ("CorpusError", "body", lambda p: finetune(p, text="body")),
+    "a column by its number": ("CorpusError", "99", lambda p: finetune(p, label=99)),
+    "a column of inputs": ("CorpusError", "99", lambda p: unmask.predict(p.tuned, p.labelled, text=99)),
     "labels that are no numbers": ("CorpusError", "label", lambda p: finetune(p, task="regress", label="label")),
     "a key of fine-tuning": ("SettingsError", "epoch", lambda p: finetune(p, "finetune.epoch=1")),
     "no seeds": ("SettingsError", "seeds", lambda p: finetune(p, seeds=0)),

@@ -5,6 +5,7 @@ import math
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,7 +20,7 @@ from unmask.tokenizer.tokenizer import Tokenizer
 
 def test_figures_at_several_rates(run: unmask.Run, tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(make_text(60, seed=5))
-    result = evaluate(run.model, [tmp_path / "a.txt"], rates=(0.15, 0.4))
+    result = evaluate(run.model, [tmp_path / "a.txt"], rates=np.array([0.15, 0.4]))
     low, high = result["by_rate"]["0.15"], result["by_rate"]["0.4"]
     assert {name: result[name] for name in low} == low
     assert low["loss"] < high["loss"], "more is hidden, so less is known"

@@ -61,7 +61,7 @@ def test_transformers_pipeline_agrees(run: unmask.Run) -> None:
     assert compared == 18
     words = [word for word in ("king", "queen", "the", "sea") if run.model.tokenizer.backend.token_to_id(word)]
     assert len(words) > 1
-    filled = run.model.fill(TEXTS[0], candidates=words)
+    filled = run.model.fill(TEXTS[0], candidates=np.array(words))
     targets = {result["token"]: result["score"] for result in pipeline(TEXTS[0], targets=words)}
     assert {c.token_id: pytest.approx(c.probability, rel=1e-3) for c in filled.masks[0]} == targets
     both = run.model.fill("[MASK] [MASK]", candidates=words)

@@ -154,7 +154,7 @@ class Comparison(Result):
 
 @public
 def compare(  # noqa: PLR0913  (the options of the command line, each a name that users know)
-    recipes: Sequence[str] = (),
+    recipes: str | Path | Sequence[str | Path] = (),
     *,
     data: str | Path | Sequence[str | Path],
     out: str | Path = "runs/compared",
@@ -164,7 +164,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     base: str | None = None,
     from_: str | Path | None = None,
     extend_vocab: int | None = None,
-    rates: Sequence[float] = RATES,
+    rates: float | Sequence[float] = RATES,
     primary: Figure | None = None,
     pairs: str | Path | None = None,
     task: str | None = None,
@@ -204,6 +204,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
             else; or every run failed.
         Interrupted: SIGINT or SIGTERM; the run's state was saved.
     """
+    names: Sequence[str] = [str(each) for each in ([recipes] if isinstance(recipes, str | Path) else recipes)]
     files = {"train": train, "validation": validation, "test": test}
     files = {name: str(file) for name, file in files.items() if file is not None}
     measured = {"pairs": None if pairs is None else str(pairs), "task": task, "files": files}
@@ -211,20 +212,20 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     plan = run_plan(data, rates, settings, minutes=minutes, steps=steps, base=base, **start, **measured)
     deciding = primary or ("loss" if task is None else "task_error")
     if plan.from_ is not None:
-        recipes, plan = STARTS, _plan_of_starts(recipes, plan, deciding)
-    labels = {name: label_of(name) for name in recipes}
-    _check(labels, plan, deciding, number=len(recipes), seeds=seeds)
+        names, plan = STARTS, _plan_of_starts(names, plan, deciding)
+    labels = {name: label_of(name) for name in names}
+    _check(labels, plan, deciding, number=len(names), seeds=seeds)
     refused(out, "a comparison")
     root, reporter = Path(out), reporter or usual_reporter()
-    loaded = {name: requested_recipe(**plan.options(name, seed=0)) for name in recipes}
+    loaded = {name: requested_recipe(**plan.options(name, seed=0)) for name in names}
     folder = ClaimedFolder(root=root, marker=STATE, what="a comparison", options=())
-    purpose = {"recipes": list(recipes), "primary": deciding}
+    purpose = {"recipes": list(names), "primary": deciding}
     prepared, items = begin_runs(folder, plan, loaded, purpose, reporter)
     with folder.held(wait=-1):  # the number of seeds is recorded before the first run
         state = read_state(folder)
         most_seeds = max(state.get("most_seeds", 0), seeds)
         write_object(root / STATE, {**state, "most_seeds": most_seeds})
-        ways = dict.fromkeys(recipes, (plan, prepared)) | _prepare_starts(root, plan, loaded, reporter)
+        ways = dict.fromkeys(names, (plan, prepared)) | _prepare_starts(root, plan, loaded, reporter)
         ways |= _sized_ways(root, loaded, ways, reporter)
 
     if seeds < 3:
@@ -232,7 +233,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
         reporter.note(f"{few}; five find a difference of twice its standard deviation between seeds in 4 of 5 cases")
     runs = _make_runs(root, labels, ways, seeds, reporter)
     if all("failed" in run for of_recipe in runs.values() for run in of_recipe):
-        raise RunError(f"{root}: every run failed, the first one with: {runs[recipes[0]][0]['failed']}")
+        raise RunError(f"{root}: every run failed, the first one with: {runs[names[0]][0]['failed']}")
 
     # By figure and recipe, one value per seed; figures that no run has are left out.
     values: dict[str, dict[str, list[float | None]]] = {}
@@ -252,7 +253,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     result = {"figure": deciding, "look": look, **by_figure[deciding], "by_figure": by_figure, "runs": runs}
     result["costs"] = {} if task is None else {name: _mean_costs(of_recipe) for name, of_recipe in runs.items()}
     budget = f"{steps:,} steps" if steps else f"{minutes:g} minutes"
-    folders = {name: [root / "runs" / f"{labels[name]}-{seed}" for seed in range(seeds)] for name in recipes}
+    folders = {name: [root / "runs" / f"{labels[name]}-{seed}" for seed in range(seeds)] for name in names}
     return _write_result(root, result, folders, f"{', '.join(plan.data)}; seeds: {seeds}, each with {budget}")
 
 

@@ -9,6 +9,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from unmask.core.errors import DataError, SettingsError
 from unmask.core.public import public
 from unmask.core.results import Notify, Result, Sheet, Shown, Styled, counted, margin, over, usual_reporter
@@ -132,7 +134,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     model: Model | str | Path,
     paths: Texts,
     *,
-    rates: Sequence[float] = (RATE,),
+    rates: float | Sequence[float] = (RATE,),
     masks: int = 2,
     max_tokens: int = 200_000,
     length: int | None = None,
@@ -164,7 +166,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
         UnmaskError: The text cannot be read, is too short, was prepared with another tokenizer, or an option is out of
             range; or a loss of the model is not finite.
     """
-    check_rates(rates)
+    rates = checked_rates(rates)
     for name, value, least in (("masks", masks, 1), ("max_tokens", max_tokens, 1), ("pseudo_tokens", pseudo_tokens, 0)):
         if value < least:
             raise SettingsError(f"{name} must be at least {least}, not {value}", options=[name])
@@ -226,12 +228,14 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     )
 
 
-def check_rates(rates: Sequence[float]) -> None:
+def checked_rates(rates: float | Sequence[float]) -> tuple[float, ...]:
+    rates = tuple(np.ravel(rates).tolist())  # of a number, a list or an array
     if not rates:
         raise SettingsError("give at least one rate, such as 0.15")
     for rate in rates:
         if not 0.0 < rate < 1.0:
             raise SettingsError(f"a rate is between 0 and 1, not {rate}")
+    return rates
 
 
 def _read(

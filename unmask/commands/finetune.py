@@ -104,9 +104,9 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
     validation: Texts | None = None,
     out: str | Path,
     test: Texts | None = None,
-    text: str | None = None,
-    second: str | None = None,
-    label: str | None = None,
+    text: str | int | None = None,
+    second: str | int | None = None,
+    label: str | int | None = None,
     encoding: str | None = None,
     seeds: int | None = None,
     seed: int | None = None,
@@ -294,8 +294,6 @@ def settings_of(overrides: Overrides = (), **short: Any) -> FinetuneSettings:
             key = f"columns.{name}" if name in Columns.model_fields else name
             set_value(values, key, value)
             parameters[f"finetune.{key}"] = name
-    if isinstance(columns := values.get("columns"), dict):  # a column may be named by its number
-        columns.update({name: str(value) for name, value in columns.items() if type(value) is int})
     return validated(FinetuneSettings, values, where="finetune", prefix="finetune.", given=parameters)
 
 

@@ -150,7 +150,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     paths: Texts | None = None,
     *,
     out: str | Path,
-    recipe: str | None = None,
+    recipe: str | Path | None = None,
     minutes: float | None = None,
     steps: int | None = None,
     tokens: int | None = None,

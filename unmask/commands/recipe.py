@@ -129,7 +129,7 @@ def load_recipe(
     return recipe.model_copy(update={"tokenizer": with_commit(recipe.tokenizer)}) if complete else recipe
 
 
-def requested_recipe(recipe: str | None = None, *, settings: Overrides = (), **options: Any) -> Recipe:
+def requested_recipe(recipe: str | Path | None = None, *, settings: Overrides = (), **options: Any) -> Recipe:
     """The recipe for these options of `unmask.pretrain`; None: not set."""
     budgets = ["minutes", "steps", "tokens"]
     if sum(options.get(budget) is not None for budget in budgets) > 1:
@@ -148,7 +148,7 @@ def requested_recipe(recipe: str | None = None, *, settings: Overrides = (), **o
         values["start.old_data"] = [str(Path(path).absolute()) for path in local_copies(*old_texts)]
     overrides = as_overrides(settings)
     usual = usual_recipe([*values, *(override.partition("=")[0].strip() for override in overrides)])
-    complete = load_recipe(recipe or usual, options=values, overrides=overrides)
+    complete = load_recipe(str(recipe or usual), options=values, overrides=overrides)
     check_trackers(complete.evaluation.trackers)
     return complete
 

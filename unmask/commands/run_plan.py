@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from unmask.commands.evaluate import check_rates, evaluate, score
+from unmask.commands.evaluate import checked_rates, evaluate, score
 from unmask.commands.finetune import examples_given, finetune, settings_of
 from unmask.commands.finetune_run import class_weights, read_files, selecting_metric
 from unmask.commands.masking_tables import masking_tables, named_hashes, score_board
@@ -91,12 +91,12 @@ class RunPlan:
 
 
 def run_plan(
-    data: str | Path | Sequence[str | Path], rates: Sequence[float], settings: Overrides, **options: Any
+    data: str | Path | Sequence[str | Path], rates: float | Sequence[float], settings: Overrides, **options: Any
 ) -> RunPlan:
     """Checks the options that `compare` and `tune` share, and returns their plan."""
     plan = RunPlan(
         data=(str(data),) if isinstance(data, str | Path) else tuple(map(str, data)),
-        rates=tuple(rates),
+        rates=checked_rates(rates),
         settings=as_overrides(settings),
         **options,
     )
@@ -105,7 +105,6 @@ def run_plan(
         raise SettingsError("a task needs its kind and a training file", options=["task", "train"])
     if (plan.minutes is None) == (plan.steps is None):
         raise SettingsError("give either minutes or steps for each run", options=["minutes", "steps"])
-    check_rates(plan.rates)
     if task is None and plan.of_finetuning:
         raise SettingsError(f"{plan.of_finetuning[0]}: there is no task to fine-tune for; name one", options=["task"])
     if seed := next((each for each in plan.settings if each.startswith(("training.seed=", "finetune.seed="))), None):

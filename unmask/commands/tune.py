@@ -75,7 +75,7 @@ class Tuning(Result):
 
 @public
 def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
-    recipe: str,
+    recipe: str | Path,
     *,
     data: str | Path | Sequence[str | Path],
     out: str | Path = "runs/compared",
@@ -84,7 +84,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
     trials: int = TRIALS,
     search: Sequence[str] = (),
     base: str | None = None,
-    rates: Sequence[float] = (0.15,),
+    rates: float | Sequence[float] = (0.15,),
     settings: Overrides = (),
     reporter: Reporter | None = None,
 ) -> Tuning:
@@ -104,6 +104,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
         UnmaskError: As for `compare`; or no trial succeeded, or Optuna is missing.
         Interrupted: SIGINT or SIGTERM; the trial is repeated when the search resumes.
     """
+    recipe = str(recipe)
     plan = run_plan(data, rates, settings, minutes=minutes, steps=steps, base=base or DEFAULT)
     if trials < 1:
         raise SettingsError(f"trials must be at least 1, not {trials}")

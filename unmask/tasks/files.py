@@ -18,6 +18,8 @@ from itertools import combinations
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
+from pydantic import ConfigDict
+
 from unmask.core.errors import CorpusError, listed, parse_json, whole_number
 from unmask.core.files import file_sha256
 from unmask.core.settings import Settings
@@ -85,6 +87,8 @@ class Columns(Settings):
 
     `doc.text` is the field `text` within the column `doc`.
     """
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
 
     text: str | None = None
     """Column of the text; for tags the list of words; in CoNLL files the words are in column 0, in CoNLL-U in 1."""

@@ -159,12 +159,13 @@ def read_masked(tokenizer: Tokenizer, texts: Sequence[str]) -> list[MaskedText]:
 def allowed_tokens(tokenizer: Tokenizer, candidates: Sequence[str], texts: Sequence[MaskedText]) -> NDArray[np.int64]:
     """The token of each candidate at each mask [N, C], as in the text with the word filled in: with or without the
     space before it (`ĠParis`, `Paris`). A SettingsError if there are no candidates, or one is not a single token."""
-    if isinstance(candidates, str) or not candidates:
+    words = [] if isinstance(candidates, str) else list(map(str.strip, candidates))
+    if not words:
         raise SettingsError(f"candidates are a list of at least one word, not {candidates!r}")
     places = [place for text in texts for place in text.places.tolist()]
     lengths = [len(text.input_ids) for text in texts for _ in text.spans]
     columns = []
-    for word in map(str.strip, candidates):
+    for word in words:
         check_characters(word, f"candidates: {word!r}")
         filled = [text.text[:begin] + word + text.text[end:] for text in texts for begin, end in text.spans]
         encoded = tokenizer.encode_prompts(filled)

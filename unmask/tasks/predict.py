@@ -66,8 +66,8 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
     *,
     out: str | Path | None = None,
     format: Format | None = None,  # noqa: A002
-    text: str | None = None,
-    second: str | None = None,
+    text: str | int | None = None,
+    second: str | int | None = None,
     encoding: str | None = None,
     overwrite: bool = False,
     note: Callable[[str], None] = usual_note,

@@ -139,6 +139,16 @@ def test_rows_of_every_task(tuned: Any, task: Task, inputs: list[Any], texts: di
             model.predict(["alone"])
 
 
+def test_python_shows_a_table_of_the_first_rows(tuned: Any) -> None:
+    for task in (Classify(("ham", "spam")), Tag(("O", "B-x"))):
+        result = unmask.predict(tuned(task), [{"text": text} for text in TEXTS * 5])
+        assert len(repr(result).splitlines()) == 1 + 10 + 1
+        assert "5 more" in repr(result)
+        assert result._repr_html_().count("<tr>") == 1 + 10
+        (whole,) = result.shown()
+        assert len(str(whole).splitlines()) == 15, "the command's"
+
+
 def test_entities_are_those_of_transformers(tuned: Any) -> None:
     """As `first` gives them, since a word's tag is at its first piece; `simple` is the same where words are tokens."""
     transformers = pytest.importorskip("transformers")

@@ -17,15 +17,14 @@ from unmask.core.errors import RunError, SettingsError, escaped
 from unmask.core.files import check_file, locked, write_atomically, writing
 from unmask.core.public import public
 from unmask.core.remote import refused
-from unmask.core.results import Notify, Result, Shown, usual_note, usual_reporter
+from unmask.core.results import Notify, Result, Sheet, Shown, as_html, as_text, usual_note, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.settings import Reading
 from unmask.data.sources import readable
 from unmask.tasks.files import Columns, Labelled, example_files, has_text, read_labelled
-from unmask.tasks.loaded_model import Model, load
+from unmask.tasks.loaded_model import Model, as_model
 from unmask.tasks.tag import scheme_of
 from unmask.tasks.task import Task
-from unmask.train.hardware import choose_device
 
 Format = Literal["jsonl", "csv", "conll", "conllu", "spacy"]
 UPOS = {
@@ -34,6 +33,8 @@ UPOS = {
 }  # fmt: skip
 _BEYOND_JSON = re.compile(r"[\x7f-\x9f]")  # control characters that JSON leaves as they are
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
+_FIRST_ROWS, _CELL = 10, 60  # shown in Python: rows, and characters of a cell
+_LONG = {"row", "words", "probabilities", "starts", "ends"}  # columns that are not shown there
 
 
 class Predictions(Result):
@@ -57,6 +58,28 @@ class Predictions(Result):
             yield f"{self.examples:,} predictions{self._of} in {self.out}"
         else:
             yield str(FORMATS[self._format](self.predictions, self._names)).rstrip("\n")
+
+    def __repr__(self) -> str:
+        return "\n".join(map(as_text, self._first_rows()))
+
+    def _repr_html_(self) -> str:
+        return "".join(map(as_html, self._first_rows()))
+
+    def _first_rows(self) -> Iterator[Shown]:
+        """What Python shows: a table of the first rows; the command prints all of them."""
+        if "out" in self:
+            yield from self.shown()
+            return
+        names = [name for name in self.predictions[0] if name not in _LONG]
+        rows = self.predictions[:_FIRST_ROWS]
+        yield Sheet(tuple(names), [[_short(row[name]) for name in names] for row in rows])
+        if more := self.examples - len(rows):
+            yield f"... and {more:,} more in .predictions"
+
+
+def _short(value: Any) -> str:
+    text = f"{value:.4g}" if isinstance(value, float) else escaped(_cell(value))
+    return text if len(text) <= _CELL else f"{text[: _CELL - 1]}…"
 
 
 @public
@@ -96,9 +119,7 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
     if out is not None and target is not None:
         refused(out, "predictions")
         check_file(target, overwrite=overwrite)
-    loaded = model if isinstance(model, Model) else load(model)
-    if loaded is not model:
-        loaded.to(choose_device())
+    loaded = as_model(model)
     network, task = loaded.fine_tuned
     if form in ("conll", "conllu", "spacy") and task.kind != "tag":
         raise RunError(f"--format {form} is for words with tags, not for the task {task.kind}; use jsonl or csv")

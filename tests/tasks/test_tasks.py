@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 
 import numpy as np
 import pytest
@@ -237,6 +238,28 @@ def test_windows_cover_the_text_and_know_the_answer(tokenizer: Tokenizer, make_m
     long = QuestionRecord(1, "q7", "Who loves " * 30, context)
     with pytest.raises(CorpusError, match="'q7'"):
         AnswerTask(stride=16).encode([long], encoder, with_targets=False)
+
+
+def test_threads_get_their_own_windows(tokenizer: Tokenizer, make_model: MakeModel) -> None:
+    """A second thread, which begins in the middle of a question, waits for its end."""
+    encoder = InputEncoder(tokenizer, make_model(layout="bert").config)
+    question = ["Who loves?"], ["The king sleeps. " * 30], ["q"]
+    [expected] = encoder.windows(*question, stride=16)
+    other = threading.Thread(target=encoder.windows, args=question, kwargs={"stride": 16})
+
+    class Interrupted:
+        whole = encoder._whole
+
+        def __getattr__(self, name: str) -> object:
+            if name == "encode" and other.ident is None:
+                other.start()
+                other.join(0.2)
+            return getattr(self.whole, name)
+
+    encoder._whole = Interrupted()  # type: ignore[assignment]
+    [windows] = encoder.windows(*question, stride=16)
+    other.join()
+    assert [window.ids for window in windows] == [window.ids for window in expected]
 
 
 def test_a_text_without_a_token_has_no_answer(tokenizer: Tokenizer, make_model: MakeModel) -> None:

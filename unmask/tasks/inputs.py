@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
+from threading import Lock
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,6 +32,7 @@ LEAST_WINDOW = 16  # minimum tokens of the text beside a question
 ROW = 128  # positions of a row, unless an example is longer
 _MUCH = 10  # if more than one of 10 texts is too long, the note says what to do
 _STEP = 32  # longer rows are multiples of it, since each new shape costs time
+_truncating = Lock()  # truncation is a state of the tokenizer, which threads share
 
 
 # Texts longer than the model are read in windows, each with special tokens around it:
@@ -122,7 +124,8 @@ class InputEncoder:
         question leaves, if that is less. Errors are as for `texts`, and a CorpusError if a question leaves no room."""
         self._check(firsts, seconds)
         overhead = self._whole.num_special_tokens_to_add(True)
-        lengths = [len(e) for e in self._whole.encode_batch(list(firsts), add_special_tokens=False)]
+        with _truncating:
+            lengths = [len(e) for e in self._whole.encode_batch(list(firsts), add_special_tokens=False)]
         windows = []
         for first, second, id_, length in zip(firsts, seconds, ids, lengths, strict=True):
             room = self.max_length - length - overhead
@@ -131,9 +134,10 @@ class InputEncoder:
                     f"question {id_!r} has {length} tokens, so only {max(room, 0)} of {self.max_length} positions are "
                     f"left for its text; at least {LEAST_WINDOW} are needed: shorten it"
                 )
-            self._whole.enable_truncation(self.max_length, stride=min(stride, room // 2), strategy="only_second")
-            encoding = self._whole.encode(first, second)
-            self._whole.no_truncation()
+            with _truncating:
+                self._whole.enable_truncation(self.max_length, stride=min(stride, room // 2), strategy="only_second")
+                encoding = self._whole.encode(first, second)
+                self._whole.no_truncation()
             windows.append([encoding, *encoding.overflowing])
         return windows
 

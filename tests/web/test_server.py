@@ -18,7 +18,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import unmask
 from unmask.core.errors import RunError
@@ -189,6 +189,25 @@ def test_the_copied_command_has_the_mask_of_the_model(run: unmask.Run, tmp_path:
     answer = ask(tmp_path, "predict", models=[str(folder)], text="\U0001f600 the king is here", hidden=[[6, 10]])
     assert "\U0001f600 the <mask> is here" in answer["copy"]["command"]
     assert len(answer["results"][0]["masks"]) == 1
+
+
+def test_a_checkpoint_has_no_command(run: unmask.Run) -> None:
+    (checkpoint,) = (run.folder / "checkpoints").glob("step-00000300")
+    arguments = {"predict": {"text": "the king", "hidden": [[4, 8]]}, "grammar": {"pairs": [["the king", "king the"]]}}
+    for part, own in arguments.items():
+        for model in (checkpoint, run.folder):
+            answer = ask(run.folder, part, models=[str(model)], **own)
+            assert "error" not in answer["results"][0]
+            assert (answer["copy"] is None) == (model == checkpoint)
+
+
+def test_a_model_with_pickled_weights_opens(run: unmask.Run, tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    folder = shutil.copytree(run.folder / "model", tmp_path / "model")
+    torch.save(load_file(folder / "model.safetensors"), folder / "pytorch_model.bin")
+    (folder / "model.safetensors").unlink()
+    answer = ask(tmp_path, "predict", models=[str(folder)], text="the king", hidden=[[4, 8]])
+    assert answer["results"][0].get("masks"), answer
 
 
 @pytest.mark.parametrize(

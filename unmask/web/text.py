@@ -20,7 +20,7 @@ from unmask.measure.questions import Pair, ask, one_by_one, tally
 from unmask.tasks.loaded_model import Model
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.web.copying import copied
-from unmask.web.things import Library
+from unmask.web.things import Library, is_checkpoint
 
 Text = Annotated[str, Field(max_length=400_000)]
 Rate = Annotated[float, Field(gt=0.0, lt=1.0)]
@@ -174,7 +174,7 @@ def predict(
         except UnmaskError as error:
             results.append({"model": name, "error": str(error)})
     copy = copied("fill", [models[0], _prompt(mask, text, hidden)], {"top_k": CANDIDATES})
-    return {"results": results, "copy": copy}
+    return {"results": results, "copy": None if is_checkpoint(models[0]) else copy}
 
 
 def _mask_of(model: Model) -> str:
@@ -252,4 +252,5 @@ def grammar(
         except UnmaskError as error:
             results.append({"model": name, "error": str(error)})
     python = f"unmask.load({models[0]!r}).score({[sentence for pair in pairs for sentence in pair]!r}, form={form!r})"
-    return {"results": results, "copy": copied("score", [models[0], "PAIRS.jsonl"], {"form": form}, python=python)}
+    copy = copied("score", [models[0], "PAIRS.jsonl"], {"form": form}, python=python)
+    return {"results": results, "copy": None if is_checkpoint(models[0]) else copy}

@@ -43,6 +43,7 @@ MOST_THINGS, MOST_NAMES, DEEPEST = 2_000, 1_000, 4
 OPEN_AT_ONCE = 4  # models, data and indexes of each kind
 VOCABULARY = 4096  # of the tokenizer that masks are shown with if no data is chosen
 _TEXTS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet", ".md")
+_WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
 class Library:
@@ -87,10 +88,9 @@ class Library:
     def model(self, name: str) -> Model:
         """A model that predicts tokens, by the folder of a model, a run or a checkpoint."""
         path = self.within(name)
-        named = (path / "model" / "model.safetensors", path)
-        weights = next((each for each in named if each.is_file()), path / "model.safetensors")
-        is_checkpoint = path.parent.name == "checkpoints"
-        return self._open("model", path, weights, _load_checkpoint if is_checkpoint else as_predictor)
+        named = [folder / file for folder in (path / "model", path) for file in _WEIGHTS]
+        weights = next((each for each in (*named, path) if each.is_file()), path / _WEIGHTS[0])
+        return self._open("model", path, weights, _load_checkpoint if is_checkpoint(path) else as_predictor)
 
     def task_model(self, name: str) -> Model:
         path = self.within(name)
@@ -173,6 +173,10 @@ def _packaged_bench(file: Path) -> tuple[Tokenizer, Tables]:
     return tokenizer, tables_of(tokenizer, corpus)
 
 
+def is_checkpoint(name: str | Path) -> bool:
+    return Path(name).parent.name == "checkpoints"
+
+
 def _load_checkpoint(folder: Path) -> Model:
     """The model of a run as it was at a checkpoint, also while the run trains."""
     run = RunFolder(folder.parent.parent)
@@ -246,7 +250,7 @@ def _kind(names: set[str]) -> Kind | None:
     for mark, kind in marks.items():
         if mark in names:
             return kind
-    is_model = "config.json" in names and names & {"model.safetensors", "pytorch_model.bin"}
+    is_model = "config.json" in names and names & {*_WEIGHTS}
     return "model" if is_model else None
 
 

@@ -93,5 +93,6 @@ export function Masks({ things }) {
       <div class="grid">${data.strategies.map((each) => html`<${Strategy} key=${each.name} of=${each}
         tokens=${data.tokens} begin=${data.begin} view=${view} />`)}</div>
       ${Object.entries(data.left_out).map(([name, why]) => html`<p class="soft" key=${name}><b>${name}</b> is not shown: ${why}</p>`)}
-      <${Copy} of=${data.copy} />`}`;
+      <${Copy} of=${data.copy} />
+      <p class="soft">The code has the text, rate, seed and tokenizer, but no spans, epoch, piece of the data or counts.</p>`}`;
 }

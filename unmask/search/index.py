@@ -119,26 +119,17 @@ class Index(Readable):
     Args:
         folder: Folder of the index.
         model: The index's model, if it has moved.
-        precision: Type of the activations. By default float32; for added documents, that of the others.
-        strict: Refuse a model whose files differ from its checksums.json.
 
     Raises:
         DataError: The index is missing, incomplete or damaged.
     """
 
     @public
-    def __init__(
-        self,
-        folder: str | Path,
-        *,
-        model: str | Path | Model | None = None,
-        precision: Precision | None = None,
-        strict: bool = False,
-    ) -> None:
+    def __init__(self, folder: str | Path, *, model: str | Path | Model | None = None) -> None:
         self.folder = Path(folder)
         # One tuple, since threads may share an index: a state, and the model once it was loaded for that state.
         self._opened: tuple[StoredIndex, SearchEncoder | None] = (StoredIndex(self.folder), None)
-        self._model, self._precision, self._strict = model, precision, strict
+        self._model = model
 
     @classmethod
     @public
@@ -523,15 +514,14 @@ class Index(Readable):
         }
 
     def _encoder(self, stored: StoredIndex, precision: Any) -> SearchEncoder:
-        """The model that a state was built with, loaded once; `precision` applies if the user chose none."""
+        """The model that a state was built with, loaded once; `precision` applies to a model that is loaded here."""
         (opened, encoder), settings = self._opened, stored.state.settings
-        is_set = self._precision is not None or isinstance(self._model, Model)
-        is_same = opened.state.settings == settings
-        if encoder is not None and is_same and (is_set or encoder.model.precision == precision):
+        is_loaded, is_same = isinstance(self._model, Model), opened.state.settings == settings
+        if encoder is not None and is_same and (is_loaded or encoder.model.precision == precision):
             return encoder
         model, encoding = self._model or settings.model, settings.encoding.model_dump()
         try:
-            encoder = open_encoder(model, **encoding, precision=self._precision or precision, strict=self._strict)
+            encoder = open_encoder(model, **encoding, precision=precision)
         except ModelError as error:
             if self._model is not None:
                 raise
@@ -608,7 +598,7 @@ def _linked(folder: IndexFolder, state: IndexState, note: Callable[[str], None])
 
 
 @public
-def query_index(  # noqa: PLR0913  (the options of the command line)
+def query_index(
     index: str | Path,
     text: str,
     *,
@@ -617,8 +607,6 @@ def query_index(  # noqa: PLR0913  (the options of the command line)
     rank: Rank = "vectors",
     words_weight: float = WORDS_WEIGHT,
     model: str | Path | None = None,
-    precision: Precision | None = None,
-    strict: bool = False,
 ) -> Hits:
     """Finds the documents of an index nearest to a text, each with its nearest passage.
 
@@ -630,10 +618,6 @@ def query_index(  # noqa: PLR0913  (the options of the command line)
         rank: Rank by vectors, by words (BM25) or by both.
         words_weight: Weight of words when both rank, from 0 to 1.
         model: The index's model, if it has moved.
-        precision: Type of the activations; bf16 is several times faster on hardware that supports it, and auto uses it
-            there. By default float32.
-        strict: Refuse a model whose files differ from its checksums.json.
     """
-    opened = Index(index, model=model, precision=precision, strict=strict)
-    queries = [line for line in text.splitlines() if line.strip()]
+    opened, queries = Index(index, model=model), [line for line in text.splitlines() if line.strip()]
     return opened.query(queries or text, top_k=top_k, exact=exact, rank=rank, words_weight=words_weight)

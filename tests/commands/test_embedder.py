@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import shutil
 import sys
 from pathlib import Path
@@ -158,10 +159,16 @@ def test_what_a_training_leaves(made: unmask.Embedder) -> None:
 
 
 def test_a_finished_one_changes_its_card(made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:
+    """Its language, and whether it quotes text."""
     folder = shutil.copytree(made.folder, tmp_path / "e")
-    again = unmask.embedder(base, [corpus], out=folder, settings=["card.language=en"], resume=True)
+    path = folder / "model" / "README.md"
+    quoted = re.sub(r'( {4}".*",\n)+', '    "a [secret]",\n    "b",\n    "c",\n', path.read_text(), count=1)
+    path.write_text(re.sub(r"embed\(\[.*\]\)", 'embed(["a [secret]", "b", "c"])', quoted))
+    settings = ["card.language=en", "card.quote=false"]
+    again = unmask.embedder(base, [corpus], out=folder, settings=settings, resume=True)
     assert again.summary == made.summary
-    assert "- en\n" in (folder / "model" / "README.md").read_text()
+    parts = ("- en\n", 'texts = [\n    "one text",\n    "another",\n]', '.embed(["one text", "another"])', "secret")
+    assert [path.read_text().count(part) for part in parts] == [1, 1, 1, 0]
 
 
 def test_the_card_names_texts_that_are_no_files(

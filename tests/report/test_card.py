@@ -14,6 +14,7 @@ from huggingface_hub import ModelCard
 import unmask
 from unmask.core.results import FillExample
 from unmask.data.data_folder import load_manifest
+from unmask.model.card_head import CardSettings, change_card
 from unmask.report.cards import PLACE, write_card
 
 MINIMAL_RECIPE: dict[str, dict[str, Any]] = {
@@ -77,10 +78,14 @@ def test_its_example_is_one_that_the_model_knows_unless_text_is_private(run: unm
     assert len(json.loads(prompt).split()) > 2
     [guess] = re.findall(r'# of held-out text; its first guess is right: "(.*?)" ', card_of(run))
     assert run.model.fill(json.loads(prompt), top_k=1).masks[0][0].text == guess
-    example = FillExample("a secret [MASK]", "word", 0.5)
-    for quote in (True, False):
-        card = written(run, tmp_path, recipe=MINIMAL_RECIPE | {"card": {"quote": quote}}, example=example)
-        assert ("secret" in card.text) == quote
+    example = FillExample('a "secret" [MASK]', "word", 0.5)
+    private, public = (
+        written(run, tmp_path, recipe=MINIMAL_RECIPE | {"card": {"quote": quote}}, example=example).text
+        for quote in (False, True)
+    )
+    assert ("secret" in private, "secret" in public) == (False, True)
+    assert [change_card(tmp_path, CardSettings(quote=False)) for _ in range(2)] == [True, False]
+    assert ModelCard.load(tmp_path / "README.md").text == private, "of a finished run, too"
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ Source: the hub's own example, https://github.com/huggingface/hub-docs/blob/main
 
 from __future__ import annotations
 
+import json
 import logging
 import math
 import re
@@ -195,13 +196,22 @@ def renewed_card(settings: Path, section: str, named: CardSettings) -> CardSetti
     return validated(CardSettings, values, where=f"{settings}: card")
 
 
+def _unquoted(text: str, mask: str) -> str:
+    """A card's text, with placeholders for the held-out texts that the templates of cards quote."""
+    if quoted := re.search(r'\)\((".*"), top_k=3\)\)\n(# of held-out text; .*\n)', text):
+        text = text.replace(quoted[2], "").replace(quoted[1], mask)
+    text = re.sub(r'(?<=\ntexts = \[\n)( {4}".*",\n)+(?=\])', '    "one text",\n    "another",\n', text)
+    return re.sub(r'(?<=\.embed\(\[)".*"(?=\]\)\n)', '"one text", "another"', text)
+
+
 def change_card(folder: Path, named: CardSettings) -> bool:
-    """Writes the settings that the user gave into the card of a finished model, and removes those set to None; the rest
-    of the card stays. Returns whether the card changed. Raises a RunError if there is no card, or it cannot be read."""
+    """Writes the settings that the user gave into the card of a finished model, and removes those set to None, and
+    quoted text if it is private; the rest of the card stays. Returns whether the card changed. Raises a RunError if
+    there is no card, or it cannot be read."""
     import yaml
     from huggingface_hub import ModelCard
 
-    path, values = folder / CARD, named.model_dump(exclude_unset=True, exclude={"quote"}, mode="json")
+    path, values = folder / CARD, named.model_dump(exclude_unset=True, mode="json")
     if not values:
         return False
     try:
@@ -209,9 +219,12 @@ def change_card(folder: Path, named: CardSettings) -> bool:
     except (OSError, ValueError, yaml.YAMLError) as error:
         reason = str(error).partition("\n")[0]
         raise RunError(
-            f"{path}: the card's head cannot be read ({reason}); fix it, or add {', '.join(values)} yourself"
+            f"{path}: the card's head cannot be read ({reason}); fix it, or change {', '.join(values)} yourself"
         ) from error
-    if all(card.data.get(key) == value for key, value in values.items()):
+    text = card.text
+    if values.pop("quote", None) is False:
+        card.text = _unquoted(text, json.dumps(card.data.get("mask_token"), ensure_ascii=False))
+    if card.text == text and all(card.data.get(key) == value for key, value in values.items()):
         return False
     for key, value in values.items():
         card.data[key] = value

@@ -183,7 +183,7 @@ def test_tags(encoder: Path, tmp_path: Path) -> None:
 def test_answers(encoder: Path, tmp_path: Path) -> None:
     train = write_squad(tmp_path / "train.json", 160, 0, missing=True)
     dev = write_squad(tmp_path / "dev.json", 30, 1, missing=True)
-    settings = ("finetune.epochs=8", "finetune.stride=8", "finetune.longest_answer=5")
+    settings = ("finetune.epochs=8", "finetune.stride=8", "finetune.longest_answer=5", "finetune.delimiter=^")
     result = finetune(encoder, "answer", train, dev, tmp_path / "out", *settings)
     assert result.summary["metrics"]["exact_match"] > 0.9
     context = "The winter is here. The queen sleeps in the garden."
@@ -196,7 +196,8 @@ def test_answers(encoder: Path, tmp_path: Path) -> None:
         swaps = (("Who wrote it?", question), ("A text that may hold the answer.", context))
         assert run_snippets(result, *swaps).strip() == answer
     assert isinstance(result.model.task, AnswerTask)
-    assert (result.model.task.stride, result.model.task.longest_answer) == (8, 5), "as it was measured"
+    task = result.model.task
+    assert (task.stride, task.longest_answer, task.delimiter) == (8, 5, "^"), "as it was measured"
 
 
 def test_training_ends_early_and_the_best_weights_are_kept(

@@ -256,6 +256,19 @@ def test_the_cut_is_kept_in_the_folder(tuned: Any) -> None:
     assert list(row["words"]) == ["The", "king", "don't", "see", "."]
 
 
+def test_files_are_read_like_the_training_file(tuned: Any, tmp_path: Path) -> None:
+    """Also with a delimiter that was set there, if they have it, and without a header, though the first text is short;
+    words above numbers are a header all the same."""
+    notes = ["Chest pain", *(f"The king sees the ship with {n} sails at sea." for n in range(5))]
+    named = tuned(Classify(("a", "b"), columns={"text": "note", "label": "kind"}, delimiter="^"))
+    bare = tuned(Classify(("a", "b"), columns={"text": "0", "label": "1"}))
+    head, rows = "nr{0}note{0}kind", [f"{n}{{0}}{note}{{0}}a" for n, note in enumerate(notes)]
+    for model, lines in ((named, [head, *rows]), (bare, [head, *rows]), (bare, notes)):
+        for delimiter in "^," if model is named else ",":
+            (tmp_path / "a.csv").write_text("\n".join(lines).format(delimiter))
+            assert [row["text"] for row in rows_of(model, tmp_path / "a.csv")] == notes
+
+
 @pytest.mark.parametrize("task", [Classify(("ham", "spam")), MultiLabel(("a", "b")), Regress(("stars",))])
 def test_a_row_without_text_keeps_its_place_and_has_no_prediction(tuned: Any, tmp_path: Path, task: Task) -> None:
     """None, not-a-number, an empty and a blank text, in tables and files alike."""

@@ -225,13 +225,13 @@ def read_files(
     if "validation" not in paths:
         files["train"], files["validation"] = train, held = hold_out(train, kind, settings.least_examples)
         note(f"validation: {held.path.name}, {len(held.records):,} rows chosen by a hash (or give --validation FILE)")
-    task = kind.learned_from(train, settings, pooling)
+    task = replace(kind.learned_from(train, settings, pooling), delimiter=settings.delimiter)
     if remark := task.check(train, train.path):
         note(remark)
     columns = Columns(**train.columns) if train.columns else settings.columns
     train_texts = set(map(task.text_of, train.records))
     for name in sorted({"validation", "test"} & paths.keys(), reverse=True):
-        file = files[name] = read_labelled(paths[name], kind, columns, like=train, **how)
+        file = files[name] = read_labelled(paths[name], kind, columns, usual=columns, like=train, **how)
         again = [text for text in map(task.text_of, file.records) if text in train_texts]
         share = f"{len(again):,} of {len(file.records):,} texts ({len(again) / len(file.records):.1%})"
         overlap = (

@@ -37,9 +37,10 @@ _INNER = re.compile(r"(?<=[^\s\d])[,;\t|](?=\S)|(?<=\S)[;\t|](?=\S)")  # without
 _UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uf900-\ufaff]")
 
 
-def find_layout(source: Source, bad: BadInput, named: Collection[str] = ()) -> Layout | None:
+def find_layout(source: Source, bad: BadInput, named: Collection[str] | None = (), earlier: str = "") -> Layout | None:
     """The layout of a CSV or TSV file, as set in `bad.reading`, else as detected; None for other files. If the first
-    row has one of the `named` columns, it is a header."""
+    row has one of the `named` columns, it is a header; None: columns of an earlier file had no names, so a short first
+    text is no header. The delimiter of an `earlier` file is used if the first line has it."""
     if source.kind not in USUAL_DELIMITER:
         return None
     path, reading = source.path, bad.reading
@@ -54,7 +55,7 @@ def find_layout(source: Source, bad: BadInput, named: Collection[str] = ()) -> L
     # 2. The delimiter: the usual one, unless another gives more rows of the first row's width, or cleaner cells
     usual, first_line = USUAL_DELIMITER[source.kind], text.lstrip("\n").partition("\n")[0]
     candidates = [usual, *(d for d in _DELIMITERS if d != usual and d in first_line)]
-    if chosen := reading.delimiter or (excel and excel.group(1)):
+    if chosen := reading.delimiter or (excel and excel.group(1)) or earlier * (earlier in first_line):
         candidates = [chosen]
     spaced = {d: re.search(_SPACED.format(re.escape(d)), text, re.MULTILINE) is not None for d in candidates}
     rows_by = {d: _parsed(text, d, is_quoted=True, skips=spaced[d])[: -1 if is_cut else None] for d in candidates}
@@ -138,19 +139,24 @@ def _is_number(cell: str) -> bool:
     return digits > 2 * letters
 
 
-def _is_header(first: Sequence[str], rest: Sequence[Sequence[str]], named: Collection[str], text: str) -> bool:
+def _is_header(first: Sequence[str], rest: Sequence[Sequence[str]], named: Collection[str] | None, text: str) -> bool:
     """Whether a first row holds names: whether its cells differ from the others in their columns."""
     lower = [cell.lower() for cell in first]
-    if any(name.lower() in lower for name in named if not name.isdigit()):
+    if any(name.lower() in lower for name in named or () if not name.isdigit()):
         return True
     filled = [cell for cell in lower if cell]
-    score = 3.0 * (filled == [str(n) for n in range(len(filled))]) - (len(set(filled)) < len(filled))
+    is_numbered = filled == [str(n) for n in range(len(filled))]
+    score = 3.0 * is_numbered - (len(set(filled)) < len(filled))
     lines = text.split("\n", 200)[:-1]
     if len(lines) > 2 and '"' not in lines[0]:
         score += sum('"' in line for line in lines[1:]) > 0.8 * len(lines)
-    for place, cell in enumerate(first):
-        score += _header_score(cell, [row[place] for row in rest if place < len(row) and row != first], place)
-    return score > 0
+    scores = [
+        _header_score(cell, [row[place] for row in rest if place < len(row) and row != first], place)
+        for place, cell in enumerate(first)
+    ]
+    if named is None:  # only usual names, or words above numbers
+        return is_numbered or 2.0 in scores or not USUAL_NAMES.isdisjoint(lower)
+    return score + sum(scores) > 0
 
 
 def _header_score(cell: str, column: Sequence[str], place: int) -> float:

@@ -102,7 +102,7 @@ class AnswerTask(Task):
     metrics: ClassVar[tuple[str, ...]] = ("f1", "exact_match")
     fixed: ClassVar[Columns | None] = Columns(text="question", second="context", label="answers")
     forms: ClassVar[tuple[Form, ...]] = ("table", "squad")
-    stored: ClassVar[tuple[str, ...]] = ("may_be_missing", "stride", "longest_answer")
+    stored: ClassVar[tuple[str, ...]] = ("delimiter", "may_be_missing", "stride", "longest_answer")
 
     may_be_missing: bool = False  # whether the model may predict that there is no answer
     stride: int = 64  # tokens that neighbouring windows share

@@ -269,7 +269,8 @@ def _table_rows(
 ) -> tuple[Rows, Columns, Sequence[str] | None]:
     """The rows of all sources, which form one table; its columns; and names of the classes by number, if it has any."""
     known = [name for columns in (named, usual, task.fixed or usual) for name in vars(columns).values() if name]
-    sources = [replace(source, layout=find_layout(source, bad, known)) for source in files.sources]
+    names = None if any(vars(usual).values()) and "".join(known).replace(",", "").isdigit() else known
+    sources = [replace(each, layout=find_layout(each, bad, names, task.delimiter or "")) for each in files.sources]
     if line := described(sources[0], bad, named=True, section="finetune" if with_labels else None):
         log.warning("%s: %s", files.path, line)
 

@@ -11,7 +11,8 @@ from pydantic import ConfigDict, Field
 from unmask.core.errors import ModelError, SettingsError, shown, unknown
 from unmask.core.hub import CONFIG
 from unmask.core.plugins import Table
-from unmask.core.settings import Settings, validated
+from unmask.core.settings import validated
+from unmask.data.settings import Reading
 from unmask.model.folder import KEY, architecture_of, label_names_of
 from unmask.model.layout_names import LAYOUTS, ClassifierPooling
 from unmask.tasks.answer import AnswerTask
@@ -40,7 +41,7 @@ def task_named(name: str | type[Task]) -> type[Task]:
     return TASKS[name]
 
 
-class _Own(Settings):
+class _Own(Reading):
     """The values that finetune writes into config.json under our key."""
 
     model_config = ConfigDict(strict=True, extra="ignore")

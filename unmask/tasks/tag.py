@@ -87,7 +87,7 @@ class Tag(Task):
     text_role: ClassVar[Role] = "words"
     label_role: ClassVar[Role] = "tags"
     forms: ClassVar[tuple[Form, ...]] = ("table", "lines", "treebank")
-    stored: ClassVar[tuple[str, ...]] = ("columns", "word_signs")
+    stored: ClassVar[tuple[str, ...]] = ("columns", "delimiter", "word_signs")
 
     word_signs: Sequence[str] = ()  # how raw texts are cut into words like those of the training file; see `signs_of`
 

@@ -155,13 +155,14 @@ class Task(ABC):
     fixed: ClassVar[Columns | None] = None  # its columns, if they are always the same
     forms: ClassVar[tuple[Form, ...]] = ("table", "lines")  # the forms of files that it reads
     # The fields that config.json holds under our key, besides `kind`, `paired` and `max_length`.
-    stored: ClassVar[tuple[str, ...]] = ("columns",)
+    stored: ClassVar[tuple[str, ...]] = ("columns", "delimiter")
 
     names: tuple[str, ...] = ()  # its classes or tags by number; for a regression the number's name; empty for answers
     paired: bool = False  # whether an input is two texts
     max_length: int | None = None  # longest input in tokens, special tokens included; None: the model's
     pooling: ClassifierPooling = "first"  # how a whole text is pooled
     columns: Mapping[str, str] = field(default_factory=dict)  # columns of the training file, by role
+    delimiter: str | None = None  # that of its cells, if the user set it
 
     # Records
 

@@ -14,7 +14,7 @@ import pytest
 from tests.data.corpora import SMALL, prepare, texts_of, write_jsonl
 from unmask.core.errors import CorpusError
 from unmask.data import work
-from unmask.data.columns import USUAL, class_name, find_column, text_in, value_at
+from unmask.data.columns import USUAL, class_name, fact_of, find_column, text_in, value_at
 from unmask.data.corpus import Corpus
 from unmask.data.documents import Documents
 from unmask.data.settings import CorpusSettings
@@ -195,10 +195,13 @@ def test_the_column_of_classes_is_not_the_text(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("value", "name"),
     [(" spam ", "spam"), (3, "3"), (-1, "-1"), (3.0, "3"), (True, "true"), (False, "false"), (0, "0"), ("0", "0"),
+     ("3.0", "3"), ("-1.0", "-1"), ("1.5", "1.5"), ("v3.0", "v3.0"), ("True", "true"), ("FALSE", "false"),
      (None, None), ("", None), ("  ", None), (math.nan, None)],
 )  # fmt: skip
 def test_names_of_classes(value: object, name: str | None) -> None:
-    assert class_name(value) == name
+    """Groups have the same ones, whatever kind of file they are in; ids stay as they are."""
+    assert class_name(value) == fact_of("group", value) == name
+    assert not isinstance(value, str) or fact_of("id", value) == value
 
 
 def test_numbers_have_the_names_that_datasets_wrote(tmp_path: Path) -> None:

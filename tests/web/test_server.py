@@ -231,7 +231,7 @@ def test_a_fine_tuning_is_read_as_it_was(
     answer = ask(tmp_path, "finetuning", run=str(tmp_path / "tuned"))
     assert answer.get("examples") == examples
     assert ("remark" in answer) == (examples is None)
-    assert examples is None or answer["confusion"]["names"][:2] == ["False", "True"]
+    assert examples is None or answer["confusion"]["names"][:2] == ["false", "true"]
 
 
 def test_a_piece_of_prepared_text_is_masked_as_it_was_stored(data_folder: Path, manifest: Manifest) -> None:

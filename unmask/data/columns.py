@@ -48,6 +48,7 @@ NO_LABEL = {"", "nan", "null", "<na>"}
 _MOST_CLASSES, _LONGEST_CLASS = 20, 60  # most numbers that may be classes; longest name
 _ID_NAME = re.compile(r"([\W_][iI][dD]|(?<=[^\WA-Z_])I[dD])\s*$")
 _FRACTION = re.compile(r"[+-]?\d*\.\d*")
+_WHOLE = re.compile(r"-?[0-9]+\.0")
 
 # ----------------------------------------
 # Usual names of columns by role, the likeliest first. Every command finds columns by this table.
@@ -331,20 +332,27 @@ def without_gaps(value: Any) -> Any:
     return None if math.isnan(value) else int(value) if value.is_integer() else value
 
 
+def _spelled(value: Any) -> str | None:
+    """A text, number or boolean as the name that it has in files of every kind: `17.0`, as pandas writes 17 to CSV if
+    the column has gaps, is `17`, and `True` is `true`; None if it is missing or blank."""
+    text = "" if value is None else str(value).strip()
+    if text in ("True", "TRUE", "False", "FALSE"):
+        return text.lower()
+    return text.removesuffix(".0") if _WHOLE.fullmatch(text) else text or None
+
+
 def class_name(value: Any, names: Sequence[str] | None = None) -> str | None:
     """The name of a class; None for null, an empty text and not-a-number. `names` are those of numbered classes, if the
     table has them (`class_names`); then -1 is None too, which `datasets` writes for a missing label.
 
-    Example: ` spam ` is `spam`, 3 and 3.0 are `3`, True is `true`; with the names `ham`, `spam`, 1 is `spam`.
+    Example: ` spam ` is `spam`; 3, 3.0 and `3.0` are `3`; True is `true`; with the names `ham`, `spam`, 1 is `spam`.
 
     Raises:
         ValueError: It is not a text, whole number or boolean, or a number without a name; the text says what it is.
     """
     value = without_gaps(value)
-    if value is None or isinstance(value, str):
-        return (value or "").strip() or None
-    if isinstance(value, bool):
-        return "true" if value else "false"
+    if value is None or isinstance(value, str | bool):
+        return _spelled(value)
     if not isinstance(value, int):
         what = f"the number {value}" if isinstance(value, float) else type(value).__name__
         raise ValueError(f"{what}, which is not a class (a text, an integer or a boolean)")
@@ -369,7 +377,7 @@ def fact_of(role: Fact, value: Any, classes: Sequence[str] | None = None) -> str
         value = without_gaps(value)
         if isinstance(value, list | dict | bytes):
             raise ValueError(f"{type(value).__name__}, which is not a group (a text, a number or a date)")
-        return None if value is None else str(value).strip() or None
+        return _spelled(value)
     if role == "id" and (isinstance(value, bool) or not isinstance(value, str | int)):
         raise ValueError(
             f"{shown(value)}, which is not an id (a text or an integer): use --id-column '' to number the rows"

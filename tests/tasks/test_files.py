@@ -344,17 +344,23 @@ def test_spans_that_do_not_fit_words(tmp_path: Path) -> None:
 
 
 def test_annotations_without_a_decision_or_spans(tmp_path: Path) -> None:
-    """A text is learned if it was accepted, or has spans and was not rejected; also from tables read by columns."""
+    """Of tables of any kind, rejected rows are left out for every task, and for tags texts without spans that were not
+    accepted. A column called `answer` may also be the label."""
     span, words = {"start": 0, "end": 4, "label": "PER"}, [{"start": 0, "end": 4}, {"start": 5, "end": 10}]
     rows = [
-        {"text": "Mira sings", "tokens": words, "spans": spans, "answer": answer}
+        {"text": "Mira sings", "tokens": words, "spans": spans, "topic": "x", "answer": answer}
         for spans, answer in (([span], "accept"), ([span], "reject"), (None, "accept"), (None, None), ([], None))
     ]
     pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
     for path in (tmp_path / "a.parquet", write_jsonl(tmp_path / "a.jsonl", rows)):
         table = read(path, "tag")
         assert [record.tags for record in table.records] == [("B-PER", "O"), ("O", "O"), ("O", "O")]
-        assert "2 of 5 sentences have no tags" in " ".join(table.notes)
+        assert [note.split(": ")[1] for note in table.notes[:2]] == [
+            "1 rows were rejected or ignored by their annotator", "1 of 4 sentences have no tags",
+        ]  # fmt: skip
+        by_label = {name: read(path, text="text", label=name).records for name in ("topic", "answer")}
+        assert [record.row for record in by_label["topic"]] == [1, 3, 4, 5]
+        assert [record.label for record in by_label["answer"]] == ["accept", "reject", "accept"]
     empty = written(tmp_path / "a.csv", 'text,spans\nMira sings,"[[0, 4, ""PER""]]"\nOslo waits,\n')
     assert [record.row for record in read(empty, "tag").records] == [2]
 

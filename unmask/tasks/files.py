@@ -222,7 +222,12 @@ def read_labelled(
     what, counts = "question" if form == "squad" else "row", Counter[str]()
     records, ids, places, faults = list[Any](), list[Any](), list[int](), list[CorpusError]()
     num_chars = 0
+    chosen = roles.model_dump(exclude_none=True) if form == "table" and task.fixed is None else {}
+    is_decided = with_labels and task.fixed is None and "answer" not in ",".join(chosen.values()).split(",")
     for place, (number, cells) in enumerate(rows):
+        if is_decided and cells.get("answer") in ("reject", "ignore"):  # by the annotator, in Prodigy
+            counts["rows were rejected or ignored by their annotator: left out"] += 1
+            continue
         row = LabelledRow(number, f"{path}: {what} {number}", cells, roles, names, counts)
         try:
             record = task.of_row(row)
@@ -244,7 +249,6 @@ def read_labelled(
         raise CorpusError(f"{faults[0]}{others}") from faults[0]
     if not records:
         raise CorpusError(f"{path}: there is no example in this file{f'; {_SQUAD}' if form == 'squad' else ''}")
-    chosen = roles.model_dump(exclude_none=True) if form == "table" and task.fixed is None else {}
     if source.kind in ("csv", "tsv") and all(str(whole_number(str(id_))) == id_ != "None" for id_ in ids):
         ids = [int(id_) for id_ in ids]  # numbers, as in pandas
     keys = [("index", place) for place in places] if set(ids) == {None} else [("id", id_) for id_ in ids]
@@ -299,8 +303,8 @@ def _table_rows(
     used = [*filter(None, (columns.text, columns.second)), *labels]
     if task.fixed is not None:
         used = [name for name in (*used, *ANSWER_COLUMNS) if name in look[0]]
-    elif task.text_role == "words":
-        used += ["text", "answer"]  # beside annotations: the text of their words, and what the annotator decided
+    else:  # the text of words with spans, and what the annotator decided
+        used += [*["text"] * (task.text_role == "words"), *["answer"] * with_labels]
     id_column = find_column(look, "id", where=files.path, taken=[*used, usual.label])
     if id_column is not None and not with_labels and id_column.lower() not in USUAL["id"]:
         log.warning("%s: ids are read from column %r", files.path, id_column)

@@ -113,8 +113,7 @@ class Tag(Task):
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise CorpusError(f"{place} has {shown(cell)}, not a list of words")
         if column is not None and spans is not None:
-            answer = row.cells.get("answer")  # the annotator's, in Prodigy
-            is_annotated = answer == "accept" or (answer not in ("reject", "ignore") and tags not in (None, ""))
+            is_annotated = row.cells.get("answer") == "accept" or tags not in (None, "")  # by Prodigy, or with spans
             bio_tags = _tags_at(spans, tags or [], row, column, text) if words and is_annotated else None
             return WordsRecord(row.number, tuple(words), bio_tags)
         if not words:
@@ -131,7 +130,7 @@ class Tag(Task):
     @classmethod
     def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:
         """Words without a tag are not learned or measured, or are `O` if tags mark entities and there is no `O`. Leaves
-        out sentences without any tag, empty ones, and those the annotator rejected. Notes the scheme of the tags."""
+        out sentences without any tag. Notes the scheme of the tags."""
         names = {tag for each in read.records for tag in cls.classes_of(each)} - _NO_TAG
         outside = "O" if scheme_of(names) is None and scheme_of({*names, "O"}) else None
         pairs = (pair for each in read.records for pair in zip(each.words, each.tags or (), strict=False))
@@ -146,7 +145,7 @@ class Tag(Task):
                 num_words += len(tags)
         if not records:
             raise CorpusError(f"{read.path}: none of the {len(read.records):,} sentences has a tag")
-        left_out, what = len(read.records) - len(records), "sentences have no tags or were rejected: left out"
+        left_out, what = len(read.records) - len(records), "sentences have no tags: left out"
         notes = [f"{read.path}: {left_out:,} of {len(read.records):,} {what}"] * (left_out > 0)
         meaning = "which counts as O" if outside else "so they are neither learned nor measured"
         notes += [f"{read.path}: {num_missing:,} of {num_words:,} words have no tag, {meaning}"] * (num_missing > 0)

@@ -123,6 +123,16 @@ def test_pairs_and_numbers(tmp_path: Path) -> None:
     assert read(score, "regress", text="sentence1", label="score").records[0] == TextRecord(2, "a", None, 2.5)
 
 
+def test_ids_that_repeat_are_an_index(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """In any row; those of a column called `id` are taken as they are."""
+    for column, last, key in (("patient_id", 250, "id"), ("patient_id", 7, "index"), ("id", 7, "id")):
+        lines = [f"{column},text", *(f"{number},Sea {number}." for number in (*range(250), last))]
+        keys = read(written(tmp_path / "a.csv", "\n".join(lines)), with_labels=False).keys
+        assert keys[-1] == (key, 250 if key == "index" else last)
+        assert ("'patient_id' repeats" in caplog.text) == (key == "index")
+        caplog.clear()
+
+
 @pytest.mark.parametrize(
     ("kind", "row", "place"),
     [

@@ -210,24 +210,22 @@ def read_labelled(
         lacking = "labels" if with_labels else "pairs of texts"
         raise CorpusError(f"{path}: a {path.suffix} file holds no {lacking}; give CSV, TSV, JSONL or Parquet")
     names: Sequence[str] | None = None
+    id_at: str | None = None
+    counts = Counter[str]()
     roles = task.fixed or Columns(text="text", label="label")
     if form == "table":
-        rows, roles, names = _table_rows(files, task, columns, usual or Columns(), bad, with_labels=with_labels)
+        how = (files, task, columns, usual or Columns(), bad, counts)
+        rows, roles, names, id_at = _table_rows(*how, with_labels=with_labels)
     elif word_form is not None:
         rows = _treebank_rows(source.path, word_form, columns, bad, with_labels=with_labels)
     else:
         rows = _squad_rows(source.path, bad, with_labels=with_labels) if form == "squad" else _lines(source, bad)
     if not with_labels:
         roles = roles.model_copy(update={"label": None})
-    what, counts = "question" if form == "squad" else "row", Counter[str]()
+    what = "question" if form == "squad" else "row"
     records, ids, places, faults = list[Any](), list[Any](), list[int](), list[CorpusError]()
     num_chars = 0
-    chosen = roles.model_dump(exclude_none=True) if form == "table" and task.fixed is None else {}
-    is_decided = with_labels and task.fixed is None and "answer" not in ",".join(chosen.values()).split(",")
     for place, (number, cells) in enumerate(rows):
-        if is_decided and cells.get("answer") in ("reject", "ignore"):  # by the annotator, in Prodigy
-            counts["rows were rejected or ignored by their annotator: left out"] += 1
-            continue
         row = LabelledRow(number, f"{path}: {what} {number}", cells, roles, names, counts)
         try:
             record = task.of_row(row)
@@ -249,13 +247,25 @@ def read_labelled(
         raise CorpusError(f"{faults[0]}{others}") from faults[0]
     if not records:
         raise CorpusError(f"{path}: there is no example in this file{f'; {_SQUAD}' if form == 'squad' else ''}")
-    if source.kind in ("csv", "tsv") and all(str(whole_number(str(id_))) == id_ != "None" for id_ in ids):
-        ids = [int(id_) for id_ in ids]  # numbers, as in pandas
-    keys = [("index", place) for place in places] if set(ids) == {None} else [("id", id_) for id_ in ids]
+    chosen = roles.model_dump(exclude_none=True) if form == "table" and task.fixed is None else {}
+    keys = [] if with_labels else _keys(ids, places, path, id_at, is_text=source.kind in ("csv", "tsv"))
     notes = [] if word_form is None or like is not None else [f"{path}: {word_form.title}"]
     notes += [f"{path}: {count:,} {what}" for what, count in counts.items() if count]
     read = Labelled(path, records, chosen, notes, names, keys=keys)
     return task.settled(read, like, separator) if with_labels else read
+
+
+def _keys(ids: list[Any], places: list[int], path: Path, id_at: str | None, *, is_text: bool) -> list[tuple[str, Any]]:
+    """The keys of records (see `Labelled`), whose ids stand in a column called `id_at`, as text or as values."""
+    if id_at is not None and id_at.strip().lower() not in (_ID, "_id"):
+        if len({*ids}) < len(ids):
+            ids = [None] * len(ids)
+            log.warning("%s: column %r repeats values, so rows have an index instead of ids", path, id_at)
+        elif id_at.lower() not in USUAL["id"]:
+            log.warning("%s: ids are read from column %r", path, id_at)
+    if is_text and all(str(whole_number(str(id_))) == id_ != "None" for id_ in ids):
+        ids = [int(id_) for id_ in ids]  # numbers, as in pandas
+    return [("index", place) for place in places] if set(ids) == {None} else [("id", id_) for id_ in ids]
 
 
 # ----------------------------------------
@@ -268,10 +278,12 @@ def _table_rows(
     named: Columns,
     usual: Columns,
     bad: BadInput,
+    counts: Counter[str],
     *,
     with_labels: bool,
-) -> tuple[Rows, Columns, Sequence[str] | None]:
-    """The rows of all sources, which form one table; its columns; and names of the classes by number, if it has any."""
+) -> tuple[Rows, Columns, Sequence[str] | None, str | None]:
+    """The rows of all sources, which form one table; its columns; and, if it has any, names of the classes by number
+    and the column of ids."""
     known = [name for columns in (named, usual, task.fixed or usual) for name in vars(columns).values() if name]
     names = None if any(vars(usual).values()) and "".join(known).replace(",", "").isdigit() else known
     sources = [replace(each, layout=find_layout(each, bad, names, task.delimiter or "")) for each in files.sources]
@@ -282,12 +294,15 @@ def _table_rows(
         begin = number = 0
         for source in sources:
             for number, row in rows_of(source, bad, only=only):
-                yield begin + number, row
+                if is_decided and row.get("answer") in ("reject", "ignore"):
+                    counts["rows were rejected or ignored by their annotator: left out"] += 1
+                else:
+                    yield begin + number, row
             begin, number = begin + number, 0
 
     look = first_rows(sources[0], bad)
     if not look:
-        return iter(()), Columns(), None
+        return iter(()), Columns(), None, None
     if task.fixed is not None:
         columns = task.fixed
     else:
@@ -301,17 +316,16 @@ def _table_rows(
         columns = _find_columns(look, task, columns, files.path, with_label=with_labels)
     labels = label_columns(look, columns.label) if with_labels and columns.label is not None else []
     used = [*filter(None, (columns.text, columns.second)), *labels]
+    is_decided = with_labels and task.fixed is None and "answer" not in used  # by the annotator, in Prodigy
     if task.fixed is not None:
         used = [name for name in (*used, *ANSWER_COLUMNS) if name in look[0]]
-    else:  # the text of words with spans, and what the annotator decided
-        used += [*["text"] * (task.text_role == "words"), *["answer"] * with_labels]
+    else:  # with spans, words may have their text in another column
+        used += [*["text"] * (task.text_role == "words"), *["answer"] * is_decided]
     id_column = find_column(look, "id", where=files.path, taken=[*used, usual.label])
-    if id_column is not None and not with_labels and id_column.lower() not in USUAL["id"]:
-        log.warning("%s: ids are read from column %r", files.path, id_column)
     rows = read([*used, *filter(None, [id_column])])
     if id_column is not None:
         rows = ((number, row | {_ID: row.get(id_column)}) for number, row in rows)
-    return rows, columns, labels if len(labels) > 1 else class_names(files.sources[0], columns.label)
+    return rows, columns, labels if len(labels) > 1 else class_names(files.sources[0], columns.label), id_column
 
 
 def label_columns(rows: Sequence[dict[str, Any]], named: str) -> list[str]:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import itertools
 import threading
+from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 
 from tests.model.helpers import LAYOUTS, MakeModel
@@ -14,6 +16,7 @@ from unmask.core.errors import CorpusError, SettingsError
 from unmask.masking.masker import unmasked
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import with_task_head
+from unmask.tasks import inputs
 from unmask.tasks.answer import BEGIN, END, AnswerPrediction, AnswerSpan, AnswerTask, QuestionRecord
 from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress, TextRecord
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, first_pieces, pack_examples
@@ -62,6 +65,27 @@ INFOS = [
     Regress(("x",), pooling="mean"),
     MultiLabel(tuple(f"label {n:02}" for n in range(70)), pooling="mean"),
 ]
+
+
+def test_few_texts_are_encoded_at_once(encoder: InputEncoder, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their encodings take far more memory than the examples made of them."""
+    expected = [[example.input_ids.tolist() for example in examples_of(info, encoder)] for info in INFOS]
+
+    class Watched:
+        def __init__(self, tokenizer: tokenizers.Tokenizer) -> None:
+            self.tokenizer = tokenizer
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(self.tokenizer, name)
+
+        def encode_batch(self, texts: list[Any], **options: Any) -> list[tokenizers.Encoding]:
+            assert len(texts) <= 2
+            return list(self.tokenizer.encode_batch(texts, **options))
+
+    monkeypatch.setattr(inputs, "_AT_ONCE", 2)
+    for name in ("_whole", "_cut"):
+        monkeypatch.setattr(encoder, name, Watched(getattr(encoder, name)))
+    assert [[example.input_ids.tolist() for example in examples_of(info, encoder)] for info in INFOS] == expected
 
 
 def test_unknown_letters_of_records(encoder: InputEncoder, tokenizer: Tokenizer) -> None:

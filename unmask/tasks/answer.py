@@ -184,7 +184,7 @@ class AnswerTask(Task):
         questions, contexts = [record.question for record in records], [record.context for record in records]
         windows = encoder.windows(questions, contexts, [record.id for record in records], stride=self.stride)
         examples: list[Example] = []
-        lost = 0
+        split = lost = 0
         for number, (record, encodings) in enumerate(zip(records, windows, strict=True)):
             answer, has_answer = next(iter(record.answers or ()), None), False
             for encoding in encodings:
@@ -203,8 +203,9 @@ class AnswerTask(Task):
                     targets = {BEGIN: places[[begin]], END: places[[end]]}
                 items = np.concatenate([[[-1, -1]], offsets[text_places]])
                 examples.append(encoder.example(number, encoding, places, items, targets))
+            split += len(encodings) > 1
             lost += with_targets and bool(record.answers) and not has_answer
-        return EncodedInput(examples, split=sum(len(each) > 1 for each in windows), lost=lost)
+        return EncodedInput(examples, split=split, lost=lost)
 
     def decode(
         self, records: Sequence[QuestionRecord], examples: Sequence[Example], outputs: Outputs

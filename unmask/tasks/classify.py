@@ -168,14 +168,15 @@ class TextTask(Task):
         paired = self.paired or any(record.second is not None for record in records)
         seconds = [record.second or "" for record in records] if paired else None
         encodings = encoder.texts([record.first for record in records], seconds)
-        examples = []
+        examples, truncated = list[Example](), 0
         for number, (record, encoding) in enumerate(zip(records, encodings, strict=True)):
             if not encoding.ids:
                 raise CorpusError(f"row {record.row}: the text is empty, and the tokenizer puts no [CLS] before it")
             places = _FIRST if self.pooling == "first" else np.arange(len(encoding.ids))
             targets = self.targets_of(record) if with_targets else {}
             examples.append(encoder.example(number, encoding, places, _FIRST, targets))
-        return EncodedInput(examples, truncated=sum(bool(encoding.overflowing) for encoding in encodings))
+            truncated += bool(encoding.overflowing)
+        return EncodedInput(examples, truncated=truncated)
 
 
 # ----------------------------------------

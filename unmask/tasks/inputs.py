@@ -9,7 +9,7 @@ Shape suffixes: B = rows, S = positions, N = places.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from threading import Lock
@@ -33,6 +33,7 @@ ROW = 128  # positions of a row, unless an example is longer
 _MUCH = 10  # if more than one of 10 texts is too long, the note says what to do
 _STEP = 32  # longer rows are multiples of it, since each new shape costs time
 _truncating = Lock()  # truncation is a state of the tokenizer, which threads share
+_AT_ONCE = 256  # texts that are encoded at once: an encoding takes some 100 bytes a token
 
 
 # Texts longer than the model are read in windows, each with special tokens around it:
@@ -88,46 +89,44 @@ class InputEncoder:
         self._cut = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
         self._cut.enable_truncation(self.max_length, strategy="longest_first")
 
-    def texts(self, firsts: Sequence[str], seconds: Sequence[str] | None) -> list[tokenizers.Encoding]:
+    def texts(self, firsts: Sequence[str], seconds: Sequence[str] | None) -> Iterator[tokenizers.Encoding]:
         """Encodes texts, or pairs of them; those that are too long are cut, and have an `overflowing`. Raises a
         ModelError if the tokenizer does not separate pairs, a TokenizerError for an unknown character."""
         self._check(firsts, seconds)
-        return list(self._cut.encode_batch(list(firsts if seconds is None else zip(firsts, seconds, strict=True))))
+        yield from _encoded(self._cut, firsts if seconds is None else list(zip(firsts, seconds, strict=True)))
 
-    def sentences(self, words: Sequence[Sequence[str]]) -> list[list[tuple[int, tokenizers.Encoding]]]:
+    def sentences(self, words: Sequence[Sequence[str]]) -> Iterator[list[tuple[int, tokenizers.Encoding]]]:
         """Encodes sentences of words, joined by spaces, in parts with the number of their first word. A sentence that
         is too long is halved between words until its parts fit."""
         for sentence in words:
             self._check(sentence)
-        whole = self._whole.encode_batch([" ".join(sentence) for sentence in words])
-        parts: list[list[tuple[int, tokenizers.Encoding]]] = [[] for _ in words]
-        for number, (sentence, encoding) in enumerate(zip(words, whole, strict=True)):
-            rest = [(0, len(sentence), encoding)]
+        whole = _encoded(self._whole, [" ".join(sentence) for sentence in words])
+        for sentence, encoding in zip(words, whole, strict=True):
+            parts, rest = list[tuple[int, tokenizers.Encoding]](), [(0, len(sentence), encoding)]
             while rest:
                 begin, end, encoded = rest.pop()
                 if len(encoded) <= self.max_length:
-                    parts[number].append((begin, encoded))
+                    parts.append((begin, encoded))
                 elif end - begin == 1:  # a long word can be cut, since only its first piece is tagged
-                    parts[number].append((begin, self._cut.encode(sentence[begin])))
+                    parts.append((begin, self._cut.encode(sentence[begin])))
                 else:
                     middle = (begin + end) // 2
                     halves = ((middle, end), (begin, middle))
                     rest += [
                         (first, last, self._whole.encode(" ".join(sentence[first:last]))) for first, last in halves
                     ]
-        return parts
+            yield parts
 
     def windows(
         self, firsts: Sequence[str], seconds: Sequence[str], ids: Sequence[str], *, stride: int
-    ) -> list[list[tokenizers.Encoding]]:
+    ) -> Iterator[list[tokenizers.Encoding]]:
         """The windows of each question's text. Neighbouring windows share `stride` tokens, or half of the room that the
         question leaves, if that is less. Errors are as for `texts`, and a CorpusError if a question leaves no room."""
         self._check(firsts, seconds)
         overhead = self._whole.num_special_tokens_to_add(True)
-        with _truncating:
-            lengths = [len(e) for e in self._whole.encode_batch(list(firsts), add_special_tokens=False)]
-        windows = []
-        for first, second, id_, length in zip(firsts, seconds, ids, lengths, strict=True):
+        for first, second, id_ in zip(firsts, seconds, ids, strict=True):
+            with _truncating:
+                length = len(self._whole.encode(first, add_special_tokens=False))
             room = self.max_length - length - overhead
             if room < LEAST_WINDOW:
                 raise CorpusError(
@@ -138,8 +137,7 @@ class InputEncoder:
                 self._whole.enable_truncation(self.max_length, stride=min(stride, room // 2), strategy="only_second")
                 encoding = self._whole.encode(first, second)
                 self._whole.no_truncation()
-            windows.append([encoding, *encoding.overflowing])
-        return windows
+            yield [encoding, *encoding.overflowing]
 
     def example(
         self,
@@ -158,6 +156,11 @@ class InputEncoder:
         ):
             raise ModelError("pairs and questions need a tokenizer that puts [SEP] between two texts")
         self.tokenizer.check_known(["".join(set("".join([*texts, *(seconds or ())])))])
+
+
+def _encoded(tokenizer: tokenizers.Tokenizer, inputs: Sequence[Any]) -> Iterator[tokenizers.Encoding]:
+    for begin in range(0, len(inputs), _AT_ONCE):
+        yield from tokenizer.encode_batch(inputs[begin : begin + _AT_ONCE])
 
 
 def first_pieces(words: Sequence[str], encoding: tokenizers.Encoding) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import random
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 from tests.commands.finetune_helpers import MakeModel
+from unmask.commands import finetune_run
 from unmask.commands.finetune_run import ExampleStream, class_weights, factors_of, learned_nothing, rank, spread
 from unmask.core.errors import CorpusError, SettingsError
+from unmask.core.hashing import permutation
 from unmask.data.rows import Cursor
 from unmask.tasks.answer import AnswerPrediction, AnswerSpan, AnswerTask, QuestionRecord, normalised
 from unmask.tasks.classify import Classify, ClassPrediction, NumberPrediction, Regress, TextRecord, class_metrics
@@ -144,7 +147,9 @@ def test_answers_are_normalised_as_by_squads_script(answer: str, words: list[str
     assert normalised(answer) == words
 
 
-def test_the_stream_gives_every_example_once_an_epoch() -> None:
+def test_the_stream_gives_every_example_once_an_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """All examples are sorted once an epoch, not in each step."""
+    monkeypatch.setattr(finetune_run, "permutation", shuffled := Mock(wraps=permutation))
     zero = np.zeros(1, dtype=np.int64)
     examples = [Example(n, np.arange(3) + 10 * n, None, zero, zero, {"target": zero + n}) for n in range(11)]
     stream = ExampleStream(examples, batch_size=4, pad_id=0, max_length=64, seed=0)
@@ -162,6 +167,7 @@ def test_the_stream_gives_every_example_once_an_epoch() -> None:
         assert sorted(number for batch in batches for number in batch) == list(range(11))
         epochs.append(batches)
     assert cursor == Cursor(2)
+    assert shuffled.call_count == 2
     assert epochs[0] != epochs[1]
 
 

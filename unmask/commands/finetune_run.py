@@ -23,7 +23,7 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -130,14 +130,15 @@ class ExampleStream:
     ) -> None:
         self.examples = examples
         self.batches = math.ceil(len(examples) / batch_size)
-        self._seed, self._pad_id, self._max_length, self._alone = seed, pad_id, max_length, alone
+        self._pad_id, self._max_length, self._alone = pad_id, max_length, alone
+        self._order = lru_cache(maxsize=1)(partial(permutation, len(examples), _ORDER, seed))  # of an epoch
 
     def batch(self, cursor: Cursor, num_rows: int, length: int | None = None, *, share: Share = WHOLE) -> RowBatch:
         """The batch at a cursor, or a share of it, with the cursor after it.
 
         It has the rows and the length that its examples need; special tokens count as tokens here.
         """
-        order = permutation(len(self.examples), _ORDER, self._seed, cursor.epoch)
+        order = self._order(cursor.epoch)
         begin, end = (n * len(order) // self.batches for n in (cursor.window, cursor.window + 1))
         examples = [self.examples[number] for number in order[begin:end]]
         rows = pack_examples(examples, pad_id=self._pad_id, max_length=self._max_length, alone=self._alone)

@@ -108,6 +108,18 @@ def test_decimal_commas(tmp_path: Path, cells: str, numbers: list[float] | None)
         assert again.records[0].label == (1234.0 if cells in ("1,234 2,500.5", "1,234,567 1,000") else 1.234)
 
 
+def test_the_index_of_pandas_is_no_column(tmp_path: Path) -> None:
+    """It keeps the one of rows that were chosen, in Parquet and in memory."""
+    frame = pytest.importorskip("pandas").DataFrame({"note": [f"Long note {n}." for n in range(12)], "days": range(12)})
+    chosen = frame[frame.index % 4 > 0]
+    chosen.to_parquet(tmp_path / "a.parquet")
+    assert "__index_level_0__" in pq.read_schema(tmp_path / "a.parquet").names
+    with examples_given(chosen, tmp_path / "a.parquet", None) as files:
+        for each in files.values():
+            columns = read_labelled(each, task_named("regress"), Columns()).columns
+            assert columns == {"text": "note", "label": "days"}
+
+
 def test_pairs_and_numbers(tmp_path: Path) -> None:
     pair = written(tmp_path / "p.csv", "premise,hypothesis,gold_label\na,b,yes\nc,d,no\n")
     found = read(pair, "pairs")

@@ -35,6 +35,7 @@ _FEW = 10  # rows: too few to tell classes from texts
 _CODE = re.compile(
     r"(https?://|www\.)\S+|[\da-fA-F-]{8,}|[^\W\d]{0,12}(?:[-_:#./]|[:#] )?\d[\d.,:/ -]*|\d[\d.,:/T+ -]*[A-Za-z%]{0,3}"
 )
+_INDEX = re.compile(r"__index_level_\d+__")
 _ROW_NAME = re.compile(r"|unnamed: \d+|(.*[\W_])?(ids?|uid|uuid|nr|no|idx|index|key)", re.I)
 _DATE = re.compile(r"\d{1,4}([-./])\d{1,2}\1\d{1,4}([T ].*)?|(19|20)\d\d[01]\d[0-3]\d|\d{1,2}:\d\d(:\d\d.*)?")
 # Numbers by their decimal sign, with or without separators of thousands
@@ -136,8 +137,9 @@ def named_column(rows: Sequence[Row], named: str) -> str | None:
 
 
 def columns_in(rows: Sequence[Row]) -> list[str]:
-    """The names of all columns, in order."""
-    return list(dict.fromkeys(name for row in rows for name in row))
+    """The names of all columns, in order, without the index of rows that pandas writes to Parquet."""
+    names = dict.fromkeys(name for row in rows for name in row)
+    return [name for name in names if not _INDEX.fullmatch(name)]
 
 
 def text_columns(rows: Sequence[Row], named: ColumnNames, *, where: Path, taken: Collection[str]) -> list[str]:

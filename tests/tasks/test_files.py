@@ -16,11 +16,12 @@ from unmask.commands.finetune import examples_given
 from unmask.core.errors import CorpusError
 from unmask.data.sources import find_sources
 from unmask.data.treebanks import form_of
-from unmask.tasks.answer import AnswerSpan, QuestionRecord
+from unmask.tasks.answer import AnswerSpan, AnswerTask, QuestionRecord
 from unmask.tasks.classify import Classify, TextRecord
 from unmask.tasks.files import Columns, Labelled, read_labelled
 from unmask.tasks.kinds import task_named
 from unmask.tasks.tag import Tag, TagsPrediction, WordsRecord, scheme_of
+from unmask.tasks.task import FinetuneSettings
 
 
 def read(path: Path, kind: str = "classify", *, with_labels: bool = True, **columns: str) -> Labelled:
@@ -460,6 +461,13 @@ def test_questions(tmp_path: Path) -> None:
     ):
         with pytest.raises(CorpusError, match=place):
             read(path, "answer")
+
+
+def test_a_blank_row_is_no_question_without_an_answer(tmp_path: Path) -> None:
+    table = read(written(tmp_path / "a.csv", "question;context;answer\nWho?;Mira sings.;Mira\n;;\n;;\n"), "answer")
+    assert [record.row for record in table.records] == [2]
+    assert "2 rows without text: left out" in table.notes[0]
+    assert not AnswerTask.learned_from(table, FinetuneSettings(), "first").may_be_missing
 
 
 def test_answers_that_do_not_stand_where_they_should(tmp_path: Path) -> None:

@@ -233,7 +233,7 @@ def read_labelled(
         except CorpusError as error:
             faults.append(error)
             continue
-        if with_labels and task.of_texts and not has_text(record):
+        if with_labels and not has_text(record):
             counts["rows without text: left out"] += 1
             continue
         id_ = without_gaps(cells.get(_ID))

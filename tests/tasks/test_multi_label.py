@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from tests.commands.finetune_helpers import MakeModel, finetune, run_snippets, save_encoder, texts, write_jsonl
+from unmask.commands.finetune_run import intervals
 from unmask.core.errors import CorpusError
 from unmask.tasks.classify import LabelsPrediction, MultiLabel, TextRecord
 from unmask.tasks.files import Labelled
@@ -35,7 +38,7 @@ def test_figures_by_hand() -> None:
     """Labels a and b; c is right once, and not known. Right: ab, none, c, a; predicted: a, b, none, a."""
     task = MultiLabel(("a", "b"))
     right = [TextRecord(row, "t", label=labels) for row, labels in enumerate((("a", "b"), (), ("c",), ("a",)))]
-    shares = ((0.9, 0.4), (0.1, 0.6), (0.3, 0.2), (0.7, 0.6))
+    shares = ((0.9, 0.4), (0.1, 0.6), (0.3, 0.2), (0.7, 0.4))
     found = [
         LabelsPrediction(labels, dict(zip("ab", share, strict=True)))
         for labels, share in zip((("a",), ("b",), (), ("a",)), shares, strict=True)
@@ -47,6 +50,30 @@ def test_figures_by_hand() -> None:
     # ab stand first and second; without a right label all is right; c stands last of three; a stands first
     assert metrics["ranking_precision"] == pytest.approx((1 + 1 + 1 / 3 + 1) / 4)
     assert task.items(right, "micro_f1") == 4
+
+
+def test_intervals_read_each_prediction_once() -> None:
+    """Figures of drawn texts are those of these texts alone; the ranking's precision is scikit-learn's."""
+    metrics, rng, task = pytest.importorskip("sklearn.metrics"), np.random.default_rng(0), MultiLabel(tuple("abcd"))
+    reads = list[Any]()
+
+    class Shares(dict[str, float]):
+        def values(self) -> Any:
+            reads.append(self)
+            return super().values()
+
+    shares = rng.integers(1, 9, (30, 4)) / 10
+    labels = [tuple(name for name in "abcdz" if rng.random() < 0.3) for _ in shares]
+    records = [TextRecord(row, "t", label=each) for row, each in enumerate(labels)]
+    predictions = [LabelsPrediction((), Shares(zip("abcd", each, strict=True))) for each in shares.tolist()]
+    assert intervals(task, records, predictions).keys() == {*task.metrics}
+    assert len(reads) == len(records)
+    drawn = rng.integers(0, 30, 30)
+    alone = task.measure([records[n] for n in drawn], [predictions[n] for n in drawn])
+    assert task.measured(records, predictions)(drawn) == pytest.approx(alone)
+    right = np.array([[name in labels[n] for name in "abcdz"] for n in drawn])
+    theirs = metrics.label_ranking_average_precision_score(right, np.pad(shares[drawn], ((0, 0), (0, 1))))
+    assert alone["ranking_precision"] == pytest.approx(theirs)
 
 
 def test_from_files_to_predictions(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -27,9 +27,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
 from safetensors import SafetensorError
 
 from unmask.core.errors import CorpusError, SettingsError, listed, sealed, shown
@@ -564,12 +562,8 @@ class Runs(Callback):
 
 def intervals(task: Task, records: Sequence[Any], predictions: Sequence[Any]) -> dict[str, list[float] | None]:
     """95 % intervals of a model's metrics over documents; they say nothing about other seeds."""
-
-    def measure(numbers: NDArray[np.int64]) -> Metrics:
-        return task.measure([records[number] for number in numbers], [predictions[number] for number in numbers])
-
     shares = [name for name in task.metric_names if task.items(records, name) is not None]
-    return bootstrap_intervals(measure, [task.document_of(record) for record in records], shares=shares)
+    return bootstrap_intervals(task.measured(records, predictions), list(map(task.document_of, records)), shares=shares)
 
 
 def learned_nothing(

@@ -31,7 +31,7 @@ from unmask.model.layout_names import ClassifierPooling
 from unmask.model.transformers import TaskNetwork
 from unmask.tasks.files import Form, Labelled, LabelledRow, Pairing, flag_of, list_in
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
-from unmask.tasks.task import TARGET, FinetuneSettings, Judged, Metrics, Outputs, Task
+from unmask.tasks.task import TARGET, FinetuneSettings, Judged, Measure, Metrics, Outputs, Task
 from unmask.train.objectives import Targets as BatchTargets
 
 CLASS_METRICS = ("accuracy", "macro_f1", "micro_f1", "matthews")
@@ -401,24 +401,37 @@ class MultiLabel(TextTask):
         return max(1, sum(len(record.label or ()) for record in records)) if metric.endswith("_f1") else len(records)
 
     def measure(self, records: Sequence[TextRecord], predictions: Sequence[LabelsPrediction]) -> Metrics:
+        return self.measured(records, predictions)(np.arange(len(records)))
+
+    def measured(self, records: Sequence[TextRecord], predictions: Sequence[LabelsPrediction]) -> Measure:
         """As in scikit-learn; `ranking_precision` is its label ranking average precision.
 
         Source: Tsoumakas et al. 2010, Mining Multi-label Data, section 34.4 (of the Data Mining Handbook).
         """
-        from sklearn.metrics import label_ranking_average_precision_score
+        others = {label for record in records for label in record.label or ()} - {*self.names}
+        numbers = {name: number for number, name in enumerate([*self.names, *sorted(others)])}
+        shares_NC, precision_N = np.zeros((len(records), len(numbers))), np.ones(len(records))
+        right_NC = np.zeros(shares_NC.shape, dtype=bool)
+        for number, (record, each) in enumerate(zip(records, predictions, strict=True)):
+            right_NC[number, [numbers[label] for label in record.label or ()]] = True
+            shares_NC[number, : len(self.names)] = list(each.probabilities.values())
+            if record.label:  # at each right label, the right ones among all that are as likely
+                own_R1 = shares_NC[number, right_NC[number]][:, None]
+                precision_N[number] = np.mean((own_R1 <= own_R1.T).sum(1) / (shares_NC[number] >= own_R1).sum(1))
+        predicted_NC = shares_NC >= _LIKELY
 
-        names = [*self.names, *sorted({label for record in records for label in record.label or ()} - {*self.names})]
-        right = np.array([[name in (record.label or ()) for name in names] for record in records])
-        predicted = np.array([[name in each.labels for name in names] for each in predictions])
-        shares = np.array([[each.probabilities.get(name, 0.0) for name in names] for each in predictions])
-        known = right.any(0)  # as in `class_metrics`: a label that is never right has no F1 of its own
-        hits, times = 2.0 * (right & predicted).sum(0), right.sum(0) + predicted.sum(0)
-        return {
-            "micro_f1": float(hits.sum() / max(1, times.sum())),
-            "macro_f1": float(np.mean(hits[known] / times[known])) if known.any() else None,
-            "subset_accuracy": float(np.mean((right == predicted).all(1))),
-            "ranking_precision": float(label_ranking_average_precision_score(right, shares)),
-        }
+        def measure(drawn: NDArray[np.int64]) -> Metrics:
+            right, predicted = right_NC[drawn], predicted_NC[drawn]
+            known = right.any(0)  # as in `class_metrics`: a label that is never right has no F1 of its own
+            hits, times = 2.0 * (right & predicted).sum(0), right.sum(0) + predicted.sum(0)
+            return {
+                "micro_f1": float(hits.sum() / max(1, times.sum())),
+                "macro_f1": float(np.mean(hits[known] / times[known])) if known.any() else None,
+                "subset_accuracy": float(np.mean((right == predicted).all(1))),
+                "ranking_precision": float(np.mean(precision_N[drawn])),
+            }
+
+        return measure
 
 
 # ----------------------------------------

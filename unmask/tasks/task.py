@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -46,6 +46,7 @@ from unmask.train.runner import run
 
 Metrics = dict[str, float | None]
 """Figures by name; shares lie in [0, 1]. An undefined one (a correlation with equal predictions) is None."""
+Measure = Callable[[NDArray[np.int64]], Metrics]  # of items by number, which may repeat
 LOWER_IS_BETTER = {"rmse"}
 Outputs = Sequence[NDArray[np.float32]]  # a network's outputs, [N, C] for each example
 
@@ -280,6 +281,10 @@ class Task(ABC):
     @abstractmethod
     def measure(self, records: Sequence[Any], predictions: Sequence[Any]) -> Metrics:
         """The metrics, by name."""
+
+    def measured(self, records: Sequence[Any], predictions: Sequence[Any]) -> Measure:
+        """The metrics of those that an interval draws; overridden where much can be prepared."""
+        return lambda drawn: self.measure([records[n] for n in drawn], [predictions[n] for n in drawn])
 
     def items(self, records: Sequence[Any], metric: str) -> int | None:
         """The number of items that a metric is a share of; None if it is not a share."""

@@ -150,9 +150,10 @@ def finetuning(library: Library, *, run: str) -> dict[str, Any]:
     model = library.task_model(str(path / "model"))
     settings = validated(FinetuneSettings, begun["finetune"], where=str(path / "settings.json"))
     network_task = model.fine_tuned[1]
-    usual, separator = Columns(**network_task.columns), settings.label_separator
+    columns = Columns(**network_task.columns) if network_task.columns else settings.columns
     files = example_files(library.typed(file), part="validation" if file == begun["train"] else None)
-    read = read_labelled(files, network_task, settings.columns, usual=usual, separator=separator, reading=settings)
+    separator = settings.label_separator
+    read = read_labelled(files, network_task, columns, usual=columns, separator=separator, reading=settings)
     records = read.records[:_MOST_EXAMPLES]
     predictions, _ = model.predict_records(records)
     confusion = confusion_of(*network_task.right_and_predicted(records, predictions))

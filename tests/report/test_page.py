@@ -15,7 +15,7 @@ from tests.report.test_card import written
 from unmask.core.results import HiddenToken, ShownText, parts_of
 from unmask.data.data_folder import Manifest, load_manifest
 from unmask.data.near_duplicates import DuplicateExample, NearDuplicates
-from unmask.report.pages import write_report
+from unmask.report.pages import confusion_of, write_report
 from unmask.report.plots import Curve, plot
 
 
@@ -100,3 +100,12 @@ def test_settings_that_differ_come_first(run: unmask.Run, manifest: Manifest, tm
     rows = re.findall(r"<tr><td><code>(.*?)</code></td><td><code>(.*?)</code></td><td><code>(.*?)</code>", others)
     assert rows == [("masking.rate", "0.3", "0.2"), ("training.steps", "7", "")]
     assert re.findall(r"<tr><td><code>(.*?)</code>", every) == ["masking.rate", "training.steps", "training.seed"]
+
+
+def test_rare_classes_are_merged_apart_from_one_called_others() -> None:
+    pytest.importorskip("sklearn")
+    right = [*["others"] * 3, *(f"class {n // 2}" for n in range(80))]
+    confusion = confusion_of(right, right)
+    assert confusion is not None
+    assert len(set(confusion["names"])) == len(confusion["names"]) == 24
+    assert sum(sum(row["counts"]) for row in confusion["rows"]) == len(right)

@@ -326,8 +326,8 @@ def confusion_of(right: Sequence[str], predicted: Sequence[str]) -> dict[str, An
     names = sorted(counts)
     if len(names) > MOST_CLASSES:
         commonest = {name for name, _ in counts.most_common(MOST_CLASSES - 1)}
-        right, predicted = ([n if n in commonest else "others" for n in each] for each in (right, predicted))
-        names = [*sorted(commonest), "others"]
+        right, predicted = ([n if n in commonest else "(others)" for n in each] for each in (right, predicted))
+        names = [*sorted(commonest), "(others)"]
     matrix = confusion_matrix(right, predicted, labels=names)
     *scores, _ = precision_recall_fscore_support(right, predicted, labels=names, zero_division=0)
     by_class = zip(names, matrix.tolist(), *(each.tolist() for each in scores), strict=True)

@@ -179,6 +179,8 @@ def test_tags_are_written_as_others_read_them(tuned: Any, tmp_path: Path) -> Non
     assert [list(record.words) for record in back] == sentences
     assert [list(record.tags) for record in back] == [list(row["tags"]) for row in rows]
     unmask.predict(model, sentences, out=tmp_path / "a.txt", format="csv")
+    unmask.predict(model, sentences, out=tmp_path / "b.CSV")
+    assert (tmp_path / "b.CSV").read_text() == (tmp_path / "a.txt").read_text()
     cells = list(csv.DictReader(io.StringIO((tmp_path / "a.txt").read_text())))
     assert [json.loads(row["words"]) for row in cells] == sentences
     assert json.loads(cells[0]["entities"]) == list(rows[0]["entities"])

@@ -148,7 +148,7 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
 
 def _form(out: str | Path | None, format: Format | None) -> str:  # noqa: A002
     """The format of the predictions; a RunError if they cannot be written in it."""
-    form = format or ("jsonl" if out is None else Path(out).suffix.removeprefix("."))
+    form = format or ("jsonl" if out is None else Path(out).suffix.removeprefix(".").lower())
     if form not in FORMATS:
         raise RunError(f"{out or form}: use one of the endings or --format {', '.join(FORMATS)}")
     if form == "spacy" and out is None:

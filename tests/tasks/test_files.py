@@ -218,7 +218,7 @@ def test_other_files_are_read_like_the_one_for_training(tmp_path: Path) -> None:
 
 
 def test_columns_of_0_and_1(tmp_path: Path) -> None:
-    content = "id,text,toxic,rude,cruel\n1,You fool.,1,0,0\n2,Good day.,0,0,0\n3,Die.,1,1,\n4,Ugh.,1,1,1\n"
+    content = "id,text,toxic,rude,cruel\n1,You fool.,1,0,0\n2,Good.,0,0,0\n3,Die.,1,1,\n4,Ugh.,1,1,1\n5,So,1,<NA>,0\n"
     path = written(tmp_path / "a.csv", content)
     for table, labels in (
         (read(path, "multi_label"), [("toxic",), (), ("toxic", "rude", "cruel")]),
@@ -450,6 +450,9 @@ def test_questions(tmp_path: Path) -> None:
     for answers, place in (([{"text": "a", "answer_start": 0}], 0), ({"text": "a", "answer_start": 4}, 4)):
         known: Any = read(write_jsonl(tmp_path / "k.jsonl", [row | {"context": "a b a", "answers": answers}]), "answer")
         assert known.records[0].answers == (AnswerSpan("a", place),), "also of one that stands in the text twice"
+    gaps = [{"question": "q?", "context": "a", "answer_text": float("nan"), "answer_start": float("nan")}]
+    none: Any = read(write_jsonl(tmp_path / "g.jsonl", gaps), "answer")
+    assert none.records[0].answers == ()
     for answers in ({"text": ["b"], "answer_start": []}, {"text": ["b"], "answer_start": ["2"]}):
         with pytest.raises(CorpusError, match=r"w\.jsonl: row 1.*answer"):
             read(write_jsonl(tmp_path / "w.jsonl", [row | {"answers": answers}]), "answer")

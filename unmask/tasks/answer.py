@@ -120,10 +120,11 @@ class AnswerTask(Task):
         id_ = str(row.number if id_ is None else id_)
         if row.columns.label is None:
             return QuestionRecord(row.number, id_, question, context)
-        table = row.cells.get("answers")
-        if table is None and (text := next((row.cells[name] for name in ANSWER_COLUMNS[:2] if name in row.cells), "")):
-            table = {"text": text, "answer_start": row.cells.get("answer_start")}
-        elif table is None and any(name in row.cells for name in ANSWER_COLUMNS):
+        cells = {name: without_gaps(cell) for name, cell in row.cells.items()}
+        table = cells.get("answers")
+        if table is None and (text := next((cells[name] for name in ANSWER_COLUMNS[:2] if name in cells), "")):
+            table = {"text": text, "answer_start": cells.get("answer_start")}
+        elif table is None and any(name in cells for name in ANSWER_COLUMNS):
             table = []
         table = _as_lists(table, context)
         texts, begins = (table.get(name) if isinstance(table, dict) else None for name in ("text", "answer_start"))

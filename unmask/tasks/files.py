@@ -459,7 +459,7 @@ def _squad_rows(path: Path, bad: BadInput, *, with_labels: bool) -> Rows:
 
 # Spellings of 0 and 1, and -1 for cells that mean neither.
 _FLAGS = dict.fromkeys(("0", "0.0", "false"), 0) | dict.fromkeys(("1", "1.0", "true"), 1)
-_FLAGS |= dict.fromkeys(("", "-", "-1", "-1.0", "nan", "none"), -1)
+_FLAGS |= dict.fromkeys((*NO_LABEL, "-", "-1", "-1.0", "none"), -1)
 _QUOTED = re.compile(r"""'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*\"""")
 _ITEM = re.compile(rf"{_QUOTED.pattern}|[^\s\[\]]+")
 _ARRAY = re.compile(r"array\((\[.*?\])(?:, dtype=\w+)?\)")

@@ -119,7 +119,7 @@ def test_a_model_of_another_tool_takes_pairs_if_the_file_has_them(tuned: Any, tm
         (Pairs(("yes", "no"), True, columns={"text": "premise", "second": "claim"}), [tuple(TEXTS[:2])],
          {"premise": TEXTS[0], "claim": TEXTS[1]}, {"label", "probability", "probabilities"}),
         (AnswerTask(), [("Who?", TEXTS[0])], {"question": "Who?", "context": TEXTS[0]},
-         {"id", "answer", "begin", "probability"}),
+         {"answer", "begin", "probability"}),
         (Tag(("O", "B-x")), TEXTS[:1], {"text": TEXTS[0]},
          {"words", "tags", "probabilities", "entities", "starts", "ends"}),
     ],

@@ -291,7 +291,7 @@ def test_a_text_without_a_token_has_no_answer(tokenizer: Tokenizer, make_model: 
     task, record = AnswerTask(stride=16), QuestionRecord(1, "q", "Who?", " ")
     examples = task.encode([record], encoder, with_targets=False).examples
     outputs = [np.zeros((len(example.places), 2), dtype=np.float32) for example in examples]
-    assert task.decode([record], examples, outputs) == [AnswerPrediction("q", "", None, 1.0)]
+    assert task.decode([record], examples, outputs) == [AnswerPrediction("", None, 1.0)]
 
 
 @pytest.mark.parametrize(("end", "answer", "begin"), [(20, "Paris", 15), (15, "", None)])
@@ -300,7 +300,7 @@ def test_an_answer_begins_behind_the_space_that_its_token_carries(end: int, answ
     record, empty = QuestionRecord(1, "q", "?", "the capital is Paris"), np.zeros(2, dtype=np.int64)
     example = Example(0, empty, None, empty, np.array([[-1, -1], [14, end]]))
     [found] = AnswerTask(stride=1, longest_answer=3).decode([record], [example], [np.zeros((2, 2), dtype=np.float32)])
-    assert found == AnswerPrediction("q", answer, begin, 1.0)
+    assert found == AnswerPrediction(answer, begin, 1.0)
 
 
 @pytest.mark.parametrize("may_be_missing", [False, True])

@@ -65,7 +65,6 @@ class QuestionRecord:
 class AnswerPrediction:
     """The answer to a question."""
 
-    id: str  # the question's
     answer: str  # a span of the text; empty: the text holds no answer
     begin: int | None  # its first character in the text; None without an answer
     probability: float  # among all spans of the text, and "no answer" if the model can predict that
@@ -220,7 +219,7 @@ class AnswerTask(Task):
         predictions = []
         for record, of_record in zip(records, windows, strict=True):
             if not of_record:
-                predictions.append(AnswerPrediction(record.id, "", None, 1.0))
+                predictions.append(AnswerPrediction("", None, 1.0))
                 continue
             # All spans of all windows, as begin x width + end, and their scores.
             width = len(record.context) + 1
@@ -245,7 +244,7 @@ class AnswerTask(Task):
                 text, score = record.context[first_char:end], float(scores[best])
                 if text.strip():  # a token may include the space before its word
                     begin = first_char + len(text) - len(text.lstrip())
-            predictions.append(AnswerPrediction(record.id, text.strip(), begin, float(np.exp(score - total))))
+            predictions.append(AnswerPrediction(text.strip(), begin, float(np.exp(score - total))))
         return predictions
 
     # In training, places are all tokens of each window [N, L], and classes the tokens at which the answer begins and

@@ -19,6 +19,7 @@ from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import Notify, Result, Sheet, Shown, as_html, as_text, usual_note, usual_reporter
 from unmask.core.settings import validated
+from unmask.data.annotations import UNIVERSAL_TAGS
 from unmask.data.settings import Reading
 from unmask.data.sources import readable
 from unmask.tasks.files import Columns, Labelled, example_files, has_text, read_labelled
@@ -27,10 +28,6 @@ from unmask.tasks.tag import scheme_of
 from unmask.tasks.task import Task
 
 Format = Literal["jsonl", "csv", "conll", "conllu", "spacy"]
-UPOS = {
-    "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "PUNCT", "SCONJ", "SYM",
-    "VERB", "X",
-}  # fmt: skip
 _BEYOND_JSON = re.compile(r"[\x7f-\x9f]")  # control characters that JSON leaves as they are
 _NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _FIRST_ROWS, _CELL = 10, 60  # shown in Python: rows, and characters of a cell
@@ -189,7 +186,7 @@ def _rows(task: Task, data: Labelled, predictions: Sequence[Any]) -> list[dict[s
         if task.of_texts and not has_text(record):
             own = {name: dict.fromkeys(each) if isinstance(each, dict) else None for name, each in own.items()}
         row |= {name: own[name] for name in ("text", "entities") if name in own}  # put these columns of tags first
-        rows.append(row | own | {key[0]: key[1]})  # a question's prediction has the id as text: keep the original
+        rows.append(row | own)
     return rows
 
 
@@ -241,7 +238,7 @@ def _conll(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
 
 def _conllu(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
     """Writes tags as UPOS if all tags of the model are UPOS, else as XPOS. `SpaceAfter=No` follows the text."""
-    upos, text = {*names} <= UPOS, ""
+    upos, text = {*names}.issubset(UNIVERSAL_TAGS), ""
     for row in rows:
         text += f"# sent_id = {_cell(_key(row)[1])}\n" + (f"# text = {_cell(row['text'])}\n" if row["words"] else "")
         begins = [*row["starts"][1:], None]
@@ -269,7 +266,7 @@ def _docbin(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> bytes:
     from spacy.tokens import Doc, DocBin
 
     vocab, docs = spacy.blank("xx").vocab, DocBin(store_user_data=True)
-    upos, has_entities = {*names} <= UPOS, scheme_of(names) is not None
+    upos, has_entities = {*names}.issubset(UNIVERSAL_TAGS), scheme_of(names) is not None
     for row in rows:
         words, spaces = spacy.util.get_words_and_spaces(row["words"], row["text"])
         doc = Doc(vocab, words=words, spaces=spaces, user_data=dict([_key(row)]))

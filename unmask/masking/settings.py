@@ -300,7 +300,9 @@ class MaskingSettings(Settings):
     replacement: Replacement = Replacement()
     """What replaces the chosen tokens."""
     static: bool = False
-    """Whether masks are the same in every epoch; a rate schedule then decides how many of them apply."""
+    """Draw masks without the epoch: those of a text that fits a row then repeat, while rate and weights stay the same
+    (with equal weights, a rate schedule decides how many of them apply). The end of a longer text, and pairs, are cut
+    elsewhere in each epoch, and so get other masks."""
     refresh_steps: Annotated[int, Field(ge=1)] = 200
     """Steps after which the model's scores for the weights are recomputed."""
 

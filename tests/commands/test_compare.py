@@ -256,6 +256,15 @@ def test_runs_that_learned_nothing_are_not_judged(
     assert page.count("data-intervals=") == 1 + len(result["by_figure"]) == 4
 
 
+@pytest.mark.parametrize("steps", [200, 201])
+def test_masks_that_never_followed_the_model_are_in_the_verdict(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, steps: int
+) -> None:
+    monkeypatch.setattr(comparing, "measured_run", lambda *a, **k: drawn(*a, **k) | {"steps": steps})
+    verdict = compare(data_folder, tmp_path / "out", recipes=("random", "adaptive"), seeds=3)["verdict"]
+    assert ("masks of adaptive" in verdict) == (steps == 200)
+
+
 def test_one_figure_decides_and_is_named_beforehand(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

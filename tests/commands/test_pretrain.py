@@ -184,6 +184,14 @@ def test_weights_without_a_name_train(data_folder: Path, run: unmask.Run, tmp_pa
     assert scores.is_file() == (kind != "centrality")
 
 
+@pytest.mark.parametrize("refresh_steps", [1, 2])
+def test_masks_that_never_followed_the_model_are_told(data_folder: Path, tmp_path: Path, refresh_steps: int) -> None:
+    settings = [*SMALL, "masking.strategy=adaptive", f"masking.refresh_steps={refresh_steps}"]
+    run = unmask.pretrain([data_folder], out=tmp_path / "run", steps=2, settings=settings)
+    card = (run.folder / "model" / "README.md").read_text(encoding="utf-8")
+    assert ("refresh_steps = 2 steps, and the run made 2" in card) == (refresh_steps == 2)
+
+
 def test_a_run_is_tied_to_the_encoder_that_its_weights_read(
     data_folder: Path, model_copy: Path, tmp_path: Path
 ) -> None:

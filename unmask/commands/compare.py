@@ -59,7 +59,7 @@ from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import ProgressReporter, Reporter, Result, Sheet, Shown, duration, sentence, usual_reporter
 from unmask.data.sources import is_stream
-from unmask.masking.settings import STRATEGIES
+from unmask.masking.settings import STRATEGIES, followed_scores
 from unmask.measure.uncertainty import compare_figures, error_of_look, percent
 from unmask.report.pages import write_shown
 from unmask.report.plots import comparison_curves, comparison_plot
@@ -250,6 +250,9 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     by_figure = _judge_figures(deciding, values, look, items, runs)
     if minutes and (uneven := _uneven_steps(runs)):
         by_figure[deciding]["verdict"] += f"; {uneven}"
+    for name, masking in ((name, each.masking) for name, each in loaded.items() if followed_scores(each.masking)):
+        if 0 < max(run.get("steps", 0) for run in runs[name]) <= masking.refresh_steps:
+            by_figure[deciding]["verdict"] += f"; masks of {name} never followed the model (masking.refresh_steps)"
     result = {"figure": deciding, "look": look, **by_figure[deciding], "by_figure": by_figure, "runs": runs}
     result["costs"] = {} if task is None else {name: _mean_costs(of_recipe) for name, of_recipe in runs.items()}
     budget = f"{steps:,} steps" if steps else f"{minutes:g} minutes"

@@ -299,13 +299,18 @@ class TrainingRun(Callback):
                 name: None if before[name] is None else {"before": before[name], "after": after[name]}
                 for name in ("new", "old")
             }
-        remark = None
+        remarks: list[str] = []
         if summary["on_plateau"]:
             rate = recipe.training.learning_rate
-            remark = explain_plateau(result.loss, entropy, step=state.step, learning_rate=rate)
+            remarks.append(explain_plateau(result.loss, entropy, step=state.step, learning_rate=rate))
+        if state.board is not None and state.step <= (first := state.board.every_steps):
+            never = f"masks never followed the model, whose first scores come after masking.refresh_steps = {first:,}"
+            remarks.append(f"{never} steps, and the run made {state.step:,}; lower that, or train longer")
+        for remark in remarks:
             self.reporter.note(remark)
         shared: dict[str, Any] = {
-            "recipe": recipe.model_dump(), "manifest": manifest, "summary": summary, "remark": remark,
+            "recipe": recipe.model_dump(), "manifest": manifest, "summary": summary,
+            "remark": "; ".join(remarks) or None,
         }  # fmt: skip
         usual = load_recipe(DEFAULT).model_dump()
         write_report(folder.report, metrics=read_metrics(folder.metrics), usual=usual, **shared, **predictions)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import unmask
+from tests.command_line import Main
 from unmask.commands.recipe import encoder_config, load_recipe
 from unmask.commands.recipe_files import AUTO, as_overrides, recipe_names
 from unmask.core.errors import SettingsError
@@ -32,6 +33,14 @@ def test_a_section_is_a_table(tmp_path: Path) -> None:
     (tmp_path / "r.toml").write_text('start = "runs/a/model"\n')
     with pytest.raises(SettingsError, match=r"r\.toml: start = .*\[start\]"):
         load_recipe(str(tmp_path / "r.toml"))
+
+
+def test_a_recipe_file_without_a_budget_takes_that_of_an_option(main: Main, data_folder: Path, tmp_path: Path) -> None:
+    recipe, text = tmp_path / "span.toml", tmp_path / "nosuch.txt"
+    recipe.write_text('[masking]\nstrategy = "span"\n')
+    _, _, err = main("pretrain", text, "--recipe", recipe, "--minutes", 1, "--out", tmp_path / "out")
+    assert "nosuch.txt" in err, "which is looked for once the recipe is checked"
+    assert list(unmask.audit(data_folder, recipe=str(recipe), max_tokens=1_000).strategies) == ["span"]
 
 
 def test_the_order_of_settings_does_not_matter() -> None:

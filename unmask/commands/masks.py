@@ -316,7 +316,8 @@ def audit(
         or any(each.startswith(tuple(f"masking.{name}" for name in CHOICES)) for each in overrides)
     )
     if not isinstance(recipe, Recipe):
-        recipe = load_recipe(recipe or DEFAULT, options={"masking.strategy": strategy}, overrides=overrides)
+        options = {"training.minutes": 1.0, "masking.strategy": strategy}  # no budget is used, but a recipe has one
+        recipe = load_recipe(recipe or DEFAULT, options=options, overrides=overrides)
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         root = Path(paths[0])
         if not is_prepared(paths):

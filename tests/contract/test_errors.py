@@ -163,6 +163,7 @@ MASKING: dict[str, Case] = {
     "a rate of fixed rows": ("SettingsError", "rate", lambda p: collator(p).fixed(ROW, rate=3.0)),
     "a probability": ("SettingsError", "masking_prob", lambda _: unmask.MLM(masking_prob=1.5)),
     "masks of a strategy": ("SettingsError", "nonsense", lambda _: unmask.masks("Anna", strategy="nonsense")),
+    "a recipe that is none": ("SettingsError", "recipe", lambda p: unmask.audit(p.data, recipe=5)),
 }  # fmt: skip
 TEXT: dict[str, Case] = {
     "no file": ("CorpusError", "nowhere.txt", lambda p: prepare(p, p.broken / "nowhere.txt")),

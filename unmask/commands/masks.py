@@ -283,7 +283,7 @@ def unit_groups(entry: Mapping[str, Any]) -> Sheet:
 def audit(
     data: str | Path | Sequence[str | Path],
     *,
-    recipe: str | Recipe | None = None,
+    recipe: str | None = None,
     strategy: Strategy | str | None = None,
     settings: Overrides = (),
     max_tokens: int = 500_000,
@@ -315,28 +315,27 @@ def audit(
         or strategy is not None
         or any(each.startswith(tuple(f"masking.{name}" for name in CHOICES)) for each in overrides)
     )
-    if not isinstance(recipe, Recipe):
-        options = {"training.minutes": 1.0, "masking.strategy": strategy}  # no budget is used, but a recipe has one
-        recipe = load_recipe(recipe or DEFAULT, options=options, overrides=overrides)
+    options = {"training.minutes": 1.0, "masking.strategy": strategy}  # no budget is used, but a recipe has one
+    loaded = load_recipe(recipe or DEFAULT, options=options, overrides=overrides)
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         root = Path(paths[0])
         if not is_prepared(paths):
             root = Path(scratch)
             if chosen:
-                check_annotations(recipe)
-            prepare_by(recipe, paths, root, reporter)
+                check_annotations(loaded)
+            prepare_by(loaded, paths, root, reporter)
         opened = open_prepared(root)
-        if (start := recipe.start) is not None and start.extend_vocab is None:
+        if (start := loaded.start) is not None and start.extend_vocab is None:
             check_tokenizer(root, opened.manifest, start.checkpoint, start.checkpoint)
         elif start is not None and root == Path(scratch):
             reporter.note("the text is masked without the new words that start.extend_vocab would add")
         if chosen:
-            check_annotations(recipe, opened.manifest)
+            check_annotations(loaded, opened.manifest)
         strategies, not_audited, followers = dict[str, Any](), dict[str, str](), list[str]()
-        for name, masking in _maskings(recipe.masking, chosen=chosen).items():
+        for name, masking in _maskings(loaded.masking, chosen=chosen).items():
             count = counted(reporter.notify, f"masking by {name}", min(max_tokens, opened.manifest.train.tokens))
             try:
-                strategies[name] = asdict(_audit_one(masking, recipe, opened, max_tokens, Path(scratch), count))
+                strategies[name] = asdict(_audit_one(masking, loaded, opened, max_tokens, Path(scratch), count))
             except (SettingsError, DataError) as error:
                 if chosen:
                     raise

@@ -389,6 +389,27 @@ def test_what_cannot_be_trained_measured_or_compared_is_found_before_anything_is
         assert not (tmp_path / "out").exists(), message
 
 
+@pytest.mark.parametrize("is_edited", [False, True])
+def test_what_is_refused_once_the_text_is_prepared_can_be_corrected(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_edited: bool
+) -> None:
+    monkeypatch.setattr(comparing, "measured_run", drawn)
+    monkeypatch.setattr(module, "measured_run", loss_by_rate)
+    anchors = (*TINY, "masking.weights.kind=anchors", f"masking.weights.background={data_folder}")
+    for run in (compare, tune):
+        text, out = tmp_path / "text.txt", tmp_path / run.__name__
+        text.write_text(make_text(60))
+        with pytest.raises(DataError, match=str(data_folder)):
+            run(text, out, settings=anchors)
+        refused = load_manifest(out / "data")
+        before = (out / "data" / "manifest.json").stat().st_mtime_ns
+        if is_edited:
+            text.write_text(make_text(61))
+        run(text, out)
+        assert (load_manifest(out / "data") == refused) == (not is_edited)
+        assert ((out / "data" / "manifest.json").stat().st_mtime_ns == before) == (not is_edited), "prepared once"
+
+
 def test_runs_share_no_seed_of_fine_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
 

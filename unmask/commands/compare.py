@@ -218,7 +218,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     refused(out, "a comparison")
     root, reporter = Path(out), reporter or usual_reporter()
     loaded = {name: requested_recipe(**plan.options(name, seed=0)) for name in names}
-    folder = ClaimedFolder(root=root, marker=STATE, what="a comparison", options=())
+    folder = ClaimedFolder(root=root, marker=STATE, what="a comparison", options=(), ours=("data",))
     purpose = {"recipes": list(names), "primary": deciding}
     prepared, items = begin_runs(folder, plan, loaded, purpose, reporter)
     with folder.held(wait=-1):  # the number of seeds is recorded before the first run

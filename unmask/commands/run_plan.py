@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -25,7 +25,7 @@ from unmask.core.errors import SettingsError, unknown
 from unmask.core.files import ClaimedFolder, differences, file_sha256, read_object, typed, write_object
 from unmask.core.interruption import GOES_ON, Interrupted
 from unmask.core.results import Reporter
-from unmask.data.data_folder import load_manifest
+from unmask.data.data_folder import MANIFEST, load_manifest
 from unmask.data.lexicon import load_lexicon
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.sources import find_sources, find_split, is_stream
@@ -124,23 +124,23 @@ def begin_runs(
     purpose: Mapping[str, Any],
     reporter: Reporter,
 ) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Checks everything that the runs will read, claims their folder, and prepares the text once for all.
+    """Checks everything that the runs will read, prepares the text once for all, and claims their folder.
 
     Several processes may share the folder. It is tied to the plan, the recipes (text is prepared by the first of them)
     and the purpose. Returns the prepared data, and the items of `_read_inputs`.
     """
-    files, items = _read_inputs(recipes, plan)
+    text = _hash_text(recipes, plan)
+    others, items = _read_inputs(recipes, plan)
     content = {
         "options": {**purpose, **asdict(plan)},
         "recipes": {name: recipe.model_dump(mode="json", exclude={"card"}) for name, recipe in recipes.items()},
-        "files": files,
+        "files": text | others,
     }
     content = json.loads(json.dumps(content))
-    data = plan.data
+    data, root = plan.data, folder.root / "data"
     with folder.held(wait=-1):
         if not folder.is_claimed:
             folder.check()
-            write_object(folder.root / str(folder.marker), content)
         else:
             begun = read_state(folder)
             folder.check_same(begun["options"], content["options"])  # first, since the rest follows from it
@@ -149,9 +149,13 @@ def begin_runs(
                 change = "is new" if old is None else "is gone" if new is None else "has changed"
                 raise folder.changed(f"that started with other files: {path} {change}")
         if not is_prepared(data):
-            data = (str(folder.root / "data"),)
-            prepare_by(next(iter(recipes.values())), plan.data, Path(data[0]), reporter)
-            _check_fit(recipes, plan, Path(data[0]))
+            data, made = (str(root),), root / MANIFEST
+            if not folder.is_claimed and made.is_file() and not _is_of(made, text):
+                made.unlink()  # of a try that was refused, and of text that has changed since
+            prepare_by(next(iter(recipes.values())), plan.data, root, reporter)
+            _check_fit(recipes, plan, root)
+        if not folder.is_claimed:  # last, so that what was refused can be corrected
+            write_object(folder.root / str(folder.marker), content)
     return data, items
 
 
@@ -229,12 +233,12 @@ def measured_run(
 
 
 def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str, str], dict[str, int]]:
-    """Reads and checks all files that the runs will read; returns a hash of each by its path, and the number of items
-    of each figure that is a share.
+    """Reads and checks all files that the runs will read besides text; returns a hash of each by its path, and the
+    number of items of each figure that is a share.
 
     An item of tags is a word, of entities a word that is in one; with several seeds of fine-tuning, it counts for each.
     """
-    hashes, items = _hash_text(recipes, plan), dict[str, int]()
+    hashes, items = dict[str, str](), dict[str, int]()
     lexicons = {path for recipe in recipes.values() if (path := named_lexicon(recipe.masking)) is not None}
     hashes |= {str(path): load_lexicon(path).fingerprint for path in lexicons}
     for recipe in recipes.values():
@@ -255,6 +259,14 @@ def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str
     if is_prepared(plan.data):
         _check_fit(recipes, plan, Path(plan.data[0]))
     return hashes, items
+
+
+def _is_of(made: Path, text: Iterable[str]) -> bool:
+    """Whether data, by its manifest, was prepared from these files as they are now."""
+    states = {path: Path(path).stat() for path in text}
+    sizes = {source["path"]: source["bytes"] for source in load_manifest(made.parent).sources}
+    is_same = sizes == {path: state.st_size for path, state in states.items()}
+    return is_same and all(state.st_mtime < made.stat().st_mtime for state in states.values())
 
 
 def _check_fit(recipes: Mapping[str, Recipe], plan: RunPlan, root: Path) -> None:

@@ -129,7 +129,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
 
     refused(out, "a search")
     root, reporter = Path(out), reporter or usual_reporter()
-    folder = ClaimedFolder(root=root, marker="tune.json", what="a search", options=())
+    folder = ClaimedFolder(root=root, marker="tune.json", what="a search", options=(), ours=("data",))
     purpose = {"recipe": recipe, "search": list(search)}
     prepared, _ = begin_runs(folder, plan, {recipe: own_recipe, **ends}, purpose, reporter)
     with _storing(root / "study.db"):

@@ -366,7 +366,7 @@ def test_what_cannot_be_trained_measured_or_compared_is_found_before_anything_is
         (data_folder, {"recipes": ("random", "entity")}, UnmaskError, "entities"),
         (corpus_file, {"recipes": ("tiny", "shakespeare-chars")}, UnmaskError, "corpus"),
         (tiger, {"recipes": ("random", "syntax")}, SettingsError, "roles"),
-        (data_folder, {"settings": (*TINY, *anchors)}, DataError, "tiger"),
+        (data_folder, {"settings": (*TINY, *anchors)}, DataError, str(tiger / "tokenizer")),
         (data_folder, {"settings": (*TINY, *anchors[:1], "masking.weights.background=no")}, DataError, "no: there"),
         (
             data_folder,

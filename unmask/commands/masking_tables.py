@@ -140,7 +140,7 @@ def score_board(settings: MaskingSettings, data: PreparedData, device: torch.dev
         background = load_manifest(Path(path))
         if background.tokenizer_sha256 != data.manifest.tokenizer_sha256:
             raise DataError(
-                f"{path} was prepared with another tokenizer; prepare it again with {data.root / 'tokenizer'}",
+                f"{path} was prepared with another tokenizer; prepare the text with {Path(path) / 'tokenizer'}",
                 options=["tokenizer"],
             )
         # Frequent here and rare in the background: p x log(p / q), with add-one smoothing.

@@ -116,8 +116,9 @@ def test_workers_make_the_same_masks_and_learn_the_epoch() -> None:
         assert torch.equal(one["labels"], two["labels"])
 
 
-def mixture_of(family: str, per: str) -> Masker:
-    parts = [{"strategy": "whole_word"}, {"strategy": "random"}]
+def mixture_of(family: str, per: str, *, moves: bool = False) -> Masker:
+    shares = [{"kind": "linear", "start": start, "end": 1.0 - start} if moves else 1.0 for start in (0.0, 1.0)]
+    parts = [{"strategy": name, "share": share} for name, share in zip(("whole_word", "random"), shares, strict=True)]
     content = {"units": {"kind": "mixture", "per": per, "parts": parts}, "rate": 0.4}
     return Masker(MaskingSettings.model_validate(content), trained(family))
 
@@ -148,10 +149,11 @@ def test_a_mixture_of_steps_differs_from_batch_to_batch() -> None:
     assert len({tuple(labels.flatten().tolist()) for labels in by_progress}) == 2
 
 
-def test_fixed_rows_of_a_mixture_of_steps_have_every_part() -> None:
+@pytest.mark.parametrize("moves", [False, True])
+def test_fixed_rows_of_a_mixture_have_every_part_in_its_mean_share(moves: bool) -> None:
     """They are those of the same mixture by row."""
     features = features_of("wordpiece", 24)
-    steps = MaskingCollator.from_masker(mixture_of("wordpiece", "step")).fixed(features, rate=0.4)
+    steps = MaskingCollator.from_masker(mixture_of("wordpiece", "step", moves=moves)).fixed(features, rate=0.4)
     by_row = mixture_of("wordpiece", "row")
     for row, feature in zip(steps, features, strict=True):
         assert row["labels"] == by_row([feature["input_ids"]]).labels[0].tolist()

@@ -380,7 +380,7 @@ class FixedRows(Dataset[dict[str, Any]]):
         """Reads several rows at once, as torch's data loader does."""
         features = [self.dataset[int(index)] for index in indices]
         rows, known, lengths = rows_from_features(features, self.masker.tokenizer)
-        masked = _masked(self.masker, rows, features)
+        masked = _masked(self.masker, rows, features, progress=0.5)  # the mean share of each part of a mixture
         names = [name for name in ("attention_mask", *_PASSED_ON) if name in known]
         return [
             {

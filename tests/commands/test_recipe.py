@@ -90,6 +90,7 @@ def test_a_strategy_is_shorthand_for_a_pair() -> None:
     [
         (("model.layout=bert", "model.local_window=64", "model.global_every=2"), "global_every, local_window"),
         (("learning_rate=1",), "learning_rate=1"),
+        (("training.sampled_softmax=yes",), "training.sampled_softmax"),
         (("training.minutes=2", "training.minutes.x=1"), "training.minutes"),
         (("training.optimizer.betas=[1.5, 2.0]",), "training.optimizer.betas"),
         (("tokenizer.path=x", "tokenizer.vocab_size=99"), "vocab_size"),

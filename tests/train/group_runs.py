@@ -26,7 +26,7 @@ from unmask.core.errors import UnmaskError
 from unmask.core.interruption import Interrupted
 from unmask.masking.masker import MaskedRows, Masker
 from unmask.model import fused, layers
-from unmask.train import distributed, trainer
+from unmask.train import distributed, hardware, trainer
 from unmask.train.callbacks import StepReport
 from unmask.train.distributed import join_group
 from unmask.train.step import Figures, TrainState, training_step
@@ -67,7 +67,13 @@ def left(folder: Path) -> dict[str, list[int]]:
 
 
 def _run(
-    out: Path, data: str, *, settings: list[str], trouble: tuple[str, int] | None = None, **more: Any
+    out: Path,
+    data: str,
+    *,
+    settings: list[str],
+    samples: bool = False,
+    trouble: tuple[str, int] | None = None,
+    **more: Any,
 ) -> dict[str, Any]:
     masks: list[list[str]] = []
     reports: list[StepReport] = []
@@ -107,6 +113,8 @@ def _run(
         patch.setattr(training_run, "Masker", Noting)
         for constant in (layers, "NUM_FREQUENT"), (fused, "NUM_SAMPLED"):  # a small vocabulary can be sampled, too
             patch.setattr(*constant, 40)
+        if samples:
+            patch.setattr(hardware, "_LARGE_VOCABULARY", 0)
         patch.setattr(pretraining, "TrainingRun", NotingRun)
         patch.setattr(trainer, "training_step", troubled)
         try:

@@ -32,7 +32,7 @@ RUNS: dict[str, dict[str, Any]] = {
     "epochs": {
         # Four batches an epoch, in parts of which the processes make unequal numbers.
         "settings": ["training.optimizer.kind=adamw", "training.sequence_length=128", "training.batch_tokens=8192",
-                     "training.micro_batch_tokens=2048", "training.sampled_softmax=yes"],
+                     "training.micro_batch_tokens=2048"], "samples": True,
     },
     "few rows": {"settings": ["training.batch_tokens=32"]},
     "adaptive": {"settings": ["masking.strategy=adaptive", "masking.refresh_steps=5"]},

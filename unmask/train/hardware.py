@@ -98,9 +98,8 @@ def why_not_compiled(
 def samples_softmax(settings: TrainingSettings, masking: MaskingSettings, device: torch.device, size: int) -> bool:
     """Whether losses use a sample of a vocabulary of this size (`unmask.model.fused.sampled_classes`). `auto` samples
     on CPUs, unless masks follow the accuracy of tokens, which must be that among the whole vocabulary."""
-    if settings.sampled_softmax != "auto":
-        return settings.sampled_softmax == "yes"
-    return device.type == "cpu" and size >= _LARGE_VOCABULARY and "accuracy" not in followed_scores(masking)
+    is_whole = settings.sampled_softmax == "no" or "accuracy" in followed_scores(masking)
+    return device.type == "cpu" and size >= _LARGE_VOCABULARY and not is_whole
 
 
 def works_on_its_own(device: torch.device) -> bool:

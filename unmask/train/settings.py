@@ -175,7 +175,7 @@ class TrainingSettings(Settings):
     the start and for each new row length. `auto` does it on CUDA if Triton and a C compiler are installed and the
     budget is at least five minutes or 100 steps; if it fails, training continues without (with `yes` it is an error).
     CPUs have compiled loops instead, so `yes` is an error there."""
-    sampled_softmax: Literal["auto", "yes", "no"] = "auto"
+    sampled_softmax: Literal["auto", "no"] = "auto"
     """Compute the loss of hidden tokens over a part of the vocabulary: the targets of the step, the 1,024 most frequent
     tokens, and 1,024 others, drawn at random and weighted for those that were not. A step of 2
     layers of 128 takes two thirds of the time, or less with a larger vocabulary, and teaches about as much. `auto` does

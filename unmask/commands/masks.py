@@ -24,7 +24,7 @@ from unmask.commands.run_data import (
     packaged_corpus,
     prepare_by,
 )
-from unmask.core.errors import DataError, SettingsError
+from unmask.core.errors import DataError, SettingsError, TokenizerError
 from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import NORMAL, Reporter, Result, Sheet, Shown, Styled, counted, usual_note, usual_reporter
@@ -128,7 +128,11 @@ def masks(
         ready = load_tokenizer(tokenizer)
     paths = (lexicon, named_lexicon(masking))
     lexicon = the_only("lexicon", [str(Path(path)) for path in paths if path is not None])
-    tables = tables_of(ready, corpus if ready.special.unk is not None else [text], lexicon)
+    try:
+        tables = tables_of(ready, corpus, lexicon)
+    except TokenizerError:
+        note("the tokenizer cannot spell Tiny Shakespeare, so counts are those of this text alone")
+        tables = tables_of(ready, [text], lexicon)
     masked_texts, left_out = [], {}
     for name, each in _maskings(masking, chosen=chosen).items():
         try:

@@ -286,6 +286,8 @@ def test_counting_tokens() -> None:
     assert (count_tokens([[2, 50, 50, 3], [2, 51, 3]] * 700, tokenizer) == counts).all(), "lists of ids"
     with pytest.raises(SettingsError, match="id 999"):
         count_tokens([{"input_ids": [999]}], tokenizer)
+    with pytest.raises(DataError, match="feature 1400 is not"):
+        count_tokens([*[[2, 50, 3]] * 1400, None], tokenizer)
     with pytest.raises(DataError, match="feature 0 has no input_ids"):
         count_tokens([{"ids": [9]}], tokenizer)
 

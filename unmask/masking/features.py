@@ -82,11 +82,12 @@ def count_tokens(dataset: Any, tokenizer: Any) -> NDArray[np.int64]:
     """
     known = as_tokenizer(tokenizer)
     counts = np.zeros(known.vocab_size, dtype=np.int64)
-    features = iter(dataset)
+    features, done = iter(dataset), 0
     while part := list(islice(features, 1000)):
-        ids, _ = _joined("input_ids", _as_mappings(part))
+        ids, _ = _joined("input_ids", _as_mappings(part), done)
         check_ids(ids, known)
         counts += np.bincount(ids, minlength=known.vocab_size)
+        done += len(part)
     return counts
 
 
@@ -172,9 +173,11 @@ def _as_mappings(features: Sequence[Any]) -> list[Mapping[str, Any]]:
     return [feature if isinstance(feature, Mapping) else {"input_ids": feature} for feature in features]
 
 
-def _joined(name: str, features: Sequence[Mapping[str, Any]]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The concatenated values of a column, and the number of values of each feature."""
-    for number, feature in enumerate(features):
+def _joined(
+    name: str, features: Sequence[Mapping[str, Any]], done: int = 0
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """The concatenated values of a column, and the number of values of each feature; `done` features came before."""
+    for number, feature in enumerate(features, done):
         if name not in feature:
             raise DataError(f"feature {number} has no {name}, which others have")
     columns = [feature[name] for feature in features]
@@ -188,7 +191,7 @@ def _joined(name: str, features: Sequence[Mapping[str, Any]]) -> tuple[NDArray[n
         if is_small and all(values.count(first) == len(values) for values in columns):
             return np.full(lengths.sum(), first, dtype=np.int64), lengths
     buffer, parts = array("q"), []
-    for number, values in enumerate(columns):
+    for number, values in enumerate(columns, done):
         try:
             if lists:
                 buffer.fromlist(values)

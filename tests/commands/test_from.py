@@ -239,14 +239,15 @@ def test_mistakes_around_the_text(
     for setting, value in (
         ("tokenizer.path", inside),
         ("corpus.validation", [f"{inside}/README.md"]),
-        ("masking", {"units.kind": "words", "weights": {"kind": "anchors", "background": inside}}),
+        ("masking", {"units.kind": "words", "weights": {"kind": "anchors", "background": str(run.folder / "data")}}),
         ("masking", {"units.kind": "words", "weights": {"kind": "centrality", "encoder": inside}}),
     ):
-        with pytest.raises(RunError, match=inside):
+        with pytest.raises(RunError, match=f"{run.folder}.* is an input"):
             unmask.pretrain([new_file], out=run.folder, steps=1, overwrite=True, settings={setting: value})
-    missing = {"corpus.validation": ["nosuch.txt"]}
-    with pytest.raises(CorpusError, match=r"nosuch\.txt"):
-        unmask.pretrain([new_file], out=run.folder, steps=1, overwrite=True, settings=missing)
+    anchors = {"units.kind": "words", "weights": {"kind": "anchors", "background": "nosuch"}}
+    for missing in ({"corpus.validation": ["nosuch.txt"]}, {"masking": anchors}):
+        with pytest.raises((CorpusError, DataError), match="nosuch"):
+            unmask.pretrain([new_file], out=run.folder, steps=1, overwrite=True, settings=missing)
     assert run.folder.joinpath("summary.json").is_file()
 
 

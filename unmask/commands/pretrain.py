@@ -9,6 +9,7 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
+from unmask.commands.masking_tables import named_hashes
 from unmask.commands.recipe import Recipe, find_checkpoint, load_recipe, requested_recipe
 from unmask.commands.recipe_files import Overrides, apply_overrides, as_overrides
 from unmask.commands.run_data import (
@@ -45,7 +46,7 @@ from unmask.core.settings import validated
 from unmask.data.data_folder import data_folder
 from unmask.data.lexicon import load_lexicon
 from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
-from unmask.masking.settings import AnyStrategy, add_kind, all_weights
+from unmask.masking.settings import AnyStrategy, add_kind
 from unmask.masking.tables import named_lexicon
 from unmask.model.card_head import CARD, CardSettings, change_card
 from unmask.tasks.loaded_model import Model, load
@@ -367,9 +368,7 @@ def _check_inputs(paths: Sequence[Any], recipe: Recipe | None, *, resume: bool) 
         if (lexicon := named_lexicon(recipe.masking)) is not None:
             load_lexicon(lexicon)
             inputs.append(lexicon)
-        weights, names = all_weights(recipe.masking), ("background", "encoder")
-        of_weights = (getattr(each, name, None) for each in weights for name in names)
-        inputs += map(Path, filter(None, of_weights))
+        inputs += map(Path, named_hashes(recipe.masking))
     if start is not None:
         inputs.append(find_checkpoint(start.checkpoint))
     return inputs

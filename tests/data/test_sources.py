@@ -152,6 +152,14 @@ def test_quotes_and_line_ends_within_cells(tmp_path: Path) -> None:
     assert texts_of(tmp_path / "a.tsv")[:2] == ['"Open quote 0', '"Open quote 1']
 
 
+def test_a_sequence_has_its_name_as_id(tmp_path: Path) -> None:
+    (tmp_path / "a.fasta").write_text(">P1 of a mouse\nMKV\nLAT\n>empty\n>P2\nAAA\n>\nMKV\n")
+    documents = Documents(tmp_path / "a.fasta")
+    assert [(each.text, each.id) for each in documents] == [("MKVLAT", "P1"), ("AAA", "P2"), ("MKV", 4)]
+    assert list(documents.skipped.values()) == [1]
+    assert [each.id for each in Documents(tmp_path / "a.fasta", id_column="")] == [1, 3, 4]
+
+
 def test_sequences(tmp_path: Path, shared_data: Path) -> None:
     (tmp_path / "a.fasta").write_text("".join(f">name {i}\nMKV\nLAT\n\n" for i in range(150)) + ">empty\n>last\nAAA\n")
     assert texts_of(tmp_path / "a.fasta") == ["MKVLAT"] * 150 + ["AAA"]

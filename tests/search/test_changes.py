@@ -373,3 +373,15 @@ def test_ids_of_chunks_are_of_their_own(model_folder: Path, tmp_path: Path) -> N
         index = build(model_folder, tmp_path / name, [file], id_column=column)
         assert index.add([file]).to_dict().items() >= {"added": 2, "removed": 2}.items()
         assert {hit["id"] for hit in index.query("king", rank="words").queries[0]["hits"]} == ids
+
+
+def test_names_of_sequences_are_ids(model_folder: Path, tmp_path: Path) -> None:
+    """Two sequences of a name are an error, unless documents are numbered."""
+    file = tmp_path / "a.fasta"
+    file.write_text(">P1 first\nking\n>P2\ndog\n")
+    index = build(model_folder, tmp_path / "index", [file])
+    assert index.remove(["P1"]).to_dict().items() >= {"removed": 1, "documents": 1}.items()
+    file.write_text(">P1\nking\n>P1\ncat\n")
+    with pytest.raises(CorpusError, match="'P1'"):
+        index.add([file])
+    assert index.add([file], id_column="").added == 2

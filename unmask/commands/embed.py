@@ -195,6 +195,8 @@ def _embed_texts(
         embedded = vectors_of([text.text for text in part], names=[f"{source.path}: text {text.id!r}" for text in part])
         try:
             ids = [text.id - shift if source.id is None and isinstance(text.id, int) else text.id for text in part]
+            if source.kind in ("fasta", "smiles"):  # names; of a text without one, its number
+                ids = [str(id_) for id_ in ids]
             add(ids, embedded.vectors, [text.text for text in part])
         except CorpusError as error:
             raise CorpusError(f"{source.path}: {error}") from error

@@ -47,7 +47,7 @@ class Document:
     spans: Spans | None = None  # annotations in the data, in characters of the piece; None: not read
     label: str | None = None  # class of the document, the same in all pieces
     group: str | None = None  # value that keeps documents in the same split
-    id: str | int = 0  # from its table; else number of its line, block or row in the file, from 1
+    id: str | int = 0  # of its row, sequence or molecule; else number of its line, block or row in the file, from 1
     title: str | None = None  # from a column of titles
 
     def part(self, begin: int, end: int) -> Document:
@@ -308,7 +308,7 @@ class Documents:
             names = list(keep_as_files(names, Path(scratch)))
         self.skipped: Counter[str] = Counter()
         self._bad = BadInput(skip=False, way_out=None, reading=reading)
-        self._piece_chars, self._keeps_blank = piece_chars, title_column is False
+        self._piece_chars, self._keeps_blank, self._has_ids = piece_chars, title_column is False, id_column != ""
         sources = find_split(cast(Sequence[str | Path], names), by_name=False).train
         columns = {"text": column, "ids": id_column or None, "titles": title_column or None}
         named = next((role for role, name in columns.items() if name is not None), None)
@@ -331,7 +331,11 @@ class Documents:
     def read(self, *sources: Source) -> Iterator[Document]:
         options: dict[str, Any] = {"piece_chars": self._piece_chars, "skipped": self.skipped}
         blank: Literal["keep", "title"] = "keep" if self._keeps_blank and sources[0].is_table else "title"
-        return read_documents(sources, self._bad, unit=self.unit, blank=blank, **options)
+        documents = read_documents(sources, self._bad, unit=self.unit, blank=blank, **options)
+        if self._has_ids or sources[0].kind not in ("fasta", "smiles"):
+            return documents
+        before = self.skipped.total()
+        return (replace(each, id=each.document + 1 + self.skipped.total() - before) for each in documents)
 
 
 Item = TypeVar("Item", bound=Any)

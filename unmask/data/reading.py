@@ -430,24 +430,25 @@ def read_smiles(path: Path, bad: BadInput, stretch: Stretch | None = None) -> It
 
 
 def read_fasta(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iterator[LinePart]:
-    """Yields the sequences of a FASTA file, each a document without its description line and comments (`;`).
+    """Yields the sequences of a FASTA file, without comments (`;`); ids are the first words of the description lines.
 
     A sequence of several lines comes in parts, to be joined without a space. A stretch begins with a `>`.
     """
     inside = open_sequence = is_comment = False
+    name: str | None = None
     for line in read_lines(path, bad, stretch):
         is_comment = line.text.startswith(";") if line.starts else is_comment
         if is_comment:
             continue
         if line.starts and line.text.startswith(">"):
-            if open_sequence:
-                yield LinePart("", False, True)
-            inside, open_sequence = True, False
+            if inside:
+                yield LinePart("", not open_sequence, True, id=name)
+            inside, open_sequence, name = True, False, next(iter(line.text[1:].split()), None)
         elif letters := "".join(line.text.split()):
             if not inside:
                 bad.report("sequences without a description", f"{path}: a FASTA file must begin with a line `>name`")
                 continue
-            yield LinePart(letters, not open_sequence, False)
+            yield LinePart(letters, not open_sequence, False, id=name)
             open_sequence = True
-    if open_sequence:
-        yield LinePart("", False, True)
+    if inside:
+        yield LinePart("", not open_sequence, True, id=name)

@@ -104,8 +104,9 @@ class Names:
 
 
 def own_ids(files: DocumentFiles) -> list[str]:
-    """The ids that come from a column, not from counting. Raises `CorpusError` if two documents have the same."""
-    if all(source.id is None and source.kind != "smiles" for source in files.sources):
+    """The ids that come from a column or are names in FASTA and SMILES, not from counting. Raises
+    `CorpusError` if two documents have the same."""
+    if all(source.id is None and source.kind not in ("fasta", "smiles") for source in files.sources):
         return []
     ids = Counter(str(part.id) for part in files.read() if part.begin == 0 and not part.is_counted)
     if twice := [id_ for id_, count in ids.items() if count > 1]:

@@ -497,6 +497,9 @@ def test_lines_of_text_have_no_labels(tmp_path: Path) -> None:
     bracketed = ["[...]", "[2019]", "[]"]  # texts that are not lists of words
     lines = read(written(tmp_path / "b.txt", "\n".join(bracketed)), "tag", with_labels=False)
     assert [record.text for record in lines.records] == bracketed
+    sequences = read(written(tmp_path / "a.fasta", ">P1 of a mouse\nMKV\nLAT\n>none\n>P2\nAAA\n"), with_labels=False)
+    assert list(sequences.records) == [TextRecord(1, "MKVLAT"), TextRecord(3, "AAA")]
+    assert list(sequences.keys) == [("id", "P1"), ("id", "P2")]
     rows = [{"text": "Anna sleeps.", "entities": []}, {"text": "[2019]", "entities": [[1, 5, "YEAR"]]}]
     year = read(write_jsonl(tmp_path / "b.jsonl", rows), "tag").records[1]
     assert year == WordsRecord(2, ("[", "2019", "]"), ("O", "B-YEAR", "O"))

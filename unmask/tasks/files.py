@@ -39,8 +39,9 @@ from unmask.data.columns import (
     without_gaps,
 )
 from unmask.data.delimited import find_layout
+from unmask.data.documents import read_documents
 from unmask.data.json_rows import json_form, json_rows
-from unmask.data.reading import BadInput, bare_suffix, broken_character, read_lines, read_smiles
+from unmask.data.reading import CHUNK_BYTES, BadInput, bare_suffix, broken_character
 from unmask.data.settings import AS_FOUND, Reading
 from unmask.data.sources import TABLES, Source, find_split
 from unmask.data.tables import class_names, described, first_rows, rows_of
@@ -407,12 +408,12 @@ def _pair(rows: Sequence[dict[str, Any]], named: set[str | None], label: str | N
 
 
 def _lines(source: Source, bad: BadInput) -> Rows:
-    read = read_smiles if source.kind == "smiles" else read_lines
-    for number, part in enumerate(read(source.path, bad), 1):
-        if not (part.starts and part.ends):
-            raise CorpusError(f"{source.path}: line {number} is longer than a million characters; cut it")
-        if part.text.strip():
-            yield number, {"text": part.text, _ID: part.id}
+    blank = Counter[str]()
+    for text in read_documents([source], bad, unit="line", piece_chars=CHUNK_BYTES, skipped=blank):
+        number = text.document + 1 + blank.total()
+        if not text.last:
+            raise CorpusError(f"{source.path}: text {number} is longer than a million characters; cut it")
+        yield number, {"text": text.text, _ID: None if isinstance(text.id, int) else text.id}
 
 
 def _treebank_rows(path: Path, form: WordForm, columns: Columns, bad: BadInput, *, with_labels: bool) -> Rows:

@@ -130,6 +130,14 @@ def test_parts_by_the_names_of_files(tmp_path: Path, files: dict[str, int], vali
     assert train == ({name for name in files if "train" in name} if validation is not None else set(files))
 
 
+def test_text_beside_treebanks_is_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("LICENSE.txt", "README.md", "stats.xml", "eval.log"):
+        (tmp_path / name).write_text("This treebank is free.\n\nIt is small.\n")
+    (tmp_path / "x-ud-test.conllu").write_text("1\tSea\tsea\tNOUN\tN\t_\t0\troot\t_\t_\n\n")
+    assert [source.path.name for source in find_split([tmp_path]).train] == ["x-ud-test.conllu"]
+    assert "(.log, .txt, .xml, README.md)" in caplog.text
+
+
 def test_every_kind_gives_the_same_documents(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     labels = list(range(300))

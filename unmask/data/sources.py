@@ -249,6 +249,8 @@ def _readable_files(folder: Path, announce: bool) -> list[Path]:
             files.append(path)
     if any(kind_of(path) in TABLES for path in files):
         files = [path for path in files if bare_suffix(path) not in CODE]
+    if any(kind_of(path) == "conllu" for path in files):  # text beside treebanks describes them, or is theirs again
+        files = [path for path in files if kind_of(path) != "text"]
     card = folder / _CARD
     if card in files and any(path.suffix.lower() != card.suffix for path in files):
         files.remove(card)

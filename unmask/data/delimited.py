@@ -24,6 +24,7 @@ from unmask.core.errors import CorpusError
 from unmask.data.columns import USUAL, USUAL_NAMES
 from unmask.data.reading import LONGEST_ROW, BadInput, Row, cut_rows, read_text
 from unmask.data.sources import Layout, Source
+from unmask.tokenizer.spans import UNSPACED
 
 USUAL_DELIMITER = {"csv": ",", "tsv": "\t"}
 _DELIMITERS = (",", ";", "\t", "|", "\x01")
@@ -33,8 +34,7 @@ _SEP = re.compile(r"sep=(.)\n?")  # a first line that tells Excel the delimiter
 # A quoted cell after a delimiter and a space; earlier quotes in the line enclose whole cells.
 _SPACED = r'^[^"\n]*(?:"[^"\n]*"[^"\n]*)*{0} +"(?:[^"\n]|"")*"(?:{0}|$)'
 _INNER = re.compile(r"(?<=[^\s\d])[,;\t|](?=\S)|(?<=\S)[;\t|](?=\S)")  # without spaces around, mostly a delimiter
-# Characters of scripts without spaces
-_UNSPACED = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u2e80-\ua4cf\uf900-\ufaff]")
+_UNSPACED = re.compile(f"[{UNSPACED}]")
 
 
 def find_layout(source: Source, bad: BadInput, named: Collection[str] | None = (), earlier: str = "") -> Layout | None:

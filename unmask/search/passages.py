@@ -33,6 +33,7 @@ from unmask.data.documents import LINES, Documents, in_groups, names_of
 from unmask.data.settings import CorpusSettings, DocumentUnit, Reading
 from unmask.data.sources import Source
 from unmask.data.tables import TableColumns
+from unmask.tokenizer.spans import UNSPACED
 from unmask.tokenizer.tokenizer import Tokenizer
 
 LONGEST_TITLE = 120  # letters
@@ -217,11 +218,12 @@ def _windows(tokens: slice, length: int, overlap: int, breaks: Sequence[Flags]) 
 # snippet is the beginning.
 
 SNIPPET_CHARS = 200
-# Words are runs of letters, digits and combining marks, in lower case and composed (NFC). Each ideograph and kana is a
-# word, since no spaces separate them. The lookahead keeps matching fast: marks are sought only before non-ASCII.
-_ALONE = r"\u3040-\u30ff\u3400-\u9fff"
+# Words are runs of letters, digits and combining marks, in lower case and composed (NFC). In scripts without spaces
+# each letter with its marks is a word. The lookahead keeps matching fast: marks are sought only before non-ASCII.
 _MARKS = "".join(sign for sign in map(chr, range(0x300, 0x1F000)) if category(sign) in ("Mn", "Mc"))
-WORD = re.compile(rf"[{_ALONE}]|[^\W{_ALONE}]++(?:(?=[^\x00-\u02ff])[{_MARKS}]+[^\W{_ALONE}]*)*+")
+WORD = re.compile(
+    rf"[{UNSPACED}](?<=\w)[{_MARKS}]*|[^\W{UNSPACED}]++(?:(?=[^\x00-\u02ff])[{_MARKS}]+[^\W{UNSPACED}]*)*+"
+)
 _ASCII_WORD = re.compile("[a-z0-9_]+")
 
 

@@ -25,14 +25,13 @@ from unmask.tasks.classify import class_metrics
 from unmask.tasks.files import Form, Labelled, LabelledRow, list_in, parsed_list
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, first_pieces
 from unmask.tasks.task import TARGET, FinetuneSettings, Judged, Metrics, Outputs, Task
-from unmask.tokenizer.spans import TAG, entities_of, holds_spans, is_mark, read_fields, values_of, word_spans
+from unmask.tokenizer.spans import TAG, UNSPACED, entities_of, holds_spans, is_mark, read_fields, values_of, word_spans
 
 _ENTITIES = ("entity_f1", "entity_precision", "entity_recall")
 _PLAIN = ("accuracy", "macro_f1")
 _MOSTLY = 0.9  # if single letters are more than this share of the words, each letter is a word
 _NO_TAG = {"_", "-", "-1", "-100"}
-# Letters of scripts without spaces between words: Thai, Lao, Burmese, Khmer, kana, ideographs.
-_WITHOUT_SPACES = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff]")
+_WITHOUT_SPACES = re.compile(f"[{UNSPACED}]")
 
 
 @dataclass(frozen=True)

@@ -130,6 +130,6 @@ def test_unknown_text_is_counted_in_letters(
     assert tokenizer.unknown_in(texts, np.concatenate(prompts), np.array(list(map(len, prompts)))) == expected
     with caplog.at_level(logging.WARNING):
         for _ in range(3):
-            tokenizer.watch(expected)
+            tokenizer.encode_corpus(texts)
     assert len(caplog.records) == (expected.unknown > 0), "it is said once"
     assert not expected.unknown or f"{expected.share:.1%}" in caplog.text

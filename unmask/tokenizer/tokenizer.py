@@ -339,8 +339,9 @@ class Tokenizer:
 
     def encode_corpus(self, texts: Sequence[str]) -> list[EncodedText]:
         """Tokenizes corpus text in parallel. `[MASK]` or `[SEP]` in it are plain letters; other added tokens are
-        themselves."""
+        themselves. Warns of unknown text, see `watch`."""
         joined, lengths = self.encode_joined(texts)
+        self.watch(joined.unknown)
         ends = np.cumsum(lengths)
         return [
             EncodedText(joined.input_ids[begin:end], joined.word_starts[begin:end])

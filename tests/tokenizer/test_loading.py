@@ -136,6 +136,12 @@ def test_accents_and_chinese_characters_of_a_vocab_txt(
     assert words(load_tokenizer(tmp_path), "Über 中文") == expected
 
 
+@pytest.mark.parametrize("text", ["हिन्दी में", "が か", "tiếng việt"])
+def test_a_vocab_txt_without_capitals_keeps_the_accents_of_its_entries(text: str, tmp_path: Path) -> None:
+    write(tmp_path, [*SPECIAL_TOKENS, *text.split()])
+    assert words(load_tokenizer(tmp_path), text) == text.split()
+
+
 def test_the_configuration_says_which_special_token_has_which_role(tmp_path: Path) -> None:
     entries = ["<pad>", "<oov>", "<begin>", "<end>", "<hidden>", "a"]
     backend = tokenizers.Tokenizer(tokenizers.models.WordLevel({e: i for i, e in enumerate(entries)}, "<oov>"))

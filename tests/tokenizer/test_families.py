@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -95,6 +96,12 @@ def test_byte_level_bpe_spells_every_text(text: str) -> None:
     ids = tokenizer.encode_corpus([text])[0].input_ids.tolist()
     assert tokenizer.decode(ids) == text
     assert tokenizer.special.unk not in ids
+
+
+def test_byte_level_bpe_learns_from_parts_of_long_words() -> None:
+    """A chromosome is one word, and merging its letters would take hours."""
+    text = "".join(random.Random(0).choices("ACGT", k=600))
+    assert max(map(len, train_bpe(lambda: [text] * 4, vocab_size=2000).get_vocab())) == 256
 
 
 def test_characters_are_those_of_the_text_or_the_most_frequent() -> None:

@@ -13,7 +13,7 @@ import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
-from itertools import accumulate
+from itertools import accumulate, chain, pairwise
 from typing import Literal, Self
 
 import tokenizers
@@ -151,11 +151,14 @@ def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: b
     return with_special_tokens(finished, mask_takes_space=False)
 
 
+_LONG = re.compile(r"\w{256}")  # words are cut behind it: each merge takes time in proportion to the length of its word
+
+
 def train_bpe(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False) -> tokenizers.Tokenizer:
     """Trains a byte-level BPE tokenizer with GPT-2's pre-tokenizer, the kind of GPT-2 and RoBERTa.
 
     It can spell any text, and decoding gives exactly the text. Ids 5 to 260 are the bytes, in a fixed order, which
-    makes the library's trainer deterministic.
+    makes the library's trainer deterministic. It learns from at most 256 letters in a row.
 
     Source: Sennrich et al. 2016 (BPE); Radford et al. 2019, section 2.2 (bytes).
     """
@@ -171,7 +174,12 @@ def train_bpe(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = 
     trainer = trainers.BpeTrainer(
         vocab_size=vocab_size, special_tokens=list(SPECIAL_TOKENS), initial_alphabet=alphabet, show_progress=False
     )
-    tokenizer.train_from_iterator(texts(), trainer)
+
+    def parts(text: str) -> Iterable[str]:
+        ends = [0, *(match.end() for match in _LONG.finditer(text)), len(text)]
+        return (text[begin:end] for begin, end in pairwise(ends))
+
+    tokenizer.train_from_iterator(chain.from_iterable(map(parts, texts())), trainer)
     return with_special_tokens(tokenizer, mask_takes_space=True)
 
 

@@ -149,6 +149,11 @@ def test_characters_that_bert_cleans_are_taken_out_where_the_text_had_none() -> 
     ]
 
 
+def test_zero_width_spaces_separate_words() -> None:
+    text = "សូម\u200bស្វាគមន៍\u200bមក\u200bកាន់"
+    assert words(Tokenizer(train_wordpiece(lambda: [text] * 50)), text) == text.split("\u200b")
+
+
 CHINESE = "".join(map(chr, range(0x4E00, 0x4E80)))
 
 

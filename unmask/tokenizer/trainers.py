@@ -106,7 +106,8 @@ PREFIX = "##"
 def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: bool = False) -> tokenizers.Tokenizer:
     """Trains a WordPiece tokenizer with BERT's normaliser and pre-tokenizer.
 
-    The normaliser removes control and format characters (joiners, soft hyphens) only if this text has none.
+    The normaliser removes control and format characters (joiners, soft hyphens) only if this text has none. If
+    zero-width spaces (U+200B) are frequent, they separate words.
 
     The library's trainer numbers letters in the order of a hash map, and breaks ties between equally frequent pairs by
     these numbers, so two runs over the same text differ by some tens of entries. Here the letters are counted first and
@@ -124,6 +125,10 @@ def train_wordpiece(texts: Texts, *, vocab_size: int | None = None, lowercase: b
     has_controls = any(not cleaned.normalize_str(letter) for letter in ranked)
     tokenizer.normalizer = uncleaned if has_controls else cleaned
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    if "\u200b" in ranked[:num_needed]:  # a zero-width space, which marks words in Khmer, Burmese, Lao and Thai
+        parts = [pre_tokenizers.Split("\u200b", "removed"), pre_tokenizers.BertPreTokenizer()]
+        tokenizer.pre_tokenizer = pre_tokenizers.Sequence(parts)
+        ranked.remove("\u200b")
 
     def alphabet(letters: Sequence[str]) -> list[str]:
         """Letters at the beginning of words and, unless they are words of their own, within words."""

@@ -190,6 +190,13 @@ def test_entities_of_other_forms(tmp_path: Path, name: str, content: str) -> Non
     assert (named(one, "entities"), named(two, "entities")) == ([("Anna Lee", "PER")], [("Bonn", "GPE")])
 
 
+def test_a_column_of_conll_is_named_by_its_number(tmp_path: Path) -> None:
+    (tmp_path / "a.conll").write_text("Anna NNP B-NP B-PER\nsleeps VBZ B-VP O\n\n")
+    settings = AnnotationSettings.model_validate({"columns": ["chunks"], "fields": {"chunks": 2}})
+    [document] = read(tmp_path / "a.conll", choose_origins(settings, find_sources([tmp_path]))[1] or {})
+    assert named(document, "chunks") == [("Anna", "NP"), ("sleeps", "VP")]
+
+
 def test_a_quote_that_is_left_open_takes_no_sentences(tmp_path: Path) -> None:
     sentence = "S{0},Anna,N,B-PER\n,sleeps,V,O\n"
     whole = "Sentence #,Word,POS,Tag\n" + "".join(map(sentence.format, range(9)))

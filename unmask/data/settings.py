@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import ConfigDict, Field, field_validator, model_validator
 
 from unmask.core.settings import Settings
 from unmask.tokenizer.spans import Column
@@ -128,6 +128,8 @@ class CorpusSettings(Reading):
 
 class AnnotationSettings(Settings):
     """Which annotations the text has, and where they come from."""
+
+    model_config = ConfigDict(coerce_numbers_to_str=True)
 
     columns: tuple[Column, ...] = ()
     """What is annotated."""

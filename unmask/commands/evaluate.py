@@ -152,7 +152,8 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
             texts in memory (see `unmask.data.sources`).
         rates: Shares of hidden tokens (and words), each evaluated separately.
         masks: Masks per passage; they do not overlap as long as masks x rate is at most 1.
-        max_tokens: Use at most about this many tokens, spread over the whole text.
+        max_tokens: Use at most about this many tokens, spread over the whole text. A token counts as four bytes of raw
+            text, so all tokenizers get the same text.
         length: Positions the model sees at once; longer passages are cut into several. By default the model's limit, at
             most 512.
         pseudo_tokens: Tokens to hide one at a time for the pseudo-perplexity; 0 skips it.

@@ -277,6 +277,7 @@ def test_a_mask_in_a_sentence_is_text(run: unmask.Run) -> None:
         (["The king.", " "], "sentence 2"),
         (["The king.", "the " * 80], "sentence 2 .*80"),
         (["The king.", None], "sentence 2 .*None"),
+        (["The king.", "the king \udcff"], r"sentence 2 \('the king \\udcff'\)"),
         ("The king.", "list"),
     ],
 )

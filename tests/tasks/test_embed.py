@@ -175,6 +175,8 @@ def test_texts_are_taken_as_they_come(run: unmask.Run, tmp_path: Path, caplog: p
         assert "3 of 5 texts are empty" in caplog.text
     with pytest.raises(CorpusError, match="dict"):
         run.model.embed({"body": texts})
+    with pytest.raises(SettingsError, match="text 1"):
+        run.model.embed(["the king", "the king \udcff"])
     out = tmp_path / "v.parquet"
     for form, ids in ((texts, [0, 1, 2]), (table, [0, 1, 2]), (table.rename(columns={"number": "id"}), [5, 7, 9])):
         result = unmask.embed(run.folder, form, out=out, overwrite=True)

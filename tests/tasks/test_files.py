@@ -168,6 +168,17 @@ def test_bad_values(tmp_path: Path, kind: str, row: dict[str, Any], place: str) 
         read(path, kind)
 
 
+def test_characters_that_are_none(tmp_path: Path) -> None:
+    """Half of a surrogate pair, as from bytes that were not UTF-8."""
+    for kind, row in (
+        ("pairs", {"sentence1": "the king", "sentence2": "\udcff", "label": "yes"}),
+        ("tag", {"tokens": ["the", "\udcff"], "tags": ["O", "O"]}),
+        ("answer", {"question": "\udcff", "context": "the king", "answers": {"text": ["king"], "answer_start": [4]}}),
+    ):
+        with pytest.raises(CorpusError, match=r"row 1 holds U\+DCFF"):
+            read(write_jsonl(tmp_path / "a.jsonl", [row]), kind)
+
+
 @pytest.mark.parametrize(
     ("kind", "labels", "expected"),
     [

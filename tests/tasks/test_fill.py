@@ -117,6 +117,8 @@ def test_texts_longer_than_the_model(make_model: MakeModel, tokenizer: Tokenizer
         ("[MASK]", {"candidates": ["king", "Balomin"]}, "Balomin"),
         (["[MASK]", 3], {}, "int"),
         (["[MASK]", "The king"], {}, "The king"),
+        (["[MASK]", "[MASK] the king \udcff"], {}, r"the text '\[MASK\] the king \\udcff'"),
+        ("[MASK]", {"candidates": ["sea", "the king \udcff"]}, r"candidates: 'the king \\udcff'"),
     ],
 )
 def test_texts_that_cannot_be_filled(run: unmask.Run, text: str, options: dict[str, object], names: str) -> None:

@@ -23,7 +23,7 @@ from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, first_piece
 from unmask.tasks.tag import Tag, WordsRecord
 from unmask.tasks.task import Task, outputs_of
 from unmask.tokenizer.tokenizer import Tokenizer, UnknownText
-from unmask.train.runner import in_rows
+from unmask.train.runner import Sharing, in_rows
 from unmask.train.trainer import with_empty_rows
 
 TEXTS = [
@@ -105,6 +105,7 @@ def loss_of(
 ) -> tuple[float, float]:
     """The sum of losses of packed examples, and the weight of their targets."""
     rows = with_empty_rows(pack_examples(examples, pad_id=0, max_length=64), 4, pad_id=0)  # as of several processes
+    assert rows.shape[1] == 64, "no longer than the model"
     hidden = model.encoder(
         rows.input_ids, segment_ids_BS=rows.segment_ids, position_ids_BS=rows.position_ids,
         token_type_ids_BS=rows.token_type_ids,
@@ -135,30 +136,6 @@ def test_packed_equals_alone(make_model: MakeModel, tokenizer: Tokenizer, layout
     total, _ = loss_of(model, info, examples)
     assert total == pytest.approx(sum(loss_of(model, info, [example])[0] for example in examples), rel=1e-4)
     assert total > 0.0
-
-
-def test_a_row_each() -> None:
-    """For networks that cannot separate texts of a row: rows as long as the longest example."""
-    sizes = (5, 12, 3)
-    examples = [
-        Example(n, np.arange(10, 10 + size), np.ones(size, dtype=np.int64), np.array([0, size - 1]), np.array([0, 1]),
-                {"target": np.array([1, 2])})
-        for n, size in enumerate(sizes)
-    ]  # fmt: skip
-    packed = pack_examples(examples, pad_id=7, max_length=64, alone=True)
-    assert packed.shape == (3, 12)
-    for row, size in enumerate(sizes):
-        assert packed.input_ids[row].tolist() == [*range(10, 10 + size), *[7] * (12 - size)]
-        assert packed.segment_ids[row].tolist() == [0] * size + [-1] * (12 - size)
-        assert packed.token_type_ids[row].sum() == size
-        found = packed.classes["target"][row].tolist()
-        assert (found[0], found[size - 1], sum(found)) == (1, 2, 3 - (12 - 2))
-    ids = [example.input_ids for example in examples]
-    for tokens, batches in ((24, [[1, 0], [2]]), (36, [[1, 0, 2]]), (35, [[1, 0], [2]]), (1, [[1], [0], [2]])):
-        found = in_rows(ids, pad_id=7, longest=64, positions=tokens, sharing="padded")
-        assert [rows.numbers.tolist() for rows in found] == batches, tokens
-    apart = in_rows([*ids, ids[0]], pad_id=7, longest=64, sharing="equal")
-    assert [rows.numbers.tolist() for rows in apart] == [[1], [0, 3], [2]]
 
 
 @pytest.mark.parametrize("info", INFOS, ids=lambda info: f"{info.kind}-{getattr(info, 'pooling', 'first')}")
@@ -334,18 +311,38 @@ def test_the_best_answer_of_all_stretches(may_be_missing: bool) -> None:
         assert found.probability == pytest.approx(np.exp(score) / total, rel=1e-4)  # type: ignore[union-attr]
 
 
-def test_rows_and_batches() -> None:
-    zero = np.zeros(1, dtype=np.int64)
-    examples = [Example(n, np.full(size, n + 5), None, zero, zero) for n, size in enumerate((100, 30, 90, 20))]
-    packed = pack_examples(examples, pad_id=0, max_length=512)
-    assert packed.shape == (2, 128)
-    shown = [
-        row[places == n].tolist()
-        for row, places in zip(packed.input_ids, packed.segment_ids, strict=True)
-        for n in (0, 1, 2)
-    ]
-    assert sorted(filter(None, shown)) == sorted(example.input_ids.tolist() for example in examples)
-    assert int((packed.segment_ids >= 0).sum()) == 240
-    assert pack_examples(examples, pad_id=0, max_length=100).shape[1] == 100
-    long = Example(0, np.ones(140, dtype=np.int64), None, zero, zero)
-    assert pack_examples([long], pad_id=0, max_length=512).shape == (1, 160)
+@pytest.mark.parametrize(
+    ("lengths", "longest", "sharing", "shapes"),
+    [
+        ((3, 9, 8, 4, 1, 30, 9), 32, "shared", [(3, 32)]),
+        ((3, 9, 8), 512, "shared", [(1, 24)]),  # few texts, a short row
+        ((300, 100, 30, 200, 2, 128), 400, "shared", [(1, 304), (1, 200), (3, 128)]),  # texts of similar length
+        ((40,) * 30, 128, "shared", [(8, 128), (2, 128)]),  # 1,024 positions a batch
+        ((600, 600), 1024, "shared", [(1, 1024), (1, 1024)]),
+        ((300, 500, 400), 512, "padded", [(2, 500), (1, 300)]),  # for networks that cannot separate texts of a row
+        ((5, 12, 3, 5), 64, "equal", [(1, 12), (2, 5), (1, 3)]),
+    ],
+)
+def test_rows_lose_no_token(
+    lengths: tuple[int, ...], longest: int, sharing: Sharing, shapes: list[tuple[int, int]]
+) -> None:
+    rng = np.random.default_rng(0)
+    sequences = [rng.integers(5, 99, size=n).astype(np.int32) for n in lengths]
+    seen, found = {}, []
+    for batch in in_rows(sequences, pad_id=0, longest=longest, positions=1024, sharing=sharing):
+        rows = batch.rows
+        found.append(rows.shape)
+        ids, segments = rows.input_ids.flatten(), rows.segment_ids.flatten()
+        positions = rows.position_ids.flatten()
+        assert ids[segments < 0].eq(0).all()
+        assert int((segments >= 0).sum()) == batch.lengths.sum()
+        for number, begin, length in zip(batch.numbers, batch.begins, batch.lengths, strict=True):
+            place = slice(begin, begin + length)
+            assert positions[place].tolist() == list(range(length))
+            assert len(set(segments[place].tolist())) == 1
+            seen[int(number)] = ids[place].tolist()
+        for row in rows.segment_ids:
+            real = row[row >= 0]
+            assert len(real.unique_consecutive()) == len(real.unique())
+    assert seen == {number: sequence.tolist() for number, sequence in enumerate(sequences)}
+    assert found == shapes

@@ -8,7 +8,6 @@ import math
 from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from unittest.mock import patch
 
 import numpy as np
@@ -24,11 +23,9 @@ from unmask.data import lexicon as lexicon_module
 from unmask.data.lexicon import (
     RARE,
     WINDOW,
-    KeyCounter,
     Lexicon,
     LexiconSettings,
     Role,
-    WordReader,
     build_lexicon,
     informativeness_of,
     load_lexicon,
@@ -36,34 +33,6 @@ from unmask.data.lexicon import (
 )
 from unmask.data.store import TokenChunk
 from unmask.tokenizer.tokenizer import Tokenizer
-
-ENDS = np.iinfo(np.int64)
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    keys=st.lists(
-        st.one_of(st.integers(-9, 9), st.integers(int(ENDS.min), int(ENDS.max)), st.sampled_from([ENDS.min, ENDS.max])),
-        max_size=120,
-    ),
-    cut=st.integers(1, 20),
-    run_keys=st.integers(1, 30),
-    above=st.integers(0, 3),
-)
-def test_keys_are_counted(keys: list[int], cut: int, run_keys: int, above: int) -> None:
-    """For any division of keys into parts, and any number of them that fit into memory."""
-    expected = sorted(Counter(map(int, keys)).items())
-    with TemporaryDirectory() as folder, patch.object(lexicon_module, "RUN_KEYS", run_keys):
-        counter = KeyCounter(Path(folder))
-        for begin in range(0, len(keys), cut):
-            counter.add(np.array(keys[begin : begin + cut], dtype=np.int64))
-        parts = list(counter.merged())
-        frequent = counter.above(above)
-    counts = [pair for part in parts for pair in zip(part.keys.tolist(), part.counts.tolist(), strict=True)]
-    assert counts == expected
-    pairs = zip(frequent.keys.tolist(), frequent.counts.tolist(), strict=True)
-    assert sorted(pairs) == [(key, count) for key, count in expected if count > above]
-
 
 Document = list[tuple[int, ...]]  # words, each some tokens
 Collocation = tuple[tuple[int, ...], ...]
@@ -280,17 +249,6 @@ def test_a_file_holds_all_of_it(lexicon: Lexicon, tmp_path: Path) -> None:
     assert again.facts["settings"] == {"size": 10_000, "min_count": 1, "max_words": 5}
     assert again.fingerprint == lexicon.fingerprint
     assert not list(tmp_path.glob("*.partial"))
-
-
-def test_hashes_are_those_of_the_text(lexicon: Lexicon, tokenizer: Tokenizer) -> None:
-    """Each collocation, hashed as text by the reader of corpora, has the hash that the lexicon gives it."""
-    reader, hashes, ends = WordReader(tokenizer), lexicon.hashes(), np.cumsum(lexicon.lengths)
-    assert len(set(hashes.tolist())) == len(lexicon) > 5
-    assert set(lexicon.num_words.tolist()) == {2, 3, 4, 5}
-    for number, (length, end) in enumerate(zip(lexicon.lengths.tolist(), ends.tolist(), strict=True)):
-        ids, starts = lexicon.input_ids[end - length : end], lexicon.word_starts[end - length : end]
-        *_, (whole, _) = reader.read(ids, starts, np.array([length])).grams(int(lexicon.num_words[number]))
-        assert whole.tolist() == [hashes[number]]
 
 
 def test_files_that_are_no_lexicon(lexicon: Lexicon, tmp_path: Path) -> None:

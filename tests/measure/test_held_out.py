@@ -47,7 +47,7 @@ def test_the_loss_is_per_predicted_token(
 def test_masks_do_not_depend_on_the_training_text(tokenizer: Tokenizer, data_folder: Path, tmp_path: Path) -> None:
     """Held-out documents are numbered after those of training, which may be more."""
     (tmp_path / "held.txt").write_text(make_text(30, seed=3))
-    batches = []
+    batches, state = [], torch.random.get_rng_state()
     for number in (40, 41):
         (tmp_path / "a.txt").write_text(make_text(number, seed=4))
         out = tmp_path / str(number)
@@ -61,6 +61,19 @@ def test_masks_do_not_depend_on_the_training_text(tokenizer: Tokenizer, data_fol
         assert torch.equal(one[0].input_ids, other[0].input_ids)
         assert torch.equal(one[1].labels, other[1].labels)
         assert torch.equal(one[0].segment_keys, other[0].segment_keys)
+        assert torch.equal(one[1].input_ids == tokenizer.special.mask, one[1].labels != -100), "all are hidden"
+    assert torch.equal(torch.random.get_rng_state(), state), "the generator of the training is not touched"
+
+
+def test_dropout_is_off_in_validation(
+    make_model: MakeModel, validation_store: TokenStore, tokenizer: Tokenizer
+) -> None:
+    """During training, a model is evaluated in evaluation mode, and then continues in training mode."""
+    held_out = HeldOutSet(validation_store, tokenizer, length=64, max_tokens=2000)
+    plain, dropping = make_model(layout="bert"), make_model(layout="bert", dropout=0.5)
+    expected = held_out.evaluate(plain).loss
+    assert held_out.evaluate(dropping.train()).loss == expected
+    assert dropping.training
 
 
 def test_unigram_entropy_by_hand() -> None:

@@ -10,7 +10,7 @@ from torch.nn import functional
 from tests.model.helpers import MakeModel
 from tests.model.on_gpu import tensor_operations
 from unmask.model import fused
-from unmask.model.fused import IGNORED, losses_of, losses_of_decoder, sampled_classes
+from unmask.model.fused import IGNORED, losses_of, losses_of_decoder, predicted_positions, sampled_classes
 
 
 @pytest.fixture(params=["loops", "tensor operations"], autouse=True)
@@ -58,6 +58,11 @@ def test_ignored_rows_have_no_loss_and_pass_no_gradient_on() -> None:
     torch.testing.assert_close(actual.total, alone.total)
     for ours, theirs in zip(torch.autograd.grad(actual.total, (x, tokens, bias)), expected, strict=True):
         torch.testing.assert_close(ours, theirs)
+
+
+def test_id_0_can_be_predicted_and_no_target_is_no_loss() -> None:
+    assert predicted_positions(torch.tensor([[-100, 0, -100], [3, -100, 0]])).tolist() == [1, 3, 5]
+    assert losses_of(torch.zeros(0, 10), torch.zeros(0, dtype=torch.int64)).total == 0.0
 
 
 def test_a_sampled_softmax_is_that_of_the_vocabulary_in_expectation() -> None:

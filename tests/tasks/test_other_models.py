@@ -17,8 +17,6 @@ import unmask
 from tests.commands.transformers_models import SIZES, save_transformers
 from unmask.commands.evaluate import evaluate
 from unmask.core.errors import ModelError, TokenizerError
-from unmask.measure.questions import pseudo_log_likelihoods
-from unmask.model.transformers import TransformersNetwork
 from unmask.tasks.loaded_model import as_predictor
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -27,6 +25,7 @@ transformers = pytest.importorskip("transformers")
 
 TEXTS = ["The cat sees the dog.", "Embroidery", "The queen in the mountains sees the king, the dog and the cat."]
 MASKED = "The cat [MASK] the [MASK]."
+IDS = {"cls_token_id": 2, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3}
 MASKED_LMS: dict[str, dict[str, Any]] = {
     "DistilBert": {},
     "Electra": {"head": "ForMaskedLM"},
@@ -34,9 +33,12 @@ MASKED_LMS: dict[str, dict[str, Any]] = {
     "MPNet": {},
     "Albert": {},
     "FNet": {"head": "ForMaskedLM"},  # takes no mask
-    "Bert": {"head": "ForMaskedLM", "hidden_act": "relu"},  # of our layout, but with a part that our encoder lacks
+    # Of our layouts, but with parts that our encoder lacks:
+    "Bert": {"head": "ForMaskedLM", "hidden_act": "relu"},
+    "Bert untied": {"head": "ForMaskedLM", "tie_word_embeddings": False},
+    "ModernBert": {"head": "ForMaskedLM", **IDS, "decoder_bias": False},
+    "ModernBert biased": {"head": "ForMaskedLM", **IDS, "attention_bias": True},
 }
-IDS = {"cls_token_id": 2, "bos_token_id": 2, "sep_token_id": 3, "eos_token_id": 3}
 
 
 def hidden_by_hand(folder: Path, text: str) -> torch.Tensor:
@@ -48,8 +50,9 @@ def hidden_by_hand(folder: Path, text: str) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("name", MASKED_LMS)
-def test_fills_and_embeds_as_transformers_does(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    folder = save_transformers(name, tokenizer, tmp_path, **MASKED_LMS[name])
+def test_fills_embeds_and_scores_as_transformers_does(name: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    kind, *_ = name.split()
+    folder = save_transformers(kind, tokenizer, tmp_path, **MASKED_LMS[name])
     model = unmask.load(folder)
     pipeline = transformers.pipeline("fill-mask", model=str(folder), tokenizer=str(folder), top_k=5)
     for ours, theirs in zip(model.fill(MASKED).masks, pipeline(MASKED), strict=True):
@@ -61,6 +64,16 @@ def test_fills_and_embeds_as_transformers_does(name: str, tokenizer: Tokenizer, 
         assert mean == pytest.approx(hidden.mean(0).numpy(), abs=1e-5)
         assert first == pytest.approx((hidden[0] / hidden[0].norm()).numpy(), abs=1e-5)
     assert np.abs(means[0] - means[1]).max() > 0.01
+    ids = torch.from_numpy(tokenizer.encode_prompt(TEXTS[0])).long()
+    hidden_NS = ids.repeat(len(ids) - 2, 1)  # each token hidden in turn
+    hidden_NS[:, 1:-1].fill_diagonal_(tokenizer.special.mask)
+    with torch.no_grad():
+        shares_NSV = pipeline.model(input_ids=hidden_NS).logits.log_softmax(-1)
+    expected = sum(float(shares_NSV[n, n + 1, ids[n + 1]]) for n in range(len(hidden_NS)))
+    assert model.score(TEXTS)[0] == pytest.approx(expected, rel=1e-4)
+    if kind in ("Bert", "ModernBert"):
+        with pytest.raises(ModelError, match=r"config\.json"):
+            _ = model.network
 
 
 @pytest.mark.parametrize("head", ["ForPreTraining", "Model"])
@@ -115,37 +128,6 @@ def test_our_models_do_without_it(run: unmask.Run) -> None:
     code = f"import sys, unmask; unmask.load({str(run.folder)!r}).fill('[MASK]'); print('transformers' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "False"
-
-
-@pytest.mark.parametrize(
-    ("name", "part"),
-    [
-        ("Bert", {"hidden_act": "relu"}),
-        ("Bert", {"tie_word_embeddings": False}),
-        ("ModernBert", {**IDS, "decoder_bias": False}),
-        ("ModernBert", {**IDS, "attention_bias": True}),
-    ],
-)
-def test_layouts_of_ours_with_parts_that_we_lack(
-    name: str, part: dict[str, Any], tokenizer: Tokenizer, tmp_path: Path
-) -> None:
-    """Each token hidden in turn, by transformers alone, is the oracle of a sentence's score."""
-    save_transformers(name, tokenizer, tmp_path, head="ForMaskedLM", initializer_range=0.2, **part)
-    loaded = as_predictor(tmp_path)
-    assert isinstance(loaded.predictor, TransformersNetwork)
-    theirs = transformers.AutoModelForMaskedLM.from_pretrained(tmp_path).eval()
-    for text, total in zip(TEXTS, pseudo_log_likelihoods(loaded.predictor, tokenizer, TEXTS), strict=True):
-        ids = torch.tensor([[2, *tokenizer.encode_corpus([text])[0].input_ids.tolist(), 3]])
-        expected = 0.0
-        for place in range(1, ids.shape[1] - 1):
-            hidden = ids.clone()
-            hidden[0, place] = tokenizer.special.mask
-            with torch.no_grad():
-                logits = theirs(input_ids=hidden).logits[0, place]
-            expected += float(torch.log_softmax(logits, -1)[ids[0, place]])
-        assert total == pytest.approx(expected, rel=1e-4)
-    with pytest.raises(ModelError, match=r"config\.json"):
-        _ = unmask.load(tmp_path).network
 
 
 @pytest.mark.gpu

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import unmask
-from tests.contract.conftest import SMALL, Command, process, sets
+from tests.contract.conftest import SMALL, Command, process
 
 ROW = [[2, 5, 6, 7, 3]]
 
@@ -322,37 +322,20 @@ TYPED: dict[str, tuple[str, str]] = {
     "an option": ("pretrain {data} --out {out} --stepz 3", "--stepz"),
     "no --out": ("pretrain {data} --steps 1", "--out"),
     "a word for a number": ("pretrain {data} --out {out} --steps many", "--steps"),
-    "steps and minutes": ("pretrain {data} --out {out} --steps 1 --minutes 1", "minutes"),
     "a run that is there": ("pretrain {data} --out {run} --steps 1", "--resume"),
     "a dry run of the rest": ("pretrain --out {run} --resume --dry-run", "--resume"),
-    "a damaged shard": ("pretrain {broken}/flipped_shard --out {out} --steps 1 {small}", ".arrow"),
     "a line": ("prepare {broken}/cut.jsonl --out {out}", "cut.jsonl: line 2"),
     "data that is there": ("prepare {samples}/corpus.txt --out {data}", "--overwrite"),
-    "no mask": ("fill {model} Anna", "[MASK]"),
-    "damaged weights": ("fill {broken}/cut_weights Anna[MASK]", "model.safetensors"),
     "rates": ("evaluate {model} {samples}/lines.txt --rates 0.15,much", "much"),
-    "a column": (
-        "finetune {model} --task classify --train {labelled} --validation {labelled} --out {out} --label colour",
-        "colour",
-    ),
-    "no task": ("predict {model} {labelled}", "model"),
     "long texts": ("embed {model} {samples}/lines.txt --out {out}.npy --long-texts error", "--long-texts"),
-    "no index": ("search query {broken}/nowhere Anna", "nowhere"),
-    "no prepared data": ("lexicon {samples} --out {out}", "samples"),
-    "a format": ("export {model} --out {out} --format tflite", "tflite"),
 }
-
-
-def typed(line: str, places: Places) -> list[str]:
-    names = ("samples", "data", "run", "model", "tuned", "broken", "out", "labelled")
-    known = {name: getattr(places, name) for name in names}
-    return [one for word in line.split() for one in (sets(SMALL) if word == "{small}" else [word.format(**known)])]
 
 
 @pytest.mark.parametrize("name", TYPED)
 def test_a_mistake_on_the_command_line_is_one_line_and_exit_code_2(name: str, command: Command, places: Places) -> None:
     line, named = TYPED[name]
-    done = command(*typed(line, places), "--quiet")
+    words = (word.format(**vars(places), model=places.model) for word in line.split())
+    done = command(*words, "--quiet")
     assert (done.code, done.out) == (2, ""), done.err
     assert len(done.err.splitlines()) == 1, done.err
     assert named in done.err

@@ -64,8 +64,12 @@ def test_any_batch_of_any_vocabulary(data: st.DataObject) -> None:
     masker = masker_of(size, strategy, rate, data.draw(st.sampled_from(["uniform", "unigram"])))
     rows = annotated(rows_from_ids(batch, masker.tokenizer), seed=data.draw(st.integers(0, 5)))
     epoch = data.draw(st.integers(0, 3))
+    before = rows.map(torch.clone)
     masked = masker(rows, epoch=epoch)
 
+    columns = {**vars(before), **before.annotations}
+    for name, now in {**vars(rows), **rows.annotations}.items():
+        assert not isinstance(now, torch.Tensor) or torch.equal(now, columns[name]), "the input is as it was"
     target, ordinary = masked.labels != -100, torch.from_numpy(masker.tokenizer.ordinary)
     original = rows.input_ids
     assert masked.input_ids.shape == original.shape == (len(batch), max(map(len, batch), default=0))

@@ -1,4 +1,4 @@
-"""Where spans end: by hand, at the edges of segments, and against the rows themselves."""
+"""Where spans end, at the edges of segments too, against the rows themselves."""
 
 from __future__ import annotations
 
@@ -11,23 +11,11 @@ from tests.tokenizer.families import bare_characters
 from unmask.core.errors import SettingsError
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore
-from unmask.masking.draw import FlatUnits, boundaries
 from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings
 from unmask.tokenizer.tokenizer import Tokenizer
 
 SPANS = MaskingSettings.model_validate({"strategy": "span", "rate": 0.4})
-
-
-def test_boundaries_by_hand() -> None:
-    """Two rows: [CLS] a bb [SEP] [PAD], and [CLS] ccc [SEP]. The letters are units."""
-    begin = torch.tensor([0, 1, 2, 2, 4, 5, 6, 7, 7, 7, 10, 11])
-    size = torch.tensor([0, 1, 2, 0, 0, 0, 0, 3, 0, 0, 0, 0])
-    actual = boundaries(FlatUnits(begin, size), (2, 6))
-    assert actual.before[0, 1:4].tolist() == [0, 1, 1]
-    assert actual.behind[0, 1:4].tolist() == [2, 4, 4]
-    assert actual.before[1, 1:4].tolist() == [0, 0, 0]
-    assert actual.behind[1, 1:4].tolist() == [4, 4, 4]
 
 
 @pytest.mark.parametrize("pairs", [None, "next_sentence"])

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tests.data.test_lexicon import letter_ids
-from tests.masking.helpers import collocation_set, make_rows, masker_of, rows_of
+from tests.masking.helpers import collocation_set, make_rows, masker_of
 from unmask.core.hashing import mix
 from unmask.data.rows import Rows
 from unmask.masking.draw import flatten, partition
@@ -58,17 +58,6 @@ def naive_starts(rows: Rows, lexicon: set[Collocation]) -> list[list[int]]:
                 word += longest
         actual.append(places)
     return actual
-
-
-def test_by_hand(tokenizer: Tokenizer) -> None:
-    """a b | c d e overlap: `a b` is begun first, so `b c d` is none; `c d e` beats `c d`."""
-    a, b, c, d, e = letter_ids(tokenizer, 5)
-    lexicon = {((a,), (b,)), ((b,), (c,), (d,)), ((c,), (d,)), ((c,), (d,), (e,)), ((e,), (a,))}
-    rows = rows_of("#wwwwww#")
-    rows.input_ids[0, 1:-1] = torch.tensor([a, b, c, d, e, a])
-    # ab | cde | a: the last `e a` begins within `c d e`.
-    assert starts_of(rows, lexicon, tokenizer.vocab_size)[0].nonzero()[:, 0].tolist() == [1, 3, 6]
-    assert naive_starts(rows, lexicon) == [[1, 3, 6]]
 
 
 @settings(max_examples=150, deadline=None)

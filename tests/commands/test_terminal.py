@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import itertools
-import json
 import logging
 import re
 import subprocess
@@ -120,21 +119,6 @@ def test_standard_input_that_is_closed(
     monkeypatch.setattr(sys, "stdin", None)
     code, _, err = main(*command.format(out=tmp_path / "out").split())
     assert (code, "standard input, but that is closed" in err) == (2, True)
-
-
-def test_one_held_out_document(main: Main, tmp_path: Path) -> None:
-    """It has no standard error: `null`, since NaN is not JSON."""
-    train, held_out = tmp_path / "train.txt", tmp_path / "held_out.txt"
-    train.write_text("the cat sat on the mat\n" * 40)
-    held_out.write_text("a dog sat on the log and saw the cat\n")
-    small = ("--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "model.num_heads=2")
-    validation = f'corpus.validation=["{held_out}"]'
-    command = ("pretrain", train, "--set", validation, "--out", tmp_path / "run", "--steps", 2, *small, "--json")
-    code, out, _ = main(*command)
-    assert code == 0
-    summary = json.loads(out)
-    assert summary["validation_documents"] == 1
-    assert summary["validation_loss_stderr"] is summary["validation_loss_interval"] is None
 
 
 def test_quiet_and_verbose(main: Main, corpus_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -31,7 +31,6 @@ from unmask.data.data_folder import (
     Manifest,
     cut_chunks,
     load_manifest,
-    open_split,
     save_shard,
     token_rows,
     write_shards,
@@ -150,15 +149,11 @@ def test_a_shard_comes_back_as_it_was_written(tmp_path: Path) -> None:
     assert save_shard(tmp_path, "train/00001.arrow", []) is None
 
 
-def test_damage_is_found(data_folder: Path, manifest: Manifest, tmp_path: Path) -> None:
+def test_a_damaged_manifest_is_found(data_folder: Path, manifest: Manifest, tmp_path: Path) -> None:
     root = tmp_path / "data"
     shutil.copytree(data_folder, root)
-    shard, file = root / manifest.train.files[0].name, root / "manifest.json"
-    text, content = file.read_text(), bytearray(shard.read_bytes())
-    content[len(content) // 2] ^= 1
-    shard.write_bytes(content)
-    with pytest.raises(DataError, match="checksum"):
-        open_split(root, manifest, manifest.train)
+    file = root / "manifest.json"
+    text = file.read_text()
     changed = text.replace(manifest.train.files[0].sha256, "0")
     counts = text.replace('"token_frequencies": [', '"token_frequencies": ["",')
     for damaged in (text[:-200].encode(), b"\xff\xfe\x80", changed.encode(), counts.encode()):

@@ -62,15 +62,6 @@ def test_documents_are_weighed_whole_and_their_best_passage_is_shown() -> None:
     assert ranking.documents_QK.tolist() == [[0, -1], [-1, -1], [1, -1]]
 
 
-def test_it_ranks_as_bm25s() -> None:
-    library = pytest.importorskip("bm25s").BM25(method="lucene", k1=1.2, b=0.75)
-    library.index([text.split() for text in TEXTS], show_progress=False)
-    for query, scores, documents in zip(QUERIES[:20], *search(TEXTS).rank(QUERIES[:20], 10)[:2], strict=True):
-        expected = library.get_scores(query.split())
-        np.testing.assert_allclose(scores, np.sort(expected)[::-1][:10], rtol=1e-5)
-        np.testing.assert_allclose(scores, expected[documents], rtol=1e-5)
-
-
 def test_blocks_and_removed_documents_change_no_bit() -> None:
     there = np.array([RNG.random() < 0.6 for _ in TEXTS])
     rest = [text for text, stays in zip(TEXTS, there, strict=True) if stays]

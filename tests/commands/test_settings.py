@@ -7,6 +7,7 @@ import json
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,6 @@ import pytest
 
 import unmask
 from tests.command_line import Main
-from tests.docs.test_pages import names_in
 from tests.settings_page import PAGE, written
 from unmask.commands.cli import resume_with
 from unmask.commands.embedder_settings import EmbedderSettings
@@ -26,6 +26,17 @@ from unmask.tasks.task import FinetuneSettings
 
 CLASSES = {"": Recipe, "finetune.": FinetuneSettings, "embedder.": EmbedderSettings}
 REFERENCE = unmask.settings().settings
+
+
+def names_in(schema: dict[str, Any], prefix: str, defs: dict[str, Any]) -> Iterator[str]:
+    """The dotted names of settings in a JSON schema."""
+    if "$ref" in schema:
+        yield from names_in(defs[schema["$ref"].rpartition("/")[2]], prefix, defs)
+    for part in (part for kind in ("anyOf", "oneOf", "allOf") for part in schema.get(kind, [])):
+        yield from names_in(part, prefix, defs)
+    for name, part in schema.get("properties", {}).items():
+        yield f"{prefix}{name}"
+        yield from names_in(part, f"{prefix}{name}.", defs)
 
 
 def leaves(names: set[str]) -> set[str]:

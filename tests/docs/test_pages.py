@@ -12,7 +12,6 @@ import subprocess
 import sys
 import tarfile
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +25,12 @@ from tests.commands.checkpoints import Stopping
 from tests.conftest import SMALL, Install
 from tests.core.conftest import put_in_cache
 from tests.docs.test_tutorials import LESS, sets
-from unmask.commands.embedder_settings import EmbedderSettings
-from unmask.commands.recipe import Recipe
 from unmask.core.interruption import Interrupted
 from unmask.data.corpus import Corpus
 from unmask.data.documents import READERS
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import SUFFIXES
 from unmask.masking.features import rows_from_ids
-from unmask.tasks.task import FinetuneSettings
 
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -142,22 +138,8 @@ def test_every_python_snippet_runs(corpus_file: Path, tmp_path: Path, monkeypatc
         exec(compile(snippet.replace("minutes=10", "minutes=0.02"), "a page", "exec"), {})
 
 
-def names_in(schema: dict[str, Any], prefix: str, defs: dict[str, Any]) -> Iterator[str]:
-    """The dotted names of settings in a JSON schema."""
-    if "$ref" in schema:
-        yield from names_in(defs[schema["$ref"].rpartition("/")[2]], prefix, defs)
-    for part in (part for kind in ("anyOf", "oneOf", "allOf") for part in schema.get(kind, [])):
-        yield from names_in(part, prefix, defs)
-    for name, part in schema.get("properties", {}).items():
-        yield f"{prefix}{name}"
-        yield from names_in(part, f"{prefix}{name}.", defs)
-
-
 def test_every_setting_of_the_pages_exists() -> None:
-    names = {"masking.units.words"}  # of the plug-in of extending.md
-    for settings, prefix in ((Recipe, ""), (EmbedderSettings, "embedder."), (FinetuneSettings, "finetune.")):
-        schema = settings.model_json_schema()
-        names |= set(names_in(schema, prefix, schema["$defs"]))
+    names = {each.name for each in unmask.settings().settings} | {"masking.units.words"}  # of a plug-in in extending.md
     for page, text in PAGES.items():
         for name in re.findall(r"--set '?([a-z_.]+)=", text.replace("\n", " ")):
             assert name in names, f"{page.name}: {name}"

@@ -14,15 +14,12 @@ import unmask
 from tests.hostile_models import change_json, write_text
 from tests.model.helpers import MakeModel
 from tests.model.test_layouts import make_theirs
-from unmask.data.prepare import prepare
-from unmask.data.settings import CorpusSettings
+from tests.tokenizer.families import trained
 from unmask.exporting.graphs import Check, compare, open_checked_model
 from unmask.exporting.verify import side_files_agree
 from unmask.model.encoder import Encoder
 from unmask.model.folder import save_model
-from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.tokenizer.trainers import TokenizerSettings
 
 pytest.importorskip("transformers")
 
@@ -89,15 +86,11 @@ def test_a_broken_tie(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Pat
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe", "unigram", "char"])
-def test_trained_tokenizers_of_every_kind_pass(
-    corpus_file: Path, make_model: MakeModel, tmp_path: Path, kind: str
-) -> None:
-    settings = TokenizerSettings(kind=kind, vocab_size=None if kind == "char" else 320)
-    prepare([corpus_file], tmp_path / "data", corpus=CorpusSettings(), tokenizer=settings)
-    trained = load_tokenizer(tmp_path / "data" / "tokenizer")
-    names = {f"{role}_id": id_ for role, id_ in vars(trained.special).items() if role != "unk"}
-    save_model(make_model(vocab_size=trained.vocab_size, **names), tmp_path / "model")
-    trained.save(tmp_path / "model", max_length=64)
+def test_trained_tokenizers_of_every_kind_pass(make_model: MakeModel, tmp_path: Path, kind: str) -> None:
+    tokenizer = trained(kind)
+    names = {f"{role}_id": id_ for role, id_ in vars(tokenizer.special).items() if role != "unk"}
+    save_model(make_model(vocab_size=tokenizer.vocab_size, **names), tmp_path / "model")
+    tokenizer.save(tmp_path / "model", max_length=64)
     result = unmask.verify(tmp_path / "model")
     assert result.passed, result.to_dict()
     assert int(result.checks["tokenizer_round_trip"].detail.split()[0]) >= 10, "most are without unknown tokens"

@@ -18,6 +18,7 @@ from matplotlib.figure import Figure
 
 import unmask
 from tests.command_line import Main
+from tests.commands.checkpoints import released
 from tests.elsewhere import Elsewhere
 from unmask.commands import cli
 from unmask.core import remote as addresses
@@ -187,20 +188,25 @@ def validation_store(data_folder: Path, manifest: Manifest) -> TokenStore:
     return TokenStore([data_folder / file.name for file in manifest.validation.files])
 
 
+def small_config(tokenizer: Tokenizer, **changes: object) -> EncoderConfig:
+    """A small model, with weights large enough for differences to show."""
+    values = {
+        "vocab_size": tokenizer.vocab_size, "pad_id": 0, "cls_id": 2, "sep_id": 3, "mask_id": 4,
+        "num_layers": 4, "hidden_size": 32, "num_heads": 2, "intermediate_size": 48, "activation": "gelu",
+        "max_position_embeddings": 64, "norm_eps": 1e-5, "initializer_range": 0.2,
+    }  # fmt: skip
+    parts = PARTS[changes.get("layout", "modernbert")]  # type: ignore[index]
+    values["rotary"] = {"global_every": 3, "local_window": 8} if parts.rotary else None
+    values["type_vocab_size"] = parts.type_vocab_size
+    return EncoderConfig.model_validate(values | changes)
+
+
 @pytest.fixture
 def make_model(tokenizer: Tokenizer) -> Callable[..., MaskedLM]:
-    """A small model whose weights are large enough for differences to show."""
+    """Makes a small model whose biases are not 0."""
 
     def make(**changes: object) -> MaskedLM:
-        values = {
-            "vocab_size": tokenizer.vocab_size, "pad_id": 0, "cls_id": 2, "sep_id": 3, "mask_id": 4,
-            "num_layers": 4, "hidden_size": 32, "num_heads": 2, "intermediate_size": 48, "activation": "gelu",
-            "max_position_embeddings": 64, "norm_eps": 1e-5, "initializer_range": 0.2,
-        }  # fmt: skip
-        parts = PARTS[changes.get("layout", "modernbert")]  # type: ignore[index]
-        values["rotary"] = {"global_every": 3, "local_window": 8} if parts.rotary else None
-        values["type_vocab_size"] = parts.type_vocab_size
-        model = MaskedLM(EncoderConfig.model_validate(values | changes))
+        model = MaskedLM(small_config(tokenizer, **changes))
         initialise(model, seed=0)
         with torch.no_grad():
             generator = torch.Generator().manual_seed(1)
@@ -211,6 +217,12 @@ def make_model(tokenizer: Tokenizer) -> Callable[..., MaskedLM]:
         return model.eval()
 
     return make
+
+
+@pytest.fixture
+def model_folder(make_model: Callable[..., MaskedLM], tokenizer: Tokenizer, tmp_path: Path) -> Path:
+    """A model that has learned nothing; texts that share words still have similar vectors."""
+    return released(make_model(), tokenizer, tmp_path / "model")
 
 
 def rich_model(

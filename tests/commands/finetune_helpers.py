@@ -13,9 +13,9 @@ from typing import Any
 from huggingface_hub import ModelCard
 
 import unmask
+from tests.commands.checkpoints import released
 from tests.data.corpora import write_jsonl
 from tests.model.helpers import MakeModel
-from unmask.model.folder import save_model
 from unmask.report.cards import PLACE
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -24,9 +24,7 @@ FAST = ("finetune.learning_rate=0.003", "finetune.batch_size=16", "finetune.prec
 
 def save_encoder(make_model: MakeModel, tokenizer: Tokenizer, folder: Path, **changes: Any) -> Path:
     """A model with its tokenizer, as a run leaves them."""
-    save_model(make_model(**{"initializer_range": 0.05, "num_layers": 2, **changes}), folder)
-    tokenizer.save(folder, max_length=int(changes.get("max_position_embeddings", 64)))
-    return folder
+    return released(make_model(**{"initializer_range": 0.05, "num_layers": 2, **changes}), tokenizer, folder)
 
 
 def texts(number: int, seed: int) -> list[tuple[str, str]]:

@@ -20,8 +20,9 @@ from safetensors.torch import load_file
 
 import unmask
 from tests.command_line import Main
-from tests.commands.checkpoints import Stopping
+from tests.commands.checkpoints import Stopping, released
 from tests.commands.test_contrast import texts
+from tests.conftest import small_config
 from tests.model.helpers import MakeModel
 from tests.processes import in_processes
 from tests.train.test_group import distance
@@ -29,7 +30,6 @@ from unmask.commands.embedder import forecast_embedder, plan_embedder
 from unmask.core.errors import CorpusError, ModelError, SettingsError
 from unmask.core.hub import PROMPTS
 from unmask.core.interruption import Interrupted
-from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM, initialise
 from unmask.model.folder import save_model
 from unmask.model.pooling import write_sentence_files
@@ -72,20 +72,9 @@ def passages(count: int) -> list[str]:
 @pytest.fixture(scope="session")
 def base(tmp_path_factory: pytest.TempPathFactory, tokenizer: Tokenizer) -> Path:
     """A masked language model that knows nothing."""
-    config = EncoderConfig.model_validate(
-        {
-            "vocab_size": tokenizer.vocab_size, "pad_id": 0, "cls_id": 2, "sep_id": 3, "mask_id": 4, "num_layers": 2,
-            "hidden_size": 32, "num_heads": 2, "intermediate_size": 48, "activation": "gelu",
-            "max_position_embeddings": 64, "norm_eps": 1e-5, "initializer_range": 0.02,
-            "rotary": {"global_every": 3, "local_window": 8},
-        }
-    )  # fmt: skip
-    model = MaskedLM(config)
+    model = MaskedLM(small_config(tokenizer, num_layers=2, initializer_range=0.02))
     initialise(model, seed=0)
-    folder = tmp_path_factory.mktemp("base")
-    save_model(model, folder)
-    tokenizer.save(folder, max_length=64)
-    return folder
+    return released(model, tokenizer, tmp_path_factory.mktemp("base"))
 
 
 @pytest.fixture(scope="session")
@@ -291,7 +280,6 @@ SPARSE = FAST | {f"embedder.sparse.{name}_weight": 1e-3 for name in ("first", "s
 SPARSE |= {"embedder.temperature": 1.0, "embedder.micro_batch_tokens": 128}
 RUNS = {
     "parts": PARTS,  # one row at a time; the processes have unequal numbers of rows
-    "large": FAST | {"embedder.batch_size": 32},
     "few rows": FAST | {"embedder.batch_size": 3},
     "sparse": SPARSE,
 }

@@ -21,6 +21,7 @@ import unmask
 from tests.command_line import PATIENCE, Main
 from tests.commands.checkpoints import Stopping
 from tests.commands.finetune_helpers import FAST, MakeModel, save_encoder, write_classes
+from tests.data.corpora import contents
 from tests.elsewhere import Elsewhere
 from tests.processes import Forked, in_processes, start_command
 from unmask.commands import finetune_run
@@ -249,15 +250,11 @@ def test_killed_again_and_again_the_weights_are_the_same(corpus_file: Path, tmp_
     assert last.returncode == 0, errors
     assert json.loads(output)["steps"] == 240
 
-    assert files_of(killed / "data") == files_of(tmp_path / "whole" / "data")
+    assert contents(killed / "data") == contents(tmp_path / "whole" / "data")
     for name in ("model/model.safetensors", "model/config.json", "recipe.toml"):
         assert (killed / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
     assert list_checkpoints(killed / "checkpoints")[-1].name == "step-00000240"
     assert lines_of(killed) == lines_of(tmp_path / "whole"), "no step is missing or told twice"
-
-
-def files_of(folder: Path) -> dict[str, bytes]:
-    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
 # Restarts the processes once.

@@ -12,10 +12,6 @@ import huggingface_hub
 import pytest
 from huggingface_hub import constants, errors
 
-from tests.commands.checkpoints import released
-from tests.model.helpers import MakeModel
-from unmask.tokenizer.tokenizer import Tokenizer
-
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
@@ -64,12 +60,6 @@ class FakeHub:
                 shutil.copyfile(file, folder / name)
         folder.mkdir(parents=True, exist_ok=True)
         return str(folder)
-
-
-@pytest.fixture
-def model_folder(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Path:
-    """A model with its tokenizer, as a run leaves it."""
-    return released(make_model(num_layers=2), tokenizer, tmp_path / "released")
 
 
 @pytest.fixture

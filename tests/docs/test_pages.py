@@ -23,8 +23,9 @@ import unmask
 from tests.command_line import PATIENCE, Main
 from tests.commands.checkpoints import Stopping
 from tests.conftest import SMALL, Install
+from tests.contract.conftest import sets
 from tests.core.conftest import put_in_cache
-from tests.docs.test_tutorials import LESS, sets
+from tests.docs.test_tutorials import LESS
 from unmask.core.interruption import Interrupted
 from unmask.data.corpus import Corpus
 from unmask.data.documents import READERS
@@ -170,7 +171,7 @@ def test_every_page_is_found_from_the_first() -> None:
     assert "(docs/index.md)" in README
 
 
-SMALL_RUN = sets(*SMALL, "evaluation.times=1")
+SMALL_RUN = sets((*SMALL, "evaluation.times=1"))
 UNITS = ("masking.strategy=groups_of_words", "masking.units.words=3")
 EXTENDING = PAGES[DOCS / "how-to" / "extending.md"]
 

@@ -11,23 +11,19 @@ import pytest
 
 import unmask
 from tests.command_line import Main
+from tests.contract.conftest import sets
 from tests.core.conftest import put_in_cache
 
 TUTORIALS = sorted((Path(__file__).parents[2] / "docs" / "tutorials").glob("*.md"))
 SNIPPET = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
-def sets(*settings: str) -> list[str]:
-    """Settings as the command line takes them."""
-    return [word for setting in settings for word in ("--set", setting)]
-
-
 EVALUATION = ("evaluation.times=1", "evaluation.max_tokens=2000", "evaluation.final_max_tokens=2000")
 LESS = {  # of what a command does
-    "pretrain": sets("training.batch_tokens=512", *EVALUATION),
-    "compare": sets("training.batch_tokens=512"),
-    "embedder": sets("embedder.batch_size=8"),
-    "finetune": sets("finetune.epochs=1"),
+    "pretrain": sets(("training.batch_tokens=512", *EVALUATION)),
+    "compare": sets(("training.batch_tokens=512",)),
+    "embedder": sets(("embedder.batch_size=8",)),
+    "finetune": sets(("finetune.epochs=1",)),
     "evaluate": ["--max-tokens", "2000", "--pseudo-tokens", "20"],
 }
 SMALLER = {"--minutes": ("--steps", "2"), "--seeds": ("--seeds", "1"), "--vocab-size": ("--vocab-size", "300")}

@@ -1,20 +1,22 @@
-"""Rows made by hand, for tests of masking."""
+"""Rows made by hand, texts as features, and tokenizers as transformers has them, for tests of masking."""
 
 from __future__ import annotations
 
 import functools
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
 
+from tests.tokenizer.families import TEXT, trained
 from unmask.core.hashing import mix
 from unmask.core.settings import validated
 from unmask.data.lexicon import Lexicon
 from unmask.data.rows import Rows
 from unmask.masking.draw_loops import hash_set
 from unmask.masking.masker import Masker
-from unmask.masking.settings import MaskingSettings
+from unmask.masking.settings import STRATEGIES, MaskingSettings, needed_annotations
 from unmask.masking.tables import Scores, Tables
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -184,3 +186,24 @@ def frequencies_of(tokenizer: Tokenizer) -> np.ndarray:
     """Some frequencies: Zipf's, in a random order."""
     order = np.random.default_rng(5).permutation(tokenizer.vocab_size)
     return 1 + 10_000 // (1 + order)
+
+
+FAMILIES = ("wordpiece", "bpe", "unigram")
+# Strategies that need no column of annotation.
+ALL = sorted(name for name, pair in STRATEGIES.items() if not needed_annotations(pair))
+
+
+def wrapped(family: str) -> Any:
+    """A transformers fast tokenizer."""
+    from transformers import PreTrainedTokenizerFast
+
+    tokenizer = trained(family)
+    names = {f"{role}_token": tokenizer.token(id_) for role, id_ in vars(tokenizer.special).items()}
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer.backend, **names)
+
+
+def features_of(family: str, count: int = 24) -> list[dict[str, Any]]:
+    """Features of different texts and lengths."""
+    lines = [line for line in dict.fromkeys(TEXT.split("\n")) if 30 < len(line) < 110]
+    texts = [" ".join(lines[n : n + 1 + n % 3]) for n in range(count)]
+    return [dict(wrapped(family)(text, truncation=True, max_length=48, return_token_type_ids=True)) for text in texts]

@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.masking.collator_helpers import ALL, FAMILIES, features_of, wrapped
-from tests.masking.helpers import masker_of
+from tests.masking.helpers import ALL, FAMILIES, features_of, masker_of, wrapped
 from tests.tokenizer.families import trained
 from unmask import Masker, MaskingCollator, count_tokens
 from unmask.core.errors import DataError, SettingsError

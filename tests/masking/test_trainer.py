@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import torch
 
-from tests.masking.collator_helpers import features_of, wrapped
+from tests.masking.helpers import features_of, wrapped
 from unmask import MaskingCollator, evaluation_loss, token_losses
 from unmask.core.errors import DataError
 

@@ -15,6 +15,7 @@ import pytest
 import unmask
 from tests.command_line import Main
 from unmask.core.errors import CorpusError, DataError, ModelError, RunError, SettingsError
+from unmask.core.files import write_object
 from unmask.search import blocks
 from unmask.search import index as index_building
 from unmask.search.encoder import SearchEncoder, open_encoder
@@ -209,7 +210,7 @@ def test_a_state_that_no_build_writes_is_refused(
     state = json.loads((out / "index.json").read_text())
     del state["sha256"]
     change(state)
-    (out / "index.json").write_text(json.dumps(state))
+    write_object(out / "index.json", state)  # with the checksum that it then has
     with pytest.raises(DataError, match="damaged"):
         unmask.Index(out).query("the king")
 

@@ -8,6 +8,7 @@ import math
 import re
 import shutil
 import sys
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -49,12 +50,11 @@ FAST = {
 
 EVERYTHING = FAST | {
     "embedder.micro_batch_tokens": 256,
-    "embedder.hard_negatives.after": 0.5,
     "embedder.checkpoint.every_steps": 3,
     "embedder.dimensions": [16],
     "card.license": "mit",
 }
-"""In parts of steps, with masked tokens and hard negatives."""
+"""In parts of steps, with masked tokens."""
 
 
 def passages(count: int) -> list[str]:
@@ -114,7 +114,7 @@ def test_every_text_finds_its_partner(base: Path, tmp_path: Path) -> None:
 
 
 def test_going_on_is_never_having_stopped(made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:
-    """Bit for bit, after the step at which hard negatives were mined; a card setting not named again is kept."""
+    """Bit for bit; a card setting not named again is kept."""
     options: dict[str, Any] = {"out": tmp_path / "e", "steps": 12}
     with pytest.raises(Interrupted, match="step 8"):
         unmask.embedder(base, [corpus], **options, settings=EVERYTHING, callbacks=[Stopping(8)])
@@ -198,10 +198,6 @@ def test_pairs_alone_and_a_bare_encoder(
     for changes, named in (({"embedder.mlm_weight": 0.1}, "mlm_weight"), (SPARSE, "sparse")):
         with pytest.raises(ModelError, match=f"bare encoder .*{named}"):
             unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2, settings=FAST | changes)
-    with pytest.raises(SettingsError, match="hard_negatives"):
-        unmask.embedder(
-            bare, pairs=pairs, out=tmp_path / "e", steps=2, settings=FAST | {"embedder.hard_negatives.after": 0.5}
-        )
     assert forecast_embedder(bare, pairs=pairs, steps=2, settings=FAST)["pairs"] == {"given": 5}
     with caplog.at_level("INFO"):
         trained = unmask.embedder(bare, pairs=pairs, out=tmp_path / "e", steps=2, settings=FAST)
@@ -271,7 +267,6 @@ def test_prompts_that_are_not_kept_are_noted(base: Path, tmp_path: Path, caplog:
 STEPS = 8
 PARTS = FAST | {
     "embedder.micro_batch_tokens": 64,
-    "embedder.hard_negatives.after": 0.5,
     "embedder.dimensions": [16],
     "embedder.patience": 9,
     "embedder.learning_rate": 1e-3,
@@ -286,11 +281,12 @@ RUNS = {
 Runs = dict[str, dict[str, Any]]
 
 
-def embedded(folder: Path, *, base: str, corpus: str) -> Runs:
+def embedded(folder: Path, *, base: str, corpus: str, pairs: str) -> Runs:
     """Trains the embedders in one of the processes; returns their metrics and summaries."""
     runs: Runs = {}
     for name, settings in RUNS.items():
-        made = unmask.embedder(base, [corpus], out=folder / name, steps=STEPS, settings=settings)
+        own = pairs if name == "parts" else None
+        made = unmask.embedder(base, [corpus], pairs=own, out=folder / name, steps=STEPS, settings=settings)
         runs[name] = {"metrics": metrics_of(made), "summary": made.summary}
     return runs
 
@@ -299,7 +295,10 @@ def embedded(folder: Path, *, base: str, corpus: str) -> Runs:
 def processes(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Runs, list[Runs]]:
     """The folder of the runs, and the results of a single process and of each of two."""
     folder, function = tmp_path_factory.mktemp("runs"), "tests.commands.test_embedder:embedded"
-    options = {"base": str(base), "corpus": str(corpus)}
+    pairs = folder / "pairs.jsonl"
+    rows = [{"query": one, "text": f"the {one}", "negative": f"the {other}"} for one, other in pairwise(WORDS)]
+    pairs.write_text("\n".join(map(json.dumps, rows)))
+    options = {"base": str(base), "corpus": str(corpus), "pairs": str(pairs)}
     (alone,) = in_processes(1, function, folder / "1", options)
     return folder, alone, in_processes(2, function, folder / "2", options)
 
@@ -314,13 +313,10 @@ def test_two_processes_train_as_one(processes: tuple[Path, Runs, list[Runs]], na
     for line, expected in zip(first["metrics"], alone["metrics"], strict=True):
         assert (line["kind"], line["step"]) == (expected["kind"], expected["step"])
         assert line["loss"] == pytest.approx(expected["loss"], abs=1e-5)
-    if name == "parts":
-        assert (folder / "2" / name / "negatives.safetensors").is_file()
 
 
 SPARSE_RUN = FAST | {
     "embedder.micro_batch_tokens": 128,
-    "embedder.hard_negatives.after": 0.5,
     "embedder.checkpoint.every_steps": 3,
     "embedder.sparse.first_weight": 1e-3,
 }
@@ -335,7 +331,7 @@ def encoded(folder: Path, some: list[str]) -> NDArray[np.float32]:
 
 @pytest.fixture(scope="module")
 def sparse(base: Path, corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> unmask.Embedder:
-    """In parts of steps, with masked tokens and hard negatives."""
+    """In parts of steps, with masked tokens."""
     return unmask.embedder(base, [corpus], out=tmp_path_factory.mktemp("sparse") / "e", steps=9, settings=SPARSE_RUN)
 
 

@@ -40,7 +40,7 @@ from unmask.train.distributed import join_group, on_every_rank, on_rank_zero
 
 MINUTES = 10.0  # the usual budget
 _OURS = {
-    "data", "negatives.safetensors", "checkpoints", "metrics.jsonl", "model", "summary.json", "report.html",
+    "data", "checkpoints", "metrics.jsonl", "model", "summary.json", "report.html",
     GIVEN, PIPES, STDIN_FILE,
 }  # fmt: skip
 

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.embedder_texts import NO_TEXTS, Ints, TokenTexts, cluster_keys, content_hashes
-from unmask.core.errors import CorpusError, SettingsError
+from unmask.core.errors import CorpusError
 from unmask.core.hashing import GOLDEN, mix, mix_ints, permutation
 from unmask.data.groups import Clusters
 from unmask.data.packing import pack_pieces
@@ -201,12 +201,7 @@ def _lengths(uniform: NDArray[np.float64], between: tuple[int, int], room: Ints)
 
 
 class PairStream:
-    """An endless stream of batches of pairs: some drawn from documents, some the user's own.
-
-    Attributes:
-        negatives: [I, K], int64: hard negatives, once they are mined: for each part some similar parts, padded with -1.
-            Each pair gets a crop of one of them as a wrong answer.
-    """
+    """An endless stream of batches of pairs: some drawn from documents, some the user's own."""
 
     def __init__(self, drawer: PairDrawer, own: TokenPairs, tokenizer: Tokenizer, *, max_positions: int) -> None:
         self.drawer, self.own, self.tokenizer, self.settings = drawer, own, tokenizer, drawer.settings
@@ -216,45 +211,22 @@ class PairStream:
         self.pairs_a_step = -(-self.size // self.batches)  # some batches have one less
         longest = max(self.settings.longest, int(own.length.max(initial=0))) + len(tokenizer.special.around)
         self.row_length = min(max_positions, max(_LEAST_ROW, -(-longest // 32) * 32))
-        self.negatives: Ints | None = None
-
-    @property
-    def version(self) -> int:
-        """0, then 1 once pairs have hard negatives."""
-        return int(self.negatives is not None)
 
     def pairs_before(self, cursor: Cursor) -> int:
         """Number of pairs in all batches before a cursor."""
         return cursor.epoch * self.size + cursor.window * self.size // self.batches
-
-    def next_parts(self, cursor: Cursor, most: int) -> Ints:
-        """Parts of the pairs after a cursor, ascending: of as many pairs as before it, and of `most` at most."""
-        order = permutation(self.size, _ORDER, self.settings.seed, cursor.epoch)
-        coming = np.roll(order, -(cursor.window * self.size // self.batches))[: min(most, self.pairs_before(cursor))]
-        return np.sort(coming[coming < len(self.drawer.parts)])
 
     def batch(self, cursor: Cursor, num_rows: int, length: int | None = None, *, share: Share = WHOLE) -> RowBatch:
         """The batch at a cursor, with the cursor after it. It has as many rows as its pairs need.
 
         Batches of an epoch have about equally many pairs: a step on a few would move the weights as far as one on many.
         """
-        seed, epoch, parts = self.settings.seed, cursor.epoch, self.drawer.parts
+        seed, epoch, num_parts = self.settings.seed, cursor.epoch, len(self.drawer.parts)
         begin, end = (n * self.size // self.batches for n in (cursor.window, cursor.window + 1))
         chosen = permutation(self.size, _ORDER, seed, epoch)[begin:end]
-        key = mix_ints(_DRAW, seed, epoch)
-        of_parts = chosen[chosen < len(parts)]
-        drawn = self.drawer.draw(of_parts, key)
-        if self.negatives is not None:  # a crop of one of each part's negatives
-            negatives = self.negatives[of_parts]
-            count = (negatives >= 0).sum(1)
-            has = np.flatnonzero(count)
-            uniform = _uniform(mix((of_parts[has] * np.int64(GOLDEN)) ^ np.int64(key + _NEXT)))
-            other = negatives[has, (uniform * count[has]).astype(np.int64)]
-            crops = self.drawer.draw(other, mix_ints(key, _NEXT), kind=CROPS)
-            drawn.begin[WRONG, has], drawn.length[WRONG, has] = crops.begin[SECOND], crops.length[SECOND]
-            drawn.document[WRONG, has] = parts.key[other]
+        drawn = self.drawer.draw(chosen[chosen < num_parts], mix_ints(_DRAW, seed, epoch))
         # Wrong answers of a pair take turns, epoch by epoch.
-        of_own = chosen[chosen >= len(parts)] - len(parts)
+        of_own = chosen[chosen >= num_parts] - num_parts
         own = self.own.chosen(self.begins[of_own] + epoch % np.diff(self.begins)[of_own])
         rows, num_tokens = self.rows(drawn.and_then(own))
         is_last = cursor.window + 1 == self.batches
@@ -405,12 +377,6 @@ def pair_data(
             f"{settings.least_tokens}; give longer documents (--set corpus.documents=block or file), shorter crops "
             "(--set 'embedder.first_lengths=[4,64]' and second_lengths), or pairs of your own",
             options=("pairs",),
-        )
-    if settings.hard_negatives is not None and not parts.can[:, CROPS].any():
-        raise SettingsError(
-            "embedder.hard_negatives are mined among documents that allow two crops, but there are none; give longer "
-            "documents, or leave the setting out",
-            options=("set",),
         )
 
     # The user's own pairs: their tokens follow those of documents; long texts are truncated.

@@ -3,20 +3,13 @@
     settings.json            model, text and settings; marks the folder as an embedder
     given/, pipes/, ...      text that did not come from files
     data/texts.safetensors   documents as tokens
-    negatives.safetensors    wrong answers that the model has mined, if it mines any
     checkpoints/             the latest states
     metrics.jsonl            a line every few steps and at every evaluation
     model/                   the result: a folder of sentence-transformers and of transformers
     summary.json             figures of the result, written last
     report.html              curves and figures, for reading
 
-Hard negatives are wrong answers that the model finds likely, without those that may well be right:
-
-    similarity to the first text of a pair   its second text   0.80
-                                             other parts       0.79  0.78 | 0.75  0.71  0.70  0.64 ...
-    margin 0.95: below 0.76                  too alike: left out          | the next four
-
-Shape suffixes: E = texts, P = pairs, C = candidates, D = hidden size, I = parts of documents, T = positions, flattened.
+Shape suffixes: E = texts, P = pairs, C = candidates, D = hidden size, T = positions, flattened.
 """
 
 from __future__ import annotations
@@ -32,19 +25,16 @@ from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError
-from safetensors.numpy import load_file, save
 from torch import Tensor
 
-from unmask.commands.embedder_pairs import CROPS, NO_PAIRS, PairData, PairStream, TokenPairs, pair_data
-from unmask.commands.embedder_settings import EmbedderSettings, HardNegatives
-from unmask.commands.embedder_texts import Ints, TokenTexts, read_pairs, read_texts
+from unmask.commands.embedder_pairs import NO_PAIRS, PairData, PairStream, TokenPairs, pair_data
+from unmask.commands.embedder_settings import EmbedderSettings
+from unmask.commands.embedder_texts import TokenTexts, read_pairs, read_texts
 from unmask.commands.run_data import is_prepared, save_with_tokenizer
-from unmask.core.errors import DivergedError, RunError
+from unmask.core.errors import DivergedError
 from unmask.core.files import ClaimedFolder, file_sha256, read_object, whole_folder, write_atomically, writing
-from unmask.core.hashing import mix_ints
 from unmask.core.interruption import Interruption
-from unmask.core.results import Notify, Progress, Reporter
+from unmask.core.results import Reporter
 from unmask.data.rows import Cursor, Rows, moved
 from unmask.data.settings import CorpusSettings, Reading
 from unmask.data.sources import InMemory, Named, is_stream, keep_as_files
@@ -72,12 +62,12 @@ from unmask.train.contrast import (
     pair_objective,
     surplus,
 )
-from unmask.train.distributed import OF_RUN, Group, check_same, on_every_rank, on_rank_zero, rank_zero_first
+from unmask.train.distributed import OF_RUN, Group, check_same, on_rank_zero, rank_zero_first
 from unmask.train.hardware import choose_device
 from unmask.train.objectives import PREDICT_MASKED
 from unmask.train.runner import evaluating, hidden_states
 from unmask.train.settings import LinearDecay, TrainingSettings
-from unmask.train.step import Best, TrainState
+from unmask.train.step import Best
 from unmask.train.trainer import Trainer
 
 # What may differ when a training resumes; files may have moved.
@@ -86,10 +76,6 @@ _ON_CPU = 2 << 30  # bytes that a step keeps for its backward pass, about
 _SPARSE_STAGES = 4  # largest logits, their positions, vectors, the gradient
 _POSITIONS = 8192  # computed at once without gradients
 _LOOK_ROWS = 32  # at most, to estimate how sparse vectors are
-_MINE = 23  # makes these draws independent of others
-_MOST_MINED = 1 << 17  # parts that hard negatives are mined for: each is compared with all others
-_NUMBERS = 1 << 26  # held at once: similarities of some parts to all, or vectors of some
-_PARTS = 4096  # encoded at once, at most
 
 
 @dataclass(frozen=True)
@@ -114,9 +100,9 @@ class EmbedderPlan:
 class EmbedderRun(Callback):
     """Trains a model by a plan, and writes it into a folder.
 
-    It is a callback of its own trainer: it mines hard negatives, evaluates, and stops early if the held-out loss no
-    longer falls. Only rank 0 reads the text and writes into the folder; the other ranks load the tokens from there. If
-    a training `goes_on`, its text is not read again.
+    It is a callback of its own trainer: it evaluates, and stops early if the held-out loss no longer falls. Only rank 0
+    reads the text and writes into the folder; the other ranks load the tokens from there. If a training `goes_on`, its
+    text is not read again.
     """
 
     def __init__(
@@ -234,7 +220,7 @@ class EmbedderRun(Callback):
         """Trains from the last checkpoint, writes everything, and returns the summary. The user's callbacks are called
         before evaluations and checkpoints."""
         settings, training, state, note = self.settings, self.training, self.state, self.reporter.note
-        model, negatives = state.model, self.root / "negatives.safetensors"
+        model = state.model
         dimensions = settings.dimensions_for(model.config.hidden_size)
         beginnings = f", also truncated to {', '.join(map(str, dimensions))}" if dimensions else ""
         note(
@@ -247,8 +233,6 @@ class EmbedderRun(Callback):
             note(f"each step is computed in parts of about {parts:,} positions (gradient caching, same result)")
 
         def begin() -> None:
-            if state.step:
-                self.stream.negatives = on_every_rank(self.group, lambda: load_negatives(negatives, state.step))
             self._times.begin(self.trainer)
             self._stop_early()  # if the last evaluation before a kill was to stop training
             if state.step == 0:
@@ -290,21 +274,6 @@ class EmbedderRun(Callback):
             self.reporter.note(f"lowered all logits by {shift:.2f}, so that vectors are sparse from the start")
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
-        settings, stream = self.settings, self.stream
-        mining, file = settings.hard_negatives, self.root / "negatives.safetensors"
-        if mining is not None and stream.negatives is None and mining.after <= report.progress < 1.0:
-
-            def mine_to_file() -> None:  # into a file, for when the training resumes
-                of_parts = mine(self.state, stream, mining, self.kind, self.reporter.notify)
-                write_atomically(file, save({"parts": of_parts, "step": np.array([report.step])}))
-
-            on_rank_zero(self.group, mine_to_file)
-            negatives = on_every_rank(self.group, lambda: load_negatives(file, report.step))
-            assert negatives is not None, "they were mined by this step"
-            stream.negatives = negatives
-            mined = int((negatives >= 0).any(1).sum())
-            self.reporter.note(f"step {report.step:,}: mined hard negatives for {mined:,} of {len(negatives):,} parts")
-            trainer.request_save()
         if self._times.is_due(trainer, report):
             self._evaluate()
         self._stop_early()
@@ -407,7 +376,7 @@ class EmbedderRun(Callback):
 
 
 # ----------------------------------------
-# Evaluation and mining.
+# Evaluation.
 
 
 def text_vectors(model: MaskedLM, rows: Rows, kind: VectorKind) -> tuple[Tensor, TextTargets]:
@@ -513,53 +482,3 @@ def examples(model: MaskedLM, data: PairData, kind: VectorKind, tokenizer: Token
         hits = [(order.index(n) + 1, text(held_pairs, SECOND, n), float(scores_P[n]), n == number) for n in nearest]
         queries.append((text(held_pairs, FIRST, number), hits))
     return EmbedderExamples(shown, queries, len(held_pairs))
-
-
-def mine(state: TrainState, stream: PairStream, settings: HardNegatives, kind: VectorKind, notify: Notify) -> Ints:
-    """Hard negatives [I, K] of parts of documents that allow two crops (see `HardNegatives`), padded with -1: of those
-    that come next, as many as were trained on, so that mining takes less time than the training so far. Memory: two
-    vectors per part, of sparse ones the nonzero numbers, and half a gigabyte."""
-    model, parts = state.model, stream.drawer.parts
-    negatives = np.full((len(parts), settings.each), -1, dtype=np.int64)
-    usable = stream.next_parts(state.cursor, _MOST_MINED)
-    usable = usable[parts.can[usable, CROPS]]
-    if not len(usable):
-        return negatives
-    config, key = model.config, mix_ints(_MINE, stream.settings.seed)
-    size = min(_PARTS, _NUMBERS // (2 * (config.hidden_size if kind.unit else config.vocab_size)))
-    firsts, seconds = list[Tensor](), list[Tensor]()  # vectors of the two texts of a pair of each part
-    with evaluating(model):
-        for begin in range(0, len(usable), size):
-            notify(Progress("mining hard negatives", begin, len(usable), "texts"))
-            pairs = stream.drawer.draw(usable[begin : begin + size], key, kind=CROPS)
-            vectors_ED, texts = text_vectors(model, stream.rows(pairs)[0], kind)
-            both = kind.ready(vectors_ED)[texts.order_E].split(len(pairs))
-            for vectors, chunk_ID in zip((firsts, seconds), both, strict=True):
-                vectors.append(chunk_ID if kind.unit else chunk_ID.to_sparse())
-    first_ID, second_ID = torch.cat(firsts), torch.cat(seconds)
-    key_I = torch.from_numpy(parts.key[usable])
-    each, size = min(len(usable), settings.each), max(1, _NUMBERS // max(2 * len(usable), 1))
-    for begin in range(0, len(usable), size):
-        rows = slice(begin, begin + size)
-        if first_ID.is_sparse:
-            chunk_ID = first_ID.index_select(0, torch.arange(len(first_ID))[rows]).to_dense()
-        else:
-            chunk_ID = first_ID[rows]
-        scores = (second_ID @ chunk_ID.T).T.contiguous()
-        right = scores.diagonal(offset=begin)[:, None].clone()
-        scores[(scores >= settings.margin * right) | (key_I[rows, None] == key_I)] = -torch.inf
-        values, nearest = scores.topk(each)
-        negatives[usable[rows], :each] = np.where((values > -torch.inf).numpy(), usable[nearest.numpy()], -1)
-    return negatives
-
-
-def load_negatives(file: Path, step: int) -> Ints | None:
-    """Hard negatives, if they were mined by this step; otherwise None."""
-    if not file.is_file():
-        return None
-    try:
-        content = load_file(file)
-        parts: Ints = content["parts"]
-        return parts if int(content["step"][0]) <= step else None
-    except (OSError, KeyError, SafetensorError) as error:
-        raise RunError(f"{file}: damaged ({error}); remove it to make it again") from error

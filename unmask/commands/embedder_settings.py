@@ -31,21 +31,6 @@ class PairColumns(Reading):
     called `label`, `score`, `similarity`, `relevance`, `is_duplicate` or the like, if its values are in that range."""
 
 
-class HardNegatives(Settings):
-    """Wrong answers that the model finds likely, mined during training.
-
-    Source: Moreira et al. 2024 (NV-Retriever), section 3.2 (TopK-PercPos).
-    """
-
-    after: float = Field(default=0.5, gt=0.0, lt=1.0)
-    """Share of the training after which wrong answers are mined, once, among the texts of the next pairs: of as many as
-    were trained on before, at most 131,072."""
-    margin: float = Field(default=0.95, gt=0.0, le=1.0)
-    """A text counts as wrong only below this share of the right answer's similarity; above, it may be right."""
-    each: int = Field(default=4, ge=1, le=100)
-    """Number of the likeliest such texts to keep for each text; one of them is drawn each time."""
-
-
 class SparseSettings(Settings):
     """Sparse vectors (SPLADE) instead of dense ones; see `unmask.train.contrast`."""
 
@@ -89,8 +74,6 @@ class EmbedderSettings(Settings):
     masked: Literal["first", "second", "both"] = "second"
     """Texts of a pair to mask: the `first`, the `second` (and wrong answers) or `both`. Vectors are made from the
     masked text, which may leave too little of a short one."""
-    hard_negatives: HardNegatives | None = None
-    """Mine wrong answers that the model finds likely. Unset: no mining."""
     learning_rate: float | None = Field(default=None, gt=0.0)
     """Peak of the learning rate. Unset: 2e-3 with Muon; 1e-4 x (768 / hidden size)^2, at most 1e-3, with AdamW."""
     warmup: float = Field(default=0.1, ge=0.0, le=1.0)

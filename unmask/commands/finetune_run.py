@@ -114,8 +114,6 @@ class ExampleStream:
     Batches have about equally many examples: a step on a few would move the weights as far as one on many.
     """
 
-    version = 0  # the batch at a cursor never changes
-
     def __init__(
         self,
         examples: Sequence[Example],

@@ -284,8 +284,6 @@ class RowStream:
             without classes.
     """
 
-    version = 0  # the batch at a cursor never changes
-
     def __init__(
         self,
         store: TokenStore,

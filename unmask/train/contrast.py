@@ -11,7 +11,7 @@ the step. The user's wrong answers to a text stay in its choice however alike th
 equal a right answer.
 
 Shape suffixes: B = rows, S = positions, T = B x S in a line, N = tokens of texts, E = texts, P = pairs, C = P and the
-wrong answers (the user's, or mined ones), D = hidden size.
+user's wrong answers, D = hidden size.
 """
 
 from __future__ import annotations

@@ -41,8 +41,7 @@ class Trainer:
     Args:
         model: An `nn.Module` on its device, with an `encoder` that computes hidden states of rows, and a `pad_id`; see
             `unmask.model.encoder.Trainable`.
-        stream: The training text: an `unmask.data.rows.RowStream`, or another object with its `batch` method and a
-            `version`, a number that changes when the coming batches change.
+        stream: The training text: an `unmask.data.rows.RowStream`, or another object with its `batch` method.
         settings: Budget, learning rate, batch size. The model trains as it is: `unmask.train.checkpoints.place_model`
             applies `precision`, `compile_blocks` and `gradient_checkpointing` to it; `sampled_softmax` has no effect.
         masker: Masks the batches; None: the model sees the text unmasked, for objectives without masks.
@@ -258,15 +257,14 @@ def timed_steps(trainer: Trainer, num_steps: int) -> Iterator[tuple[float, int]]
 #     thread          [ make 2 ][ make 3 ][ make 4 ]     [ make 5 ]
 #     GPU                [       step 1        ][       step 2        ]
 #
-# Packing and masking are a function of the stream's cursor and version, the progress and the scores, so a batch made
-# ahead equals one made in time. If it does not (with a budget in minutes, another row length may be due by then), it is
-# made again. On CPUs batches are not made ahead, since no core is free.
+# Packing and masking are a function of the stream's cursor, the progress and the scores, so a batch made ahead equals
+# one made in time. If it does not (with a budget in minutes, another row length may be due by then), it is made again.
+# On CPUs batches are not made ahead, since no core is free.
 
 
 class _Request(NamedTuple):
     """Everything that determines a batch: its place in the stream and in the training, and what follows from that."""
 
-    version: int  # of the stream: if it changes while the batch is made, the batch is made again
     cursor: Cursor
     step: int  # steps made before it
     tokens: int  # tokens trained on before it
@@ -300,7 +298,7 @@ def masked_batches(trainer: Trainer, *, ahead: int) -> Generator[MaskedBatch, No
     def request(cursor: Cursor, step: int, tokens: int, seconds: float) -> _Request:
         progress = settings.progress(step, tokens, seconds)
         length, scores_version = settings.length_at(progress), None if board is None else board.scores.version
-        return _Request(stream.version, cursor, step, tokens, progress, length, scores_version)
+        return _Request(cursor, step, tokens, progress, length, scores_version)
 
     def make(own: _Request) -> MaskedBatch:
         num_rows = settings.batch_tokens // own.length

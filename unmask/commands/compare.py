@@ -67,7 +67,6 @@ from unmask.train.callbacks import read_metrics
 
 Way = tuple[RunPlan, tuple[str, ...]]  # plan and data of a recipe's runs
 SEEDS = 3
-_EVEN = 1.2  # highest ratio of most to fewest steps among a recipe's runs, on an idle machine
 STATE = "compare.json"
 Figure = Literal["loss", "bits_per_byte", "pairs_error", "task_error"]
 FIGURES: dict[str, str] = {
@@ -248,8 +247,6 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
             f"counts as verdict {look}, with wider intervals"
         )
     by_figure = _judge_figures(deciding, values, look, items, runs)
-    if minutes and (uneven := _uneven_steps(runs)):
-        by_figure[deciding]["verdict"] += f"; {uneven}"
     for name, masking in ((name, each.masking) for name, each in loaded.items() if followed_scores(each.masking)):
         if 0 < max(run.get("steps", 0) for run in runs[name]) <= masking.refresh_steps:
             by_figure[deciding]["verdict"] += f"; masks of {name} never followed the model (masking.refresh_steps)"
@@ -396,22 +393,6 @@ def _sized_ways(
             file.parent.mkdir(exist_ok=True)
             write_atomically(file, with_sizes(recipes[name], sizes).to_toml())
     return {name: (replace(ways[name][0], sized={name: str(file)}), ways[name][1]) for name, file in files.items()}
-
-
-def _uneven_steps(runs: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """A remark if runs of one recipe made different numbers of steps in equal time, else an empty string."""
-    steps = {name: [run["steps"] for run in of_recipe if "steps" in run] for name, of_recipe in runs.items()}
-    uneven = [
-        f"{min(counts):,} to {max(counts):,} ({name})"
-        for name, counts in steps.items()
-        if counts and max(counts) > _EVEN * min(counts)
-    ]
-    if not uneven:
-        return ""
-    return (
-        f"runs of one recipe made different numbers of steps in equal time, as on a busy machine: {', '.join(uneven)}; "
-        "give steps instead of minutes for narrower intervals"
-    )
 
 
 def _mean_costs(runs: Sequence[Mapping[str, Any]]) -> dict[str, float | None]:

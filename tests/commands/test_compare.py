@@ -413,14 +413,15 @@ def test_what_is_refused_once_the_text_is_prepared_can_be_corrected(
 def test_runs_share_no_seed_of_fine_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
 
-    def stops(*_: Any, settings: tuple[str, ...], **__: Any) -> None:
+    def stops(*_: Any, settings: Any, **__: Any) -> None:
         chosen = settings_of(settings)
         seeds.extend(range(chosen.seed, chosen.seed + chosen.seeds))
         raise KeyboardInterrupt
 
     monkeypatch.setattr(run_plan, "finetune", stops)
+    settings = (("finetune.seeds", 3),)
     plan = run_plan.RunPlan(
-        data=(), minutes=None, steps=1, rates=(), base=None, settings=("finetune.seeds=3",), task="classify", from_="m"
+        data=(), minutes=None, steps=1, rates=(), base=None, settings=settings, task="classify", from_="m"
     )
     for seed in range(3):
         with pytest.raises(KeyboardInterrupt):
@@ -550,7 +551,7 @@ def tune(data: Path, out: Path, **changes: Any) -> dict[str, Any]:
 
 def loss_by_rate(name: str, plan: Any, *, overrides: Any, folder: Path, **_: Any) -> dict[str, Any]:
     """A run whose loss is the learning rate's distance from 0.004."""
-    rate = next(float(text.partition("=")[2]) for text in overrides if text.startswith("training.learning_rate"))
+    rate = dict(overrides)["training.learning_rate"]
     (folder / "model").mkdir(parents=True)
     return {"loss": abs(rate - 0.004)}
 

@@ -57,7 +57,7 @@ def test_settings_as_a_dict() -> None:
     settings = {
         "masking": {"rate": {"start": 0.4, "end": 0.2, "kind": "linear"}, "units": {"kind": "words"}},
         "training.tokens": None,
-        "corpus": {"validation": ["a b.txt", 'quo"te.txt'], "column": "none", "cleaning": {"duplicates": "drop"}},
+        "corpus": {"validation": ["a b.txt", Path('quo"te.txt')], "column": "none", "cleaning": {"duplicates": "drop"}},
         "training": {"steps": 7, "learning_rate": 1e-3},
     }
     recipe = load_recipe(overrides=as_overrides(settings))

@@ -317,7 +317,7 @@ def audit(
     chosen = (
         recipe is not None
         or strategy is not None
-        or any(each.startswith(tuple(f"masking.{name}" for name in CHOICES)) for each in overrides)
+        or any(key.startswith(tuple(f"masking.{name}" for name in CHOICES)) for key, _ in overrides)
     )
     options = {"training.minutes": 1.0, "masking.strategy": strategy}  # no budget is used, but a recipe has one
     loaded = load_recipe(recipe or DEFAULT, options=options, overrides=overrides)

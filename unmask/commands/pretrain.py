@@ -11,7 +11,7 @@ from typing import Any
 
 from unmask.commands.masking_tables import named_hashes
 from unmask.commands.recipe import Recipe, find_checkpoint, load_recipe, requested_recipe
-from unmask.commands.recipe_files import Overrides, apply_overrides, as_overrides
+from unmask.commands.recipe_files import Override, Overrides, apply_overrides, as_overrides
 from unmask.commands.run_data import (
     START_ANEW,
     RunFolder,
@@ -270,7 +270,7 @@ def _begin(
     folder: RunFolder,
     named: Sequence[Named] | None,
     options: dict[str, Any],
-    overrides: Sequence[str],
+    overrides: Sequence[Override],
     stack: ExitStack,
     reporter: Reporter,
     *,
@@ -282,7 +282,7 @@ def _begin(
     Returns its `root` and `sources`, whether the run is new (`is_new`), and whether it `is_finished`.
     """
     # A run can be resumed without a recipe, and its card may change at any time.
-    card_overrides = [setting for setting in overrides if setting.lstrip().startswith("card.")]
+    card_overrides = [override for override in overrides if override[0].startswith("card.")]
     changes_only_card = all(value is None for value in options.values()) and len(card_overrides) == len(overrides)
     recipe = None
     if resume and folder.claimed.is_claimed and changes_only_card:

@@ -108,7 +108,7 @@ def load_recipe(
     source: str = DEFAULT,
     *,
     options: Mapping[str, Any] | None = None,
-    overrides: Sequence[str] = (),
+    overrides: Overrides = (),
     complete: bool = True,
 ) -> Recipe:
     """Loads a recipe with options, values by dotted key, and overrides on top.
@@ -147,7 +147,7 @@ def requested_recipe(recipe: str | Path | None = None, *, settings: Overrides = 
         old_texts = [old_data] if isinstance(old_data, str | Path) else old_data
         values["start.old_data"] = [str(Path(path).absolute()) for path in local_copies(*old_texts)]
     overrides = as_overrides(settings)
-    usual = usual_recipe([*values, *(override.partition("=")[0].strip() for override in overrides)])
+    usual = usual_recipe([*values, *(key for key, _ in overrides)])
     complete = load_recipe(str(recipe or usual), options=values, overrides=overrides)
     check_trackers(complete.evaluation.trackers)
     return complete

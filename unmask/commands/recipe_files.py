@@ -6,13 +6,13 @@ Nothing here loads torch, so that a misspelt recipe or setting is reported at on
 from __future__ import annotations
 
 import json
+import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from importlib import resources
-from pathlib import Path, PurePath
+from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import tomli_w
 from pydantic import Field
 
 from unmask.commands.settings import CLASSES
@@ -59,7 +59,7 @@ def recipe_names() -> list[str]:
 
 
 def read_recipe(
-    source: str, options: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
+    source: str, options: Mapping[str, Any] | None = None, overrides: Overrides = ()
 ) -> tuple[dict[str, Any], str]:
     """The values of a packaged recipe or of a TOML file, by section; and its name for error messages.
 
@@ -93,7 +93,8 @@ def read_recipe(
 # ----------------------------------------
 # Single settings on top.
 
-Overrides = Sequence[str] | Mapping[str, Any]
+Override = tuple[str, Any]  # the key of a setting, and its value
+Overrides = Sequence[str | Override] | Mapping[str, Any]
 OPTIONS = {  # settings that options of `unmask.pretrain` and `unmask.prepare` set
     "minutes": "training.minutes",
     "steps": "training.steps",
@@ -134,81 +135,60 @@ def usual_recipe(keys: Iterable[str]) -> str:
     return DEFAULT if any(key.startswith(_SIZED_BY_HAND) for key in keys) else AUTO
 
 
-def parameters_of(options: Mapping[str, Any] | None, overrides: Sequence[str]) -> dict[str, str]:
+def parameters_of(options: Mapping[str, Any] | None, overrides: Overrides) -> dict[str, str]:
     """The parameter that sets each setting, for error messages."""
     names = {key: name for name, key in OPTIONS.items() if (options or {}).get(key) is not None}
-    return names | {override.partition("=")[0].strip(): "settings" for override in overrides}
+    return names | {key: "settings" for key, _ in as_overrides(overrides)}
 
 
-def as_overrides(settings: Overrides) -> tuple[str, ...]:
-    """Turns settings as functions take them (`section.key=value` each, or a dict by keys) into those of `--set`.
+def as_overrides(settings: Overrides) -> tuple[Override, ...]:
+    """Settings as functions take them (`section.key=value` each, or a dict by keys), as pairs of a key and its value.
 
-    Example: `{"masking": {"rate": 0.3}, "training.tokens": None}` is `masking.rate=0.3`, `training.tokens=none`.
+    The value in a text is TOML, `none` is no value, and anything else is taken as a string.
+
+    Example: `{"masking": {"rate": 0.3}, "corpus.column": None}` is `("masking.rate", 0.3), ("corpus.column", None)`.
     """
     if isinstance(settings, str):
         raise SettingsError(f'settings: give a list of "section.key=value" or a dict, not the string {settings!r}')
-    if not isinstance(settings, Mapping):
-        return tuple(settings)
-    overrides: list[str] = []
-    for name, value in settings.items():
-        if isinstance(value, Mapping):
-            overrides += as_overrides({f"{name}.{key}": inner for key, inner in value.items()})
-        else:
-            overrides.append(as_override(name, value))
+    overrides: list[Override] = []
+    for each in settings.items() if isinstance(settings, Mapping) else settings:
+        key, sign, value = each.partition("=") if isinstance(each, str) else (each[0], "=", each[1])
+        key = key.strip()
+        if isinstance(settings, Mapping) and isinstance(value, Mapping):
+            overrides += as_overrides({f"{key}.{name}": inner for name, inner in value.items()})
+            continue
+        if not sign or "." not in key:
+            text, example = each if isinstance(each, str) else key, "for example training.learning_rate=0.003"
+            raise SettingsError(f"{text}: expected section.key=value, {example}", options=["set"])
+        try:
+            if isinstance(each, str):
+                value = None if value.strip() == "none" else toml_value(value.strip())
+            overrides.append((key, json.loads(json.dumps(value, default=os.fspath))))  # paths become texts
+        except (TypeError, ValueError) as error:
+            raise SettingsError(f"{key}: a recipe cannot hold {shown(value)}: {error}", options=["set"]) from error
     return tuple(overrides)
 
 
-def as_override(key: str, value: Any) -> str:
-    """`section.key=value`; None is `none`."""
-    if value is None:
-        return f"{key}=none"
-    try:
-        return f"{key}={_inline(value)}"
-    except TypeError as error:
-        kind = type(value).__name__
-        raise SettingsError(f"settings: {key} = {shown(value)} is {kind}, which a recipe cannot hold") from error
+def apply_overrides(values: dict[str, Any], overrides: Overrides) -> None:
+    """Applies overrides to `values` (by section), in place: those that replace others first, so that none is lost."""
 
-
-def _inline(value: Any) -> str:
-    """A value in TOML, on one line: `tomli_w` writes a list of long tables as sections."""
-    if isinstance(value, Mapping):
-        return "{" + ", ".join(f"{json.dumps(key)} = {_inline(inner)}" for key, inner in value.items()) + "}"
-    if isinstance(value, list | tuple):
-        return f"[{', '.join(map(_inline, value))}]"
-    return tomli_w.dumps({"value": str(value) if isinstance(value, PurePath) else value})[len("value = ") :].strip()
-
-
-def apply_overrides(values: dict[str, Any], overrides: Sequence[str]) -> None:
-    """Applies overrides to `values` (by section), in place, those that replace other settings first: so none is lost.
-
-    Each override is `section.key=value`; the value is TOML, `none` is no value, and anything else is taken as a string.
-    """
-
-    def turn(override: str) -> tuple[int, int]:
-        key = override.partition("=")[0].strip()
+    def turn(override: Override) -> tuple[int, int]:
+        key, _ = override
         if key in _REPLACES:
             return 0, 0
         return (1, key.count(".")) if key.endswith(".kind") else (2, 0)
 
-    for override in sorted(overrides, key=turn):
-        key, sign, text = (part.strip() for part in override.partition("="))
-        if not sign or "." not in key:
-            example = "for example training.learning_rate=0.003"
-            raise SettingsError(f"{override}: expected section.key=value, {example}", options=["set"])
-        try:
-            value = None if text == "none" else toml_value(text)
-        except ValueError as error:
-            raise SettingsError(f"{key}: the value cannot be read: {error}", options=["set"]) from error
+    for key, value in sorted(as_overrides(overrides), key=turn):
         set_value(values, key, value)
 
 
 def section_values(overrides: Overrides, section: str, *others: str) -> dict[str, dict[str, Any]]:
     """Values of one section of settings, and of `others`; `card.key=value` is short for `SECTION.card.key=value`."""
     values: dict[str, Any] = {}
-    apply_overrides(values, as_overrides(overrides))
+    apply_overrides(values, overrides)
     sections = [section, *others, *(["card"] if section in CLASSES else [])]
     if unknown := sorted(set(values) - set(sections)):
-        key = next(each for each in as_overrides(overrides) if each.strip().startswith(unknown[0])).partition("=")[0]
+        key = next(key for key, _ in as_overrides(overrides) if key.startswith(unknown[0]))
         near = nearest_settings(key, settings_of(*CLASSES.get(section, CLASSES["recipe"])))
         raise SettingsError(
             f"{key}: there is no such section of settings here, only {' and '.join(sections)}; "
@@ -289,7 +269,7 @@ class LightRecipe(Settings):
 
 
 def light_recipe(
-    source: str = DEFAULT, *, options: Mapping[str, Any] | None = None, overrides: Sequence[str] = ()
+    source: str = DEFAULT, *, options: Mapping[str, Any] | None = None, overrides: Overrides = ()
 ) -> LightRecipe:
     """Reads and checks a recipe without loading torch; arguments are those of `read_recipe`."""
     values, where = read_recipe(source, options, overrides)

@@ -19,7 +19,7 @@ from unmask.commands.finetune_run import class_weights, read_files, selecting_me
 from unmask.commands.masking_tables import masking_tables, named_hashes, score_board
 from unmask.commands.pretrain import pretrain
 from unmask.commands.recipe import Recipe
-from unmask.commands.recipe_files import Overrides, as_overrides, recipe_names
+from unmask.commands.recipe_files import Override, Overrides, as_overrides, recipe_names
 from unmask.commands.run_data import check_data, check_tokenizer, is_prepared, open_prepared, prepare_by, tokenizer_of
 from unmask.core.errors import SettingsError, unknown
 from unmask.core.files import ClaimedFolder, differences, file_sha256, read_object, typed, write_object
@@ -52,7 +52,7 @@ class RunPlan:
     steps: int | None
     rates: tuple[float, ...]
     base: str | None
-    settings: tuple[str, ...]
+    settings: tuple[Override, ...]
     pairs: str | None = None
     task: str | None = None
     files: dict[str, Any] = field(default_factory=dict)
@@ -61,10 +61,10 @@ class RunPlan:
     sized: dict[str, str] = field(default_factory=dict)  # by name, the recipe file with the size of all its runs
 
     @property
-    def of_finetuning(self) -> tuple[str, ...]:
-        return tuple(setting for setting in self.settings if setting.startswith("finetune."))
+    def of_finetuning(self) -> tuple[Override, ...]:
+        return tuple(override for override in self.settings if override[0].startswith("finetune."))
 
-    def options(self, name: str, *, seed: int, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    def options(self, name: str, *, seed: int, overrides: Sequence[Override] = ()) -> dict[str, Any]:
         """Options of `pretrain` for a run of a recipe, a masking strategy or a start, with overrides of this run alone.
 
         Those of `as-is` only make a recipe, by which the checkpoint is checked; there is no such run.
@@ -106,8 +106,9 @@ def run_plan(
     if (plan.minutes is None) == (plan.steps is None):
         raise SettingsError("give either minutes or steps for each run", options=["minutes", "steps"])
     if task is None and plan.of_finetuning:
-        raise SettingsError(f"{plan.of_finetuning[0]}: there is no task to fine-tune for; name one", options=["task"])
-    if seed := next((each for each in plan.settings if each.startswith(("training.seed=", "finetune.seed="))), None):
+        key, _ = plan.of_finetuning[0]
+        raise SettingsError(f"{key}: there is no task to fine-tune for; name one", options=["task"])
+    if seed := next((key for key, _ in plan.settings if key in ("training.seed", "finetune.seed")), None):
         raise SettingsError(f"{seed}: runs have the seeds 0, 1, ...; leave it out")
     return plan
 
@@ -176,7 +177,7 @@ def measured_run(
     data: Sequence[str],
     folder: Path,
     reporter: Reporter,
-    overrides: Sequence[str] = (),
+    overrides: Sequence[Override] = (),
 ) -> dict[str, Any]:
     """The figures of a run; if it has none yet, it is made, or resumed to its end.
 
@@ -210,7 +211,7 @@ def measured_run(
                 task=plan.task,
                 **plan.files,
                 out=tuned,
-                settings=(f"finetune.seed={first}", *plan.of_finetuning),
+                settings=(("finetune.seed", first), *plan.of_finetuning),
                 resume=not is_finished,
                 overwrite=is_finished,
                 intervals=False,

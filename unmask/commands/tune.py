@@ -20,14 +20,13 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import starmap
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from unmask.commands.recipe import Recipe, requested_recipe
-from unmask.commands.recipe_files import DEFAULT, Overrides, as_override, toml_value
+from unmask.commands.recipe_files import DEFAULT, Overrides, toml_value
 from unmask.commands.run_plan import RunPlan, begin_runs, measured_run, run_plan
 from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError, shortened
 from unmask.core.files import ClaimedFolder, typed, write_atomically
@@ -121,7 +120,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
         if key.split(".")[0] not in SEARCHED:
             raise SettingsError(f"search {key}: only {', '.join(SEARCHED)} are searched")
         for end in dimension.values:
-            ends[f"{recipe} with {as_override(key, end)}"] = _load(plan, recipe, {key: end})
+            ends[f"{recipe} with {key}={end}"] = _load(plan, recipe, {key: end})
     try:
         import optuna
     except ImportError as error:
@@ -154,7 +153,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
             values = {dimension.key: dimension.suggest(trial) for dimension in dimensions}
             numbers = ", ".join(f"{key} {_number(value)}" for key, value in values.items())
             reporter.note(f"trial {trial.number}: {numbers}")
-            run, overrides = root / "trials" / str(trial.number), [as_override(*item) for item in values.items()]
+            run, overrides = root / "trials" / str(trial.number), tuple(values.items())
             try:
                 _load(plan, recipe, values)  # each value is allowed by itself, but perhaps not all together
                 figures = measured_run(
@@ -234,7 +233,7 @@ def _result(trials: Sequence[dict[str, Any]], root: Path, own: dict[str, Any], o
 
 
 def _load(plan: RunPlan, recipe: str, values: Mapping[str, Any]) -> Recipe:
-    return requested_recipe(**plan.options(recipe, seed=0, overrides=list(starmap(as_override, values.items()))))
+    return requested_recipe(**plan.options(recipe, seed=0, overrides=tuple(values.items())))
 
 
 def _number(value: Any) -> str:

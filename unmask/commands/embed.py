@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.core.errors import CorpusError, RunError, without_secrets
-from unmask.core.files import check_file, locked, sync_names, writing
+from unmask.core.files import check_file, locked, whole_file, writing
 from unmask.core.public import public
 from unmask.core.remote import address_of, output_at
 from unmask.core.results import Notify, Progress, Result, Shown, amount, usual_note, usual_reporter
@@ -236,23 +236,6 @@ def _table(ids: Sequence[str | int], columns: dict[str, Any], schema: Any = None
 
 
 @contextmanager
-def _unfinished(out: Path) -> Iterator[Path]:
-    """A locked temporary path beside `out`, renamed to it at the end if no error occurred."""
-    partial = out.with_name(out.name + ".partial")
-    with locked(out):
-        try:
-            yield partial
-            with writing(out):
-                with partial.open("rb+") as file:
-                    os.fsync(file.fileno())
-                os.replace(partial, out)
-                sync_names(out.parent)
-        finally:
-            with suppress(OSError):
-                partial.unlink(missing_ok=True)
-
-
-@contextmanager
 def vector_file(out: Path, dimension: int) -> Iterator[Add]:
     """Opens a file of vectors for writing; it gets its name once it is complete.
 
@@ -286,7 +269,7 @@ def vector_file(out: Path, dimension: int) -> Iterator[Add]:
                 writer = pq.ParquetWriter(file, table.schema.with_metadata({"dimension": str(dimension)}))
             writer.write_table(table)
 
-    with _unfinished(out) as partial:
+    with locked(out), whole_file(out) as partial:
         with writing(out):
             file = partial.open("wb")
         try:
@@ -330,7 +313,7 @@ def map_file(out: Path, note: Callable[[str], None]) -> Iterator[Add]:
         all_texts.extend(texts)
         parts.append(vectors)
 
-    with _unfinished(out) as partial:
+    with locked(out), whole_file(out) as partial:
         yield add
         if not parts:
             raise CorpusError(f"{out}: there is no text to put on a map")

@@ -32,7 +32,7 @@ from safetensors.numpy import load_file, save_file
 
 from unmask.commands.run_data import is_prepared, open_prepared
 from unmask.core.errors import CorpusError, DataError, RunError, shown
-from unmask.core.files import writing
+from unmask.core.files import whole_file, writing
 from unmask.core.hashing import GOLDEN, mix
 from unmask.core.results import Notify, Progress
 from unmask.data.columns import NO_LABEL, USUAL, Role, find_column, value_at
@@ -125,11 +125,10 @@ class TokenTexts:
         return self.paragraph[self.document[1:]]
 
     def save(self, file: Path) -> None:
-        partial = file.with_name(file.name + ".partial")
         with writing(file, SafetensorError):
             file.parent.mkdir(parents=True, exist_ok=True)
-            save_file({each.name: np.ascontiguousarray(getattr(self, each.name)) for each in fields(self)}, partial)
-            partial.replace(file)
+            with whole_file(file) as partial:
+                save_file({each.name: np.ascontiguousarray(getattr(self, each.name)) for each in fields(self)}, partial)
 
     @classmethod
     def load(cls, file: Path) -> TokenTexts:

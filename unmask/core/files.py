@@ -42,24 +42,31 @@ def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
         raise WriteError(number, reason or str(error), str(path)) from error
 
 
-def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
-    """Writes a file under a temporary name, flushes it to the disk, and renames it in one step. Links are not followed.
-    If writing fails, nothing of it is left, and a WriteError says why."""
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Path]:
+    """Yields a temporary path beside `path` to write to, then flushes that file to the disk and renames it in one step.
+    Links are not followed. If anything fails, nothing of it is left."""
     partial = path.with_name(path.name + ".partial")
-    data = content.encode() if isinstance(content, str) else content
     try:
         with writing(path):
             partial.unlink(missing_ok=True)
-            with partial.open("xb") as file:
-                file.write(data)
-                file.flush()
+        yield partial
+        with writing(path):
+            with partial.open("rb+") as file:
                 os.fsync(file.fileno())
             os.replace(partial, path)
             sync_names(path.parent)
-    except WriteError:
+    except BaseException:
         with contextlib.suppress(OSError):
             partial.unlink()
         raise
+
+
+def write_atomically(path: Path, content: str | bytes | memoryview) -> None:
+    """Writes a whole file (see `whole_file`); if that fails, a WriteError says why."""
+    data = content.encode() if isinstance(content, str) else content
+    with whole_file(path) as partial, writing(path), partial.open("xb") as file:
+        file.write(data)
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ from __future__ import annotations
 import json
 import math
 import shutil
-import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -43,7 +42,6 @@ TRIALS = 20
 SHOWN_TRIALS = 5
 SEARCHED = ("training", "masking", "model", "objectives")  # other sections change the text or what is measured
 LOG_FROM = 4.0  # a range whose ends are this many times apart is searched on a log scale
-HEARTBEAT = 60  # seconds; the trial of a process that is silent for twice as long is repeated
 
 
 class Tuning(Result):
@@ -132,14 +130,8 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
     purpose = {"recipe": recipe, "search": list(search)}
     prepared, _ = begin_runs(folder, plan, {recipe: own_recipe, **ends}, purpose, reporter)
     with _storing(root / "study.db"):
-        with warnings.catch_warnings(), folder.held(wait=-1):  # two processes must not both make the tables
-            warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
-            storage = optuna.storages.RDBStorage(
-                f"sqlite:///{root / 'study.db'}",
-                engine_kwargs={"connect_args": {"timeout": 60}},
-                heartbeat_interval=HEARTBEAT,
-                heartbeat_stale_trial_callback=lambda study, trial: study.enqueue_trial(trial.params),
-            )
+        with folder.held(wait=-1):  # two processes must not both make the tables
+            storage = f"sqlite:///{root / 'study.db'}?timeout=60"  # seconds to wait for another process
             study = optuna.create_study(study_name="unmask", storage=storage, load_if_exists=True)
         own = {dimension.key: _value_of(own_recipe, dimension.key) for dimension in dimensions}
         outside = [dimension.key for dimension in dimensions if not dimension.holds(own[dimension.key])]

@@ -232,7 +232,7 @@ def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path) -> Non
     assert bm25["ndcg_at_10"] == pytest.approx((first + second) / 2)
     assert (bm25["mrr_at_10"], bm25["recall_at_1"], bm25["recall_at_10"]) == (1.0, 0.5, 0.75)
     assert actual["warning"] is not None
-    assert list(task["systems"]) == [str(model_folder), "bm25", "tfidf", "both (scores)", "both (ranks)"]
+    assert list(task["systems"]) == [str(model_folder), "bm25", "tfidf", "both"]
     with pytest.raises(CorpusError, match=r"dev\.tsv: .* test"):
         unmask.evaluate_search(model_folder, folder, split="dev")
     with pytest.raises(SettingsError, match="seed"):

@@ -85,9 +85,6 @@ def ranked(documents: list[int], scores: list[float]) -> Ranking:
 def test_two_rankings_as_one() -> None:
     """Documents 1 to 5; vectors rank four, and words two, since no others share a word."""
     vectors, words = ranked([1, 2, 3, 4], [0.9, 0.8, 0.6, 0.5]), ranked([5, 2], [6.0, 4.0])
-    by_ranks = fused(vectors, words, 3, kind="ranks")
-    assert by_ranks.documents_QK.tolist() == [[2, 1, 5]]
-    np.testing.assert_allclose(by_ranks.scores_QK, [[0.5 / 62 + 0.5 / 62, 0.5 / 61, 0.5 / 61]])
     # Vectors of 5 have at most the last score: 0.9, 0.8, 0.6, 0.5, 0.5; words of 1, 3 and 4 are 0: 0, 4, 0, 0, 6.
     above = np.array([0.24, 0.14, -0.06, -0.16, -0.16]) / math.sqrt(0.1320 / 5)
     of_words = np.array([-2.0, 2.0, -2.0, -2.0, 4.0]) / math.sqrt(32 / 5)

@@ -16,7 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from importlib.util import find_spec
 from itertools import islice
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,7 @@ from unmask.search.known_items import (
     title_task,
 )
 from unmask.search.passages import DocumentPart, words_of
-from unmask.search.words import FUSED, Fusion, WordSearch, best_of, fused, word_line
+from unmask.search.words import FUSED, WordSearch, best_of, fused, word_line
 from unmask.tasks.loaded_model import Model, Precision
 
 DECIDES = "ndcg_at_10"
@@ -68,11 +68,11 @@ class SearchEvaluation(Result):
     Attributes:
         model: The model under evaluation.
         tasks: By name (`crop`, `title`; `judged` for a BEIR folder): `queries`, `documents`, `draws` (what intervals
-            are over), `not_asked`, the figures of each of the `systems` (with bm25 also of both combined, by scores and
-            by ranks), the model's `differences` from each other system, query by query, which of `vectors`, `words` and
-            `both` is the `best`, and how far it is `ahead` of the next. Figures are `ndcg_at_10`, `mrr_at_10`,
-            `recall_at_1`, `recall_at_10`, with `..._interval`, at 95 %, or at `confidence` for differences; None if no
-            interval can be computed.
+            are over), `not_asked`, the figures of each of the `systems` (with bm25 also of `both` combined), the
+            model's `differences` from each other system, query by query, which of `vectors`, `words` and `both` is the
+            `best`, and how far it is `ahead` of the next. Figures are `ndcg_at_10`, `mrr_at_10`, `recall_at_1`,
+            `recall_at_10`, with `..._interval`, at 95 %, or at `confidence` for differences; None if no interval can be
+            computed.
         verdict: For each task, in words; with fewer than 50 queries there is no verdict, no difference and no best
             system.
         vectors: For each model, `alignment` (by task, with its interval), `uniformity`, `effective_rank`, `dimension`.
@@ -210,7 +210,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     searches: dict[str, ModelSearch] = {}
     for source, encoding_options in ((model, options), *((other, {}) for other in others)):
         name = str(source.folder if isinstance(source, Model) else source)
-        if name in _LEXICAL:
+        if name in (*_LEXICAL, "both"):
             what = "has the name of a baseline; write ./ before it"
             raise SettingsError(f"the model {name} {what}", options=("against",))
         if name in searches:
@@ -333,8 +333,7 @@ def _measure(
         notify(Progress(f"scoring documents with {kind}", 0, len(task.documents), "texts"))
         ranked[kind] = rank_lexically(kind, task.documents, task.queries, FUSED)
     if "bm25" in ranked:
-        vectors = ranked[next(iter(searches))]
-        ranked |= {f"both ({kind})": fused(vectors, ranked["bm25"], FUSED, kind=kind) for kind in get_args(Fusion)}
+        ranked["both"] = fused(ranked[next(iter(searches))], ranked["bm25"], FUSED)
     rankings = {name: ranking.documents_QK for name, ranking in ranked.items()}
     if task.excluded is not None:  # drop the query's own document from its hits
         for name, documents_QK in rankings.items():
@@ -345,7 +344,7 @@ def _measure(
     confidence = 1.0 - _ERROR / max(1, len(others))
     has_enough = len(task.queries) >= LEAST_QUERIES
     # Which `rank` option of an index is best, and how far it is ahead of the next one.
-    offered = {"vectors": first, "words": "bm25", "both": "both (scores)"} if "bm25" in ranked else {"vectors": first}
+    offered = {"vectors": first, "words": "bm25", "both": "both"} if "bm25" in ranked else {"vectors": first}
     decides = {name: per_query[system][DECIDES] for name, system in offered.items()}
     best, *rest = sorted(decides, key=lambda name: -decides[name].mean())
     ahead = {

@@ -9,8 +9,7 @@ index, bit for bit. Words in the overlap of passages count once, so scores are o
 words and no stemming, which depend on the language; frequent words weigh little. A document that shares no word with a
 query is not ranked.
 
-Source: Robertson and Zaragoza 2009 (The probabilistic relevance framework), in the form of Lucene; Cormack,
-Clarke and Büttcher 2009 (Reciprocal rank fusion).
+Source: Robertson and Zaragoza 2009 (The probabilistic relevance framework), in the form of Lucene.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ import hashlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,11 +26,9 @@ from numpy.typing import NDArray
 from unmask.search.exact import Ranking, no_hits
 from unmask.search.passages import words_of
 
-Fusion = Literal["scores", "ranks"]
 K1, B = 1.2, 0.75  # Lucene's defaults
 WORDS_WEIGHT = 0.5
 FUSED = 100  # documents of each ranking that are fused
-_RANK = 60  # constant of reciprocal rank fusion, added to ranks
 _MOST = 0xFFFF  # highest passage number of a block, and highest count of a word in a passage
 
 
@@ -160,15 +157,14 @@ def best_of(scores_N: NDArray[np.float64], top_k: int) -> NDArray[np.int64]:
     return scored[np.argsort(-scores_N[scored], kind="stable")][:top_k]
 
 
-def fused(
-    vectors: Ranking, words: Ranking, top_k: int, *, words_weight: float = WORDS_WEIGHT, kind: Fusion = "scores"
-) -> Ranking:
+def fused(vectors: Ranking, words: Ranking, top_k: int, *, words_weight: float = WORDS_WEIGHT) -> Ranking:
     """Fuses two rankings of the same queries by weighted sums over the documents in either.
+
+    Scores are standardized over these documents (zero mean, unit variance); a document missing from a ranking gets its
+    last score, or 0 if the ranking is not full.
 
     Args:
         words_weight: The weight of words, from 0 to 1; vectors have the rest.
-        kind: `scores` adds scores standardized over these documents (zero mean, unit variance); a document missing from
-            a ranking gets its last score, or 0 if the ranking is not full. `ranks` adds 1 / (60 + rank), or 0.
     """
     ranking = no_hits(len(words.documents_QK), top_k)
     weights = np.array([[1.0 - words_weight], [words_weight]])
@@ -181,9 +177,7 @@ def fused(
             count = np.count_nonzero(ranked >= 0)
             places = np.searchsorted(documents, ranked[:count])
             passages[side, places] = nearest[:count]
-            if kind == "ranks":
-                points[side, places] = 1.0 / (_RANK + 1.0 + np.arange(count))
-            elif count:
+            if count:
                 points[side] = scores[-1] if count == len(ranked) else 0.0
                 points[side, places] = scores[:count]
                 points[side] = (points[side] - points[side].mean()) / (points[side].std() or 1.0)

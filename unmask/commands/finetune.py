@@ -249,7 +249,6 @@ def forecast_finetune(
     begin, examples = time.monotonic(), runs.examples["validation"]
     outputs_of(trainer.state.model.eval(), runs.task, examples[:NUM_PREDICTED])
     evaluation = (time.monotonic() - begin) * max(1.0, len(examples) / NUM_PREDICTED)
-    evaluations = chosen.epochs * min(chosen.evaluations_per_epoch, measured["steps"] // chosen.epochs)
     figures: dict[str, Any] = {
         "task": runs.task.kind,
         "labels": list(runs.task.names),
@@ -258,7 +257,7 @@ def forecast_finetune(
         "num_parameters": trainer.state.model.num_encoder_parameters,
         "seeds": chosen.seeds,
         "steps": measured["steps"],
-        "seconds": chosen.seeds * (measured["seconds"] + evaluations * evaluation),
+        "seconds": chosen.seeds * (measured["seconds"] + chosen.epochs * evaluation),
         "memory_bytes": measured["memory_bytes"],
         "processes": measured["processes"],
         "device": measured["device"],

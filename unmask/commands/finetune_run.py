@@ -387,11 +387,10 @@ class Runs(Callback):
         trainer.state.recent_losses.append(report.loss)
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
-        """Evaluates `evaluations_per_epoch` times in each epoch, the last time at its end."""
+        """Evaluates at the end of each epoch."""
         state, settings = trainer.state, self.settings
         batches = (trainer.settings.steps or 0) // settings.epochs
-        evaluations = min(settings.evaluations_per_epoch, batches)
-        if report.step * evaluations // batches == (report.step - 1) * evaluations // batches:
+        if report.step % batches:
             return
         trainer.read_figures()
         # All ranks take rank 0's metrics, so that all stop at the same step.

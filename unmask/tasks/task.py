@@ -96,10 +96,8 @@ class FinetuneSettings(Reading):
     dropout: float | None = Field(default=None, ge=0.0, lt=1.0)
     """Dropout of hidden states and before the classifier. Unset: the model's own. In models that transformers runs, it
     sets every rate in config.json, attention included."""
-    evaluations_per_epoch: int = Field(default=1, ge=1)
-    """Evaluations on the validation file per epoch."""
     patience: int | None = Field(default=3, ge=1)
-    """Stop after this many evaluations without a better metric; `none`: train to the end."""
+    """Stop after this many epochs without a better metric; `none`: train to the end."""
     metric: str | None = None
     """Metric by which the best model is chosen. Unset: accuracy, micro_f1 (for multi_label), pearson,
     entity_f1 (for entities) or f1."""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pickle
-import re
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from unmask.core.results import Facts, Finished, Hint, Result, Sheet, Shown, Styled, as_html, as_text, curve_html
+from unmask.core.results import Facts, Finished, Hint, Result, Sheet, Shown, Styled, as_html, as_text
 
 
 class Weather(Result):
@@ -70,13 +69,3 @@ def test_a_hint_is_a_command_in_a_terminal_and_a_call_in_python() -> None:
     assert str(hint).endswith("unmask fill m")
     assert as_text(hint).endswith('unmask.load("m").fill()')
     assert "<code>unmask.load(&quot;m&quot;).fill()</code>" in as_html(hint)
-
-
-def test_a_curve_goes_from_the_first_point_to_the_last_within_its_picture() -> None:
-    picture = curve_html([(0, 6.5), (10, 5.0), (40, 4.0)], "<loss>")
-    places = re.search(r"points='([^']*)'", picture)
-    points = [tuple(map(float, place.split(","))) for place in places.group(1).split()]
-    assert points == [(6.0, 6.0), (83.0, 58.8), (314.0, 94.0)]
-    assert "&lt;loss&gt;" in picture
-    assert curve_html([(0, 6.5)], "loss") == ""
-    assert "nan" not in curve_html([(1, 2.0), (1, 2.0)], "a point twice")

@@ -507,9 +507,6 @@ class ConsoleReporter:
     def __exit__(self, *error: object) -> None:
         self.bar.stop()
 
-    def plot(self, points: Sequence[tuple[float, float]], what: str) -> None:
-        """Does nothing: a terminal shows evaluations as lines."""
-
     def note(self, text: Shown) -> None:
         self.console.print(_styled(text), soft_wrap=True)
 

@@ -21,7 +21,7 @@ from unmask.commands.run_data import (
     packaged_corpus,
 )
 from unmask.commands.sizing import sized_recipe, sizes_of, with_sizes
-from unmask.commands.training_run import LOSS_CURVE, TrainingRun, held_out_curve
+from unmask.commands.training_run import TrainingRun
 from unmask.core.errors import RunError, UnmaskError, without_secrets
 from unmask.core.files import typed
 from unmask.core.hub import local_path
@@ -36,7 +36,6 @@ from unmask.core.results import (
     Shown,
     SilentReporter,
     Styled,
-    curve_html,
     documents,
     duration,
     margin,
@@ -140,10 +139,6 @@ class Run(Finished):
         else:
             command = f'unmask fill {typed(s["model"])} "... [MASK] ..."'
             yield Hint(command, f'unmask.load({s["model"]!r}).fill("... [MASK] ...")')
-
-    def _repr_html_(self) -> str:
-        curve = curve_html(held_out_curve(self.folder / "metrics.jsonl"), LOSS_CURVE)
-        return super()._repr_html_() + curve
 
 
 @public

@@ -8,7 +8,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from importlib.util import find_spec
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -211,7 +210,6 @@ class TrainingRun(Callback):
         lines = self._predicted(self.prompts)
         self.trainer.evaluated(metrics_of(result) | ({"lines": lines} if lines else {}))
         self._report(result)
-        self.reporter.plot(held_out_curve(self.folder.metrics), LOSS_CURVE)
         for line in lines:
             # Predictions are in brackets, green if right and red if wrong.
             shown: list[str | Styled] = ["         "]
@@ -323,14 +321,6 @@ class TrainingRun(Callback):
 
 # ----------------------------------------
 # Figures on held-out text.
-
-LOSS_CURVE = "held-out loss"
-
-
-def held_out_curve(metrics: Path) -> list[tuple[float, float]]:
-    """Held-out losses of a run by step, so far."""
-    lines = (line for line in read_metrics(metrics) if line.get("validation_loss") is not None)
-    return [(line["step"], line["validation_loss"]) for line in lines]
 
 
 def figures_of(result: HeldOut) -> dict[str, Any]:

@@ -363,9 +363,6 @@ class Reporter:
     def notify(self, progress: Progress) -> None:
         """Shows the progress."""
 
-    def plot(self, points: Sequence[tuple[float, float]], what: str) -> None:
-        """A curve so far."""
-
 
 class SilentReporter(Reporter):
     """Reports nothing: of several processes, only the first one takes notes."""
@@ -375,16 +372,13 @@ class SilentReporter(Reporter):
 
 
 class ProgressReporter(SilentReporter):
-    """Passes on progress and curves, but no notes."""
+    """Passes on progress, but no notes."""
 
     def __init__(self, reporter: Reporter) -> None:
         self._reporter = reporter
 
     def notify(self, progress: Progress) -> None:
         self._reporter.notify(progress)
-
-    def plot(self, points: Sequence[tuple[float, float]], what: str) -> None:
-        self._reporter.plot(points, what)
 
 
 EVERY_SECONDS = 0.25
@@ -396,7 +390,6 @@ class NotebookReporter(Reporter):
 
     def __init__(self) -> None:
         self._handle: Any = None
-        self._curve: Any = None
         self._pace, self._last, self._what = Pace(), 0.0, ""
 
     def note(self, text: Shown) -> None:
@@ -417,32 +410,6 @@ class NotebookReporter(Reporter):
         else:
             self._handle = display.display(line, display_id=True)
         self._last, self._what = now, progress.what
-
-    def plot(self, points: Sequence[tuple[float, float]], what: str) -> None:
-        from IPython import display
-
-        picture = display.HTML(curve_html(points, what))
-        if self._curve is None:
-            self._curve = display.display(picture, display_id=True)
-        else:
-            self._curve.update(picture)
-
-
-def curve_html(points: Sequence[tuple[float, float]], what: str) -> str:
-    """A curve as SVG, in the colours of the page around it; empty for fewer than two points."""
-    if len(points) < 2:
-        return ""
-    (left, right), (low, high) = ((min(axis), max(axis)) for axis in zip(*points, strict=True))
-    places = " ".join(
-        f"{6 + 308 * (x - left) / ((right - left) or 1):.1f},{6 + 88 * (high - y) / ((high - low) or 1):.1f}"
-        for x, y in points
-    )
-    return (
-        "<svg viewBox='0 0 400 100' width='400' role='img' fill='none' stroke='currentColor' stroke-width='2' "
-        f"style='max-width: 100%'><title>{escape(what)}</title><polyline points='{places}'/>"
-        f"<g fill='currentColor' stroke='none' font-size='12'><text x='320' y='14'>{high:.3f}</text>"
-        f"<text x='320' y='98'>{points[-1][1]:.3f}</text><text x='320' y='56'>{escape(what)}</text></g></svg>"
-    )
 
 
 def usual_reporter() -> Reporter:

@@ -134,9 +134,8 @@ def best_of(entries: Sequence[Entry]) -> list[Entry]:
 def fit(entries: Sequence[Entry]) -> Law:
     """The law with the smallest squared error of log losses. The power of the size is fixed, since hardly any models of
     different sizes were trained on equally many tokens."""
-    parameters, tokens, losses = (
-        np.array([entry[key] for entry in entries]) for key in ("block_parameters", "tokens", "loss")
-    )
+    parameters, losses = (np.array([entry[key] for entry in entries]) for key in ("block_parameters", "loss"))
+    tokens = [figures_of(entry).worth(entry["tokens"]) for entry in entries]
     shares = losses / np.array([entry["unigram_entropy"] for entry in entries])
 
     def errors(logarithms: Any) -> Any:  # of the parameters, which are all positive
@@ -149,14 +148,17 @@ def fit(entries: Sequence[Entry]) -> Law:
     return law_of(least_squares(errors, np.log([getattr(LAW, name) for name in FREE])).x)
 
 
+def figures_of(entry: Entry) -> TextFigures:
+    return TextFigures(entry["unigram_entropy"], entry["neighbours"], 1.0, entry["train_tokens"])
+
+
 def table(entries: Sequence[Entry]) -> list[str]:
     lines = [
         "| text | size | steps | positions a step | M tokens | held-out loss | bits per byte | expected loss | error |",
         "| --- | --- | --- | --- | --- | --- | --- | --- | --- |",
     ]
     for entry in entries:
-        text = TextFigures(entry["unigram_entropy"], entry["neighbours"], 1.0, entry["train_tokens"])
-        expected = text.loss(entry["block_parameters"], entry["tokens"])
+        expected = figures_of(entry).loss(entry["block_parameters"], entry["tokens"])
         lines.append(
             f"| {entry['text']} | {entry['layers']}x{entry['width']} | {entry['steps']:,} | {entry['batch_tokens']:,} "
             f"| {entry['tokens'] / 1e6:.2f} | {entry['loss']:.3f} | {entry['bits_per_token_byte']:.3f} "

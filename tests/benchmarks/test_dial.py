@@ -20,6 +20,7 @@ RESULTS = Path(__file__).parents[2] / "docs/measured/dial.jsonl"
 def entry(layers: int, width: int, parameters: int, tokens: int, loss: float, **more: object) -> dict[str, object]:
     named = {"text": "novels", "layers": layers, "width": width, "steps": 1, "batch_tokens": 4096}
     counted = {"block_parameters": parameters, "tokens": tokens, "loss": loss, "unigram_entropy": 6.5}
+    counted |= {"neighbours": 0.65, "train_tokens": 10_000_000}
     return {**named, **counted, "bits_per_token_byte": loss / 2, **more}
 
 

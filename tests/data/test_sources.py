@@ -134,7 +134,9 @@ def test_text_beside_treebanks_is_not_read(tmp_path: Path, caplog: pytest.LogCap
     for name in ("LICENSE.txt", "README.md", "stats.xml", "eval.log"):
         (tmp_path / name).write_text("This treebank is free.\n\nIt is small.\n")
     (tmp_path / "x-ud-test.conllu").write_text("1\tSea\tsea\tNOUN\tN\t_\t0\troot\t_\t_\n\n")
-    assert [source.path.name for source in find_split([tmp_path]).train] == ["x-ud-test.conllu"]
+    (tmp_path / "novels").mkdir()
+    (tmp_path / "novels" / "1.txt").write_text("In other folders it is.\n")
+    assert [source.path.name for source in find_split([tmp_path]).train] == ["1.txt", "x-ud-test.conllu"]
     assert "(.log, .txt, .xml, README.md)" in caplog.text
 
 

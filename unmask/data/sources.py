@@ -249,15 +249,15 @@ def _readable_files(folder: Path, announce: bool) -> list[Path]:
             files.append(path)
     if any(kind_of(path) in TABLES for path in files):
         files = [path for path in files if bare_suffix(path) not in CODE]
-    if any(kind_of(path) == "conllu" for path in files):  # text beside treebanks describes them, or is theirs again
-        files = [path for path in files if kind_of(path) != "text"]
+    trees = {path.parent for path in files if kind_of(path) == "conllu"}
+    files = [path for path in files if path.parent not in trees or kind_of(path) != "text"]  # it describes them
     card = folder / _CARD
     if card in files and any(path.suffix.lower() != card.suffix for path in files):
         files.remove(card)
     if announce and (others := set(inside) - set(files)):
         by_name = {path for path in others if path == card or not path.suffix or bare_suffix(path) == ".json"}
         kinds = listed(sorted({path.name if path in by_name else path.suffix for path in others}))
-        what = "files of other kinds, JSON without rows, cards, hidden files and outputs of unmask are skipped"
+        what = "other kinds, text beside .conllu, JSON without rows, cards, hidden files and outputs are skipped"
         log.warning("%s: %s: %d (%s)", folder, what, len(others), kinds)
     if not files:
         raise CorpusError(f"{folder}: no file in this folder can be read; {_SUPPORTED}; of .json files those with rows")

@@ -171,6 +171,9 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
         made = (optuna.trial.TrialState.COMPLETE, optuna.trial.TrialState.PRUNED)
         if len(study.get_trials(deepcopy=False, states=made)) < trials:
             study.optimize(objective, callbacks=[optuna.study.MaxTrialsCallback(trials, states=made), remove_weights])
+        if not outside and own not in (trial.params for trial in study.get_trials(deepcopy=False, states=made)):
+            study.enqueue_trial(own)  # the first trial never ended, since its process was killed
+            study.optimize(objective, n_trials=1, callbacks=[remove_weights])
 
         trials_made = [
             {"number": trial.number, "state": trial.state.name, "loss": trial.value, "parameters": trial.params}

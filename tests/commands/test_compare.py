@@ -438,7 +438,7 @@ def starts(corpus_file: Path, tmp_path: Path) -> Callable[..., dict[str, Any]]:
 
     def made(checkpoint: Path, **changes: Any) -> dict[str, Any]:
         usual: dict[str, Any] = {
-            "recipes": (), "base": str(tmp_path / "small.toml"), "from_": str(checkpoint), "extend_vocab": 5,
+            "recipes": (), "base": tmp_path / "small.toml", "from_": str(checkpoint), "extend_vocab": 5,
             "settings": (*QUICK, "finetune.epochs=1"),
             "task": {"task": "classify", "train": moods, "validation": moods},
         }  # fmt: skip

@@ -40,7 +40,7 @@ def test_a_recipe_file_without_a_budget_takes_that_of_an_option(main: Main, data
     recipe.write_text('[masking]\nstrategy = "span"\n')
     _, _, err = main("pretrain", text, "--recipe", recipe, "--minutes", 1, "--out", tmp_path / "out")
     assert "nosuch.txt" in err, "which is looked for once the recipe is checked"
-    assert list(unmask.audit(data_folder, recipe=str(recipe), max_tokens=1_000).strategies) == ["span"]
+    assert list(unmask.audit(data_folder, recipe=recipe, max_tokens=1_000).strategies) == ["span"]
 
 
 def test_the_order_of_settings_does_not_matter() -> None:

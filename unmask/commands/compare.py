@@ -160,7 +160,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     minutes: float | None = None,
     steps: int | None = None,
     seeds: int = SEEDS,
-    base: str | None = None,
+    base: str | Path | None = None,
     from_: str | Path | None = None,
     extend_vocab: int | None = None,
     rates: float | Sequence[float] = RATES,
@@ -208,7 +208,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     files = {name: str(file) for name, file in files.items() if file is not None}
     measured = {"pairs": None if pairs is None else str(pairs), "task": task, "files": files}
     start = {"from_": from_, "extend_vocab": extend_vocab}
-    plan = run_plan(data, rates, settings, minutes=minutes, steps=steps, base=base, **start, **measured)
+    plan = run_plan(data, rates, settings, minutes=minutes, steps=steps, base=base and str(base), **start, **measured)
     deciding = primary or ("loss" if task is None else "task_error")
     if plan.from_ is not None:
         names, plan = STARTS, _plan_of_starts(names, plan, deciding)

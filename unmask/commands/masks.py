@@ -287,7 +287,7 @@ def unit_groups(entry: Mapping[str, Any]) -> Sheet:
 def audit(
     data: str | Path | Sequence[str | Path],
     *,
-    recipe: str | None = None,
+    recipe: str | Path | None = None,
     strategy: Strategy | str | None = None,
     settings: Overrides = (),
     max_tokens: int = 500_000,
@@ -320,7 +320,7 @@ def audit(
         or any(key.startswith(tuple(f"masking.{name}" for name in CHOICES)) for key, _ in overrides)
     )
     options = {"training.minutes": 1.0, "masking.strategy": strategy}  # no budget is used, but a recipe has one
-    loaded = load_recipe(recipe or DEFAULT, options=options, overrides=overrides)
+    loaded = load_recipe(str(recipe or DEFAULT), options=options, overrides=overrides)
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         root = Path(paths[0])
         if not is_prepared(paths):

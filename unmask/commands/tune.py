@@ -80,7 +80,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
     steps: int | None = None,
     trials: int = TRIALS,
     search: Sequence[str] = (),
-    base: str | None = None,
+    base: str | Path | None = None,
     rates: float | Sequence[float] = (0.15,),
     settings: Overrides = (),
     reporter: Reporter | None = None,
@@ -102,7 +102,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
         Interrupted: SIGINT or SIGTERM; the trial is repeated when the search resumes.
     """
     recipe = str(recipe)
-    plan = run_plan(data, rates, settings, minutes=minutes, steps=steps, base=base or DEFAULT)
+    plan = run_plan(data, rates, settings, minutes=minutes, steps=steps, base=str(base or DEFAULT))
     if trials < 1:
         raise SettingsError(f"trials must be at least 1, not {trials}")
     own_recipe = _load(plan, recipe, {})

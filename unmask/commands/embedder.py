@@ -264,7 +264,7 @@ def plan_embedder(  # noqa: PLR0912, PLR0913  (the options of `embedder`, each c
         own["seed"] = seed
     if sparse and not own.get("sparse"):
         own["sparse"] = {}
-    parameters = parameters_of(None, as_overrides(settings))
+    parameters = parameters_of(None, settings)
     chosen = validated(EmbedderSettings, own, where="embedder", prefix="embedder.", given=parameters)
 
     # The text.

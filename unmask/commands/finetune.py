@@ -13,7 +13,7 @@ from typing import Any
 from unmask.commands.dry_run import Forecast, measure_steps, memory_fact
 from unmask.commands.finetune_run import Runs
 from unmask.commands.recipe import checkpoint_sha256
-from unmask.commands.recipe_files import Overrides, as_overrides, parameters_of, section_values, set_value
+from unmask.commands.recipe_files import Overrides, parameters_of, section_values, set_value
 from unmask.core.errors import CorpusError, RunError, UnmaskError, parse_json, unsealed
 from unmask.core.files import ClaimedFolder, read_object, typed
 from unmask.core.hub import lasting_name
@@ -287,7 +287,7 @@ def settings_of(overrides: Overrides = (), **short: Any) -> FinetuneSettings:
     """The settings of a fine-tuning. Options that set one (`short`; None: not set) take precedence over the
     overrides."""
     values = section_values(overrides, "finetune")["finetune"]
-    parameters = parameters_of(None, as_overrides(overrides))
+    parameters = parameters_of(None, overrides)
     for name, value in short.items():
         if value is not None:
             key = f"columns.{name}" if name in Columns.model_fields else name

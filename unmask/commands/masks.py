@@ -49,6 +49,7 @@ from unmask.tokenizer.trainers import train_wordpiece
 
 SHOWN_VOCABULARY = 4096
 CHOICES = ("strategy", "units", "weights")  # masking settings that choose a strategy; without any, all are used
+_CHOOSING = tuple(f"masking.{name}" for name in CHOICES)
 
 
 # Kinds of replacements at a target: the mark, for output without colours, and the style.
@@ -314,11 +315,7 @@ def audit(
     reporter = reporter or usual_reporter()
     paths = [str(path) for path in ([data] if isinstance(data, str | Path) else data)]
     overrides = as_overrides(settings)
-    chosen = (
-        recipe is not None
-        or strategy is not None
-        or any(key.startswith(tuple(f"masking.{name}" for name in CHOICES)) for key, _ in overrides)
-    )
+    chosen = recipe is not None or strategy is not None or any(key.startswith(_CHOOSING) for key, _ in overrides)
     options = {"training.minutes": 1.0, "masking.strategy": strategy}  # no budget is used, but a recipe has one
     loaded = load_recipe(str(recipe or DEFAULT), options=options, overrides=overrides)
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:

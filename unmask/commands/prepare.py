@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.commands.recipe_files import OPTIONS, LightRecipe, Overrides, as_overrides, light_recipe
+from unmask.commands.recipe_files import OPTIONS, LightRecipe, Overrides, light_recipe
 from unmask.core.errors import SettingsError, without_secrets
 from unmask.core.public import public
 from unmask.core.remote import address_of, output_at, path_at
@@ -173,7 +173,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
 def requested_preparation(*, settings: Overrides = (), **options: Any) -> LightRecipe:
     """The recipe for these options of `prepare`; None: not set."""
     values = {OPTIONS[name]: str(value) if isinstance(value, Path) else value for name, value in options.items()}
-    recipe = light_recipe(options=values, overrides=as_overrides(settings))
+    recipe = light_recipe(options=values, overrides=settings)
     return recipe.model_copy(update={"tokenizer": with_commit(recipe.tokenizer)})
 
 

@@ -86,7 +86,7 @@ class RunPlan:
             "minutes": self.minutes,
             "steps": self.steps,
             "seed": seed,
-            "settings": (*(each for each in self.settings if each not in self.of_finetuning), *overrides),
+            "settings": (*(each for each in self.settings if not each[0].startswith("finetune.")), *overrides),
         }
 
 

@@ -223,7 +223,7 @@ def test_training_ends_early_and_the_best_weights_are_kept(
     settings = ("finetune.epochs=20", "finetune.patience=2")
     result = finetune(encoder, "classify", train, dev, tmp_path / "out", *settings)
     [run] = result.summary["seeds"]
-    assert (run["best_epoch"], run["epochs"], run["steps"], run["stopped_early"]) == (2.0, 4.0, 8, True)
+    assert (run["best_epoch"], run["epochs"], run["steps"], run["stopped_early"]) == (2, 4, 8, True)
     saved, *weights = (load_file(folder / "model.safetensors") for folder in (tmp_path / "out" / "model", *evaluated))
     same = [all(torch.equal(saved[name], tensor) for name, tensor in each.items()) for each in weights]
     assert same[:4] == [False, True, False, False], "those of the second epoch, not the last ones"

@@ -397,7 +397,7 @@ class Runs(Callback):
         metrics = on_rank_zero(self.group, lambda: self.evaluate(state.model, self.task, "validation")[0])
         state.model.train()
         loss = math.fsum(state.recent_losses) / len(state.recent_losses)
-        evaluated = {"step": report.step, "epoch": report.step / batches, "loss": loss, "metrics": metrics}
+        evaluated = {"step": report.step, "epoch": report.step // batches, "loss": loss, "metrics": metrics}
         state.recent_losses = []
         ranks = [rank(each["metrics"], self.metric) for each in state.history]
         if not ranks or rank(metrics, self.metric) > max(ranks):
@@ -405,11 +405,11 @@ class Runs(Callback):
         state.history.append(evaluated)
         trainer.evaluated(evaluated)
         figures = ", ".join(f"{name} {'undefined' if v is None else f'{v:.3f}'}" for name, v in metrics.items())
-        self.reporter.note(f"  epoch {evaluated['epoch']:>4.1f}: loss {loss:.3f}, {figures}")
+        self.reporter.note(f"  epoch {evaluated['epoch']:>3}: loss {loss:.3f}, {figures}")
         self.stop_early(trainer)
 
     def stop_early(self, trainer: Trainer) -> None:
-        """Requests a stop if the metric has not risen for `patience` evaluations."""
+        """Requests a stop if the metric has not risen for `patience` epochs."""
         ranks = [rank(each["metrics"], self.metric) for each in trainer.state.history]
         patience = self.settings.patience
         if ranks and patience is not None and len(ranks) - 1 - ranks.index(max(ranks)) >= patience:

@@ -137,7 +137,7 @@ TABLES = {  # parameters whose values are names in a table or `Literal`, or of p
 OUTPUT = ("out", "overwrite", "workers", "ray", "part", "join")  # options that a dry run ignores
 CHANNELS = ("reporter", "note", "notify")  # parameters that receive notes and progress
 IN_PYTHON = ("callbacks", "intervals")  # parameters that can only be passed in Python
-UNUSED = {"search.index:Index.remove": ("model", "precision", "strict")}  # parameters of `__init__` without effect
+UNUSED = {"search.index:Index.remove": ("model",)}  # parameters of `__init__` without effect
 LINE_SECONDS = 15.0  # between lines of progress
 ABOUT = "Pretrain masked language models on your own text, and use them in transformers."
 

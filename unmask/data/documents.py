@@ -280,7 +280,7 @@ class Documents:
         unit: What a document is in text files; `auto` looks at the text.
         piece_chars: Longest piece, in characters.
         reading: How files are read, as set by the user.
-        usual: Columns of earlier tables, used for tables that have them if no text column is named.
+        usual: Columns of earlier tables, used for tables with these texts and ids if no text column is named.
 
     Attributes:
         sources: The files with their columns.

@@ -8,8 +8,8 @@ time of a change depends only on the changed documents, and answers equal those 
 documents. Once more than half of a block is removed, it is written anew without these passages, unless the graph covers
 it; once several blocks in a row are less than half full, they are joined.
 
-An id is the value of a table's id column, or else the number of a document in its file. The first kind is unique in the
-whole index, the second only in its file.
+An id is the value of a table's id column or the name of a sequence or molecule, or else the number of a document in its
+file. The first kind is unique in the whole index, the second only in its file.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Names:
         if unknown := [name for name in names if name not in places and self._path(name) not in paths]:
             what = f"{len(unknown):,} of {len(names):,} ids belong to no document, such as {unknown[0]!r}"
             ways = "the number of a document in its file, or a file's name for all its documents"
-            ways = ways if all(self._is_counted) else f"a value of the column of ids, {ways}"
+            ways = ways if all(self._is_counted) else f"a value of the column of ids or the name of a sequence, {ways}"
             raise SettingsError(f"{what}; nothing was removed. In this index an id is {ways}", options=("ids",))
         if several := [name for name in places if len(places[name]) > 1 and name not in own]:
             first, second, *_ = sorted(map(str, places[several[0]]))

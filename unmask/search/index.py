@@ -355,8 +355,8 @@ class Index(Readable):
         """Removes documents from an index.
 
         Args:
-            ids: Ids of documents as hits show them, from the id column or the number in the file; or file names, for
-                all documents in a file.
+            ids: Ids of documents as hits show them, from the id column, the name of a sequence or the number in the
+                file; or file names, for all documents in a file.
             note: Called with each decision, a line.
 
         Raises:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import os
 import random
 from pathlib import Path
 
@@ -13,9 +14,11 @@ import pytest
 from tests.conftest import make_text
 from tests.data.corpora import corpus_of, cut_into, random_text, sides, write_jsonl
 from unmask.core.errors import CorpusError
+from unmask.core.files import CACHE
 from unmask.data.corpus import Corpus
 from unmask.data.settings import CorpusSettings
-from unmask.data.survey import PLACE_BITS
+from unmask.data.sources import Source
+from unmask.data.survey import PLACE_BITS, plan_reading
 
 
 def write(path: Path, text: str) -> Path:
@@ -203,3 +206,15 @@ def test_it_is_said_that_the_rest_of_a_file_is_trained_on(
     paths = [name for name in files if name not in str(settings)]
     corpus = Corpus(paths, CorpusSettings.model_validate(settings))
     assert corpus.held_within == (within and f"{within} trained on")
+
+
+def test_fetched_files_are_the_same_text_on_any_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stamp(machine: str) -> str:
+        monkeypatch.setenv(CACHE, str(tmp_path / machine))
+        (tmp_path / machine / "key").mkdir(parents=True)
+        file = write(tmp_path / machine / "key" / "a.txt", "A text.\n")
+        os.utime(file, (0, 0))  # as fetched files have it
+        [task] = plan_reading([Source(file, "text")], [], unit="line")
+        return task.stamp
+
+    assert stamp("one") == stamp("another")

@@ -29,6 +29,12 @@ def cache() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "unmask"
 
 
+def lasting_path(path: Path) -> Path:
+    """An absolute path; in the cache, the path within it, which is the same on every machine."""
+    path, root = path.absolute(), cache().absolute()
+    return path.relative_to(root) if path.is_relative_to(root) else path
+
+
 @contextlib.contextmanager
 def writing(path: Path, *others: type[Exception]) -> Iterator[None]:
     """While a path is written, turns an `OSError`, or what a library raises in its place, into a WriteError."""

@@ -18,6 +18,7 @@ from typing import Literal
 import pyarrow.parquet as pq
 
 from unmask.core.errors import CorpusError
+from unmask.core.files import lasting_path
 from unmask.data.documents import PIECE_CHARS, Document, choose_unit, cut_pieces, names_of, read_documents
 from unmask.data.json_rows import json_form
 from unmask.data.reading import COMPRESSIONS, BadInput, Stretch, wide_encoding
@@ -136,7 +137,7 @@ class ReadTask:
         content = []
         for source in self.sources:
             stat = source.path.stat()
-            file = [str(source.path.absolute()), stat.st_size, stat.st_mtime_ns, source.stretch]
+            file = [str(lasting_path(source.path)), stat.st_size, stat.st_mtime_ns, source.stretch]
             content.append([*file, source.kind, source.column, source.label, source.group, source.layout])
         return hashlib.sha256(json.dumps([self.number, self.is_held, content]).encode()).hexdigest()
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.core.errors import SettingsError, parse_json
-from unmask.core.files import write_atomically, writing
+from unmask.core.files import lasting_path, write_atomically, writing
 from unmask.core.interruption import Interrupted, Interruption
 from unmask.core.plugins import Table
 from unmask.core.results import Progress, Reporter, amount, duration
@@ -307,7 +307,7 @@ def _wandb(run: Path, config: dict[str, Any], name: str = "wandb") -> Tracker:
     module: Any = import_module(name)
     identity: dict[str, Any] = {}
     if name == "wandb":  # a resumed run continues its curves, one that begins anew replaces them
-        digest = hashlib.sha256(f"{run.absolute()} {config['fingerprint']}".encode()).hexdigest()[:32]
+        digest = hashlib.sha256(f"{lasting_path(run)} {config['fingerprint']}".encode()).hexdigest()[:32]
         resume = "allow" if any(run.glob("checkpoints/step-*")) else None
         identity = {"id": digest, "resume": resume}
     module.init(project="unmask", name=run.name, config=config, **identity)

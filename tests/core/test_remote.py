@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import logging
 import shutil
 import threading
 import traceback
@@ -59,7 +60,11 @@ def test_a_folder_is_fetched_once_and_anew_when_it_has_changed(
     (new,) = local_copies("elsewhere://corpus")
     assert (new / "a.txt").read_bytes() == b"Another one.\n"
     assert (folder / "a.txt").read_bytes() == b"One text.\n", "a run that has begun reads what it began with"
-    assert [path.name for path in local_copies("elsewhere://corpus/*.txt")] == ["a.txt"]
+    caplog.clear()
+    with caplog.at_level(logging.WARNING, logger="unmask"):
+        assert [path.name for path in local_copies("elsewhere://*/*.txt")] == ["a.txt", "c.txt"]
+    [message] = caplog.messages
+    assert message.startswith("elsewhere://*/*.txt: fetching 2 files")
 
 
 def test_a_server_that_comes_back(server: Elsewhere) -> None:

@@ -84,11 +84,12 @@ def local_copies(*names: Any) -> list[Any]:
             if not any(sign in path.partition("?")[0] if is_web else sign in path for sign in "*?["):
                 paths.append(_fetch(system, address.rstrip("/"), path))
                 continue
-            matches = tried(address, partial(system.glob, path))
+            matches = sorted(tried(address, partial(system.glob, path)))
             if not matches:
                 raise CorpusError(f"{address}: no file matches this pattern")
+            log.warning("%s: fetching %d files, unless they are in the cache", address, len(matches))
             scheme = address.partition("://")[0]
-            paths += [_fetch(system, f"{scheme}://{match}", match) for match in sorted(matches)]
+            paths += [_fetch(system, f"{scheme}://{match}", match, level=logging.INFO) for match in matches]
     return paths
 
 
@@ -103,7 +104,7 @@ def connect(address: str) -> tuple[Any, str]:
     return system, path.rstrip("/")
 
 
-def _fetch(system: Any, address: str, path: str) -> Path:
+def _fetch(system: Any, address: str, path: str, *, level: int = logging.WARNING) -> Path:
     sizes = tried(address, lambda: _listed(system, path))
     if not sizes:
         raise CorpusError(f"{address}: no such file")
@@ -137,9 +138,9 @@ def _fetch(system: Any, address: str, path: str) -> Path:
     with locked(folder, lock=folder / LOCK, wait=-1):
         write_atomically(folder / _ORIGIN, json.dumps({"address": address}) + "\n")
         if missing := [name for name in sizes if not (folder / inside[name]).is_file()]:
-            num_bytes = sum(sizes[name][0] or 0 for name in missing)
+            size = f" ({num:,} bytes)" if (num := sum(sizes[name][0] or 0 for name in missing)) else ""
             # At the level that is shown by default, since it may take hours.
-            log.warning("%s: fetching %d files (%s bytes)", address, len(missing), f"{num_bytes:,}")
+            log.log(level, "%s: fetching %d files%s", address, len(missing), size)
             with ThreadPoolExecutor(AT_ONCE) as threads:
                 list(threads.map(get, missing))
     return folder / base

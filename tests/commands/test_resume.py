@@ -174,7 +174,7 @@ def test_a_run_is_finished_there(server: Elsewhere, data_folder: Path, main: Mai
 
 
 def test_a_stopped_run_goes_on_elsewhere_without_its_text(server: Elsewhere, corpus_file: Path) -> None:
-    """From the address, also if the text has changed after it was prepared."""
+    """From the address, named again or not, also if the text has changed after it was prepared."""
     server.pipe("/corpus/a.txt", corpus_file.read_bytes())
     options: dict[str, Any] = {"steps": 4, "vocab_size": 200, "settings": SMALL}
     with pytest.raises(Interrupted, match="saved at step 2.*--resume") as stopped:
@@ -183,6 +183,8 @@ def test_a_stopped_run_goes_on_elsewhere_without_its_text(server: Elsewhere, cor
     shutil.rmtree(cache())
     server.fetched.clear()
     server.pipe("/corpus/a.txt", b"Another text.\n")
+    with pytest.raises(Interrupted):
+        unmask.pretrain("elsewhere://corpus/a.txt", out=ADDRESS, resume=True, callbacks=[Stopping(3)], **options)
     assert unmask.pretrain(out=ADDRESS, resume=True).steps == 4
     assert "/corpus/a.txt" not in server.fetched
 

@@ -44,7 +44,7 @@ from unmask.core.results import (
 from unmask.core.settings import validated
 from unmask.data.data_folder import data_folder
 from unmask.data.lexicon import load_lexicon
-from unmask.data.sources import InMemory, Named, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
+from unmask.data.sources import InMemory, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
 from unmask.masking.settings import AnyStrategy, add_kind
 from unmask.masking.tables import named_lexicon
 from unmask.model.card_head import CARD, CardSettings, change_card
@@ -196,7 +196,6 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
         UnmaskError: Whatever is wrong with files, settings or folders.
         Interrupted: SIGINT or SIGTERM; the state was saved.
     """
-    named = paths_or_texts(paths)
     options: dict[str, Any] = {
         "recipe": recipe, "minutes": minutes, "steps": steps, "tokens": tokens, "strategy": strategy,
         "tokenizer": tokenizer, "tokenizer_kind": tokenizer_kind, "vocab_size": vocab_size, "seed": seed,
@@ -213,7 +212,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             claim = output_at(out, lambda root: RunFolder(root).claimed, resume=resume, overwrite=overwrite)
             outputs.append(stack.enter_context(claim))
             folder, overrides = RunFolder(outputs[0].path), as_overrides(settings)
-            return _begin(folder, named, options, overrides, stack, reporter, resume=resume, overwrite=overwrite)
+            return _begin(folder, paths, options, overrides, stack, reporter, resume=resume, overwrite=overwrite)
 
         begun = on_rank_zero(group, begin)
         folder = RunFolder(Path(begun["root"]))
@@ -263,7 +262,7 @@ class SendCheckpoints(Callback):
 
 def _begin(
     folder: RunFolder,
-    named: Sequence[Named] | None,
+    texts: Texts | None,
     options: dict[str, Any],
     overrides: Sequence[Override],
     stack: ExitStack,
@@ -276,6 +275,12 @@ def _begin(
 
     Returns its `root` and `sources`, whether the run is new (`is_new`), and whether it `is_finished`.
     """
+    # Once its data is complete, a run needs its text no more, so what is at addresses is not fetched.
+    has_data = resume and folder.claimed.is_claimed and data_folder(folder.data).is_claimed
+    if has_data and all(map(address_of, texts if isinstance(texts, list | tuple) else [texts])):
+        reporter.note("resuming with the data that is prepared, so the text is not fetched")
+        texts = None
+    named = paths_or_texts(texts)
     # A run can be resumed without a recipe, and its card may change at any time.
     card_overrides = [override for override in overrides if override[0].startswith("card.")]
     changes_only_card = all(value is None for value in options.values()) and len(card_overrides) == len(overrides)

@@ -115,3 +115,16 @@ def test_where_the_hub_cannot_be_asked_the_pooling_is_a_guess(
     (message,) = caplog.messages
     assert all(part in message for part in (NAME, MODULES, type(failure.__cause__ or failure).__name__))
     assert np.array_equal(named, unmask.load(model_folder).embed(TEXTS))
+
+
+def test_a_copy_that_lacks_only_prompts_has_its_pooling(
+    download: FakeDownload, cache: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    copy = cache / f"models--{NAME.replace('/', '--')}" / "snapshots" / COMMIT
+    make_sentence_encoder(copy, POOLING, {"pooling_mode": "cls"}, ("Transformer", "Pooling"))
+    download.failure = OFFLINE
+    with caplog.at_level(logging.WARNING, logger="unmask"):
+        unmask.load(NAME).embed(TEXTS)
+    (message,) = caplog.messages
+    assert PROMPTS in message
+    assert "pooling" not in message

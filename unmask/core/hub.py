@@ -205,7 +205,7 @@ def fetch_sentence_files(model: HubName, folder: Path) -> None:
     """Fetches the files that define pooling, prompts and limits, if the hub has them and the copy does not.
 
     The hub is asked once per process, for the copy's commit; its library records in the cache which files do not exist.
-    If it cannot be asked, a warning says that pooling and prompts are a guess.
+    If it cannot be asked, a warning says what is not known.
     """
     import huggingface_hub
     from huggingface_hub import errors
@@ -226,10 +226,12 @@ def fetch_sentence_files(model: HubName, folder: Path) -> None:
             except _failures() as error:
                 is_answer = isinstance(error, errors.EntryNotFoundError)
                 if not is_answer or isinstance(error, errors.LocalEntryNotFoundError):
-                    log.warning(
-                        f"{model}: the local copy has no {name}, and the hub cannot be reached ({_cause(error)}), so "
-                        "pooling and prompts are a guess; name the pooling with --pooling (pooling=)"
-                    )
+                    unknown = "its prompts and limits are not known"
+                    if name not in (PROMPTS, LIMITS):
+                        ways = "--pooling, pooling= or --set embedder.pooling="
+                        unknown = f"pooling and prompts are a guess; name the pooling ({ways})"
+                    reason = f"the local copy has no {name}, and the hub cannot be reached ({_cause(error)})"
+                    log.warning(f"{model}: {reason}, so {unknown}")
                     return
         if name == MODULES and (folder / name).is_file():
             text = (folder / name).read_text(encoding="utf-8", errors="replace")

@@ -135,7 +135,7 @@ class TrainingRun(Callback):
         self.held_out = HeldOutText(recipe, data, recipe.evaluation.max_tokens, reporter)
         self.prompts = recipe.evaluation.prompts
         try:
-            tokenizer.encode_corpus(self.prompts)
+            tokenizer.encode_joined(self.prompts)
         except TokenizerError as error:  # the recipe's lines were meant for another text
             reporter.note(f"predictions for the recipe's evaluation.prompts are not shown: {error}")
             self.prompts = ()

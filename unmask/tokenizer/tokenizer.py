@@ -13,7 +13,7 @@ import string
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property, partial
 from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
@@ -30,6 +30,7 @@ from unmask.tokenizer.spans import TokenPlaces
 from unmask.tokenizer.words import WordStarts, spelling
 
 log = logging.getLogger(__name__)
+_warn_once = cache(partial(log.warning, "%s"))  # each run of a comparison has its own tokenizer
 SPECIAL_TOKENS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 MOST_IDS = 1 << 24  # tables over the vocabulary have a row for each id, including gaps
 BARE_TOKENS = ("[PAD]", "[MASK]")
@@ -400,7 +401,7 @@ class Tokenizer:
         if self._watched is not None:
             self._watched = self._watched.joined(unknown)
             if self._watched.share > WARN_UNKNOWN:
-                log.warning("%s", self._watched.describe())
+                _warn_once(self._watched.describe())
                 self._watched = None
 
     def encode_placed(self, texts: Sequence[str]) -> tuple[EncodedText, TokenPlaces]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +17,7 @@ from unmask.commands.embedder_run import measure
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.core.hashing import mix_ints
 from unmask.masking.masker import Masker, unmasked
+from unmask.model.fused import Losses
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.contrast import (
     FIRST,
@@ -28,7 +30,7 @@ from unmask.train.contrast import (
     dense,
     pair_objective,
 )
-from unmask.train.objectives import PREDICT_MASKED
+from unmask.train.objectives import PREDICT_MASKED, Objective
 from unmask.train.step import parts_of
 
 NOTHING = torch.zeros(0, dtype=torch.int64)
@@ -143,6 +145,16 @@ def test_equal_vectors_are_not_found_first(
     assert (crops["recall_at_1"], crops["recall_at_10"]) == (0.0, recall)
 
 
+def at_once(pairs: Objective) -> Objective:
+    """The same objective, its losses computed from the hidden states of a single part."""
+    joint: Any = pairs.losses
+
+    def losses(model: Any, hidden_TD: torch.Tensor, targets: TextTargets, _: object) -> Losses:
+        return joint.losses(joint.vectors(model, hidden_TD, targets), targets.columns_EK, targets.num_pairs)
+
+    return replace(pairs, losses=losses)
+
+
 def test_gradients_by_way_of_vectors_are_those_of_all_at_once(make_model: MakeModel, tokenizer: Tokenizer) -> None:
     """With masked tokens beside the pairs, and wrong answers."""
     stream = stream_of(tokenizer, SETTINGS)
@@ -153,7 +165,7 @@ def test_gradients_by_way_of_vectors_are_those_of_all_at_once(make_model: MakeMo
     masked = Masker.from_tokenizer(tokenizer, rate=0.3)(rows)
     pairs = pair_objective(dense(), temperature=0.1, dimensions=(8,))
     objectives = (pairs, replace(PREDICT_MASKED, weight=0.2))
-    figures, expected = gradients_of_a_step(make_model(), rows, masked, replace(pairs, joint=None), objectives[1])
+    figures, expected = gradients_of_a_step(make_model(), rows, masked, at_once(pairs), objectives[1])
     assert (figures.predicted_tokens, figures.micro_batches) == (24, 1)
     for micro_rows in (None, 2, 1):
         result, gradients = gradients_of_a_step(make_model(), rows, masked, *objectives, micro_rows=micro_rows)
@@ -180,7 +192,7 @@ def test_a_step_that_runs_out_of_memory_still_compares_all_its_texts(
     model = make_model()
     model.encoder.tokens.register_hook(fail)
     result, gradients = gradients_of_a_step(model, rows, unmasked(rows), pairs)
-    _, expected = gradients_of_a_step(make_model(), rows, unmasked(rows), replace(pairs, joint=None))
+    _, expected = gradients_of_a_step(make_model(), rows, unmasked(rows), at_once(pairs))
     assert result.micro_batches == 2
     for name, gradient in gradients.items():
         torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-4)

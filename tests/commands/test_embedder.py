@@ -375,7 +375,7 @@ def test_the_loss_is_that_of_products_and_the_regulariser() -> None:
     vectors = torch.tensor([[1.0, 0.0], [2.0, 0.5], [0.0, 1.0], [0.5, 3.0], [1.0, 1.0]])
     of = texts([0, 0, 1, 1, 1], [0, 1, 0, 1, 2], [0, 0, 1, 1, 2], [0, 1, 2, 3, 4])
     objective = pair_objective(splade.SPARSE, temperature=2.0, sparse_weights=(0.1, 0.01), progress=lambda: 1 / 6)
-    actual = objective.joint.losses(vectors, of.columns_EK, of.num_pairs)
+    actual = objective.losses.losses(vectors, of.columns_EK, of.num_pairs)
 
     def entropy(right: float, *others: float) -> float:
         return math.log(sum(math.exp(score / 2) for score in (right, *others))) - right / 2

@@ -64,7 +64,7 @@ from unmask.train.contrast import (
 )
 from unmask.train.distributed import OF_RUN, Group, check_same, on_rank_zero, rank_zero_first
 from unmask.train.hardware import choose_device
-from unmask.train.objectives import PREDICT_MASKED
+from unmask.train.objectives import PREDICT_MASKED, token_losses
 from unmask.train.runner import evaluating, hidden_states
 from unmask.train.settings import LinearDecay, TrainingSettings
 from unmask.train.step import Best
@@ -438,8 +438,8 @@ def measure(
                 masked = masker(part)
                 targets = PREDICT_MASKED.targets(part, masked)
                 hidden_TD = hidden_states(model, part, masked.input_ids)
-                there = moved(targets, hidden_TD.device)
-                total += float(PREDICT_MASKED.losses(model, hidden_TD, there, None).total)
+                there: Any = moved(targets, hidden_TD.device)
+                total += float(token_losses(model, hidden_TD, there).total)
                 count += len(targets)
     loss = sum(figures["loss"] for figures in kinds.values()) / len(kinds)
     return {"loss": loss, "kinds": kinds, "mlm_loss": None if masker is None else total / max(count, 1)}

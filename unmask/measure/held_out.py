@@ -35,7 +35,7 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.fused import predicted_positions
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.distributed import ALONE, Group
-from unmask.train.objectives import Objective
+from unmask.train.objectives import JointLoss, Objective
 from unmask.train.runner import evaluating, hidden_states, logits_at
 
 
@@ -255,6 +255,7 @@ class ObjectiveSet:
                 hidden_TD = hidden_states(model, rows, masked.input_ids)
                 for objective in self.objectives:
                     targets = objective.targets(rows, masked)
+                    assert not isinstance(objective.losses, JointLoss), "pairs of texts are measured by `embedder`"
                     losses = objective.losses(model, hidden_TD, targets, None)
                     right = float((~losses.wrong_N).sum())
                     sums[objective.name] += (float(losses.each_N.sum()), right, len(targets))

@@ -315,7 +315,4 @@ def pair_objective(
         rising = min(1.0, progress() / RISING) ** 2
         return replace(losses, total=losses.total + texts.num_pairs * rising * cost)
 
-    def losses(model: MaskedLM, hidden_TD: Tensor, texts: TextTargets, dropout_seed: int | None) -> Losses:
-        return of_all(kind.vectors(model, hidden_TD, texts), texts.columns_EK, texts.num_pairs)
-
-    return Objective(CONTRAST, 1.0, TextTargets.of, losses, JointLoss(kind.vectors, of_all))
+    return Objective(CONTRAST, 1.0, TextTargets.of, JointLoss(kind.vectors, of_all))

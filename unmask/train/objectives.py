@@ -82,10 +82,9 @@ def capacity(count: int, num_positions: int, device: torch.device) -> int:
 
 @dataclass(frozen=True)
 class JointLoss:
-    """The loss of an objective whose targets are compared with each other across the whole step, in two halves.
-
-    A step in several parts or processes computes the halves separately, see `unmask.train.step`. The objective's
-    targets have `columns_EK`, int64: facts about each vector's target that the comparison needs.
+    """The loss of an objective whose targets are compared with each other across the whole step, in two halves, which
+    `unmask.train.step` computes separately. The objective's targets have `columns_EK`, int64: facts about each vector's
+    target that the comparison needs.
     """
 
     # Computes the vectors of a part, [E, D], from the model, its hidden states [T, D] and the targets.
@@ -104,8 +103,7 @@ class Objective:
         weight: Weight of its loss per target.
         targets: Finds the targets of a batch, on the host, so that nothing waits for a GPU to count them.
         losses: Computes the losses from the model, the hidden states [T, D] of the batch, the targets, and in training
-            a seed for dropout (None in evaluations).
-        joint: The same in two halves, if a target's loss depends on targets of other micro-batches.
+            a seed for dropout (None in evaluations). In two halves if targets are compared with each other.
         predicted: Share of positions that the prediction head predicts, if it is not the masks'; memory forecasts use
             it.
     """
@@ -113,8 +111,7 @@ class Objective:
     name: str
     weight: float
     targets: Callable[[Rows, MaskedRows], StepTargets]
-    losses: Callable[[Any, Tensor, Any, int | None], Losses]
-    joint: JointLoss | None = None
+    losses: Callable[[Any, Tensor, Any, int | None], Losses] | JointLoss
     predicted: float = 0.0
 
 
@@ -124,14 +121,14 @@ def _masked_targets(rows: Rows, masked: MaskedRows) -> Targets:
     return Targets(positions_N, masked.labels.flatten()[positions_N], weights_N=weights_N)
 
 
-def _token_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, seed: int | None = None) -> Losses:
+def token_losses(model: MaskedLM, hidden_TD: Tensor, targets: Targets, seed: int | None = None) -> Losses:
     count, filled = len(targets), targets.filled(len(hidden_TD))
     x_ND = model.head.transform(hidden_TD.index_select(0, filled.positions_N))
     losses = model.head.losses(x_ND, model.encoder.tokens, filled.classes_N, filled.weights_N, sampled=seed is not None)
     return Losses(losses.total, losses.each_N[:count], losses.wrong_N[:count])
 
 
-PREDICT_MASKED = Objective("masked_tokens", 1.0, _masked_targets, _token_losses)
+PREDICT_MASKED = Objective("masked_tokens", 1.0, _masked_targets, token_losses)
 
 
 def _classes(name: str, weight: float, logits_of: Callable[[Any, Tensor], Tensor]) -> Objective:

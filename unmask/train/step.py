@@ -26,7 +26,7 @@ from unmask.model.encoder import MaskedLM, uncompile_model
 from unmask.model.fused import MOST, Sequences
 from unmask.train.distributed import ALONE, Group, Synced
 from unmask.train.hardware import reason_of, sums_dtype, works_on_its_own
-from unmask.train.objectives import PREDICT_MASKED, Objective, StepTargets, Targets
+from unmask.train.objectives import PREDICT_MASKED, JointLoss, Objective, StepTargets, Targets
 from unmask.train.settings import TrainingSettings
 
 if TYPE_CHECKING:
@@ -214,7 +214,7 @@ def most_rows(rows: Rows, width: int) -> int:
 # ----------------------------------------
 # The step.
 #
-# A loss that compares targets across the whole step (`Objective.joint`) is computed from the vectors of all parts and
+# A loss that compares targets across the whole step (`JointLoss`) is computed from the vectors of all parts and
 # processes, so that any batch fits the memory of one part:
 #
 #     1. each part forward, without a graph       vectors, gathered from all processes
@@ -285,8 +285,8 @@ def training_step(  # noqa: PLR0915  (one step, whole)
         return hidden_BSD.flatten(0, 1)
 
     # Vectors to compare across parts and processes.
-    joint = {index: _JointVectors(objective, index, totals[index], group)
-             for index, objective in enumerate(objectives) if objective.joint is not None}  # fmt: skip
+    joint = {index: _JointVectors(objective.losses, objective.weight, index, totals[index], group)
+             for index, objective in enumerate(objectives) if isinstance(objective.losses, JointLoss)}  # fmt: skip
     for each in joint.values():
         attempts.make(partial(each.compute, model, hidden_of))
         each.gather()
@@ -299,9 +299,10 @@ def training_step(  # noqa: PLR0915  (one step, whole)
         hidden_TD = hidden_of(part, number) if graph is None else graph[0]
         loss = torch.zeros((), device=device)
         for index, (objective, targets) in enumerate(zip(objectives, part.targets, strict=True)):
-            if (each := joint.get(index)) is not None:
+            if isinstance(objective.losses, JointLoss):
+                each = joint[index]
                 # A scalar whose gradient in this part is that of the joint loss. The graph can be used only once.
-                vectors_ED = each.joint.vectors(model, hidden_TD, targets) if each.graph is None else each.graph[1]
+                vectors_ED = each.loss.vectors(model, hidden_TD, targets) if each.graph is None else each.graph[1]
                 each.graph = None
                 loss = loss + (vectors_ED * each.gradients[number]).sum()
                 continue
@@ -371,10 +372,8 @@ def training_step(  # noqa: PLR0915  (one step, whole)
 class _JointVectors:
     """The loss of an objective whose targets are compared with each other across the step."""
 
-    def __init__(self, objective: Objective, index: int, total: float, group: Group) -> None:
-        assert objective.joint is not None, "its targets are compared with each other"
-        self.joint, self.weight = objective.joint, objective.weight
-        self.index, self.total, self.group = index, total, group
+    def __init__(self, loss: JointLoss, weight: float, index: int, total: float, group: Group) -> None:
+        self.loss, self.weight, self.index, self.total, self.group = loss, weight, index, total, group
         # Hidden states and vectors of a process's only part, with their graph, until the backward pass.
         self.graph: tuple[Tensor, Tensor] | None = None
 
@@ -384,11 +383,12 @@ class _JointVectors:
         for number, part in enumerate(parts):
             with torch.set_grad_enabled(len(parts) == 1):
                 hidden_TD = hidden_of(part, number)
-                vectors_ED = self.joint.vectors(model, hidden_TD, part.targets[self.index])
+                vectors_ED = self.loss.vectors(model, hidden_TD, part.targets[self.index])
             self.graph = (hidden_TD, vectors_ED) if len(parts) == 1 else None
             vectors.append(vectors_ED.detach())
         targets: list[Any] = [part.targets[self.index] for part in parts]
-        self.every_ED, self.columns_EK = torch.cat(vectors), torch.cat([each.columns_EK for each in targets])
+        self.every_ED = vectors[0] if len(vectors) == 1 else torch.cat(vectors)  # sparse ones are large: no copy
+        self.columns_EK = torch.cat([each.columns_EK for each in targets])
         self.count = sum(map(len, targets))
 
     def gather(self) -> None:
@@ -403,7 +403,7 @@ class _JointVectors:
     def gradient(self, parts: Sequence[StepPart]) -> Tensor:
         """Computes the gradient of the loss by the vectors. Returns the mean loss on rank 0, and 0 on others."""
         every_ED = self.every_ED.detach().requires_grad_()
-        mean = self.joint.losses(every_ED, self.columns_EK, self.count).total / self.total
+        mean = self.loss.losses(every_ED, self.columns_EK, self.count).total / self.total
         (gradient_ED,) = torch.autograd.grad(self.weight * mean, every_ED)
         targets: list[Any] = [part.targets[self.index] for part in parts]
         self.gradients = gradient_ED[self.own].split([len(each.columns_EK) for each in targets])

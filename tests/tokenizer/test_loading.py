@@ -136,7 +136,7 @@ def test_accents_and_chinese_characters_of_a_vocab_txt(
     assert words(load_tokenizer(tmp_path), "Über 中文") == expected
 
 
-@pytest.mark.parametrize("text", ["हिन्दी में", "が か", "tiếng việt"])
+@pytest.mark.parametrize("text", ["हिन्दी में", "が か", "tiếng việt", "한국 사람"])
 def test_a_vocab_txt_without_capitals_keeps_the_accents_of_its_entries(text: str, tmp_path: Path) -> None:
     write(tmp_path, [*SPECIAL_TOKENS, *text.split()])
     assert words(load_tokenizer(tmp_path), text) == text.split()

@@ -185,9 +185,9 @@ def _read_vocab_txt(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokeniz
     vocab = _read_entries(file, "BERT's", SPECIAL_TOKENS)
     if lowercase is None:  # a vocabulary without capitals comes from lowercased text
         lowercase = all(entry == entry.lower() for entry in vocab if entry not in SPECIAL_TOKENS and entry[:1] != "[")
-        signs = (sign for entry in vocab for sign in normalize("NFD", entry))
-        if lowercase and strip_accents is None and any(category(sign) == "Mn" for sign in signs):
-            strip_accents = False  # BERT drops accents and vowel signs along with case, but here some entries have them
+        stripped = ("".join(sign for sign in normalize("NFD", entry) if category(sign) != "Mn") for entry in vocab)
+        if lowercase and strip_accents is None and any(map(str.__ne__, vocab, stripped)):
+            strip_accents = False  # BERT drops accents and takes Korean syllables apart, but here entries have them
         case = f"is folded{', but accents count' if strip_accents is False else ''}" if lowercase else "counts"
         log.info("%s: judging by its entries, case %s (set do_lower_case in %s to decide it)", file, case, CONFIG)
     tokenizer = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix=PREFIX))

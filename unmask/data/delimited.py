@@ -34,7 +34,6 @@ _SEP = re.compile(r"sep=(.)\n?")  # a first line that tells Excel the delimiter
 # A quoted cell after a delimiter and a space; earlier quotes in the line enclose whole cells.
 _SPACED = r'^[^"\n]*(?:"[^"\n]*"[^"\n]*)*{0} +"(?:[^"\n]|"")*"(?:{0}|$)'
 _INNER = re.compile(r"(?<=[^\s\d])[,;\t|](?=\S)|(?<=\S)[;\t|](?=\S)")  # without spaces around, mostly a delimiter
-_UNSPACED = re.compile(f"[{UNSPACED}]")
 
 
 def find_layout(source: Source, bad: BadInput, named: Collection[str] | None = (), earlier: str = "") -> Layout | None:
@@ -121,7 +120,7 @@ def _has_quotes(text: str, *, is_cut: bool) -> bool:
 
 
 def _num_words(cell: str) -> int:
-    return len(cell.split()) + len(_UNSPACED.findall(cell)) // 2
+    return len(cell.split()) + len(UNSPACED.findall(cell)) // 2
 
 
 def _is_long(cell: str) -> bool:

@@ -26,7 +26,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import json
-import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -60,7 +59,6 @@ _DIGIT = ord("0")
 _PRIME = 1099511628211  # of FNV-1a
 _SPREAD = np.uint32(2654435769)  # odd; the upper bits of a product depend on all bits
 _FEW_CODES, _MANY_CODES = 0x3000, 0x32000  # ideographs follow the first, and hardly any letters the second
-_UNSPACED = re.compile(f"[{UNSPACED}]")
 
 _NUMBERS = mix(np.arange(1, 2 * NUM_MINIMA + 1, dtype=np.int64) * np.int64(GOLDEN)).astype(np.uint32)
 _FACTORS, _TERMS = _NUMBERS[:NUM_MINIMA] | np.uint32(1), _NUMBERS[NUM_MINIMA:]  # of the hash functions
@@ -208,7 +206,7 @@ def _folded(num_codes: int) -> Codes:
         category = unicodedata.category(character)
         if category == "Nd":
             folded[code] = _DIGIT
-        elif category == "Lo" and _UNSPACED.match(character):
+        elif category == "Lo" and UNSPACED.match(character):
             folded[code] = _ALONE + code
         elif category[0] not in "ZCP" and category not in ("Sm", "Sc", "Sk"):
             folded[code] = ord(character.lower()[0])

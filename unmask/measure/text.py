@@ -30,6 +30,7 @@ from unmask.data.documents import Document, cut_pieces
 from unmask.data.store import TokenStore
 from unmask.measure.questions import Ask, Question, one_by_one, with_special
 from unmask.measure.uncertainty import Ratio, plain_interval
+from unmask.tokenizer.spans import IDEOGRAPHS
 from unmask.tokenizer.tokenizer import Tokenizer
 
 # Models with different tokenizers are compared on words of the raw text: runs of up to 32 characters without white
@@ -49,9 +50,7 @@ from unmask.tokenizer.tokenizer import Tokenizer
 #
 # Shapes: S = tokens of a text, N = pairs of a token and a word that it covers.
 
-# Ideographs with the marks that repeat them, and kana of either width.
-_UNSPACED = "\u3005-\u3007\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
-_WORD = re.compile(rf"[{_UNSPACED}]{{1,16}}|[^\s{_UNSPACED}]{{1,32}}")
+_WORD = re.compile(rf"[{IDEOGRAPHS}]{{1,16}}|[^\s{IDEOGRAPHS}]{{1,32}}")
 _HALF = 1 << 63
 
 

@@ -33,7 +33,7 @@ from unmask.data.documents import LINES, Documents, in_groups, names_of
 from unmask.data.settings import CorpusSettings, DocumentUnit, Reading
 from unmask.data.sources import Source
 from unmask.data.tables import TableColumns
-from unmask.tokenizer.spans import UNSPACED
+from unmask.tokenizer.spans import UNSPACED_RANGES
 from unmask.tokenizer.tokenizer import Tokenizer
 
 LONGEST_TITLE = 120  # letters
@@ -222,7 +222,8 @@ SNIPPET_CHARS = 200
 # each letter with its marks is a word. The lookahead keeps matching fast: marks are sought only before non-ASCII.
 _MARKS = "".join(sign for sign in map(chr, range(0x300, 0x1F000)) if category(sign) in ("Mn", "Mc"))
 WORD = re.compile(
-    rf"[{UNSPACED}](?<=\w)[{_MARKS}]*|[^\W{UNSPACED}]++(?:(?=[^\x00-\u02ff])[{_MARKS}]+[^\W{UNSPACED}]*)*+"
+    rf"[{UNSPACED_RANGES}](?<=\w)[{_MARKS}]*"
+    rf"|[^\W{UNSPACED_RANGES}]++(?:(?=[^\x00-\u02ff])[{_MARKS}]+[^\W{UNSPACED_RANGES}]*)*+"
 )
 _ASCII_WORD = re.compile("[a-z0-9_]+")
 

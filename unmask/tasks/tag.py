@@ -5,7 +5,6 @@ Files have a word per line or row, or are tables: of lists of words and of tags,
 
 from __future__ import annotations
 
-import re
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
@@ -31,7 +30,6 @@ _ENTITIES = ("entity_f1", "entity_precision", "entity_recall")
 _PLAIN = ("accuracy", "macro_f1")
 _MOSTLY = 0.9  # if single letters are more than this share of the words, each letter is a word
 _NO_TAG = {"_", "-", "-1", "-100"}
-_WITHOUT_SPACES = re.compile(f"[{UNSPACED}]")
 
 
 @dataclass(frozen=True)
@@ -107,7 +105,7 @@ class Tag(Task):
             words = [word.get("text", part) for word, part in zip(words, parts, strict=True)]
         elif isinstance(words, str) and (not tags or holds_spans(tags)):
             letters = sum(map(str.isalpha, words))
-            spans = words_in(words, ("a a",) if 2 * len(_WITHOUT_SPACES.findall(words)) > letters else ())
+            spans = words_in(words, ("a a",) if 2 * len(UNSPACED.findall(words)) > letters else ())
             words = [words[begin:end] for begin, end in spans]
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise CorpusError(f"{place} has {shown(cell)}, not a list of words")

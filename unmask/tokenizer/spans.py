@@ -211,11 +211,13 @@ def entities_of(tags: tuple[str | None, ...], *, in_scheme: bool = True) -> tupl
 
 # Words of raw text, before tokenization.
 
-# Scripts without spaces between words, as ranges of a pattern: Thai, Lao, Tibetan, Burmese, Khmer; kana, ideographs.
-UNSPACED = (
-    r"\u0e00-\u109f\u1780-\u17ff\ua9e0-\ua9ff\uaa60-\uaa7f"
+# Ranges of a pattern: kana and ideographs, with the marks that repeat these; all scripts without spaces between words,
+# also Thai, Lao, Tibetan, Burmese and Khmer.
+IDEOGRAPHS = (
     r"\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\U00020000-\U0003ffff"
 )
+UNSPACED_RANGES = r"\u0e00-\u109f\u1780-\u17ff\ua9e0-\ua9ff\uaa60-\uaa7f" + IDEOGRAPHS
+UNSPACED = re.compile(f"[{UNSPACED_RANGES}]")
 
 _RUN = re.compile(r"\w+|[^\w\s]")  # Python's \w lacks combining marks
 # Joiners within Persian and Indian words and emoji; soft hyphens; colours of emoji, letters of flags

@@ -25,7 +25,7 @@ from torch.nn.functional import cosine_similarity
 
 from unmask.core.errors import ModelError, RunError, SettingsError, unknown
 from unmask.core.files import ClaimedFolder, locked, typed, whole_folder
-from unmask.core.hub import CONFIG
+from unmask.core.hub import CONFIG, LIMITS, MODULES, PROMPTS
 from unmask.core.interruption import interruption_in
 from unmask.core.public import public
 from unmask.core.remote import refused
@@ -60,8 +60,7 @@ _README = Environment(
 ).get_template("readme.md")  # fmt: skip
 CORRELATION = 0.9  # minimum correlation of 8-bit graphs with the network: results are close, not equal
 _OTHERS = (
-    CONFIG, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "README.md", "modules.json",
-    "sentence_bert_config.json", "config_sentence_transformers.json",
+    CONFIG, "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "README.md", MODULES, LIMITS, PROMPTS,
 )  # fmt: skip
 
 

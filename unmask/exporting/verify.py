@@ -19,7 +19,7 @@ from torch import Tensor
 
 from unmask.core.errors import ModelError, UnmaskError, shown
 from unmask.core.files import file_sha256, read_object, typed
-from unmask.core.hub import CONFIG, MODULES
+from unmask.core.hub import CONFIG, LIMITS, MODULES
 from unmask.core.public import public
 from unmask.core.results import Readable, Sheet, Shown, Styled
 from unmask.exporting import graphs
@@ -107,7 +107,7 @@ _SIDE_FILES = {  # and their key for the maximum length of an input
     "tokenizer_config.json": "model_max_length",
     "special_tokens_map.json": "model_max_length",
     MODULES: "",
-    "sentence_bert_config.json": "max_seq_length",
+    LIMITS: "max_seq_length",
 }
 
 

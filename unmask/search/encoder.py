@@ -25,6 +25,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from unmask.core.errors import ModelError, SettingsError
+from unmask.core.hub import LIMITS, PROMPTS
 from unmask.core.settings import Settings
 from unmask.data.reading import check_characters
 from unmask.model.folder import weights_fingerprint
@@ -119,7 +120,7 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, e
     pooling_name = SPLADE if is_sparse else loaded.embed_settings(pooling=pooling).pooling
 
     # The prompts.
-    file = folder / "config_sentence_transformers.json"
+    file = folder / PROMPTS
     content = read_side_file(file, optional=True)
     prompts = content.get("prompts") or {}
     if not isinstance(prompts, dict) or not all(isinstance(text, str | None) for text in prompts.values()):
@@ -150,7 +151,7 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, e
     if passage_tokens is None:
         network = loaded.predictor if is_sparse else loaded.embedder
         passage_tokens = min(network.config.max_position_embeddings, _MOST_TOKENS)
-        limit = read_side_file(folder / "sentence_bert_config.json", optional=True).get("max_seq_length")
+        limit = read_side_file(folder / LIMITS, optional=True).get("max_seq_length")
         if isinstance(limit, int) and not isinstance(limit, bool) and limit >= least:
             passage_tokens = min(passage_tokens, limit)
     elif not least <= passage_tokens <= _LONGEST_PASSAGE:

@@ -167,7 +167,8 @@ def test_a_sequence_has_its_name_as_id(tmp_path: Path) -> None:
     documents = Documents(tmp_path / "a.fasta")
     assert [(each.text, each.id) for each in documents] == [("MKVLAT", "P1"), ("AAA", "P2"), ("MKV", 4)]
     assert list(documents.skipped.values()) == [1]
-    assert [each.id for each in Documents(tmp_path / "a.fasta", id_column="")] == [1, 3, 4]
+    (tmp_path / "b.fasta").write_text(">P3\nMKV\n")
+    assert [each.id for each in Documents(f"{tmp_path}/*.fasta", id_column="")] == [1, 3, 4, 1], "numbers in the files"
 
 
 def test_sequences(tmp_path: Path, shared_data: Path) -> None:

@@ -74,7 +74,7 @@ READERS: Table[Reader] = Table("readers", {
 })  # fmt: skip
 
 
-def read_documents(
+def read_documents(  # noqa: PLR0913  (files, and how they are read)
     sources: Iterable[Source],
     bad: BadInput,
     *,
@@ -84,6 +84,7 @@ def read_documents(
     first: int = 0,
     skipped: Counter[str] | None = None,
     blank: Literal["drop", "keep", "title"] = "drop",
+    names: bool = True,
 ) -> Iterator[Document]:
     """Reads files as documents, in order.
 
@@ -96,10 +97,13 @@ def read_documents(
         first: Number of the first document.
         skipped: Counts empty lines (`EMPTY`) and rows (`WITHOUT`).
         blank: How to treat a row without text: `drop` it, `keep` it as an empty document, or use its `title` as text.
+        names: Whether names of sequences and molecules are their ids; otherwise they are numbered, too.
     """
 
     def lines(source: Source) -> Iterator[LinePart]:
         parts = READERS[source.kind](source, bad, fields)
+        if not names:
+            parts = (part if part.id is None else part._replace(id=None) for part in parts)
         if blank != "title":
             return parts
         return (part._replace(text=part.title) if part.title and not part.text.strip() else part for part in parts)
@@ -329,13 +333,9 @@ class Documents:
             raise CorpusError(f"{names_of(self.sources)}: contains no text")
 
     def read(self, *sources: Source) -> Iterator[Document]:
-        options: dict[str, Any] = {"piece_chars": self._piece_chars, "skipped": self.skipped}
+        options: dict[str, Any] = {"piece_chars": self._piece_chars, "skipped": self.skipped, "names": self._has_ids}
         blank: Literal["keep", "title"] = "keep" if self._keeps_blank and sources[0].is_table else "title"
-        documents = read_documents(sources, self._bad, unit=self.unit, blank=blank, **options)
-        if self._has_ids or sources[0].kind not in ("fasta", "smiles"):
-            return documents
-        before = self.skipped.total()
-        return (replace(each, id=each.document + 1 + self.skipped.total() - before) for each in documents)
+        return read_documents(sources, self._bad, unit=self.unit, blank=blank, **options)
 
 
 Item = TypeVar("Item", bound=Any)

@@ -339,6 +339,9 @@ def test_what_is_added_is_read_as_the_index_was(model_folder: Path, tmp_path: Pa
     goods = [{"sku": name, "title": f"On {name}", "text": "the king sees"} for name in ("A1", "A2")]
     priced = build(model_folder, tmp_path / "goods", goods, id_column="sku")
     assert priced.add([{"sku": "A1", "text": "the queen"}]).removed == 1, "a title may be missing"
+    titled = build(model_folder, tmp_path / "titled", [{"title": f"On {n}", "text": "the king sees"} for n in range(2)])
+    changed = [titled.add([{"id": "a", "text": "the queen"}]).removed for _ in range(2)]
+    assert changed == [0, 1], "titles tell which tables are alike where no ids do"
     (tmp_path / "blocks.txt").write_text("the king\nsees\n\nthe dog\nsees\n")
     (tmp_path / "lines.txt").write_text("the queen\nsees the ship\n")
     blocks_of_text = build(model_folder, tmp_path / "blocks", [tmp_path / "blocks.txt"])

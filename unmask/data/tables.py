@@ -64,8 +64,8 @@ class TableColumns(NamedTuple):
         return [name for name in (*self.text, self.id, self.title) if name is not None]
 
     def are_in(self, rows: Sequence[Row]) -> bool:
-        """Whether a table has the columns of texts and ids; titles may be missing."""
-        return all(has_column(rows, name) for name in (*self.text, self.id) if name is not None)
+        """Whether a table has the columns of texts and ids; titles may be missing beside ids."""
+        return all(has_column(rows, name) for name in (*self.text, self.id or self.title) if name is not None)
 
 
 def with_columns(

@@ -127,10 +127,15 @@ def test_alone_equals_padded_equals_theirs(name: str, kind: str, tokenizer: Toke
 
 
 @pytest.mark.parametrize("kind", INFOS)
-def test_what_is_saved_is_loaded(kind: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_what_is_saved_is_loaded(
+    kind: str, tokenizer: Tokenizer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     info = INFOS[kind]
+    transformers.logging.enable_progress_bar()
     network = network_of("Electra", info, tokenizer, tmp_path / "encoder")
+    capsys.readouterr()
     save_transformers_task(network, info.task_head, tmp_path / "saved")
+    assert capsys.readouterr().err == "", "no progress bar of transformers"
     tokenizer.save(tmp_path / "saved", max_length=64)
     again, same = load_task(tmp_path / "saved", tokenizer.vocab_size)
     assert same == info

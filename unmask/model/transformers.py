@@ -316,7 +316,8 @@ def save_transformers_task(network: TransformersNetwork, head: TaskHead, folder:
     """Writes a network so that transformers' class for the task gives the same logits."""
     model = network.model
     setattr(model.config, KEY, dict(head.own))
-    model.save_pretrained(folder)
+    with quiet_transformers():
+        model.save_pretrained(folder)
     if (folder / WEIGHTS).is_file():  # safetensors makes files that only their owner may read
         shutil.copymode(folder / CONFIG, folder / WEIGHTS)
 

@@ -511,6 +511,9 @@ def test_lines_of_text_have_no_labels(tmp_path: Path) -> None:
     sequences = read(written(tmp_path / "a.fasta", ">P1 of a mouse\nMKV\nLAT\n>none\n>P2\nAAA\n"), with_labels=False)
     assert list(sequences.records) == [TextRecord(1, "MKVLAT"), TextRecord(3, "AAA")]
     assert list(sequences.keys) == [("id", "P1"), ("id", "P2")]
+    for second in ("P1 again", ""):
+        unclear = read(written(tmp_path / "b.fasta", f">P1\nMKV\n>{second}\nAAA\n"), with_labels=False)
+        assert list(unclear.keys) == [("index", 0), ("index", 1)]
     rows = [{"text": "Anna sleeps.", "entities": []}, {"text": "[2019]", "entities": [[1, 5, "YEAR"]]}]
     year = read(write_jsonl(tmp_path / "b.jsonl", rows), "tag").records[1]
     assert year == WordsRecord(2, ("[", "2019", "]"), ("O", "B-YEAR", "O"))

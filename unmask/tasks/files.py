@@ -264,6 +264,8 @@ def _keys(ids: list[Any], places: list[int], path: Path, id_at: str | None, *, i
             log.warning("%s: column %r repeats values, so rows have an index instead of ids", path, id_at)
         elif id_at.lower() not in USUAL["id"]:
             log.warning("%s: ids are read from column %r", path, id_at)
+    elif id_at is None and (None in ids or len({*ids}) < len(ids)):  # names of sequences may be missing, or repeat
+        ids = [None] * len(ids)
     if is_text and all(str(whole_number(str(id_))) == id_ != "None" for id_ in ids):
         ids = [int(id_) for id_ in ids]  # numbers, as in pandas
     return [("index", place) for place in places] if set(ids) == {None} else [("id", id_) for id_ in ids]

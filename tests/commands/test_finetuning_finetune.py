@@ -29,15 +29,15 @@ from tests.commands.finetune_helpers import (
     write_squad,
 )
 from unmask.commands.finetune import forecast_finetune
-from unmask.commands.finetune_run import hold_out
+from unmask.commands.finetune_run import hold_out, read_files
 from unmask.core.errors import CorpusError, RunError, SettingsError
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_task_model
 from unmask.tasks.answer import AnswerPrediction, AnswerTask, QuestionRecord
 from unmask.tasks.classify import Classify, ClassPrediction, NumberPrediction, TextRecord
-from unmask.tasks.files import Labelled
+from unmask.tasks.files import ExampleFiles, Labelled, example_files
 from unmask.tasks.tag import Tag, TagsPrediction
-from unmask.tasks.task import Task
+from unmask.tasks.task import FinetuneSettings, Task
 from unmask.tokenizer.tokenizer import Tokenizer
 
 pytest.importorskip("sklearn")
@@ -70,6 +70,15 @@ def test_a_tenth_is_held_out() -> None:
         with pytest.raises(CorpusError, match=why) as caught:
             held(few)
         assert caught.value.options == ("validation",)
+
+
+def test_a_validation_file_may_have_a_header_that_the_training_file_lacks(tmp_path: Path) -> None:
+    rows, paths = "".join(f"{text},{label}\n" for text, label in texts(40, 0)), dict[str, ExampleFiles]()
+    for name, header in (("train", ""), ("validation", "Kommentar,Klasse\n")):
+        (tmp_path / f"{name}.csv").write_text(header + rows)
+        paths[name] = example_files(tmp_path / f"{name}.csv")
+    files, _ = read_files(Classify, paths, FinetuneSettings(), print)
+    assert [len(file.records) for file in files.values()] == [40, 40]
 
 
 def test_one_file_is_enough(encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -228,7 +228,7 @@ def read_files(
     columns = Columns(**train.columns) if train.columns else settings.columns
     train_texts = set(map(task.text_of, train.records))
     for name in sorted({"validation", "test"} & paths.keys(), reverse=True):
-        file = files[name] = read_labelled(paths[name], kind, columns, usual=columns, like=train, **how)
+        file = files[name] = read_labelled(paths[name], kind, columns, like=train, **how)
         again = [text for text in map(task.text_of, file.records) if text in train_texts]
         share = f"{len(again):,} of {len(file.records):,} texts ({len(again) / len(file.records):.1%})"
         overlap = (

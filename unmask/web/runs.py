@@ -153,7 +153,7 @@ def finetuning(library: Library, *, run: str) -> dict[str, Any]:
     columns = Columns(**network_task.columns) if network_task.columns else settings.columns
     files = example_files(library.typed(file), part="validation" if file == begun["train"] else None)
     separator = settings.label_separator
-    read = read_labelled(files, network_task, columns, usual=columns, separator=separator, reading=settings)
+    read = read_labelled(files, network_task, columns, separator=separator, reading=settings)
     records = read.records[:_MOST_EXAMPLES]
     predictions, _ = model.predict_records(records)
     confusion = confusion_of(*network_task.right_and_predicted(records, predictions))

@@ -66,7 +66,9 @@ def test_a_line_after_an_empty_one_needs_ids(run: unmask.Run, tmp_path: Path) ->
     assert pq.read_table(tmp_path / "vectors.parquet").column("id").to_pylist() == [1, 4]
     (tmp_path / "a.smi").write_text("on\tfirst\nso\n")
     unmask.embed(run.folder, tmp_path / "a.smi", out=tmp_path / "molecules.parquet")
+    unmask.embed(run.folder, tmp_path / "a.smi", out=tmp_path / "numbered.parquet", id_column="")
     assert pq.read_table(tmp_path / "molecules.parquet").column("id").to_pylist() == ["first", "2"]
+    assert pq.read_table(tmp_path / "numbered.parquet").column("id").to_pylist() == [1, 2]
 
 
 def test_a_row_without_text_keeps_its_place(run: unmask.Run, tmp_path: Path) -> None:

@@ -152,15 +152,17 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             )
             keep_freed_memory()
             source, begin = texts.sources[0], time.perf_counter()
+            is_named = source.kind in ("fasta", "smiles") and id_column != ""
             if source.column is None:
-                note(f"each text is a {_UNITS.get(source.kind, 'line')}")
+                note(f"each text is a {_UNITS.get(source.kind, 'line')}{', its id is its name' * is_named}")
             else:
                 ids = f"row numbers from {int(is_file)}" if source.id is None else f"in column {source.id!r}"
                 note(f"texts are in {in_words(source.column)}, ids are {ids}")
             note(f"a text's vector is {description}{', scaled to length 1' if normalize else ''}")
             notify = notify or usual_reporter().notify
             with vector_file(target, dimension) if not map else map_file(target, note) as add:
-                counts = _embed_texts(texts, vectors_of, add, target, notify, shift=int(not is_file))
+                shift = None if is_named else int(not is_file)
+                counts = _embed_texts(texts, vectors_of, add, target, notify, shift=shift)
     for reason, number in texts.skipped.items():
         note(f"skipped: {number:,} {reason}")
     longest = config.max_position_embeddings
@@ -184,19 +186,20 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
 
 
 def _embed_texts(
-    file: Documents, vectors_of: Callable[..., Embedded], add: Add, out: Path, notify: Notify, *, shift: int
+    file: Documents, vectors_of: Callable[..., Embedded], add: Add, out: Path, notify: Notify, *, shift: int | None
 ) -> Counter[str]:
     """Embeds the texts of a file in batches of some thousands; returns `texts`, `tokens`, `long`, `blank` and `chars`.
-    Rows without ids get their numbers, minus `shift`."""
+    Rows without ids get their numbers, minus `shift`; None: ids are names, or numbers as text."""
     source, counts = file.sources[0], Counter[str]()
     num_bytes = source.path.stat().st_size if source.kind == "text" else None
     texts = _whole_texts(file, gaps=out.suffix == ".parquet")
     for part in in_groups(texts, most=PART_TEXTS, most_chars=PART_CHARS):
         embedded = vectors_of([text.text for text in part], names=[f"{source.path}: text {text.id!r}" for text in part])
         try:
-            ids = [text.id - shift if source.id is None and isinstance(text.id, int) else text.id for text in part]
-            if source.kind in ("fasta", "smiles"):  # names; of a text without one, its number
-                ids = [str(id_) for id_ in ids]
+            if shift is None:
+                ids: list[str | int] = [str(text.id) for text in part]
+            else:
+                ids = [text.id - shift if source.id is None and isinstance(text.id, int) else text.id for text in part]
             add(ids, embedded.vectors, [text.text for text in part])
         except CorpusError as error:
             raise CorpusError(f"{source.path}: {error}") from error

@@ -81,13 +81,17 @@ class Readable(Protocol):
         """The object that `--json` prints."""
 
     def shown(self) -> Iterator[Shown]:
-        """The tables and lines of a terminal or a notebook."""
+        """The tables and lines of a terminal."""
+
+    def displayed(self) -> Iterator[Shown]:
+        """Those of Python and notebooks."""
+        return self.shown()
 
     def __repr__(self) -> str:
-        return "\n".join(as_text(each) for each in self.shown())
+        return "\n".join(map(as_text, self.displayed()))
 
     def _repr_html_(self) -> str:
-        return "".join(as_html(each) for each in self.shown())
+        return "".join(map(as_html, self.displayed()))
 
 
 class Result(Readable):

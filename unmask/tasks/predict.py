@@ -17,7 +17,7 @@ from unmask.core.errors import RunError, SettingsError, escaped
 from unmask.core.files import check_file, locked, write_atomically, writing
 from unmask.core.public import public
 from unmask.core.remote import refused
-from unmask.core.results import Notify, Result, Sheet, Shown, as_html, as_text, usual_note, usual_reporter
+from unmask.core.results import Notify, Result, Sheet, Shown, usual_note, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.annotations import UNIVERSAL_TAGS
 from unmask.data.settings import Reading
@@ -56,14 +56,8 @@ class Predictions(Result):
         else:
             yield str(FORMATS[self._format](self.predictions, self._names)).rstrip("\n")
 
-    def __repr__(self) -> str:
-        return "\n".join(map(as_text, self._first_rows()))
-
-    def _repr_html_(self) -> str:
-        return "".join(map(as_html, self._first_rows()))
-
-    def _first_rows(self) -> Iterator[Shown]:
-        """What Python shows: a table of the first rows; the command prints all of them."""
+    def displayed(self) -> Iterator[Shown]:
+        """A table of the first rows; the command prints all of them."""
         if "out" in self:
             yield from self.shown()
             return

@@ -55,7 +55,7 @@ from unmask.report.pages import write_finetune_report
 from unmask.tasks.classify import CLASS_METRICS, class_metrics
 from unmask.tasks.files import Columns, ExampleFiles, Labelled, read_labelled
 from unmask.tasks.inputs import ROW, Example, InputEncoder, pack_examples
-from unmask.tasks.loaded_model import load
+from unmask.tasks.loaded_model import as_model
 from unmask.tasks.task import LOWER_IS_BETTER, FinetuneSettings, Metrics, Task, outputs_of
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Callback, StepReport
@@ -503,8 +503,7 @@ class Runs(Callback):
     ) -> dict[str, Any]:
         runs = [run["figures"] for run in finished]
         best_figures = max(runs, key=lambda figures: rank(figures["metrics"], self.metric))
-        model = load(root / "model")
-        model.to(choose_device())
+        model = as_model(root / "model")
         best, task = model.fine_tuned
         summary: dict[str, Any] = {
             "model": str(root / "model"),

@@ -34,10 +34,9 @@ from unmask.masking.settings import STRATEGIES
 from unmask.masking.tables import Scores, named_lexicon, needed_lexicons
 from unmask.measure.questions import check_lengths, read_pairs
 from unmask.tasks.kinds import task_named
-from unmask.tasks.loaded_model import load
+from unmask.tasks.loaded_model import as_model
 from unmask.tasks.task import LOWER_IS_BETTER
 from unmask.tokenizer.loading import load_tokenizer
-from unmask.train.hardware import choose_device
 
 EVALUATION = "evaluation.json"
 SCRATCH, CONTINUED, NEW_WORDS, AS_IS = STARTS = ("scratch", "continued", "new-words", "as-is")
@@ -196,8 +195,7 @@ def measured_run(
             run = pretrain(data, out=folder, resume=folder.exists(), reporter=reporter, **options)
             source, seconds = str(run.folder / "model"), run.summary["seconds"]
             if plan.from_ is None:
-                model = load(source)
-                model.to(choose_device())
+                model = as_model(source)
                 content |= evaluate(model, data, rates=plan.rates, pseudo_tokens=0, notify=reporter.notify).to_dict()
             content |= {key: run.summary[key] for key in ("steps", "unigram_entropy", "on_plateau")}
             if plan.pairs is not None:

@@ -127,13 +127,12 @@ class InputEncoder:
         for first, second, id_ in zip(firsts, seconds, ids, strict=True):
             with _truncating:
                 length = len(self._whole.encode(first, add_special_tokens=False))
-            room = self.max_length - length - overhead
-            if room < LEAST_WINDOW:
-                raise CorpusError(
-                    f"question {id_!r} has {length} tokens, so only {max(room, 0)} of {self.max_length} positions are "
-                    f"left for its text; at least {LEAST_WINDOW} are needed: shorten it"
-                )
-            with _truncating:
+                room = self.max_length - length - overhead
+                if room < LEAST_WINDOW:
+                    raise CorpusError(
+                        f"question {id_!r} has {length} tokens, so only {max(room, 0)} of {self.max_length} positions "
+                        f"are left for its text; at least {LEAST_WINDOW} are needed: shorten it"
+                    )
                 self._whole.enable_truncation(self.max_length, stride=min(stride, room // 2), strategy="only_second")
                 encoding = self._whole.encode(first, second)
                 self._whole.no_truncation()

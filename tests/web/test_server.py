@@ -169,6 +169,13 @@ def test_files_are_found_where_the_studio_was_started(tmp_path: Path, monkeypatc
             library.typed(name)
 
 
+def test_texts_are_found_by_their_suffixes(tmp_path: Path) -> None:
+    for name in ("A.TXT", "b.log.gz", "c.fasta", "d.py", "e.json", "f.pdf"):
+        (tmp_path / name).touch()
+    names = {each["name"] for each in Library([tmp_path]).list()}
+    assert names == {f"{tmp_path.name}/{name}" for name in ("A.TXT", "b.log.gz", "c.fasta")}
+
+
 def test_names_that_are_no_text_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
     try:

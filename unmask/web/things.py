@@ -26,7 +26,8 @@ from unmask.commands.run_data import PreparedData, RunFolder, is_prepared, open_
 from unmask.core.errors import ModelError, RunError, UnmaskError, parse_json
 from unmask.core.files import LOCK
 from unmask.data.data_folder import MANIFEST
-from unmask.data.reading import broken_character
+from unmask.data.reading import bare_suffix, broken_character
+from unmask.data.sources import CODE, kind_of
 from unmask.masking.settings import MaskingSettings
 from unmask.masking.tables import Scores, Tables, stored_tables
 from unmask.model.encoder import MaskedLM
@@ -42,7 +43,6 @@ Kind = Literal["run", "finetuning", "embedder", "comparison", "model", "checkpoi
 MOST_THINGS, MOST_NAMES, DEEPEST = 2_000, 1_000, 4
 OPEN_AT_ONCE = 4  # models, data and indexes of each kind
 VOCABULARY = 4096  # of the tokenizer that masks are shown with if no data is chosen
-_TEXTS = (".txt", ".jsonl", ".csv", ".tsv", ".parquet", ".md")
 _WEIGHTS = ("model.safetensors", "pytorch_model.bin")
 
 
@@ -89,7 +89,7 @@ class Library:
         """A model that predicts tokens, by the folder of a model, a run or a checkpoint."""
         path = self.within(name)
         named = [folder / file for folder in (path / "model", path) for file in _WEIGHTS]
-        weights = next((each for each in (*named, path) if each.is_file()), path / _WEIGHTS[0])
+        weights = next(filter(Path.is_file, (*named, path)), named[-2])
         return self._open("model", path, weights, _load_checkpoint if is_checkpoint(path) else as_predictor)
 
     def task_model(self, name: str) -> Model:
@@ -210,7 +210,7 @@ def _find(path: Path, root: Path, depth: int) -> Iterator[dict[str, Any]]:
     if path.is_file():
         if path.suffix == ".parquet" and _is_map(path):
             yield _thing("map", path, root)
-        elif path.suffix in _TEXTS:
+        elif kind_of(path) is not None and bare_suffix(path) not in (*CODE, ".json"):  # most of which is no text
             yield _thing("text", path, root)
         return
     try:

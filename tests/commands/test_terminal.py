@@ -122,6 +122,17 @@ def test_standard_input_that_is_closed(
     assert (code, "standard input, but that is closed" in err) == (2, True)
 
 
+def test_arguments_are_paths_even_if_no_file_has_that_name(main: Main, tmp_path: Path) -> None:
+    """Names with spaces, which are texts in Python. The model, which is looked for next, is missing, too."""
+    model, mails = tmp_path / "model", tmp_path / "My mails"
+    mails.mkdir()
+    (mails / "a.eml").write_text("The cat sleeps.")
+    found = {"Your mails": "Your mails: no such file", "My mails/*.txt": "no file", "My mails/*.eml": str(model)}
+    for name, text in found.items():
+        code, _, err = main("embedder", model, tmp_path / name, "--out", tmp_path / "out")
+        assert (code, text in err) == (2, True), err
+
+
 def test_quiet_and_verbose(main: Main, corpus_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_bytes(corpus_file.read_bytes())

@@ -35,6 +35,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Self
 
 import typer
@@ -152,7 +153,7 @@ class Parameter:
 
     name: str
     kind: str  # bool, int, float or str
-    many: str  # empty: one value; list: may be repeated; commas: a comma-separated list
+    many: str  # empty: one value; list: may be repeated; texts: likewise, of paths; commas: a comma-separated list
     choices: tuple[str, ...]  # the values of a Literal, or the names in a table
     positional: bool
     required: bool
@@ -200,7 +201,7 @@ def read_parameters(function: str) -> dict[str, Parameter]:
             choices = next(filter(None, (_choices(module, alias) for alias in sorted(names))), ())
         many = ""
         if "Texts" in names and is_positional:
-            many = "list"
+            many = "texts"
         elif "Sequence" in names or name in ("settings", "search"):
             many = "list" if names & {"Path", "Overrides"} or is_positional or name == "search" else "commas"
         parameters[name] = Parameter(
@@ -278,10 +279,10 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
             continue
         kind: Any = {"bool": bool, "int": int, "float": float, "str": str}[each.kind]
         if each.many:
-            kind = list[str] if each.many == "list" else str
+            kind = str if each.many == "commas" else list[str]
         text = f"{each.help} [default: {each.default}]" if each.default else each.help
         spelled = OPTION_NAMES.get(each.name, each.name).replace("_", "-")
-        metavar = METAVARS.get(each.name) or {"commas": "LIST", "list": spelled.upper(), "": None}[each.many]
+        metavar = METAVARS.get(each.name) or {"commas": "LIST", "list": spelled.upper()}.get(each.many)
         metavar = f"<{'|'.join(each.choices)}>" if each.choices else metavar
         if each.positional:
             info = typer.Argument(help=text, show_default=False, metavar=METAVARS.get(each.name) or each.name.upper())
@@ -367,6 +368,11 @@ def _value(parameter: Parameter, value: Any) -> Any:
     if parameter.choices and value not in parameter.choices:
         what = parameter.name.replace("_", " ")
         raise SettingsError(unknown(what, value, parameter.choices), options=[parameter.name])
+    if parameter.many == "texts":
+        from unmask.core.remote import address_of
+
+        # In Python, strings that name no file may be texts.
+        return [each if not each or address_of(each) else Path(each) for each in value]
     if parameter.many == "commas":
         parts = [part.strip() for part in value.split(",") if part.strip()]
         try:
@@ -388,17 +394,12 @@ def _value(parameter: Parameter, value: Any) -> Any:
 def _call(function: str, options: dict[str, Any], *, goes_on: str, quiet: bool) -> Any:
     """Calls a function of the package, with notes and progress on the terminal."""
     if function in ("commands.pretrain:pretrain", "commands.prepare:prepare"):
-        # Missing files and mistakes in recipes and settings are reported before torch is loaded, which takes seconds.
+        # Mistakes in recipes and settings are reported before torch is loaded, which takes seconds.
         from unmask.commands.recipe_files import CONTINUING, DEFAULT, OPTIONS, light_recipe
-        from unmask.core.remote import address_of
-        from unmask.data.sources import find_sources, is_stream
 
         recipe = options.get("recipe", CONTINUING if "from_" in options else DEFAULT)
         values = {key: options.get(name) for name, key in OPTIONS.items()}
         light_recipe(recipe, options=values, overrides=options.get("settings", ()))
-        paths = [path for path in options.get("paths", []) if not is_stream(path) and address_of(path) is None]
-        if paths and not (len(paths) == 1 and os.path.isfile(f"{paths[0]}/manifest.json")):
-            find_sources(paths, announce=False)
 
     from unmask.core.results import Progress
 

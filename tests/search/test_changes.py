@@ -237,10 +237,15 @@ def test_a_file_is_the_same_from_any_folder(
         (tmp_path / year / "letters.txt").write_text(text)
     monkeypatch.chdir(tmp_path / "2024")
     build(model_folder, tmp_path / "index", ["letters.txt"])
+    (tmp_path / "linked").symlink_to(tmp_path / "2024")
     monkeypatch.chdir(tmp_path / "2025")
     index = unmask.Index("../index")
-    for texts, replaced in (["letters.txt"], 0), (["letters.txt"], 1), ([tmp_path / "2024" / "letters.txt"], 1):
+    old = [[tmp_path / year / "letters.txt"] for year in ("linked", "2024")]
+    for texts, replaced in (["letters.txt"], 0), (["letters.txt"], 1), (old[0], 1), (old[1], 1):
         assert index.add(texts).to_dict().items() >= {"added": 1, "removed": replaced}.items()
+    Path("copy.txt").symlink_to("letters.txt")
+    assert index.add(["copy.txt"]).removed == 0, "a link in a folder has a name of its own"
+    assert index.remove(["copy.txt"]).removed == 1
     index.add(["a bridge"])
     assert index.remove(["letters.txt"]).removed == 1
     hits = index.query("the ship", rank="words").queries[0]["hits"]

@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from itertools import groupby
 from typing import Any
 
@@ -45,8 +46,9 @@ class Names:
         empty = blocks.SCHEMA.empty_table().select(columns)
         self._table = pa.concat_tables([empty, *(stored.table(n, columns) for n in range(len(stored.state.blocks)))])
         self._base = stored.state.settings.base
+        self._real: Callable[[str], str] = cache(os.path.realpath)  # of folders
         files = self._table["file"].unique().to_pylist()
-        self._paths = {name: os.path.abspath(os.path.join(self._base, name)) for name in files}  # by names in the index
+        self._paths = {name: self._placed(os.path.join(self._base, name)) for name in files}  # by names in the index
         self._known = set(self._paths.values())
         self._is_there: Mask = stored.documents >= 0
         self._is_counted: Mask = np.asarray(self._table["is_counted"])
@@ -54,11 +56,15 @@ class Names:
     def _where(self, column: str, values: Sequence[str]) -> Mask:
         return np.asarray(pc.is_in(self._table[column], pa.array(values, pa.string()))) & self._is_there
 
+    def _placed(self, path: str) -> str:
+        """The absolute path, with links of its folder resolved. A file that is itself a link keeps its own name."""
+        folder, name = os.path.split(path)
+        return os.path.join(self._real(folder), name)
+
     def _path(self, name: str) -> str:
-        """The absolute path of a file, as typed: from the current folder if that file is in the index, else from the
-        index's."""
-        here = os.path.abspath(name)
-        return here if here in self._known else os.path.abspath(os.path.join(self._base, name))
+        """The path of a file, as typed: from the current folder if that file is in the index, else from the index's."""
+        here = self._placed(name)
+        return here if here in self._known else self._placed(os.path.join(self._base, name))
 
     def _in_files(self, files: Sequence[str]) -> Mask:
         """Mask of the passages of documents in these files."""

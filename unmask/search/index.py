@@ -186,15 +186,15 @@ class Index(Readable):
             strict: Refuse a model whose files differ from its checksums.json.
             approximate: Build a graph of near passages, so that a query need not scan all of them (needs usearch). By
                 default above a million passages.
-            resume: Continue an interrupted index.
+            resume: Continue an interrupted index; a finished one only gets a graph (approximate), and no new text.
             overwrite: Replace an existing index.
             note: Called with each decision, a line.
             notify: Called with the progress.
 
         Raises:
             UnmaskError: As `open_encoder` and `DocumentFiles`; two documents have the same id; the folder holds
-                something else; the text has changed since indexing started; or approximate search is chosen but usearch
-                is missing or vectors are sparse.
+                something else; the text of an interrupted index has changed; or approximate search is chosen but
+                usearch is missing or vectors are sparse.
         """
         refused(out, "an index")
         encoder = open_encoder(
@@ -240,7 +240,7 @@ class Index(Readable):
             # The two files are equal only if the index is finished. index.json may be damaged, so it is not parsed.
             is_finished = resumes and folder.whole.is_file() and folder.whole.read_bytes() == folder.begun.read_bytes()
             if (is_finished or state.changes) and folder.has(*state.names):
-                note(f"{out}: the index is already complete")
+                note(f"{out}: the index is already complete; unmask search add takes in changed or new files")
                 needs_graph = bool(approximate) and state.graph is None
             else:
                 if state.changes:

@@ -237,7 +237,7 @@ def check(folder: Path, corpus: Path) -> None:
     """Documents that an evaluation queries for are held out of training, by the rule of the folder."""
     tokenizer = load_tokenizer(folder / "model")
     documents, described, _ = read_items([corpus], folder / "model", ItemSettings())
-    assert f"(as in {folder})" in described[0]
+    assert f"(by the rule of {folder}: " in described[0]
     chosen = {tuple(tokenizer.encode_joined([" ".join(each.text.split())])[0].input_ids) for each in documents}
     texts = TokenTexts.load(folder / "data" / "texts.safetensors")
     sides: tuple[set[tuple[int, ...]], set[tuple[int, ...]]] = (set(), set())

@@ -171,7 +171,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
                 reporter.note(f"the embedder in {root} is already finished")
                 return None
             if plan.maker is not None and plan.texts and not goes_on:
-                reporter.note(f"text is read and held out as in {plan.maker}; to change that, --set corpus.KEY=VALUE")
+                reporter.note(f"text is read and held out by {plan.maker}'s rule; to change it, --set corpus.KEY=VALUE")
             if not plan.has_head:
                 reporter.note(f"{plan.model} has no head for masked tokens, so it is trained on pairs only")
             prompts = read_side_file(plan.model / PROMPTS, optional=True).get("prompts")

@@ -81,8 +81,8 @@ class CorpusSettings(Reading):
     holdout: float = Field(default=0.05, gt=0.0, le=0.5)
     """Expected share of the text to hold out."""
     holdout_from: Literal["hash", "end"] = "hash"
-    """What is held out: texts by their `hash`, which stay held out when the corpus grows and are never in both splits;
-    or the `end` of the text, as in experiments with a fixed corpus."""
+    """What is held out: texts by their `hash`, which are never in both splits and, above 100 documents, stay held out
+    when the corpus grows; or the `end` of the text, as in experiments with a fixed corpus."""
     holdout_groups: str | int | None = None
     """What stays in one split when text is held out by its hash: `near_duplicates`, or documents with the same value in
     a column, such as patients, authors or domains: its name, or its number, counted from 0. Unset: only equal

@@ -16,9 +16,9 @@ Among documents with equal texts or equal titles, no single one is right: only t
 equal titles are not used as queries.
 
 Held-out documents follow the rule of pretraining (`CorpusSettings`) of the run or embedder that made the model, or the
-default rule if its folder names none. Equal text always falls on the same side, so documents that a run held out are
-held out here, wherever the text is stored now. A document longer than about 16,000 characters (a book) is searched in
-chunks of about that size, each an item; intervals are over documents.
+default rule if its folder names none. Equal text falls on the same side, wherever it is stored, if both hold out
+documents, or both parts of them (up to 100 documents). A document longer than about 16,000 characters (a book) is
+searched in chunks of about that size, each an item; intervals are over documents.
 
 Source: Lee, Chang and Toutanova 2019 (Latent retrieval for weakly supervised open domain question answering), section
 4, which introduces this inverse cloze task for training; Izacard et al. 2022 (Unsupervised dense information retrieval
@@ -236,8 +236,9 @@ def read_items(
         names = listed([Path(path).name for path in held], 3)
         described = f"a document is {corpus.plan.reason}; held out: {names} (as in {run})"
     elif not every:
+        known = f"by the rule of {run}: what it held out, if this is its own text"
         unknown = "the default rule: the model's run is unknown, so it may have trained on these documents"
-        described += f" ({unknown if run is None else f'as in {run}'})"
+        described += f" ({unknown if run is None else known})"
     documents: dict[str, ItemDocument] = {}
     for item in items:
         if item.text in documents:  # texts may become equal once titles are removed

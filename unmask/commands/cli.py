@@ -85,7 +85,7 @@ COMMANDS = {  # in the order of --help
     "audit": Command("commands.masks:audit", "data/mine --recipe tiny --out audit.html"),
     "fill": Command("tasks.loaded_model:fill", f'{MODEL} "The capital of France is [MASK]."'),
     "embed": Command("commands.embed:embed", f"{MODEL} texts.csv --out vectors.parquet --normalize"),
-    "evaluate": Command("commands.evaluate:evaluate", f"{MODEL} {CORPUS} --rates 0.15,0.3"),
+    "evaluate": Command("commands.evaluate:evaluate", f"{MODEL} runs/mine/data --rates 0.15,0.3"),
     "score": Command("commands.evaluate:score", f"{MODEL} blimp/data"),
     "compare": Command(
         "commands.compare:compare",

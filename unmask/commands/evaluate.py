@@ -148,8 +148,8 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
 
     Args:
         model: Folder of a model, such as RUN/model, or its name on the hub.
-        paths: Files, folders or patterns of text, or one folder prepared with the model's tokenizer; in Python also
-            texts in memory (see `unmask.data.sources`).
+        paths: Files, folders or patterns of text, read whole, or the held-out split of a folder prepared with the
+            model's tokenizer, such as RUN/data; in Python also texts in memory (see `unmask.data.sources`).
         rates: Shares of hidden tokens (and words), each evaluated separately.
         masks: Masks per passage; they do not overlap as long as masks x rate is at most 1.
         max_tokens: Use at most about this many tokens, spread over the whole text. A token counts as four bytes of raw

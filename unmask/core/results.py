@@ -1,6 +1,6 @@
 """Results of commands: figures as attributes, a table to read, and the object that `--json` prints.
 
-    figures = unmask.evaluate("runs/mine/model", ["corpus.txt"])
+    figures = unmask.evaluate("runs/mine/model", ["runs/mine/data"])
     figures.loss            a figure
     figures                 a table, in a terminal and in a notebook
     figures.to_dict()       what `unmask evaluate --json` prints

@@ -265,12 +265,13 @@ def test_workers_end_with_the_process_that_started_them(text_file: Path, tmp_pat
 
 
 def test_resume_and_overwrite(corpus_file: Path, tmp_path: Path) -> None:
-    source, out = tmp_path / "a.txt", tmp_path / "out"
+    source, out = tmp_path / "texts" / "a.txt", tmp_path / "out"
+    source.parent.mkdir()
     source.write_bytes(corpus_file.read_bytes())
 
     def run(vocab_size: int = 200, **options: bool) -> Manifest:
         tokenizer = SMALL.model_copy(update={"vocab_size": vocab_size})
-        return prepare([source], out, corpus=CorpusSettings(), tokenizer=tokenizer, **options)
+        return prepare([source.parent], out, corpus=CorpusSettings(), tokenizer=tokenizer, **options)
 
     shard = out / "train" / "00000-00000.arrow"
     first = run(resume=True)
@@ -283,9 +284,11 @@ def test_resume_and_overwrite(corpus_file: Path, tmp_path: Path) -> None:
     with pytest.raises(CorpusError):
         prepare(["none"], out, corpus=CorpusSettings(), tokenizer=SMALL, overwrite=True)
     assert shard.stat().st_mtime_ns == made, "nothing is made again, or lost by a mistake"
-    source.write_text(make_text(100))
-    with pytest.raises(DataError, match=r"a\.txt"):
-        run(resume=True)
+    for name, text in (("b.txt", "new"), ("a.txt", make_text(100))):
+        (source.parent / name).write_text(text)
+        with pytest.raises(DataError, match=name):
+            run(resume=True)
+    (source.parent / "b.txt").unlink()
     assert run(overwrite=True).documents == 100
 
 

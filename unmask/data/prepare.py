@@ -179,10 +179,14 @@ def prepare(  # noqa: PLR0912, PLR0913  (input, execution and callbacks)
     if (resume or shared) and folder.is_claimed:
         manifest = load_manifest(out)
         replace(folder, options=() if shared else folder.options).check_same(manifest.settings, settings)
-        for source in manifest.sources:
-            path = Path(source["path"])
-            if path.is_file() and path.stat().st_size != source["bytes"]:
-                raise DataError(f"{path} has changed since {out} was prepared; prepare it again", options=["overwrite"])
+        sizes = {os.path.abspath(source["path"]): source["bytes"] for source in manifest.sources}
+        changed = [path for path, size in sizes.items() if os.path.isfile(path) and os.stat(path).st_size != size]
+        files = [path for path in paths if not isinstance(path, InMemory) and not is_stream(path)]
+        with suppress(CorpusError):  # there are no files, or they are gone
+            changed += {os.path.abspath(each.path) for each in find_sources(files, announce=False)} - sizes.keys()
+        if changed:
+            what = f"{changed[0]} is new or has changed since {out} was prepared"
+            raise DataError(f"{what}; prepare the text again", options=["overwrite"])
         note(f"{out} is already complete")
         if part is not None:
             raise Unfinished(f"{out} is already complete")

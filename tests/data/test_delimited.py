@@ -157,6 +157,8 @@ def test_wide_encodings_are_read(tmp_path: Path, encoding: str, name: str) -> No
     content = text.encode(encoding)
     (tmp_path / name).write_bytes(gzip.compress(content) if name.endswith("gz") else content)
     assert "\n".join(texts_of(tmp_path / name)) == WORDS.rstrip()
+    if encoding in ("utf-16", "utf-32"):  # with a byte-order mark
+        assert "\n".join(texts_of(tmp_path / name, encoding="cp1252")) == WORDS.rstrip()
 
 
 def test_wide_encodings_by_their_look() -> None:

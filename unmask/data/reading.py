@@ -193,7 +193,7 @@ def read_text(path: Path, bad: BadInput, stretch: Stretch | None = None) -> Iter
 def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 0) -> Iterator[str]:
     """As `read_text`, for chunks of bytes, none empty; `begin` bytes come before them."""
     first = next(chunks, b"")
-    wide = None if begin or bad.encoding else wide_encoding(first)
+    wide = None if begin else wide_encoding(first, bad.encoding)
     encoding = codecs.lookup(wide or bad.encoding or "utf-8").name
     if wide is not None and not wide.endswith(("16", "32")):
         say_once(f"{path}: has no byte-order mark, but looks like {wide} (override with corpus.encoding)")
@@ -211,7 +211,7 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
             text = decoder.decode(chunk, final=not chunk)
         except UnicodeDecodeError as error:
             place = num_bytes - len(pending) + error.start
-            called = encoding.upper() if bad.encoding is None else bad.encoding
+            called = encoding.upper() if wide or bad.encoding is None else bad.encoding
             what = f"{path}: byte {place} (0x{error.object[error.start]:02x}) is not {called}"
             bad.report(BROKEN_LINES, what + ("" if bad.encoding or wide else likely_encoding(path, bad)))
             text = ""  # a character cut off at the file's end
@@ -305,22 +305,22 @@ def say_once(message: str) -> None:
         log.warning("%s", message)
 
 
-def wide_encoding(content: bytes) -> str | None:
-    """UTF-16 or UTF-32 if the text begins with its byte-order mark, or has NULs and decodes to printable text; else
-    None."""
+def wide_encoding(content: bytes, encoding: str | None = None) -> str | None:
+    """UTF-16 or UTF-32 if the text begins with its byte-order mark or, unless an encoding is set, has NULs and decodes
+    to printable text; else None."""
     if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
     content = content[:4096]
-    for encoding in ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be") if content.count(0) > 2 else ():
+    for guess in () if encoding or content.count(0) < 3 else ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be"):
         try:
-            text = codecs.getincrementaldecoder(encoding)().decode(content)
+            text = codecs.getincrementaldecoder(guess)().decode(content)
         except UnicodeDecodeError:
             continue
         plain = text.replace("\n", " ").replace("\r", " ").replace("\t", " ")
         if plain.isprintable() and plain.count(" ") * 200 >= len(plain):
-            return encoding
+            return guess
     return None
 
 

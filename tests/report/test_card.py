@@ -141,3 +141,5 @@ def test_odd_names_of_files(run: unmask.Run, tmp_path: Path) -> None:
         assert name in card.text
     many = card_with([f"/{n}.txt" for n in range(20)])
     assert many.data.eval_results[0].dataset_name.endswith("7.txt and 12 more")
+    assert "Sources: `0.txt`, " in many.text
+    assert "`7.txt` and 12 more.\n" in many.text

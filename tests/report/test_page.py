@@ -94,6 +94,11 @@ def test_an_example_of_near_duplicates_is_escaped(run: unmask.Run, manifest: Man
     assert "took" not in card, "a card is published: it quotes no text"
 
 
+def test_of_many_files_the_first_are_named(run: unmask.Run, manifest: Manifest, tmp_path: Path) -> None:
+    many = replace(manifest, sources=tuple({"path": f"/{n}.txt", "bytes": 1} for n in range(20)))
+    assert ", 7.txt and 12 more</p>" in page_of(run, tmp_path, many)
+
+
 def test_settings_that_differ_come_first(run: unmask.Run, manifest: Manifest, tmp_path: Path) -> None:
     page = page_of(run, tmp_path, manifest)
     others, every = page[page.index("<h2>Settings</h2>") :].split("<details>")

@@ -123,7 +123,7 @@ def write_card(
         summary=summary,
         remark=None if remark is None else sentence(remark),
         manifest=manifest,
-        sources=[(as_code(Path(source["path"]).name), source["bytes"]) for source in manifest.sources],
+        sources=", ".join(map(as_code, names[:_MOST_SOURCES])) + more,
         masking=masking,
         masking_settings=toml({"masking": {name: value for name, value in masking.items() if name != "strategy"}}),
         documents=documents(summary),

@@ -15,6 +15,7 @@ import numpy as np
 from jinja2 import Environment, PackageLoader, StrictUndefined, select_autoescape
 from markupsafe import Markup
 
+from unmask.core.errors import listed
 from unmask.core.files import write_atomically
 from unmask.core.results import NORMAL, Sheet, Shown, ShownText, as_html, documents, margin, over, parts_of, sentence
 from unmask.data.data_folder import Manifest
@@ -114,7 +115,7 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
         path,
         "report.html",
         title=f"{in_millions(summary['num_parameters'])} parameters, {recipe['masking']['strategy'] or 'own'} masking",
-        sources=", ".join(Path(source["path"]).name for source in manifest.sources),
+        sources=listed((Path(source["path"]).name for source in manifest.sources), 8),
         headline=headline,
         remarks=[sentence(each) for each in (remark, summary["validation_warning"]) if each],
         start=summary["start"] if domains else None,

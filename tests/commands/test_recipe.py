@@ -37,7 +37,7 @@ def test_a_section_is_a_table(tmp_path: Path) -> None:
 
 def test_a_recipe_file_without_a_budget_takes_that_of_an_option(main: Main, data_folder: Path, tmp_path: Path) -> None:
     recipe, text = tmp_path / "span.toml", tmp_path / "nosuch.txt"
-    recipe.write_text('[masking]\nstrategy = "span"\n')
+    recipe.write_text('[masking]\nstrategy = "span"\n', encoding="utf-8-sig")
     _, _, err = main("pretrain", text, "--recipe", recipe, "--minutes", 1, "--out", tmp_path / "out")
     assert "nosuch.txt" in err, "which is looked for once the recipe is checked"
     assert list(unmask.audit(data_folder, recipe=recipe, max_tokens=1_000).strategies) == ["span"]

@@ -147,9 +147,9 @@ def test_every_kind_gives_the_same_documents(tmp_path: Path) -> None:
     write_jsonl(tmp_path / "a.jsonl", ({"id": i, "text": t} for i, t in enumerate(SENTENCES)))
     (tmp_path / "a.csv").write_text("id,text\n" + "\n".join(f'{i},"{t}"' for i, t in enumerate(SENTENCES)))
     (tmp_path / "a.tsv").write_text("\n".join(f"{t}\t{i}" for i, t in enumerate(SENTENCES)))
-    pq.write_table(pa.table({"label": labels, "body": SENTENCES}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"label": labels, "body": SENTENCES}), tmp_path / "a.PARQUET")
     datasets.Dataset.from_dict({"text": SENTENCES, "label": labels}).save_to_disk(tmp_path / "set")
-    for name in ("a.txt", "a.jsonl", "a.csv", "a.tsv", "a.parquet", "set"):
+    for name in ("a.txt", "a.jsonl", "a.csv", "a.tsv", "a.PARQUET", "set"):
         assert texts_of(tmp_path / name) == SENTENCES, name
     assert texts_of(f"{tmp_path}/a.[cj]s*") == SENTENCES * 2
 

@@ -70,7 +70,7 @@ def read_recipe(
         if not path.is_file():
             raise SettingsError(f"{path}: {absence(path, 'recipe file')}")
         try:
-            text, where = path.read_text(encoding="utf-8"), str(path)
+            text, where = path.read_text(encoding="utf-8-sig"), str(path)
         except (OSError, UnicodeDecodeError) as error:
             raise SettingsError(f"{path}: cannot be read as UTF-8 text: {error}") from error
     else:

@@ -304,7 +304,7 @@ def _source(path: Path) -> Source:
             raise CorpusError(f"{path}: this kind of file cannot be read; {_SUPPORTED}")
         say_once(f"{path}: read as plain text")
         return Source(path, "text")
-    if suffix == ".parquet" and path.suffix != ".parquet":
+    if suffix == ".parquet" and path.suffix.lower() != suffix:
         raise CorpusError(f"{path}: decompress it first; Parquet is compressed internally")
     if suffix == ".smi":
         with open_bytes(path) as file:

@@ -337,6 +337,7 @@ def test_a_large_corpus_is_read_for_some_seconds_only(
     settings = [f"corpus.cleaning.duplicates={duplicates}"]
     forecast = dry_run.forecast_preparation([tmp_path / "large.txt", corpus_file], settings=settings)
     assert not forecast.complete
+    assert str(forecast).count("at least ") == 3, "text, time and space"
     assert forecast.bytes < 3 * corpus_file.stat().st_size
 
 

@@ -140,11 +140,12 @@ def forecast_preparation(paths: Sequence[str | Path], **options: Any) -> Forecas
     recipe = requested_preparation(**options)
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         text = _prepare_sample(local_copies(*paths), recipe, recipe.tokenizer, Path(scratch))
+    about = "about" if text["complete"] else "at least"
     facts = [
         *_text_facts(text),
         ("vocabulary", f"{text['vocab_size']:,}"),
-        ("preparation", f"about {duration(text['seconds'])}"),
-        ("disk", f"about {text['tokens'] * 3 / 2**20:,.1f} MiB"),
+        ("preparation", f"{about} {duration(text['seconds'])}"),
+        ("disk", f"{about} {text['tokens'] * 3 / 2**20:,.1f} MiB"),
     ]
     return Forecast(text, facts)
 
@@ -226,7 +227,7 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
     with ExitStack() as stack:
         # Rank 0 reads the text and prepares a sample of it, or uses prepared data.
         sample = on_rank_zero(group, lambda: _make_scratch(sources, recipe, stack))
-        scratch, text = Path(sample["scratch"]), sample["text"]
+        scratch, text, is_whole = Path(sample["scratch"]), sample["text"], sample["text"]["complete"]
         root = Path(sources[0]) if is_prepared(sources) else scratch / "data"
         data = on_every_rank(group, lambda: open_prepared(root))
         outlook: list[str] = []
@@ -234,6 +235,7 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
             tokens = round(text["tokens"] * (1.0 - recipe.corpus.holdout))
             fitting = partial(fit_to_budget, recipe, data, train_tokens=tokens, processes=group.world_size)
             sizes, outlook = on_rank_zero(group, fitting)
+            outlook += [] if is_whole else ["chosen for the text read so far; the run may choose another for all of it"]
             recipe = with_sizes(recipe, sizes)
 
         # All ranks train a few steps, with the longest rows, which take the most memory.
@@ -253,13 +255,13 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
         *(("start" if number == 0 else "", line) for number, line in enumerate(sample["notes"])),
         *_text_facts(text),
         *([("", advice)] if advice is not None else []),
-        ("preparation", f"about {duration(text['seconds'])}"),
+        ("preparation", f"{'about' if is_whole else 'at least'} {duration(text['seconds'])}"),
         *(("size" if number == 0 else "", line) for number, line in enumerate(outlook)),
         ("model", f"{parameters:,} parameters, vocabulary {text['vocab_size']:,}"),
         training_fact(measured),
-        ("", f"{tokens_seen:,} tokens seen, {epochs:.1f} times the text"),
+        ("", f"{tokens_seen:,} tokens seen, {'' if is_whole else 'at most '}{epochs:.1f} times the text"),
         memory_fact(measured),
-        ("disk", f"{disk / 2**30:.2f} GiB at most, data and checkpoints"),
+        ("disk", f"{disk / 2**30:.2f} GiB at {'most' if is_whole else 'least'}, data and checkpoints"),
     ]
     figures = {
         **text,

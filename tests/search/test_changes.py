@@ -344,6 +344,11 @@ def test_what_is_added_is_read_as_the_index_was(model_folder: Path, tmp_path: Pa
     goods = [{"sku": name, "title": f"On {name}", "text": "the king sees"} for name in ("A1", "A2")]
     priced = build(model_folder, tmp_path / "goods", goods, id_column="sku")
     assert priced.add([{"sku": "A1", "text": "the queen"}]).removed == 1, "a title may be missing"
+    notes: list[str] = []
+    for _ in range(2):
+        priced.add([{"sku": "A3", "text": " "}, {"sku": "A4", "text": "the ship"}], note=notes.append)
+    assert [line for line in notes if line.startswith("skipped")] == ["skipped: 1 rows without text"] * 2
+    assert priced.to_dict()["skipped"] == {}, "of the build"
     titled = build(model_folder, tmp_path / "titled", [{"title": f"On {n}", "text": "the king sees"} for n in range(2)])
     changed = [titled.add([{"id": "a", "text": "the queen"}]).removed for _ in range(2)]
     assert changed == [0, 1], "titles tell which tables are alike where no ids do"

@@ -13,7 +13,6 @@ from __future__ import annotations
 import logging
 import os
 import time
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from itertools import count, islice
@@ -251,21 +250,19 @@ class Index(Readable):
                 folder.write_state(folder.begun, state)  # only now, since `add` and `remove` refuse an unfinished index
                 if state.blocks:
                     note(f"resuming after {len(state.blocks):,} blocks of {blocks.BLOCK_PASSAGES:,} passages")
-                written, documents_P = _write_blocks(folder, files, encoder, state, notify)
+                written, documents_P = _write_blocks(folder, files, encoder, state, note, notify)
                 update = {"blocks": written, "documents": int(documents_P[-1]) + 1, "skipped": dict(files.skipped)}
                 state = state.model_copy(update=update | {"numbers": folder.write_array(documents_P)})
                 is_large = state.passages > APPROXIMATE_FROM and not encoder.is_sparse
                 needs_graph = (is_large or state.graph is not None) if approximate is None else approximate
             folder.finish(_linked(folder, state, note) if needs_graph else state)
             folder.claimed.clear(folder.inputs, marker=False)  # the blocks hold all passages
-        for reason, number in files.skipped.items():
-            note(f"skipped: {number:,} {reason}")
         index = cls(out, model=encoder.model)
         index._opened = (index._opened[0], encoder)
         return index
 
     def to_dict(self) -> dict[str, Any]:
-        """The contents (`documents`, `passages`, `skipped`, `approximate`) and how the index was built."""
+        """The contents (`documents`, `passages`, `approximate`) and how it was built (`skipped`: what was left out)."""
         state = self._opened[0].state
         return {
             "folder": str(self.folder),
@@ -345,10 +342,8 @@ class Index(Readable):
             user_files = {files.name_of(each) for each in files.sources}.difference(in_memory)
             gone_P = names.replaced(ids, sorted(user_files))
             counted = dict.fromkeys(in_memory, names.last_number(in_memory))
-            new, added_P = _write_blocks(folder, files, encoder, None, notify, counted)
-            state = changed_state(old, gone_P, new, added_P)
-            skipped = dict(Counter(old.state.skipped) + files.skipped)
-            return self._finish(old, state.model_copy(update={"skipped": skipped}), gone_P, note, start)
+            new, added_P = _write_blocks(folder, files, encoder, None, note, notify, counted)
+            return self._finish(old, changed_state(old, gone_P, new, added_P), gone_P, note, start)
 
     @public
     def remove(self, ids: Sequence[str | int], *, note: Callable[[str], None] = usual_note) -> IndexChange:
@@ -542,6 +537,7 @@ def _write_blocks(
     files: DocumentFiles,
     encoder: SearchEncoder,
     begun: IndexState | None,
+    note: Callable[[str], None],
     notify: Notify,
     counted: Mapping[str, int] | None = None,
 ) -> tuple[list[IndexBlock], NDArray[np.int64]]:
@@ -585,6 +581,8 @@ def _write_blocks(
         numbers.append(np.array([passage.part.document for passage in passages], dtype=np.int64))
     if number < len(written):
         raise folder.claimed.changed("started on more text")
+    for reason, rows in files.skipped.items():
+        note(f"skipped: {rows:,} {reason}")
     return written, np.concatenate(numbers)
 
 

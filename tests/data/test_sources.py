@@ -140,6 +140,13 @@ def test_text_beside_treebanks_is_not_read(tmp_path: Path, caplog: pytest.LogCap
     assert "(.log, .txt, .xml, README.md)" in caplog.text
 
 
+def test_an_unknown_suffix_is_announced_once(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for name in ("a.mail", "b.mail"):
+        (tmp_path / name).write_text("The sea.\n")
+    assert [source.kind for source in find_sources([tmp_path / "*.mail"])] == ["text", "text"]
+    assert caplog.messages == ["*.mail: read as plain text"]
+
+
 def test_every_kind_gives_the_same_documents(tmp_path: Path) -> None:
     datasets = pytest.importorskip("datasets")
     labels = list(range(300))

@@ -429,6 +429,14 @@ def test_runs_share_no_seed_of_fine_tuning(tmp_path: Path, monkeypatch: pytest.M
     assert seeds == list(range(9))
 
 
+def test_a_model_from_scratch_gets_no_settings_of_the_continued_one() -> None:
+    of_checkpoint = (("training.learning_rate", 5e-5), ("start.extend_positions", True), ("model.dropout", 0.1))
+    settings = (*of_checkpoint, ("training.batch_tokens", 8192), ("finetune.epochs", 1))
+    plan = run_plan.RunPlan(data=(), minutes=1.0, steps=None, rates=(), base=None, settings=settings, from_="m")
+    assert plan.options("scratch", seed=0)["settings"] == settings[3:4]
+    assert plan.options("continued", seed=0)["settings"] == settings[:4]
+
+
 @pytest.fixture
 def starts(corpus_file: Path, tmp_path: Path) -> Callable[..., dict[str, Any]]:
     """A comparison of the starts of a model, with steps enough to change it, in `tmp_path / "out"`."""

@@ -218,11 +218,6 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
                 f"set training.sequence_length={longest}, or make the model longer with start.extend_positions=true",
                 options=["set"],
             )
-        if extend and length <= longest:
-            raise SettingsError(
-                f"{where}: start.extend_positions makes the model longer than its {longest} positions, but "
-                f"training.sequence_length is {length}; set it to a greater length, or leave extend_positions out"
-            )
         longest = max(length, longest)
 
     # The architecture is the checkpoint's.

@@ -40,6 +40,9 @@ from unmask.tokenizer.loading import load_tokenizer
 
 EVALUATION = "evaluation.json"
 SCRATCH, CONTINUED, NEW_WORDS, AS_IS = STARTS = ("scratch", "continued", "new-words", "as-is")
+_OF_FINETUNING: tuple[str, ...] = ("finetune.",)
+# Settings that fit the continued model; one from scratch has the size and rate of its own recipe.
+_OF_CHECKPOINT = ("model.", "start.", "training.learning_rate", "training.optimizer")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +64,7 @@ class RunPlan:
 
     @property
     def of_finetuning(self) -> tuple[Override, ...]:
-        return tuple(override for override in self.settings if override[0].startswith("finetune."))
+        return tuple(override for override in self.settings if override[0].startswith(_OF_FINETUNING))
 
     def options(self, name: str, *, seed: int, overrides: Sequence[Override] = ()) -> dict[str, Any]:
         """Options of `pretrain` for a run of a recipe, a masking strategy or a start, with overrides of this run alone.
@@ -73,10 +76,11 @@ class RunPlan:
         is_strategy, start, known = name in STRATEGIES, {}, (*recipe_names(), *STRATEGIES)
         if self.from_ is None and name not in known and not name.endswith(".toml"):
             raise SettingsError(unknown("recipe or strategy", name, known))
-        recipe = self.base if is_strategy else name
-        if self.from_ is not None:
-            recipe = self.base if name == SCRATCH else None
-        if self.from_ is not None and name != SCRATCH:
+        recipe, left_out = self.base if is_strategy else name, _OF_FINETUNING
+        if self.from_ is not None and name == SCRATCH:
+            recipe, left_out = self.base, (*_OF_FINETUNING, *_OF_CHECKPOINT)
+        elif self.from_ is not None:
+            recipe = None
             start = {"from_": self.from_, "extend_vocab": self.extend_vocab if name == NEW_WORDS else None}
         return {
             **start,
@@ -85,7 +89,7 @@ class RunPlan:
             "minutes": self.minutes,
             "steps": self.steps,
             "seed": seed,
-            "settings": (*(each for each in self.settings if not each[0].startswith("finetune.")), *overrides),
+            "settings": (*(each for each in self.settings if not each[0].startswith(left_out)), *overrides),
         }
 
 

@@ -80,6 +80,9 @@ def test_masks_do_not_depend_on_how_much_a_model_takes(run: unmask.Run, tmp_path
         assert whole[name] == cut[name]
     assert whole["loss"] < cut["loss"], "less context"
     assert "pseudo_perplexity" not in whole
+    (tmp_path / "short.jsonl").write_text('{"text": "The king sees the queen."}\n' * 20)
+    short = evaluate(run.model, [tmp_path / "short.jsonl"], rates=0.5, length=64, pseudo_tokens=0)
+    assert (cut["length"], 6 < short["length"] < 20) == (9, True), "as much as was seen at once"
 
 
 def test_kinds_of_tokens_add_up(run: unmask.Run, tmp_path: Path) -> None:

@@ -77,8 +77,8 @@ class Evaluation(Result):
     documents: int
     share: float  # of the text that was evaluated, about
     columns: dict[str, TextColumn]  # of the text in tables, by path
-    masks: int  # this and the next are the options
-    length: int
+    masks: int  # per passage
+    length: int  # most positions that the model saw at once
     # `text`, or `tokenizer` for prepared data: bits per byte then compare only models with the same tokenizer.
     words: str
     crossing_tokens: float  # share of the tokens that span several words of the text
@@ -154,8 +154,8 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
         masks: Masks per passage; they do not overlap as long as masks x rate is at most 1.
         max_tokens: Use at most about this many tokens, spread over the whole text. A token counts as four bytes of raw
             text, so all tokenizers get the same text.
-        length: Positions the model sees at once; longer passages are cut into several. By default the model's limit, at
-            most 512.
+        length: Positions the model sees at once, by default its limit, at most 512; longer passages are cut into
+            several. Passages have at most 2,000 characters (480 tokens of prepared data).
         pseudo_tokens: Tokens to hide one at a time for the pseudo-perplexity; 0 skips it.
         column: Text column of a table: a name, a path within a column (doc.text), or several (a,b). By default it is
             detected.
@@ -223,7 +223,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
             "tokens": tokens,
             "documents": len({passage.document for passage in passages}),
             "masks": masks,
-            "length": size,
+            "length": min(size, max(len(passage.input_ids) for passage in passages) + least - 1),
             "crossing_tokens": sum(passage.standing.num_crossing for passage in passages) / tokens,
         }
     )

@@ -159,6 +159,7 @@ def test_a_text_longer_than_the_model(make_model: MakeModel) -> None:
     [
         ("modernbert", {"model_type": "t5"}, "'t5'"),
         ("modernbert", {"norm_bias": True}, "norm_bias = True"),
+        ("modernbert", {"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "rope_scaling = "),
         ("modernbert", {"tie_word_embeddings": False}, "tie_word_embeddings = False"),
         ("modernbert", {"vocab_size": 300}, r"tok_embeddings.weight .* \(200, 32\), .* \(300, 32\)"),
         ("modernbert", {"layer_types": ["sliding_attention"] * 4}, "global"),

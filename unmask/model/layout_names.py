@@ -345,6 +345,7 @@ MODERNBERT = FolderLayout(
         "decoder_bias": True,
         "tie_word_embeddings": True,
         "classifier_activation": "gelu",
+        "rope_scaling": None,
     },
     defaults={
         "hidden_activation": "gelu",

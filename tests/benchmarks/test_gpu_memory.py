@@ -1,4 +1,4 @@
-"""Estimates for GPUs."""
+"""Estimates of memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 from gpu_memory import model_of, table
 
 from unmask.commands.recipe import load_recipe
-from unmask.train.hardware import USED, first_micro_tokens, fitting_positions, step_memory
+from unmask.train.hardware import USED, first_micro_tokens, fitting_positions, positions_on_cpu, step_memory
 from unmask.train.settings import TrainingSettings
 
 PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "pretraining.md"
@@ -31,6 +31,14 @@ def test_a_step_by_hand() -> None:
     assert memory["attention"] == 4 * 768 * (4096 + 4096)
     assert memory["weights"] == 10 * model.num_parameters
     assert 100e9 < step_memory(model, recipe.training, positions=262_144, rate=0.3)["blocks"] < 130e9
+
+
+def test_a_step_on_a_cpu_keeps_two_gigabytes() -> None:
+    """BERT base: 12 layers of 768 with 3,072 inner values."""
+    config = model_of(load_recipe("bert-base")).config
+    each = 12 * 4 * (10 * 768 + 3 * 3072)
+    assert positions_on_cpu(config) == (2 << 30) // each
+    assert positions_on_cpu(config, more_bytes=each) == (1 << 30) // each
 
 
 def test_parts_fit_and_are_no_smaller_than_they_must_be() -> None:

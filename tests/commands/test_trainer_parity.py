@@ -28,6 +28,7 @@ from unmask.tasks.classify import Classify, MultiLabel, Pairs
 from unmask.tasks.inputs import Example
 from unmask.tasks.tag import Tag
 from unmask.tasks.task import FinetuneSettings, Task
+from unmask.train.hardware import positions_on_cpu
 from unmask.train.settings import LinearDecay
 
 transformers = pytest.importorskip("transformers")
@@ -139,7 +140,9 @@ def test_the_same_weights_after_an_epoch(make_model: MakeModel, tmp_path: Path, 
         epochs=1, batch_size=SIZE, learning_rate=RATE, weight_decay=0.1, warmup=0.25, precision="float32"
     )
     before = {name: parameter.detach().clone() for name, parameter in ours.named_parameters()}
-    steps = list(begin_training(ours, info, examples, settings, seed=3).steps())
+    trainer = begin_training(ours, info, examples, settings, seed=3)
+    assert trainer.settings.micro_batch_tokens == positions_on_cpu(ours.config)
+    steps = list(trainer.steps())
     assert len(steps) == 4
 
     class InOurOrder(transformers.Trainer):  # type: ignore[misc, name-defined]

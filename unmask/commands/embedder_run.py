@@ -63,7 +63,7 @@ from unmask.train.contrast import (
     surplus,
 )
 from unmask.train.distributed import OF_RUN, Group, check_same, on_rank_zero, rank_zero_first
-from unmask.train.hardware import choose_device
+from unmask.train.hardware import choose_device, positions_on_cpu
 from unmask.train.objectives import PREDICT_MASKED, token_losses
 from unmask.train.runner import evaluating, hidden_states
 from unmask.train.settings import LinearDecay, TrainingSettings
@@ -72,7 +72,6 @@ from unmask.train.trainer import Trainer
 
 # What may differ when a training resumes; files may have moved.
 MAY_DIFFER = {"embedder.card", "embedder.micro_batch_tokens", "model", "corpus_files", "pairs_file"}
-_ON_CPU = 2 << 30  # bytes that a step keeps for its backward pass, about
 _SPARSE_STAGES = 4  # largest logits, their positions, vectors, the gradient
 _POSITIONS = 8192  # computed at once without gradients
 _LOOK_ROWS = 32  # at most, to estimate how sparse vectors are
@@ -119,18 +118,16 @@ class EmbedderRun(Callback):
         check_same(group, {OF_RUN: self.fingerprint})
         stream = self.stream = self.data.stream
 
-        # On a CPU, about 2 GB of positions are computed at once, by what layers keep for each position in float32. For
-        # sparse vectors, each text also keeps a number per vocabulary entry at every stage of its vector.
         length, special = stream.row_length, len(plan.tokenizer.special.around)
         mean_lengths = [(most - least) / math.log(most / least) if most > least else least
                         for least, most in (settings.first_lengths, settings.second_lengths)]  # fmt: skip
         positions = settings.batch_size * (sum(mean_lengths) + 2 * special)
         micro = settings.micro_batch_tokens
         if micro is None and choose_device().type == "cpu":
-            bytes_each = config.num_layers * (10 * config.hidden_size + 3 * config.intermediate_size) * 4
-            if settings.sparse is not None:
-                bytes_each += _SPARSE_STAGES * config.vocab_size * 4 // (settings.shortest + special)
-            micro = max(1024 if settings.sparse is None else 256, _ON_CPU // bytes_each)
+            more = 0
+            if settings.sparse is not None:  # a text keeps a number per vocabulary entry at every stage of its vector
+                more = _SPARSE_STAGES * config.vocab_size * 4 // (settings.shortest + special)
+            micro = positions_on_cpu(config, more_bytes=more)
         same = "weight_decay", "clip_norm", "optimizer", "precision", "gradient_checkpointing", "seed"
         self.training = TrainingSettings(
             steps=plan.steps,

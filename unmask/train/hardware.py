@@ -11,6 +11,7 @@ import torch
 from unmask.core.compiled import is_compiled
 from unmask.core.errors import SettingsError
 from unmask.masking.settings import MaskingSettings, followed_scores
+from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
 from unmask.train.settings import MuonSettings, TrainingSettings
 
@@ -149,6 +150,14 @@ def reason_of(error: BaseException) -> str:
 USED = 0.9  # usable share of a GPU's memory; torch itself and gaps between tensors take the rest
 _HALF, _FLOAT = 2, 4  # bytes
 _LEAST = 1024  # positions
+_ON_CPU = 2 << 30  # bytes
+
+
+def positions_on_cpu(config: EncoderConfig, *, more_bytes: int = 0) -> int:
+    """Positions that a step computes at once on a CPU: its layers keep about 2 GB for the backward pass, in float32.
+    `more_bytes` of each position are kept besides."""
+    of_layers = config.num_layers * (10 * config.hidden_size + 3 * config.intermediate_size) * _FLOAT
+    return max(256, _ON_CPU // (of_layers + more_bytes))
 
 
 def step_memory(model: MaskedLM, settings: TrainingSettings, *, positions: int, rate: float) -> dict[str, int]:

@@ -20,6 +20,7 @@ from unmask.commands.masks import MaskingAudit
 from unmask.commands.recipe import Recipe, load_recipe, requested_recipe
 from unmask.commands.run_data import RunFolder, start_model
 from unmask.core.errors import CorpusError, DataError, ModelError, RunError, SettingsError
+from unmask.core.results import Progress, Reporter
 from unmask.model.folder import load_model
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -118,8 +119,14 @@ def new_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_it_says_what_it_began_with(run: unmask.Run, new_file: Path, tmp_path: Path) -> None:
+def test_it_says_what_it_began_with(
+    run: unmask.Run, new_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Progress] = []
+    monkeypatch.setattr(Reporter, "notify", lambda _, progress: seen.append(progress))
     continued = further(new_file, tmp_path / "continued", run.folder, extend_vocab=6, steps=60)
+    words = [progress for progress in seen if progress.what == "counting words"]
+    assert words[-1].total == new_file.stat().st_size > words[-1].done > words[0].done > 0
     summary, start = continued.summary, continued.summary["start"]
     assert start["checkpoint"] == str(run.folder / "model")
     assert (start["new_head"], start["positions"], start["new_words"]) == (False, None, 6)

@@ -372,7 +372,7 @@ def _prepare_starts(root: Path, plan: RunPlan, recipes: Mapping[str, Recipe], re
     for name in (CONTINUED, NEW_WORDS) if plan.from_ is not None else ():
         data, recipe = root / f"data-{name}", recipes[name]
         if name == NEW_WORDS:
-            recipe, notes = begin_from_checkpoint(plan.data, root / "start", data, recipe)
+            recipe, notes = begin_from_checkpoint(plan.data, root / "start", data, recipe, notify=reporter.notify)
             for line in notes:
                 reporter.note(line)
             plan = replace(plan, from_=str(root / "start"), extend_vocab=None)

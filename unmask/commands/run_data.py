@@ -49,7 +49,7 @@ from unmask.core.errors import CorpusError, DataError, RunError, SettingsError, 
 from unmask.core.files import ClaimedFolder, read_object, typed, whole_folder, write_atomically, write_object, writing
 from unmask.core.hub import MODULES, lasting_name
 from unmask.core.remote import source_named
-from unmask.core.results import Reporter
+from unmask.core.results import Notify, Reporter, counted, ignore
 from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import (
@@ -287,7 +287,7 @@ def proposed_length(data: PreparedData, recipe: Recipe, model: MaskedLM) -> str 
 def data_from_checkpoint(sources: Sequence[str], folder: RunFolder, recipe: Recipe, reporter: Reporter) -> PreparedData:
     """Makes the start, prepares the new text with its tokenizer, and tokenizes the old text."""
     assert recipe.start is not None
-    preparing, notes = begin_from_checkpoint(sources, folder.start, folder.data, recipe)
+    preparing, notes = begin_from_checkpoint(sources, folder.start, folder.data, recipe, notify=reporter.notify)
     for line in notes:
         reporter.note(line)
     data = obtain_data(sources, folder.data, preparing, reporter)
@@ -297,7 +297,13 @@ def data_from_checkpoint(sources: Sequence[str], folder: RunFolder, recipe: Reci
 
 
 def begin_from_checkpoint(
-    sources: Sequence[str], start: Path, data: Path, recipe: Recipe, *, sample_bytes: int | None = None
+    sources: Sequence[str],
+    start: Path,
+    data: Path,
+    recipe: Recipe,
+    *,
+    sample_bytes: int | None = None,
+    notify: Notify = ignore,
 ) -> tuple[Recipe, list[str]]:
     """Makes the folder of the start, unless already done.
 
@@ -314,12 +320,14 @@ def begin_from_checkpoint(
 
     def training_texts() -> Iterator[str]:
         num_bytes, corpus = 0, Corpus(sources, recipe.corpus)
+        count = counted(notify, "counting words", corpus.num_bytes, "bytes")
         # A sample includes held-out text, since choosing what is held out may require all of the text.
         sampled = ((piece, False) for piece in corpus.unsplit())
         with closing(corpus.pieces() if sample_bytes is None else sampled) as pieces:
             for text in (piece.text for piece, held in pieces if not held):
                 yield text
-                num_bytes += len(text.encode())
+                count(size := len(text.encode()))
+                num_bytes += size
                 if sample_bytes is not None and num_bytes >= sample_bytes:
                     return
 

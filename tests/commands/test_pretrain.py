@@ -65,6 +65,12 @@ def test_metrics_tell_the_story(run: unmask.Run) -> None:
     assert finals == [False] * 11 + [True], "before, ten times, and on more tokens at the end"
 
 
+def test_the_next_command_has_the_mask_of_the_tokenizer(run: unmask.Run) -> None:
+    assert run.summary["mask_token"] == "[MASK]"
+    shown = repr(unmask.Run(run.folder, run.summary | {"mask_token": "<mask>", "on_plateau": False}))
+    assert shown.endswith('.fill("... <mask> ...")')
+
+
 def test_characters_without_special_tokens_go_the_whole_way(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The packaged text by character: 67 ids, its end held out, its lines shown as it trains."""
     caplog.set_level("INFO", logger="unmask")

@@ -88,6 +88,7 @@ class Run(Finished):
     on_plateau: bool  # whether that difference may be chance
     objectives: dict[str, dict[str, float]]  # besides masked tokens
     best_step: int | None
+    mask_token: str  # how the tokenizer spells its mask
     data_fingerprint: str
     near_duplicates: dict[str, Any] | None
     torch: str
@@ -137,8 +138,8 @@ class Run(Finished):
             longer, more = "train longer (--minutes, --steps)", f"give more text: it was seen {s['epochs']:.0f} times"
             yield Styled(f"\nno better than word frequencies: {longer if s['epochs'] < _MANY else more}", "yellow")
         else:
-            command = f'unmask fill {typed(s["model"])} "... [MASK] ..."'
-            yield Hint(command, f'unmask.load({s["model"]!r}).fill("... [MASK] ...")')
+            text = f'"... {s.get("mask_token", "[MASK]")} ..."'
+            yield Hint(f"unmask fill {typed(s['model'])} {text}", f"unmask.load({s['model']!r}).fill({text})")
 
 
 @public

@@ -284,6 +284,7 @@ class TrainingRun(Callback):
             "on_plateau": on_plateau(result, entropy),
             "objectives": dict(result.objectives),
             "best_step": None if state.best is None else state.best.step,
+            "mask_token": tokenizer.token(tokenizer.special.mask),
             "data_fingerprint": manifest.fingerprint,
             "near_duplicates": manifest.near_duplicates.plain(),
             "torch": torch.__version__,
@@ -314,7 +315,7 @@ class TrainingRun(Callback):
         write_report(folder.report, metrics=read_metrics(folder.metrics), usual=usual, **shared, **predictions)
         longest = recipe.training.sequence_length
         example = fill_example(self.model, tokenizer, texts, data.frequencies, longest=longest)
-        write_card(folder.model, mask_token=tokenizer.token(tokenizer.special.mask), example=example, **shared)
+        write_card(folder.model, mask_token=summary["mask_token"], example=example, **shared)
         write_atomically(folder.summary, json.dumps(summary, indent=1) + "\n")
         return summary
 

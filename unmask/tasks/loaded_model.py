@@ -347,7 +347,7 @@ def fill(
 
     Args:
         model: Folder of a model, such as RUN/model, or its name on the hub.
-        text: A text with one or several [MASK]; - reads standard input.
+        text: A text with one or several [MASK] (<mask> for models of RoBERTa's kind); - reads standard input.
         top_k: Candidates for each mask.
         candidates: Words to choose from, each a single token. By default any token.
         strict: Refuse a model whose files differ from its checksums.json.

@@ -36,7 +36,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from unmask.commands.recipe import Recipe, find_checkpoint, requested_recipe
+from unmask.commands.recipe import Recipe, requested_recipe
 from unmask.commands.recipe_files import Overrides
 from unmask.commands.run_data import begin_from_checkpoint, is_prepared, open_prepared, prepare_by
 from unmask.commands.run_plan import (
@@ -61,6 +61,7 @@ from unmask.core.results import ProgressReporter, Reporter, Result, Sheet, Shown
 from unmask.data.sources import is_stream
 from unmask.masking.settings import STRATEGIES, followed_scores
 from unmask.measure.uncertainty import compare_figures, error_of_look, percent
+from unmask.model.folder import find_weights
 from unmask.report.pages import write_shown
 from unmask.report.plots import comparison_curves, comparison_plot
 from unmask.train.callbacks import read_metrics
@@ -359,7 +360,7 @@ def _plan_of_starts(recipes: Sequence[str], plan: RunPlan, deciding: str) -> Run
         raise SettingsError(f"{what}; leave this out", options=unused)
     if is_prepared(plan.data) or any(map(is_stream, plan.data)):
         raise SettingsError(f"{plan.data[0]}: each way to start has its own vocabulary; give files of text")
-    name = lasting_name(str(plan.from_), find_checkpoint(str(plan.from_)))
+    name = lasting_name(str(plan.from_), find_weights(str(plan.from_)))
     return replace(plan, from_=name, extend_vocab=NUM_NEW_WORDS if plan.extend_vocab is None else plan.extend_vocab)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.commands.masking_tables import named_hashes
-from unmask.commands.recipe import Recipe, find_checkpoint, load_recipe, requested_recipe
+from unmask.commands.recipe import Recipe, load_recipe, requested_recipe
 from unmask.commands.recipe_files import Override, Overrides, apply_overrides, as_overrides
 from unmask.commands.run_data import (
     START_ANEW,
@@ -48,6 +48,7 @@ from unmask.data.sources import InMemory, Texts, find_sources, is_stream, keep_a
 from unmask.masking.settings import AnyStrategy, add_kind
 from unmask.masking.tables import named_lexicon
 from unmask.model.card_head import CARD, CardSettings, change_card
+from unmask.model.folder import find_weights
 from unmask.tasks.loaded_model import Model, load
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.trainers import TokenizerKind
@@ -371,5 +372,5 @@ def _check_inputs(paths: Sequence[Any], recipe: Recipe | None, *, resume: bool) 
             inputs.append(lexicon)
         inputs += map(Path, named_hashes(recipe.masking))
     if start is not None:
-        inputs.append(find_checkpoint(start.checkpoint))
+        inputs.append(find_weights(start.checkpoint))
     return inputs

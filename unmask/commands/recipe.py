@@ -166,11 +166,6 @@ DEFAULT_LENGTH = 128
 RATE_AT_WIDTH = 1e-4 * 768
 
 
-def find_checkpoint(path: str | Path) -> Path:
-    """The folder of a model, given as such, as the folder of its run, or as a name on the hub."""
-    return find_weights(path, way_out="training starts from the folder of a model, such as RUN/model")
-
-
 def checkpoint_sha256(folder: Path) -> str:
     """A hash of all that a training takes from a checkpoint: configuration, all files of weights, tokenizer."""
     files = {path for pattern in _FILES for path in folder.glob(pattern)}
@@ -192,7 +187,7 @@ def read_fitting_config(folder: Path, tokenizer: Tokenizer) -> EncoderConfig:
 def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
     """Fills in the values of a recipe, in place, from its `start.checkpoint`; contradictions are errors."""
     start, model, training = values["start"], values.setdefault("model", {}), values.setdefault("training", {})
-    folder = find_checkpoint(start["checkpoint"])
+    folder = find_weights(start["checkpoint"])
     sha256 = checkpoint_sha256(folder)
     if start.get("sha256") not in (None, sha256):
         raise SettingsError(

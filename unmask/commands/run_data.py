@@ -37,14 +37,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.commands.prepare import describe
-from unmask.commands.recipe import (
-    Recipe,
-    StartSettings,
-    checkpoint_sha256,
-    find_checkpoint,
-    new_model,
-    read_fitting_config,
-)
+from unmask.commands.recipe import Recipe, StartSettings, checkpoint_sha256, new_model, read_fitting_config
 from unmask.core.errors import CorpusError, DataError, RunError, SettingsError, parse_json
 from unmask.core.files import ClaimedFolder, read_object, typed, whole_folder, write_atomically, write_object, writing
 from unmask.core.hub import MODULES, lasting_name
@@ -70,7 +63,7 @@ from unmask.masking.settings import needed_annotations
 from unmask.masking.tables import Tables
 from unmask.model.card_head import base_models
 from unmask.model.encoder import MaskedLM, extended, initialise
-from unmask.model.folder import files_checked, has_prediction_head, load_model, save_model
+from unmask.model.folder import files_checked, find_weights, has_prediction_head, load_model, save_model
 from unmask.model.layers import BoundaryHead, LabelHead, PairHead, RetroMAEHead
 from unmask.model.layout_names import LAYOUTS
 from unmask.tokenizer.extension import extend_vocabulary
@@ -373,7 +366,7 @@ def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Itera
     `checkpoint` is its folder, or its name and commit on the hub; `positions` the longest sequences before and after;
     `tokens_before` and `tokens_after` the tokens of the training text without the new words and with them.
     """
-    folder = find_checkpoint(settings.checkpoint)
+    folder = find_weights(settings.checkpoint)
     if checkpoint_sha256(folder) != settings.sha256:
         raise RunError(
             f"{folder}: the checkpoint has changed since the run was started, before it was copied; start over",

@@ -57,6 +57,7 @@ def test_what_is_open_is_filled_in(checkpoint: Path) -> None:
     assert (model.layout, model.num_layers, model.hidden_size, model.num_heads) == ("bert", 4, 32, 2)
     assert (model.intermediate_size, model.max_position_embeddings, model.dropout) == (48, 64, 0.1)
     assert (training.sequence_length, training.learning_rate) == (64, pytest.approx(1e-4 * 768 / 32))
+    assert training.batch_tokens == 4096
     assert load(checkpoint.parent) == recipe, "the folder of a run"
     changed = load(checkpoint, "training.optimizer.kind=muon", "training.sequence_length=32", "model.dropout=0")
     assert changed.training.learning_rate == TrainingSettings.model_fields["learning_rate"].default, "Muon's usual rate"
@@ -71,8 +72,9 @@ def test_the_architecture_of_modernbert(make_model: MakeModel, tokenizer: Tokeni
 
 
 def test_a_resolved_recipe_can_be_given_back_while_its_checkpoint_is_the_same(checkpoint: Path, tmp_path: Path) -> None:
-    recipe, file = load(checkpoint, "training.sequence_length=100", "start.extend_positions=true"), tmp_path / "a.toml"
-    assert recipe.model.max_position_embeddings == 100
+    recipe, file = load(checkpoint, "training.sequence_length=2000", "start.extend_positions=true"), tmp_path / "a.toml"
+    assert recipe.model.max_position_embeddings == 2000
+    assert recipe.training.batch_tokens == 8000, "four rows"
     file.write_text(recipe.to_toml())
     assert load_recipe(str(file)) == recipe
     config = checkpoint / "config.json"

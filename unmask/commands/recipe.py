@@ -214,6 +214,7 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
                 options=["set"],
             )
         longest = max(length, longest)
+        training.setdefault("batch_tokens", max(4096, 4 * length))  # four rows at least, as for a new model
 
     # The architecture is the checkpoint's.
     architecture = {name: getattr(config, name) for name in _SAME_NAMES}

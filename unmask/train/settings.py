@@ -201,7 +201,7 @@ class TrainingSettings(Settings):
         longest = self.sequence_length
         for name, tokens in (("batch_tokens", self.batch_tokens), ("micro_batch_tokens", self.micro_batch_tokens)):
             if tokens is not None and tokens < longest:
-                raise ValueError(f"{name} = {tokens} is less than one row (sequence_length = {longest})")
+                raise ValueError(f"{name} = {tokens} is less than one row; set at least sequence_length = {longest}")
         if (schedule := self.length_schedule) is not None and max(schedule.lengths) > longest:
             raise ValueError(f"length_schedule.lengths {list(schedule.lengths)} exceed sequence_length = {longest}")
         return self

@@ -87,10 +87,12 @@ def special_ids(subject: CheckedModel) -> Check:
     """config.json and the tokenizer name the same special ids, the model has them, and texts get them at both ends."""
     tokenizer = subject.tokenizer
     ids = {role: id_ for role, id_ in vars(tokenizer.special).items() if id_ is not None}
+    # BERT uses neither of bos and eos, and older folders of transformers name any ids.
+    unused = ("bos_token_id", "eos_token_id") if subject.config.get("model_type") == "bert" else ()
     wrong = [
         f"config.json says {key} = {shown(value)}, the tokenizer {ids.get(role)}"
         for key, role in _ROLES.items()
-        if (value := subject.config.get(key)) is not None and value != ids.get(role)
+        if (value := subject.config.get(key)) is not None and value != ids.get(role) and key not in unused
     ]
     vocab_size = subject.config.get("vocab_size", 0)
     if not isinstance(vocab_size, int) or tokenizer.vocab_size > vocab_size:

@@ -335,6 +335,14 @@ def test_words_that_begin_with_a_number_sign_are_no_comments(tmp_path: Path) -> 
     ]
     bare = written(tmp_path / "b.conll", "so\n#hashtag\n# a comment\n#\n")
     assert list(read(bare, "tag", with_labels=False).records) == [WordsRecord(1, ("so", "#hashtag", "#"))]
+    comments = "# doc:id = a 1\n# by hand\t[2009]\t3\n"  # with other numbers of columns than words have
+    table = written(tmp_path / "c.tsv", f"Word\tTag\n{comments}#\tO\nAnna\tB-person\n\nWe\tO\n")
+    assert list(read(table, "tag").records) == [
+        WordsRecord(4, ("#", "Anna"), ("O", "B-person")),
+        WordsRecord(7, ("We",), ("O",)),
+    ]
+    numbered = written(tmp_path / "d.conll", f"{comments}1\tAnna\tB-person\tO\n2\tsings\tO\tO\n")
+    assert list(read(numbered, "tag").records) == [WordsRecord(3, ("Anna", "sings"), ("O", "O"))]
 
 
 @pytest.mark.parametrize(

@@ -82,7 +82,8 @@ def form_of(path: Path, kind: str) -> WordForm | None:
     lines = lines[:-1] if len(lines) > 100 else lines  # the last may be cut off
     gaps, is_table = any(not line.strip(_BLANKS) for line in lines), kind in ("csv", "tsv")
     lines = [line for line in lines if line.strip(_BLANKS) and not line.startswith("-DOCSTART-")]
-    lines = lines if is_table else [line for line in lines if not line.startswith("#")] or lines
+    if kind != "csv":  # the first line of a table may hold names
+        lines = [*lines[:is_table], *(line for line in lines[is_table:] if not line.startswith("#"))] or lines
     form = WordForm("a word a line") if kind == "conll" else None
     for delimiter in {"csv": ",;\t|", "tsv": "\t"}.get(kind, " "):
         try:
@@ -96,6 +97,7 @@ def form_of(path: Path, kind: str) -> WordForm | None:
             return WordForm("CoNLL-2012 (OntoNotes)", word=3, tag=10, width=width, has_brackets=True)
         if kind == "conllu" or (not is_table and rows and all(map(_is_conllu, rows))):
             return WordForm("CoNLL-U", "conllu", 1, _UPOS, 10)
+        form = form and form._replace(width=width)
         if width < 2 or count < 0.95 * len(rows):
             continue
         # 2. Columns with tags of entities; a first row without such tags holds names
@@ -127,7 +129,6 @@ def form_of(path: Path, kind: str) -> WordForm | None:
             title = f"one word per row, in column {called[word]}, its tag in {called[tag]}"
             sentence = starts[0] if starts else None
             return WordForm(title, "conll", word, tag, width, sentence, names, delimiter, stops=not ends)
-        form = form and form._replace(width=width)
     return form
 
 
@@ -165,9 +166,9 @@ def read_sentences(path: Path, form: WordForm, bad: BadInput) -> Iterator[list[T
     for number, text, cells in _lines_of(path, form, bad):
         # 1. Whether a sentence or a document begins here
         marks = cells[form.sentence] if form.sentence is not None and form.sentence < len(cells) else ""
-        is_comment = text.startswith("#") and form.delimiter is None
+        is_comment = text.startswith("#") and form.delimiter in (None, "\t")
         if is_comment and form.kind == "conll":  # it may also be a word, such as `#` or `#unmask`
-            is_comment = "\t" not in text and (_OF_DOCUMENTS.match(text) is not None or len(cells) != form.width)
+            is_comment = ("\t" not in text and _OF_DOCUMENTS.match(text) is not None) or len(cells) != form.width
         begins = cells[:1] == ["-DOCSTART-"] or (is_comment and text[1:].split()[:1] in (["newdoc"], ["begin"]))
         is_word = any(cells) and not (is_comment or begins)
         if lines and (not any(cells) or begins or (marks and marks != before)):

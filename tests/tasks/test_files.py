@@ -238,6 +238,9 @@ def test_columns_of_0_and_1(tmp_path: Path) -> None:
         assert [record.label for record in table.records] == labels
     with pytest.raises(CorpusError, match="'rued'"):
         read(path, "multi_label", label="toxic,rued")
+    rows = [{"text": f"Text {n}.", "toxic": n % 2, "threat": int(n == 250)} for n in range(300)]
+    rare = read(write_jsonl(tmp_path / "d.jsonl", rows), "multi_label")
+    assert rare.columns["label"] == "toxic,threat", "also if the first rows have no 1"
     other = written(tmp_path / "b.csv", "text,rude,toxic\nYou fool.,0,1\n")
     again = read_labelled(other, task_named("multi_label"), Columns(), like=read(path, "multi_label"))
     assert again.records[0].label == ("toxic",), "columns in another order"

@@ -379,7 +379,8 @@ def _find_columns(
 def _find_label(rows: Sequence[dict[str, Any]], task: Any, texts: set[str | None], path: Path) -> str | None:
     """Detects the column of labels by its content: the only column beside the texts; several columns of 0 and 1; or the
     only one that may hold labels. None if no column may; a CorpusError if several may."""
-    rest = [name for name in columns_in(rows) if name not in texts and any(row.get(name) for row in rows)]
+    rest = [name for name in columns_in(rows) if name not in texts]
+    rest = [name for name in rest if any(without_gaps(row.get(name)) not in (None, "", [], {}) for row in rows)]
     flags = [name for name in rest if task.of_flags and name.lower() not in USUAL["id"] and are_flags(rows, name)]
     if flags or task.label_role == "tags" or len(rest) == 1:
         return ",".join(flags or rest[: len(rest) == 1]) or None

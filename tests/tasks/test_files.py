@@ -362,6 +362,25 @@ def test_lists_that_do_not_fit(tmp_path: Path, row: dict[str, Any], place: str) 
         read(write_jsonl(tmp_path / "b.jsonl", [row]), "tag")
 
 
+def test_words_with_places_keep_their_text(tmp_path: Path) -> None:
+    """As Prodigy writes them, blanks among them: predictions have the places of this text."""
+    text, words = "Mira  sings.\n", [("Mira", 0), ("sings", 6), (".", 11), ("\n", 12)]
+    tokens = [{"text": word, "start": begin, "end": begin + len(word)} for word, begin in words]
+    spans = [{"start": 0, "end": 4, "label": "PER"}]
+    path = write_jsonl(tmp_path / "a.jsonl", [{"text": text, "tokens": tokens, "spans": spans}])
+    (record,) = read(path, "tag", with_labels=False, text="tokens").records
+    assert record == WordsRecord(1, ("Mira", "sings", "."), text=text, spans=((0, 4), (6, 11), (11, 12)))
+    assert Tag(("O",)).ready(record) == record
+    assert read(path, "tag").records[0].tags == ("B-PER", "O", "O")
+
+
+def test_a_list_without_words(tmp_path: Path) -> None:
+    rows = [{"tokens": [], "tags": []}, {"tokens": ["a", "b"], "tags": ["x", "y"]}]
+    path = write_jsonl(tmp_path / "a.jsonl", rows)
+    assert [record.row for record in read(path, "tag").records] == [2]
+    assert [record.words for record in read(path, "tag", with_labels=False).records] == [(), ("a", "b")]
+
+
 def test_spans_that_do_not_fit_words(tmp_path: Path) -> None:
     """Two end within a word, one begins within a word, one is only a space, one ends in a space; all are counted."""
     entities = [[0, 3, "PER"], [5, 13, "WORK"], [9, 16, "X"], [4, 5, "X"], [16, 20, "X"]]

@@ -9,6 +9,7 @@ from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
+from itertools import compress
 from pathlib import Path
 from statistics import fmean
 from typing import Any, ClassVar, Self
@@ -103,6 +104,8 @@ class Tag(Task):
             spans = [(begin, end) for begin, end in (values_of(word, ("start", "end")) for word in words)]
             parts = [text[begin:end] if isinstance(text, str) else None for begin, end in spans]
             words = [word.get("text", part) for word, part in zip(words, parts, strict=True)]
+            is_word = [not isinstance(word, str) or bool(word.strip()) for word in words]  # Prodigy also has blanks
+            words, spans = list(compress(words, is_word)), list(compress(spans, is_word))
         elif isinstance(words, str) and (not tags or holds_spans(tags)):
             letters = sum(map(str.isalpha, words))
             spans = words_in(words, ("a a",) if 2 * len(UNSPACED.findall(words)) > letters else ())
@@ -113,10 +116,9 @@ class Tag(Task):
             is_annotated = row.cells.get("answer") == "accept" or tags not in (None, "")  # by Prodigy, or with spans
             bio_tags = _tags_at(spans, tags or [], row, column, text) if words and is_annotated else None
             return WordsRecord(row.number, tuple(words), bio_tags)
-        if not words:
-            raise CorpusError(f"{place} has no words")
         if column is None:
-            return WordsRecord(row.number, tuple(words))
+            record, is_placed = WordsRecord(row.number, tuple(words)), spans is not None and isinstance(text, str)
+            return replace(record, text=text, spans=tuple(spans or ())) if is_placed else record
         place = row.cell("label")[1]
         if not isinstance(tags, list):
             raise CorpusError(f"{place} has {type(tags).__name__}, not a list")
@@ -159,7 +161,7 @@ class Tag(Task):
         return WordsRecord(number, tuple(value)) if is_list else None
 
     def ready(self, record: WordsRecord) -> WordsRecord:
-        if record.text is None:
+        if record.text is None or record.words:
             return record
         spans = words_in(record.text, self.word_signs)
         return replace(record, words=tuple(record.text[begin:end] for begin, end in spans), spans=tuple(spans))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,10 +65,12 @@ def test_intervals_read_each_prediction_once() -> None:
 
     shares = rng.integers(1, 9, (30, 4)) / 10
     labels = [tuple(name for name in "abcdz" if rng.random() < 0.3) for _ in shares]
-    records = [TextRecord(row, "t", label=each) for row, each in enumerate(labels)]
+    records = [TextRecord(row, f"text {row}", label=each) for row, each in enumerate(labels)]
     predictions = [LabelsPrediction((), Shares(zip("abcd", each, strict=True))) for each in shares.tolist()]
     assert intervals(task, records, predictions).keys() == {*task.metrics}
     assert len(reads) == len(records)
+    same = [replace(record, first="text") for record in records]
+    assert set(intervals(task, same, predictions).values()) == {None}, "one text is one document"
     drawn = rng.integers(0, 30, 30)
     alone = task.measure([records[n] for n in drawn], [predictions[n] for n in drawn])
     assert task.measured(records, predictions)(drawn) == pytest.approx(alone)

@@ -563,7 +563,7 @@ class Runs(Callback):
 def intervals(task: Task, records: Sequence[Any], predictions: Sequence[Any]) -> dict[str, list[float] | None]:
     """95 % intervals of a model's metrics over documents; they say nothing about other seeds."""
     shares = [name for name in task.metric_names if task.items(records, name) is not None]
-    return bootstrap_intervals(task.measured(records, predictions), list(map(task.document_of, records)), shares=shares)
+    return bootstrap_intervals(task.measured(records, predictions), list(map(task.text_of, records)), shares=shares)
 
 
 def learned_nothing(

@@ -265,10 +265,8 @@ class AnswerTask(Task):
         return Losses(both.total / 2, (begin_N + end_N) / 2, wrong_begin_N | wrong_end_N)
 
     @classmethod
-    def document_of(cls, record: QuestionRecord) -> str:
+    def text_of(cls, record: QuestionRecord) -> str:
         return record.context
-
-    text_of = document_of
 
     def measure(self, records: Sequence[QuestionRecord], predictions: Sequence[AnswerPrediction]) -> Metrics:
         """Compares each prediction with the right answer that matches best. F1 is over words, each counted as often as

@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
@@ -289,13 +289,9 @@ class Task(ABC):
         return len(records)
 
     @classmethod
-    def document_of(cls, record: Any) -> Hashable:
-        """Key of a record's document: intervals resample the records of a document together, since they are alike."""
-        return id(record)
-
-    @classmethod
     def text_of(cls, record: Any) -> str:
-        """The text that training and validation must not share, with single spaces."""
+        """The text that training and validation must not share, with single spaces. Intervals draw the records of one
+        text together, since they are alike."""
         return " ".join(" ".join(record.texts).split())
 
     def judged(self, records: Sequence[Any], predictions: Sequence[Any]) -> list[Judged]:

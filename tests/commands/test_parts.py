@@ -12,7 +12,15 @@ import pytest
 
 from tests.commands.finetune_helpers import MakeModel
 from unmask.commands import finetune_run
-from unmask.commands.finetune_run import ExampleStream, class_weights, factors_of, learned_nothing, rank, spread
+from unmask.commands.finetune_run import (
+    ExampleStream,
+    class_weights,
+    factors_of,
+    intervals,
+    learned_nothing,
+    rank,
+    spread,
+)
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.core.hashing import permutation
 from unmask.data.rows import Cursor
@@ -121,6 +129,25 @@ def test_metrics_of_answers() -> None:
     ):
         predicted = [AnswerPrediction(text, 0, 0.5) for text in answers]
         assert AnswerTask().measure(records, predicted) == pytest.approx({"f1": f1, "exact_match": exact})
+
+
+def test_intervals_read_answers_and_tags_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Figures of drawn records are those of these records alone."""
+    monkeypatch.setattr("unmask.tasks.answer.normalised", words := Mock(wraps=normalised))
+    monkeypatch.setattr("unmask.tasks.tag.entities_of", entities := Mock(wraps=entities_of))
+    questions = [QuestionRecord(n, str(n), "q", f"context {n}", (AnswerSpan("red fox", 0),)) for n in range(5)]
+    answers = [AnswerPrediction(("fox", "red fox")[n % 2], 0, 0.5) for n in range(5)]
+    sentences = [WordsRecord(n, ("a", str(n)), ("B-x", "I-x" if n % 2 else None)) for n in range(5)]
+    tags = [TagsPrediction(("a", "b"), ("B-x", ("O", "I-x")[n < 2]), (1.0, 1.0)) for n in range(5)]
+    cases: list[tuple[Task, Any, Any, Mock]] = [
+        (AnswerTask(), questions, answers, words), (Tag(("B-x", "I-x", "O")), sentences, tags, entities),
+    ]  # fmt: skip
+    for task, records, predictions, reads in cases:
+        assert None not in intervals(task, records, predictions).values()
+        assert reads.call_count == 2 * len(records)
+        drawn = np.array([3, 0, 3, 1])
+        alone = task.measure([records[n] for n in drawn], [predictions[n] for n in drawn])
+        assert task.measured(records, predictions)(drawn) == pytest.approx(alone)
 
 
 @pytest.mark.parametrize(

@@ -29,7 +29,7 @@ from unmask.model.fused import Losses, losses_of, predicted_positions
 from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.files import ANSWER_COLUMNS, Columns, Form, Labelled, LabelledRow, spelled
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
-from unmask.tasks.task import FinetuneSettings, Metrics, Outputs, Task, tokens_of
+from unmask.tasks.task import FinetuneSettings, Measure, Metrics, Outputs, Task, tokens_of
 from unmask.train.objectives import Targets as BatchTargets
 
 BEGIN, END = "begin", "end"
@@ -269,6 +269,9 @@ class AnswerTask(Task):
         return record.context
 
     def measure(self, records: Sequence[QuestionRecord], predictions: Sequence[AnswerPrediction]) -> Metrics:
+        return self.measured(records, predictions)(np.arange(len(records)))
+
+    def measured(self, records: Sequence[QuestionRecord], predictions: Sequence[AnswerPrediction]) -> Measure:
         """Compares each prediction with the right answer that matches best. F1 is over words, each counted as often as
         both answers have it; it is 1 for two empty answers.
 
@@ -285,7 +288,8 @@ class AnswerTask(Task):
                 figures.append(2.0 * shared / (len(right) + len(words)) if right and words else float(right == words))
             exact.append(words in answers)
             overlap.append(max(figures))
-        return {"f1": float(np.mean(overlap)), "exact_match": float(np.mean(exact))}
+        overlap_N, exact_N = np.array(overlap), np.array(exact)
+        return lambda drawn: {"f1": float(overlap_N[drawn].mean()), "exact_match": float(exact_N[drawn].mean())}
 
 
 def normalised(answer: str) -> list[str]:

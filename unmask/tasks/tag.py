@@ -16,15 +16,16 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from unmask.core.errors import CorpusError, listed, shown
 from unmask.data.columns import Role, in_order, value_at, without_gaps
 from unmask.data.treebanks import places_of
 from unmask.model.layout_names import ClassifierPooling
-from unmask.tasks.classify import class_metrics
+from unmask.tasks.classify import class_measure
 from unmask.tasks.files import Form, Labelled, LabelledRow, list_in, parsed_list
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, first_pieces
-from unmask.tasks.task import TARGET, FinetuneSettings, Judged, Metrics, Outputs, Task
+from unmask.tasks.task import TARGET, FinetuneSettings, Judged, Measure, Metrics, Outputs, Task
 from unmask.tokenizer.spans import TAG, UNSPACED, entities_of, holds_spans, is_mark, read_fields, values_of, word_spans
 
 _ENTITIES = ("entity_f1", "entity_precision", "entity_recall")
@@ -241,18 +242,27 @@ class Tag(Task):
         return _PLAIN if scheme_of(self.names) is None else (*_ENTITIES, *_PLAIN)
 
     def measure(self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]) -> Metrics:
+        return self.measured(records, predictions)(np.arange(len(records)))
+
+    def measured(self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]) -> Measure:
         """As seqeval: an entity is right if its label, begin and end are. Words with unknown tags are left out."""
-        of_words = class_metrics(*self.right_and_predicted(records, predictions))
-        plain: Metrics = {name: of_words[name] for name in _PLAIN}
-        if not self.has_entities:
-            return plain
-        right, predicted = (
-            [set(entities_of(tags)) for tags in each] for each in zip(*map(_known, records, predictions), strict=True)
-        )
-        hits = sum(len(a & b) for a, b in zip(right, predicted, strict=True))
-        num_right, num_predicted = sum(map(len, right)), sum(map(len, predicted))
-        counts = (num_right + num_predicted) / 2, num_predicted, num_right
-        return {name: hits / count if count else 0.0 for name, count in zip(_ENTITIES, counts, strict=True)} | plain
+        known = list(map(_known, records, predictions))
+        of_words = class_measure(*self.right_and_predicted(records, predictions))
+        ends = np.cumsum([len(tags) for tags, _ in known])
+        words_of = np.split(np.arange(ends[-1]), ends[:-1])  # numbers of the words of each sentence
+        entities = [[set(entities_of(tags)) for tags in each] for each in known] if self.has_entities else []
+        counts_S3 = np.array([[len(a & b), len(a), len(b)] for a, b in entities])  # hits, right and predicted ones
+
+        def measure(drawn: NDArray[np.int64]) -> Metrics:
+            metrics = of_words(np.concatenate([words_of[number] for number in drawn]))
+            plain = {name: metrics[name] for name in _PLAIN}
+            if not self.has_entities:
+                return plain
+            hits, num_right, num_predicted = counts_S3[drawn].sum(0).tolist()
+            counts = (num_right + num_predicted) / 2, num_predicted, num_right
+            return {name: hits / count if count else 0.0 for name, count in zip(_ENTITIES, counts, strict=True)} | plain
+
+        return measure
 
     def right_and_predicted(
         self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]

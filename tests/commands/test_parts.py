@@ -9,6 +9,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 
 from tests.commands.finetune_helpers import MakeModel
 from unmask.commands import finetune_run
@@ -25,12 +26,21 @@ from unmask.core.errors import CorpusError, SettingsError
 from unmask.core.hashing import permutation
 from unmask.data.rows import Cursor
 from unmask.tasks.answer import AnswerPrediction, AnswerSpan, AnswerTask, QuestionRecord, normalised
-from unmask.tasks.classify import Classify, ClassPrediction, NumberPrediction, Regress, TextRecord, class_metrics
+from unmask.tasks.classify import (
+    Classify,
+    ClassPrediction,
+    MultiLabel,
+    NumberPrediction,
+    Regress,
+    TextRecord,
+    class_metrics,
+)
 from unmask.tasks.files import Labelled, Record
 from unmask.tasks.inputs import Example
 from unmask.tasks.kinds import task_named
 from unmask.tasks.tag import Tag, TagsPrediction, WordsRecord, entities_of
 from unmask.tasks.task import FinetuneSettings, Task
+from unmask.train.objectives import Targets
 
 
 def labelled(*records: Record, name: str = "train.csv") -> Labelled:
@@ -85,6 +95,11 @@ def test_weights_of_classes() -> None:
             class_weights(train, task, weights)
     words = labelled(WordsRecord(1, ("x", "y", "z", "w"), ("O", "O", "O", "B-x")))
     assert class_weights(words, Tag(("B-x", "O")), "balanced") == pytest.approx([2.0, 2 / 3])
+    flags = labelled(*(TextRecord(n, "t", None, ("a", "b")[: n < 1] + ("b",) * (n < 3)) for n in range(4)))
+    assert class_weights(flags, MultiLabel(("a", "b")), "balanced") == pytest.approx([3.0, 1 / 3])
+    logits, right = torch.zeros(1, 2), Targets(torch.zeros(1), torch.tensor([[1, 0]]))
+    losses = MultiLabel(("a", "b")).losses(logits, right, torch.tensor([3.0, 1 / 3]))
+    assert losses.total.item() == pytest.approx((3 + 1) * np.log(2) / 2), "of texts with the label"
 
 
 def test_metrics_of_numbers_and_undefined_ones() -> None:
@@ -248,6 +263,7 @@ def test_a_model_that_learned_nothing(task: Task, records: Any, predictions: Any
     remark = learned_nothing(task, task.measure(right, said), task.metric_names[0], right, said)
     assert words in remark
     assert bool(words) == bool(remark)
+    assert ("class_weights" in remark) == (bool(words) and isinstance(task, Classify))
 
 
 def test_mean_and_deviation_of_seeds() -> None:

@@ -285,6 +285,8 @@ def class_weights(train: Labelled, task: Task, weights: str | Mapping[str, float
                 f"{listed(task.names, 8)}"
             )
         return [weights.get(name, 1.0) for name in task.names]
+    if task.of_flags:  # any number of labels: a weight is that of texts with the label against those without
+        return [max(len(train.records) - counts[name], 1) / counts[name] for name in task.names]
     return [counts.total() / (len(task.names) * counts[name]) for name in task.names]
 
 
@@ -590,9 +592,10 @@ def learned_nothing(
             what = f"is no better than predicting the mean for all: rmse {error:.3g} against {deviation:.3g}"
     elif value == 0.0:
         what = f"learned nothing: its {metric.replace('_', ' ')} is 0"
+    weights = "finetune.class_weights=balanced if classes are rare, " if any(map(task.classes_of, records)) else ""
     return what and (
         f"the model {what}; try more epochs or examples, another finetune.learning_rate, "
-        "finetune.class_weights=balanced if classes are rare, or a model that was pretrained longer"
+        f"{weights}or a model that was pretrained longer"
     )
 
 

@@ -397,12 +397,12 @@ class MultiLabel(TextTask):
         return BatchTargets(self.places(rows, positions_N), held_NC)
 
     def losses(self, logits: Tensor, targets: BatchTargets, weights_C: Tensor | None) -> Losses:
-        """The mean of the labels' binary cross-entropies, each with its label's weight."""
+        """The mean of the labels' binary cross-entropies, each with its label's weight where it is right."""
         logits_NC = logits.float()
         right_NC = targets.classes_N.to(logits_NC.dtype)
         weights_C = None if weights_C is None else weights_C.to(logits_NC.device)
         each_N = functional.binary_cross_entropy_with_logits(
-            logits_NC, right_NC, weight=weights_C, reduction="none"
+            logits_NC, right_NC, pos_weight=weights_C, reduction="none"
         ).mean(1)
         wrong_N = ((logits_NC.detach() >= 0) != (right_NC > 0)).any(1)
         return Losses(each_N.sum(), each_N.detach(), wrong_N)

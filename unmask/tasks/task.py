@@ -102,7 +102,9 @@ class FinetuneSettings(Reading):
     """Metric by which the best model is chosen. Unset: accuracy, micro_f1 (for multi_label), pearson,
     entity_f1 (for entities) or f1."""
     class_weights: Literal["balanced"] | dict[str, Annotated[float, Field(gt=0.0)]] | None = None
-    """Weights of the losses by class: `balanced` (labels / classes / labels of the class), or a table. Unset: 1."""
+    """Weights of the losses by class: `balanced` (labels / classes / labels of the class), or a table. For multi_label
+    a weight is that of texts with the label against those without it; `balanced`: texts without it / with it. Unset:
+    1."""
     least_examples: int = Field(default=2, ge=1)
     """Minimum training examples of a class of texts; fewer are an error."""
     max_length: int | None = Field(default=None, ge=8)

@@ -150,6 +150,7 @@ def test_ids_that_repeat_are_an_index(tmp_path: Path, caplog: pytest.LogCaptureF
     ("kind", "row", "place"),
     [
         ("classify", {"text": "a", "label": 1.5}, "row 2, column 'label': has the number 1.5"),
+        ("classify", {"text": "a", "label": ["x", "y"]}, "row 2, column 'label': has 2 labels.*multi_label"),
         ("classify", {"text": 3, "label": "x"}, "row 2, column 'text': has int"),
         ("classify", {"text": "a"}, "row 2 has no column 'label'"),
         ("classify", {"label": "x"}, "row 2 has no column 'text'"),
@@ -189,6 +190,7 @@ def test_characters_that_are_none(tmp_path: Path) -> None:
         ("classify", [0, -1, 1, -1, 0], ["0", "-1", "1", "-1", "0"]),  # as often as the others: the opposite of 1
         ("classify", [1, -1], ["1", "-1"]),
         ("classify", ["-1", "a", "b"], ["-1", "a", "b"]),
+        ("classify", [["a"], [], ["b"], "['a']"], ["a", "b", "a"]),
         ("regress", [1.5, None, "", "nan", -1, "n/a"], [1.5, -1.0]),
         ("multi_label", [["a", "b"], [], None, "", "-", ["b"]], [("a", "b"), (), (), (), ("b",)]),
         ("multi_label", [[0, 2], [1], [0, 1]], [("0", "2"), ("1",), ("0", "1")]),
@@ -249,7 +251,7 @@ def test_columns_of_0_and_1(tmp_path: Path) -> None:
         read(written(tmp_path / "c.csv", late), "multi_label")
 
 
-@pytest.mark.parametrize("sign", [",", "|", ";"])
+@pytest.mark.parametrize("sign", [",", "|", "#", ";"])
 @pytest.mark.parametrize("kind", ["classify", "multi_label"])
 def test_labels_that_are_joined(tmp_path: Path, sign: str, kind: str) -> None:
     rows = [{"text": "a", "label": label} for label in (f"sea{sign} land", "sea", "land", "sky")]

@@ -200,7 +200,7 @@ def likely_labels(rows: Sequence[Row], taken: Collection[str | None], *, of: Lab
         every = [part for cell in cells for part in (cell if isinstance(cell, list) and of == "lists" else [cell])]
         values = [str(without_gaps(value)).strip() for value in every if value is not None]
         if of == "lists":
-            values = [part.strip() for value in values for part in re.split("[;,|]", value)]
+            values = [part.strip() for value in values for part in re.split("[;,|#]", value)]
         counts = Counter(value for value in values if value.lower() not in NO_LABEL)
         is_date = any(isinstance(each, date | datetime | time) for each in every) or all(map(_DATE.fullmatch, counts))
         if name in taken or len(counts) < 2 or is_date or _ROW_NAME.fullmatch(name.strip()) or _ID_NAME.search(name):

@@ -29,7 +29,7 @@ from unmask.model.fused import Losses, predicted_positions
 from unmask.model.layers import LabelHead
 from unmask.model.layout_names import ClassifierPooling
 from unmask.model.transformers import TaskNetwork
-from unmask.tasks.files import Form, Labelled, LabelledRow, Pairing, flag_of, list_in
+from unmask.tasks.files import Form, Labelled, LabelledRow, Pairing, flag_of, list_in, parsed_list
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
 from unmask.tasks.task import TARGET, FinetuneSettings, Judged, Measure, Metrics, Outputs, Task
 from unmask.train.objectives import Targets as BatchTargets
@@ -39,7 +39,7 @@ _FIRST = np.zeros(1, dtype=np.int64)
 _BITS = 62  # bits per column of labels: values are then never negative, and -1 means no target
 _LIKELY = 0.5
 _LARGEST = 1e15  # largest number that can be learned: float32 holds its square
-_SEPARATORS = ";,|"  # possible separators of several labels in a cell; the first is the default
+_SEPARATORS = ";,|#"  # possible separators of several labels in a cell; the first is the default
 _WHOLE = "if they are names, set finetune.label_separator to an empty text"
 Targets = Mapping[str, NDArray[np.int64] | NDArray[np.float32]]
 
@@ -214,7 +214,14 @@ class Classify(TextTask):
 
     @classmethod
     def label_of(cls, row: LabelledRow) -> str | None:
-        return row.class_name(*row.cell("label"))
+        """A class, also as the only one of a list; `settled` judges longer lists that are written as text."""
+        value, place = row.cell("label")
+        items = parsed_list(value)
+        if isinstance(items, list) and len(items) < 2:
+            value = items[0] if items else None
+        if isinstance(value, list):
+            raise CorpusError(f"{place} has {len(value)} labels; use --task multi_label")
+        return row.class_name(value, place)
 
     @classmethod
     def settled(cls, read: Labelled, like: Labelled | None, separator: str | None) -> Labelled:

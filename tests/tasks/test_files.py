@@ -478,6 +478,17 @@ def test_numbered_tags_have_the_names_of_the_schema(tmp_path: Path, feature: Any
     assert list(read(path, "tag").records) == [WordsRecord(1, ("Anna", "Lee", "sleeps"), ("B-per", "I-per", "O"))]
 
 
+def test_numbered_tags_of_a_stream_have_names() -> None:
+    datasets = pytest.importorskip("datasets")
+    features = {"tokens": datasets.Value("string"), "ner_tags": datasets.ClassLabel(names=TAGS["names"])}
+    lists = datasets.Features({name: datasets.Sequence(feature) for name, feature in features.items()})
+    rows = [{"tokens": ["Anna", "Lee", "sleeps"], "ner_tags": [1, 2, 0]}]
+    stream = datasets.Dataset.from_list(rows, features=lists).to_iterable_dataset()
+    with examples_given(stream, None, None) as files:
+        records = read_labelled(files["train"], task_named("tag"), Columns()).records
+    assert list(records) == [WordsRecord(1, ("Anna", "Lee", "sleeps"), ("B-per", "I-per", "O"))]
+
+
 def test_questions(tmp_path: Path) -> None:
     found: Any = read(write_squad(tmp_path / "a.json", 2, 0, missing=True), "answer").records
     first, second = found

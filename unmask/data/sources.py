@@ -557,7 +557,8 @@ def _write(content: Any, folder: Path, notify: Notify) -> None:  # noqa: PLR0912
                     num_rows += batch.num_rows
         except (pa.ArrowException, OverflowError) as error:
             what = f"the table cannot be stored ({shortened('; '.join(map(str, error.args)))})"
-            raise CorpusError(f"{what}; give each column values of one type, or only the columns needed") from error
+            way_out = "give each column values of one type, only the columns needed, or rows (dicts)"
+            raise CorpusError(f"{what}; {way_out}") from error
     elif isinstance(content, str | bytes) or not (isinstance(content, Iterable) or hasattr(content, "__getitem__")):
         raise CorpusError(
             f"{type(content).__name__} cannot be read as text; give paths, or texts: a list or an iterator of strings "
@@ -567,7 +568,9 @@ def _write(content: Any, folder: Path, notify: Notify) -> None:  # noqa: PLR0912
         # Rows of an `IterableDataset` hold class numbers, and its features the class names.
         features = getattr(content, "features", None)
         features = features if isinstance(features, Mapping) else {}
-        classes = {name: feature.names for name, feature in features.items() if hasattr(feature, "names")}
+        of_items = {name: getattr(feature, "feature", feature) for name, feature in features.items()}  # of a list's
+        classes: dict[str, Any] = {name: getattr(each, "names", None) for name, each in of_items.items()}
+        classes = {name: of_class for name, of_class in classes.items() if of_class}
         num_rows, file = 0, folder / "rows.jsonl"
         lines = (_json_line(row, number, classes) for number, row in enumerate(content, 1))
         while batch := list(itertools.islice(lines, ROWS_AT_ONCE)):  # not in `writing`: the user's iterator may raise
@@ -580,13 +583,17 @@ def _write(content: Any, folder: Path, notify: Notify) -> None:  # noqa: PLR0912
 
 
 def _json_line(row: Any, number: int, classes: Mapping[str, Sequence[str]]) -> bytes:
+    def named(value: Any, names: Sequence[str]) -> Any:
+        if isinstance(value, list):
+            return [named(each, names) for each in value]
+        return value if not isinstance(value, int) else names[value] if value >= 0 else None
+
     if isinstance(row, str) or without_gaps(row) is None:
         row = {"text": row if isinstance(row, str) else None}
     elif not isinstance(row, Mapping):
         raise CorpusError(f"text {number} is {type(row).__name__}, neither a string nor a row (a dict)")
     else:
-        numbers = {name: row[name] for name in classes if isinstance(row.get(name), int)}
-        row = {**row, **{name: classes[name][n] if n >= 0 else None for name, n in numbers.items()}}
+        row = {**row, **{name: named(row[name], names) for name, names in classes.items() if name in row}}
 
     def plain(value: Any) -> Any:
         # Converts numpy's arrays and numbers, and dates; other types, such as pictures, are not text.

@@ -350,6 +350,14 @@ def test_words_that_begin_with_a_number_sign_are_no_comments(tmp_path: Path) -> 
     assert list(read(numbered, "tag").records) == [WordsRecord(3, ("Anna", "sings"), ("O", "O"))]
 
 
+def test_words_a_line_are_read_beside_a_training_table(tmp_path: Path) -> None:
+    """Their columns are not the table's."""
+    train = read(write_jsonl(tmp_path / "a.jsonl", [{"data": "Mira sings", "label": [[0, 4, "PER"]]}]), "tag")
+    columns, path = Columns(**train.columns), written(tmp_path / "b.conll", "Mira\tB-PER\nsings\tO\n")
+    again = read_labelled(path, task_named("tag"), columns, usual=columns, like=train)
+    assert list(again.records) == [WordsRecord(1, ("Mira", "sings"), ("B-PER", "O"))]
+
+
 @pytest.mark.parametrize(
     ("row", "place"),
     [
@@ -501,6 +509,10 @@ def test_questions(tmp_path: Path) -> None:
     assert list(read(array, "answer").records) == records, "rows in JSON, not SQuAD's form"
     assert read(array, "answer", with_labels=False).records[0] == replace(records[0], answers=None)
     assert list(read(written(tmp_path / "l.json", f"{json.dumps(row)}\n" * 2), "answer").records) == records
+    whole = written(tmp_path / "v.json", json.dumps({"version": "1", "data": [row, row]}))
+    assert list(read(whole, "answer").records) == records, "rows in SQuAD's field"
+    other = write_jsonl(tmp_path / "o.jsonl", [dict(zip(("asked", "passage", "right"), row.values(), strict=True))] * 2)
+    assert list(read(other, "answer", text="asked", second="passage", label="right").records) == records
     for answers, place in (([{"text": "a", "answer_start": 0}], 0), ({"text": "a", "answer_start": 4}, 4)):
         known: Any = read(write_jsonl(tmp_path / "k.jsonl", [row | {"context": "a b a", "answers": answers}]), "answer")
         assert known.records[0].answers == (AnswerSpan("a", place),), "also of one that stands in the text twice"

@@ -120,7 +120,7 @@ class AnswerTask(Task):
         if row.columns.label is None:
             return QuestionRecord(row.number, id_, question, context)
         cells = {name: without_gaps(cell) for name, cell in row.cells.items()}
-        table = cells.get("answers")
+        table = cells.get(row.columns.label)
         if table is None and (text := next((cells[name] for name in ANSWER_COLUMNS[:2] if name in cells), "")):
             table = {"text": text, "answer_start": cells.get("answer_start")}
         elif table is None and any(name in cells for name in ANSWER_COLUMNS):

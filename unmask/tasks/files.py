@@ -218,14 +218,14 @@ def read_labelled(
         how = (files, task, columns, usual or Columns(), bad, counts)
         rows, roles, names, id_at = _table_rows(*how, with_labels=with_labels)
     elif word_form is not None:
-        rows = _treebank_rows(source.path, word_form, columns, bad, with_labels=with_labels)
+        own = Columns() if like is not None and like.columns else columns  # a table's are not columns of these words
+        rows = _treebank_rows(source.path, word_form, own, bad, with_labels=with_labels)
     else:
         rows = _squad_rows(source.path, bad, with_labels=with_labels) if form == "squad" else _lines(source, bad)
     if not with_labels:
         roles = roles.model_copy(update={"label": None})
     what = "question" if form == "squad" else "row"
-    records, ids, places, faults = list[Any](), list[Any](), list[int](), list[CorpusError]()
-    num_chars = 0
+    records, ids, places, faults, num_chars = list[Any](), list[Any](), list[int](), list[CorpusError](), 0
     for place, (number, cells) in enumerate(rows):
         row = LabelledRow(number, f"{path}: {what} {number}", cells, roles, names, counts)
         try:
@@ -307,7 +307,7 @@ def _table_rows(
     if not look:
         return iter(()), Columns(), None, None
     if task.fixed is not None:
-        columns = task.fixed
+        columns = task.fixed.model_copy(update=named.model_dump(exclude_none=True))
     else:
         # Unless the user names others, columns of an earlier file apply if they hold text here.
         earlier = {
@@ -443,7 +443,10 @@ def _squad_rows(path: Path, bad: BadInput, *, with_labels: bool) -> Rows:
     number = 1
     for _, article in json_rows(path, bad, field="data"):
         try:
-            for paragraph in article["paragraphs"]:
+            if "paragraphs" not in article:  # a row, with the cells of `datasets` already
+                yield number, article
+                number += 1
+            for paragraph in article.get("paragraphs", ()):
                 context = paragraph["context"]
                 for question in paragraph["qas"]:
                     cells = {"question": question["question"], "context": context, _ID: question.get(_ID)}

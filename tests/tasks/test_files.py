@@ -210,6 +210,7 @@ def test_no_label_and_labels_by_place(tmp_path: Path, kind: str, labels: list[An
     left_out = len(labels) - len(expected)
     assert any(f"{left_out} of {len(labels)} rows have no label" in note for note in found.notes) == (left_out > 0)
     assert any("lists of 0 and 1" in note for note in found.notes) == bool(found.places)
+    assert any("-1, in " in note for note in found.notes) == (kind == "classify" and 0 in labels)
     assert len(read(path, kind, with_labels=False).records) == len(labels)
     again = read_labelled(path, task_named(kind), Columns(), like=found)
     assert [record.label for record in again.records] == expected

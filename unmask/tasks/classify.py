@@ -235,10 +235,9 @@ class Classify(TextTask):
             are_numbers = all(whole_number(name) is not None for name in others)
             is_rare = len(others) > 2 or 2 * counts["-1"] <= min(counts[name] for name in others)
             is_class = {"-": "+" in others, "-1": not (are_numbers and is_rare)}
-            if counts["-1"] and are_numbers and not is_rare:
-                notes.append(
-                    f"{read.path}: -1 is the class of {counts['-1']:,} rows; if it means no class, remove them"
-                )
+            if counts["-1"] and are_numbers:
+                what = "no label; if it is a class, name it" if is_rare else "a class; if it means none, remove them"
+                notes.append(f"{read.path}: -1, in {counts['-1']:,} rows, is {what}")
         lists = [name for name in counts if len(list_in(name) or ()) > 1]
         if like is None and separator is None and (lists or (sign := _sign_between(counts))):
             what, way_out = f"lists, such as {shown(lists[0])}" if lists else f"names joined by {sign!r}", ""

@@ -29,7 +29,7 @@ from unmask.model.fused import Losses, losses_of, predicted_positions
 from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.files import ANSWER_COLUMNS, Columns, Form, Labelled, LabelledRow, spelled
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
-from unmask.tasks.task import FinetuneSettings, Measure, Metrics, Outputs, Task, tokens_of
+from unmask.tasks.task import FinetuneSettings, Measure, Outputs, Task, tokens_of
 from unmask.train.objectives import Targets as BatchTargets
 
 BEGIN, END = "begin", "end"
@@ -267,9 +267,6 @@ class AnswerTask(Task):
     @classmethod
     def text_of(cls, record: QuestionRecord) -> str:
         return record.context
-
-    def measure(self, records: Sequence[QuestionRecord], predictions: Sequence[AnswerPrediction]) -> Metrics:
-        return self.measured(records, predictions)(np.arange(len(records)))
 
     def measured(self, records: Sequence[QuestionRecord], predictions: Sequence[AnswerPrediction]) -> Measure:
         """Compares each prediction with the right answer that matches best. F1 is over words, each counted as often as

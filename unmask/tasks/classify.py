@@ -416,9 +416,6 @@ class MultiLabel(TextTask):
     def items(self, records: Sequence[TextRecord], metric: str) -> int | None:
         return max(1, sum(len(record.label or ()) for record in records)) if metric.endswith("_f1") else len(records)
 
-    def measure(self, records: Sequence[TextRecord], predictions: Sequence[LabelsPrediction]) -> Metrics:
-        return self.measured(records, predictions)(np.arange(len(records)))
-
     def measured(self, records: Sequence[TextRecord], predictions: Sequence[LabelsPrediction]) -> Measure:
         """As in scikit-learn; `ranking_precision` is its label ranking average precision.
 

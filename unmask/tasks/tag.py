@@ -241,9 +241,6 @@ class Tag(Task):
     def metric_names(self) -> tuple[str, ...]:
         return _PLAIN if scheme_of(self.names) is None else (*_ENTITIES, *_PLAIN)
 
-    def measure(self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]) -> Metrics:
-        return self.measured(records, predictions)(np.arange(len(records)))
-
     def measured(self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]) -> Measure:
         """As seqeval: an entity is right if its label, begin and end are. Words with unknown tags are left out."""
         known = list(map(_known, records, predictions))

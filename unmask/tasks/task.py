@@ -278,9 +278,9 @@ class Task(ABC):
     def metric_names(self) -> tuple[str, ...]:
         return self.metrics
 
-    @abstractmethod
     def measure(self, records: Sequence[Any], predictions: Sequence[Any]) -> Metrics:
-        """The metrics, by name."""
+        """The metrics, by name; a task overrides this, or `measured`."""
+        return self.measured(records, predictions)(np.arange(len(records)))
 
     def measured(self, records: Sequence[Any], predictions: Sequence[Any]) -> Measure:
         """The metrics of those that an interval draws; overridden where much can be prepared."""

@@ -7,9 +7,8 @@ r"""Which model size learns most in a given time: the law by which `unmask pretr
 is LAYERSxWIDTH:STEPS,... with an optional @POSITIONS a step and /RATE. Each model trains in a process with one thread.
 Its held-out loss is appended to the results under the text's NAME; cells already in the results are skipped.
 
-`fit` fits the law of `unmask.commands.sizing` to the runs on `novels`, prints its numbers, and compares it with the
-runs that have the lowest loss for their text, size and number of tokens. Lines of the results with a `note` are longer
-runs, from docs/explanation/experiments.md and docs/explanation/benchmarks.md.
+`fit` fits the law of `unmask.commands.sizing` to the runs on `novels` and `books`, prints its numbers, and compares it
+with the runs that have the lowest loss for their text, size and number of tokens.
 """
 
 from __future__ import annotations
@@ -42,8 +41,8 @@ from unmask.measure.held_out import HeldOutSet
 
 HELD_OUT_TOKENS = 200_000
 POSITIONS = 4096
-FITTED = "novels"  # the text that the law is fitted to
-FREE = ("floor", "size", "tokens", "tokens_power")  # fitted parameters; `size_power` is that of the law's source
+FITTED = ("novels", "books")  # texts that the law is fitted to
+FREE = ("size", "tokens", "tokens_power")  # fitted parameters; `size_power` is that of the law's source
 KEYS = ("text", "block_parameters", "tokens")
 
 Entry = Mapping[str, Any]  # results of a run
@@ -128,19 +127,18 @@ def best_of(entries: Sequence[Entry]) -> list[Entry]:
     best: dict[tuple[str, int, int], Entry] = {}
     for entry in sorted(entries, key=lambda entry: -entry["loss"]):
         best[entry["text"], entry["width"], round(10 * math.log(entry["tokens"]))] = entry
-    return sorted(best.values(), key=lambda entry: (entry["text"] != FITTED, *(entry[key] for key in KEYS)))
+    return sorted(best.values(), key=lambda entry: (entry["text"] not in FITTED, *(entry[key] for key in KEYS)))
 
 
 def fit(entries: Sequence[Entry]) -> Law:
     """The law with the smallest squared error of log losses. The power of the size is fixed, since hardly any models of
     different sizes were trained on equally many tokens."""
-    parameters, losses = (np.array([entry[key] for entry in entries]) for key in ("block_parameters", "loss"))
-    tokens = [figures_of(entry).worth(entry["tokens"]) for entry in entries]
-    shares = losses / np.array([entry["unigram_entropy"] for entry in entries])
+    texts = [figures_of(entry) for entry in entries]
 
     def errors(logarithms: Any) -> Any:  # of the parameters, which are all positive
         law = law_of(logarithms)
-        return [math.log(law.share(n, d) / share) for n, d, share in zip(parameters, tokens, shares, strict=True)]
+        pairs = zip(texts, entries, strict=True)
+        return [math.log(t.loss(e["block_parameters"], e["tokens"], law) / e["loss"]) for t, e in pairs]
 
     def law_of(logarithms: Any) -> Law:
         return LAW._replace(**dict(zip(FREE, map(float, np.exp(logarithms)), strict=True)))
@@ -190,7 +188,7 @@ def main() -> None:
         measure(options)
     else:
         entries = best_of(read_lines(options.results))
-        print(fit([entry for entry in entries if entry["text"] == FITTED]), LAW, sep="\n")
+        print(fit([entry for entry in entries if entry["text"] in FITTED]), LAW, sep="\n")
         print(*(lines := table(entries)), sep="\n")
         if options.table:
             write_table(options.table, "dial", lines, made=made(entries))

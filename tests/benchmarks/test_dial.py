@@ -34,7 +34,7 @@ def test_cells_are_written_short() -> None:
 
 
 def test_a_law_is_found_again() -> None:
-    law = Law(floor=0.2, size=0.05, size_power=LAW.size_power, tokens=0.3, tokens_power=0.2)
+    law = Law(size=0.05, size_power=LAW.size_power, tokens=0.5, tokens_power=0.2)
     entries = [
         entry(4, 256, parameters, tokens, 6.5 * law.share(parameters, tokens))
         for parameters in (300_000, 2_000_000, 8_000_000)
@@ -49,8 +49,8 @@ def test_of_several_rates_and_batches_the_best_counts() -> None:
 
 
 def test_the_law_in_use_is_that_of_the_measurements() -> None:
-    measured = [run for run in dial.best_of(dial.read_lines(RESULTS)) if run["text"] == dial.FITTED]
-    assert len(measured) > 8
+    measured = [run for run in dial.best_of(dial.read_lines(RESULTS)) if run["text"] in dial.FITTED]
+    assert len(measured) > 5
     assert tuple(dial.fit(measured)) == pytest.approx(tuple(LAW), rel=0.01)
 
 

@@ -189,6 +189,16 @@ def test_a_stopped_run_goes_on_elsewhere_without_its_text(server: Elsewhere, cor
     assert "/corpus/a.txt" not in server.fetched
 
 
+def test_fetched_text_is_the_same_in_another_cache(
+    server: Elsewhere, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.pipe("/corpus/a.txt", corpus_file.read_bytes())
+    first = unmask.prepare("elsewhere://corpus/a.txt", out=tmp_path / "data", vocab_size=200)
+    monkeypatch.setenv("UNMASK_CACHE", str(tmp_path / "of another machine"))
+    again = unmask.prepare("elsewhere://corpus/a.txt", out=tmp_path / "data", vocab_size=200, resume=True)
+    assert again.to_dict() == first.to_dict()
+
+
 def test_vectors_are_sent(server: Elsewhere, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
     encoder = save_encoder(make_model, tokenizer, tmp_path / "encoder")
     (tmp_path / "texts.txt").write_text("The cat sees the ship.\nThe dog follows.\n")

@@ -271,10 +271,11 @@ def test_resume_and_overwrite(corpus_file: Path, tmp_path: Path) -> None:
 
     def run(vocab_size: int = 200, **options: bool) -> Manifest:
         tokenizer = SMALL.model_copy(update={"vocab_size": vocab_size})
-        return prepare([source.parent], out, corpus=CorpusSettings(), tokenizer=tokenizer, **options)
+        paths = [f"{source.parent}/" if options else source.parent]  # as a shell completes it
+        return prepare(paths, out, corpus=CorpusSettings(), tokenizer=tokenizer, **options)
 
     shard = out / "train" / "00000-00000.arrow"
-    first = run(resume=True)
+    first = run()
     made = shard.stat().st_mtime_ns
     assert run(resume=True) == first
     with pytest.raises(DataError, match=r"tokenizer\.vocab_size = 200.* 150"):

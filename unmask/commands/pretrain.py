@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fnmatch
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from functools import cached_property
@@ -279,7 +280,9 @@ def _begin(
     """
     # Once its data is complete, a run needs its text no more, so what is at addresses is not fetched.
     has_data = resume and folder.claimed.is_claimed and data_folder(folder.data).is_claimed
-    if has_data and all(map(address_of, texts if isinstance(texts, list | tuple) else [texts])):
+    given = list(map(address_of, texts if isinstance(texts, list | tuple) else [texts]))
+    own = {source.rpartition("#")[0] for source in folder.read_sources()} if has_data else set()
+    if given and all(each and fnmatch.filter(own, without_secrets(each).rstrip("/")) for each in given):
         reporter.note("resuming with the data that is prepared, so the text is not fetched")
         texts = None
     named = paths_or_texts(texts)

@@ -26,6 +26,7 @@ import tokenizers
 
 from unmask.core.errors import CorpusError, DataError, SettingsError, TokenizerError, listed
 from unmask.core.files import writing
+from unmask.core.remote import lasting_source
 from unmask.core.results import Notify, counted, ignore
 from unmask.data.annotations import AnnotationPlan, SpacyPipeline, choose_origins
 from unmask.data.columns import in_order
@@ -182,6 +183,7 @@ def prepare(  # noqa: PLR0912, PLR0913  (input, execution and callbacks)
         sizes = {os.path.abspath(source["path"]): source["bytes"] for source in manifest.sources}
         changed = [path for path, size in sizes.items() if os.path.isfile(path) and os.stat(path).st_size != size]
         files = [path for path in paths if not isinstance(path, InMemory) and not is_stream(path)]
+        files = [path for path in files if lasting_source(path) == str(path)]  # the name of what was fetched has its hash
         with suppress(CorpusError):  # there are no files, or they are gone
             changed += {os.path.abspath(each.path) for each in find_sources(files, announce=False)} - sizes.keys()
         if changed:

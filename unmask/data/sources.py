@@ -366,7 +366,8 @@ def names_to_keep(names: Sequence[object]) -> list[str]:
     lasting = []
     for name, file in _stream_files(names):
         if file is None:
-            lasting.append(lasting_source(name) if isinstance(name, str | Path) else "texts in memory")
+            path = Path(name) if isinstance(name, str) and not address_of(name) else name  # without a slash at its end
+            lasting.append(lasting_source(path) if isinstance(path, str | Path) else "texts in memory")
         else:
             lasting.append(STDIN if file == STDIN_FILE else f"{_AS_PIPE}{file}{_PIPE_END}")
     return lasting

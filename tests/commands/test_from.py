@@ -62,7 +62,10 @@ def test_what_is_open_is_filled_in(checkpoint: Path) -> None:
     changed = load(checkpoint, "training.optimizer.kind=muon", "training.sequence_length=32", "model.dropout=0")
     assert changed.training.learning_rate == TrainingSettings.model_fields["learning_rate"].default, "Muon's usual rate"
     assert (changed.model.max_position_embeddings, changed.model.dropout) == (64, 0)
-    assert load(checkpoint, "start.extend_positions=true").model == recipe.model, "it is long enough"
+    longer = load(checkpoint, "start.extend_positions=true", "training.sequence_length=64")
+    assert longer.model == recipe.model, "it is long enough"
+    with pytest.raises(SettingsError, match="training.sequence_length"):
+        load(checkpoint, "start.extend_positions=true")
 
 
 def test_the_architecture_of_modernbert(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:

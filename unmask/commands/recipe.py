@@ -205,6 +205,12 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
 
     # The length of rows, and the model's positions if they are extended.
     longest, extend = config.max_position_embeddings, start.get("extend_positions", False)
+    if extend and "sequence_length" not in training:
+        raise SettingsError(
+            f"{where}: start.extend_positions needs a length; set training.sequence_length to more than the {longest} "
+            "positions of the checkpoint",
+            options=["set"],
+        )
     length = training.setdefault("sequence_length", min(DEFAULT_LENGTH, longest))
     if isinstance(length, int):  # validation reports other types later
         if length > longest and not extend:

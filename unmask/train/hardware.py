@@ -151,6 +151,7 @@ USED = 0.9  # usable share of a GPU's memory; torch itself and gaps between tens
 _HALF, _FLOAT = 2, 4  # bytes
 _LEAST = 1024  # positions
 _ON_CPU = 2 << 30  # bytes
+_LEAST_ON_CPU = 4096  # positions of a pretraining step
 
 
 def positions_on_cpu(config: EncoderConfig, *, more_bytes: int = 0) -> int:
@@ -198,11 +199,14 @@ def fitting_positions(model: MaskedLM, settings: TrainingSettings, *, memory: in
 
 
 def first_micro_tokens(model: object, settings: TrainingSettings, device: torch.device, *, rate: float) -> int | None:
-    """Positions that the first steps compute at once; None: the whole step. On a GPU without a setting it is the number
-    that fits by calculation, since a GPU may run out of memory late."""
+    """Positions that the first steps compute at once; None: the whole step. Without a setting it is the number that
+    fits by calculation: a GPU may run out of memory late, and a system that runs out ends the process."""
     chosen = settings.micro_batch_tokens
-    if chosen is not None or device.type != "cuda" or not isinstance(model, MaskedLM):
+    if chosen is not None or device.type not in ("cpu", "cuda") or not isinstance(model, MaskedLM):
         return chosen
+    if device.type == "cpu":
+        fits = max(_LEAST_ON_CPU, settings.sequence_length, positions_on_cpu(model.config))
+        return None if fits >= settings.batch_tokens else fits
     memory = torch.cuda.get_device_properties(device).total_memory
     fits = fitting_positions(model, settings, memory=memory, rate=rate)
     return None if fits == settings.batch_tokens else fits or settings.sequence_length

@@ -355,7 +355,7 @@ def test_words_a_line_are_read_beside_a_training_table(tmp_path: Path) -> None:
     """Their columns are not the table's."""
     train = read(write_jsonl(tmp_path / "a.jsonl", [{"data": "Mira sings", "label": [[0, 4, "PER"]]}]), "tag")
     columns, path = Columns(**train.columns), written(tmp_path / "b.conll", "Mira\tB-PER\nsings\tO\n")
-    again = read_labelled(path, task_named("tag"), columns, usual=columns, like=train)
+    again = read_labelled(path, task_named("tag"), columns, like=train)
     assert list(again.records) == [WordsRecord(1, ("Mira", "sings"), ("B-PER", "O"))]
 
 

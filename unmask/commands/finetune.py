@@ -142,7 +142,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         settings: `finetune.key=value` and `card.key=value` overrides, or a dict of them.
         resume: Continue the run in `out`.
         overwrite: Replace the result in `out`.
-        intervals: Compute intervals over documents of one seed's figures, at 500 times the cost of the figures.
+        intervals: Compute intervals over documents of one seed's figures, from 500 draws of them.
         callbacks: Called during training; see `unmask.Callback`.
         reporter: Called with the progress; by default the log.
 

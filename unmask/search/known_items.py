@@ -236,7 +236,7 @@ def read_items(
         names = listed([Path(path).name for path in held], 3)
         described = f"a document is {corpus.plan.reason}; held out: {names} (as in {run})"
     elif not every:
-        known = f"by the rule of {run}: what it held out, if this is its own text"
+        known = f"by the rule of {run}: what it held out, if it was trained on this text"
         unknown = "the default rule: the model's run is unknown, so it may have trained on these documents"
         described += f" ({unknown if run is None else known})"
     documents: dict[str, ItemDocument] = {}

@@ -129,7 +129,7 @@ class AnswerTask(Task):
         texts, begins = (table.get(name) if isinstance(table, dict) else None for name in ("text", "answer_start"))
         if not (isinstance(texts, list) and isinstance(begins, list) and len(texts) == len(begins)):
             expected = "text and answer_start, two lists of one length"
-            raise CorpusError(f"{row.where} has {shown(table)} as 'answers'; expected are {expected}")
+            raise CorpusError(f"{row.where} has {shown(table)} as {row.columns.label!r}; expected are {expected}")
         answers = []
         for text, begin in zip(texts, begins, strict=True):
             if not isinstance(text, str) or isinstance(begin, bool) or not isinstance(begin, int):

@@ -236,8 +236,9 @@ class Classify(TextTask):
             is_rare = len(others) > 2 or 2 * counts["-1"] <= min(counts[name] for name in others)
             is_class = {"-": "+" in others, "-1": not (are_numbers and is_rare)}
             if counts["-1"] and are_numbers:
-                what = "no label; if it is a class, name it" if is_rare else "a class; if it means none, remove them"
-                notes.append(f"{read.path}: -1, in {counts['-1']:,} rows, is {what}")
+                what = "counts as a class; if it means no label, remove these rows"
+                what = "counts as no label; to keep it as a class, rename it in the file" if is_rare else what
+                notes.append(f"{read.path}: -1, in {counts['-1']:,} rows, {what}")
         lists = [name for name in counts if len(list_in(name) or ()) > 1]
         if like is None and separator is None and (lists or (sign := _sign_between(counts))):
             what, way_out = f"lists, such as {shown(lists[0])}" if lists else f"names joined by {sign!r}", ""

@@ -218,7 +218,8 @@ def read_labelled(
         how = (files, task, columns, usual or Columns(), bad, counts)
         rows, roles, names, id_at = _table_rows(*how, with_labels=with_labels)
     elif word_form is not None:
-        own = Columns() if like is not None and like.columns else columns  # a table's are not columns of these words
+        # Columns of earlier files are a table's, since those of words are not stored.
+        own = Columns() if with_labels and getattr(like or task, "columns", None) else columns
         rows = _treebank_rows(source.path, word_form, own, bad, with_labels=with_labels)
     else:
         rows = _squad_rows(source.path, bad, with_labels=with_labels) if form == "squad" else _lines(source, bad)

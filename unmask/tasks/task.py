@@ -153,7 +153,7 @@ class Task(ABC):
     labels: ClassVar[Label] = "classes"  # content by which the label column is detected, if no name is usual
     pairing: ClassVar[Pairing] = "no"
     of_flags: ClassVar[bool] = False  # whether labels may be 0 or 1 per class, in a list or in separate columns
-    fixed: ClassVar[Columns | None] = None  # its columns, if they are always the same
+    fixed: ClassVar[Columns | None] = None  # its columns, unless the user names others
     forms: ClassVar[tuple[Form, ...]] = ("table", "lines")  # the forms of files that it reads
     # The fields that config.json holds under our key, besides `kind`, `paired` and `max_length`.
     stored: ClassVar[tuple[str, ...]] = ("columns", "delimiter")

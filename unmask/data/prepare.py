@@ -183,7 +183,7 @@ def prepare(  # noqa: PLR0912, PLR0913  (input, execution and callbacks)
         sizes = {os.path.abspath(source["path"]): source["bytes"] for source in manifest.sources}
         changed = [path for path, size in sizes.items() if os.path.isfile(path) and os.stat(path).st_size != size]
         files = [path for path in paths if not isinstance(path, InMemory) and not is_stream(path)]
-        files = [path for path in files if lasting_source(path) == str(path)]  # the name of what was fetched has its hash
+        files = [path for path in files if lasting_source(path) == str(path)]  # fetched files are named by their hashes
         with suppress(CorpusError):  # there are no files, or they are gone
             changed += {os.path.abspath(each.path) for each in find_sources(files, announce=False)} - sizes.keys()
         if changed:

@@ -205,8 +205,8 @@ def first_micro_tokens(model: object, settings: TrainingSettings, device: torch.
     if chosen is not None or device.type not in ("cpu", "cuda") or not isinstance(model, MaskedLM):
         return chosen
     if device.type == "cpu":
-        fits = max(_LEAST_ON_CPU, settings.sequence_length, positions_on_cpu(model.config))
-        return None if fits >= settings.batch_tokens else fits
+        most = max(_LEAST_ON_CPU, settings.sequence_length, positions_on_cpu(model.config))
+        return None if most >= settings.batch_tokens else most
     memory = torch.cuda.get_device_properties(device).total_memory
     fits = fitting_positions(model, settings, memory=memory, rate=rate)
     return None if fits == settings.batch_tokens else fits or settings.sequence_length

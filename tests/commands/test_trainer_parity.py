@@ -141,8 +141,8 @@ def test_the_same_weights_after_an_epoch(make_model: MakeModel, tmp_path: Path, 
     )
     before = {name: parameter.detach().clone() for name, parameter in ours.named_parameters()}
     trainer = begin_training(ours, info, examples, settings, seed=3)
-    assert trainer.settings.micro_batch_tokens == positions_on_cpu(ours.config)
     steps = list(trainer.steps())
+    assert trainer.state.micro_tokens == positions_on_cpu(ours.config)
     assert len(steps) == 4
 
     class InOurOrder(transformers.Trainer):  # type: ignore[misc, name-defined]

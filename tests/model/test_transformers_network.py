@@ -31,6 +31,8 @@ from unmask.tasks.kinds import task_of
 from unmask.tasks.tag import WordsRecord
 from unmask.tasks.task import Task, outputs_of
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.hardware import first_micro_tokens
+from unmask.train.settings import TrainingSettings
 
 transformers = pytest.importorskip("transformers")
 INFOS = {info.kind: info for info in TASKS if info.kind != "multi_label"}
@@ -234,6 +236,18 @@ def test_the_longest_input(
     elif name != "IBert":
         with pytest.raises((IndexError, RuntimeError)):
             model(torch.full((1, longest + 3), 7))
+
+
+def test_a_step_on_a_cpu_is_cut_as_those_of_our_own_models(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """By hand: two layers of 32 keep 10 values of their width and 3 of the inner one, in float32, two gigabytes in all.
+
+    DistilBERT's configuration names its inner values otherwise: they count as four times the width.
+    """
+    settings = TrainingSettings.model_validate({"steps": 1, "sequence_length": 64, "batch_tokens": 64})
+    for name, inner in (("Electra", SIZES["intermediate_size"]), ("DistilBert", 4 * 32)):
+        network = network_of(name, INFOS["classify"], tokenizer, tmp_path / name)
+        expected = (2 << 30) // (2 * 4 * (10 * 32 + 3 * inner))
+        assert first_micro_tokens(network, settings, torch.device("cpu"), rate=0.0) == expected
 
 
 def test_rates_by_layer(tokenizer: Tokenizer, tmp_path: Path) -> None:

@@ -211,7 +211,7 @@ def write_beir(folder: Path) -> Path:
     return folder
 
 
-def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path) -> None:
+def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = write_beir(tmp_path / "beir")
     code, printed, err = main("evaluate-search", model_folder, folder, "--json")
     assert code == 0, err
@@ -245,6 +245,11 @@ def test_a_folder_of_beir(main: Main, model_folder: Path, tmp_path: Path) -> Non
     one = unmask.evaluate_search(model_folder, folder, queries=1, baselines="none")
     assert one.tasks["judged"]["queries"] == 1
     assert "one query" in (one.warning or "")
+    with monkeypatch.context() as patch:  # a plain installation
+        patch.setattr("unmask.search.evaluate.find_spec", lambda name: None)
+        assert "tfidf" not in unmask.evaluate_search(model_folder, folder).tasks["judged"]["systems"]
+        with pytest.raises(SettingsError, match="scikit-learn"):
+            unmask.evaluate_search(model_folder, folder, baselines="tfidf")
     (folder / "corpus.jsonl").write_text('{"_id": "d1", "text": "the king"}\n')
     code, printed, err = main("evaluate-search", model_folder, folder, "--json")
     assert code == 0, err

@@ -123,10 +123,9 @@ class EmbedderRun(Callback):
                         for least, most in (settings.first_lengths, settings.second_lengths)]  # fmt: skip
         positions = settings.batch_size * (sum(mean_lengths) + 2 * special)
         micro = settings.micro_batch_tokens
-        if micro is None and choose_device().type == "cpu":
-            more = 0
-            if settings.sparse is not None:  # a text keeps a number per vocabulary entry at every stage of its vector
-                more = _SPARSE_STAGES * config.vocab_size * 4 // (settings.shortest + special)
+        if micro is None and settings.sparse is not None and choose_device().type == "cpu":
+            # A text keeps a number per vocabulary entry at every stage of its vector.
+            more = _SPARSE_STAGES * config.vocab_size * 4 // (settings.shortest + special)
             micro = positions_on_cpu(config, more_bytes=more)
         same = "weight_decay", "clip_norm", "optimizer", "precision", "gradient_checkpointing", "seed"
         self.training = TrainingSettings(

@@ -61,7 +61,7 @@ from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Callback, StepReport
 from unmask.train.checkpoints import fit, remove_checkpoints
 from unmask.train.distributed import ALONE, Group, on_rank_zero
-from unmask.train.hardware import choose_device, choose_dtype, positions_on_cpu
+from unmask.train.hardware import choose_device, choose_dtype
 from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import AdamWSettings, CheckpointSettings, LinearDecay, TrainingSettings
 from unmask.train.trainer import Trainer
@@ -163,14 +163,10 @@ def begin_training(
         seed=seed,
         alone=not model.encoder.shares_rows,
     )
-    micro = None
-    if isinstance(model, MaskedLM) and model.encoder.device.type == "cpu":
-        micro = positions_on_cpu(model.config)
     training = TrainingSettings(
         steps=settings.epochs * stream.batches,
         sequence_length=ROW,
         batch_tokens=ROW,  # the stream makes batches by examples
-        micro_batch_tokens=micro,
         learning_rate=settings.learning_rate_for(model.config.hidden_size),
         schedule=LinearDecay(kind="linear", warmup=settings.warmup),
         weight_decay=settings.weight_decay,

@@ -140,7 +140,7 @@ class Run(Finished):
             longer, more = "train longer (--minutes, --steps)", f"give more text: it was seen {s['epochs']:.0f} times"
             yield Styled(f"\nno better than word frequencies: {longer if s['epochs'] < _MANY else more}", "yellow")
         else:
-            text = f'"... {s.get("mask_token", "[MASK]")} ..."'
+            text = f'"... {s["mask_token"]} ..."'
             yield Hint(f"unmask fill {typed(s['model'])} {text}", f"unmask.load({s['model']!r}).fill({text})")
 
 

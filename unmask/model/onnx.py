@@ -84,7 +84,13 @@ def load_onnx(file: Path, *, mask_id: int, pad_id: int) -> tuple[TransformersNet
     content, layout = read_config_file(file.parents[1])
     config = layout.read_config(content, mask_id=mask_id)
     inputs = TransformersConfig(
-        config.hidden_size, config.max_position_embeddings, config.num_types, pad_id, config.vocab_size
+        config.hidden_size,
+        config.max_position_embeddings,
+        config.num_types,
+        pad_id,
+        config.vocab_size,
+        config.num_layers,
+        config.intermediate_size,
     )
     graph = OnnxGraph(file)
     output = graph.session.get_outputs()[0]

@@ -138,7 +138,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     corpus: Texts,
     *,
     against: str | Path | Model | Sequence[str | Path | Model] = (),
-    baselines: str | Sequence[str] = ("bm25", "tfidf"),
+    baselines: str | Sequence[str] | None = None,
     queries: int = QUERIES,
     max_documents: int = DOCUMENTS,
     crops: Crops = "removed",
@@ -165,7 +165,8 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         model: Folder of a model, such as RUN/model, or its name on the hub.
         corpus: Files, folders or patterns of text; or a folder in BEIR's format.
         against: Another model to compare with.
-        baselines: bm25, tfidf, both, or none; with bm25, the model and BM25 combined are measured, too.
+        baselines: bm25, tfidf, both, or none; with bm25, the model and BM25 combined are measured, too. By default
+            bm25, and tfidf if scikit-learn is installed.
         queries: Maximum number of queries of each kind.
         max_documents: Maximum number of documents to search; a BEIR folder is searched whole.
         crops: Whether crops are removed from their documents or left inside.
@@ -419,8 +420,13 @@ def _verdict(model: str, task: dict[str, Any]) -> str:
 _LEXICAL = ("bm25", "tfidf")
 
 
-def check_lexical(names: Sequence[str]) -> tuple[str, ...]:
-    """The names of the baselines, each once, without `none`. Raises `SettingsError` if one is unknown or cannot run."""
+def check_lexical(names: str | Sequence[str] | None) -> tuple[str, ...]:
+    """The names of the baselines, each once, without `none`; None: all that can run.
+
+    Raises `SettingsError` if one is unknown or cannot run.
+    """
+    if names is None:
+        return tuple(name for name in _LEXICAL if name != "tfidf" or find_spec("sklearn"))
     names = [name for name in ([names] if isinstance(names, str) else names) if name != "none"]
     for name in names:
         if name not in _LEXICAL:

@@ -11,8 +11,8 @@ import torch
 from unmask.core.compiled import is_compiled
 from unmask.core.errors import SettingsError
 from unmask.masking.settings import MaskingSettings, followed_scores
-from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
+from unmask.model.transformers import TaskConfig, TaskNetwork
 from unmask.train.settings import MuonSettings, TrainingSettings
 
 _WORTH_COMPILING = 5.0  # fewest minutes of training: compiling takes up to one (not measured on a GPU yet)
@@ -151,14 +151,13 @@ USED = 0.9  # usable share of a GPU's memory; torch itself and gaps between tens
 _HALF, _FLOAT = 2, 4  # bytes
 _LEAST = 1024  # positions
 _ON_CPU = 2 << 30  # bytes
-_LEAST_ON_CPU = 4096  # positions of a pretraining step
 
 
-def positions_on_cpu(config: EncoderConfig, *, more_bytes: int = 0) -> int:
+def positions_on_cpu(config: TaskConfig, *, more_bytes: int = 0) -> int:
     """Positions that a step computes at once on a CPU: its layers keep about 2 GB for the backward pass, in float32.
     `more_bytes` of each position are kept besides."""
     of_layers = config.num_layers * (10 * config.hidden_size + 3 * config.intermediate_size) * _FLOAT
-    return max(256, _ON_CPU // (of_layers + more_bytes))
+    return max(_LEAST, _ON_CPU // (of_layers + more_bytes))
 
 
 def step_memory(model: MaskedLM, settings: TrainingSettings, *, positions: int, rate: float) -> dict[str, int]:
@@ -202,11 +201,12 @@ def first_micro_tokens(model: object, settings: TrainingSettings, device: torch.
     """Positions that the first steps compute at once; None: the whole step. Without a setting it is the number that
     fits by calculation: a GPU may run out of memory late, and a system that runs out ends the process."""
     chosen = settings.micro_batch_tokens
-    if chosen is not None or device.type not in ("cpu", "cuda") or not isinstance(model, MaskedLM):
+    if chosen is not None or device.type not in ("cpu", "cuda") or not isinstance(model, TaskNetwork):
         return chosen
     if device.type == "cpu":
-        most = max(_LEAST_ON_CPU, settings.sequence_length, positions_on_cpu(model.config))
-        return None if most >= settings.batch_tokens else most
+        return max(settings.sequence_length, positions_on_cpu(model.config))
+    if not isinstance(model, MaskedLM):
+        return None
     memory = torch.cuda.get_device_properties(device).total_memory
     fits = fitting_positions(model, settings, memory=memory, rate=rate)
     return None if fits == settings.batch_tokens else fits or settings.sequence_length

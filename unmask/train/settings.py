@@ -154,7 +154,7 @@ class TrainingSettings(Settings):
     """Maximum positions of a step, filled with as many whole rows as fit."""
     micro_batch_tokens: int | None = Field(default=None, ge=8)
     """Maximum positions computed at once; a step accumulates their gradients. Unset: all that fit by calculation, on a
-    CPU into about 2 GB (4,096 at least). Halved when memory runs out."""
+    CPU into about 2 GB (1,024 at least). Halved when memory runs out."""
     learning_rate: float = Field(default=5e-3, gt=0.0)
     """Peak of the learning rate (of the matrices, with Muon)."""
     schedule: Schedule = LinearDecay(kind="linear")

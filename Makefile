@@ -24,7 +24,7 @@ endif
 # Without bytecode: most of the installed files are never imported, and the others are compiled when they are.
 PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile --constraint constraints.txt
 
-.PHONY: demo docs test test-all lint types check bench bench-rest bench-long record release-check strategies fuzz torture gpu gpu-wheels clean
+.PHONY: demo docs loops test test-all lint types check bench bench-rest bench-long record release-check strategies fuzz torture gpu gpu-wheels clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -39,6 +39,10 @@ $(VENV)/.dev: $(VENV)/.base
 demo: $(VENV)/.base
 	$(BIN)/unmask pretrain --minutes 2 --out runs/demo --overwrite
 	$(BIN)/unmask fill runs/demo/model "What, art thou [MASK]?"
+
+# Compiles the loops of a training: with an empty cache, each process that the tests start would compile them anew.
+loops: $(VENV)/.base
+	$(BIN)/unmask pretrain --steps 1 --set model.num_layers=1 --set evaluation.times=1 --out $(VENV)/loops --overwrite --quiet
 
 test test-all: export OMP_NUM_THREADS = 1
 # Tests start many processes: where this is set, each of them would compile the package's source anew.

@@ -29,7 +29,6 @@ import unmask
 from tests import hostile_models, seeds
 from tests.train.helpers import save_checkpoint
 from unmask.commands.embedder_texts import read_pairs as read_positives
-from unmask.commands.masking_tables import word_embeddings
 from unmask.commands.recipe import load_recipe
 from unmask.commands.recipe_files import apply_overrides
 from unmask.commands.run_data import RunFolder, open_prepared
@@ -346,11 +345,6 @@ def _of_folders(work: Path, run: Path, texts: Mapping[str, bytes]) -> dict[str, 
             is_folder=True,
         ),
         "sentence": Target(_of(work / "embedder" / "model", beside), read_sentence, work / "embedder" / "model"),
-        "table": Target(
-            _of(model, ("tokenizer.json", "model.safetensors")),
-            lambda folder, name, number: word_embeddings(folder, tokenizer),
-            model,
-        ),
         "rule": Target(
             {name: each for name, each in made.items() if name == "settings.json"}
             | {

@@ -15,7 +15,7 @@ from unmask.core.errors import CorpusError
 TARGETS = (
     "corpus", "saved", "labelled", "pairs", "recipe", "model", "hostile", "task", "result", "finished",
     "checkpoint", "seed", "tokenizer", "data", "run", "lexicon", "index", "resumed_index", "beir", "positives", "texts",
-    "vocabulary", "sentence", "table", "rule", "compared", "searched", "parts", "finished_embedder",
+    "vocabulary", "sentence", "rule", "compared", "searched", "parts", "finished_embedder",
 )  # fmt: skip
 
 

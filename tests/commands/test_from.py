@@ -252,7 +252,6 @@ def test_mistakes_around_the_text(
         ("tokenizer.path", inside),
         ("corpus.validation", [f"{inside}/README.md"]),
         ("masking", {"units.kind": "words", "weights": {"kind": "anchors", "background": str(run.folder / "data")}}),
-        ("masking", {"units.kind": "words", "weights": {"kind": "centrality", "encoder": inside}}),
     ):
         with pytest.raises(RunError, match=f"{run.folder}.* is an input"):
             unmask.pretrain([new_file], out=run.folder, steps=1, overwrite=True, settings={setting: value})

@@ -16,8 +16,7 @@ from unittest.mock import Mock
 import numpy as np
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer as Backend
+from safetensors.torch import load_file
 
 import unmask
 from tests.commands.checkpoints import Stopping
@@ -25,7 +24,7 @@ from tests.conftest import SMALL
 from tests.data.corpora import tagged_jsonl
 from unmask.commands import dry_run
 from unmask.commands.dry_run import forecast_run
-from unmask.commands.masking_tables import score_board, word_embeddings
+from unmask.commands.masking_tables import score_board
 from unmask.commands.recipe import StartSettings, load_recipe
 from unmask.commands.run_data import open_prepared, proposed_length
 from unmask.core.errors import DataError, DivergedError, RunError, SettingsError, TokenizerError
@@ -41,7 +40,6 @@ from unmask.measure.held_out import HeldOutSet
 from unmask.model import fused, layers
 from unmask.model.fused import Losses
 from unmask.model.layers import MLMHead
-from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
 from unmask.train import hardware
 from unmask.train.callbacks import read_metrics, tensorboard
@@ -178,17 +176,12 @@ def test_a_try_that_begins_anew_hides_the_curves_of_the_last(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("kind", ["accuracy", "attention", "anchors", "centrality"])
-def test_weights_without_a_name_train(data_folder: Path, run: unmask.Run, tmp_path: Path, kind: str) -> None:
-    settings = [*SMALL, "masking.units.kind=words", f"masking.weights.kind={kind}"]
+def test_weights_without_a_name_train(data_folder: Path, tmp_path: Path, kind: str) -> None:
+    settings = [*SMALL, "masking.units.kind=words", f"masking.weights.kind={kind}", "masking.refresh_steps=1"]
     if kind == "anchors":
         settings.append(f"masking.weights.background={data_folder}")
-    if kind == "centrality":
-        settings.append(f"masking.weights.encoder={run.folder / 'model'}")
-    else:
-        settings.append("masking.refresh_steps=1")
     made = unmask.pretrain([data_folder], out=tmp_path / "run", steps=3, settings=settings)
-    scores = list_checkpoints(made.folder / "checkpoints")[-1] / "scores.safetensors"
-    assert scores.is_file() == (kind != "centrality")
+    assert (list_checkpoints(made.folder / "checkpoints")[-1] / "scores.safetensors").is_file()
 
 
 @pytest.mark.parametrize("refresh_steps", [1, 2])
@@ -199,15 +192,13 @@ def test_masks_that_never_followed_the_model_are_told(data_folder: Path, tmp_pat
     assert ("refresh_steps = 2 steps, and the run made 2" in card) == (refresh_steps == 2)
 
 
-def test_a_run_is_tied_to_the_encoder_that_its_weights_read(
-    data_folder: Path, model_copy: Path, tmp_path: Path
-) -> None:
-    weights = ("masking.units.kind=words", "masking.weights.kind=centrality", f"masking.weights.encoder={model_copy}")
+def test_a_run_is_tied_to_the_background_that_its_weights_read(data_folder: Path, tmp_path: Path) -> None:
+    background = shutil.copytree(data_folder, tmp_path / "background")
+    weights = ("masking.weights.kind=anchors", f"masking.weights.background={background}")
     options: dict[str, Any] = {"out": tmp_path / "run", "steps": 4, "settings": (*SMALL, *weights)}
     with pytest.raises(Interrupted):
         unmask.pretrain([data_folder], **options, callbacks=[Stopping(2)])
-    file = model_copy / "model.safetensors"
-    save_file({name: weight + 1.0 for name, weight in load_file(file).items()}, file)
+    replace(load_manifest(background), labels={"a": 1}).save(background)
     with pytest.raises(RunError, match="other data"):
         unmask.pretrain([data_folder], **options, resume=True)
 
@@ -410,36 +401,6 @@ def test_pretrain_makes_its_own_lexicon_once(data_folder: Path, tmp_path: Path) 
     assert lexicon.stat().st_mtime_ns == written
     unmask.pretrain([data_folder], strategy="random", steps=1, overwrite=True, **options)  # type: ignore[arg-type]
     assert not lexicon.exists(), "the lexicon goes with its run"
-
-
-@pytest.fixture
-def encoder(tmp_path: Path, tokenizer: Tokenizer) -> Path:
-    """With our own tokenizer, so that every token is one piece."""
-    folder = tmp_path / "encoder"
-    folder.mkdir()
-    backend = Backend.from_str(tokenizer.backend.to_str())
-    backend.enable_padding(length=16)  # as files of sentence encoders have it
-    backend.enable_truncation(1)
-    backend.save(str(folder / "tokenizer.json"))
-    table = torch.randn(tokenizer.vocab_size, 8, generator=torch.Generator().manual_seed(0))
-    save_file(
-        {"embeddings.word_embeddings.weight": table, "pooler.weight": torch.zeros(2, 2)}, folder / "model.safetensors"
-    )
-    return folder
-
-
-def test_tokens_get_the_mean_of_their_pieces(encoder: Path, tokenizer: Tokenizer) -> None:
-    """Angles between centred embeddings stay, whatever their directions."""
-    table = torch.randn(tokenizer.vocab_size, 8, generator=torch.Generator().manual_seed(0))
-    ids = torch.from_numpy(tokenizer.ordinary).nonzero().flatten()
-    pieces = [tokenizer.backend.encode(tokenizer.text(int(id_)), add_special_tokens=False).ids for id_ in ids]
-    assert any(len(own) == 1 for own in pieces)
-    expected = torch.stack([table[own].mean(0) for own in pieces])
-    expected = expected - expected.mean(0)
-    vectors = word_embeddings(encoder, tokenizer)
-    assert vectors.shape == (tokenizer.vocab_size, 8)
-    torch.testing.assert_close(vectors[ids] @ vectors[ids].T, expected @ expected.T, rtol=1e-3, atol=1e-3)
-    assert (vectors[[tokenizer.special.mask, tokenizer.special.pad]] == 0).all()
 
 
 def test_the_syntax_strategy_with_losses_of_parts_of_speech(tmp_path: Path) -> None:

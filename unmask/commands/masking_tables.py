@@ -1,24 +1,21 @@
 """What masking needs besides rows: tables from the data, a lexicon, and scores if it follows a model.
 
-Shape suffixes: V = vocabulary, D = dimensions, A = anchors.
+Shape suffixes: A = anchors.
 """
 
 from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from unmask.commands.run_data import PreparedData, open_prepared
-from unmask.core.errors import DataError, SettingsError
-from unmask.core.files import check_file, file_sha256, locked, writing
+from unmask.core.errors import DataError
+from unmask.core.files import check_file, locked, writing
 from unmask.core.hashing import permutation
 from unmask.core.public import public
 from unmask.core.remote import refused
@@ -36,14 +33,10 @@ from unmask.masking.tables import (
     with_documents,
     with_lexicon,
 )
-from unmask.masking.weights import AnchorWeights, CentralityWeights, TfIdfWeights
-from unmask.tokenizer.loading import read_tokenizer_json
-from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.scores import ScoreBoard, main_directions
+from unmask.masking.weights import AnchorWeights, TfIdfWeights
+from unmask.train.scores import ScoreBoard
 
 SHOWN_EXAMPLES = 8  # collocations and tokens of each kind
-# What BERT, RoBERTa and their kin, ModernBERT, and decoders call the table of word embeddings.
-_NAMES = ("word_embeddings.weight", "tok_embeddings.weight", "embed_tokens.weight", "wte.weight")
 
 
 def masking_tables(
@@ -54,12 +47,8 @@ def masking_tables(
     `own_lexicon` is the path of the lexicon that is used, or made, if the settings name none.
     """
     tables = data.tables
-    weights = all_weights(settings)
-    if any(isinstance(each, TfIdfWeights) for each in weights):
+    if any(isinstance(each, TfIdfWeights) for each in all_weights(settings)):
         tables = with_documents(tables, data.train)
-    encoder = the_only("encoder", (each.encoder for each in weights if isinstance(each, CentralityWeights)))
-    if encoder is not None:
-        tables = replace(tables, embedding_VD=word_embeddings(Path(encoder), data.tokenizer))
     if not needed_lexicons(settings):
         return tables, None
     if (path := named_lexicon(settings)) is not None:
@@ -77,56 +66,10 @@ def masking_tables(
     return with_lexicon(tables, lexicon), lexicon
 
 
-def encoder_files(folder: Path) -> tuple[Path, Path]:
-    """The tokenizer and the weights of an encoder. Raises a SettingsError if one is missing."""
-    files = folder / "tokenizer.json", folder / "model.safetensors"
-    if missing := next((file.name for file in files if not file.is_file()), None):
-        where, way_out = f"masking.weights.encoder = {str(folder)!r}", "an encoder that transformers has saved"
-        raise SettingsError(f"{where} has no {missing}; name the folder of {way_out}")
-    return files
-
-
 def named_hashes(settings: MaskingSettings) -> dict[str, str]:
-    """A hash of each background corpus, and of each file of an encoder, that the weights name, by its path."""
-    hashes: dict[str, str] = {}
-    for each in all_weights(settings):
-        if isinstance(each, AnchorWeights):
-            hashes[each.background] = load_manifest(Path(each.background)).fingerprint
-        elif isinstance(each, CentralityWeights) and each.encoder is not None:
-            hashes |= {str(file): file_sha256(file) for file in encoder_files(Path(each.encoder))}
-    return hashes
-
-
-def word_embeddings(folder: Path, tokenizer: Tokenizer) -> Tensor:
-    """The mean of an encoder's input embeddings over the pieces of each ordinary token's text.
-
-    The encoder does not run: masking takes a table of the vocabulary, in which tokens have no context.
-
-    `folder` holds a transformers encoder (also of sentence-transformers), with tokenizer.json and model.safetensors.
-    Returns [V, at most 32], float32: the main directions of the centred embeddings; 0 for tokens that are no text.
-    """
-    tokenizer_file, weights = encoder_files(folder)
-    where = f"masking.weights.encoder = {str(folder)!r}"
-    try:
-        with safe_open(weights, framework="pt") as file:
-            names = [name for name in file.keys() if name.endswith(_NAMES)]  # noqa: SIM118  (it is no mapping)
-            if len(names) != 1:
-                tables = f"{len(names)} tables of word embeddings ({', '.join(_NAMES)}), not one"
-                raise SettingsError(f"{where} has {tables}")
-            table: Tensor = file.get_tensor(names[0]).float()
-    except SafetensorError as error:
-        raise SettingsError(f"{where}: model.safetensors cannot be read: {error}") from error
-    backend = read_tokenizer_json(tokenizer_file)
-    backend.no_padding()  # set in files of sentence encoders
-    backend.no_truncation()
-    ids = [id_ for id_ in range(tokenizer.vocab_size) if tokenizer.ordinary[id_]]
-    pieces = [each.ids for each in backend.encode_batch([tokenizer.text(id_) for id_ in ids], add_special_tokens=False)]
-    means = torch.stack(
-        [table[torch.tensor(own, dtype=torch.int64)].mean(0) if own else table.mean(0) for own in pieces]
-    )
-    result = torch.zeros(tokenizer.vocab_size, min(32, table.shape[1]))
-    result[torch.tensor(ids)] = main_directions(means)
-    return result
+    """A hash of each background corpus that the weights name, by its path."""
+    parts = (each for each in all_weights(settings) if isinstance(each, AnchorWeights))
+    return {each.background: load_manifest(Path(each.background)).fingerprint for each in parts}
 
 
 def score_board(settings: MaskingSettings, data: PreparedData, device: torch.device) -> ScoreBoard | None:

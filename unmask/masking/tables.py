@@ -43,10 +43,6 @@ _MISSING = {
     "documents_V": "the number of documents that contain each of the {} ids: give tables=PATH of prepared data",
     "collocations_P": f"a lexicon of collocations; {_LEXICON}",
     "informativeness_V": f"how informative each of the {{}} ids is; {_LEXICON}",
-    "embedding_VD": (
-        "an encoder's embedding of each of the {} ids: Tables(..., embedding_VD=...); training and the audit "
-        "read these from the encoder's folder"
-    ),
 }
 
 
@@ -62,7 +58,6 @@ class Tables:
     # int64: hash set of a lexicon's collocations (`unmask.core.hashing.longer`, `hash_set`)
     collocations_P: Tensor | None = None
     informativeness_V: Tensor | None = None  # float: how much each token reveals of its neighbours; from a lexicon
-    embedding_VD: Tensor | None = None  # float: fixed embeddings, of an encoder that is not the one in training
     # Names of labels by column of annotation; a label's number is its place, counted from 1
     labels: Mapping[str, Sequence[str]] = field(default_factory=dict)
     # Cache of tensors that units and weights derive from these tables

@@ -373,21 +373,14 @@ class CentralityWeights(Settings):
     Source: ours, after the centrality of sentences in summarisation (Radev et al. 2004), with embeddings of words.
     """
 
+    score: ClassVar[str] = "embedding"
     kind: Literal["centrality"] = "centrality"
-    encoder: str | None = None
-    """Folder of an encoder (transformers or sentence-transformers) whose input embeddings to use. Unset: the model's
-    own."""
     strength: Annotated[float, Field(ge=-16.0, le=16.0)] = 3.0
     """How often the weight doubles from an unrelated word (cosine 0) to the document's mean (cosine 1); negative
     prefers outlying words."""
 
-    @property
-    def score(self) -> str | None:
-        return "embedding" if self.encoder is None else None
-
     def log2(self, rows: FlatRows, units: FlatUnits, tables: Tables) -> Tensor | None:
-        own = "weights of kind centrality"
-        table = tables.score("embedding", own) if self.score else tables.need("embedding_VD", own)
+        table = tables.score(self.score, "weights of kind centrality")
         if table is None:
             return None
         if self not in tables.derived:  # integers, so that sums, cosines and masks do not depend on the order of adding

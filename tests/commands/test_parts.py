@@ -1,4 +1,4 @@
-"""Parts of fine-tuning: labels and their errors, metrics, rates by layer, the stream, the report's plots."""
+"""Parts of fine-tuning: labels and their errors, metrics, the stream, the report's plots."""
 
 from __future__ import annotations
 
@@ -11,12 +11,10 @@ import numpy as np
 import pytest
 import torch
 
-from tests.commands.finetune_helpers import MakeModel
 from unmask.commands import finetune_run
 from unmask.commands.finetune_run import (
     ExampleStream,
     class_weights,
-    factors_of,
     intervals,
     learned_nothing,
     rank,
@@ -277,12 +275,3 @@ def test_mean_and_deviation_of_seeds() -> None:
     nothing = {"a": None, "b": None}
     alone = {"x_mean": {"a": 1.0, "b": None}, "x_deviation": nothing, "x_margin": nothing}
     assert spread("m", runs[:1], prefix="x_") == alone
-
-
-def test_rates_by_layer(make_model: MakeModel) -> None:
-    """By hand, with two layers and a decay of 0.5."""
-    model = make_model(num_layers=2)
-    factor = factors_of(model, 0.5)
-    expected = {"blocks.0": 0.25, "blocks.1": 0.5, "final_norm": 0.5, "encoder": 0.125, "": 1.0}
-    for name, _ in model.named_parameters():
-        assert factor(name) == next(share for part, share in expected.items() if part in name), name

@@ -13,7 +13,6 @@ from safetensors.torch import load_file, save_file
 
 from tests.commands.transformers_models import FAMILIES, SIZES, save_transformers
 from tests.model.test_task_parity import INFOS as TASKS
-from unmask.commands.finetune_run import factors_of
 from unmask.core.errors import ModelError
 from unmask.masking.masker import unmasked
 from unmask.model.transformers import (
@@ -248,22 +247,3 @@ def test_a_step_on_a_cpu_is_cut_as_those_of_our_own_models(tokenizer: Tokenizer,
         network = network_of(name, INFOS["classify"], tokenizer, tmp_path / name)
         expected = (2 << 30) // (2 * 4 * (10 * 32 + 3 * inner))
         assert first_micro_tokens(network, settings, torch.device("cpu"), rate=0.0) == expected
-
-
-def test_rates_by_layer(tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """By hand, with two layers and a decay of 0.5."""
-    for name, expected in (
-        ("DistilBert", {0.125: "embeddings", 0.25: "transformer.layer.0", 0.5: "transformer.layer.1", 1.0: "classif"}),
-        ("Electra", {0.125: "embeddings", 0.25: "layer.0", 0.5: "layer.1", 1.0: "classifier"}),
-        ("Albert", {0.25: "embed", 0.5: "albert_layer_groups.0", 1.0: "classifier"}),
-        ("DebertaV2", {0.125: "embeddings", 0.25: "layer.0", 0.5: "layer.1", 1.0: "classifier"}),
-    ):
-        network = network_of(name, INFOS["classify"], tokenizer, tmp_path / name)
-        actual: dict[float, list[str]] = {}
-        factor = factors_of(network, 0.5)
-        for parameter, _ in network.named_parameters():
-            actual.setdefault(factor(parameter), []).append(parameter)
-        assert actual.keys() == expected.keys(), name
-        for share, part in expected.items():
-            for parameter in actual[share]:
-                assert any(word in parameter for word in (part, "pooler", "encoder.LayerNorm")), (share, parameter)

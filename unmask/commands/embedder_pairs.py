@@ -251,11 +251,10 @@ class PairStream:
             key=key[packed.piece],
             text=(ids, self.drawer.word_starts),
         )
-        if self.settings.masked != "both":
-            sides = np.repeat(side[packed.piece], packed.length)
-            places = np.repeat(at - np.cumsum(packed.length) + packed.length, packed.length) + np.arange(len(sides))
-            unmasked = places[(sides == FIRST) == (self.settings.masked == "second")]
-            rows.maskable.view(-1)[torch.from_numpy(unmasked)] = False
+        # First texts stay whole: vectors are made of the masked text, which would leave too little of a short query.
+        sides = np.repeat(side[packed.piece], packed.length)
+        places = np.repeat(at - np.cumsum(packed.length) + packed.length, packed.length) + np.arange(len(sides))
+        rows.maskable.view(-1)[torch.from_numpy(places[sides == FIRST])] = False
         classes = {}
         for name, values in columns.items():
             column = np.full(rows.input_ids.numel(), -1, dtype=np.int64)

@@ -146,7 +146,7 @@ class EmbedderRun(Callback):
             self.kind, weights = SPARSE, (settings.sparse.first_weight, settings.sparse.second_weight)
         self.masker = None
         if settings.mlm_weight > 0.0:
-            self.masker = Masker.from_tokenizer(plan.tokenizer, rate=settings.mask_rate, seed=settings.seed)
+            self.masker = Masker.from_tokenizer(plan.tokenizer, rate=0.15, seed=settings.seed)
         self.trainer = Trainer(
             model,
             stream,

@@ -67,13 +67,8 @@ class EmbedderSettings(Settings):
     """Lengths at which vectors may be truncated (Matryoshka); an empty list: none. Unset: repeated halves down to
     64."""
     mlm_weight: float = Field(default=0.1, ge=0.0)
-    """Weight of the loss per predicted token, relative to that per pair; 0 for models without a head for masked
-    tokens."""
-    mask_rate: float = Field(default=0.15, gt=0.0, lt=1.0)
-    """Share of tokens to hide for that loss."""
-    masked: Literal["first", "second", "both"] = "second"
-    """Texts of a pair to mask: the `first`, the `second` (and wrong answers) or `both`. Vectors are made from the
-    masked text, which may leave too little of a short one."""
+    """Weight of the loss per predicted token (15 % of those of second texts and wrong answers), relative to that per
+    pair; 0 for models without a head for masked tokens."""
     learning_rate: float | None = Field(default=None, gt=0.0)
     """Peak of the learning rate. Unset: 2e-3 with Muon; 1e-4 x (768 / hidden size)^2, at most 1e-3, with AdamW."""
     warmup: float = Field(default=0.1, ge=0.0, le=1.0)

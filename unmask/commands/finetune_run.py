@@ -62,7 +62,6 @@ from unmask.train.callbacks import Callback, StepReport
 from unmask.train.checkpoints import fit, remove_checkpoints
 from unmask.train.distributed import ALONE, Group, on_rank_zero
 from unmask.train.hardware import choose_device, choose_dtype
-from unmask.train.optimizer import build_optimizer
 from unmask.train.settings import AdamWSettings, CheckpointSettings, LinearDecay, TrainingSettings
 from unmask.train.trainer import Trainer
 
@@ -71,41 +70,7 @@ _ORDER = 11  # makes this order independent of those of pretraining
 
 
 # ----------------------------------------
-# One run: rates by layer, batches, evaluations, early stopping, best weights.
-
-
-def factors_of(model: TaskNetwork, decay: float) -> Callable[[str], float]:
-    """The factor of the learning rate for each parameter, by its name: `decay` times that of the layer above.
-
-    A layer's number is the first whole number in a name. Layers that share their weights (ALBERT) count as one layer;
-    if layers are grouped (ALBERT with several groups, Funnel's blocks), each group counts as one layer. With 2 layers
-    and a decay of 0.5:
-
-        encoder.blocks.1.attention.qkv.weight                                       layer 1: 0.5
-        model.deberta.encoder.layer.0.attention.self.query_proj.weight              layer 0: 0.25
-        model.deberta.embeddings.word_embeddings.weight                             below all layers: 0.125
-        model.deberta.encoder.rel_embeddings.weight                                 with the embeddings
-        model.deberta.encoder.LayerNorm.weight                                      with the last layer
-        model.bert.pooler.dense.weight                                              with the head: 1
-
-    Source: Clark et al. 2020 (ELECTRA), appendix B.
-    """
-    is_ours = isinstance(model, MaskedLM)
-    inside = "encoder." if isinstance(model, MaskedLM) else f"model.{model.model.base_model_prefix}."
-    names = [name for name, _ in model.named_parameters() if name.startswith(inside)]
-    layers = {name: next((int(part) for part in name.split(".") if part.isdigit()), None) for name in names}
-    num_layers = max((number for number in layers.values() if number is not None), default=-1) + 1
-
-    def factor(name: str) -> float:
-        if not name.startswith(inside) or "pooler" in name:
-            return 1.0
-        number = layers[name]
-        if number is None:
-            is_embedding = not name.startswith("encoder.final_norm.") if is_ours else "embed" in name
-            number = -1 if is_embedding else num_layers - 1
-        return decay ** (num_layers - number)
-
-    return factor
+# One run: batches, evaluations, early stopping, best weights.
 
 
 class ExampleStream:
@@ -176,15 +141,7 @@ def begin_training(
         seed=seed,
     )
     model.encoder.compute_dtype = choose_dtype(settings.precision, model.encoder.device)
-    factors = factors_of(model, settings.layer_decay)
-    return Trainer(
-        model,
-        stream,
-        training,
-        objective=task.objective(weights),
-        optimizer=lambda model: build_optimizer(model, training, factor_of=factors),
-        group=group,
-    )
+    return Trainer(model, stream, training, objective=task.objective(weights), group=group)
 
 
 def rank(metrics: Metrics, name: str) -> float:

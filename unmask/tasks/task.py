@@ -67,9 +67,8 @@ TARGET = "target"  # name of the targets of an example, or at its places
 class FinetuneSettings(Reading):
     """How its files are read (`encoding`, `delimiter`, `header`), and how a model is fine-tuned.
 
-    Source: Devlin et al. 2018, appendix A.3 (the range of rates, warm-up and decay); Howard and Ruder 2018, section 3.2
-    (rates by layer), with the factor of Clark et al. 2020 (ELECTRA), appendix B, in place of their 2.6; Mosbach et al.
-    2021 (why short fine-tuning from one seed says little).
+    Source: Devlin et al. 2018, appendix A.3 (the range of rates, warm-up and decay); Mosbach et al. 2021 (why short
+    fine-tuning from one seed says little).
     """
 
     columns: Columns = Columns()
@@ -86,9 +85,6 @@ class FinetuneSettings(Reading):
     larger models, higher for small ones."""
     warmup: float = Field(default=0.1, ge=0.0, le=1.0)
     """Share of the steps in which the learning rate rises; then it falls linearly to 0."""
-    layer_decay: float = Field(default=1.0, gt=0.0, le=1.0)
-    """Factor of the learning rate from each layer to the one below; the head has the peak, the embedding the lowest.
-    Layers that share weights (ALBERT) count as one."""
     weight_decay: float = Field(default=0.01, ge=0.0)
     """Decoupled weight decay, on matrices and embeddings."""
     clip_norm: float = Field(default=1.0, gt=0.0)

@@ -21,25 +21,20 @@ from unmask.model.layers import Linear
 from unmask.model.loops import load, store
 from unmask.train.settings import AdamWSettings, MuonSettings, TrainingSettings
 
-FactorOf = Callable[[str], float]
-"""Maps a parameter's name to the factor of its learning rate."""
+
+def build_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
+    """Makes the optimizer of the settings for a model on its device."""
+    return OPTIMIZERS[settings.optimizer.kind](model, settings)
 
 
-def build_optimizer(
-    model: nn.Module, settings: TrainingSettings, *, factor_of: FactorOf = lambda name: 1.0
-) -> torch.optim.Optimizer:
-    """Makes the optimizer of the settings for a model on its device; `factor_of` is for parameters under AdamW."""
-    return OPTIMIZERS[settings.optimizer.kind](model, settings, factor_of)
-
-
-def _muon(model: nn.Module, settings: TrainingSettings, factor_of: FactorOf) -> torch.optim.Optimizer:
+def _muon(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
     """Muon for the weights of linear modules, which are the matrices of blocks and heads; AdamW for the rest."""
     choice = settings.optimizer
     assert isinstance(choice, MuonSettings), "the table is by kind"
     modules = [module for module in model.modules() if isinstance(module, Linear | nn.Linear)]
     stacked: dict[Any, int] = {m.weight: m.num_fused if isinstance(m, Linear) else 1 for m in modules}
     if not stacked:
-        return adamw_for(dict(model.named_parameters()), settings, factor_of)
+        return adamw_for(dict(model.named_parameters()), settings)
     muon = Muon(
         stacked,
         lr=settings.learning_rate,
@@ -48,26 +43,22 @@ def _muon(model: nn.Module, settings: TrainingSettings, factor_of: FactorOf) -> 
         dtype=getattr(getattr(model, "encoder", None), "compute_dtype", torch.float32),
     )
     rest = {name: parameter for name, parameter in model.named_parameters() if parameter not in stacked}
-
-    def factor_in_all(name: str) -> float:
-        return factor_of(name) * (choice.embedding_rate if name.endswith("encoder.tokens") else 1.0)
-
-    return Together(muon, adamw_for(rest, settings, factor_in_all))
+    return Together(muon, adamw_for(rest, settings, embedding_rate=choice.embedding_rate))
 
 
-OPTIMIZERS: dict[str, Callable[[nn.Module, TrainingSettings, FactorOf], torch.optim.Optimizer]] = {
+OPTIMIZERS: dict[str, Callable[[nn.Module, TrainingSettings], torch.optim.Optimizer]] = {
     "muon": _muon,
-    "adamw": lambda model, settings, factor_of: adamw_for(dict(model.named_parameters()), settings, factor_of),
+    "adamw": lambda model, settings: adamw_for(dict(model.named_parameters()), settings),
 }
 
 
 def adamw_for(
-    parameters: Mapping[str, nn.Parameter], settings: TrainingSettings, factor_of: FactorOf
+    parameters: Mapping[str, nn.Parameter], settings: TrainingSettings, *, embedding_rate: float = 1.0
 ) -> torch.optim.Optimizer:
     """AdamW with a parameter group for each factor of the learning rate; matrices decay, vectors do not."""
     choice = settings.optimizer
     assert isinstance(choice, AdamWSettings | MuonSettings), "both have AdamW's settings"
-    factors = {name: factor_of(name) for name in parameters}
+    factors = {name: embedding_rate if name.endswith("encoder.tokens") else 1.0 for name in parameters}
     groups = [
         {
             "params": [p for name, p in parameters.items() if factors[name] == factor and (p.ndim == 2) == decays],

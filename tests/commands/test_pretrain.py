@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import json
 import random
-import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -25,8 +24,8 @@ from tests.data.corpora import tagged_jsonl
 from unmask.commands import dry_run
 from unmask.commands.dry_run import forecast_run
 from unmask.commands.masking_tables import score_board
-from unmask.commands.recipe import StartSettings, load_recipe
-from unmask.commands.run_data import open_prepared, proposed_length
+from unmask.commands.recipe import load_recipe
+from unmask.commands.run_data import open_prepared
 from unmask.core.errors import DataError, DivergedError, RunError, SettingsError, TokenizerError
 from unmask.core.interruption import Interrupted
 from unmask.core.settings import validated
@@ -98,29 +97,6 @@ def test_a_text_without_context_is_told_to_be_on_the_plateau(tmp_path: Path) -> 
     (tmp_path / "noise.txt").write_text("\n".join(lines))
     run = unmask.pretrain([tmp_path / "noise.txt"], out=tmp_path / "run", steps=120, vocab_size=128, settings=SMALL)
     assert run.summary["on_plateau"]
-
-
-@pytest.mark.parametrize(
-    ("lengths", "longest", "proposed"),
-    [
-        ([50] * 80 + [180] * 20, None, "20% .* training.sequence_length=192 keeps 100%"),  # with [CLS] and [SEP] 182
-        ([50] * 80 + [300] * 12 + [5000] * 8, None, "20% .*=320 keeps 92%"),
-        ([10**5] * 5, None, "100% .*=512 gives them more context"),
-        ([50] * 80 + [180] * 20, 128, None),  # a checkpoint has no more positions
-        ([50] * 95 + [180] * 5, None, None),
-        ([20] * 100, None, None),
-    ],
-)
-def test_a_length_is_proposed_from_the_documents(lengths: list[int], longest: int | None, proposed: str | None) -> None:
-    special = SimpleNamespace(around=(2, 3))
-    store = SimpleNamespace(some_lengths=lambda most: np.array(lengths))
-    data: Any = SimpleNamespace(train=store, tokenizer=SimpleNamespace(special=special))
-    recipe = load_recipe("tiny")
-    if longest is not None:
-        recipe = recipe.model_copy(update={"start": StartSettings(checkpoint="here")})
-    model: Any = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=longest))
-    line = proposed_length(data, recipe, model)
-    assert line is None if proposed is None else line is not None and re.search(proposed, line)
 
 
 def test_embeddings_begin_from_the_corpus(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -28,7 +28,6 @@ from unmask.commands.run_data import (
     is_prepared,
     open_prepared,
     packaged_corpus,
-    proposed_length,
 )
 from unmask.commands.sizing import fit_to_budget, with_sizes
 from unmask.commands.training_run import TrainingRun
@@ -247,14 +246,12 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
         states = sum(tensor.nbytes for tensor in state_tensors(run.state.optimizer, run.model).values())
         weights = sum(parameter.nbytes for parameter in run.model.parameters())
         parameters, tokens_seen = run.model.num_parameters, measured["tokens_seen"]
-        advice = proposed_length(data, recipe, run.model)
         epochs = tokens_seen / max(text["tokens"] * (1.0 - recipe.corpus.holdout), 1.0)
         disk = text["tokens"] * 3 + (weights + states) * (recipe.checkpoint.keep + 2) + weights  # at most
         del data, run  # unmaps the shards before their folder is removed
     facts = [
         *(("start" if number == 0 else "", line) for number, line in enumerate(sample["notes"])),
         *_text_facts(text),
-        *([("", advice)] if advice is not None else []),
         ("preparation", f"{'about' if is_whole else 'at least'} {duration(text['seconds'])}"),
         *(("size" if number == 0 else "", line) for number, line in enumerate(outlook)),
         ("model", f"{parameters:,} parameters, vocabulary {text['vocab_size']:,}"),

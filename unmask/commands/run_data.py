@@ -248,29 +248,6 @@ def check_annotations(recipe: Recipe, manifest: Manifest | None = None) -> None:
     )
 
 
-_MOST_PROPOSED = 512  # positions; longer rows cost too much to be proposed
-_LENGTHS = 1 << 20  # pieces whose lengths are read
-
-
-def proposed_length(data: PreparedData, recipe: Recipe, model: MaskedLM) -> str | None:
-    """Advice on a sequence length that cuts fewer documents, within a checkpoint's positions; None if few are cut. A
-    document of several pieces counts once for each; they are too long for any row."""
-    length, most = recipe.training.sequence_length, _MOST_PROPOSED
-    tokens = data.train.some_lengths(_LENGTHS) + len(data.tokenizer.special.around)
-    if recipe.start is not None:
-        most = min(most, model.config.max_position_embeddings)
-    most_have = int(np.quantile(tokens, 0.9, method="higher"))
-    fitting, share = min(-(-most_have // 64) * 64, most), float((tokens > length).mean())
-    if share <= 0.1 or fitting <= length:
-        return None
-    whole = float((tokens <= fitting).mean())
-    gain = f"keeps {whole:.0%} of them whole" if whole >= 0.5 else "gives them more context"
-    return (
-        f"{share:.0%} of the documents are longer than training.sequence_length = {length} and are cut into "
-        f"parts; --set training.sequence_length={fitting} {gain}"
-    )
-
-
 # ----------------------------------------
 # The start of a training from a checkpoint. `start/` has its tokenizer and model, extended as the recipe says, so that
 # the run can resume without the checkpoint, and other tools can compare the model before and after. Old text, in

@@ -20,7 +20,6 @@ from unmask.commands.run_data import (
     PreparedData,
     RunFolder,
     open_old_text,
-    proposed_length,
     save_with_tokenizer,
     start_facts,
     start_model,
@@ -152,8 +151,6 @@ class TrainingRun(Callback):
             f"vocabulary {manifest.vocab_size:,}; model with {model.num_parameters:,} parameters, "
             f"{str(model.encoder.compute_dtype).removeprefix('torch.')} on {device.type}"
         )
-        if (advice := proposed_length(self.data, recipe, model)) is not None:
-            reporter.note(advice)
         if device.type != "cpu" and self._uncompiled is None:
             reporter.note("compiling the model's blocks in the first steps, which takes up to a minute")
         elif device.type != "cpu":

@@ -263,13 +263,6 @@ class TokenStore:
             self._columns[name] = np.concatenate(parts)
         return self._columns[name]
 
-    def some_lengths(self, most: int) -> NDArray[np.int64]:
-        """Token counts of all pieces, or of about `most` pieces in shards spread over the split."""
-        every = max(1, len(self) // most)
-        shards = map(self._shard, range(0, len(self._files), every))
-        batches = [batch["input_ids"].offsets.to_numpy() for shard in shards for batch in shard.batches()]
-        return np.concatenate([np.diff(offsets).astype(np.int64) for offsets in batches])
-
     def gather(self, pieces: NDArray[np.int64]) -> GatheredPieces:
         """Copies pieces, given in any order; raises a DataError if one of their shards is damaged."""
         pieces = np.sort(pieces)

@@ -16,7 +16,6 @@ import torch
 from unmask.commands.run_data import PreparedData, open_prepared
 from unmask.core.errors import DataError
 from unmask.core.files import check_file, locked, writing
-from unmask.core.hashing import permutation
 from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import Reporter, Result, Shown, usual_reporter
@@ -36,7 +35,7 @@ from unmask.masking.tables import (
 from unmask.masking.weights import AnchorWeights, TfIdfWeights
 from unmask.train.scores import ScoreBoard
 
-SHOWN_EXAMPLES = 8  # collocations and tokens of each kind
+SHOWN_EXAMPLES = 8  # collocations
 
 
 def masking_tables(
@@ -109,7 +108,7 @@ def score_board(settings: MaskingSettings, data: PreparedData, device: torch.dev
 
 
 class LexiconMade(Result):
-    """A lexicon, and examples from it."""
+    """A lexicon, and its strongest collocations."""
 
     out: str  # the file
     collocations: int
@@ -119,14 +118,10 @@ class LexiconMade(Result):
     smallest_pmi: float | None  # of the collocations, in nats
     min_count: int  # the option
     fingerprint: str
-    examples: dict[str, list[dict[str, Any]]]  # the strongest and some others: `text`, `pmi`, `count`
-    tokens: dict[str, list[str]]  # the `most` and the `least` informative
+    examples: list[dict[str, Any]]  # the strongest: `text`, `pmi`, `count`
 
     def shown(self) -> Iterator[Shown]:
-        for title, examples in self.examples.items():
-            yield f"{title}:"
-            yield from (f"  {each['pmi']:6.2f} nats  {each['count']:>8,} times  {each['text']}" for each in examples)
-        yield from (f"{title} informative tokens: {' '.join(tokens)}" for title, tokens in self.tokens.items())
+        yield from (f"{each['pmi']:6.2f} nats  {each['count']:>8,} times  {each['text']}" for each in self.examples)
         by_words = ", ".join(f"{count:,} of {n}" for n, count in self.by_words.items())
         yield (
             f"{self.collocations:,} collocations of {self.candidates:,} candidates in {self.words:,} words ({by_words} "
@@ -165,13 +160,8 @@ def lexicon(
     settings, target = validated(LexiconSettings, values, where="lexicon"), Path(out)
     check_file(target, overwrite=overwrite)
     opened = open_prepared(Path(data))
-    tokenizer = opened.tokenizer
     made = make_lexicon(opened, target, settings, reporter or usual_reporter())
-    tokens = np.split(made.input_ids, np.cumsum(made.lengths)[:-1])  # of each collocation
-    strongest = np.arange(min(SHOWN_EXAMPLES, len(made)))
-    others = np.sort(permutation(len(made), len(made))[:SHOWN_EXAMPLES])
-    ordinary = np.flatnonzero(tokenizer.ordinary)
-    order = ordinary[np.argsort(made.informativeness[ordinary], kind="stable")]
+    tokens = np.split(made.input_ids, np.cumsum(made.lengths)[:-1])[:SHOWN_EXAMPLES]  # the strongest come first
     return LexiconMade(
         {
             "out": str(target),
@@ -182,21 +172,10 @@ def lexicon(
             "smallest_pmi": float(made.pmi[-1]) if len(made) else None,
             "min_count": settings.min_count,
             "fingerprint": made.fingerprint,
-            "examples": {
-                title: [
-                    {
-                        "text": tokenizer.decode(tokens[number].tolist()),
-                        "pmi": float(made.pmi[number]),
-                        "count": int(made.counts[number]),
-                    }
-                    for number in numbers.tolist()
-                ]
-                for title, numbers in (("the strongest", strongest), ("some others", others))
-            },
-            "tokens": {
-                title: [tokenizer.token(id_) for id_ in ids[:SHOWN_EXAMPLES].tolist()]
-                for title, ids in (("most", order[::-1]), ("least", order))
-            },
+            "examples": [
+                {"text": opened.tokenizer.decode(ids.tolist()), "pmi": float(pmi), "count": int(count)}
+                for ids, pmi, count in zip(tokens, made.pmi, made.counts, strict=False)
+            ],
         }
     )
 

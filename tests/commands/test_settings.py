@@ -17,7 +17,6 @@ import pytest
 import unmask
 from tests.command_line import Main
 from tests.settings_page import PAGE, written
-from unmask.commands.cli import resume_with
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.recipe import Recipe, load_recipe
 from unmask.commands.recipe_files import toml_value
@@ -197,14 +196,3 @@ def test_a_tracker_that_is_not_installed_is_missed_at_once(tmp_path: Path, monke
     with pytest.raises(SettingsError, match=r"evaluation\.trackers.*wandb"):
         unmask.pretrain(out=tmp_path / "run", settings={"evaluation.trackers": ["wandb"]})
     assert not (tmp_path / "run").exists()
-
-
-def test_the_way_on_is_a_whole_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Main) -> None:
-    out = tmp_path / "a run"
-    out.mkdir()
-    (out / "recipe.toml").write_text("[training]\nsteps = 2\n")
-    _, _, err = main("pretrain", "--out", out, "--steps", 2)
-    assert err.endswith(f"resume with: unmask pretrain --out '{out}' --steps 2 --resume\n")
-    for name, value in {"RANK": "0", "WORLD_SIZE": "2"}.items():
-        monkeypatch.setenv(name, value)
-    assert resume_with(["pretrain", "--out", str(out)]) == "", "torchrun started it"

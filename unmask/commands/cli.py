@@ -28,7 +28,6 @@ import logging
 import operator
 import os
 import re
-import shlex
 import sys
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -563,19 +562,10 @@ def make_app(names: Iterable[str] = COMMANDS, *, listed_only: bool = False) -> t
     return app
 
 
-def resume_with(arguments: Sequence[str]) -> str:
-    """A hint at the command that resumes this one; empty if it cannot be resumed or a launcher started it."""
-    command = COMMANDS.get(" ".join(arguments[:2])) or COMMANDS.get(arguments[0])
-    if command is None or command.goes_on != GOES_ON_WITH_RESUME or launched():
-        return ""
-    same = [each for each in arguments if each not in ("--overwrite", "--resume")]
-    return f"resume with: {shlex.join(['unmask', *same, '--resume'])}"
-
-
 NO_MEMORY = "not enough memory ({}); free some, or use smaller batches or files"
 
 
-def main() -> None:  # noqa: PLR0912, PLR0915  (each way to end)
+def main() -> None:  # noqa: PLR0912  (each way to end)
     """Runs the command line and exits.
 
     The exit code is 0; 1 if a check failed, or whatever read the output has gone; 2 for a user's mistake;
@@ -604,8 +594,7 @@ def main() -> None:  # noqa: PLR0912, PLR0915  (each way to end)
         setting, error.setting = error.setting, ""
         spelled = ", ".join(f"--{name.rstrip('_').replace('_', '-')}" for name in error.options)
         ways = f", as in --set {setting}=..." if setting else f" ({spelled})" if spelled else ""
-        way_on = f"; {resume_with(arguments)}" if "resume" in error.options else ""
-        message = f"{error}{ways}{way_on}".rstrip("; ")
+        message = f"{error}{ways}"
     except OSError as error:
         if says_out_of_memory(error):
             message = NO_MEMORY.format(error)
@@ -622,8 +611,6 @@ def main() -> None:  # noqa: PLR0912, PLR0915  (each way to end)
     except Exception as error:
         if (signum := getattr(error, "signum", None)) is not None:
             code, message = 128 + signum, str(error)
-            if way_on := resume_with(arguments):
-                message = f"{getattr(error, 'text', message)}; {way_on}"
         elif says_out_of_memory(error):
             message = NO_MEMORY.format(error)
         elif hasattr(error, "format_message"):  # a usage error of click, which typer may vendor

@@ -1,4 +1,4 @@
-"""Graphs without onnxruntime: vectors as of `Model.embed`, sparse vectors, and the cosines of 8-bit graphs."""
+"""Graphs without onnxruntime: vectors as of `Model.embed`, and sparse vectors."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from tests.tasks.test_embed import ask_for, sentence_folder  # noqa: F401  (a fi
 from unmask.exporting import graphs
 from unmask.exporting import onnx as onnx_checks
 from unmask.exporting.graphs import EMBED, SPLADE, Graph, GraphKind, open_checked_model
-from unmask.exporting.onnx import at_least
 from unmask.model.folder import save_model
 from unmask.model.pooling import Pooling, write_sentence_files
 from unmask.tasks.loaded_model import Model
@@ -112,24 +111,3 @@ def test_verify_compares_sparse_vectors(sparse: Path) -> None:
     change_json(sparse, "1_SpladePooling/config.json", pooling_strategy="sum")
     checks = unmask.verify(sparse).checks
     assert [name for name, check in checks.items() if not check.passed] == ["sparse_vectors_equal_ours"]
-
-
-def test_cosines_of_an_eight_bit_graph_by_hand(sparse: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each vector gets its own length as a new component at a zero, so the cosine is that of 45 degrees."""
-
-    def near(_: Path, graph: Graph) -> Callable[[dict[str, torch.Tensor]], list[torch.Tensor]]:
-        def run(rows: dict[str, torch.Tensor]) -> list[torch.Tensor]:
-            logits, vectors = in_torch(_, graph)(rows)
-            for vector in vectors:
-                vector[(vector == 0).nonzero()[0]] = vector.norm()
-            return [logits, vectors]
-
-        return run
-
-    subject = open_checked_model(sparse)
-    for open_graph, cosine in ((in_torch, 1.0), (near, 0.5**0.5)):
-        monkeypatch.setattr(onnx_checks, "open_graph", open_graph)
-        check = onnx_checks.int8_follows_ours(subject, Path("model.onnx"), SPLADE)
-        assert check.smallest_cosine == pytest.approx(cosine, abs=1e-6)
-        assert check.detail.endswith(f", cosines of vectors at least {at_least(check.smallest_cosine)}")
-    assert [at_least(cosine) for cosine in (1.0, 0.99996, 0.5**0.5)] == ["1.0000", "0.9999", "0.7071"]

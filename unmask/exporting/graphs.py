@@ -51,7 +51,6 @@ class Check:
     # (NaN, infinity) or the comparison could not finish.
     largest_difference: float | None
     detail: str  # what was compared, or what is wrong and the way out
-    smallest_cosine: float | None = None  # for 8-bit graphs with vectors: the lowest cosine with ours of the same text
 
 
 def compare(ours: Tensor, theirs: Tensor, detail: str, *, tolerance: float = TOLERANCE, by_size: bool = False) -> Check:

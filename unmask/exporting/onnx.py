@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -21,7 +20,6 @@ import numpy as np
 import torch
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from torch import Tensor
-from torch.nn.functional import cosine_similarity
 
 from unmask.core.errors import ModelError, RunError, SettingsError, unknown
 from unmask.core.files import ClaimedFolder, locked, typed, whole_folder
@@ -70,9 +68,6 @@ class GraphFile:
     largest_difference: float  # from our network, in logits, hidden states or vectors
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
-    # For a graph with 8-bit weights and vectors: the lowest cosine of its vector of a text with ours, for three texts
-    # of random tokens, padded and alone. None for other graphs.
-    smallest_cosine: float | None = None
 
 
 @dataclass(frozen=True, repr=False)
@@ -93,10 +88,6 @@ class Export(Readable):
             for name, graph in self.graphs.items()
         ]
         yield Sheet(("graph", ">MB", ">largest difference", "outputs"), rows)
-        for name, graph in self.graphs.items():
-            if graph.smallest_cosine is not None:
-                cosine = at_least(graph.smallest_cosine)
-                yield f"{name}: its vectors have a cosine of at least {cosine} with those in float32"
         yield f"in {self.folder}, each with a README on how to load it; check them again with"
         yield f"unmask verify {typed(self.model)} --onnx {typed(self.folder)}"
 
@@ -187,7 +178,6 @@ def _write(subject: CheckedModel, folder: Path, kinds: Sequence[GraphKind], *, i
                 check.largest_difference,
                 graph.inputs,
                 tuple(kind.outputs),
-                check.smallest_cosine,
             )
         # The files that libraries read beside the graph.
         config = dict(subject.config)
@@ -238,8 +228,7 @@ def onnx_equals_ours(subject: CheckedModel, file: Path, kind: GraphKind) -> Chec
 
 
 def int8_follows_ours(subject: CheckedModel, file: Path, kind: GraphKind) -> Check:
-    """The outputs of an 8-bit graph correlate with ours. Differences, and cosines of vectors with ours, are reported
-    but not judged."""
+    """The outputs of an 8-bit graph correlate with ours. Differences are reported but not judged."""
     outputs = compared_outputs(subject, file, kind)
     ours = torch.cat([each.flatten() for _, each, _ in outputs])
     theirs = torch.cat([each.flatten() for _, _, each in outputs])
@@ -247,22 +236,8 @@ def int8_follows_ours(subject: CheckedModel, file: Path, kind: GraphKind) -> Che
     if not numbers.passed:
         return numbers
     correlation = torch.corrcoef(torch.stack([ours, theirs]))[0, 1].item()
-    detail, smallest = f"{file.name}: correlation {correlation:.4f} with float32", None
-    cosines = [
-        # Sparse vectors may be all zeros.
-        torch.where((a == b).all(1), 1.0, cosine_similarity(a.double(), b.double())).min().item()
-        for what, a, b in outputs
-        if "vectors" in what
-    ]
-    if cosines:
-        smallest = min(cosines)
-        detail += f", cosines of vectors at least {at_least(smallest)}"
-    return Check(correlation >= CORRELATION, numbers.largest_difference, detail, smallest)
-
-
-def at_least(cosine: float) -> str:
-    """Four digits, never rounded up: 0.99996 is 0.9999."""
-    return f"{math.floor(cosine * 1e4) / 1e4:.4f}"
+    detail = f"{file.name}: correlation {correlation:.4f} with float32"
+    return Check(correlation >= CORRELATION, numbers.largest_difference, detail)
 
 
 def onnx_tokenizer_equals_ours(subject: CheckedModel, folders: Sequence[Path]) -> Check:

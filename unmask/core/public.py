@@ -9,7 +9,6 @@ import math
 import numbers
 import os
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, ParamSpec, TypeVar
@@ -105,33 +104,15 @@ def _check(name: str, value: object, kinds: list[str]) -> None:
         raise SettingsError(f"{name}: a path cannot contain a NUL character: {shown(str(value))}", options=(name,))
 
 
-_others_dtype: list[Any] = []  # the caller's default type, once for each active call
-_dtype_lock = threading.Lock()
-
-
-@contextmanager
-def _float32_by_default(torch: Any) -> Iterator[None]:
-    """Torch has one default type for all threads, so the last of several calls restores the caller's."""
-    with _dtype_lock:
-        _others_dtype.append(_others_dtype[0] if _others_dtype else torch.get_default_dtype())
-        if torch.get_default_dtype() != torch.float32:
-            torch.set_default_dtype(torch.float32)
-    try:
-        yield
-    finally:
-        with _dtype_lock:
-            dtype = _others_dtype.pop()
-            if not _others_dtype and dtype != torch.float32:
-                torch.set_default_dtype(dtype)
-
-
 @contextmanager
 def _own_torch_state() -> Iterator[None]:
     """Gives torch the state that it has after its import; afterwards it has the caller's again."""
     torch: Any = sys.modules.get("torch")
     with ExitStack() as stack:
         if torch is not None and hasattr(torch, "get_default_device"):  # it may be half imported
-            stack.enter_context(_float32_by_default(torch))
+            if (dtype := torch.get_default_dtype()) != torch.float32:  # torch has one for all threads
+                stack.callback(torch.set_default_dtype, dtype)
+                torch.set_default_dtype(torch.float32)
             if torch.get_default_device().type != "cpu":
                 stack.enter_context(torch.device("cpu"))
             for device in ("cpu", "cuda"):

@@ -201,14 +201,3 @@ def test_stored_truncation_and_padding_do_not_touch_the_corpus() -> None:
     assert len(tokenizer.encode_corpus(["The"])[0].input_ids) < 4
     assert len(tokenizer.encode_prompt("The king sees the queen in the garden.")) > 9
     assert backend.truncation is not None, "the caller's own tokenizer is left as it is"
-
-
-@pytest.mark.parametrize("family", ["wordpiece", "bpe"])
-def test_tokens_read_as_they_were_written(family: str) -> None:
-    """In text of the usual kind, for WordPiece, which does not know where blanks were."""
-    text = "On 2015-07-29, 12:30, the king (who sees the ship) can't... 2.5 ships; we're 1,000!"
-    texts = [text] * 20
-    train = {"wordpiece": train_wordpiece, "bpe": train_bpe}[family]
-    tokenizer = Tokenizer(train(lambda: texts, vocab_size=400))
-    ids = tokenizer.encode_corpus([text])[0].input_ids.tolist()
-    assert tokenizer.readable(ids) == text

@@ -452,7 +452,7 @@ def examples(model: MaskedLM, data: PairData, kind: VectorKind, tokenizer: Token
 
     def text(pairs: TokenPairs, side: int, number: int) -> str:
         begin, length = int(pairs.begin[side, number]), int(pairs.length[side, number])
-        return tokenizer.readable(drawer.ids[begin : begin + length].tolist())
+        return tokenizer.decode(drawer.ids[begin : begin + length].tolist()).strip()
 
     def vectors(pairs: TokenPairs) -> tuple[Tensor, Tensor]:
         length = pairs.length.copy()

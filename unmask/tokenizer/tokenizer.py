@@ -214,13 +214,6 @@ _ROLES = "special_tokens_map.json"
 _UNUSED = re.compile(r"\[unused\d+\]")  # BERT's spare entries
 
 
-# Spaces around marks, in contractions, and in numbers, dates and times.
-_NO_BLANK = re.compile(
-    r"(?<=\d) ?([-:/.]|,(?= ?\d{3}\b)) ?(?=\d)|(?<=\w) ?(['’]) ?(?=(?:s|t|d|m|re|ve|ll)\b)"
-    r"| (?=[.,;:!?%)\]}»”])|(?<=[(\[{«“]) "
-)
-
-
 @dataclass(frozen=True)
 class EncodedText:
     """The tokens of a text, or of several texts, concatenated, without special tokens."""
@@ -455,13 +448,6 @@ class Tokenizer:
     def decode(self, input_ids: Sequence[int]) -> str:
         """Without special tokens."""
         return str(self.backend.decode(list(input_ids), skip_special_tokens=True))
-
-    def readable(self, input_ids: Sequence[int]) -> str:
-        """As `decode`, without spaces that a writer would not put: WordPiece does not know which spaces there were."""
-        text = self.decode(input_ids).strip()
-        if self.word_starts.spelling.family != "wordpiece":
-            return text
-        return _NO_BLANK.sub(lambda match: match[1] or match[2] or "", text)
 
     def save(self, folder: Path, *, max_length: int, with_types: bool = False) -> None:
         """Writes `tokenizer.json` and the files of `AutoTokenizer` of transformers 4 and 5 into an existing folder.

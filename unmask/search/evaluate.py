@@ -37,7 +37,6 @@ from unmask.search.exact import Ranking, Vectors, blocks_of, no_hits, search_exa
 from unmask.search.known_items import (
     DOCUMENTS,
     QUERIES,
-    Crops,
     ItemSettings,
     SearchTask,
     crop_task,
@@ -79,7 +78,6 @@ class SearchEvaluation(Result):
         described: How the text was read, in lines.
         passed_over: Number of texts skipped for each reason.
         unit: What intervals are over: `documents` or `queries`.
-        crops: Whether crops were `removed` from their documents or left `inside`; None for a BEIR folder.
         warning: Set if there are few draws, otherwise None.
     """
 
@@ -90,7 +88,6 @@ class SearchEvaluation(Result):
     described: list[str]
     passed_over: dict[str, int]
     unit: str
-    crops: Crops | None
     warning: str | None
 
     def shown(self) -> Iterator[Shown]:
@@ -98,8 +95,7 @@ class SearchEvaluation(Result):
             yield Styled(line, "dim")
         for reason, count in self.passed_over.items():
             yield Styled(f"skipped: {count:,} {reason}", "dim")
-        removed = "taken out of" if self.crops == "removed" else "left inside"
-        heads = {"crop": f"crops find the documents they were {removed}", "title": "titles find their documents"}
+        heads = {"crop": "crops find the documents they were taken out of", "title": "titles find their documents"}
         for name, task in self.tasks.items():
             what = heads.get(name, "judged queries")
             yield ""
@@ -141,7 +137,6 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     baselines: str | Sequence[str] | None = None,
     queries: int = QUERIES,
     max_documents: int = DOCUMENTS,
-    crops: Crops = "removed",
     crop_chars: int | None = None,
     every: bool = False,
     among_all: bool = False,
@@ -169,7 +164,6 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
             bm25, and tfidf if scikit-learn is installed.
         queries: Maximum number of queries of each kind.
         max_documents: Maximum number of documents to search; a BEIR folder is searched whole.
-        crops: Whether crops are removed from their documents or left inside.
         crop_chars: Approximate characters of a crop. By default 120, or three eighths of a document shorter than 320;
             with a number, documents too short for it make no queries.
         every: Make queries from all documents, for a text no model was trained on.
@@ -198,7 +192,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
             baseline is not installed.
     """
     settings = ItemSettings(
-        queries=queries, max_documents=max_documents, crops=crops, crop_chars=crop_chars, every=every,
+        queries=queries, max_documents=max_documents, crop_chars=crop_chars, every=every,
         among_all=among_all, column=column, title_column=title_column, documents=documents, encoding=encoding,
         seed=seed,
     )  # fmt: skip
@@ -253,7 +247,6 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
             "described": described,
             "passed_over": dict(passed_over),
             "unit": unit,
-            "crops": None if is_judged else crops,
             "seed": seed,
             "warning": few_draws(min(each["draws"] for each in measured.values()), unit),
         }

@@ -6,11 +6,10 @@
     title task   query      A title
                  text searched                      The first sentence. The second one, longer. The third.
 
-By default a crop is removed from its document before the search. Left inside, word matching finds it at once (BM25
-hardly errs), so the task would measure only whether a model remembers words. Without the crop, the rest of the document
-is about the same subject in other words, which is what search by meaning is for. `inside` leaves the crop in, to
-measure how well a model remembers. Neither is known to predict what real users look for: that needs their judgements
-(`read_beir`).
+A crop is removed from its document before the search. Left inside, word matching finds it at once (BM25 hardly errs),
+so the task would measure only whether a model remembers words. Without the crop, the rest of the document is about the
+same subject in other words, which is what search by meaning is for. This is not known to predict what real users look
+for: that needs their judgements (`read_beir`).
 
 Among documents with equal texts or equal titles, no single one is right: only the first of equal texts is searched, and
 equal titles are not used as queries.
@@ -34,7 +33,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -51,7 +50,6 @@ from unmask.data.sources import find_sources, find_split
 from unmask.data.survey import text_hash
 from unmask.search.passages import first_line_title
 
-Crops = Literal["removed", "inside"]
 QUERIES = 1000
 DOCUMENTS = 10_000
 CROP_CHARS = 120  # about twenty words of English; three eighths of a shorter document
@@ -76,7 +74,6 @@ class ItemSettings:
 
     queries: int = QUERIES
     max_documents: int = DOCUMENTS
-    crops: Crops = "removed"
     crop_chars: int | None = None
     every: bool = False
     among_all: bool = False
@@ -90,8 +87,6 @@ class ItemSettings:
         for name, least in (("queries", 1), ("max_documents", 2), ("crop_chars", 8), ("seed", 0)):
             if (value := getattr(self, name)) is not None and value < least:
                 raise SettingsError(f"{name} must be at least {least}, not {value}", options=(name,))
-        if self.crops not in ("removed", "inside"):
-            raise SettingsError(f"crops must be removed or inside, not {self.crops!r}", options=("crops",))
 
 
 class ItemDocument(NamedTuple):
@@ -157,8 +152,7 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
             continue
         queries.append(query)
         pairs.append((number, begin))
-        if settings.crops == "removed":
-            texts[number] = f"{text[:begin]} {text[end:]}"
+        texts[number] = f"{text[:begin]} {text[end:]}"
     if not queries:
         raise DataError("all crops are white space; give other text or longer crops", options=("crop_chars",))
     relevant = [{number: 1} for number, _ in pairs]

@@ -2,49 +2,129 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
+import gpu
+import gpu_stages
 import pytest
 import torch
+import train
 
-from unmask.commands.run_data import packaged_corpus
+from tests.command_line import PATIENCE
+from tests.conftest import make_text
+from tests.processes import Forked, start_command
 
 ROOT = Path(__file__).parents[2]
-COMMAND = [sys.executable, str(ROOT / "benchmarks" / "gpu.py")]
 
 
-def run(*options: str) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*COMMAND, *options], capture_output=True, text=True, check=False, cwd=ROOT)
+@pytest.fixture
+def bench(data_folder: Path, tmp_path: Path) -> gpu_stages.Bench:
+    shutil.copytree(data_folder, tmp_path / "data")
+    shutil.copy(ROOT / "docs" / "explanation" / "benchmarks.md", tmp_path / "page.md")
+    (tmp_path / "text.txt").write_text(make_text(400), encoding="utf-8")
+    return gpu_stages.Bench(True, torch.device("cpu"), None, tmp_path / "text.txt", tmp_path, tmp_path / "page.md")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
-def test_without_a_gpu_it_ends_with_a_line(tmp_path: Path) -> None:
-    ended = run("--out", str(tmp_path / "out"))
-    assert ended.returncode == 1
-    assert ended.stderr == "make gpu: torch finds no GPU; make gpu DRY=1 runs the stages with tiny models on a CPU\n"
-    assert not (tmp_path / "out").exists()
+def filled(page: Path, name: str) -> str:
+    """What is between the marks of a table."""
+    return page.read_text(encoding="utf-8").split(f"<!-- {name} -->")[1].split(f"<!-- end {name} -->")[0]
 
 
 @pytest.mark.slow
-def test_every_stage_fills_its_tables(tmp_path: Path) -> None:
-    page, text = tmp_path / "page.md", tmp_path / "text.txt"
-    shutil.copy(ROOT / "docs" / "explanation" / "benchmarks.md", page)
-    text.write_text(packaged_corpus().read_text(encoding="utf-8")[:200_000], encoding="utf-8")
-    options = ("--dry", "--out", str(tmp_path / "out"), "--table", str(page), "--text", str(text))
-    ended = run(*options)
-    assert ended.returncode == 0, ended.stderr
-    filled = page.read_text(encoding="utf-8")
-    tables = {}
-    for name in ("gpu-check", "gpu-profile", "training-gpu-short", "gpu-train"):
-        tables[name] = filled.split(f"<!-- {name} -->")[1].split(f"<!-- end {name} -->")[0]
-        assert "unmeasured" not in tables[name]
-    assert "against a CPU in float32 | loss 0.0e+00" in tables["gpu-check"]
-    assert "TOO FAR" not in tables["gpu-check"]
-    assert "| products |" in tables["gpu-profile"]
-    assert "modernbert-bf16" in tables["training-gpu-short"]
-    assert "| cpu | step-" in tables["gpu-train"]
-    again = run(*options)
-    assert again.stdout.count("already done") == 4, again.stderr
+def test_checks_and_profile(bench: gpu_stages.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    commands = []
+
+    def finished(command: list[str], **_: Any) -> subprocess.CompletedProcess[str]:
+        """Tests marked `gpu`; all of them would be skipped here."""
+        commands.append(command)
+        return subprocess.CompletedProcess(command, 1, "FAILED tests/a.py::b - why\n== 1 failed, 3 passed ==\n", "")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu_stages.subprocess, "run", finished)
+        checked = "\n".join(gpu_stages.check(bench))
+    ((*_, which),) = commands
+    assert (ROOT / which).is_file()
+    assert "| tests marked `gpu` | 1 failed, 3 passed |\n| failed | `tests/a.py::b` |" in checked
+    assert "against a CPU in float32 | loss 0.0e+00" in checked
+    assert "TOO FAR" not in checked
+    assert "| products |" in "\n".join(gpu_stages.profile(bench))
+
+
+@pytest.mark.slow
+def test_peers(bench: gpu_stages.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command of the stage, with our process alone; those of peers are in test_train.py."""
+    commands: list[list[str]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(gpu_stages.subprocess, "run", lambda command, **_: commands.append(command))
+        gpu_stages.bench_peers(bench)
+    ((_, script, *words),) = commands
+    assert Path(script) == Path(train.__file__)
+    place = words.index("--systems") + 1
+    assert words[place] == "ours,modernbert-bf16"
+    words[place] = "ours"
+    monkeypatch.setattr(sys, "argv", [script, *words])
+    monkeypatch.setattr(train, "prepare", lambda _, out, size: shutil.copytree(bench.data.root, out))
+    train.main()
+    assert "| 2x64 | 64 | 512 | ours | " in filled(bench.page, "training-gpu-short")
+
+
+@pytest.mark.slow
+def test_a_killed_training_goes_on(bench: gpu_stages.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both processes are forked, so that none loads torch anew."""
+
+    def begin(command: list[str], **_: object) -> Forked:
+        assert command[1:3] == ["-m", "unmask"]
+        return start_command(*command[3:])
+
+    def run(command: list[str], **_: object) -> None:
+        process = begin(command)
+        _, errors = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, errors
+
+    monkeypatch.setattr(gpu_stages.subprocess, "Popen", begin)
+    monkeypatch.setattr(gpu_stages.subprocess, "run", run)
+    assert "| cpu | step-" in gpu_stages.train_killed(bench)[-1]
+
+
+@pytest.fixture
+def start(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Starts the script in this process, whose paths of packages it changes."""
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    monkeypatch.setenv("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+
+    def start(*options: object) -> None:
+        monkeypatch.setattr(sys, "argv", ["gpu.py", *map(str, options)])
+        gpu.main()
+
+    return start
+
+
+def test_a_stage_is_run_once_and_fills_its_table(
+    bench: gpu_stages.Bench, tmp_path: Path, start: Any, monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:  # fmt: skip
+    figures = iter(["a line"])
+    stages = {"check": lambda each: [f"| {next(figures)}, {each.dry} |"], "bench": lambda each: []}
+    monkeypatch.setattr(gpu_stages, "STAGES", stages)
+    page = bench.page.read_text(encoding="utf-8")
+    options = ("--dry", "--out", tmp_path / "out", "--table", bench.page, "--stages", "check,bench")
+    start(*options)
+    assert "already done" not in capsys.readouterr().out
+    bench.page.write_text(page, encoding="utf-8")
+    start(*options)
+    assert capsys.readouterr().out.count("already done") == 2
+    assert "| a line, True |" in filled(bench.page, "gpu-check"), "also of a stage that was run before"
+    with pytest.raises(SystemExit, match="no stage 'other'"):
+        start("--dry", "--out", tmp_path / "out", "--stages", "other")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_it_ends_with_a_line(tmp_path: Path, start: Any) -> None:
+    with pytest.raises(SystemExit, match="torch finds no GPU; make gpu DRY=1 runs"):
+        start("--out", tmp_path / "out")
+    assert not (tmp_path / "out").exists()

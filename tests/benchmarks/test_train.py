@@ -1,4 +1,4 @@
-"""Throughput: which steps count, and on which rows."""
+"""Throughput: which steps count, on which rows, and which attention is used."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import train
 import trained
 
 from unmask.data.rows import Cursor, RowStream
@@ -55,3 +56,54 @@ def test_systems_train_on_the_same_rows(
     assert [row["input_ids"] for row in rows[: len(epoch)]] == epoch.tolist()
     text = sum(len(row["special_tokens_mask"]) - sum(row["special_tokens_mask"]) for row in rows)
     assert in_a_step == pytest.approx(text / 2, rel=0.01)
+
+
+def test_a_peer_trains_for_a_turn(data_folder: Path) -> None:
+    tokens: list[int] = []
+    watch = types.SimpleNamespace(begin=tokens.clear, tick=lambda read: tokens.append(read) or len(tokens) == 3)
+    turn = trained.transformers_of("modernbert-bf16", trained.Work(str(data_folder), "1x64", 64, 512), "sdpa")
+    for _ in range(2):
+        turn(watch)
+        assert len(tokens) == 3
+    assert 0 < tokens[0] == tokens[1] < 512
+
+
+class Candidate:
+    """A process of `train.py` whose trials take these seconds."""
+
+    seconds: dict[str, list[float]]
+    every: list[Candidate]
+
+    def __init__(self, system: str, attention: str, work: object) -> None:
+        self.attention, self.facts, self.is_open = attention, {}, True
+        self.trials = list(self.seconds[attention])
+        self.every.append(self)
+
+    def read(self) -> dict[str, str]:
+        return {"attention": self.attention}
+
+    def tell(self, line: str) -> None:
+        pass
+
+    def trial(self) -> float:
+        return self.trials.pop(0)
+
+    def close(self) -> None:
+        self.is_open = False
+
+
+@pytest.mark.parametrize(
+    ("sdpa", "eager", "fastest"),
+    [([1.0], [2.0], "sdpa"), ([2.0], [1.0], "eager"), ([1.0, 1.1], [1.1, 0.9], "eager")],  # close ones: a second trial
+)
+def test_the_faster_attention_is_used(
+    sdpa: list[float], eager: list[float], fastest: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Candidate, "seconds", {"own": [], "sdpa": sdpa, "eager": eager}, raising=False)
+    monkeypatch.setattr(Candidate, "every", [], raising=False)
+    monkeypatch.setattr(train, "System", Candidate)
+    ready = train.start(["ours", "modernbert-bf16"], trained.Work("", "1x64", 64, 512))
+    assert {name: process.facts["attention"] for name, process in ready.items()} == {
+        "ours": "own", "modernbert-bf16": fastest,
+    }  # fmt: skip
+    assert sorted(each.attention for each in Candidate.every if each.is_open) == sorted(["own", fastest])

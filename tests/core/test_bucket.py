@@ -5,26 +5,25 @@ from __future__ import annotations
 import logging
 import os
 import shutil
-import subprocess
-import sys
-import time
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+import unmask
 from tests.command_line import Main
+from tests.processes import ended, start
 from unmask.core import remote as addresses
 from unmask.core.files import CACHE, cache, file_sha256
+from unmask.train.callbacks import StepReport
 
 pytestmark = pytest.mark.slow
-SMALL = [
-    f"--set={setting}"
-    for setting in (
-        "model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", "training.batch_tokens=256",
-        "evaluation.times=1", "checkpoint.every_steps=150",
-    )
-]  # fmt: skip
+STEPS = 40
+SMALL = (
+    "model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", "training.batch_tokens=256",
+    "evaluation.times=1", "checkpoint.every_steps=20",
+)  # fmt: skip
 
 
 @pytest.fixture
@@ -61,34 +60,40 @@ def in_bucket(place: str) -> set[str]:
     return {name.removeprefix(f"bucket/{place}/") for name in client.find(f"bucket/{place}")}
 
 
+def begun(folder: Path, *, variables: dict[str, str]) -> None:
+    """A run that is killed five steps after its first checkpoint was sent."""
+
+    class Dies(unmask.Callback):
+        def on_step(self, trainer: unmask.Trainer, report: StepReport) -> None:
+            if report.step == 25:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+    os.environ.update(variables)
+    unmask.pretrain("s3://bucket/data", out="s3://bucket/runs/a", steps=STEPS, settings=SMALL, callbacks=[Dies()])
+
+
 def test_a_run_in_a_bucket_goes_on_elsewhere(
     environment: dict[str, str], data_folder: Path, tmp_path: Path, main: Main
 ) -> None:
     import s3fs
 
     s3fs.S3FileSystem().put(f"{data_folder}/", "bucket/data/", recursive=True)
-    steps = ["--steps", "1200", *SMALL]
-    command = [sys.executable, "-m", "unmask", "pretrain", "s3://bucket/data", "--out", "s3://bucket/runs/a", *steps]
-    with subprocess.Popen(command, env=os.environ | environment, stderr=subprocess.DEVNULL) as process:
-        deadline = time.monotonic() + 120
-        while not any(name.endswith("/state.json") for name in in_bucket("runs/a")):
-            assert time.monotonic() < deadline
-            assert process.poll() is None
-            time.sleep(0.05)
-        process.kill()
-    begun = in_bucket("runs/a")
-    assert "summary.json" not in begun
+    variables = environment | {CACHE: str(cache())}
+    ((code, errors),) = ended(start(1, "tests.core.test_bucket:begun", tmp_path / "begun", {"variables": variables}))
+    assert code == -signal.SIGKILL, errors
+    sent = in_bucket("runs/a")
+    assert "checkpoints/step-00000020/state.json" in sent
+    assert "summary.json" not in sent
     shutil.rmtree(cache())  # as on another machine
     code, _, errors = main("pretrain", "--out", "s3://bucket/runs/a", "--resume")
     assert code == 0, errors
-    assert "resuming from step" in errors
+    assert "resuming from step 20" in errors
     there = tmp_path / "there"
     s3fs.S3FileSystem().get("bucket/runs/a/", f"{there}/", recursive=True)
     assert not (there / ".lock.json").exists()
-    code, _, errors = main("pretrain", data_folder, "--out", tmp_path / "local", *steps)
-    assert code == 0, errors
+    local = unmask.pretrain(data_folder, out=tmp_path / "local", steps=STEPS, settings=SMALL)
     weights = "model/model.safetensors"
-    assert file_sha256(there / weights) == file_sha256(tmp_path / "local" / weights), "as if nothing had happened"
+    assert file_sha256(there / weights) == file_sha256(local.folder / weights), "as if nothing had happened"
     code, _, errors = main("pretrain", "--out", "s3://bucket/runs/a", "--resume")
     assert code == 0, errors
     assert "is already finished" in " ".join(errors.split())

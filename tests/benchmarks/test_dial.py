@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import io
 import json
 import subprocess
 import sys
@@ -11,7 +13,6 @@ import dial
 import pytest
 
 import unmask
-from tests.benchmarks.conftest import BENCHMARKS
 from unmask.commands.sizing import LAW, Law
 
 RESULTS = Path(__file__).parents[2] / "docs/measured/dial.jsonl"
@@ -54,13 +55,26 @@ def test_the_law_in_use_is_that_of_the_measurements() -> None:
     assert tuple(dial.fit(measured)) == pytest.approx(tuple(LAW), rel=0.01)
 
 
-def test_a_cell_is_trained(run: unmask.Run, tmp_path: Path) -> None:
-    results = tmp_path / "dial.jsonl"
-    command = [sys.executable, str(BENCHMARKS / "dial.py"), "measure", str(run.folder / "data"), "text"]
-    command += ["--cells", "2x128:3@256", "--results", str(results)]
+def test_a_cell_is_trained(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command of its process is run here."""
+    results, commands = tmp_path / "dial.jsonl", []
+    monkeypatch.setattr(dial.torch, "set_num_threads", lambda number: None)  # of this process
+
+    def printed(command: list[str], **_: object) -> subprocess.CompletedProcess[str]:
+        commands.append(command)
+        out = io.StringIO()
+        with monkeypatch.context() as patch, contextlib.redirect_stdout(out):
+            patch.setattr(sys, "argv", command[1:])
+            dial.main()
+        return subprocess.CompletedProcess(command, 0, out.getvalue())
+
+    words = ["dial.py", "measure", str(run.folder / "data"), "text", "--cells", "2x128:3@256", "--jobs", "1"]
+    monkeypatch.setattr(sys, "argv", [*words, "--results", str(results)])
+    monkeypatch.setattr(dial.subprocess, "run", printed)
     for _ in range(2):
-        subprocess.run(command, check=True)
-    (reached,) = map(json.loads, results.read_text().splitlines())  # the second time it is there
+        dial.main()
+    assert len(commands) == 1, "the second time it is there"
+    (reached,) = map(json.loads, results.read_text().splitlines())
     assert (reached["text"], reached["steps"], reached["width"]) == ("text", 3, 128)
     assert 0 < reached["loss"] < 2 * reached["unigram_entropy"]
     assert reached["tokens"] > 3 * 200

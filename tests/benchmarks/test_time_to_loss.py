@@ -6,13 +6,13 @@ import io
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import plain_loop
 import pytest
 import time_to_loss as script
 import torch
 
+from tests.benchmarks.conftest import FewSteps
 from unmask.commands.run_data import open_prepared
 from unmask.measure.held_out import HeldOutSet
 
@@ -35,28 +35,6 @@ def test_when_a_curve_is_at_a_loss_for_good(
     assert reached == (seconds if seconds is None else pytest.approx(seconds))
 
 
-class FewSteps:
-    """A turn without a parent: some steps, then the end."""
-
-    latest: FewSteps
-
-    def __init__(self, out: object, evaluate: Any, marks: object, device: str) -> None:
-        self.evaluate, self.facts, self.tokens = evaluate, {}, []
-        FewSteps.latest = self
-
-    def begin(self, **facts: Any) -> None:
-        self.facts = facts
-
-    def now(self) -> float:
-        return 6.0 * len(self.tokens) / 40  # of 0.1 minutes
-
-    def step(self, tokens: int = 0) -> None:
-        self.tokens.append(tokens)
-
-    def end(self) -> None:
-        self.figures = self.evaluate()
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["modernbert-adamw", "modernbert-muon", "trainer", "ours"])
 def test_a_system_learns(data_folder: Path, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
@@ -73,8 +51,8 @@ def test_a_system_learns(data_folder: Path, monkeypatch: pytest.MonkeyPatch, nam
         lambda data: partial(figures, HeldOutSet(data.validation, data.tokenizer, length=32, max_tokens=2000)),
     )
     turn = FewSteps.latest
-    assert len(turn.tokens) >= 40
-    assert all(0 < tokens <= 512 for tokens in turn.tokens)
+    assert len(turn.counts) >= 40
+    assert all(0 < tokens <= 512 for tokens in turn.counts)
     frequencies = open_prepared(data_folder).frequencies + 1.0
     shares = torch.from_numpy(frequencies / frequencies.sum())
     entropy = float(-(shares * shares.log()).sum())

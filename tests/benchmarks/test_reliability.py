@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 import torture
 from fuzz_targets import Target
 
+from tests.command_line import Main
 from unmask.core.errors import CorpusError
 
 TARGETS = (
@@ -66,9 +68,46 @@ def test_the_same_number_is_the_same_damage() -> None:
     assert len(set(made)) > 150
 
 
+# A command that takes 0.3 s and then writes its output, beside and renamed; the first word is its defect.
+COMMAND = """
+import os, signal, sys, time
+defect, out, again = sys.argv[1], sys.argv[sys.argv.index("--out") + 1], "--overwrite" in sys.argv
+for signum in (signal.SIGINT, signal.SIGTERM):
+    signal.signal(signum, lambda signum, _: os._exit(128 + signum))
+if defect == "Traceback":
+    print("Traceback (most recent call last):", file=sys.stderr, flush=True)
+time.sleep(0.3)
+for path in (out, f"{out}.more") if defect == "left behind" else (out,):
+    with open(f"{path}.partial", "w") as file:
+        file.write("other text" if defect == "not the same" and again else "text")
+    try:
+        os.replace(f"{path}.partial", path)
+    except FileNotFoundError:
+        pass  # the other process of the pair was faster
+sys.exit(defect == "exit 1" and again)
+"""
+
+
 @pytest.mark.slow
-def test_killed_and_in_pairs(tmp_path: Path) -> None:
-    """Preparations that are killed are those of tests/data/test_data_folder.py."""
-    cases = torture.torture("lexicon", 4, tmp_path)
+@pytest.mark.parametrize("defect", ["none", "Traceback", "left behind", "not the same", "exit 1"])
+def test_kills_show_a_defect(tmp_path: Path, defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Kills of the package's commands are in tests of the commands."""
+    (tmp_path / "command.py").write_text(COMMAND)
+    monkeypatch.setattr(torture, "UNMASK", [sys.executable, "-I", "-S", str(tmp_path / "command.py"), defect])
+    command = torture.Command(["x"], "--overwrite", "out.txt", of_base=False)
+    monkeypatch.setattr(torture, "commands", lambda work: {"x": command})
+    work = tmp_path / "work"
+    work.mkdir()
+    cases = torture.torture("x", 4, work)
     assert sum(case["kills"] for case in cases) >= 4
-    assert [case["wrong"] for case in cases if case["wrong"]] == []
+    wrong = [case["wrong"] for case in cases if case["wrong"]]
+    assert wrong == [] if defect == "none" else any(defect in each for each in wrong)
+    assert torture.torture("x", 4, work) == cases, "no case is run again"
+
+
+def test_its_commands_have_these_options(tmp_path: Path, main: Main) -> None:
+    for command in torture.commands(tmp_path).values():
+        words = [*command.options, "--out", tmp_path / command.out, *filter(None, [command.again]), "--help"]
+        code, _, errors = main(*words)
+        assert code == 0, errors
+    assert main(*words, "--nonsense")[0] == 2, "the guard of this test"

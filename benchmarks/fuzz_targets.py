@@ -256,22 +256,10 @@ def trained_run(work: Path) -> Path:
     return run
 
 
-def _begun(folder: Path, make: Callable[[Path], object], *done: str) -> dict[str, bytes]:
-    """The small files of an unfinished folder. It is made once; `done` names the last outputs, which are removed."""
-    if not folder.is_dir():
-        make(folder)
-        for name in done:
-            shutil.rmtree(folder / name) if (folder / name).is_dir() else (folder / name).unlink()
-    paths = [path for path in sorted(folder.rglob("*")) if path.is_file() and ".lock" not in path.name]
-    small = [path for path in paths if "tensorboard" not in path.parts and path.suffix not in (".html", ".svg")]
-    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in small}
-
-
 def _of_folders(work: Path, run: Path, texts: Mapping[str, bytes]) -> dict[str, Target]:
-    """Targets that resume work in a folder, and others whose files are read together."""
-    text, model = work / "corpus.txt", run / "model"
+    """Targets whose files are read together, and those of commands about search."""
+    model = run / "model"
     tokenizer = load_tokenizer(model)
-    steps = ("embedder.batch_size=4", "embedder.first_lengths=[4,8]", "embedder.second_lengths=[4,16]")
     beir = {
         "corpus.jsonl": _lines({"_id": row["id"], "title": "", "text": row["text"]} for row in ROWS),
         "queries.jsonl": _lines({"_id": f"q{n}", "text": f"cat number {n}"} for n in range(8)),
@@ -284,33 +272,12 @@ def _of_folders(work: Path, run: Path, texts: Mapping[str, bytes]) -> dict[str, 
     merged = json.dumps(
         {letter: n for n, letter in enumerate(["<s>", "<mask>", *"ĠT.", *map(chr, range(97, 123)), "th", "the"])}
     )
-    rng = random.Random(0)
-    many = [
-        " ".join(rng.choices(["the", "cat", "dog", "and", "says", "sees", "handsome", "number"], k=20)) for _ in ROWS
-    ]
     vocabularies = {
         "bert/vocab.txt": "\n".join(words).encode(),
         "roberta/vocab.json": merged.encode(),
         "roberta/tokenizer_config.json": b'{"tokenizer_class": "RobertaTokenizer"}',
         "roberta/merges.txt": b"#version: 0.2\nt h\nth e\n",
     }
-
-    def continued(folder: Path, *, resume: bool = False) -> object:
-        return unmask.pretrain(many, out=folder, from_=model, extend_vocab=5, steps=2, old_data=text, resume=resume,
-                               settings=("training.sequence_length=32", "training.batch_tokens=256"))  # fmt: skip
-
-    def embedder(folder: Path, *, resume: bool = False) -> object:
-        return unmask.embedder(model, many, out=folder, steps=2, resume=resume, settings=steps)
-
-    def compared(folder: Path) -> object:
-        return unmask.compare(["random", "span"], data=run / "data", out=folder, steps=1, seeds=2, settings=SMALL)
-
-    def tuned(folder: Path) -> object:
-        search = ("training.learning_rate=0.001..0.01",)
-        return unmask.tune("random", data=run / "data", out=folder, steps=1, trials=2, search=search, settings=SMALL)
-
-    def joined(folder: Path, **how: Any) -> object:
-        return unmask.prepare(text, out=folder, vocab_size=150, workers=1, **how)
 
     def read_sentence(folder: Path, name: str, number: int) -> object:
         change_card(folder, CardSettings(license="mit"))
@@ -320,18 +287,15 @@ def _of_folders(work: Path, run: Path, texts: Mapping[str, bytes]) -> dict[str, 
         with_ids = Documents(folder / name, None, id_column="id" if number % 2 else None, unit="line")
         return sum(len(document.text) for document in with_ids)
 
-    made = _begun(work / "embedder", embedder)
+    embedder = work / "embedder" / "model"
+    if not embedder.is_dir():
+        shutil.rmtree(embedder.parent, ignore_errors=True)
+        rng = random.Random(0)
+        many = [" ".join(rng.choices(words[5:], k=20)) for _ in ROWS]
+        short = ("embedder.batch_size=4", "embedder.first_lengths=[4,8]", "embedder.second_lengths=[4,16]")
+        unmask.embedder(model, many, out=embedder.parent, steps=2, settings=short)
     beside = ("modules.json", "1_Pooling/config.json", "config_sentence_transformers.json", "sentence_bert_config.json",
               "config.json", "README.md")  # fmt: skip
-    parts = _begun(work / "parts", lambda folder: joined(folder, part="1/1"))
-    begun = _begun(work / "begun", embedder, "summary.json", "model")
-    start = _begun(work / "start", continued, "summary.json", "model")
-    every, trials = (
-        {name: each for name, each in files.items() if name.endswith((".db", ".json")) and "model/" not in name}
-        for files in (
-            _begun(work / "compared", compared, "result.json"), _begun(work / "searched", tuned, "result.json")
-        )
-    )  # fmt: skip
     return {
         "beir": Target(beir, lambda folder, *_: read_beir(folder, split="test", num_queries=5, seed=0), is_folder=True),
         "positives": Target(
@@ -344,23 +308,12 @@ def _of_folders(work: Path, run: Path, texts: Mapping[str, bytes]) -> dict[str, 
             lambda folder, name, number: load_tokenizer((folder / name).parent).encode_corpus(["The cat sleeps."]),
             is_folder=True,
         ),
-        "sentence": Target(_of(work / "embedder" / "model", beside), read_sentence, work / "embedder" / "model"),
+        "sentence": Target(_of(embedder, beside), read_sentence, embedder),
         "rule": Target(
-            {name: each for name, each in made.items() if name == "settings.json"}
-            | {
-                name: each
-                for name, each in start.items()
-                if name in ("sources.json", "recipe.toml", "data/manifest.json")
-            },
+            _of(embedder.parent, ("settings.json",)) | _of(run, ("sources.json", "recipe.toml", "data/manifest.json")),
             lambda folder, name, number: held_out_rule(folder / "model"),
             is_folder=True,
         ),
-        "finished_embedder": Target(made, lambda folder, *_: repr(embedder(folder, resume=True)), is_folder=True),
-        "begun_embedder": Target(begun, lambda folder, *_: embedder(folder, resume=True), is_folder=True),
-        "start": Target(start, lambda folder, *_: continued(folder, resume=True), is_folder=True),
-        "compared": Target(every, lambda folder, *_: compared(folder), is_folder=True),
-        "searched": Target(trials, lambda folder, *_: tuned(folder), is_folder=True),
-        "parts": Target(parts, lambda folder, *_: joined(folder, join=True), is_folder=True),
     }
 
 

@@ -125,19 +125,25 @@ def ended(processes: list[Forked], *, within: float = PATIENCE) -> list[tuple[in
 
 
 def in_processes(count: int, function: str, folder: Path, arguments: dict[str, Any]) -> list[Any]:
-    """The results of the function in each process, in order."""
+    """The results of the function in each process, in order. A group of one is this process, where all is loaded."""
+    if count == 1:
+        folder.mkdir(parents=True, exist_ok=True)
+        return [json.loads(json.dumps(_named(function)(folder, **arguments)))]
     codes, errors = zip(*ended(start(count, function, folder, arguments)), strict=True)
     assert not any(codes), "\n\n".join(errors)
     return [json.loads((folder / f"{number}.json").read_text()) for number in range(count)]
 
 
+def _named(name: str) -> Callable[..., Any]:
+    module, function = name.split(":")
+    return getattr(importlib.import_module(module), function)  # type: ignore[no-any-return]
+
+
 def _member(name: str, folder: Path, number: int, count: int) -> None:
     """Runs in one of the processes."""
-    if count > 1:
-        dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=count)
-    module, function = name.split(":")
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=number, world_size=count)
     arguments = json.loads((folder / "arguments.json").read_text())
-    result = getattr(importlib.import_module(module), function)(folder, **arguments)
+    result = _named(name)(folder, **arguments)
     (folder / f"{number}.json").write_text(json.dumps(result))
     sys.stderr.flush()
     os._exit(0)  # threads of torch that outlive its groups may abort the interpreter at its end

@@ -1,12 +1,9 @@
-"""Sixty steps of a small model: its rows, masks and losses; and the same weights for any number of processes."""
+"""Sixty steps of a small model: its rows, masks and losses; and the same weights after a stop."""
 
 from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,7 +13,7 @@ import safetensors.torch
 import torch
 
 import unmask
-from tests.contract.conftest import SMALL, environment, process, sets
+from tests.contract.conftest import SMALL
 
 Golden = Callable[..., None]
 STRATEGIES = ("random", "whole_word", "span", "entity", "phrase", "pmi", "frequency", "syntax", "contextual",
@@ -120,49 +117,25 @@ def test_equal_runs_have_equal_weights_and_other_seeds_others(data: Path, tmp_pa
     assert file("first", 3) == file("second", 3) != file("third", 4)
 
 
-LONG = ("pretrain", "--steps", "150", *sets((*SMALL, "checkpoint.every_steps=20")))
+def test_a_stopped_run_goes_on_to_the_same_bytes(data: Path, tmp_path: Path) -> None:
+    steps: list[int] = []
 
+    class Stops(unmask.Callback):
+        def on_step(self, trainer: unmask.Trainer, report: Any) -> None:
+            steps.append(report.step)
+            if len(steps) == 12:
+                signal.raise_signal(signal.SIGTERM)
 
-@pytest.fixture(scope="module")
-def uninterrupted(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run in a separate process, with the same number of threads as the others."""
-    out = tmp_path_factory.mktemp("uninterrupted") / "run"
-    done = process("-m", "unmask", *LONG, data, "--out", out)
-    assert done.code == 0, done.err
-    return out
+    def file(name: str, **more: Any) -> bytes:
+        settings = [*SMALL, "checkpoint.every_steps=5"]
+        unmask.pretrain(data, out=tmp_path / name, steps=20, settings=settings, **more)
+        return weights_file(tmp_path / name)
 
-
-def test_a_run_that_was_stopped_ends_at_the_same_bytes(data: Path, uninterrupted: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    words = [*map(str, ("-m", "unmask", *LONG, data, "--out", out))]
-    begun = subprocess.Popen([sys.executable, *words], env=environment(), stderr=subprocess.DEVNULL)
-    metrics = out / "metrics.jsonl"
-    while begun.poll() is None and not (metrics.exists() and '"train"' in metrics.read_text(encoding="utf-8")):
-        time.sleep(0.005)
-    begun.send_signal(signal.SIGTERM)
-    assert begun.wait(timeout=60) == 128 + signal.SIGTERM
-    assert not (out / "summary.json").exists()
-    done = process(*words, "--resume", "--json")
-    assert done.code == 0, done.err
-    assert done.json["steps"] == 150
-    assert weights_file(out) == weights_file(uninterrupted)
-    first, second = curve(uninterrupted), curve(out)
-    last = {step: loss for step, loss in zip(first["step"], first["loss"], strict=True) if step > 130}
-    assert last.items() <= dict(zip(second["step"], second["loss"], strict=True)).items()
-
-
-def test_two_processes_make_the_weights_of_one(run: unmask.Run, data: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    torchrun = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", 2, "-m", "unmask", "pretrain")
-    words = (data, "--out", out, "--steps", 60, "--strategy", "whole_word", *sets(SMALL), "--json")
-    done = process(*torchrun, *words)
-    assert done.code == 0, done.err
-    assert done.json["steps"] == 60
-    one, two = weights(run.folder), weights(out)
-    assert one.keys() == two.keys()
-    assert curve(out)["predicted"] == curve(run.folder)["predicted"]
-    for name, tensor in one.items():
-        assert torch.allclose(two[name], tensor, rtol=0.0, atol=1e-5 * float(tensor.abs().max())), name
+    with pytest.raises(Exception, match="step 12"):
+        file("stopped", callbacks=[Stops()])
+    assert not (tmp_path / "stopped" / "summary.json").exists()
+    assert file("stopped", callbacks=[Stops()], resume=True) == file("whole")
+    assert steps == [*range(1, 21)]
 
 
 def weights_file(folder: Path) -> bytes:

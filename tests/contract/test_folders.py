@@ -21,13 +21,6 @@ LAYOUTS = {
     "roberta": "RobertaForMaskedLM",
     "roberta-prelayernorm": "RobertaPreLayerNormForMaskedLM",
 }
-TASKS = {
-    "classify": ("classify.jsonl", transformers.AutoModelForSequenceClassification),
-    "regress": ("regress.jsonl", transformers.AutoModelForSequenceClassification),
-    "pairs": ("pairs.jsonl", transformers.AutoModelForSequenceClassification),
-    "tag": ("tag.conll", transformers.AutoModelForTokenClassification),
-    "answer": ("answer.json", transformers.AutoModelForQuestionAnswering),
-}
 
 
 @pytest.fixture(scope="module", params=LAYOUTS)
@@ -86,21 +79,3 @@ def test_a_model_and_an_embedder_are_sentence_transformers(run: unmask.Run, samp
     for folder in (model, made.to_dict()["model"]):
         there = sentence_transformers.SentenceTransformer(str(folder), device="cpu").encode(TEXTS)
         assert np.allclose(unmask.load(folder).embed(TEXTS), there, atol=1e-4)
-
-
-@pytest.mark.parametrize("task", TASKS)
-def test_a_fine_tuned_model_opens_in_the_class_of_its_task(
-    task: str, run: unmask.Run, samples: Path, tmp_path: Path
-) -> None:
-    name, kind = TASKS[task]
-    tuned = unmask.finetune(
-        run.folder / "model", task=task, train=samples / name, validation=samples / name, out=tmp_path / "tuned",
-        settings=["finetune.epochs=1", "finetune.batch_size=16"],
-    )  # fmt: skip
-    assert tuned.metrics
-    model, loaded = kind.from_pretrained(tuned.to_dict()["model"], output_loading_info=True)
-    assert not loaded["missing_keys"]
-    assert not loaded["unexpected_keys"]
-    if task != "answer":
-        assert [model.config.id2label[number] for number in range(model.config.num_labels)] == tuned.to_dict()["labels"]
-    assert unmask.verify(tuned.to_dict()["model"]).to_dict()["passed"]

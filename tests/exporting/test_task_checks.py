@@ -6,6 +6,7 @@ import json
 import re
 import shutil
 import signal
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,7 +30,9 @@ ROW = "task_head_equals_ours"
 
 
 def tuned(make_model: MakeModel, tokenizer: Tokenizer, folder: Path, info: Task, layout: str = "modernbert") -> Path:
-    save_task_model(model_for(make_model, layout, info), info.task_head, folder)
+    # A global and a local layer: every further one only adds seconds to each graph.
+    model = model_for(partial(make_model, num_layers=2), layout, info)
+    save_task_model(model, info.task_head, folder)
     tokenizer.save(folder, max_length=64, with_types=layout == "bert")
     return folder
 
@@ -43,7 +46,6 @@ def tuned(make_model: MakeModel, tokenizer: Tokenizer, folder: Path, info: Task,
         ("roberta", INFOS[2], ("logits",)),
         ("modernbert", INFOS[3], ("logits",)),
         ("bert", INFOS[4], ("start_logits", "end_logits")),
-        ("roberta", INFOS[5], ("logits",)),
     ],
 )
 def test_a_task_is_exported(

@@ -38,16 +38,17 @@ def changed(rng: random.Random, text: str, num_changes: int = 1) -> str:
     return " ".join(words)
 
 
-def words_of(text: str) -> list[str]:
+@functools.cache
+def words_of(text: str) -> tuple[str, ...]:
     """The normal form of near-duplicates, for text of Latin letters."""
-    return re.sub(r"\d+", "0", re.sub(r"[\W_]+", " ", text.lower())).split()
+    return tuple(re.sub(r"\d+", "0", re.sub(r"[\W_]+", " ", text.lower())).split())
 
 
 @functools.cache
 def shingles_of(text: str) -> frozenset[tuple[str, ...]]:
     words = words_of(text)
     width = 5 if len(words) >= 5 else 1
-    return frozenset(tuple(words[i : i + width]) for i in range(len(words) - width + 1))
+    return frozenset(words[i : i + width] for i in range(len(words) - width + 1))
 
 
 def jaccard(one: str, other: str) -> float:

@@ -51,7 +51,7 @@ KINDS = {
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(TEXTS, TEXTS)
 def test_remembered_words_come_to_the_same_tokens(kind: str, first: list[str], second: list[str]) -> None:
     backend = wordpiece(**KINDS[kind])

@@ -123,6 +123,8 @@ def test_quotes_in_tsv(tmp_path: Path) -> None:
     assert texts_of(path) == ['"In quotes"', 'So "he" said', "None"]
     path.write_text('text\tn\n"One"\t1\n"Two"\t2\n')  # all of them
     assert texts_of(path) == ["One", "Two"]
+    path.write_text('"Open\t1\n"Wide\t2\n')  # none is closed, and there is no header
+    assert texts_of(path) == ['"Open', '"Wide']
 
 
 def test_spaces_before_quotes(tmp_path: Path) -> None:

@@ -161,14 +161,6 @@ def test_every_kind_gives_the_same_documents(tmp_path: Path) -> None:
     assert texts_of(f"{tmp_path}/a.[cj]s*") == SENTENCES * 2
 
 
-def test_quotes_and_line_ends_within_cells(tmp_path: Path) -> None:
-    rows = "\n".join(f'"He said ""no"" {i},\nand left",0' for i in range(200))
-    (tmp_path / "a.csv").write_text("text,label\n" + rows)
-    assert texts_of(tmp_path / "a.csv")[0] == 'He said "no" 0,\nand left'
-    (tmp_path / "a.tsv").write_text("\n".join(f'"Open quote {i}\t1' for i in range(200)))
-    assert texts_of(tmp_path / "a.tsv")[:2] == ['"Open quote 0', '"Open quote 1']
-
-
 def test_a_sequence_has_its_name_as_id(tmp_path: Path) -> None:
     (tmp_path / "a.fasta").write_text(">P1 of a mouse\nMKV\nLAT\n>empty\n>P2\nAAA\n>\nMKV\n")
     documents = Documents(tmp_path / "a.fasta")

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import resource
-import subprocess
-import sys
 import tracemalloc
 from collections import Counter
 from pathlib import Path
@@ -14,6 +12,8 @@ import pyarrow as pa
 import pytest
 
 from tests import seeds
+from tests.command_line import PATIENCE
+from tests.processes import Forked
 from tests.seeds import SEEDS, Seed
 from unmask.core.errors import CorpusError
 from unmask.data.annotations import choose_origins
@@ -101,10 +101,10 @@ def read_flipped(folder: str, name: str) -> None:
 def test_a_flipped_bit_never_ends_the_process(tmp_path: Path, name: str) -> None:
     write = seeds.arrow_of if name.endswith("arrow") else seeds.parquet_of
     (tmp_path / name).write_bytes(write(seeds.small_table()))
-    code = f"from tests.test_seeds import read_flipped; read_flipped({str(tmp_path)!r}, {name!r})"
-    done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
-    assert done.returncode == 0, f"{done.returncode}: {done.stderr[-900:]}"
-    was_read, refused, in_one_line = map(int, done.stdout.split())
+    process = Forked(read_flipped, str(tmp_path), name)
+    printed, errors = process.communicate(timeout=PATIENCE)
+    assert process.returncode == 0, f"{process.returncode}: {errors[-900:]}"
+    was_read, refused, in_one_line = map(int, printed.split())
     assert min(was_read, refused) > 50
     assert in_one_line == 800
 

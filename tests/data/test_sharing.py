@@ -33,13 +33,13 @@ in_one = partial(prepare, tokenizer=SMALL, workers=1, task_bytes=9000)
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Rows with classes in two large files and one that cannot be divided, with duplicates and near-duplicates."""
     folder, rng = tmp_path_factory.mktemp("corpus"), random.Random(5)
-    texts = [random_text(rng, rng.choice([2, 30, 60])) for _ in range(900)]
+    texts = [random_text(rng, rng.choice([2, 30, 60])) for _ in range(600)]
     texts += [text if n % 2 else changed(rng, text) for n, text in enumerate(rng.sample(texts[:300], 80))]
     rng.shuffle(texts)
     rows = [{"text": text, "mood": ["glad", "sad"][n % 2]} for n, text in enumerate(texts)]
-    write_jsonl(folder / "a.jsonl", rows[:400])
-    write_jsonl(folder / "b.jsonl", rows[400:700])
-    packed = write_jsonl(folder / "c.jsonl", rows[700:])
+    write_jsonl(folder / "a.jsonl", rows[:270])
+    write_jsonl(folder / "b.jsonl", rows[270:470])
+    packed = write_jsonl(folder / "c.jsonl", rows[470:])
     (folder / "c.jsonl.gz").write_bytes(gzip.compress(packed.read_bytes()))
     packed.unlink()
     return folder

@@ -3,6 +3,7 @@ from __future__ import annotations
 import json
 import os
 import random
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ def rows(*numbers: int, seed: int = 0) -> list[Row]:
     return [row(n, rng.choice(NOUNS), *rng.choices(NOUNS, k=rng.choice((2, 3, 20)))) for n in numbers]
 
 
-def build(model: Path, out: Path, texts: Any, **options: Any) -> unmask.Index:
+def build(model: Path | unmask.Model, out: Path, texts: Any, **options: Any) -> unmask.Index:
     return unmask.Index.build(model, texts, out=out, passage_tokens=24, overlap_tokens=6, **options)
 
 
@@ -56,24 +57,30 @@ def same(index: unmask.Index, other: unmask.Index) -> None:
         )
 
 
+@pytest.fixture
+def model(model_folder: Path) -> unmask.Model:
+    """Loaded once for the many indexes of a test."""
+    return unmask.load(model_folder)
+
+
 @pytest.mark.parametrize("light", [2, 8])
 def test_a_changed_index_answers_as_one_that_is_made_anew(
-    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, light: int
+    model: unmask.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, light: int
 ) -> None:
     """Random additions, replacements and removals, in blocks of four passages, of which few or many are joined."""
     monkeypatch.setattr(blocks, "BLOCK_PASSAGES", 4)
     monkeypatch.setattr(changes, "LIGHT_IN_A_ROW", light)
     there = {each["id"]: each for each in rows(*range(9))}
-    index, rng = build(model_folder, tmp_path / "index", list(there.values())), random.Random(light)
+    index, rng = build(model, tmp_path / "index", list(there.values())), random.Random(light)
     for step in range(7):
         new = rows(*rng.sample(range(14), 3), seed=step + 1) if step % 3 < 2 else []
         gone = [each["id"] for each in new if each["id"] in there] if new else rng.sample(sorted(there), 3)
         change = index.add(new) if new else index.remove(gone)
         there = {name: each for name, each in there.items() if name not in gone} | {each["id"]: each for each in new}
         assert (change.added, change.removed, change.documents) == (len(new), len(gone), len(there))
-        made = build(model_folder, tmp_path / f"anew-{step}", list(there.values()))
+        made = build(model, tmp_path / f"anew-{step}", list(there.values()))
         same(index, made)
-        same(unmask.Index(tmp_path / "index"), made)
+        same(unmask.Index(tmp_path / "index", model=model), made)
     stored = index._opened[0]
     assert len(list((tmp_path / "index" / "blocks").iterdir())) == len(set(stored.state.names))
     is_light = [(stored.documents[begin:end] >= 0).sum() < 2 for begin, end in pairwise(stored._firsts)]
@@ -82,7 +89,7 @@ def test_a_changed_index_answers_as_one_that_is_made_anew(
     assert (index.to_dict()["documents"], index.to_dict()["passages"]) == (0, 0)
     assert [answers(index, rank) for rank in ("vectors", "words", "both")] == [[[], [], []]] * 3
     index.add(rows(1, 2))
-    same(index, build(model_folder, tmp_path / "after", rows(1, 2)))
+    same(index, build(model, tmp_path / "after", rows(1, 2)))
 
 
 def test_text_is_erased_once_most_of_its_block_is_removed(model_folder: Path, tmp_path: Path) -> None:
@@ -99,17 +106,17 @@ class Killed(BaseException):
 
 @pytest.mark.parametrize("what", ["add", "remove"])
 def test_a_change_that_is_killed_leaves_the_index_before_or_after_it(  # noqa: PLR0915
-    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
+    model: unmask.Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, what: str
 ) -> None:
     """Before each file that is written, and before each that is removed."""
     monkeypatch.setattr(blocks, "BLOCK_PASSAGES", 3)
     monkeypatch.setattr(changes, "LIGHT_IN_A_ROW", 2)
-    new = rows(2, 5, 20, seed=3)
+    new, opened = rows(2, 5, 20, seed=3), partial(unmask.Index, model=model)
 
     def change(index: unmask.Index) -> None:
         index.add(new) if what == "add" else index.remove(["d1", "d2", "d3"])
 
-    whole = build(model_folder, tmp_path / "whole", rows(*range(6)))
+    whole = build(model, tmp_path / "whole", rows(*range(6)))
     before = answers(whole), answers(whole, "words")
     change(whole)
     after = answers(whole), answers(whole, "words")
@@ -131,8 +138,8 @@ def test_a_change_that_is_killed_leaves_the_index_before_or_after_it(  # noqa: P
                 one_more()
             unlink(self, **options)
 
-        index = build(model_folder, out, rows(*range(6)))
-        held = unmask.Index(out)
+        index = build(model, out, rows(*range(6)))
+        held = opened(out)
         with monkeypatch.context() as patch:
             for module in (blocks, files):
                 patch.setattr(module, "write_atomically", writes)
@@ -143,21 +150,21 @@ def test_a_change_that_is_killed_leaves_the_index_before_or_after_it(  # noqa: P
                 is_killed = True
             else:
                 is_killed = False
-        actual = answers(unmask.Index(out)), answers(unmask.Index(out), "words")
+        actual = answers(opened(out)), answers(opened(out), "words")
         assert actual in (before, after)
         assert (answers(held), answers(held, "words")) == actual
         seen.add(actual == after)
         if not is_killed:
             break
         # The next change works, and removes files that belong to no state.
-        index = unmask.Index(out)
+        index = opened(out)
         if what == "add" or actual == before:
             change(index)
         else:
             index.add(rows(30))
             index.remove(["d30"])
-        assert (answers(unmask.Index(out)), answers(unmask.Index(out), "words")) == after
-        assert len(list((out / "blocks").iterdir())) == len(set(unmask.Index(out)._opened[0].state.names))
+        assert (answers(opened(out)), answers(opened(out), "words")) == after
+        assert len(list((out / "blocks").iterdir())) == len(set(opened(out)._opened[0].state.names))
     assert seen == {False, True}
     assert moment > 5
 

@@ -16,6 +16,7 @@ import torch
 
 import unmask
 from tests.command_line import Main
+from tests.docs.test_pages import smaller
 from tests.masking.helpers import make_rows, tables_of
 from unmask.core.settings import validated
 from unmask.masking.masker import Masker
@@ -86,10 +87,7 @@ def test_commands_run(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.Mon
             arguments[arguments.index("corpus.txt")] = "tagged.jsonl"
             arguments[arguments.index("--annotate") + 1] = "entities"
             arguments += ["--vocab-size", "200"]
-        if command[0] == "pretrain":
-            place = arguments.index("--minutes")
-            arguments[place : place + 2] = ["--steps", "2", "--set", "training.batch_tokens=512"]
-        code, _, err = main(*arguments)
+        code, _, err = main(*smaller(*arguments))
         assert code == 0, err
 
 

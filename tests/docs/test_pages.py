@@ -1,4 +1,7 @@
-"""Commands and snippets of README and the pages under docs/ run unchanged, and their links are valid."""
+"""Commands and snippets of README and the pages under docs/ run unchanged, and their links are valid.
+
+Each tutorial runs from its first command to its last. Texts and models are small here, and trainings take two steps.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ import json
 import re
 import shlex
 import shutil
-import subprocess
-import sys
 import tarfile
 import tomllib
 from pathlib import Path
@@ -20,12 +21,11 @@ import pytest
 import torch
 
 import unmask
-from tests.command_line import PATIENCE, Main
+from tests.command_line import Main
 from tests.commands.checkpoints import Stopping
 from tests.conftest import SMALL, Install
 from tests.contract.conftest import sets
 from tests.core.conftest import put_in_cache
-from tests.docs.test_tutorials import LESS
 from unmask.core.interruption import Interrupted
 from unmask.data.corpus import Corpus
 from unmask.data.documents import READERS
@@ -36,14 +36,75 @@ from unmask.masking.features import rows_from_ids
 ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 DOCS = ROOT / "docs"
+TUTORIALS = sorted((DOCS / "tutorials").glob("*.md"))
 PAGES = {path: path.read_text(encoding="utf-8") for path in (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))}
 ELSEWHERE = ("extending", "scaling", "studio")  # run by tests of their own, or on several machines
 GUIDES = {"README", "index", *(page.stem for page in (DOCS / "how-to").glob("*.md"))}.difference(ELSEWHERE)
 WNUT = ("wnut17train", "emerging.dev", "emerging.test")
+GRAPHS = ("export", "verify")  # run where there are graphs: tests/exporting/test_export.py
 ORDER = (
-    "prepare", "pretrain", "embedder", "fill", "embed", "evaluate", "score", "export", "verify", "finetune", "predict",
-    "compare", "search", "evaluate-search",
+    "prepare", "pretrain", "embedder", "fill", "embed", "evaluate", "score", "finetune", "predict", "compare", "search",
+    "evaluate-search",
 )  # fmt: skip
+SNIPPET = re.compile(r"^```(\w*)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LESS = {  # of what a command does
+    "pretrain": (
+        "training.batch_tokens=512", "evaluation.times=1", "evaluation.max_tokens=2000",
+        "evaluation.final_max_tokens=2000",
+    ),
+    "compare": ("training.batch_tokens=512", "evaluation.times=1"),
+    "embedder": ("embedder.batch_size=8",),
+    "finetune": ("finetune.epochs=1",),
+}  # fmt: skip
+SIZE = ("model.hidden_size=64", "model.num_heads=2")
+SMALLER = {
+    "--minutes": ("--steps", "2"),
+    "--seeds": ("--seeds", "1"),
+    "--trials": ("--trials", "1"),
+    "--vocab-size": ("--vocab-size", "300"),
+}
+
+
+def smaller(command: str, *words: str) -> list[str]:
+    """A command with less to do. What it sets itself wins over our settings, since it comes later."""
+    ours = list(LESS.get(command, ()))
+    if command in {"pretrain", "compare"} and "--from" not in words:
+        ours += SIZE
+    if command == "compare" and "--task" in words:
+        ours += LESS["finetune"]
+    few = ["--max-tokens", "2000", "--pseudo-tokens", "20"] if command == "evaluate" else []
+    if command == "pretrain" and "--minutes" not in words:
+        few = ["--steps", "2"]
+    rest = iter(words)
+    shorter = [part for word in rest for part in ((next(rest), SMALLER[word])[1] if word in SMALLER else (word,))]
+    return [command, *sets(tuple(ours)), *few, *shorter]
+
+
+def _csv(head: str, texts: list[str]) -> str:
+    return f"{head}\n" + "".join(f"{text},{len(text) % 2 if 'mood' in head else len(text) / 8}\n" for text in texts)
+
+
+@pytest.fixture
+def files(corpus_file: Path, run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files of the kinds that the pages tell readers to bring, and the hub's model in its cache."""
+    corpus = corpus_file.read_text(encoding="utf-8")
+    lines = [line for line in corpus.splitlines() if line]
+    tagged = "".join(f"{word}\t{'B-person' if word[0].isupper() else 'O'}\n" for word in lines[0].split())
+    molecules = [f"{'C' * (n % 7 + 1)}{'NO'[n % 2]}c1ccccc1" for n in range(200)]
+    for name, text in {
+        "corpus.txt": corpus,
+        "other-book.txt": corpus,
+        "texts.csv": "id,text\n" + "".join(f"{n},{line}\n" for n, line in enumerate(lines[:100])),
+        "app.log": "".join(f"INFO auth[{n}]: {line}\n" for n, line in enumerate(lines[:200])),
+        "molecules.smi": "\n".join(molecules),
+        **dict.fromkeys(("entities.conll", "entities-dev.conll"), f"{tagged}\n" * 8),
+        **dict.fromkeys(("reviews.csv", "reviews-dev.csv"), _csv("text,mood", lines[:200])),
+        **dict.fromkeys(("logp.csv", "logp-dev.csv"), _csv("smiles,logP", molecules)),
+    }.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    put_in_cache(run.folder / "model", tmp_path / "cache", "answerdotai/ModernBERT-base")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
 
 
 def write_story_files(folder: Path, text: str) -> None:
@@ -83,46 +144,36 @@ def commands() -> list[list[str]]:
 
 
 @pytest.mark.slow
-def test_every_command_runs(
-    corpus_file: Path, run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Main
-) -> None:
-    """With the options that they are shown with, on a small corpus, for two steps; the hub's model is in its cache.
-
-    Curves are drawn in the tutorials.
-    """
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "corpus.txt").write_bytes(corpus_file.read_bytes())
-    lines = [line for line in corpus_file.read_text().splitlines() if line]
-    for name in ("reviews.csv", "reviews-dev.csv"):
-        (tmp_path / name).write_text("text,mood\n" + "".join(f"{s},{len(s) % 2}\n" for s in lines[:400]))
-    write_story_files(tmp_path, corpus_file.read_text())
-    (tmp_path / "texts.csv").write_text("id,text\n" + "".join(f"{n},{s}\n" for n, s in enumerate(lines[:100])))
-    put_in_cache(run.folder / "model", tmp_path / "cache", "answerdotai/ModernBERT-base")
-    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "cache"))
-    seen, graphs = set(), {}
-    for command in sorted(commands(), key=lambda command: ORDER.index(command[0])):
+@pytest.mark.usefixtures("files")
+def test_every_command_runs(corpus_file: Path, run: unmask.Run, tmp_path: Path, main: Main) -> None:
+    """With the options that they are shown with. Curves are drawn in the tutorials."""
+    write_story_files(tmp_path, corpus_file.read_text(encoding="utf-8"))
+    to_run = [command for command in commands() if command[0] not in GRAPHS]
+    for command in sorted(to_run, key=lambda command: ORDER.index(command[0])):
         theirs = ("/model", "runs/mine/data")
-        arguments = [str(run.folder / Path(part).name) if part.endswith(theirs) else part for part in command]
-        if "--minutes" in arguments:
-            place = arguments.index("--minutes")
-            arguments[place : place + 2] = ["--steps", "2"]
-        elif command[0] == "pretrain":
-            arguments += ["--steps", "2"]
-        if command[0] == "compare":
-            arguments += ["--trials", "1"] if "--tune" in arguments else ["--seeds", "1", "--set", "finetune.epochs=1"]
-        arguments += LESS.get(command[0], [])
-        if command[0] == "export":  # takes long, and pages show it several times, with different folders
-            out = arguments.pop(arguments.index("--out") + 1)
-            if (same := frozenset(arguments)) in graphs:
-                shutil.copytree(graphs[same], out)
-                continue
-            graphs[same] = out
-            arguments.insert(arguments.index("--out") + 1, out)
-        code, _, err = main(*arguments)
-        assert code == 0, err
-        seen.add(command[0])
-    assert seen == set(ORDER)
-    assert len(commands()) > 25
+        words = [str(run.folder / Path(part).name) if part.endswith(theirs) else part for part in command]
+        code, _, err = main(*smaller(*words))
+        assert code == 0, f"{shlex.join(command)}\n{err}"
+    assert {command[0] for command in to_run} == set(ORDER)
+    assert len(to_run) > 25
+
+
+@pytest.mark.slow
+@pytest.mark.usefixtures("drawn", "files")
+@pytest.mark.parametrize("page", TUTORIALS, ids=lambda page: page.stem)
+def test_a_tutorial_runs(page: Path, tmp_path: Path, main: Main) -> None:
+    pytest.importorskip("transformers")
+    ran = 0
+    for language, snippet in SNIPPET.findall(PAGES[page]):
+        if language == "python":
+            exec(compile(snippet, page.stem, "exec"), {})
+        for line in snippet.replace("\\\n", " ").splitlines():
+            if not language and line.startswith("unmask "):
+                code, _, err = main(*smaller(*shlex.split(line)[1:]))
+                assert code == 0, f"{line}\n{err}"
+                ran += 1
+    assert ran >= 2
+    shutil.rmtree(tmp_path / "runs")
 
 
 # torch says so of every data loader with Trainer's defaults where there is no GPU.
@@ -137,7 +188,7 @@ def test_every_python_snippet_runs(corpus_file: Path, tmp_path: Path, monkeypatc
     for snippet in snippets:
         if "import onnxruntime" in snippet:  # runs where there are graphs: tests/exporting/test_export.py
             continue
-        exec(compile(snippet.replace("minutes=10", "minutes=0.02"), "a page", "exec"), {})
+        exec(compile(snippet.replace("minutes=10", "steps=2"), "a page", "exec"), {})
 
 
 def test_every_setting_of_the_pages_exists() -> None:
@@ -225,8 +276,7 @@ def test_add_a_masking_strategy(install: Install, tmp_path: Path, main: Main) ->
     assert [each.name for each in unmask.settings("groups_of_words").settings][-1] == "masking.units.words"
 
     options = ["--strategy", "groups_of_words", "--set", "masking.units.words=3", "--steps", "8", *SMALL_RUN]
-    command = [sys.executable, "-m", "unmask", "pretrain", "runs/mine/data", "--out", "runs/groups", *options]
-    subprocess.run(command, check=True, capture_output=True, timeout=PATIENCE)
+    assert main("pretrain", "runs/mine/data", "--out", "runs/groups", *options)[0] == 0
     with pytest.raises(Interrupted):
         unmask.pretrain(
             "runs/mine/data", out="runs/same", steps=8, settings=[*SMALL_RUN[1::2], *UNITS], callbacks=[Stopping(4)]

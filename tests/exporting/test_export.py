@@ -14,6 +14,8 @@ import pytest
 import torch
 
 import unmask
+from tests.command_line import Main
+from tests.docs.test_pages import GRAPHS, commands
 from tests.model.helpers import MakeModel
 from unmask.core.errors import ModelError
 from unmask.exporting import graphs as onnx_writer
@@ -86,6 +88,27 @@ def test_graphs_run_without_unmask_as_the_page_shows(
     theirs = names["probabilities"][0, [each.token_id for each in candidates]]
     np.testing.assert_allclose(theirs, [each.probability for each in candidates], atol=1e-4)
     assert theirs[0] == names["probabilities"].max()
+
+
+def test_the_commands_of_the_pages(
+    run: unmask.Run, onnx_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, main: Main
+) -> None:
+    """Graphs of the same model are copied, since the pages show equal exports and each would take long to trace."""
+
+    def written(graph: Graph, folder: Path) -> Path:
+        return Path(shutil.copy(onnx_folder / graph.kind.task / "onnx" / "model.onnx", folder))
+
+    monkeypatch.setattr(onnx_writer, "write_onnx", written)
+    monkeypatch.chdir(tmp_path)
+    to_run = sorted(command for command in commands() if command[0] in GRAPHS)
+    assert [command[0] for command in to_run] == ["export", "export", "verify", "verify"]
+    for command in to_run:
+        model = Path(command[1])  # runs/NAME/model
+        model.parent.mkdir(parents=True, exist_ok=True)
+        if not model.exists():
+            model.symlink_to(run.folder / "model")
+        code, _, err = main(*command)
+        assert code == 0, f"{command}\n{err}"
 
 
 def test_graphs_are_loaded_in_the_place_of_weights(run: unmask.Run, onnx_folder: Path) -> None:

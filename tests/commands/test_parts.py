@@ -228,6 +228,16 @@ def test_metrics_of_classes_and_entities_equal_those_of_the_libraries() -> None:
         assert entities_of(tags) == tuple((name, a, b + 1) for name, a, b in entities.get_entities([*tags]))
 
 
+def test_a_correlation_is_no_share() -> None:
+    """With 104 of 200 right, Matthews' is 0.04: its interval holds 0, which no share's can."""
+    task = Classify(("a", "b"))
+    right = [TextRecord(number, str(number), label="ab"[number % 2]) for number in range(200)]
+    predicted = [ClassPrediction("ab"[(number + (number >= 104)) % 2], 1.0, {}) for number in range(200)]
+    low, high = intervals(task, right, predicted)["matthews"] or (0.0, 0.0)
+    assert task.measure(right, predicted)["matthews"] == pytest.approx(0.04)
+    assert low < 0.0 < high
+
+
 @pytest.mark.parametrize(
     ("tags", "entities"),
     [

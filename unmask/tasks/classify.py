@@ -270,6 +270,9 @@ class Classify(TextTask):
         best = int(np.argmax(shares))
         return ClassPrediction(self.names[best], shares[best], dict(zip(self.names, shares, strict=True)))
 
+    def items(self, records: Sequence[TextRecord], metric: str) -> int | None:
+        return None if metric == "matthews" else len(records)  # a correlation, from -1 to 1
+
     def measure(self, records: Sequence[TextRecord], predictions: Sequence[ClassPrediction]) -> Metrics:
         return class_metrics(*self.right_and_predicted(records, predictions))
 

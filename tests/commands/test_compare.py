@@ -30,6 +30,7 @@ from unmask.core.results import Reporter
 from unmask.data.data_folder import load_manifest
 from unmask.data.prepare import prepare
 from unmask.data.settings import AnnotationSettings, CorpusSettings
+from unmask.measure.uncertainty import few_draws
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
@@ -168,7 +169,7 @@ def test_a_run_that_fails_is_written_down_and_the_others_are_judged(
     assert result["runs"]["span"][1] == {"name": "span", "seed": 1, "failed": "the loss of step 2 is nan"}
     assert len(result["recipes"]["random"]["values"]) == 2
     assert len(result["recipes"]["span"]["values"]) == len(result["differences"][0]["values"]) == 1
-    assert result["verdict"].endswith("; 1 of 2 runs of span failed")
+    assert "; 1 of 2 runs of span failed; only 16 documents were measured" in result["verdict"]
     assert compare(data_folder, out) == result
     assert len(tried) == 4, "what failed is not tried again"
 
@@ -222,7 +223,11 @@ def test_runs_seen_before_the_verdict_are_looks(
     monkeypatch.setattr(comparing, "measured_run", stops)
     with pytest.raises(KeyboardInterrupt):
         compare(data_folder, tmp_path / "out", seeds=16)
-    result = compare(data_folder, tmp_path / "out", seeds=5)
+    one, five = Notes(), Notes()
+    compare(data_folder, tmp_path / "out", seeds=1, reporter=one)
+    assert not any("verdict 1" in note for note in one.notes), "one seed gives none"
+    result = compare(data_folder, tmp_path / "out", seeds=5, reporter=five)
+    assert any("verdict 5" in note for note in five.notes)
     assert (result["look"], result["confidence"]) == (5, pytest.approx(1 - 0.015 / 20))
     assert compare(data_folder, tmp_path / "out", seeds=3)["look"] == 6, "behind it"
 
@@ -263,6 +268,19 @@ def test_masks_that_never_followed_the_model_are_in_the_verdict(
     monkeypatch.setattr(comparing, "measured_run", lambda *a, **k: drawn(*a, **k) | {"steps": steps})
     verdict = compare(data_folder, tmp_path / "out", recipes=("random", "adaptive"), seeds=3)["verdict"]
     assert ("masks of adaptive" in verdict) == (steps == 200)
+
+
+@pytest.mark.parametrize(("number", "primary"), [(1, "loss"), (3, "bits_per_byte"), (3, "pairs_error")])
+def test_few_documents_are_in_the_verdict(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, primary: str
+) -> None:
+    (tmp_path / "p.jsonl").write_text(PAIR)
+    warning = {"warning": few_draws(number)}
+    monkeypatch.setattr(comparing, "measured_run", lambda *a, **k: drawn(*a, **k) | warning)
+    options = {"pairs": str(tmp_path / "p.jsonl"), "primary": primary, "seeds": 3}
+    verdict = compare(data_folder, tmp_path / "out", **options)["verdict"]
+    assert ("; only" in verdict) == (primary != "pairs_error")
+    assert f"{number} document".replace("1", "one") in verdict or primary == "pairs_error"
 
 
 def test_one_figure_decides_and_is_named_beforehand(

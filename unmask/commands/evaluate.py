@@ -289,7 +289,6 @@ class Scored(Result):
     num_paradigms: int
     ties: int
     phenomena: dict[str, float]  # accuracy of each
-    phenomena_intervals: dict[str, list[float]]
     by_phenomenon: dict[str, dict[str, Any]]  # the first six of these fields, for each
     paradigms: dict[str, dict[str, Any]]  # likewise
     warning: str | None  # if there are few paradigms

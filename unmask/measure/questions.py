@@ -392,9 +392,11 @@ def tally(pairs: Sequence[Pair], differences: NDArray[np.float64]) -> dict[str, 
     points = np.where(np.abs(differences) <= TIE, 0.5, differences > 0)
     paradigm = np.unique([pair.paradigm for pair in pairs], return_inverse=True)[1]
 
-    def accuracy(chosen: NDArray[np.bool_]) -> dict[str, Any]:
-        won, count = float(points[chosen].sum()), int(chosen.sum())
-        share = ratio_over_draws(np.bincount(paradigm[chosen], weights=points[chosen]), np.bincount(paradigm[chosen]))
+    def accuracy(chosen: NDArray[np.int64]) -> dict[str, Any]:
+        """Of the pairs with these numbers."""
+        won, count = float(points[chosen].sum()), len(chosen)
+        which = np.unique(paradigm[chosen], return_inverse=True)[1]
+        share = ratio_over_draws(np.bincount(which, weights=points[chosen]), np.bincount(which))
         interval = None if share.stderr is None else share.share_interval
         return {
             "accuracy": won / count,
@@ -406,10 +408,11 @@ def tally(pairs: Sequence[Pair], differences: NDArray[np.float64]) -> dict[str, 
         }
 
     def by_name(names: list[str]) -> dict[str, dict[str, Any]]:
-        which = np.array(names)
-        return {name: accuracy(which == name) for name in sorted(set(names))}
+        known, which, counts = np.unique(names, return_inverse=True, return_counts=True)  # each pair may have its own
+        groups = np.split(np.argsort(which, kind="stable"), np.cumsum(counts)[:-1])
+        return {name: accuracy(chosen) for name, chosen in zip(known.tolist(), groups, strict=True)}
 
-    overall, phenomena = accuracy(np.ones(len(pairs), dtype=bool)), by_name([pair.phenomenon for pair in pairs])
+    overall, phenomena = accuracy(np.arange(len(pairs))), by_name([pair.phenomenon for pair in pairs])
     warning = None
     if overall["interval_over"] == "pairs":
         warning = "the interval is over pairs of these paradigms only: it says nothing about others"
@@ -421,7 +424,6 @@ def tally(pairs: Sequence[Pair], differences: NDArray[np.float64]) -> dict[str, 
     return {
         **overall,
         "phenomena": {name: figures["accuracy"] for name, figures in phenomena.items()},
-        "phenomena_intervals": {name: figures["interval"] for name, figures in phenomena.items()},
         "by_phenomenon": phenomena,
         "paradigms": by_name([pair.paradigm for pair in pairs]),
         "warning": warning,

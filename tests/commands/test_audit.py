@@ -114,6 +114,7 @@ def test_a_floor_of_one_target_has_probabilities_of_its_own(tokenizer: Tokenizer
         counts = audited(tokenizer, rows, masker(rows), masker)
         assert not counts.broken
         assert (counts.rows_without_target, counts.rate > 0.105) == (0, True)
+        assert abs(counts.rate - counts.expected_rate) < 5 * counts.rate_stderr, "not 0.1"
         assert audited(tokenizer, rows, masker_of(tokenizer, strategy=strategy, rate=0.1)(rows), masker).broken
 
 

@@ -165,7 +165,8 @@ class Audit:
 
     tokens: int  # tokens of text
     rows: int  # document pieces; the halves of a sentence pair are two
-    expected_rate: float  # from the settings
+    # From the settings: with the rates that pieces drew, and the targets that `masking.least_one` adds.
+    expected_rate: float
     rate: float  # share of the tokens that is predicted
     rate_stderr: float  # its standard error, with document pieces as the independent draws
     shares: tuple[float, ...]  # shares of masks, random tokens and unchanged tokens among the targets
@@ -343,10 +344,11 @@ class _Tally:
             rows = zip((*self.pos_labels, NO_TAG), np.roll(self.by_pos, -1, axis=0).tolist(), strict=True)
             by_pos = {name: (tokens, chosen) for name, (tokens, chosen) in rows if tokens}
         shares = self.kinds / max(self.kinds.sum(), 1)
+        of_settings = self.settings.prediction_rate or rate_at(self.settings.rate, 0.0)
         return Audit(
             tokens=int(sizes.sum()),
             rows=len(sizes),
-            expected_rate=self.settings.prediction_rate or rate_at(self.settings.rate, 0.0),
+            expected_rate=self.expected / tokens if self.promised else of_settings,
             rate=ratio.rate,
             rate_stderr=ratio.stderr,
             shares=tuple(shares.tolist()),

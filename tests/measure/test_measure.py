@@ -196,6 +196,7 @@ def test_unknown_words_are_paid_for_by_the_byte(tmp_path: Path) -> None:
     kinds = kinds_of(measurable, with_pos=False)
     tokens = measure_tokens(measured(network, tokenizer), measurable, kinds, {}, 0.999999)
     assert tokens.loss.denominator == 1, "unknown tokens are no text to predict"
+    assert measure_pseudo(measured(network, tokenizer), measurable, 100).denominator == 1
     assert tokens.accuracy.result.value == 0.0
     assert tokens.accuracy_top5.result.value == 1.0
 

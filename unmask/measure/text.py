@@ -389,7 +389,8 @@ def measure_words(measured: MeasuredPassages, passages: Sequence[Passage], rate:
 
 
 def measure_pseudo(measured: MeasuredPassages, passages: Sequence[Passage], max_tokens: int) -> Ratio:
-    """Hides about `max_tokens` tokens, chosen by the passages' hashes, one at a time, for pseudo-perplexity.
+    """Hides about `max_tokens` tokens, chosen by the passages' hashes, one at a time, for pseudo-perplexity; unknown
+    tokens are no text to predict.
 
     Source: Salazar et al. 2020, section 2, on a sample of the tokens.
     """
@@ -398,7 +399,8 @@ def measure_pseudo(measured: MeasuredPassages, passages: Sequence[Passage], max_
 
     def questions() -> Iterator[Question]:
         for passage in passages:
-            chosen = uniform(passage.key, len(passage.input_ids), SEED, _PSEUDO) < share
+            ordinary = measured.tokenizer.ordinary[passage.input_ids]
+            chosen = (uniform(passage.key, len(passage.input_ids), SEED, _PSEUDO) < share) & ordinary
             for begin, end in segments(passage.word_starts, measured.room):
                 places = np.flatnonzero(chosen[begin:end])
                 ids, starts = passage.input_ids[begin:end], passage.word_starts[begin:end]

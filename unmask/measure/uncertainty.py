@@ -328,9 +328,9 @@ def compare_figures(
 
     Returns:
         Values that JSON can hold: `recipes` with at least one figure, each with its `mean` over seeds, 95 % `interval`
-        (None with one seed, or if all figures are equal and `items` is None) and `values`; `differences` of pairs with
-        a common seed, the `first` recipe's figure minus the `second`'s, with an interval at `confidence` (widened for
-        looks, pairs and figures) and which one is `better` (None: no difference shown); and the `verdict`.
+        (None with one seed, or if all figures are equal) and `values`; `differences` of pairs with a common seed, the
+        `first` recipe's figure minus the `second`'s, with an interval at `confidence` (widened for looks, pairs and
+        figures) and which one is `better` (None: no difference shown); and the `verdict`.
     """
     counts = {len(values) for values in figures.values()}
     known = {name: [value for value in values if value is not None] for name, values in figures.items()}

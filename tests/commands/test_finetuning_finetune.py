@@ -120,7 +120,13 @@ def test_classes(encoder: Path, tmp_path: Path, main: Main) -> None:
     assert "interval" not in summary, "that of several seeds is over these"
     assert summary["mean"]["accuracy"] == sum(run["metrics"]["accuracy"] for run in summary["seeds"]) / 2
     assert summary["examples"]["train"] == {"records": 160, "inputs": 160, "truncated": 0, "split": 0}
-    assert (out / "report.html").read_text().count("data-plot=") == 2
+    page = (out / "report.html").read_text()
+    assert page.count("data-plot=") == 2
+    mean, margin = (summary[f"test_{name}"]["accuracy"] for name in ("mean", "margin"))
+    assert "test, mean of 2 seeds" in page
+    assert f"<td class=number>{mean:.3f}{'' if margin is None else f' ± {margin:.3f}'}</td>" in page
+    of_seeds = page.partition("<th>accuracy (test)</th>")[2]
+    assert all(f"<td class=number>{run['test_metrics']['accuracy']:.3f}</td>" in of_seeds for run in summary["seeds"])
     printed = ast.literal_eval(run_snippets(result))
     assert {each["label"] for each in printed} == {"garden", "sea"}, "its examples are right ones of the classes"
 

@@ -232,18 +232,8 @@ def write_finetune_report(
     """Writes the page of a fine-tuning. `history` has the lines of metrics.jsonl, `classes` the right and the predicted
     classes of the validation file, `judged` its predictions one by one (both empty if the task has none), and `files`
     the names of files by their part."""
-    several = f"{len(summary['seeds'])} seeds" if len(summary["seeds"]) > 1 else None
-    headline = []
-    for name, value in summary["metrics"].items():
-        spread, label = summary["margin"][name], name.replace("_", " ")
-        if (bounds := summary.get("interval", {}).get(name)) is not None:
-            label += f" ({bounds[0]:.3f} to {bounds[1]:.3f}: 95 %, over documents)"
-        if several and spread is not None:
-            label += f"; mean of {several} {defined(summary['mean'][name])} ± {defined(spread)} (± 95 %, over seeds)"
-        headline.append((defined(value), label))
-    for name, value in summary.get("test_metrics", {}).items():
-        headline.append((defined(value), f"{name.replace('_', ' ')} on the test file"))
-    headline.append((in_millions(summary["num_parameters"]), "parameters of the encoder"))
+    heads, figures = task_figures(summary)
+    on_test = [f"{name} (test)" for name in summary.get("test_metrics", {})]
     metric, scores, losses = summary["metric"], [], []
     for number, seed in enumerate(dict.fromkeys(line["seed"] for line in history)):
         lines = [line for line in history if line["seed"] == seed]
@@ -256,8 +246,10 @@ def write_finetune_report(
         title=f"{summary['task']}, {files['train']}",
         summary=summary,
         files=files,
-        headline=headline,
-        columns=["seed", *summary["metrics"], "epochs", "best epoch", "seconds"],
+        size=in_millions(summary["num_parameters"]),
+        heads=["", *heads],
+        figures=[(name.replace("_", " "), row) for name, row in figures.items()],
+        columns=["seed", *summary["metrics"], *on_test, "epochs", "best epoch", "seconds"],
         shown=defined,
         plots=[
             plot(f"{metric.replace('_', ' ')} on the validation file, over epochs", "epoch", *scores),

@@ -244,12 +244,12 @@ def test_training_ends_early_and_the_best_weights_are_kept(
     assert same[:4] == [False, True, False, False], "those of the second epoch, not the last ones"
 
 
-def test_csv_of_predictions_does_nothing_in_spreadsheets_and_terminals() -> None:
+def test_csv_of_predictions_does_nothing_in_terminals_and_changes_no_key() -> None:
     from unmask.tasks.predict import as_csv
 
     cells = {
-        "=HYPERLINK(A1)": "'=HYPERLINK(A1)", "+1+cmd": "'+1+cmd", "-a": "'-a", "@SUM(A1)": "'@SUM(A1)", "\t=1": "'\t=1",
-        "\r=1": "'\\x0d=1", "\x1b[2J\x9b": "\\x1b[2J\\x9b", "-1.5e3": "-1.5e3", "+": "+", "-": "-", "a=b": "a=b",
+        "=A1": "=A1", "+ve": "+ve", "-OabC7xQ": "-OabC7xQ", "@home": "@home", "\t=1": "\t=1", "\r=1": "\\x0d=1",
+        "\x1b[2J\x9b": "\\x1b[2J\\x9b", "-1.5e3": "-1.5e3", "+": "+", "-": "-", "a=b": "a=b",
         "https://me:pw@shop.de/item?id=42": "https://me:pw@shop.de/item?id=42",
     }  # fmt: skip
     rows = [{"row": 1, "answer": text, "score": -0.5, "words": [f"{text}\x9b"]} for text in cells]

@@ -29,7 +29,6 @@ from unmask.tasks.task import Task
 
 Format = Literal["jsonl", "csv", "conll", "conllu", "spacy"]
 _BEYOND_JSON = re.compile(r"[\x7f-\x9f]")  # control characters that JSON leaves as they are
-_NUMBER = re.compile(r"[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?")
 _FIRST_ROWS, _CELL = 10, 60  # shown in Python: rows, and characters of a cell
 _LONG = {"row", "words", "probabilities", "starts", "ends"}  # columns that are not shown there
 
@@ -185,14 +184,9 @@ def _rows(task: Task, data: Labelled, predictions: Sequence[Any]) -> list[dict[s
 
 
 def _as_text(cell: str) -> str:
-    """A text that no spreadsheet takes for a formula, and no terminal for a command. A text that may be a formula gets
-    an apostrophe before it; a single sign and a number do not, such as the classes `+` and `-1`.
-
-    Source: OWASP, "CSV Injection"; tabs and returns count, since some programs skip them.
-    """
-    text = escaped(cell.replace("\r\n", "\n"))
-    may_be_formula = len(cell) > 1 and cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n"))
-    return f"'{text}" if may_be_formula and not _NUMBER.fullmatch(cell) else text
+    """A text that no terminal takes for a command. It may be a formula to a spreadsheet: an apostrophe before it would
+    keep ids and classes such as `-a` and `@home` from matching those of the input."""
+    return escaped(cell.replace("\r\n", "\n"))
 
 
 def _jsonl(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:

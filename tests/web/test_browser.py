@@ -310,8 +310,12 @@ def test_pairs_are_edited_and_scored(page: Any) -> None:
     page.get_by_role("button", name="Add a pair").click()
     page.get_by_label("Right sentence 3").fill("the cat sees the king .")
     page.get_by_label("Wrong sentence 3").fill("cat the king sees the .")
+    page.get_by_role("button", name="Add a pair").click()
+    for side in ("Right", "Wrong"):
+        page.get_by_label(f"{side} sentence 4").fill("the king .")
     settled(page)
-    expect(page.get_by_text("of 3 pairs")).to_be_visible()
+    expect(page.get_by_text("of 4 pairs")).to_be_visible()
+    expect(page.get_by_text("= 0.00")).to_be_visible()
     looked_at(page, "grammar")
 
 

@@ -2,6 +2,7 @@
 import { Busy, Choice, Copy, Problem, Segmented, fixed, html, named, percent, useCall, useKept } from "../common.js";
 
 const EXAMPLES = [["The king is here.", "The king are here."], ["My lords are here.", "My lords is here."]];
+const TIE = 1e-4; // nats, as in unmask.measure.questions: counted as one half
 
 export function Grammar({ things }) {
   const models = named(things, "model", "checkpoint");
@@ -25,7 +26,9 @@ export function Grammar({ things }) {
       ${pairs.map((pair, row) => html`<tr key=${row}>${pair.map((sentence, side) => html`<td key=${side}><input aria-label=${`${side ? "Wrong" : "Right"} sentence ${row + 1}`} value=${sentence} placeholder=${side ? "wrong" : "right"} onInput=${(event) => put(row, side, event.target.value)} /></td>`)}
         ${(data?.results ?? []).map((each) => {
           const scores = scoreOf(each, row);
-          return html`<td class="number" key=${each.model}>${scores ? html`<span class=${scores[0] > scores[1] ? "tag yes" : "tag no"}>${scores[0] > scores[1] ? "✓" : "✗"} ${fixed(scores[0] - scores[1], 2)}</span><br /><small>${fixed(scores[0], 2)} and ${fixed(scores[1], 2)}</small>` : "–"}</td>`;
+          const better = scores && scores[0] - scores[1];
+          const [look, mark] = Math.abs(better) <= TIE ? ["tag", "="] : better > 0 ? ["tag yes", "✓"] : ["tag no", "✗"];
+          return html`<td class="number" key=${each.model}>${scores ? html`<span class=${look}>${mark} ${fixed(better, 2)}</span><br /><small>${fixed(scores[0], 2)} and ${fixed(scores[1], 2)}</small>` : "–"}</td>`;
         })}
         <td><button class="quiet" aria-label=${`Remove pair ${row + 1}`} onClick=${() => setPairs(pairs.filter((_, n) => n !== row))}>remove</button></td></tr>`)}</tbody></table></div>
     <div class="row"><button onClick=${() => setPairs([...pairs, ["", ""]])}>Add a pair</button></div>

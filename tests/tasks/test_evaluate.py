@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import json
 import math
+import shutil
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +15,8 @@ import unmask
 from tests.conftest import make_text
 from tests.model.helpers import MakeModel
 from unmask.commands.evaluate import evaluate, score
-from unmask.core.errors import ModelError, SettingsError
+from unmask.core.errors import CorpusError, ModelError, SettingsError
+from unmask.data.data_folder import load_manifest
 from unmask.tasks.loaded_model import Model
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -56,6 +59,41 @@ def test_documents_are_what_is_drawn(run: unmask.Run, tmp_path: Path) -> None:
     assert 0 <= result["accuracy_interval"][0] < result["accuracy"] < result["accuracy_interval"][1] <= 1
     (tmp_path / "many.txt").write_text(make_text(60, seed=5))
     assert evaluate(run.model, [tmp_path / "many.txt"])["warning"] is None
+
+
+def test_documents_are_those_of_the_run_or_as_named(
+    run: unmask.Run, model_copy: Path, data_folder: Path, tmp_path: Path
+) -> None:
+    """Lines of a book without empty lines; where the model's run says so, the book."""
+    book = tmp_path / "book.txt"
+    lines = [line for line in make_text(40, seed=5).split("\n") if line]
+    book.write_text("\n".join(lines))
+    by_line, whole = (evaluate(run.model, [book], documents=each, pseudo_tokens=0) for each in (None, "file"))
+    assert by_line["documents"] == len(lines) > 40
+    assert by_line["document"] == "a line (no empty lines between lines of text)"
+    assert by_line["document"] in str(list(by_line.shown()))
+    assert (whole["documents"], whole["document"], whole["loss_interval"]) == (1, "a file (as set)", None)
+    assert whole["length"] > by_line["length"], "more context"
+    other = tmp_path / "other"
+    (other / "data").mkdir(parents=True)
+    shutil.move(model_copy, other / "model")
+    manifest = load_manifest(data_folder)
+    corpus = {**manifest.settings["corpus"], "documents": "file"}
+    replace(manifest, settings={**manifest.settings, "corpus": corpus}).save(other / "data")
+    (other / "recipe.toml").write_text("")
+    result = evaluate(other / "model", [book], pseudo_tokens=0)
+    assert (result["documents"], result["document"]) == (1, f"a file (as in {other})")
+    assert evaluate(other / "model", [book], documents="auto", pseudo_tokens=0)["documents"] == len(lines)
+    for path, unit in ((data_folder, "line"), (book, "page")):
+        with pytest.raises(SettingsError, match="documents"):
+            evaluate(run.model, [path], documents=unit)
+
+
+def test_errors_name_no_setting_that_it_lacks(run: unmask.Run, tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(b"The king saw the caf\xe9.\n" * 20)
+    with pytest.raises(CorpusError, match="--encoding") as caught:
+        evaluate(run.model, [tmp_path / "a.txt"])
+    assert "corpus." not in str(caught.value)
 
 
 def test_the_text_of_a_table(run: unmask.Run, data_folder: Path, tmp_path: Path) -> None:

@@ -18,7 +18,7 @@ from unmask.core.settings import validated
 from unmask.data.columns import ColumnNames
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import MANIFEST, load_manifest, open_split
-from unmask.data.settings import CorpusSettings
+from unmask.data.settings import CorpusSettings, DocumentUnit
 from unmask.data.sources import TextColumn, Texts, find_split, keep_as_files, paths_or_texts, readable
 from unmask.data.tables import in_words
 from unmask.measure.held_out import DOCUMENTS, RATE, unit_of
@@ -48,6 +48,7 @@ from unmask.measure.text import (
     share_of_text,
 )
 from unmask.measure.uncertainty import few_draws, plain_interval
+from unmask.search.known_items import held_out_rule
 from unmask.tasks.loaded_model import Model, as_predictor
 
 
@@ -77,6 +78,7 @@ class Evaluation(Result):
     documents: int
     share: float  # of the text that was evaluated, about
     columns: dict[str, TextColumn]  # of the text in tables, by path
+    document: str | None  # what one is, in words; None: as the prepared data has it
     masks: int  # per passage
     length: int  # most positions that the model saw at once
     # `text`, or `tokenizer` for prepared data: bits per byte then compare only models with the same tokenizer.
@@ -92,6 +94,8 @@ class Evaluation(Result):
     def shown(self) -> Iterator[Shown]:
         for path, column in self.columns.items():
             yield Styled(f"{path}: the text is in {in_words(column)}", "dim")
+        if self.document is not None:
+            yield Styled(f"a document is {self.document}", "dim")
         whole = "all of the text" if self.share == 1.0 else f"about {self.share:.2g} of the text (--max-tokens)"
         yield Styled(f"{self.tokens:,} tokens of {self.documents:,} {self.unit}, {whole}\n", "dim")
         rows: list[tuple[str, ...]] = []
@@ -140,6 +144,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     length: int | None = None,
     pseudo_tokens: int = 1_000,
     column: ColumnNames = None,
+    documents: DocumentUnit | str | None = None,
     encoding: str | None = None,
     strict: bool = False,
     notify: Notify | None = None,
@@ -159,6 +164,8 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
         pseudo_tokens: Tokens to hide one at a time for the pseudo-perplexity; 0 skips it.
         column: Text column of a table: a name, a path within a column (doc.text), or several (a,b). By default it is
             detected.
+        documents: What counts as a document in text files: line, block, file, or auto. By default as in the model's
+            run. No passage is longer than a document, and intervals are over documents.
         encoding: Encoding of text that is not Unicode, such as cp1252.
         strict: Refuse a model whose files differ from its checksums.json.
         notify: Called with the progress.
@@ -177,9 +184,10 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     if not least <= size <= longest:
         reason = f"length: {loaded.folder} takes {least} to {longest} positions, not {size}"
         raise SettingsError(reason, options=["length"])
+    reading: dict[str, Any] = {"column": column, "documents": documents, "encoding": encoding}
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         files = list(keep_as_files(paths_or_texts(paths) or [], Path(scratch)))
-        passages, labels, facts = _read(loaded, files, max_tokens, column, encoding)
+        passages, labels, facts = _read(loaded, files, max_tokens, reading)
     facts["columns"] = {path.removeprefix(f"{scratch}/"): name for path, name in facts["columns"].items()}
     tokens = sum(len(passage.input_ids) for passage in passages)
 
@@ -240,14 +248,17 @@ def checked_rates(rates: float | Sequence[float]) -> tuple[float, ...]:
 
 
 def _read(
-    loaded: Model, paths: Sequence[str | Path], max_tokens: int, column: ColumnNames, encoding: str | None
+    loaded: Model, paths: Sequence[str | Path], max_tokens: int, reading: dict[str, Any]
 ) -> tuple[list[Passage], tuple[str, ...], dict[str, Any]]:
-    """The text, the names of its parts of speech (empty if it is not annotated), and `words`, `share`, `columns` and
-    `unit` of the result."""
+    """The text, the names of its parts of speech (empty if it is not annotated), and `words`, `share`, `columns`,
+    `document` and `unit` of the result. `reading` has those settings of the corpus that are options here."""
     root = Path(paths[0]) if len(paths) == 1 else None
     if root is not None and (root / MANIFEST).is_file():
-        if column is not None:
+        if reading["column"] is not None:
             raise SettingsError(f"{root}: prepared data has no columns; leave the column out", options=["column"])
+        if reading["documents"] is not None:
+            what = "prepared data has its documents already; leave documents out, or give the text itself"
+            raise SettingsError(f"{root}: {what}", options=["documents"])
         manifest = load_manifest(root)
         if manifest.tokenizer_sha256 != loaded.tokenizer.fingerprint:
             raise SettingsError(
@@ -257,18 +268,24 @@ def _read(
         share = min(1.0, max_tokens / max(store.num_tokens, 1))
         passages = list(passages_of_store(store, loaded.tokenizer, share=share))
         labels = list(manifest.annotations.get("pos", ()))
-        facts = {"words": "tokenizer", "share": share, "columns": {}, "unit": unit_of(store)}
+        facts = {"words": "tokenizer", "share": share, "columns": {}, "document": None, "unit": unit_of(store)}
     else:
         split = find_split(paths, announce=False)
         annotated = all(source.kind == "conllu" for source in split.validation or split.train)
-        settings = validated(CorpusSettings, {"column": column, "encoding": encoding}, where="evaluate")
-        corpus = Corpus(paths, settings, hold_out=False, fields={"pos": "pos"} if annotated else None)
+        run: Path | None = None
+        if reading["documents"] is None:
+            run, rule = held_out_rule(loaded.folder)
+            reading = {**reading, "documents": rule.documents}
+        settings = validated(CorpusSettings, reading, where="evaluate")
+        fields = {"pos": "pos"} if annotated else None
+        corpus = Corpus(paths, settings, hold_out=False, fields=fields, way_out=None)
         labels = []
         share = share_of_text(corpus, max_tokens)
         all_passages = passages_of_text(corpus, loaded.tokenizer, share=share, labels=labels)
         passages = [passage for passage in all_passages if len(passage.input_ids)]
         columns = {str(source.path): source.column for source in corpus.sources if source.column is not None}
-        facts = {"words": "text", "share": share, "columns": columns, "unit": DOCUMENTS}
+        document = corpus.plan.reason if run is None else corpus.plan.reason.replace("as set", f"as in {run}")
+        facts = {"words": "text", "share": share, "columns": columns, "document": document, "unit": DOCUMENTS}
     if not passages:
         where = ", ".join(map(str, paths))
         raise DataError(f"{where}: contains no text, or too little for max_tokens = {max_tokens}; give more")

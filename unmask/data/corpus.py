@@ -29,7 +29,7 @@ from unmask.core.errors import CorpusError, SettingsError
 from unmask.data.documents import Document, Fields, cut_pieces, read_documents, text_bytes
 from unmask.data.groups import WAY_OUT, Clusters, HeldGroups, choose_groups, group_key
 from unmask.data.near_duplicates import Ints
-from unmask.data.reading import BadInput
+from unmask.data.reading import SKIP_BAD, BadInput
 from unmask.data.settings import CLUSTERS, CleaningSettings, CorpusSettings
 from unmask.data.sources import Source, SourceSplit, find_sources, find_split
 from unmask.data.survey import PLACE_BITS, ReadTask, clean, content_digest, fraction, plan_corpus, plan_reading
@@ -91,6 +91,7 @@ class Corpus:
     Args:
         fields: Annotations to read with the text: column to the name of its field.
         titles: Column of titles in tables, which documents then carry; True finds it; False reads none.
+        way_out: Ends errors about input that cannot be read; None if the user has no setting to skip it.
 
     Attributes:
         sources, validation_sources: Files to train on, and files that are held out, by name or by setting.
@@ -113,9 +114,10 @@ class Corpus:
         hold_out: bool = True,
         fields: Fields | None = None,
         titles: str | bool = False,
+        way_out: str | None = SKIP_BAD,
     ) -> None:
-        self.settings, self.fields = settings, fields
-        bad = BadInput(skip=settings.bad_input == "skip", reading=settings)
+        self.settings, self.fields, self.way_out = settings, fields, way_out
+        bad = BadInput(skip=settings.bad_input == "skip", way_out=way_out, reading=settings)
         train, held = _split(paths, settings, hold_out=hold_out)
         groups = settings.holdout_groups
         by_column = str(groups) if hold_out and groups not in (None, CLUSTERS) else None
@@ -137,7 +139,7 @@ class Corpus:
                     f"{in_words(several)}; name one in corpus.column, {ways}"
                 )
         self.num_bytes = text_bytes(self.sources)
-        self.plan = plan_corpus(self.sources, settings, hold_out=hold_out, has_files=bool(held))
+        self.plan = plan_corpus(self.sources, settings, bad, hold_out=hold_out, has_files=bool(held))
         unit, encoding = self.plan.unit, settings.encoding
         self.tasks = plan_reading(self.sources, self.validation_sources, unit=unit, encoding=encoding)
         holdout_unit, duplicates = self.plan.holdout_unit, settings.cleaning.duplicates
@@ -393,7 +395,7 @@ class Corpus:
         through: Callable[[Iterator[Document]], Iterator[Document]] | None = None,
     ) -> Generator[Document]:
         plan, cleaning = self.plan, self.settings.cleaning
-        bad = BadInput(skip=self.settings.bad_input == "skip", reading=self.settings)
+        bad = BadInput(skip=self.settings.bad_input == "skip", way_out=self.way_out, reading=self.settings)
         blank = Counter[str]()
         options: dict[str, Any] = {"unit": plan.unit, "fields": self.fields, "first": first, "skipped": blank}
         if cleaning == CleaningSettings():

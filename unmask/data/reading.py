@@ -52,7 +52,7 @@ _ENCODINGS = [
     "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1258", "koi8_r", "cp866", "cp437", "cp850",
     "gb18030", "big5", "cp932", "euc_jp", "iso2022_jp", "cp949", "tis_620",
 ]  # fmt: skip
-_WAY_OUT = 'to skip what cannot be read, set corpus.bad_input="skip"'
+SKIP_BAD = 'to skip what cannot be read, set corpus.bad_input="skip"'
 
 Row = dict[str, Any]
 
@@ -81,7 +81,7 @@ class BadInput:
     """How files are read, and what happens to bad input: it is an error, or it is skipped and counted by reason. Errors
     end with `way_out`; None if there is no such setting."""
 
-    def __init__(self, *, skip: bool, way_out: str | None = _WAY_OUT, reading: Reading = AS_FOUND) -> None:
+    def __init__(self, *, skip: bool, way_out: str | None = SKIP_BAD, reading: Reading = AS_FOUND) -> None:
         self.skip, self.way_out, self.reading, self.encoding = skip, way_out, reading, reading.encoding
         self.counts: Counter[str] = Counter()
 

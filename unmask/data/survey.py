@@ -250,10 +250,9 @@ class CorpusPlan:
 
 
 def plan_corpus(
-    sources: Sequence[Source], settings: CorpusSettings, *, hold_out: bool, has_files: bool = False
+    sources: Sequence[Source], settings: CorpusSettings, bad: BadInput, *, hold_out: bool, has_files: bool = False
 ) -> CorpusPlan:
     """Looks at the corpus and decides how to read it; with `has_files`, separate files are held out."""
-    bad = BadInput(skip=settings.bad_input == "skip", reading=settings)
     unit, reason = choose_unit(sources, settings.documents, bad)
 
     def pieces(piece_chars: int) -> Iterator[Document]:

@@ -195,7 +195,7 @@ def read_items(
     values = rule.model_dump() | {name: value for name, value in changes.items() if value is not None}
     values["validation"] = () if are_all else held
     rule = validated(CorpusSettings, values, where="evaluate-search")
-    corpus = Corpus(paths, rule, hold_out=not every, titles=settings.title_column or True)
+    corpus = Corpus(paths, rule, hold_out=not every, titles=settings.title_column or True, way_out=None)
     passed_over: Counter[str] = Counter()
     # A heap of the documents with the lowest hashes, held-out ones preferred, without duplicates.
     lowest: list[tuple[bool, int, int, ItemDocument]] = []

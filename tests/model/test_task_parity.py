@@ -17,6 +17,7 @@ from unmask.tasks.answer import AnswerTask
 from unmask.tasks.classify import Classify, MultiLabel, Pairs, Regress
 from unmask.tasks.inputs import Example
 from unmask.tasks.kinds import task_of
+from unmask.tasks.loaded_model import does_task
 from unmask.tasks.tag import Tag
 from unmask.tasks.task import Task, outputs_of
 
@@ -118,3 +119,31 @@ def test_what_transformers_has_fine_tuned(make_model: MakeModel, tmp_path: Path,
         assert actual.kind == ("classify" if info.kind == "pairs" else info.kind)
         assert actual.names == info.names
         torch.testing.assert_close(our_logits(again, info), our_logits(ours, info), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("auto", "changes", "kind"),
+    [
+        ("SequenceClassification", {}, "pairs"),
+        ("SequenceClassification", {"problem_type": "multi_label_classification"}, "multi_label"),
+        ("SequenceClassification", {"problem_type": "multi_label_classification", "num_labels": 1}, "multi_label"),
+        ("SequenceClassification", {"problem_type": "regression", "num_labels": 1}, "regress"),
+        ("TokenClassification", {"num_labels": 5}, "tag"),
+        ("MaskedLM", {}, None),
+    ],
+)
+def test_what_transformers_trains_on_for_another_task(
+    make_model: MakeModel, tmp_path: Path, auto: str, changes: dict[str, Any], kind: str | None
+) -> None:
+    """It keeps our own key in config.json, which no longer counts."""
+    info = Pairs(("no", "yes"), paired=True, max_length=32)
+    save_task_model(model_for(make_model, "modernbert", info), info.task_head, tmp_path / "pairs")
+    cls = getattr(transformers, f"AutoModelFor{auto}")
+    cls.from_pretrained(tmp_path / "pairs", ignore_mismatched_sizes=True, **changes).save_pretrained(tmp_path / "new")
+    content = read_config_file(tmp_path / "new")[0]
+    assert content["unmask_task"]["kind"] == "pairs"
+    assert does_task(content) == (kind is not None)
+    if kind is not None:
+        task = task_of(content, tmp_path / "new")
+        assert (task.kind, len(task.names)) == (kind, changes.get("num_labels", 2))
+        assert (task.paired, task.max_length) == ((True, 32) if kind == "pairs" else (False, None))

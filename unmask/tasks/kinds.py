@@ -55,10 +55,17 @@ class _Own(Reading):
     word_signs: tuple[str, ...] = Field(default=(), strict=False)
 
 
+def tasks_of(content: Mapping[str, Any]) -> list[type[Task]]:
+    """The tasks with the head that a config.json names; empty if the model is not fine-tuned."""
+    name = architecture_of(content).removesuffix("Simple")
+    return [task for task in TASKS.values() if name.endswith(f"For{task.architecture}")]
+
+
 def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = False) -> Task:
     """The task of a config.json, by our own key or its architecture; a ModelError if it names none. Networks that pool
     texts themselves (those that transformers runs) leave no pooling to choose."""
-    architecture, content_own = architecture_of(content), content.get(KEY)
+    tasks, problem, content_own = tasks_of(content), content.get("problem_type"), content.get(KEY)
+    kind: type[Task] | None = None
     names = label_names_of(content, folder) or ("LABEL_0", "LABEL_1")  # transformers' default
     own = _Own()
     if isinstance(content_own, dict):
@@ -66,21 +73,23 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
         if kind is None:
             what = f"fine-tuned for {shown(content_own.get('kind'))}, which neither unmask nor a plug-in knows"
             raise ModelError(f"{folder}: {what}; install the one it was made with")
-        try:
-            own = validated(_Own, content_own, where=f"{folder / CONFIG}: {KEY}")
-        except SettingsError as error:
-            raise ModelError(f"{error}; give another copy of the model") from error
-    else:
+        # Tools that train a model further for another task keep our key, so the rest has to agree with it.
+        if kind in tasks and problem == kind.problem_type:
+            try:
+                own = validated(_Own, content_own, where=f"{folder / CONFIG}: {KEY}")
+            except SettingsError as error:
+                raise ModelError(f"{error}; give another copy of the model") from error
+        else:
+            kind = None
+    if kind is None:
         # Other tools do not distinguish pairs from single texts.
-        problem = content.get("problem_type")
-        name = architecture.removesuffix("Simple")
-        tasks = [task for task in TASKS.values() if name.endswith(f"For{task.architecture}")]
         if tasks and tasks[0].of_texts:
-            problem = Regress.problem_type if len(names) == 1 else problem or Classify.problem_type
-            tasks = [task for task in tasks if task.problem_type == problem]
+            if len(names) == 1 and problem != MultiLabel.problem_type:
+                problem = Regress.problem_type
+            tasks = [task for task in tasks if task.problem_type == (problem or Classify.problem_type)]
         kind = next(iter(tasks), None)
         if kind is None:
-            what = f"not fine-tuned for a task (it is {architecture[:100] or 'a bare encoder'})"
+            what = f"not fine-tuned for a task (it is {architecture_of(content)[:100] or 'a bare encoder'})"
             raise ModelError(f"{folder}: this model is {what}; fine-tune it with unmask finetune first")
     pooling: ClassifierPooling = "first"
     if kind.of_texts and not pools_itself and (layout := LAYOUTS.get(content["model_type"])) is not None:

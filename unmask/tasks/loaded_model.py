@@ -21,7 +21,6 @@ from unmask.data.reading import check_characters
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import (
-    KEY,
     architecture_of,
     files_checked,
     find_model,
@@ -55,14 +54,12 @@ log = logging.getLogger("unmask")
 
 def does_task(content: Mapping[str, Any]) -> bool:
     """Whether a config.json belongs to a fine-tuned model."""
-    if isinstance(content.get(KEY), dict):
-        return True
     architecture = architecture_of(content)
     if "For" not in architecture or architecture.endswith("ForMaskedLM"):
         return False
-    from unmask.tasks.kinds import TASKS
+    from unmask.tasks.kinds import tasks_of  # slow to import
 
-    return any(f"For{task.architecture}" in architecture for task in TASKS.values())
+    return bool(tasks_of(content))
 
 
 Precision = Literal["float32", "bf16", "auto"]

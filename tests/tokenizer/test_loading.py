@@ -20,6 +20,7 @@ from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 transformers = pytest.importorskip("transformers")
 
 ENTRIES = [*SPECIAL_TOKENS, "the", "king", "##s", "zo", "##e", "!", "中", "[unused1]"]
+OLDER = '{"model_type": "bert", "tokenizer_class": "BertJapaneseTokenizer"}'  # as transformers wrote it until 2021
 
 
 def write(folder: Path, entries: list[str], kind: str | None = None, **config: Any) -> Path:
@@ -206,7 +207,10 @@ def test_other_files_are_converted_as_transformers_does(tmp_path: Path) -> None:
     (roberta / "vocab.json").write_text(json.dumps({piece: id_ for id_, piece in enumerate(pieces)}))
     (roberta / "merges.txt").write_text("#version: 0.2\na b\nĠ c\n")
     (roberta / "tokenizer_config.json").write_text('{"tokenizer_class": "RobertaTokenizer"}')
-    for folder, text in ((mpnet, "The cats <mask> sat."), (roberta, "ab c<mask> de")):
+    nameless = write(tmp_path / "nameless", entries)
+    (nameless / "config.json").write_text('{"model_type": "mpnet"}')
+    masked = "The cats <mask> sat."
+    for folder, text in ((mpnet, masked), (nameless, masked), (roberta, "ab c<mask> de")):
         expected = transformers.AutoTokenizer.from_pretrained(folder)(text)["input_ids"]
         assert load_tokenizer(folder).encode_prompt(text).tolist() == expected
         assert 3 not in expected, "all is known"
@@ -224,6 +228,7 @@ def test_other_files_are_converted_as_transformers_does(tmp_path: Path) -> None:
         ({"tokenizer_class": "EsmTokenizer"}, r"vocab\.txt: 13 entries, .*<cls>"),
         # A vocab.txt for another class is not BERT's, though it may have BERT's special tokens.
         ({"tokenizer_class": "BertJapaneseTokenizer"}, "BertJapaneseTokenizer exists in Python only"),
+        ({"vocab.txt": "\n".join(ENTRIES), "config.json": OLDER}, "BertJapaneseTokenizer exists in Python only"),
         ({"tokenizer_class": "NoTokenizer"}, "no tokenizer that transformers reads"),
     ],
 )  # fmt: skip

@@ -68,9 +68,10 @@ _VOCABULARIES = (
 )  # fmt: skip
 _OF_TOKENIZERS = (
     *_VOCABULARIES, "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
+    CONFIG,  # may name the tokenizer's class
 )  # fmt: skip
 OF_MODELS = (
-    CONFIG, WEIGHTS, INDEX, "model-*-of-*.safetensors", "checksums.json", *_OF_TOKENIZERS,
+    WEIGHTS, INDEX, "model-*-of-*.safetensors", "checksums.json", *_OF_TOKENIZERS,
     MODULES, POOLING, SPARSE_POOLING, LIMITS, PROMPTS,
 )  # fmt: skip
 

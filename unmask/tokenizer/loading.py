@@ -2,7 +2,7 @@
 
 A `vocab.txt` is a WordPiece vocabulary, one entry per line, which does not say how text is normalised. A folder of
 transformers has a configuration beside it: the names of special tokens and, for `vocab.txt`, whether case and accents
-are kept. It also names the class, which says what other files mean:
+are kept. It, or the model's config.json, also names the class, which says what other files mean:
 
     tokenizer.json                                        read directly
     vocab.txt of BERT's classes, or without a class       WordPiece, built here
@@ -27,6 +27,7 @@ from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tok
 
 from unmask.core.errors import TokenizerError, parse_json
 from unmask.core.files import absence
+from unmask.core.hub import CONFIG as MODEL_CONFIG
 from unmask.core.hub import hub_name, lasting_name, local_path
 from unmask.tokenizer.tokenizer import ANY_CLASS, CONFIG, SPECIAL_TOKENS, SPELLINGS, Tokenizer, with_special_tokens
 from unmask.tokenizer.trainers import PREFIX, TokenizerSettings
@@ -38,6 +39,8 @@ _AS_BERT = (
     None, "BertTokenizer", "ConvBertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "LayoutLMTokenizer",
     "LxmertTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer", "TokenizersBackend",
 )  # fmt: skip
+# Classes of the model types whose vocab.txt is another, if no file names the class.
+_CLASSES = {"mpnet": "MPNetTokenizer", "esm": "EsmTokenizer"}
 # Tokenizers of these classes are saved under the same class. Others have settings beside the special tokens that would
 # be lost, so they are saved under the general class.
 _SAVED_CLASSES = ("XLMRobertaTokenizer", "CamembertTokenizer")
@@ -59,13 +62,12 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
     is_folder = os.path.isdir(source)
     if is_folder:
         file = next((f for name in ("tokenizer.json", "vocab.txt") if (f := source / name).is_file()), source)
-    settings = (source if is_folder else file.parent) / CONFIG
-    try:
-        config = parse_json(settings) if settings.is_file() else {}
-    except (OSError, ValueError) as error:
-        raise TokenizerError(f"{settings}: not valid JSON ({error}); fix or remove it") from error
-    config = config if isinstance(config, dict) else {}
-    class_name = config.get("tokenizer_class")  # transformers has some classes twice, as `...Fast` too
+    config = _content_of((source if is_folder else file.parent) / CONFIG)
+    class_name = config.get("tokenizer_class")
+    if class_name is None and is_folder and file.name == "vocab.txt":  # it may be named beside the model's sizes
+        of_model = _content_of(source / MODEL_CONFIG)
+        class_name = of_model.get("tokenizer_class") or _CLASSES.get(str(of_model.get("model_type")))
+    # transformers has some classes twice, as `...Fast` too.
     kind = class_name.removesuffix("Fast") if isinstance(class_name, str) and class_name != ANY_CLASS else None
     is_foreign_vocab = file.name == "vocab.txt" and kind not in (*_AS_BERT, ESM_CLASS)
     is_other_form = file == source and any((source / name).is_file() for name in OTHER_FORMS)
@@ -119,6 +121,15 @@ def as_tokenizer(source: Any) -> Tokenizer:
         f"{type(source).__name__} is not a supported tokenizer: give a tokenizers.Tokenizer, a transformers "
         "fast tokenizer, or a folder with a tokenizer.json or a vocab.txt"
     )
+
+
+def _content_of(file: Path) -> dict[str, Any]:
+    """The content of a configuration; empty if there is none."""
+    try:
+        content = parse_json(file) if file.is_file() else {}
+    except (OSError, ValueError) as error:
+        raise TokenizerError(f"{file}: not valid JSON ({error}); fix or remove it") from error
+    return content if isinstance(content, dict) else {}
 
 
 def read_tokenizer_json(file: Path) -> tokenizers.Tokenizer:

@@ -14,6 +14,7 @@ import pytest
 
 import unmask
 from tests.command_line import Main
+from tests.hostile_models import change_json
 from unmask.core.errors import CorpusError, DataError, ModelError, RunError, SettingsError
 from unmask.core.files import write_object
 from unmask.search import blocks
@@ -366,6 +367,9 @@ def test_prompts_and_limits_of_a_folder_are_followed(model_folder: Path) -> None
     model = unmask.load(model_folder)
     np.testing.assert_array_equal(encoder.embed_queries(["a ship"]), model.embed(["the king: a ship"]))
     np.testing.assert_array_equal(encoder.embed_documents(["a ship"]), model.embed(["the dog: a ship"]))
+    (model_folder / "sentence_bert_config.json").unlink()
+    change_json(model_folder, "tokenizer_config.json", model_max_length=24)
+    assert open_encoder(model_folder).settings.passage_tokens == 64, "not of sentence-transformers"
     plain = open_encoder(model_folder, query_prompt="", document_prompt="", similarity="cosine")
     np.testing.assert_array_equal(plain.embed_queries(["a ship"]), model.embed(["a ship"], normalize=True))
 
@@ -373,6 +377,8 @@ def test_prompts_and_limits_of_a_folder_are_followed(model_folder: Path) -> None
     sentence_files(model_folder, {"prompts": prompts}, pooling)
     with pytest.raises(ModelError, match="include_prompt"):
         open_encoder(model_folder)
+    limited = open_encoder(model_folder, query_prompt="", document_prompt="")
+    assert limited.settings.passage_tokens == 24, "where version 6 keeps the limit"
     for content in ('{"prompts": ["a"]}', '{"similarity_fn_name": "euclidean"}', "[]", "{"):
         (model_folder / "config_sentence_transformers.json").write_text(content)
         with pytest.raises((ModelError, SettingsError), match="config_sentence_transformers.json"):

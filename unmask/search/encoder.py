@@ -4,7 +4,8 @@ The files that sentence-transformers writes beside a model decide, unless the us
 
     modules.json, 1_Pooling/config.json    pooling, as for `unmask embed`; or SPLADE (1_SpladePooling)
     config_sentence_transformers.json      `prompts`, put before queries and documents; `similarity_fn_name`
-    sentence_bert_config.json              `max_seq_length`, the limit for passages
+    sentence_bert_config.json              `max_seq_length`, the limit for passages; if it has none, as version 6
+                                           writes it, `model_max_length` in tokenizer_config.json
 
 The model reads passages beyond its limit in windows, the first of which has the prompt and a title. The passage's
 vector is the mean of the windows' vectors, weighted by their tokens, or the maximum if vectors are sparse.
@@ -25,7 +26,7 @@ from typing import Any, Literal, get_args
 import numpy as np
 
 from unmask.core.errors import ModelError, SettingsError
-from unmask.core.hub import LIMITS, PROMPTS
+from unmask.core.hub import LIMITS, MODULES, PROMPTS
 from unmask.core.settings import Settings
 from unmask.data.reading import check_characters
 from unmask.model.folder import weights_fingerprint
@@ -34,6 +35,7 @@ from unmask.search.exact import Vectors
 from unmask.search.passages import DocumentPart, TextPassage, cut_passages
 from unmask.tasks.embed import EmbedSettings, embed_texts, sparse_texts
 from unmask.tasks.loaded_model import Model, Precision, as_model
+from unmask.tokenizer.tokenizer import CONFIG as TOKENIZER
 
 Similarity = Literal["cosine", "dot"]
 _LEAST_TEXT = 8  # minimum tokens of a passage, without special tokens and the prompt
@@ -151,7 +153,7 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, e
     if passage_tokens is None:
         network = loaded.predictor if is_sparse else loaded.embedder
         passage_tokens = min(network.config.max_position_embeddings, _MOST_TOKENS)
-        limit = read_side_file(folder / LIMITS, optional=True).get("max_seq_length")
+        limit = _limit_of(folder)
         if isinstance(limit, int) and not isinstance(limit, bool) and limit >= least:
             passage_tokens = min(passage_tokens, limit)
     elif not least <= passage_tokens <= _LONGEST_PASSAGE:
@@ -171,3 +173,11 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, e
         passage_tokens=passage_tokens, overlap_tokens=overlap,
     )  # fmt: skip
     return SearchEncoder(loaded, settings)
+
+
+def _limit_of(folder: Path) -> Any:
+    """The maximum tokens of a text in sentence-transformers, special ones included; huge or None if there is none."""
+    limit = read_side_file(folder / LIMITS, optional=True).get("max_seq_length")
+    if limit is None and (folder / MODULES).is_file():
+        limit = read_side_file(folder / TOKENIZER, optional=True).get("model_max_length")
+    return limit

@@ -262,7 +262,8 @@ def load_transformers_model(
     prefix = f"{model.base_model_prefix}."
     _check_missing(folder, model, [name for name in missing if name.startswith(prefix) and _POOLER not in name])
     size = int(model.config.vocab_size)
-    config = TransformersConfig(*_size_of(model), 1, pad_id, size, *_layers_of(model))
+    width, longest = _size_of(model)
+    config = TransformersConfig(width, longest, 1, pad_id, size, *_layers_of(model.config, width))
     network = TransformersNetwork(model, config, width=size).eval()
     has_encoder = model.base_model is not model and not getattr(model.config, "is_encoder_decoder", False)
     return None if missing else network, network.bare() if has_encoder else None
@@ -377,9 +378,8 @@ def _size_of(model: Any) -> tuple[int, int]:
     return width, longest or LONGEST
 
 
-def _layers_of(model: Any) -> tuple[int, int]:
+def _layers_of(config: Any, width: int) -> tuple[int, int]:
     """The number of layers and the size of their inner values, as BERT base has them if the configuration is silent."""
-    config, width = model.config, _size_of(model)[0]
     return int(getattr(config, "num_hidden_layers", 12)), int(getattr(config, "intermediate_size", 4 * width))
 
 
@@ -396,4 +396,4 @@ def _inputs_of(model: Any, folder: Path, *, pad_id: int, max_length: int | None)
         if not isinstance(tokenizer_limit, int | float) or not 0 < tokenizer_limit < UNBOUNDED:  # huge if unlimited
             tokenizer_limit = None
         longest = int(max_length or tokenizer_limit or LONGEST)
-    return TransformersConfig(width, longest, types or 1, pad_id, int(config.vocab_size), *_layers_of(model))
+    return TransformersConfig(width, longest, types or 1, pad_id, int(config.vocab_size), *_layers_of(config, width))

@@ -97,18 +97,25 @@ def test_a_single_text_or_a_table_is_no_list_of_inputs(tuned: Any) -> None:
 
 
 def test_a_model_of_another_tool_takes_pairs_if_the_file_has_them(tuned: Any, tmp_path: Path) -> None:
-    """Its folder does not say whether it takes pairs; ours do, and take nothing else."""
+    """Its folder does not say whether it takes pairs; ours does, and takes nothing else."""
     (tmp_path / "pairs.csv").write_text(f"sentence1,sentence2\n{TEXTS[0]},{TEXTS[1]}\n{TEXTS[0]},{TEXTS[2]}\n")
     expected = [
         each.value for each in tuned(Regress(("score",), True)).predict([(TEXTS[0], each) for each in TEXTS[1:]])
     ]
-    rows = rows_of(tuned(Regress(("score",))), tmp_path / "pairs.csv")
+    model, pairs = tuned(Regress(("score",))), [(TEXTS[0], each) for each in TEXTS[1:]]
+    rows = rows_of(model, tmp_path / "pairs.csv")
     assert [row["value"] for row in rows] == pytest.approx(expected)
+    assert [row["value"] for row in rows_of(model, pairs)] == pytest.approx(expected)
+    for inputs in ([*pairs, TEXTS[0]], [TEXTS[:1]], [(*pairs[0], "")]):
+        with pytest.raises(SettingsError, match=f"input {len(inputs)}"):
+            model.predict(inputs)
     assert expected[0] != expected[1]
     assert [row["sentence2"] for row in rows] == TEXTS[1:]
     ours = tuned(Regress(("score",), columns={"text": "sentence1"}))
     with pytest.raises(SettingsError, match="single texts"):
         unmask.predict(ours, tmp_path / "pairs.csv", second="sentence2")
+    with pytest.raises(SettingsError, match="input 1"):
+        ours.predict(pairs)
 
 
 @pytest.mark.parametrize(

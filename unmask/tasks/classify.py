@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 
-from unmask.core.errors import CorpusError, ModelError, listed, shown, whole_number
+from unmask.core.errors import CorpusError, ModelError, SettingsError, listed, shown, whole_number
 from unmask.data.columns import NO_LABEL, NUMBERS, Label, Role, class_name, in_order
 from unmask.data.rows import Rows
 from unmask.model.encoder import MaskedLM
@@ -147,8 +147,10 @@ class TextTask(Task):
         return TextRecord(row.number, row.text(), second, label)
 
     def of_input(self, number: int, value: Any) -> TextRecord | None:
-        texts = value if self.paired else (value,)
-        is_input = isinstance(texts, list | tuple) and len(texts) == 1 + self.paired
+        is_list = isinstance(value, list | tuple)
+        # Models of other tools (without columns) do not say whether they take pairs.
+        texts = value if self.paired or (is_list and not self.columns) else (value,)
+        is_input = isinstance(texts, list | tuple) and len(texts) == 1 + is_list
         return TextRecord(number, *texts) if is_input and all(isinstance(text, str) for text in texts) else None
 
     @classmethod
@@ -176,6 +178,9 @@ class TextTask(Task):
 
     def encode(self, records: Sequence[TextRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
         paired = self.paired or any(record.second is not None for record in records)
+        alone = [record.row for record in records if record.second is None]
+        if paired and alone and not self.paired:
+            raise SettingsError(f"input {alone[0]} is a single text among pairs; predict them separately")
         seconds = [record.second or "" for record in records] if paired else None
         encodings = encoder.texts([record.first for record in records], seconds)
         examples, truncated = list[Example](), 0

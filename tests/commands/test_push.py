@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -53,12 +54,13 @@ MODEL_FILES = {
 
 
 def test_a_model_is_uploaded_and_nothing_beside_it(api: FakeApi, model_copy: Path) -> None:
-    mine = ("1_Pooling/config.json", "LICENSE", "onnx/model.onnx")
+    modules = [{"path": part, "type": f"x.{part}"} for part in ("", "1_Pooling", "2_Dense")]
+    mine = ("1_Pooling/config.json", "2_Dense/model.safetensors", "LICENSE", "modules.json", "onnx/model.onnx")
     others = ("checkpoints/step-10/model.safetensors", "data/train-0.bin", "metrics.jsonl", "notes.txt", ".git/config",
-              "optimizer.pt", "summary.json", "data/tokenizer.json")  # fmt: skip
+              "optimizer.pt", "summary.json", "data/tokenizer.json", "3_Dense/model.safetensors")  # fmt: skip
     for name in (*mine, *others):
         (model_copy / name).parent.mkdir(parents=True, exist_ok=True)
-        (model_copy / name).write_text("{}")
+        (model_copy / name).write_text(json.dumps(modules) if name == "modules.json" else "{}")
     pushed = unmask.push(model_copy, "owner/name")
     assert api.made == {"owner/name": {"private": None, "exist_ok": True}}
     assert set(api.sent) == set(pushed.files) == MODEL_FILES | set(mine)

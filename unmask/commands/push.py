@@ -9,6 +9,7 @@ from unmask.core.hub import upload
 from unmask.core.public import public
 from unmask.core.results import Result, Shown
 from unmask.model.folder import find_weights
+from unmask.model.pooling import sentence_modules
 from unmask.tasks.loaded_model import load
 
 
@@ -42,5 +43,5 @@ def push(model: str | Path, name: str, *, private: bool | None = None) -> Pushed
     """
     path = find_weights(Path(model))
     load(path, strict=True)
-    url, files = upload(path, name, private=private)
+    url, files = upload(path, name, [part for _, part in sentence_modules(path) if part], private=private)
     return Pushed({"folder": str(path), "url": url, "files": files})

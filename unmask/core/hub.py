@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import logging
 import re
+from collections.abc import Collection
 from contextlib import suppress
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -176,14 +177,19 @@ def local_path(source: str | Path, *, weights: bool) -> Path:
 _UPLOADED = (*OF_MODELS, "README.md", "LICENSE*", "onnx/*")  # * matches folders, too
 
 
-def upload(folder: Path, name: str, *, private: bool | None) -> tuple[str, list[str]]:
-    """Uploads the files of a model's folder that belong to the model; returns the repository's URL, and the files."""
+def upload(folder: Path, name: str, parts: Collection[str], *, private: bool | None) -> tuple[str, list[str]]:
+    """Uploads the files of a model's folder that belong to the model, also those in its folders `parts`; returns the
+    repository's URL, and the files."""
     import huggingface_hub
 
     if "/" not in name or "--" in name or ".." in name or not _NAME.fullmatch(name):
         raise SettingsError(f"{shown(name)} is not the name of a hub repository; give owner/name")
     present = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
-    files = [file for file in present if any(fnmatchcase(file, pattern) for pattern in _UPLOADED)]
+    files = [
+        file
+        for file in present
+        if file.partition("/")[0] in parts or any(fnmatchcase(file, pattern) for pattern in _UPLOADED)
+    ]
     api = huggingface_hub.HfApi()
     try:
         url = str(api.create_repo(name, private=private, exist_ok=True))

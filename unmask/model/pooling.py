@@ -114,7 +114,7 @@ _WAY_OUT = (
 )
 
 
-def _modules(folder: Path) -> list[tuple[str, str]]:
+def sentence_modules(folder: Path) -> list[tuple[str, str]]:
     """Class names, without their packages, and their folders; empty if there is no file."""
     file = folder / MODULES
     if not file.is_file():
@@ -139,7 +139,7 @@ def read_side_file(file: Path, *, optional: bool = False) -> dict[str, Any]:
 def module_file(folder: Path, module: Literal["Pooling", "SpladePooling", "Normalize"]) -> Path | None:
     """The settings file of a sentence-transformers module, which pools hidden states, makes sparse vectors, or divides
     vectors by their length; None if the folder does not have the module."""
-    path = next((path for kind, path in _modules(folder) if kind == module), None)
+    path = next((path for kind, path in sentence_modules(folder) if kind == module), None)
     return None if path is None else folder / path / "config.json"
 
 
@@ -150,7 +150,7 @@ def read_pooling(folder: Path) -> str:
             f"{folder}: its vectors are sparse (SPLADE); make them with `unmask embed`, `search`, `evaluate-search` "
             "or sentence_transformers.SparseEncoder(folder), or use pooling mean for dense ones"
         )
-    for kind, _ in _modules(folder):
+    for kind, _ in sentence_modules(folder):
         if kind not in ("Transformer", "Pooling", "Normalize"):
             raise ModelError(f"{folder / MODULES}: vectors go through {kind}, which is not supported; {_WAY_OUT}")
     if (file := module_file(folder, "Pooling")) is None:
@@ -170,7 +170,7 @@ def check_splade(folder: Path) -> None:
     """Checks that a folder makes sparse vectors as ours do: log(1 + relu(the largest logit))."""
     if (file := module_file(folder, "SpladePooling")) is None:
         raise ModelError(f"{folder}: makes no sparse vectors")
-    for kind, _ in _modules(folder):
+    for kind, _ in sentence_modules(folder):
         if kind not in ("Transformer", "MLMTransformer", "SpladePooling"):
             raise ModelError(f"{folder / MODULES}: sparse vectors go through {kind}, which is not supported")
     content = read_side_file(file)
@@ -184,7 +184,7 @@ def check_splade(folder: Path) -> None:
 
 def copy_sentence_files(folder: Path, out: Path) -> None:
     """Copies the files of sentence-transformers, if there are any, into an existing folder."""
-    modules = _modules(folder)
+    modules = sentence_modules(folder)
     for name in (MODULES, *_SETTINGS) if modules else ():
         if (folder / name).is_file():
             shutil.copyfile(folder / name, out / name)

@@ -105,6 +105,7 @@ def test_added_tokens_are_themselves_in_a_corpus(family: str, tmp_path: Path) ->
     backend.add_tokens(ADDED[2:])
     Tokenizer(backend).save(tmp_path, max_length=64)
     ours, theirs = load_tokenizer(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert set(ADDED) & set(theirs.all_special_tokens) == set(ADDED[:2])
     rng, choices = random.Random(3), [*ADDED, "the king", " ", "sees", "Zoë!", "中", "url", "<", "e1]", ", ", "\n"]
     texts = ["the king <url> sees<user>", *("".join(rng.choices(choices, k=rng.randrange(30))) for _ in range(200))]
     placed, places = ours.encode_placed(texts)

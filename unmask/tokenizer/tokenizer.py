@@ -457,12 +457,15 @@ class Tokenizer:
         names = {f"{role}_token": token for role, token in self.special_names.items() if token is not None}
         flags = ("content", "lstrip", "normalized", "rstrip", "single_word", "special")
         added = sorted(self.backend.get_added_tokens_decoder().items())
+        others = [token.content for _, token in added if token.special and token.content not in names.values()]
         config = {
             "tokenizer_class": self.class_name,
             "model_max_length": max_length,
             "model_input_names": ["input_ids", *(["token_type_ids"] if with_types else []), "attention_mask"],
             "clean_up_tokenization_spaces": False,
             **names,
+            # Without it, transformers would hide and predict them: it does not go by `special` of a token.
+            **({"additional_special_tokens": others} if others else {}),
             "added_tokens_decoder": {str(id_): {flag: getattr(token, flag) for flag in flags} for id_, token in added},
         }
         cutter = json.loads(self.backend.to_str())["pre_tokenizer"] or {}

@@ -126,6 +126,8 @@ def test_graphs_are_loaded_in_the_place_of_weights(run: unmask.Run, onnx_folder:
         unmask.load(onnx_folder / "fill-mask", backend="onnx").embed(texts)
     with pytest.raises(ModelError, match="give .*feature-extraction, .*fill-mask"):
         unmask.load(onnx_folder, backend="onnx")
+    with pytest.raises(ModelError, match="give .*graphs.feature-extraction"):
+        unmask.load(onnx_folder.parent, backend="onnx")
     with pytest.raises(ModelError, match="unmask export"):
         unmask.load(run.folder, backend="onnx")
 

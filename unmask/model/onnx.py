@@ -71,7 +71,7 @@ def find_graph(folder: Path, backend: str) -> Path:
     """The file of a graph in a folder that `unmask export` wrote."""
     file = folder / ONNX / GRAPH_FILES[backend]
     if not file.is_file():
-        folders = sorted(str(path.parents[1]) for path in folder.glob(f"*/{ONNX}/{file.name}"))
+        folders = sorted(str(path.parents[1]) for path in folder.rglob(f"{ONNX}/{file.name}"))
         int8 = " --int8" if backend == "onnx-int8" else ""
         way_out = f"give {listed(folders, 3)}" if folders else f"write it with unmask export --format onnx{int8}"
         raise ModelError(f"{file}: there is no such graph; {way_out}")

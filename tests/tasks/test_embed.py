@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import torch
+from tokenizers import normalizers
 
 import unmask
 from tests.conftest import make_text
@@ -103,6 +104,17 @@ def test_pooling_that_is_not_offered(
             model.embed(LINES[:3])
     assert np.array_equal(model.embed(LINES[:3], pooling="mean", normalize=False), plain)
     assert model.embed_settings(pooling="first") == EmbedSettings("first", "Normalize" in modules)
+
+
+def test_a_folder_that_folds_case_where_its_tokenizer_does_not(sentence_folder: Path) -> None:
+    file, model = sentence_folder / "sentence_bert_config.json", unmask.load(sentence_folder)
+    plain = model.embed(LINES[:3])
+    file.write_text('{"do_lower_case": true}')
+    with pytest.raises(ModelError, match=r"sentence_bert_config\.json: do_lower_case"):
+        model.embed(LINES[:3])
+    assert np.array_equal(model.embed(LINES[:3], pooling="mean"), plain)
+    model.tokenizer.backend.normalizer = normalizers.Lowercase()
+    assert model.embed(LINES[:3]).shape == plain.shape
 
 
 def test_bf16_is_close_and_not_the_same(run: unmask.Run) -> None:

@@ -14,7 +14,7 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.core.errors import ModelError, SettingsError
-from unmask.core.hub import HubName, fetch_sentence_files, hub_name
+from unmask.core.hub import LIMITS, HubName, fetch_sentence_files, hub_name
 from unmask.core.public import public
 from unmask.core.results import Notify, Readable, Shown, ignore
 from unmask.data.reading import check_characters
@@ -29,7 +29,7 @@ from unmask.model.folder import (
     load_task_model,
     read_content,
 )
-from unmask.model.pooling import check_splade, module_file, read_pooling
+from unmask.model.pooling import check_splade, module_file, read_pooling, read_side_file
 from unmask.model.transformers import (
     TaskNetwork,
     TransformersNetwork,
@@ -235,11 +235,19 @@ class Model(Readable):
         mean, not normalized. For a model of the hub whose copy lacks these files, the hub is queried once.
 
         Raises:
-            ModelError: The folder names an unsupported pooling, and none is given here; or a file is damaged.
+            ModelError: The folder names an unsupported pooling or lower-cases texts that its tokenizer does not, and no
+                pooling is given here; or a file is damaged.
             SettingsError: There is no such pooling.
         """
         if self.hub is not None and (pooling is None or normalize is None):
             fetch_sentence_files(self.hub, self.folder)
+        normalizer = self.tokenizer.backend.normalizer
+        keeps_case = normalizer is None or "A" in normalizer.normalize_str("A")
+        limits = self.folder / LIMITS
+        if pooling is None and keeps_case and read_side_file(limits, optional=True).get("do_lower_case"):
+            what = "do_lower_case is true, but the tokenizer keeps capitals, which is not supported"
+            way_out = "save the folder with sentence-transformers 6, or give lower-case texts and name the pooling"
+            raise ModelError(f"{limits}: {what}; {way_out} (--pooling, pooling=)")
         return EmbedSettings(
             read_pooling(self.folder) if pooling is None else pooling,
             module_file(self.folder, "Normalize") is not None if normalize is None else normalize,

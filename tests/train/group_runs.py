@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
@@ -64,6 +65,15 @@ def left(folder: Path) -> dict[str, list[int]]:
         names = [name.read_text() for name in Path("/proc/self/task").glob("*/comm")]
         threads.append(sum("gloo" in name for name in names))
     return {"threads": threads}
+
+
+def gathered_on_hosts(folder: Path) -> list[int]:
+    """Rows of each process's host, gathered by a group that torch has made for GPUs alone, as Ray Train does."""
+    rank, size = dist.get_rank(), dist.get_world_size()
+    dist.destroy_process_group()
+    dist.init_process_group("cuda:gloo", init_method=f"file://{folder}/of-gpus", rank=rank, world_size=size)
+    rows: list[int] = join_group().all_gather_rows(torch.full((rank + 1,), rank)).tolist()
+    return rows
 
 
 def _run(

@@ -201,6 +201,11 @@ def test_no_thread_of_a_group_is_left_at_the_end(tmp_path: Path) -> None:
         assert after == 0
 
 
+def test_hosts_gather_in_a_group_of_gpus(tmp_path: Path) -> None:
+    results = in_processes(2, "tests.train.group_runs:gathered_on_hosts", tmp_path, {})
+    assert results == [[0, 1, 1]] * 2
+
+
 def test_an_answer_at_the_end_of_a_slice_is_one() -> None:
     """torch reports that the time slice is over; when we look, the answer has come, or the other process's error."""
 

@@ -99,7 +99,9 @@ class Group:
         padded = rows_EK.new_zeros((max(sizes), *rows_EK.shape[1:]), dtype=dtype)
         padded[: len(rows_EK)] = rows_EK
         gathered = [torch.empty_like(padded) for _ in sizes]
-        self._wait(lambda: dist.all_gather(gathered, padded, async_op=True), TIMEOUT, on_host=not padded.is_cuda)
+        on_host = not padded.is_cuda
+        group = self._hosts if on_host else None  # torch's own group may be of GPUs alone, as Ray Train's is
+        self._wait(lambda: dist.all_gather(gathered, padded, group=group, async_op=True), TIMEOUT, on_host=on_host)
         return torch.cat([each[:size] for each, size in zip(gathered, sizes, strict=True)]).to(rows_EK.dtype)
 
     def _wait(self, start: Callable[[], Any], timeout: timedelta, *, on_host: bool = True) -> None:

@@ -70,6 +70,7 @@ def main() -> None:
         sys.exit("make gpu: torch finds no GPU; make gpu DRY=1 runs the stages with tiny models on a CPU")
     from gpu_stages import STAGES, Bench
     from tables import write_table
+    from trained import free_memory
 
     out = options.out.resolve()
     out.mkdir(parents=True, exist_ok=True)
@@ -85,6 +86,7 @@ def main() -> None:
         else:
             begin = time.monotonic()
             lines = STAGES[name](bench)
+            free_memory()  # the next stage may need all of it in other processes
             done.write_text(json.dumps({"seconds": time.monotonic() - begin, "lines": lines}, indent=1) + "\n")
             print(f"{name}: {time.monotonic() - begin:,.0f} s", flush=True)
         lines = json.loads(done.read_text())["lines"]

@@ -282,8 +282,10 @@ def serve(system: str, attention: str, work: Work) -> None:
 
 
 def free_memory() -> None:
-    """Frees the memory of a turn: a finished Trainer holds gigabytes in reference cycles while others train."""
+    """Frees the memory of a turn: a finished Trainer holds gigabytes in reference cycles while others train, and torch
+    keeps what is freed on a GPU."""
     gc.collect()
+    torch.cuda.empty_cache()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)
 

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
+import torch
 
 import unmask
 from tests.command_line import Main
-from unmask.commands import sizing
+from unmask.commands import dry_run, sizing
 from unmask.commands.recipe import load_recipe, new_model, requested_recipe
 from unmask.commands.recipe_files import AUTO, CONTINUING, DEFAULT, usual_recipe
 from unmask.commands.run_data import PreparedData, open_prepared
@@ -20,6 +23,7 @@ from unmask.commands.sizing import Cost, Speed, TextFigures
 from unmask.core.errors import RunError, SettingsError
 from unmask.data.store import TokenChunk
 from unmask.train import checkpoints
+from unmask.train.distributed import ALONE
 
 TEXT = TextFigures(entropy=6.5, neighbours=sizing.NEIGHBOURS, token_bytes=3.3, tokens=2_000_000)
 
@@ -113,6 +117,22 @@ def test_the_timed_steps_are_compiled_if_the_run_is(data: PreparedData, monkeypa
     monkeypatch.setattr(checkpoints, "why_not_compiled", why_not_compiled)
     sizing.trial(requested_recipe(minutes=10.0), data, 2, 64, 1024)
     assert budgets == [{"minutes": 10.0, "steps": None}]
+
+
+def test_the_memory_of_a_gpu_is_that_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch keeps the peak of the whole process, and trials of sizes, in large steps, may have been before."""
+    peak = {"bytes": 7 << 30}
+
+    def steps(trainer: object, num_steps: int) -> Iterator[tuple[float, int]]:
+        peak["bytes"] = max(peak["bytes"], 1 << 30)
+        yield from [(0.1, 100)] * 2
+
+    monkeypatch.setattr(dry_run, "timed_steps", steps)
+    monkeypatch.setattr(torch.cuda, "max_memory_allocated", lambda: peak["bytes"])
+    monkeypatch.setattr(torch.cuda, "reset_peak_memory_stats", lambda: peak.update(bytes=0))
+    model = SimpleNamespace(encoder=SimpleNamespace(device=torch.device("cuda")))
+    trainer: Any = SimpleNamespace(settings=requested_recipe(steps=3).training, model=model, group=ALONE)
+    assert dry_run.measure_steps(trainer)["memory_bytes"] == 1 << 30
 
 
 def test_more_time_or_a_faster_machine_never_means_less(data: PreparedData) -> None:

@@ -17,6 +17,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from unmask.commands.prepare import requested_preparation
 from unmask.commands.recipe import Recipe, requested_recipe
 from unmask.commands.recipe_files import LightRecipe
@@ -65,6 +67,8 @@ def measure_steps(trainer: Trainer, num_steps: int = NUM_STEPS) -> dict[str, Any
     """
     settings, device = trainer.settings, trainer.model.encoder.device
     durations, total_tokens = list[float](), 0
+    if device.type == "cuda":  # else the peak might be that of trials of sizes, in this process
+        torch.cuda.reset_peak_memory_stats()
     for step, num_tokens in timed_steps(trainer, num_steps):
         durations.append(step)
         total_tokens += num_tokens

@@ -85,7 +85,7 @@ def test_auto_goes_on_without(
         "training continues uncompiled and slower"
     )
     assert tried.model.encoder.compiled_block is tried.model.head.compiled_losses is None
-    assert tried.micro_tokens is None, "nothing to do with memory"
+    assert not tried.ran_out, "nothing to do with memory"
 
 
 def test_yes_is_an_error_that_says_how_to_go_on(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:

@@ -17,6 +17,7 @@ from tests.train.helpers import MakeModel, new_state, save_checkpoint, settings_
 from unmask.core.errors import RunError, SettingsError
 from unmask.data.rows import Cursor, RowStream
 from unmask.masking.masker import Masker
+from unmask.model.layers import run_block
 from unmask.train.callbacks import Callback, EvaluationTimes, StepReport
 from unmask.train.checkpoints import Checkpoints, list_checkpoints, load_checkpoint
 from unmask.train.distributed import ALONE
@@ -88,14 +89,16 @@ def test_no_step_has_rate_0(make_model: MakeModel, stream: RowStream, masker: Ma
     assert all(report.learning_rate > 0.0 for report in reports)
 
 
-@pytest.mark.parametrize("compiles", [True, False])
+@pytest.mark.parametrize("compiles", ["loops", "blocks", None])
 def test_the_step_that_compiles_costs_no_budget(
-    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch, compiles: bool
+    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch, compiles: str | None
 ) -> None:
     """The budget is six seconds, the first step takes sixty."""
-    monkeypatch.setattr("unmask.train.trainer.must_compile", lambda device: compiles)
+    monkeypatch.setattr("unmask.train.trainer.must_compile", lambda device: compiles == "loops")
     settings, clock = settings_of(steps=None, minutes=0.1), itertools.chain([0.0], itertools.count(60.0))
-    reports = list(train(new_state(make_model, settings), stream, masker, settings, clock=lambda: next(clock)))
+    state = new_state(make_model, settings)
+    state.model.encoder.compiled_block = run_block if compiles == "blocks" else None
+    reports = list(train(state, stream, masker, settings, clock=lambda: next(clock)))
     assert [report.seconds for report in reports][:3] == ([1.0, 3.0, 5.0] if compiles else [60.0])
 
 

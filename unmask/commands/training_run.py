@@ -151,9 +151,7 @@ class TrainingRun(Callback):
             f"vocabulary {manifest.vocab_size:,}; model with {model.num_parameters:,} parameters, "
             f"{str(model.encoder.compute_dtype).removeprefix('torch.')} on {device.type}"
         )
-        if device.type != "cpu" and self._uncompiled is None:
-            reporter.note("compiling the model's blocks in the first steps, which takes up to a minute")
-        elif device.type != "cpu":
+        if device.type != "cpu" and self._uncompiled is not None:
             reporter.note(f"the model's blocks are not compiled: {self._uncompiled}")
         trackers: list[Callback] = []
 

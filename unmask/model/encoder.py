@@ -295,6 +295,10 @@ def compile_model(model: MaskedLM) -> None:
     model.head.compiled_losses = compiled(losses_of_part, lambda bias_V, *of_rows: of_rows)
 
 
+def has_compiled_blocks(model: object) -> bool:
+    return isinstance(model, MaskedLM) and model.encoder.compiled_block is not None
+
+
 def uncompile_model(model: MaskedLM) -> None:
     model.encoder.compiled_norm = model.encoder.compiled_block = None
     model.head.compiled_transform = model.head.compiled_losses = None

@@ -31,7 +31,7 @@ from unmask.core.files import file_sha256, whole_folder, write_object, writing
 from unmask.core.interruption import Interrupted, Interruption
 from unmask.core.results import Reporter
 from unmask.data.rows import Cursor
-from unmask.model.encoder import MaskedLM, compile_model
+from unmask.model.encoder import MaskedLM, compile_model, has_compiled_blocks
 from unmask.train.callbacks import Callback, MetricsFile, ShowProgress, StepReport, StopAtSignal, Trainer
 from unmask.train.distributed import on_every_rank, on_rank_zero
 from unmask.train.hardware import COMPILING, choose_device, choose_dtype, must_compile, why_not_compiled
@@ -258,6 +258,8 @@ def fit(  # noqa: PLR0913  (shared by the trainings of all commands)
         trainer.callbacks.append(Checkpoints(checkpoints, settings, fingerprint=trainer.fingerprint, sync=sync))
     if isinstance(trainer.model, MaskedLM) and must_compile(choose_device()):
         reporter.note(COMPILING)
+    if has_compiled_blocks(trainer.model):
+        reporter.note("compiling the model's blocks in the first steps, which takes up to a minute")
     begin()
     try:
         with interruption.patience():

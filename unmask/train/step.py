@@ -22,7 +22,7 @@ from unmask.core.errors import DivergedError, MemoryFullError, SettingsError, sa
 from unmask.core.hashing import mix_ints
 from unmask.data.rows import Cursor, Rows, map_tensors
 from unmask.masking.masker import MaskedRows
-from unmask.model.encoder import MaskedLM, uncompile_model
+from unmask.model.encoder import MaskedLM, has_compiled_blocks, uncompile_model
 from unmask.model.fused import MOST, Sequences
 from unmask.train.distributed import ALONE, Group, Synced
 from unmask.train.hardware import reason_of, sums_dtype, works_on_its_own
@@ -441,8 +441,7 @@ class _Attempts:
                 return
             except Exception as error:
                 of_memory = isinstance(error, MemoryError | RuntimeError) and says_out_of_memory(error)
-                is_compiled = isinstance(model, MaskedLM) and model.encoder.compiled_block is not None
-                if not of_memory and not (is_compiled and failed_to_compile(error)):
+                if not of_memory and not (has_compiled_blocks(model) and failed_to_compile(error)):
                     model.zero_grad()
                     raise
                 cause = getattr(error, "inner_exception", error)

@@ -18,7 +18,7 @@ from unmask.core.errors import DivergedError, EndedElsewhereError, SettingsError
 from unmask.data.rows import Cursor, Rows
 from unmask.masking.masker import MaskedRows, Masker, unmasked
 from unmask.masking.settings import rate_at
-from unmask.model.encoder import MaskedLM
+from unmask.model.encoder import MaskedLM, has_compiled_blocks
 from unmask.train.callbacks import Callback, StepReport
 from unmask.train.distributed import ALONE, OF_RUN, Group, check_same, synced_over
 from unmask.train.hardware import first_micro_tokens, keep_freed_memory, must_compile, works_on_its_own
@@ -154,7 +154,7 @@ class Trainer:
 
     def steps(self) -> Iterator[StepReport]:
         """Yields a report after each step. Time between two reports counts as training time, except for a first step in
-        which loops are compiled.
+        which loops or blocks are compiled.
 
         On a GPU, the host prepares the next batches in a thread and runs a few steps ahead of the device. A report's
         figures may then still be pending, and the step may have diverged: read the figures before saving a state
@@ -181,7 +181,7 @@ class Trainer:
         synced = synced_over(self.model, group)
         pending: deque[Figures] = deque()
         begin, compiles = self.clock() - state.seconds, isinstance(self.model, MaskedLM) and must_compile(device)
-        compiles = any(each for (each,) in group.all_gather([float(compiles)]))
+        compiles = any(each for (each,) in group.all_gather([float(compiles or has_compiled_blocks(self.model))]))
 
         def now() -> float:
             """Seconds of training, by rank 0's clock if the budget is in minutes."""
@@ -218,7 +218,7 @@ class Trainer:
                 pending.append(figures)
                 if len(pending) > STEPS_AHEAD:
                     pending.popleft().read()
-                if compiles:  # the first step compiled loops, which does not count against the budget
+                if compiles:  # the first step compiled loops or blocks, which does not count against the budget
                     begin, compiles = self.clock() - state.seconds, False
                 state.seconds = now()
                 yield StepReport(

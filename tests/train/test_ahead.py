@@ -13,8 +13,9 @@ import torch
 
 from tests.train.helpers import MakeModel, new_state, settings_of, train, weights_of
 from unmask.core.errors import DivergedError
-from unmask.data.rows import Cursor, RowStream
+from unmask.data.rows import WHOLE, Cursor, RowBatch, RowStream, Share
 from unmask.masking.masker import Masker
+from unmask.model.layers import run_block
 from unmask.train import trainer as loop_module
 from unmask.train.callbacks import MetricsFile
 from unmask.train.optimizer import state_tensors
@@ -91,6 +92,35 @@ def test_training_ahead_is_training(
     assert (plain.cursor, plain.step, plain.tokens_seen) == (ahead.cursor, ahead.step, ahead.tokens_seen)
     assert counted == in_time
     assert len(in_time) == len(losses) > 5
+
+
+def test_compiled_blocks_see_few_numbers_of_rows(
+    make_model: MakeModel, stream: RowStream, masker: Masker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stream that returns more rows than were asked for, as one of pairs does; the empty ones count nothing."""
+
+    class Pairs:
+        def batch(self, cursor: Cursor, num_rows: int, length: int | None = None, *, share: Share = WHOLE) -> RowBatch:
+            batch = stream.batch(cursor, num_rows + cursor.row % 7, length, share=share)
+            given.append(batch.rows.shape[0])
+            return batch
+
+    def block(*inputs: Any) -> Any:
+        seen.append(inputs[1].shape[0])
+        return run_block(*inputs)
+
+    on_its_own(monkeypatch)
+    settings, given, seen, reports = settings_of(steps=12, batch_tokens=1024), list[int](), list[int](), []
+    for run in (None, block):
+        state = new_state(make_model, settings)
+        state.model.encoder.compiled_block = run
+        reports.append(list(train(state, Pairs(), masker, settings)))
+    assert set(given) == {32, 34, 36, 38}
+    assert set(seen) == {32, 36, 40}
+    plain, rounded = reports
+    assert [each.predicted_tokens for each in plain] == [each.predicted_tokens for each in rounded]
+    assert [each.tokens for each in plain] == [each.tokens for each in rounded]
+    assert [each.loss for each in plain] == pytest.approx([each.loss for each in rounded], rel=1e-5)
 
 
 def test_the_next_batch_waits_for_new_scores(

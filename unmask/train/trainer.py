@@ -30,6 +30,7 @@ from unmask.train.step import Figures, TrainState, training_step
 
 BATCHES_AHEAD = 3  # batches made in advance for a GPU: a new window or epoch takes longer than a small model's step
 STEPS_AHEAD = 2  # steps that the host may queue on a GPU: enough to keep it busy, without needless memory
+_ROW_STEPS = 8  # compiled steps of more rows than asked for have a multiple of an eighth: few compilations, few empty
 _BEGINNING = 1e-3  # progress of the first step, with a budget in minutes
 
 
@@ -290,7 +291,8 @@ def masked_batches(trainer: Trainer, *, ahead: int) -> Generator[MaskedBatch, No
     """Yields this process's share of the next step's batch, by the trainer's state when the batch is taken.
 
     If batches are made `ahead`, each is filled up with empty rows (an epoch's last batches have fewer), so that a GPU
-    sees a single shape. Nothing else may then take batches from the stream, except while the next batch is not known.
+    sees a single shape. Pairs may need more rows than that; compiled blocks see their number rounded up. Nothing else
+    may then take batches from the stream, except while the next batch is not known.
     """
     stream, masker, settings, state = trainer.stream, trainer.masker, trainer.settings, trainer.state
     share, board, by_clock = trainer.group.share, trainer.state.board, settings.minutes is not None
@@ -303,8 +305,11 @@ def masked_batches(trainer: Trainer, *, ahead: int) -> Generator[MaskedBatch, No
     def make(own: _Request) -> MaskedBatch:
         num_rows = settings.batch_tokens // own.length
         batch = stream.batch(own.cursor, num_rows, own.length, share=share)
-        most_rows = -(-num_rows // share.world_size) if ahead else 1  # the largest share of a process
-        rows = with_empty_rows(batch.rows, most_rows, trainer.model.pad_id)
+        filled = -(-num_rows // share.world_size) if ahead else 1  # the largest share of a process
+        if ahead and has_compiled_blocks(trainer.model) and (given := batch.rows.shape[0]) > filled:
+            step = max(1, filled // _ROW_STEPS)
+            filled = -(-given // step) * step
+        rows = with_empty_rows(batch.rows, filled, trainer.model.pad_id)
         if masker is None:
             masked = unmasked(rows)
         else:

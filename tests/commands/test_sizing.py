@@ -119,6 +119,20 @@ def test_the_timed_steps_are_compiled_if_the_run_is(data: PreparedData, monkeypa
     assert budgets == [{"minutes": 10.0, "steps": None}]
 
 
+@pytest.mark.parametrize("reason", [None, "this machine has no GPU"])
+def test_who_waits_for_compilations_knows(
+    data: PreparedData, monkeypatch: pytest.MonkeyPatch, reason: str | None
+) -> None:
+    monkeypatch.setattr(sizing, "must_compile", lambda device: False)
+    monkeypatch.setattr(sizing, "why_not_compiled", lambda *_, **__: reason)
+    monkeypatch.setattr(sizing, "fit_to_budget", lambda *_, **__: (sizing.sizes(2, 64, 1024), ["chosen"]))
+    notes: list[str] = []
+    reporter: Any = SimpleNamespace(note=notes.append, notify=lambda _: None)
+    sizing.sized_recipe(requested_recipe(minutes=10.0), data, reporter)
+    assert notes[-1] == "chosen"
+    assert any("compiling" in note for note in notes) == (reason is None)
+
+
 def test_the_memory_of_a_gpu_is_that_of_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """torch keeps the peak of the whole process, and trials of sizes, in large steps, may have been before."""
     peak = {"bytes": 7 << 30}

@@ -32,7 +32,14 @@ from unmask.model.config import PARTS, default_intermediate_size
 from unmask.model.encoder import initialise
 from unmask.model.fused import NUM_FREQUENT, NUM_SAMPLED
 from unmask.train.checkpoints import place_model
-from unmask.train.hardware import COMPILING, choose_device, must_compile, samples_softmax, works_on_its_own
+from unmask.train.hardware import (
+    COMPILING,
+    choose_device,
+    must_compile,
+    samples_softmax,
+    why_not_compiled,
+    works_on_its_own,
+)
 from unmask.train.settings import ObjectivesSettings
 from unmask.train.trainer import Trainer, timed_steps
 
@@ -99,8 +106,11 @@ def fit_to_budget(
 
 def sized_recipe(recipe: Recipe, data: PreparedData, reporter: Reporter, *, processes: int = 1) -> Recipe:
     """Fills in the size of a recipe with `sizing = "budget"` for this machine, and reports it."""
-    if must_compile(choose_device()):
+    device, settings = choose_device(), recipe.training
+    if must_compile(device):
         reporter.note(COMPILING)
+    elif why_not_compiled(settings.compile_blocks, device, minutes=settings.minutes) is None:
+        reporter.note("compiling blocks for steps of two sizes, to time them; takes up to two minutes")
     reporter.notify(Progress("measuring the speed of this machine", facts="a few steps"))
     sizes, outlook = fit_to_budget(recipe, data, processes=processes)
     for line in outlook:

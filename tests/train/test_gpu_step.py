@@ -25,6 +25,7 @@ from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train import step as step_module
 from unmask.train.hardware import choose_dtype, sums_dtype, works_on_its_own
 from unmask.train.objectives import PREDICT_MASKED, extra_objectives
+from unmask.train.runner import evaluating, hidden_states
 from unmask.train.settings import ObjectivesSettings
 from unmask.train.step import TrainState, training_step
 
@@ -101,6 +102,18 @@ def test_nothing_up_to_the_update_needs_a_number_of_the_device(
     targets_N, losses_N, _ = board.observed
     assert losses_N.is_meta
     assert len(losses_N) == len(targets_N) == result.predicted_tokens
+
+
+def test_texts_are_run_through_without_a_number_of_the_device(
+    make_model: MakeModel, stream: RowStream, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(encoder_module, "choose_attention", lambda *positional, **named: "varlen")
+    with META:
+        model = MaskedLM(make_model().config)
+    model.encoder.compute_dtype = torch.bfloat16
+    rows = stream.batch(Cursor(), 8).rows
+    with evaluating(model):
+        assert hidden_states(model, rows, rows.input_ids).is_meta
 
 
 class NothingWaits(TorchDispatchMode):

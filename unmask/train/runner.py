@@ -25,8 +25,9 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.data.packing import pack_pieces
-from unmask.data.rows import Rows, TextRows, text_rows
+from unmask.data.rows import Rows, TextRows, moved, text_rows
 from unmask.model.encoder import Trainable
+from unmask.model.fused import Sequences
 
 Ids = NDArray[np.int32] | NDArray[np.int64]
 Sharing = Literal["shared", "padded", "equal"]
@@ -85,12 +86,16 @@ def run(
 def hidden_states(network: Network, rows: Rows, input_ids_BS: Tensor) -> Tensor:
     """The encoder's output for rows on any device, flattened: [T, D] in its compute type. The encoder reads
     `input_ids_BS`, which are the rows' own or masked."""
-    device, types_BS = network.encoder.device, rows.token_type_ids
-    hidden_BSD = network.encoder(
+    encoder, device, types_BS = network.encoder, network.encoder.device, rows.token_type_ids
+    sequences = None
+    if device.type != "cpu" and encoder.compute_dtype != torch.float32:  # made here, a GPU need not be waited for
+        sequences = moved(Sequences.of(rows.segment_ids), device)
+    hidden_BSD = encoder(
         input_ids_BS.to(device),
         segment_ids_BS=rows.segment_ids.to(device),
         position_ids_BS=rows.position_ids.to(device),
         token_type_ids_BS=None if types_BS is None else types_BS.to(device),
+        sequences=sequences,
     )
     return hidden_BSD.flatten(0, 1)
 

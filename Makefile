@@ -1,6 +1,7 @@
 # make demo   install, pretrain on the packaged text for two minutes, show the result
 # make test   install with the test extras and run the tests, but for the slow ones: some minutes
 # make test-all   all of the tests: kills, every command of the pages, graphs, networks of others, real text
+# make loops   compiles the loops of a training into their cache, once; CI does it while pip installs
 # make docs   the pages as a site, in build/site, with the reference: to be read without a server or a network
 # make check  what CI runs: format, lint, types, all tests
 # make bench TEXT=FILE   throughput of training and masking against transformers; half an hour, alone on the machine
@@ -10,7 +11,7 @@
 # make release-check TEXT=FILE   every strategy: audited with every kind of tokenizer, and trained; about an hour
 # make gpu   on a machine with a GPU: proves, profiles, measures and trains; 25 minutes, goes on when stopped
 # make gpu-wheels   what make gpu may lack there, into .wheels
-# make fuzz   damaged files for every reader, 10,000 of each; hours, goes on when stopped
+# make fuzz   damaged files for the readers of the package, 10,000 of each; hours, goes on when stopped
 # make torture   every command that writes, killed 100 times, alone and in pairs; an hour, goes on when stopped
 # make strategies   what every masking strategy is worth, on two corpora and three tasks; hours, goes on when stopped
 
@@ -40,9 +41,13 @@ demo: $(VENV)/.base
 	$(BIN)/unmask pretrain --minutes 2 --out runs/demo --overwrite
 	$(BIN)/unmask fill runs/demo/model "What, art thou [MASK]?"
 
-# Compiles the loops of a training: with an empty cache, each process that the tests start would compile them anew.
+# With an empty cache, every process that the tests start would compile the loops.
+LOOPS := $(BIN)/unmask pretrain --steps 1 --set model.num_layers=1 --set evaluation.times=1 --overwrite --quiet
+
 loops: $(VENV)/.base
-	$(BIN)/unmask pretrain --steps 1 --set model.num_layers=1 --set evaluation.times=1 --out $(VENV)/loops --overwrite --quiet
+	$(LOOPS) --out $(VENV)/loops
+	$(LOOPS) $(VENV)/loops/data --set training.precision=bf16 --out $(VENV)/loops-bf16
+	$(BIN)/unmask audit $(VENV)/loops/data --max-tokens 2000 --quiet > $(VENV)/loops/audit.txt
 
 test test-all: export OMP_NUM_THREADS = 1
 # Tests start many processes: where this is set, each of them would compile the package's source anew.

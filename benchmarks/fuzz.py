@@ -1,4 +1,4 @@
-"""Damaged files for every reader of the package: `python benchmarks/fuzz.py --cases 10000`, or `make fuzz`.
+"""Damaged files for the readers of the package: `python benchmarks/fuzz.py --cases 10000`, or `make fuzz`.
 
     target, number ──▶ a valid file ──▶ damaged by the number's draws ──▶ read, in a child process ──▶ outcome
 

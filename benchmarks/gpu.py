@@ -86,7 +86,7 @@ def main() -> None:
         else:
             begin = time.monotonic()
             lines = STAGES[name](bench)
-            free_memory()  # the next stage may need all of it in other processes
+            free_memory()  # the next stage may start processes that need all of it
             done.write_text(json.dumps({"seconds": time.monotonic() - begin, "lines": lines}, indent=1) + "\n")
             print(f"{name}: {time.monotonic() - begin:,.0f} s", flush=True)
         lines = json.loads(done.read_text())["lines"]

@@ -115,7 +115,9 @@ def _against_the_cpu(bench: Bench) -> list[tuple[str, str]]:
     """Compares the loss and all gradients of a batch with those in float32 on a CPU."""
 
     def one_step(device: torch.device, precision: str) -> tuple[float, dict[str, Tensor]]:
-        whole = bench.recipe(precision=precision, clip_norm=1e9, sampled_softmax="no")  # CPUs alone would sample
+        whole = bench.recipe(
+            precision=precision, clip_norm=1e9, sampled_softmax="no"
+        )  # by default a CPU samples the softmax, and a GPU does not
         training = assemble(whole, bench.data, device)
         model, optimizer = training.state.model, training.state.optimizer
         batch = training.stream.batch(Cursor(), 8).rows
@@ -256,16 +258,18 @@ def train_killed(bench: Bench) -> list[str]:
     while not any((run / "checkpoints").glob("step-*/state.json")) and time.monotonic() < deadline:
         time.sleep(0.2)
     time.sleep(60.0 * minutes / 4)
+    has_ended = began.poll() is not None
     began.send_signal(signal.SIGKILL)
     began.wait()
     steps = sorted(path.parent.name for path in (run / "checkpoints").glob("step-*/state.json"))
+    behind = "nothing: it had ended" if has_ended or not steps else steps[-1]
     again = [*command, "--out", str(run), "--resume", "--quiet"]
     subprocess.run(again, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     summary = json.loads((run / "summary.json").read_text(encoding="utf-8"))
     return [
         "| device | killed behind | steps in all | tokens a second | held-out loss | accuracy |",
         "| --- | --- | --- | --- | --- | --- |",
-        f"| {summary['device']} | {steps[-1] if steps else 'nothing'} | {summary['steps']:,} "
+        f"| {summary['device']} | {behind} | {summary['steps']:,} "
         f"| {summary['tokens_per_second']:,.0f} | {summary['validation_loss']:.3f} "
         f"| {summary['validation_accuracy']:.1%} |",
     ]

@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 import torch.distributed as dist
 
 from tests.command_line import PATIENCE
@@ -125,10 +126,16 @@ def ended(processes: list[Forked], *, within: float = PATIENCE) -> list[tuple[in
 
 
 def in_processes(count: int, function: str, folder: Path, arguments: dict[str, Any]) -> list[Any]:
-    """The results of the function in each process, in order. A group of one is this process, where all is loaded."""
+    """The results of the function in each process, in order. A group of one runs in this process, which has
+    everything loaded."""
     if count == 1:
         folder.mkdir(parents=True, exist_ok=True)
-        return [json.loads(json.dumps(_named(function)(folder, **arguments)))]
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # as in forked processes
+        try:
+            return [json.loads(json.dumps(_named(function)(folder, **arguments)))]
+        finally:
+            torch.set_num_threads(threads)
     codes, errors = zip(*ended(start(count, function, folder, arguments)), strict=True)
     assert not any(codes), "\n\n".join(errors)
     return [json.loads((folder / f"{number}.json").read_text()) for number in range(count)]

@@ -56,7 +56,7 @@ class System:
 
 @pytest.mark.slow
 def test_the_whole_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """But for processes that take turns: those are in test_record.py."""
+    """Without its processes: one is in test_record.py, the order of turns in test_turns.py."""
     page, picture = tmp_path / "page.md", tmp_path / "curve.svg"
     page.write_text("before\n<!-- characters -->\n<!-- end characters -->\nafter\n")
     monkeypatch.setattr(System, "every", [], raising=False)

@@ -75,7 +75,7 @@ def test_peers(bench: gpu_stages.Bench, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.slow
 def test_a_killed_training_goes_on(bench: gpu_stages.Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both processes are forked, so that none loads torch anew."""
+    """Both processes are forked, so neither loads torch again."""
 
     def begin(command: list[str], **_: object) -> Forked:
         assert command[1:3] == ["-m", "unmask"]
@@ -88,7 +88,10 @@ def test_a_killed_training_goes_on(bench: gpu_stages.Bench, monkeypatch: pytest.
 
     monkeypatch.setattr(gpu_stages.subprocess, "Popen", begin)
     monkeypatch.setattr(gpu_stages.subprocess, "run", run)
-    assert "| cpu | step-" in gpu_stages.train_killed(bench)[-1]
+    row = gpu_stages.train_killed(bench)[-1]
+    if "it had ended" in row:
+        pytest.skip("too slow a machine: the training had ended before the kill")
+    assert "| cpu | step-" in row
 
 
 @pytest.fixture

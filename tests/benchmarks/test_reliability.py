@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -29,9 +30,10 @@ def test_damaged_files_are_read_or_refused(tmp_path: Path) -> None:
     assert len(outcomes) == (CASES - fuzz.WHOLE) * len(TARGETS)
     assert [outcome for outcome in outcomes if outcome["outcome"] == "failed"] == []
     refused = {outcome["target"] for outcome in outcomes if outcome["outcome"] == "refused"}
-    # What is damaged of an index is made anew where it is resumed, so it may be read in every case; files with paths
-    # and times differ, and with them what their damages hit.
-    assert len(set(TARGETS) - refused) <= 3, "too many targets in which nothing was damaged enough"
+    # Damage to an index is repaired where it is resumed. Files that hold paths or times differ between runs, so that
+    # the same damage hits other bytes.
+    varying = {"resumed_index", "result", "finished", "run", "rule"}
+    assert set(TARGETS) - refused <= varying, "nothing was damaged enough"
 
 
 def test_a_case_that_fails_is_noticed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -69,7 +71,7 @@ def test_the_same_number_is_the_same_damage() -> None:
     assert len(set(made)) > 150
 
 
-# A command that takes 0.3 s and then writes its output, beside and renamed; the first word is its defect.
+# A command that takes 0.3 s and then writes its output, beside and renamed; the first argument selects its defect.
 COMMAND = """
 import os, signal, sys, time
 defect, out, again = sys.argv[1], sys.argv[sys.argv.index("--out") + 1], "--overwrite" in sys.argv
@@ -77,6 +79,7 @@ for signum in (signal.SIGINT, signal.SIGTERM):
     signal.signal(signum, lambda signum, _: os._exit(128 + signum))
 if defect == "Traceback":
     print("Traceback (most recent call last):", file=sys.stderr, flush=True)
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM})
 time.sleep(0.3)
 for path in (out, f"{out}.more") if defect == "left behind" else (out,):
     with open(f"{path}.partial", "w") as file:
@@ -92,18 +95,25 @@ sys.exit(defect == "exit 1" and again)
 @pytest.mark.slow
 @pytest.mark.parametrize("defect", ["none", "Traceback", "left behind", "not the same", "exit 1"])
 def test_kills_show_a_defect(tmp_path: Path, defect: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Kills of the package's commands are in tests of the commands."""
+    """The package's own commands are killed in their own tests."""
     (tmp_path / "command.py").write_text(COMMAND)
     monkeypatch.setattr(torture, "UNMASK", [sys.executable, "-I", "-S", str(tmp_path / "command.py"), defect])
     command = torture.Command(["x"], "--overwrite", "out.txt", of_base=False)
     monkeypatch.setattr(torture, "commands", lambda work: {"x": command})
     work = tmp_path / "work"
     work.mkdir()
-    cases = torture.torture("x", 4, work)
-    assert sum(case["kills"] for case in cases) >= 4
+    kills = 5 if defect == "none" else 4  # the second case is a pair of processes
+    early = {signal.SIGINT, signal.SIGTERM}
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, early)  # inherited: they wait until the command has its handlers
+    try:
+        cases = torture.torture("x", kills, work)
+        again = torture.torture("x", kills, work)
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    assert sum(case["kills"] for case in cases) >= kills
     wrong = [case["wrong"] for case in cases if case["wrong"]]
     assert wrong == [] if defect == "none" else any(defect in each for each in wrong)
-    assert torture.torture("x", 4, work) == cases, "no case is run again"
+    assert again == cases, "no case is run again"
 
 
 def test_its_commands_have_these_options(tmp_path: Path, main: Main) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from turns import alternate
+import io
+from types import SimpleNamespace
+
+import pytest
+from turns import Ended, Turn, alternate
 
 
 class System:
-    """It needs some seconds in all."""
+    """Stands in for a process; finished after `needs` seconds of training."""
 
     def __init__(self, name: str, needs: float, log: list[tuple[str, float]]) -> None:
         self._name, self._needs, self._log = name, needs, log
@@ -24,3 +28,24 @@ def test_each_trains_to_its_end_in_turns() -> None:
     systems = {name: System(name, needs, log) for name, needs in (("long", 5.0), ("short", 2.0))}
     assert list(alternate(systems, 2.0)) == ["short", "long"]  # type: ignore[arg-type]
     assert log == [("long", 2.0), ("short", 2.0), ("long", 4.0), ("long", 5.0)]
+
+
+def test_waiting_is_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step takes one second, the other's turn a hundred."""
+    clock = [0.0]
+
+    def readline() -> str:
+        clock[0] += 100.0
+        return f"{turn.seconds + 2.0}\n" if turn.steps < 4 else ""
+
+    monkeypatch.setattr("turns.time.perf_counter", lambda: clock[0])
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(readline=readline))
+    turn = Turn(io.StringIO(), list, [])
+    turn.begin()
+    for _ in range(3):
+        clock[0] += 1.0
+        turn.step()
+    clock[0] += 1.0
+    with pytest.raises(Ended):
+        turn.step()
+    assert (turn.seconds, turn.steps) == (4.0, 4)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import multiprocessing
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -17,6 +16,7 @@ from tests.commands.checkpoints import SHORT, Stopping, released
 from tests.conftest import SMALL, make_text
 from tests.data.corpora import tagged_jsonl
 from tests.model.helpers import MakeModel
+from tests.processes import Forked, ended
 from unmask.commands import compare as comparing
 from unmask.commands import run_plan, sizing
 from unmask.commands import tune as module
@@ -169,7 +169,7 @@ def test_a_run_that_fails_is_written_down_and_the_others_are_judged(
     assert result["runs"]["span"][1] == {"name": "span", "seed": 1, "failed": "the loss of step 2 is nan"}
     assert len(result["recipes"]["random"]["values"]) == 2
     assert len(result["recipes"]["span"]["values"]) == len(result["differences"][0]["values"]) == 1
-    assert "; 1 of 2 runs of span failed; only 16 documents were measured" in result["verdict"]
+    assert "; 1 of 2 runs of span failed; few documents were measured (16)" in result["verdict"]
     assert compare(data_folder, out) == result
     assert len(tried) == 4, "what failed is not tried again"
 
@@ -275,12 +275,11 @@ def test_few_documents_are_in_the_verdict(
     data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, number: int, primary: str
 ) -> None:
     (tmp_path / "p.jsonl").write_text(PAIR)
-    warning = {"warning": few_draws(number)}
+    warning = {"warning": few_draws(number), "predicted_documents": number, "unit": "documents"}
     monkeypatch.setattr(comparing, "measured_run", lambda *a, **k: drawn(*a, **k) | warning)
     options = {"pairs": str(tmp_path / "p.jsonl"), "primary": primary, "seeds": 3}
     verdict = compare(data_folder, tmp_path / "out", **options)["verdict"]
-    assert ("; only" in verdict) == (primary != "pairs_error")
-    assert f"{number} document".replace("1", "one") in verdict or primary == "pairs_error"
+    assert (f"; few documents were measured ({number})" in verdict) == (primary != "pairs_error")
 
 
 def test_one_figure_decides_and_is_named_beforehand(
@@ -665,13 +664,8 @@ def join(data: Path, out: Path) -> None:
 
 def test_processes_share_a_search(data_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    context = multiprocessing.get_context("spawn")
-    processes = [context.Process(target=join, args=(data_folder, out)) for _ in range(2)]
-    for process in processes:
-        process.start()
-    for process in processes:
-        process.join()
-    assert [process.exitcode for process in processes] == [0, 0]
+    processes = [Forked(join, data_folder, out) for _ in range(2)]
+    assert [code for code, _ in ended(processes)] == [0, 0]
     trials = json.loads((out / "result.json").read_text())["trials"]
     assert 10 <= len(trials) <= 11
     assert sorted(trial["number"] for trial in trials) == list(range(len(trials)))

@@ -256,6 +256,7 @@ def test_killed_again_and_again_the_weights_are_the_same(corpus_file: Path, tmp_
         process.send_signal(signum)
         _, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode == code, errors
+        assert signum == signal.SIGKILL or "with --resume" in " ".join(errors.split())
         assert not (killed / "summary.json").exists()
     last = start(corpus_file, killed, *more, "--resume", "--json")
     output, errors = last.communicate(timeout=PATIENCE)

@@ -15,13 +15,13 @@ import unmask
 
 def test_loops_leave_the_number_of_torchs_threads_alone() -> None:
     """In a process of its own: numba starts its threads once, and sets OpenMP's number when it does."""
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "NUMBA_NUM_THREADS": "3"}
+    environment = os.environ | {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "3"}
     code = (
         "import numba, torch; from unmask.core.compiled import use_threads_of_torch; use_threads_of_torch();"
         "print(torch.get_num_threads(), numba.get_num_threads())"
     )
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["1", "1"]
+    assert done.stdout.split() == ["2", "2"]
 
 
 @pytest.mark.slow

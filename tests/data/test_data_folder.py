@@ -220,7 +220,7 @@ def start_tasks(source: Path, out: Path, number: int) -> subprocess.Popen[str]:
 @pytest.fixture(scope="module")
 def text_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("text") / "text.txt"
-    path.write_text(make_text(3000, seed=3))
+    path.write_text(make_text(1500, seed=3))
     return path
 
 

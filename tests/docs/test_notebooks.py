@@ -23,7 +23,7 @@ PARAMETERS = {
 
 @pytest.mark.slow
 def test_the_notebooks_run(tmp_path: Path) -> None:
-    """In one kernel, which loads the libraries once and forgets all names between two notebooks."""
+    """In one kernel, which loads the libraries once and forgets all names in between; each has its folder."""
     everything, last_cells = nbformat.v4.new_notebook(), []
     for name, values in PARAMETERS.items():
         notebook = nbformat.read(NOTEBOOKS / f"{name}.ipynb", as_version=4)
@@ -32,7 +32,8 @@ def test_the_notebooks_run(tmp_path: Path) -> None:
         assert not any(cell.outputs or cell.execution_count for cell in code), f"outputs of {name} are stripped"
         (parameters,) = (cell for cell in code if "parameters" in cell.metadata.get("tags", []))
         parameters.source = values
-        everything.cells += [nbformat.v4.new_code_cell("%reset -f"), *code]
+        (tmp_path / name).mkdir()
+        everything.cells += [nbformat.v4.new_code_cell(f"%reset -f\n%cd -q {tmp_path / name}"), *code]
         last_cells.append(code[-1])
     nbclient.NotebookClient(everything, timeout=PATIENCE, resources={"metadata": {"path": str(tmp_path)}}).execute()
     assert all(cell.outputs for cell in last_cells)

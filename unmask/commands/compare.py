@@ -242,7 +242,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
         if any(value is not None for of_name in by_name.values() for value in of_name):
             values[figure] = by_name
     look = _look_number(folder, deciding, values, seeds=seeds, most_seeds=most_seeds)
-    if 1 < seeds < most_seeds:  # one seed shows nothing, so it is no look
+    if 1 < seeds < most_seeds:  # a single seed gives no verdict, so it does not count as a look
         reporter.note(
             f"{most_seeds} seeds were planned, and figures of finished runs are visible: stopping at {seeds} seeds "
             f"counts as verdict {look}, with wider intervals"
@@ -251,10 +251,10 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     for name, masking in ((name, each.masking) for name, each in loaded.items() if followed_scores(each.masking)):
         if 0 < max(run.get("steps", 0) for run in runs[name]) <= masking.refresh_steps:
             by_figure[deciding]["verdict"] += f"; masks of {name} never followed the model (masking.refresh_steps)"
-    few = next((run["warning"] for of_recipe in runs.values() for run in of_recipe if run.get("warning")), None)
-    if few is not None and deciding in ("loss", "bits_per_byte"):
-        number = few.partition(":")[0].partition(",")[0]
-        by_figure[deciding]["verdict"] += f"; {number}, and intervals over seeds do not show how texts differ"
+    on_few = next((run for of_recipe in runs.values() for run in of_recipe if run.get("warning")), None)
+    if on_few is not None and seeds > 1 and deciding in ("loss", "bits_per_byte"):
+        what = f"few {on_few['unit']} were measured ({on_few['predicted_documents']})"
+        by_figure[deciding]["verdict"] += f"; {what}, and intervals over seeds do not show how texts differ"
     result = {"figure": deciding, "look": look, **by_figure[deciding], "by_figure": by_figure, "runs": runs}
     result["costs"] = {} if task is None else {name: _mean_costs(of_recipe) for name, of_recipe in runs.items()}
     budget = f"{steps:,} steps" if steps else f"{minutes:g} minutes"

@@ -67,7 +67,7 @@ def measure_steps(trainer: Trainer, num_steps: int = NUM_STEPS) -> dict[str, Any
     """
     settings, device = trainer.settings, trainer.model.encoder.device
     durations, total_tokens = list[float](), 0
-    if device.type == "cuda":  # else the peak might be that of trials of sizes, in this process
+    if device.type == "cuda":  # the peak so far may be that of the trials of sizes
         torch.cuda.reset_peak_memory_stats()
     for step, num_tokens in timed_steps(trainer, num_steps):
         durations.append(step)

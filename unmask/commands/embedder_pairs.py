@@ -251,7 +251,7 @@ class PairStream:
             key=key[packed.piece],
             text=(ids, self.drawer.word_starts),
         )
-        # First texts stay whole: vectors are made of the masked text, which would leave too little of a short query.
+        # First texts are not masked: vectors come from the masked text, and a short query would lose too much.
         sides = np.repeat(side[packed.piece], packed.length)
         places = np.repeat(at - np.cumsum(packed.length) + packed.length, packed.length) + np.arange(len(sides))
         rows.maskable.view(-1)[torch.from_numpy(places[sides == FIRST])] = False

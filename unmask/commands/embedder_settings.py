@@ -67,8 +67,8 @@ class EmbedderSettings(Settings):
     """Lengths at which vectors may be truncated (Matryoshka); an empty list: none. Unset: repeated halves down to
     64."""
     mlm_weight: float = Field(default=0.1, ge=0.0)
-    """Weight of the loss per predicted token (15 % of those of second texts and wrong answers), relative to that per
-    pair; 0 for models without a head for masked tokens."""
+    """Weight of the loss per predicted token, relative to that per pair; 0 for models without a head for masked tokens.
+    15 % of the tokens of second texts and wrong answers are masked."""
     learning_rate: float | None = Field(default=None, gt=0.0)
     """Peak of the learning rate. Unset: 2e-3 with Muon; 1e-4 x (768 / hidden size)^2, at most 1e-3, with AdamW."""
     warmup: float = Field(default=0.1, ge=0.0, le=1.0)

@@ -20,7 +20,6 @@ from unmask.data.corpus import Corpus
 from unmask.data.data_folder import MANIFEST, load_manifest, open_split
 from unmask.data.settings import CorpusSettings, DocumentUnit
 from unmask.data.sources import TextColumn, Texts, find_split, keep_as_files, paths_or_texts, readable
-from unmask.data.tables import in_words
 from unmask.measure.held_out import DOCUMENTS, RATE, unit_of
 from unmask.measure.questions import (
     Form,
@@ -92,8 +91,6 @@ class Evaluation(Result):
     pseudo_tokens: int
 
     def shown(self) -> Iterator[Shown]:
-        for path, column in self.columns.items():
-            yield Styled(f"{path}: the text is in {in_words(column)}", "dim")
         if self.document is not None:
             yield Styled(f"a document is {self.document}", "dim")
         whole = "all of the text" if self.share == 1.0 else f"about {self.share:.2g} of the text (--max-tokens)"
@@ -251,7 +248,7 @@ def _read(
     loaded: Model, paths: Sequence[str | Path], max_tokens: int, reading: dict[str, Any]
 ) -> tuple[list[Passage], tuple[str, ...], dict[str, Any]]:
     """The text, the names of its parts of speech (empty if it is not annotated), and `words`, `share`, `columns`,
-    `document` and `unit` of the result. `reading` has those settings of the corpus that are options here."""
+    `document` and `unit` of the result. `reading` holds the corpus settings that are options of this command."""
     root = Path(paths[0]) if len(paths) == 1 else None
     if root is not None and (root / MANIFEST).is_file():
         if reading["column"] is not None:
@@ -284,7 +281,7 @@ def _read(
         all_passages = passages_of_text(corpus, loaded.tokenizer, share=share, labels=labels)
         passages = [passage for passage in all_passages if len(passage.input_ids)]
         columns = {str(source.path): source.column for source in corpus.sources if source.column is not None}
-        document = corpus.plan.reason if run is None else corpus.plan.reason.replace("as set", f"as in {run}")
+        document = corpus.plan.reason if run is None else corpus.plan.reason.replace("(as set)", f"(as in {run})")
         facts = {"words": "text", "share": share, "columns": columns, "document": document, "unit": DOCUMENTS}
     if not passages:
         where = ", ".join(map(str, paths))

@@ -110,7 +110,7 @@ def sized_recipe(recipe: Recipe, data: PreparedData, reporter: Reporter, *, proc
     if must_compile(device):
         reporter.note(COMPILING)
     elif why_not_compiled(settings.compile_blocks, device, minutes=settings.minutes) is None:
-        reporter.note("compiling blocks for steps of two sizes, to time them; takes up to two minutes")
+        reporter.note("timing steps of two sizes; compiling their blocks takes up to two minutes")
     reporter.notify(Progress("measuring the speed of this machine", facts="a few steps"))
     sizes, outlook = fit_to_budget(recipe, data, processes=processes)
     for line in outlook:

@@ -220,8 +220,8 @@ def choose_unit(
     if trees:
         named = {"line": "a sentence", "block": "the sentences between two newdoc marks", "file": "the file"}
         form = form_of(trees[0].path, trees[0].by_suffix)
-        rows = "; corpus.column makes rows documents" if trees[0].by_suffix in TABLES else ""
-        reasons.append(f"{named[unit]} (corpus.documents = {unit}){f': {form.title}{rows}' if form else ''}")
+        rows = "; a text column makes rows documents" if trees[0].by_suffix in TABLES else ""
+        reasons.append(f"{named[unit]} (documents: {unit}){f': {form.title}{rows}' if form else ''}")
     if columns := {in_words(source.column) for source in sources if source.column is not None}:
         reasons.append(f"a row, its text in {' or '.join(sorted(columns))}")
     named_kinds = {"fasta": "a sequence", "smiles": "a molecule"}

@@ -252,7 +252,7 @@ class ObjectiveSet:
         with evaluating(model):
             for batch in self.batches:
                 rows, masked = batch[0].to(device), batch[1].to(device)
-                hidden_TD = hidden_states(model, rows, masked.input_ids)
+                hidden_TD = hidden_states(model, batch[0], batch[1].input_ids)  # from the host: no sync
                 for objective in self.objectives:
                     targets = objective.targets(rows, masked)
                     assert not isinstance(objective.losses, JointLoss), "pairs of texts are measured by `embedder`"

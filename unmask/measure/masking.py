@@ -165,7 +165,8 @@ class Audit:
 
     tokens: int  # tokens of text
     rows: int  # document pieces; the halves of a sentence pair are two
-    # From the settings: with the rates that pieces drew, and the targets that `masking.least_one` adds.
+    # Share of the tokens that the settings predict: for the rates that pieces drew, and with the targets that
+    # `masking.least_one` adds (not if `prediction_rate` is set, too).
     expected_rate: float
     rate: float  # share of the tokens that is predicted
     rate_stderr: float  # its standard error, with document pieces as the independent draws

@@ -408,7 +408,9 @@ def tally(pairs: Sequence[Pair], differences: NDArray[np.float64]) -> dict[str, 
         }
 
     def by_name(names: list[str]) -> dict[str, dict[str, Any]]:
-        known, which, counts = np.unique(names, return_inverse=True, return_counts=True)  # each pair may have its own
+        known, which, counts = np.unique(
+            names, return_inverse=True, return_counts=True
+        )  # each pair may have a name of its own
         groups = np.split(np.argsort(which, kind="stable"), np.cumsum(counts)[:-1])
         return {name: accuracy(chosen) for name, chosen in zip(known.tolist(), groups, strict=True)}
 

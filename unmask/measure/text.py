@@ -389,8 +389,8 @@ def measure_words(measured: MeasuredPassages, passages: Sequence[Passage], rate:
 
 
 def measure_pseudo(measured: MeasuredPassages, passages: Sequence[Passage], max_tokens: int) -> Ratio:
-    """Hides about `max_tokens` tokens, chosen by the passages' hashes, one at a time, for pseudo-perplexity; unknown
-    tokens are no text to predict.
+    """Hides about `max_tokens` tokens one at a time, for pseudo-perplexity. Passages' hashes choose them; unknown
+    tokens are skipped.
 
     Source: Salazar et al. 2020, section 2, on a sample of the tokens.
     """

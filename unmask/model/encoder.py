@@ -190,8 +190,8 @@ class Encoder(nn.Module):
         return x_BSD if self.final_norm is None else self.final_norm.of_sum(x_BSD, added_BSD)[1]
 
     def _on_device(self, seed: int | None) -> int | Tensor | None:
-        """A seed as `dropout` takes it: a number on CPUs, and on CUDA if blocks are not compiled, since hashing would
-        take many kernels; else a tensor, filled on the device so that nothing waits."""
+        """The seed as `dropout` takes it: a number on CPUs and for uncompiled blocks on CUDA (hashing takes a dozen
+        kernels), else a tensor, filled on the device to avoid a sync."""
         device = self.tokens.device
         by_number = device.type == "cpu" or (device.type == "cuda" and self.compiled_block is None)
         return seed if seed is None or by_number else torch.full((), seed, device=device)

@@ -379,7 +379,7 @@ def _size_of(model: Any) -> tuple[int, int]:
 
 
 def _layers_of(config: Any, width: int) -> tuple[int, int]:
-    """The number of layers and the size of their inner values, as BERT base has them if the configuration is silent."""
+    """The number of layers and their intermediate size; BERT's proportions where the configuration has none."""
     return int(getattr(config, "num_hidden_layers", 12)), int(getattr(config, "intermediate_size", 4 * width))
 
 

@@ -264,7 +264,7 @@ class IndexFolder:
         stored = StoredIndex(self.root, state=state)
         for number, block in enumerate(state.blocks):
             vectors = np.ascontiguousarray(stored.vectors(number))
-            # Threads that add to a small graph at once leave passages that no edge leads to (a third of graphs of 64).
+            # Threads that add to a small graph at once leave passages out of reach (in a third of graphs of 64).
             threads = 1 if first < _ONE_THREAD_UP_TO else 0
             graph.add(np.arange(first, first + block.passages, dtype=np.uint64), vectors, threads=threads)
             first += block.passages

@@ -4,8 +4,8 @@ The files that sentence-transformers writes beside a model decide, unless the us
 
     modules.json, 1_Pooling/config.json    pooling, as for `unmask embed`; or SPLADE (1_SpladePooling)
     config_sentence_transformers.json      `prompts`, put before queries and documents; `similarity_fn_name`
-    sentence_bert_config.json              `max_seq_length`, the limit for passages; if it has none, as version 6
-                                           writes it, `model_max_length` in tokenizer_config.json
+    sentence_bert_config.json              `max_seq_length`, the limit for passages; version 6 saves it as
+                                           `model_max_length` in tokenizer_config.json
 
 The model reads passages beyond its limit in windows, the first of which has the prompt and a title. The passage's
 vector is the mean of the windows' vectors, weighted by their tokens, or the maximum if vectors are sparse.
@@ -176,7 +176,7 @@ def open_encoder(  # noqa: PLR0912, PLR0913  (the options of the command line, e
 
 
 def _limit_of(folder: Path) -> Any:
-    """The maximum tokens of a text in sentence-transformers, special ones included; huge or None if there is none."""
+    """sentence-transformers' maximum tokens of a text, special ones included; huge or None if there is none."""
     limit = read_side_file(folder / LIMITS, optional=True).get("max_seq_length")
     if limit is None and (folder / MODULES).is_file():
         limit = read_side_file(folder / TOKENIZER, optional=True).get("model_max_length")

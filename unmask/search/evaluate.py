@@ -160,8 +160,8 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         model: Folder of a model, such as RUN/model, or its name on the hub.
         corpus: Files, folders or patterns of text; or a folder in BEIR's format.
         against: Another model to compare with.
-        baselines: bm25, tfidf, both, or none; with bm25, the model and BM25 combined are measured, too. By default
-            bm25, and tfidf if scikit-learn is installed.
+        baselines: bm25, tfidf, both, or none; bm25 also adds the model and BM25 combined. By default bm25, and tfidf
+            if scikit-learn is installed.
         queries: Maximum number of queries of each kind.
         max_documents: Maximum number of documents to search; a BEIR folder is searched whole.
         crop_chars: Approximate characters of a crop. By default 120, or three eighths of a document shorter than 320;

@@ -148,7 +148,7 @@ class TextTask(Task):
 
     def of_input(self, number: int, value: Any) -> TextRecord | None:
         is_list = isinstance(value, list | tuple)
-        # Models of other tools (without columns) do not say whether they take pairs.
+        # Models of other tools record neither columns nor whether they take pairs.
         texts = value if self.paired or (is_list and not self.columns) else (value,)
         is_input = isinstance(texts, list | tuple) and len(texts) == 1 + is_list
         return TextRecord(number, *texts) if is_input and all(isinstance(text, str) for text in texts) else None
@@ -180,7 +180,7 @@ class TextTask(Task):
         paired = self.paired or any(record.second is not None for record in records)
         alone = [record.row for record in records if record.second is None]
         if paired and alone and not self.paired:
-            raise SettingsError(f"input {alone[0]} is a single text among pairs; predict them separately")
+            raise SettingsError(f"input {alone[0]} is a single text, but others are pairs; predict each kind alone")
         seconds = [record.second or "" for record in records] if paired else None
         encodings = encoder.texts([record.first for record in records], seconds)
         examples, truncated = list[Example](), 0

@@ -73,7 +73,7 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
         if kind is None:
             what = f"fine-tuned for {shown(content_own.get('kind'))}, which neither unmask nor a plug-in knows"
             raise ModelError(f"{folder}: {what}; install the one it was made with")
-        # Tools that train a model further for another task keep our key, so the rest has to agree with it.
+        # Other tools keep our key when they train a model for another task, so it counts only if the rest agrees.
         if kind in tasks and problem == kind.problem_type:
             try:
                 own = validated(_Own, content_own, where=f"{folder / CONFIG}: {KEY}")

@@ -21,6 +21,7 @@ from unmask.data.reading import check_characters
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import (
+    KEY,
     architecture_of,
     files_checked,
     find_model,
@@ -57,9 +58,11 @@ def does_task(content: Mapping[str, Any]) -> bool:
     architecture = architecture_of(content)
     if "For" not in architecture or architecture.endswith("ForMaskedLM"):
         return False
-    from unmask.tasks.kinds import tasks_of  # slow to import
+    from unmask.tasks.kinds import TASKS, tasks_of  # slow to import
 
-    return bool(tasks_of(content))
+    own = content.get(KEY)
+    is_unknown = isinstance(own, dict) and str(own.get("kind")) not in TASKS  # of a plug-in; `task_of` says so
+    return is_unknown or bool(tasks_of(content))
 
 
 Precision = Literal["float32", "bf16", "auto"]
@@ -236,18 +239,13 @@ class Model(Readable):
 
         Raises:
             ModelError: The folder names an unsupported pooling or lower-cases texts that its tokenizer does not, and no
-                pooling is given here; or a file is damaged.
+                pooling is given; or a file is damaged.
             SettingsError: There is no such pooling.
         """
         if self.hub is not None and (pooling is None or normalize is None):
             fetch_sentence_files(self.hub, self.folder)
-        normalizer = self.tokenizer.backend.normalizer
-        keeps_case = normalizer is None or "A" in normalizer.normalize_str("A")
-        limits = self.folder / LIMITS
-        if pooling is None and keeps_case and read_side_file(limits, optional=True).get("do_lower_case"):
-            what = "do_lower_case is true, but the tokenizer keeps capitals, which is not supported"
-            way_out = "save the folder with sentence-transformers 6, or give lower-case texts and name the pooling"
-            raise ModelError(f"{limits}: {what}; {way_out} (--pooling, pooling=)")
+        if pooling is None:
+            self._check_case()
         return EmbedSettings(
             read_pooling(self.folder) if pooling is None else pooling,
             module_file(self.folder, "Normalize") is not None if normalize is None else normalize,
@@ -262,7 +260,17 @@ class Model(Readable):
         if module_file(self.folder, "SpladePooling") is None:
             return False
         check_splade(self.folder)
+        self._check_case()
         return True
+
+    def _check_case(self) -> None:
+        """Raises a ModelError if sentence-transformers would lower-case texts for a tokenizer that does not."""
+        normalizer, limits = self.tokenizer.backend.normalizer, self.folder / LIMITS
+        keeps_case = normalizer is None or "A" in normalizer.normalize_str("A")
+        if keeps_case and read_side_file(limits, optional=True).get("do_lower_case"):
+            what = "do_lower_case = true is not supported, since the tokenizer itself does not lower-case"
+            way_out = "save the folder with sentence-transformers 6, or, for lower-case texts, remove it"
+            raise ModelError(f"{limits}: {what}; {way_out}")
 
     def check_head(self) -> None:
         """Raises a ModelError if the model has no head for masked tokens."""

@@ -184,8 +184,8 @@ def _rows(task: Task, data: Labelled, predictions: Sequence[Any]) -> list[dict[s
 
 
 def _as_text(cell: str) -> str:
-    """A text that no terminal takes for a command. It may be a formula to a spreadsheet: an apostrophe before it would
-    keep ids and classes such as `-a` and `@home` from matching those of the input."""
+    """Escapes control characters. What a spreadsheet may read as a formula stays as it is: with an
+    apostrophe before them, ids and classes such as `-a` and `@home` would no longer match those of the input."""
     return escaped(cell.replace("\r\n", "\n"))
 
 

@@ -39,7 +39,7 @@ _AS_BERT = (
     None, "BertTokenizer", "ConvBertTokenizer", "DistilBertTokenizer", "ElectraTokenizer", "LayoutLMTokenizer",
     "LxmertTokenizer", "MobileBertTokenizer", "SqueezeBertTokenizer", "TokenizersBackend",
 )  # fmt: skip
-# Classes of the model types whose vocab.txt is another, if no file names the class.
+# Tokenizer classes of model types whose vocab.txt is not BERT's, for folders that name no class.
 _CLASSES = {"mpnet": "MPNetTokenizer", "esm": "EsmTokenizer"}
 # Tokenizers of these classes are saved under the same class. Others have settings beside the special tokens that would
 # be lost, so they are saved under the general class.
@@ -64,8 +64,8 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
         file = next((f for name in ("tokenizer.json", "vocab.txt") if (f := source / name).is_file()), source)
     config = _content_of((source if is_folder else file.parent) / CONFIG)
     class_name = config.get("tokenizer_class")
-    if class_name is None and is_folder and file.name == "vocab.txt":  # it may be named beside the model's sizes
-        of_model = _content_of(source / MODEL_CONFIG)
+    if class_name is None and is_folder and file.name == "vocab.txt":  # config.json may name it
+        of_model = _content_of(source / MODEL_CONFIG, "give another copy of the model")
         class_name = of_model.get("tokenizer_class") or _CLASSES.get(str(of_model.get("model_type")))
     # transformers has some classes twice, as `...Fast` too.
     kind = class_name.removesuffix("Fast") if isinstance(class_name, str) and class_name != ANY_CLASS else None
@@ -123,12 +123,12 @@ def as_tokenizer(source: Any) -> Tokenizer:
     )
 
 
-def _content_of(file: Path) -> dict[str, Any]:
+def _content_of(file: Path, way_out: str = "fix or remove it") -> dict[str, Any]:
     """The content of a configuration; empty if there is none."""
     try:
         content = parse_json(file) if file.is_file() else {}
     except (OSError, ValueError) as error:
-        raise TokenizerError(f"{file}: not valid JSON ({error}); fix or remove it") from error
+        raise TokenizerError(f"{file}: not valid JSON ({error}); {way_out}") from error
     return content if isinstance(content, dict) else {}
 
 

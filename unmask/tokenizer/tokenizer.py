@@ -464,7 +464,7 @@ class Tokenizer:
             "model_input_names": ["input_ids", *(["token_type_ids"] if with_types else []), "attention_mask"],
             "clean_up_tokenization_spaces": False,
             **names,
-            # Without it, transformers would hide and predict them: it does not go by `special` of a token.
+            # transformers ignores a token's `special`: without this list, its collator would mask these tokens.
             **({"additional_special_tokens": others} if others else {}),
             "added_tokens_decoder": {str(id_): {flag: getattr(token, flag) for flag in flags} for id_, token in added},
         }

@@ -103,7 +103,6 @@ class ShowProgress(Callback):
         self._tokens = 0  # since the first step
         self._first: StepReport | None = None
         self._micro_tokens: int | None = None
-        self._is_split = False
 
     def on_figures(self, trainer: Trainer, report: StepReport) -> None:
         self._loss = report.loss if self._loss is None else self._loss + _SMOOTHING * (report.loss - self._loss)
@@ -112,11 +111,7 @@ class ShowProgress(Callback):
         if self._first is None:
             self._first, self._begin, self._tokens = report, time.monotonic(), -report.tokens
             self._micro_tokens = trainer.first_micro_tokens
-        parts, chosen = trainer.state.micro_tokens, trainer.settings.micro_batch_tokens
-        if parts == self._micro_tokens and parts != chosen and report.micro_batches > 1 and not self._is_split:
-            self._reporter.note(f"steps are split into parts of {parts:,} positions, which should fit in memory")
-        self._is_split |= report.micro_batches > 1
-        if parts != self._micro_tokens:
+        if (parts := trainer.state.micro_tokens) != self._micro_tokens:
             self._micro_tokens = parts
             self._reporter.note(
                 f"out of memory: from now on steps are split into parts of {parts:,} positions (same result, slower)"

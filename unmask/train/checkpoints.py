@@ -259,7 +259,7 @@ def fit(  # noqa: PLR0913  (shared by the trainings of all commands)
     if isinstance(trainer.model, MaskedLM) and must_compile(choose_device()):
         reporter.note(COMPILING)
     if has_compiled_blocks(trainer.model):
-        reporter.note("compiling the model's blocks in the first steps, which takes up to a minute")
+        reporter.note("the first steps compile the model's blocks, which takes up to a minute")
     begin()
     try:
         with interruption.patience():

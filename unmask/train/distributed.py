@@ -100,7 +100,7 @@ class Group:
         padded[: len(rows_EK)] = rows_EK
         gathered = [torch.empty_like(padded) for _ in sizes]
         on_host = not padded.is_cuda
-        group = self._hosts if on_host else None  # torch's own group may be of GPUs alone, as Ray Train's is
+        group = self._hosts if on_host else None  # the default group may be of NCCL only, as under Ray Train
         self._wait(lambda: dist.all_gather(gathered, padded, group=group, async_op=True), TIMEOUT, on_host=on_host)
         return torch.cat([each[:size] for each, size in zip(gathered, sizes, strict=True)]).to(rows_EK.dtype)
 

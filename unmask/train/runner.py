@@ -88,7 +88,7 @@ def hidden_states(network: Network, rows: Rows, input_ids_BS: Tensor) -> Tensor:
     `input_ids_BS`, which are the rows' own or masked."""
     encoder, device, types_BS = network.encoder, network.encoder.device, rows.token_type_ids
     sequences = None
-    if device.type != "cpu" and encoder.compute_dtype != torch.float32:  # made here, a GPU need not be waited for
+    if encoder.shares_rows and device.type != "cpu" and encoder.compute_dtype != torch.float32:  # on the host: no sync
         sequences = moved(Sequences.of(rows.segment_ids), device)
     hidden_BSD = encoder(
         input_ids_BS.to(device),

@@ -30,7 +30,7 @@ from unmask.train.step import Figures, TrainState, training_step
 
 BATCHES_AHEAD = 3  # batches made in advance for a GPU: a new window or epoch takes longer than a small model's step
 STEPS_AHEAD = 2  # steps that the host may queue on a GPU: enough to keep it busy, without needless memory
-_ROW_STEPS = 8  # compiled steps of more rows than asked for have a multiple of an eighth: few compilations, few empty
+_ROW_STEPS = 8  # oversized compiled steps are filled up to a multiple of an eighth of the usual rows
 _BEGINNING = 1e-3  # progress of the first step, with a budget in minutes
 
 
@@ -291,7 +291,7 @@ def masked_batches(trainer: Trainer, *, ahead: int) -> Generator[MaskedBatch, No
     """Yields this process's share of the next step's batch, by the trainer's state when the batch is taken.
 
     If batches are made `ahead`, each is filled up with empty rows (an epoch's last batches have fewer), so that a GPU
-    sees a single shape. Pairs may need more rows than that; compiled blocks see their number rounded up. Nothing else
+    sees a single shape. Pairs may need more rows; for compiled blocks, that number is rounded up. Nothing else
     may then take batches from the stream, except while the next batch is not known.
     """
     stream, masker, settings, state = trainer.stream, trainer.masker, trainer.settings, trainer.state

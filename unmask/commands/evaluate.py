@@ -94,7 +94,8 @@ class Evaluation(Result):
         if self.document is not None:
             yield Styled(f"a document is {self.document}", "dim")
         whole = "all of the text" if self.share == 1.0 else f"about {self.share:.2g} of the text (--max-tokens)"
-        yield Styled(f"{self.tokens:,} tokens of {self.documents:,} {self.unit}, {whole}\n", "dim")
+        unit = self.unit.removesuffix("s") if self.documents == 1 else self.unit
+        yield Styled(f"{self.tokens:,} tokens of {self.documents:,} {unit}, {whole}\n", "dim")
         rows: list[tuple[str, ...]] = []
         for rate, figures in self.by_rate.items():
             bits = figures["bits_per_byte"]

@@ -396,13 +396,14 @@ def _call(function: str, options: dict[str, Any], *, goes_on: str, quiet: bool) 
         # Missing files and mistakes in recipes and settings are reported before torch is loaded, which takes seconds.
         from unmask.commands.recipe_files import CONTINUING, DEFAULT, OPTIONS, light_recipe
         from unmask.core.remote import address_of
+        from unmask.data.data_folder import is_prepared
         from unmask.data.sources import find_sources, is_stream
 
         recipe = options.get("recipe", CONTINUING if "from_" in options else DEFAULT)
         values = {key: options.get(name) for name, key in OPTIONS.items()}
         light_recipe(recipe, options=values, overrides=options.get("settings", ()))
         paths = [path for path in options.get("paths", []) if not is_stream(path) and address_of(path) is None]
-        if paths and not (len(paths) == 1 and os.path.isfile(f"{paths[0]}/manifest.json")):
+        if paths and not is_prepared(paths):
             find_sources(paths, announce=False)
 
     from unmask.core.results import Progress

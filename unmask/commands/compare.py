@@ -38,7 +38,7 @@ from typing import Any, Literal
 
 from unmask.commands.recipe import Recipe, requested_recipe
 from unmask.commands.recipe_files import Overrides
-from unmask.commands.run_data import begin_from_checkpoint, is_prepared, open_prepared, prepare_by
+from unmask.commands.run_data import begin_from_checkpoint, open_prepared, prepare_by
 from unmask.commands.run_plan import (
     AS_IS,
     CONTINUED,
@@ -58,6 +58,7 @@ from unmask.core.hub import lasting_name
 from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import ProgressReporter, Reporter, Result, Sheet, Shown, duration, sentence, usual_reporter
+from unmask.data.data_folder import is_prepared
 from unmask.data.sources import is_stream
 from unmask.masking.settings import STRATEGIES, followed_scores
 from unmask.measure.uncertainty import compare_figures, error_of_look, percent

@@ -27,7 +27,6 @@ from unmask.commands.run_data import (
     begin_from_checkpoint,
     check_data,
     check_tokenizer,
-    is_prepared,
     open_prepared,
     packaged_corpus,
 )
@@ -36,6 +35,7 @@ from unmask.commands.training_run import TrainingRun
 from unmask.core.errors import RunError
 from unmask.core.remote import local_copies
 from unmask.core.results import Facts, Reporter, Result, Shown, Styled, duration
+from unmask.data.data_folder import is_prepared
 from unmask.data.prepare import open_annotated, prepare
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import find_sources, is_stream

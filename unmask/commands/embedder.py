@@ -16,7 +16,6 @@ from unmask.commands.embedder_run import EmbedderPlan, EmbedderRun
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.recipe import checkpoint_sha256, read_fitting_config
 from unmask.commands.recipe_files import Overrides, as_overrides, parameters_of, section_values
-from unmask.commands.run_data import is_prepared
 from unmask.core.errors import CorpusError, ModelError, SettingsError, UnmaskError
 from unmask.core.files import ClaimedFolder, typed
 from unmask.core.hub import PROMPTS, fetch_sentence_files, hub_name, lasting_name
@@ -25,6 +24,7 @@ from unmask.core.public import public
 from unmask.core.remote import local_copies, refused
 from unmask.core.results import Facts, Finished, Hint, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
 from unmask.core.settings import validated
+from unmask.data.data_folder import is_prepared
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, InMemory, Texts, find_sources, is_stream, paths_or_texts
 from unmask.model.card_head import CARD, Origin, base_models, change_card

@@ -30,11 +30,12 @@ from torch import Tensor
 from unmask.commands.embedder_pairs import NO_PAIRS, PairData, PairStream, TokenPairs, pair_data
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.embedder_texts import TokenTexts, read_pairs, read_texts
-from unmask.commands.run_data import is_prepared, save_with_tokenizer
+from unmask.commands.run_data import save_with_tokenizer
 from unmask.core.errors import DivergedError
 from unmask.core.files import ClaimedFolder, file_sha256, read_object, whole_folder, write_atomically, writing
 from unmask.core.interruption import Interruption
 from unmask.core.results import Reporter
+from unmask.data.data_folder import is_prepared
 from unmask.data.rows import Cursor, Rows, moved
 from unmask.data.settings import CorpusSettings, Reading
 from unmask.data.sources import InMemory, Named, is_stream, keep_as_files

@@ -30,13 +30,14 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError
 from safetensors.numpy import load_file, save_file
 
-from unmask.commands.run_data import is_prepared, open_prepared
+from unmask.commands.run_data import open_prepared
 from unmask.core.errors import CorpusError, DataError, RunError, shown
 from unmask.core.files import whole_file, writing
 from unmask.core.hashing import GOLDEN, mix
 from unmask.core.results import Notify, Progress
 from unmask.data.columns import NO_LABEL, USUAL, Role, find_column, value_at
 from unmask.data.corpus import Corpus
+from unmask.data.data_folder import is_prepared
 from unmask.data.delimited import find_layout
 from unmask.data.groups import Clusters
 from unmask.data.near_duplicates import hash_texts

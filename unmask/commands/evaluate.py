@@ -17,7 +17,7 @@ from unmask.core.results import Notify, Result, Sheet, Shown, Styled, counted, m
 from unmask.core.settings import validated
 from unmask.data.columns import ColumnNames
 from unmask.data.corpus import Corpus
-from unmask.data.data_folder import MANIFEST, load_manifest, open_split
+from unmask.data.data_folder import is_prepared, load_manifest, open_split
 from unmask.data.settings import CorpusSettings, DocumentUnit
 from unmask.data.sources import TextColumn, Texts, find_split, keep_as_files, paths_or_texts, readable
 from unmask.measure.held_out import DOCUMENTS, RATE, unit_of
@@ -250,8 +250,8 @@ def _read(
 ) -> tuple[list[Passage], tuple[str, ...], dict[str, Any]]:
     """The text, the names of its parts of speech (empty if it is not annotated), and `words`, `share`, `columns`,
     `document` and `unit` of the result. `reading` holds the corpus settings that are options of this command."""
-    root = Path(paths[0]) if len(paths) == 1 else None
-    if root is not None and (root / MANIFEST).is_file():
+    if is_prepared(paths):
+        root = Path(paths[0])
         if reading["column"] is not None:
             raise SettingsError(f"{root}: prepared data has no columns; leave the column out", options=["column"])
         if reading["documents"] is not None:

@@ -19,7 +19,6 @@ from unmask.commands.run_data import (
     PreparedData,
     check_annotations,
     check_tokenizer,
-    is_prepared,
     open_prepared,
     packaged_corpus,
     prepare_by,
@@ -30,6 +29,7 @@ from unmask.core.remote import refused
 from unmask.core.results import NORMAL, Reporter, Result, Sheet, Shown, Styled, counted, usual_note, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.annotations import PIPELINES, SpacyPipeline
+from unmask.data.data_folder import is_prepared
 from unmask.data.lexicon import LexiconSettings, build_lexicon
 from unmask.data.reading import check_characters
 from unmask.data.rows import Cursor, Rows, RowStream

@@ -17,7 +17,6 @@ from unmask.commands.run_data import (
     START_ANEW,
     RunFolder,
     data_from_checkpoint,
-    is_prepared,
     obtain_data,
     packaged_corpus,
 )
@@ -43,7 +42,7 @@ from unmask.core.results import (
     usual_reporter,
 )
 from unmask.core.settings import validated
-from unmask.data.data_folder import data_folder
+from unmask.data.data_folder import data_folder, is_prepared
 from unmask.data.lexicon import load_lexicon
 from unmask.data.sources import InMemory, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
 from unmask.masking.settings import AnyStrategy, add_kind

@@ -22,7 +22,6 @@ report.html          figures, curves and predictions, for reading
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -51,6 +50,7 @@ from unmask.data.data_folder import (
     checked_files,
     chunk_bytes,
     cut_chunks,
+    is_prepared,
     load_manifest,
     open_split,
     write_shards,
@@ -119,11 +119,6 @@ class RunFolder:
 def packaged_corpus() -> Path:
     """Tiny Shakespeare (1.1 MB, public domain), the text of a run without paths."""
     return Path(str(resources.files("unmask") / "data" / "tinyshakespeare.txt"))
-
-
-def is_prepared(paths: Sequence[str | Path]) -> bool:
-    """Whether the sources are a folder of prepared shards."""
-    return len(paths) == 1 and os.path.isfile(Path(paths[0]) / MANIFEST)
 
 
 @dataclass(frozen=True)

@@ -20,12 +20,12 @@ from unmask.commands.masking_tables import masking_tables, named_hashes, score_b
 from unmask.commands.pretrain import pretrain
 from unmask.commands.recipe import Recipe
 from unmask.commands.recipe_files import Override, Overrides, as_overrides, recipe_names
-from unmask.commands.run_data import check_data, check_tokenizer, is_prepared, open_prepared, prepare_by, tokenizer_of
+from unmask.commands.run_data import check_data, check_tokenizer, open_prepared, prepare_by, tokenizer_of
 from unmask.core.errors import SettingsError, unknown
 from unmask.core.files import ClaimedFolder, differences, file_sha256, read_object, typed, write_object
 from unmask.core.interruption import GOES_ON, Interrupted
 from unmask.core.results import Reporter
-from unmask.data.data_folder import MANIFEST, load_manifest
+from unmask.data.data_folder import MANIFEST, is_prepared, load_manifest
 from unmask.data.lexicon import load_lexicon
 from unmask.data.rows import Cursor, RowStream
 from unmask.data.sources import find_sources, find_split, is_stream

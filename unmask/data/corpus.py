@@ -117,7 +117,7 @@ class Corpus:
         way_out: str | None = SKIP_BAD,
     ) -> None:
         self.settings, self.fields, self.way_out = settings, fields, way_out
-        bad = BadInput(skip=settings.bad_input == "skip", way_out=way_out, reading=settings)
+        bad = self._bad_input()
         train, held = _split(paths, settings, hold_out=hold_out)
         groups = settings.holdout_groups
         by_column = str(groups) if hold_out and groups not in (None, CLUSTERS) else None
@@ -385,6 +385,10 @@ class Corpus:
         groups = decisions.groups
         return self.plan.describe() if groups is None else f"a document is {self.plan.reason}; {groups.description}"
 
+    def _bad_input(self) -> BadInput:
+        """A new count of what is skipped, or errors in its place."""
+        return BadInput(skip=self.settings.bad_input == "skip", way_out=self.way_out, reading=self.settings)
+
     def _read(
         self,
         task: ReadTask,
@@ -395,7 +399,7 @@ class Corpus:
         through: Callable[[Iterator[Document]], Iterator[Document]] | None = None,
     ) -> Generator[Document]:
         plan, cleaning = self.plan, self.settings.cleaning
-        bad = BadInput(skip=self.settings.bad_input == "skip", way_out=self.way_out, reading=self.settings)
+        bad = self._bad_input()
         blank = Counter[str]()
         options: dict[str, Any] = {"unit": plan.unit, "fields": self.fields, "first": first, "skipped": blank}
         if cleaning == CleaningSettings():

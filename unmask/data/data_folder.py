@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import re
 import shutil
 import zlib
@@ -63,6 +64,12 @@ BATCH_BYTES = 1 << 20
 SLOW_BATCH_BYTES = 1 << 15  # if a pipeline annotates, which takes seconds for this much
 MOST_EXAMPLES, EXAMPLE_CHARS, EXAMPLE_EVERY = 16, 300, 2048  # of held-out text to show; characters
 _WHOLE_WORDS = re.compile(rf"(?<!\S)\S(?s:.{{0,{EXAMPLE_CHARS - 1}}})(?!\S)")
+
+
+def is_prepared(paths: Sequence[str | Path]) -> bool:
+    """Whether the sources are a folder of prepared shards."""
+    return len(paths) == 1 and os.path.isfile(Path(paths[0]) / MANIFEST)
+
 
 # ----------------------------------------
 # A task's text is cut into chunks, and each chunk is tokenized into shards, one for each split.

@@ -22,10 +22,10 @@ from safetensors.torch import load_file
 
 from unmask.commands.masks import tables_of
 from unmask.commands.recipe import encoder_config, load_recipe, read_fitting_config
-from unmask.commands.run_data import PreparedData, RunFolder, is_prepared, open_prepared, packaged_corpus
+from unmask.commands.run_data import PreparedData, RunFolder, open_prepared, packaged_corpus
 from unmask.core.errors import ModelError, RunError, UnmaskError, parse_json
 from unmask.core.files import LOCK
-from unmask.data.data_folder import MANIFEST
+from unmask.data.data_folder import MANIFEST, is_prepared
 from unmask.data.reading import bare_suffix, broken_character
 from unmask.data.sources import CODE, kind_of
 from unmask.masking.settings import MaskingSettings

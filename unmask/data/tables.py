@@ -39,6 +39,7 @@ from unmask.data.columns import (
 from unmask.data.delimited import USUAL_DELIMITER, delimited_rows, find_layout
 from unmask.data.json_rows import json_rows
 from unmask.data.reading import BROKEN_LINES, CUT_OFF, BadInput, LinePart, Row, broken_character
+from unmask.data.settings import CorpusSettings
 from unmask.data.sources import TABLES, Source, TextColumn
 from unmask.data.treebanks import doc_rows
 from unmask.tokenizer.spans import read_fields, without_returns
@@ -105,6 +106,8 @@ def with_columns(
         )
     named_others = [name for name in (id, title, label, group) if isinstance(name, str)]
     ready: list[Source] = []
+    # A command without a setting for bad input has none for these either.
+    section = "corpus" if isinstance(bad.reading, CorpusSettings) and bad.way_out is not None else None
     announced: dict[str, list[str]] = {}  # files by announcement
     alike: dict[frozenset[str], TableColumns] = {}  # by all columns of a table
     no_label = ""  # error for the first file without a column of classes
@@ -139,7 +142,7 @@ def with_columns(
         alike.setdefault(frozenset(names), at)
         column = at.text[0] if len(at.text) == 1 else at.text
         ready.append(replace(source, column=column, label=label_at, group=group_at, id=at.id, title=at.title))
-        if line := described(ready[-1], bad, named=text is not None):
+        if line := described(ready[-1], bad, named=text is not None, section=section):
             announced.setdefault(line, []).append(path.name)
     if not any(source.column or not source.is_table for source in ready):
         raise CorpusError(f"{ready[0].path}: contains no rows")
@@ -188,7 +191,7 @@ def _short_column(rows: Sequence[Row], text: str, taken: Collection[str]) -> str
     return others[0] if len(others) == 1 and 1 <= weights[others[0]] <= weights[text] / 3 else None
 
 
-def described(source: Source, bad: BadInput, *, named: bool) -> str | None:
+def described(source: Source, bad: BadInput, *, named: bool, section: str | None) -> str | None:
     """The layout of a CSV or TSV file, and how to override it; None if it is usual or set."""
     layout = source.layout
     if layout is None:
@@ -200,8 +203,7 @@ def described(source: Source, bad: BadInput, *, named: bool) -> str | None:
     text = f", text in {in_words(source.column)}" if source.column else ""
     header = "a header" if layout.has_header else "no header (columns are numbered from 0)"
     settings = ("header", "delimiter", *(["column"] if source.column else []))
-    # A command without a setting for bad input has none for these either.
-    ways = f" (override with {', '.join(f'corpus.{name}' for name in settings)})" if bad.way_out is not None else ""
+    ways = f" (override with {', '.join(f'{section}.{name}' for name in settings)})" if section else ""
     return f"{header}, delimiter {layout.delimiter!r}{text}{ways}"
 
 

@@ -176,6 +176,41 @@ def test_texts_are_found_by_their_suffixes(tmp_path: Path) -> None:
     assert names == {f"{tmp_path.name}/{name}" for name in ("A.TXT", "b.log.gz", "c.fasta")}
 
 
+def test_models_that_are_named_themselves_open_and_can_be_distinguished(run: unmask.Run, tmp_path: Path) -> None:
+    """In a folder `checkpoints` that is not a run's, too, as other trainers write."""
+    folders = [tmp_path / "a" / "model", tmp_path / "b" / "model", tmp_path / "checkpoints" / "bert"]
+    for folder in folders:
+        shutil.copytree(run.folder / "model", folder)
+    assert {each["name"] for each in Library(folders).list()} == {"a/model", "b/model", "checkpoints/bert"}
+    answer = ask(tmp_path, "predict", models=[str(folders[2])], text="the king", hidden=[[4, 8]])
+    assert answer["results"][0].get("masks"), answer
+    assert str(folders[2]) in answer["copy"]["command"]
+
+
+def test_what_trains_without_figures_so_far_is_found(tmp_path: Path) -> None:
+    for name in ("tuned", "search", "tuned elsewhere"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "settings.json").write_text("{}", encoding="utf-8")
+    holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
+    for name in ("tuned", "search"):
+        (tmp_path / name / ".lock.json").write_text(holder, encoding="utf-8")
+    (tmp_path / "search" / "data").mkdir()
+    things = {Path(each["path"]).name: (each["kind"], each["state"]) for each in Library([tmp_path]).list()}
+    assert things == {"tuned": ("finetuning", "running"), "search": ("embedder", "running")}
+
+
+def test_new_runs_are_written_below_a_folder(tmp_path: Path) -> None:
+    text = tmp_path / "texts" / "novel.txt"
+    text.parent.mkdir()
+    text.touch()
+    (tmp_path / "runs").mkdir()
+    assert Library([text, tmp_path / "runs"]).within("first") == tmp_path / "runs" / "first"
+    alone = Library([text])
+    assert alone.within(str(text)) == text
+    with pytest.raises(RunError, match="first"):
+        alone.within("first")
+
+
 def test_names_that_are_no_text_are_left_out(tmp_path: Path) -> None:
     (tmp_path / "a.txt").touch()
     try:

@@ -58,6 +58,8 @@ class Library:
         for root in self.roots:
             if broken_character(str(root)):
                 raise RunError(f"{str(root)!r}: the studio cannot show a path that is not UTF-8; rename it")
+        # New runs and maps are written here. Without any folder, `within` refuses them.
+        self.base = next((root for root in self.roots if not root.is_file()), self.roots[0])
         self.computing = threading.Lock()  # one computation at a time: a model uses all cores anyway
         self._opened: OrderedDict[tuple[str, str], tuple[float, Any]] = OrderedDict()
 
@@ -65,8 +67,8 @@ class Library:
         """Resolves a path, links included, below one of the folders; a RunError for any other."""
         path = Path(name)
         with suppress(OSError, ValueError):
-            path = (self.roots[0] / path).resolve()
-            if any(path.is_relative_to(root) for root in self.roots):
+            path = (self.base / path).resolve()
+            if any(path == root or (path.is_relative_to(root) and not root.is_file()) for root in self.roots):
                 return path
         raise RunError(f"{name}: outside the folders that the studio was started with; start it with this one, too")
 
@@ -174,7 +176,9 @@ def _packaged_bench(file: Path) -> tuple[Tokenizer, Tables]:
 
 
 def is_checkpoint(name: str | Path) -> bool:
-    return Path(name).parent.name == "checkpoints"
+    """Whether it is a checkpoint of a run of ours; other trainers have folders with this name, too."""
+    folder = Path(name).parent
+    return folder.name == "checkpoints" and (folder.parent / "recipe.toml").is_file()
 
 
 def _load_checkpoint(folder: Path) -> Model:
@@ -244,8 +248,10 @@ def _is_map(path: Path) -> bool:
 def _kind(names: set[str]) -> Kind | None:
     if {"recipe.toml", "sources.json"} <= names:
         return "run"
-    if "settings.json" in names and names & {"runs.jsonl", "metrics.jsonl", "summary.json"}:
-        return "finetuning" if "runs.jsonl" in names else "embedder"
+    if "settings.json" in names and names & {"runs.jsonl", "metrics.jsonl", "summary.json", f"{LOCK}.json"}:
+        # Until its first seed is finished, a fine-tuning has no figures.
+        is_embedder = "runs.jsonl" not in names and names & {"data", "metrics.jsonl", "summary.json"}
+        return "embedder" if is_embedder else "finetuning"
     marks: dict[str, Kind] = {"compare.json": "comparison", MANIFEST: "data", "index.json": "index"}
     for mark, kind in marks.items():
         if mark in names:
@@ -255,7 +261,6 @@ def _kind(names: set[str]) -> Kind | None:
 
 
 def _thing(kind: Kind, path: Path, root: Path) -> dict[str, Any]:
-    name = path.relative_to(root).as_posix()
     facts, state = {}, ""
     if kind in ("run", "finetuning", "embedder", "comparison"):
         state = state_of(path)
@@ -265,7 +270,9 @@ def _thing(kind: Kind, path: Path, root: Path) -> dict[str, Any]:
         changed = path.stat().st_mtime
     except OSError:
         changed = 0.0
-    shown = root.name if name == "." else f"{root.name}/{name}"
+    # Most models are in a folder that is called "model".
+    above = root.parent.parent if kind == "model" and path == root else root.parent
+    shown = path.relative_to(above).as_posix()
     return {"kind": kind, "path": str(path), "name": shown, "state": state, "changed": changed, "facts": facts}
 
 

@@ -244,7 +244,7 @@ def test_a_run_is_forecast_started_stopped_and_resumed(page: Any, workspace: Pat
     expect(page.get_by_role("region", name="Differences")).to_contain_text("model.hidden_size")
     page.get_by_role("button", name="Steps", exact=True).click()
     shutil.rmtree(workspace / "live")
-    expect(page.get_by_text("no longer exists")).to_be_visible(timeout=10_000)
+    expect(page.get_by_text("it was removed")).to_be_visible(timeout=10_000)
     page.get_by_role("button", name="Remove from the page").click()
     looked_at(page, "runs")
 

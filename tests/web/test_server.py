@@ -9,6 +9,7 @@ import re
 import shlex
 import shutil
 import socket
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import unmask
+from unmask.commands.recipe_files import toml_value
 from unmask.core.errors import RunError
 from unmask.data.data_folder import Manifest
 from unmask.report.pages import STATIC as SHARED
@@ -400,9 +402,26 @@ def test_a_run_is_not_started_over_another(tmp_path: Path) -> None:
         assert (answer.status_code, "recipe" in answer.json()["error"]) == (400, True)
     answer = client(tmp_path).post("/api/begin", json={"what": "start", "name": "there", "steps": 1})
     assert (answer.status_code, "there" in answer.json()["error"]) == (400, True)
-    said = ask(tmp_path, "begin", what="command", name="new", steps=3, rate=0.3, prompts=["a b"])
+    prompts = ['a "b" \U0001f600', "é"]
+    said = ask(tmp_path, "begin", what="command", name="new", steps=3, rate=0.3, prompts=prompts)
     assert said["copy"]["command"].startswith("unmask pretrain --out ")
     assert "steps=3" in said["copy"]["python"]
+    [setting] = [word for word in shlex.split(said["copy"]["command"]) if word.startswith("evaluation.prompts=")]
+    assert toml_value(setting.partition("=")[2]) == prompts
+
+
+def test_a_run_is_started_once_and_gone_if_its_process_makes_no_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = {"what": "start", "name": "studio/first", "steps": 1}
+    with subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE) as process:
+        monkeypatch.setattr("unmask.web.runs.subprocess.Popen", lambda *words, **options: process)
+        tail = runs.Tail(Path(ask(tmp_path, "begin", **start)["run"]))
+        assert (tail.news() or {})["state"] == "starting"
+        again = client(tmp_path).post("/api/begin", json=start)
+        assert (again.status_code, "studio/first" in again.json()["error"]) == (400, True)
+    assert (tail.news() or {})["state"] == "gone"
+    assert ask(tmp_path, "begin", **start)["run"] == str(tail.folder)
 
 
 def test_the_page_keeps_to_itself() -> None:

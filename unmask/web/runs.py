@@ -36,7 +36,7 @@ from unmask.web.things import Library, holder_of, state_of
 LOG = "studio.log"  # beside a run that the page started: .NAME.studio.log
 FORECAST_SECONDS = 300
 _MOST_EXAMPLES = 2_000  # of a fine-tuning, to predict again
-_started: list[subprocess.Popen[bytes]] = []  # by this process, which has to reap them
+_started: dict[Path, subprocess.Popen[bytes]] = {}  # by folder; this process has to reap them
 
 # ----------------------------------------
 # Figures and curves.
@@ -75,7 +75,7 @@ class Tail:
                 if isinstance(line.get("lines"), list):
                     point["lines"] = line["lines"]
                 add_point(columns.setdefault(kind, {}), point)
-        state = state_of(self.folder)
+        state = _state(self.folder)
         if not columns and state == self._before:
             return None
         self._before = state
@@ -170,7 +170,7 @@ def finetuning(library: Library, *, run: str) -> dict[str, Any]:
 def choices(library: Library) -> dict[str, Any]:
     """What the form for a new run offers."""
     described = {name: light_recipe(name).description for name in recipe_names()}
-    return {"recipes": described, "strategies": list(STRATEGIES), "root": str(library.roots[0])}
+    return {"recipes": described, "strategies": list(STRATEGIES), "root": str(library.base)}
 
 
 def begin(  # noqa: PLR0913  (a form)
@@ -192,7 +192,7 @@ def begin(  # noqa: PLR0913  (a form)
     out = library.within(name)
     arguments = [] if data is None else [str(library.typed(data))]
     settings = [] if rate is None else [f"masking.rate={rate}"]
-    settings += [f"evaluation.prompts={json.dumps(prompts)}"] if prompts else []
+    settings += [f"evaluation.prompts={json.dumps(prompts, ensure_ascii=False)}"] if prompts else []
     if recipe is not None and recipe not in recipe_names():
         raise SettingsError(f"recipe: {recipe!r} does not come with unmask; choose one of {', '.join(recipe_names())}")
     options: dict[str, Any] = {
@@ -215,16 +215,14 @@ def begin(  # noqa: PLR0913  (a form)
         if done.returncode:
             raise RunError(done.stderr.strip().removeprefix("unmask: ") or "the dry run failed")
         return {"forecast": done.stdout, "copy": same}
-    if state_of(out) == "running":
+    if _state(out) in ("running", "starting"):
         raise RunError(f"{name}: a process is already training there")
     if what == "start" and out.exists():
         raise RunError(f"{name} already exists; give another name, or resume it")
     out.parent.mkdir(parents=True, exist_ok=True)
     with log_of(out).open("wb") as log:
-        _started.append(
-            subprocess.Popen(
-                words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
+        _started[out] = subprocess.Popen(
+            words, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
         )
     return {"run": str(out), "copy": same}
 
@@ -234,14 +232,13 @@ def log_of(out: Path) -> Path:
 
 
 def log(library: Library, *, run: str) -> dict[str, Any]:
-    """The last output of a run that was started here, and its state."""
+    """The last output of a run that was started here."""
     out = library.within(run)
-    _reap()
     text = ""
     with suppress(OSError), log_of(out).open("rb") as file:
         file.seek(max(0, os.path.getsize(log_of(out)) - 8_000))
         text = file.read().decode(errors="replace")
-    return {"text": text, "state": state_of(out)}
+    return {"text": text}
 
 
 def stop(library: Library, *, run: str) -> dict[str, Any]:
@@ -252,12 +249,21 @@ def stop(library: Library, *, run: str) -> dict[str, Any]:
     if pid is None:
         raise RunError(f"{run}: nothing is training there, or it trains on another machine")
     command = Path(f"/proc/{pid}/cmdline")
-    if all(pid != each.pid for each in _started) and not (command.exists() and b"unmask" in command.read_bytes()):
+    is_ours = any(pid == each.pid for each in list(_started.values()))
+    if not is_ours and not (command.exists() and b"unmask" in command.read_bytes()):
         raise RunError(f"{run}: process {pid} was started elsewhere; stop it there")
     os.kill(pid, signal.SIGINT)
     return {}
 
 
+def _state(out: Path) -> str:
+    """The state of a run; one that was started here is "starting" until its process makes the folder."""
+    _reap()
+    state = state_of(out)
+    return "starting" if state == "gone" and out in _started else state
+
+
 def _reap() -> None:
     """Reaps ended processes, which would look alive otherwise."""
-    _started[:] = [each for each in _started if each.poll() is None]
+    for out in [out for out, process in list(_started.items()) if process.poll() is not None]:
+        _started.pop(out, None)

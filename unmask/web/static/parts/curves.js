@@ -110,5 +110,5 @@ export function Curves({ runs, level, title = "Curves" }) {
   return html`<section class="card" aria-label=${title}><div class="spread"><h2>${title}</h2><${Segmented} label="Scale" value=${scale} options=${SCALES} onChange=${setScale} /></div>
     <div class="row"><${Choice} label="Figure" value=${shown} options=${figures} onChange=${(each) => setFigure(each ?? "loss")} /></div>
     <div class="plot" ref=${box}></div>
-    ${!curves.length && html`<p class="soft">No figures yet; they appear with the first steps.</p>`}</section>`;
+    ${!curves.length && html`<p class="soft">No figures yet; they appear with the first steps, those of a fine-tuning with its first seed.</p>`}</section>`;
 }

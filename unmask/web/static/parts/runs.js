@@ -116,22 +116,23 @@ function Begin({ things, look, choose }) {
     ${state.copy && html`<pre tabindex="0">${state.copy.command}</pre><${Copy} of=${state.copy} />`}</details>`;
 }
 
-function Control({ path, name, state, look }) {
+function Control({ path, name, state, resumes, look }) {
   const [message, setMessage] = useState("");
   const [text, setText] = useState("");
   const running = state === "running";
   useEffect(() => {
     const read = () => call("log", { run: path }).then((answer) => setText(answer.text), () => {});
     read();
-    const timer = running && setInterval(read, 2000);
+    const timer = state !== "finished" && setInterval(read, 2000);
     return () => clearInterval(timer);
-  }, [path, running]);
-  const act = (part, body) => call(part, { run: path, ...body }).then(() => { setMessage(part === "stop" ? "The run saves and stops." : "The run continues."); setTimeout(look, 1500); }, (error) => setMessage(error.message));
-  const resume = () => call("begin", { what: "resume", name: path }).then(() => { setMessage("The run continues."); setTimeout(look, 1500); }, (error) => setMessage(error.message));
+  }, [path, state]);
+  const act = (part, body, said) => call(part, body).then(() => { setMessage(said); setTimeout(look, 1500); }, (error) => setMessage(error.message));
+  const stop = () => act("stop", { run: path }, "The run saves and stops.");
+  const resume = () => act("begin", { what: "resume", name: path }, "The run is resumed; its output is below.");
   if (state === "finished" && !text) return null;
   return html`<section class="card" aria-label=${`Process of ${name}`}><div class="spread"><h2>${name} <span class=${`tag ${state}`}>${state}</span></h2>
-    <span class="row tight">${running && html`<button onClick=${() => act("stop")}>Stop</button>`}${state === "stopped" && html`<button onClick=${resume}>Resume</button>`}</span></div>
-    <p class="soft" role="status">${message}</p>${text && html`<details open=${running}><summary class="soft">output</summary><pre tabindex="0">${text.slice(-3000)}</pre></details>`}</section>`;
+    <span class="row tight">${running && html`<button onClick=${stop}>Stop</button>`}${state === "stopped" && resumes && html`<button onClick=${resume}>Resume</button>`}</span></div>
+    <p class="soft" role="status">${message}</p>${text && html`<details open=${state !== "finished"}><summary class="soft">output</summary><pre tabindex="0">${text.slice(-3000)}</pre></details>`}</section>`;
 }
 
 export function Runs({ things, look }) {
@@ -145,7 +146,7 @@ export function Runs({ things, look }) {
   const paths = chosen ?? first.current ?? [];
   const [live, problem] = useLive(paths);
   const gone = paths.filter((path) => live[path]?.state === "gone");
-  useEffect(() => { if (Object.values(live).some((each) => each.state === "finished")) look(); }, [Object.values(live).map((each) => each.state).join()]);
+  useEffect(() => { if (Object.values(live).some((each) => ["running", "finished"].includes(each.state))) look(); }, [Object.values(live).map((each) => each.state + Object.keys(each.columns).length).join()]);
   const names = Object.fromEntries(paths.map((path) => [path, things.find((each) => each.path === path)?.name ?? path.split("/").slice(-2).join("/")]));
   const levels = new Set(paths.map((path) => things.find((each) => each.path === path)?.facts.unigram_entropy).filter(Boolean));
   const kind = (path) => things.find((each) => each.path === path)?.kind;
@@ -155,10 +156,10 @@ export function Runs({ things, look }) {
     ${compared.length > 0 && html`<div class="row"><${Choice} label="Comparison" none="none" value=${shown} options=${compared} onChange=${compare} /></div>`}
     ${shown && html`<${Comparison} key=${shown} folder=${shown} name=${compared.find(([path]) => path === shown)[1]} />`}
     <${Begin} things=${things} look=${look} choose=${(path) => choose([...paths, path].slice(-6))} />
-    <${Problem} of=${problem} />${gone.map((path) => html`<div class="row tight" key=${path}><${Problem} of=${`${names[path]} no longer exists: it was removed.`} />
+    <${Problem} of=${problem} />${gone.map((path) => html`<div class="row tight" key=${path}><${Problem} of=${`${names[path]} is not in the studio's folders: it was removed, or could not begin (its output says why).`} />
       <button onClick=${() => choose(paths.filter((each) => each !== path))}>Remove from the page</button></div>`)}
     ${paths.length > 0 && html`<${Curves} runs=${paths.filter((path) => live[path]).map((path) => ({ name: names[path], columns: live[path].columns }))} level=${levels.size === 1 ? [...levels][0] : null} />`}
-    ${paths.map((path) => live[path] && html`<${Control} key=${path} path=${path} name=${names[path]} state=${live[path].state} look=${look} />`)}
+    ${paths.map((path) => live[path] && html`<${Control} key=${path} path=${path} name=${names[path]} state=${live[path].state} resumes=${!["finetuning", "embedder"].includes(kind(path))} look=${look} />`)}
     ${paths.map((path) => live[path] && html`<${Lines} key=${path} name=${names[path]} columns=${live[path].columns} />`)}
     ${paths.filter((path) => kind(path) === "finetuning" && live[path]?.state === "finished").map((path) => html`<${Finetuning} key=${path} path=${path} name=${names[path]} />`)}
     ${pretrained.length > 1 && !gone.length && html`<${Differences} paths=${pretrained} names=${names} />`}`;

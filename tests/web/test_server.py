@@ -13,6 +13,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from unittest.mock import AsyncMock, Mock
 
 import numpy as np
 import pyarrow as pa
@@ -320,6 +321,15 @@ def test_a_model_that_does_not_fit_is_one_clear_problem(tmp_path: Path) -> None:
 
     answer = server._answer(Library([tmp_path]), full, b"{}", computes=True)
     assert (answer.status_code, b"memory" in answer.body) == (507, True)
+
+
+def test_what_nobody_waits_for_is_not_computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answers = Mock(return_value={"tokens": []})
+    monkeypatch.setitem(COMPUTED, "tokens", lambda library: answers())
+    assert ask(tmp_path, "tokens") == {"tokens": []}
+    monkeypatch.setattr("starlette.requests.Request.is_disconnected", AsyncMock(return_value=True))
+    assert client(tmp_path).post("/api/tokens", json={}).content == b""
+    assert answers.call_count == 1
 
 
 def test_maps_of_others_may_lack_neighbours(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -50,6 +51,7 @@ from unmask.tokenizer.trainers import train_wordpiece
 SHOWN_VOCABULARY = 4096
 CHOICES = ("strategy", "units", "weights")  # masking settings that choose a strategy; without any, all are used
 _CHOOSING = tuple(f"masking.{name}" for name in CHOICES)
+_opened_pipeline = lru_cache(maxsize=4)(SpacyPipeline)  # the studio masks a text again after every change
 
 
 # Kinds of replacements at a target: the mark, for output without colours, and the style.
@@ -170,7 +172,7 @@ def row_and_masker(
         reason: SettingsError | None = None
         for pipeline_name in PIPELINES:
             try:
-                pipeline = SpacyPipeline(pipeline_name, columns)
+                pipeline = _opened_pipeline(pipeline_name, columns)
                 break
             except SettingsError as error:
                 reason = error

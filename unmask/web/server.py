@@ -125,6 +125,7 @@ def make_app(library: Library, *, token: str, port: int) -> ASGIApp:
     """The app of the page and its functions; requests must carry the token and name the port."""
     checked = validate_call(config=ConfigDict(arbitrary_types_allowed=True))
     functions = {name: (checked(each), name in COMPUTED) for name, each in (COMPUTED | READ).items()}
+    computing = anyio.Lock()
 
     async def call(request: Request) -> Response:
         function, computes = functions.get(request.path_params["name"], (None, False))
@@ -135,7 +136,13 @@ def make_app(library: Library, *, token: str, port: int) -> ASGIApp:
             body += part
             if len(body) > MOST_BYTES:
                 return _problem(413, f"the request is longer than {MOST_BYTES >> 20} MiB; use less text")
-        return await run_sync(partial(_answer, library, function, bytes(body), computes=computes))
+        answer = partial(_answer, library, function, bytes(body), computes=computes)
+        if not computes:
+            return await run_sync(answer)
+        async with computing:  # waiting here takes no thread
+            if await request.is_disconnected():  # the page needs another answer by now
+                return Response()
+            return await run_sync(answer)
 
     async def things(request: Request) -> Response:
         return JSONResponse({"things": await run_sync(library.list), "roots": [str(root) for root in library.roots]})

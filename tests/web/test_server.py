@@ -103,8 +103,21 @@ def test_nothing_outside_of_the_folders_is_touched(path: str, tmp_path: Path) ->
         error = said["results"][0]["error"] if part == "predict" else said["error"]
         assert path in error
         assert answer.status_code == (200 if part == "predict" else 400)
-    assert client(tmp_path / "given").get("/api/live", params={"run": path}).status_code == 400
     assert {each.name for each in tmp_path.iterdir()} == {"given"}
+
+
+def test_runs_outside_of_the_folders_are_gone_for_a_page_that_follows_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("given/run", "outside"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "metrics.jsonl").write_text('{"kind": "train", "step": 1}\n', encoding="utf-8")
+    monkeypatch.setattr("starlette.requests.Request.is_disconnected", AsyncMock(side_effect=[False, True]))
+    paths = [str(tmp_path / "outside"), str(tmp_path / "given" / "run")]
+    events = client(tmp_path / "given").get("/api/live", params={"run": paths}).text.split("\n\n")[:2]
+    outside, run = (json.loads(event.removeprefix("data: ")) for event in events)
+    assert outside == {"run": paths[0], "state": "gone", "anew": True, "columns": {}}
+    assert (run["run"], run["state"], run["columns"]["train"]["step"]) == (paths[1], "stopped", [1])
 
 
 def test_what_is_too_long_or_unknown_is_one_clear_problem(tmp_path: Path) -> None:

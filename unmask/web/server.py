@@ -38,7 +38,7 @@ log = logging.getLogger("unmask")
 STATIC = Path(__file__).parent / "static"
 OPEN = "/open/"  # the token follows in the path, since values of queries are removed from all printed text
 MOST_BYTES = 4 << 20  # of a request
-MOST_RUNS = 36  # whose curves are followed at once
+MOST_RUNS = 100  # whose curves are followed at once; uvicorn takes addresses of 16 KiB
 LOOK_SECONDS = 0.5
 POLICY = "default-src 'self'; object-src 'none'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 HEADERS = {
@@ -148,11 +148,14 @@ def make_app(library: Library, *, token: str, port: int) -> ASGIApp:
         return JSONResponse({"things": await run_sync(library.list), "roots": [str(root) for root in library.roots]})
 
     async def live(request: Request) -> Response:
-        try:
-            tails = [runs.Tail(library.within(name)) for name in request.query_params.getlist("run")[:MOST_RUNS]]
-        except UnmaskError as error:
-            return _problem(400, str(error))
-        return StreamingResponse(_events(request, tails), media_type="text/event-stream")
+        tails, outside = list[runs.Tail](), list[dict[str, Any]]()
+        for name in request.query_params.getlist("run")[:MOST_RUNS]:
+            try:
+                tails.append(runs.Tail(library.within(name)))
+            except UnmaskError:
+                # A tab may remember runs of an earlier studio with other folders. The others are followed nonetheless.
+                outside.append({"run": name, "state": "gone", "anew": True, "columns": {}})
+        return StreamingResponse(_events(request, tails, outside), media_type="text/event-stream")
 
     async def page(request: Request) -> Response:
         return FileResponse(STATIC / "index.html")
@@ -200,14 +203,15 @@ def _answer(library: Library, function: Callable[..., Any], body: bytes, *, comp
         return _problem(500, f"this is a bug in the studio ({type(error).__name__}); see its terminal")
 
 
-async def _events(request: Request, tails: list[runs.Tail]) -> AsyncIterator[str]:
-    """New metrics of runs as events; an empty comment now and then detects that a page no longer listens."""
+async def _events(request: Request, tails: list[runs.Tail], first: list[dict[str, Any]]) -> AsyncIterator[str]:
+    """The first events, and new metrics of runs; a comment now and then detects that a page no longer listens."""
     quiet = 0
     while not await request.is_disconnected():
-        news = [await run_sync(tail.news) for tail in tails]
+        news = first + [await run_sync(tail.news) for tail in tails]
         for each in filter(None, news):
             yield f"data: {json.dumps(each)}\n\n"
         quiet = 0 if any(news) else quiet + 1
         if quiet % 20 == 0:
             yield ": \n\n"
         await anyio.sleep(LOOK_SECONDS)
+        first = []

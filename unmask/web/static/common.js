@@ -33,7 +33,8 @@ export async function call(name, body, signal) {
 }
 
 // The answer to the latest arguments; the previous one stays until it arrives, so that nothing jumps.
-export function useCall(name, body, { delay = 0, when = true } = {}) {
+// Another `again` repeats the call.
+export function useCall(name, body, { delay = 0, when = true, again = 0 } = {}) {
   const [state, set] = useState({ busy: when });
   const key = when ? JSON.stringify(body ?? null) : null;
   useEffect(() => {
@@ -47,7 +48,7 @@ export function useCall(name, body, { delay = 0, when = true } = {}) {
       );
     }, delay);
     return () => { clearTimeout(timer); stop.abort(); };
-  }, [name, key]);
+  }, [name, key, again]);
   return state;
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Literal, get_args
@@ -23,7 +24,7 @@ from unmask.data.sources import kept_source
 from unmask.measure.uncertainty import mean_interval
 from unmask.model.pooling import SPLADE
 from unmask.search.evaluate import ranking_figures
-from unmask.search.index import Rank
+from unmask.search.index import Hits, Rank
 from unmask.web.copying import copied
 from unmask.web.text import Count, Text
 from unmask.web.things import Library
@@ -106,57 +107,82 @@ def tokens(library: Library, *, text: Text, data: str) -> dict[str, Any]:
 # Search.
 
 
+Indexes = Annotated[list[str], Field(min_length=1, max_length=2)]
+Weight = Annotated[float, Field(ge=0.0, le=1.0)]
+
+
 def search(
     library: Library,
     *,
-    indexes: Annotated[list[str], Field(min_length=1, max_length=2)],
+    indexes: Indexes,
     query: Annotated[str, Field(max_length=10_000)],
-    words_weight: Annotated[float, Field(ge=0.0, le=1.0)] = 0.5,
+    words_weight: Weight = 0.5,
 ) -> dict[str, Any]:
     """The hits of each index, ranked by vectors, by words and by both."""
     columns = []
-    for path in indexes:
-        index = library.index(path)
-        is_sparse = index.to_dict()["pooling"] == SPLADE
-        names = {"vectors": "sparse vectors" if is_sparse else "dense vectors", "words": "words (BM25)", "both": "both"}
-        for rank in get_args(Rank):
-            column: dict[str, Any] = {"index": path, "name": names[rank], "hits": []}
-            try:
-                hits = index.query(query, top_k=HITS, rank=rank, words_weight=words_weight)
-                shown = [{name: hit[name] for name in _OF_HIT} for hit in hits.queries[0]["hits"]]
-                column |= {"hits": shown, "seconds": hits.seconds}
-            except UnmaskError as error:
-                column["error"] = str(error)
-            columns.append(column)
+    for column, hits in _rankings(library, indexes, [query], words_weight):
+        shown = [] if hits is None else [_shown(hit) for hit in hits.queries[0]["hits"]]
+        columns.append(column | {"hits": shown, "seconds": None if hits is None else hits.seconds})
     options = {"top_k": HITS, "rank": "both", "words_weight": words_weight}
     python = f"unmask.Index({indexes[0]!r}).query({query!r}, top_k={HITS}, rank='both', words_weight={words_weight})"
     return {"columns": columns, "copy": copied("search query", [indexes[0], query], options, python=python)}
 
 
+def _rankings(
+    library: Library, indexes: Sequence[str], queries: list[str], words_weight: float
+) -> Iterator[tuple[dict[str, Any], Hits | None]]:
+    """The columns of each index, with their hits or their error."""
+    for path in indexes:
+        index = library.index(path)
+        is_sparse = index.to_dict()["pooling"] == SPLADE
+        names = {"vectors": "sparse vectors" if is_sparse else "dense vectors", "words": "words (BM25)", "both": "both"}
+        for rank in get_args(Rank):
+            column: dict[str, Any] = {"index": path, "name": names[rank]}
+            hits: Hits | None = None
+            try:
+                hits = index.query(queries, top_k=HITS, rank=rank, words_weight=words_weight)
+            except UnmaskError as error:
+                column["error"] = str(error)
+            yield column, hits
+
+
+def _shown(hit: Mapping[str, Any]) -> dict[str, Any]:
+    """What the page shows of a hit. An id that a browser would round is a string there."""
+    id_ = hit["id"]
+    is_exact = isinstance(id_, str) or abs(id_) < 1 << 53
+    return {name: hit[name] for name in _OF_HIT} | {"id": id_ if is_exact else str(id_)}
+
+
 def judged(
     library: Library,
     *,
-    queries: Annotated[list[dict[str, list[int]]], Field(max_length=1_000)],
-    grades: Annotated[list[dict[int, int]], Field(max_length=1_000)],
+    indexes: Indexes,
+    words_weight: Weight = 0.5,
+    grades: Annotated[dict[str, list[tuple[str, str, int]]], Field(max_length=1_000)],
 ) -> dict[str, Any]:
     """nDCG@10 of each column by the user's judgements, over queries with a relevant document, with its interval.
 
     Args:
-        queries: For each query, the documents (as numbers) that each column ranks, the best first.
-        grades: For each query, the documents that were judged: 1 is relevant, 0 is not.
+        grades: For each query, the documents that were judged, by file and id: 1 is relevant, 0 is not.
     """
-    judged_queries = [
-        (query, graded) for query, graded in zip(queries, grades, strict=True) if max(graded.values(), default=0) > 0
-    ]
-    columns = {}
-    for name in dict.fromkeys(name for query, _ in judged_queries for name in query):
-        ranked_queries = [(query[name], graded) for query, graded in judged_queries if name in query]
-        documents_QK = np.full((len(ranked_queries), 10), -1, dtype=np.int64)
-        for row, (ranked, _) in enumerate(ranked_queries):
-            documents_QK[row, : len(ranked[:10])] = ranked[:10]
-        values = ranking_figures(documents_QK, [graded for _, graded in ranked_queries])["ndcg_at_10"].tolist()
-        columns[name] = {"ndcg_at_10": fmean(values), "interval": mean_interval(values), "queries": len(values)}
-    return {"columns": columns, "left_out": len(queries) - len(judged_queries)}
+    graded = {query: {(file, id_): grade for file, id_, grade in of_query} for query, of_query in grades.items()}
+    relevant = {query: documents for query, documents in graded.items() if max(documents.values(), default=0) > 0}
+    columns = []
+    if relevant:
+        for column, hits in _rankings(library, indexes, list(relevant), words_weight):
+            columns.append(column if hits is None else column | _ndcg(hits, list(relevant.values())))
+    return {"columns": columns, "left_out": len(grades) - len(relevant)}
+
+
+def _ndcg(hits: Hits, relevant: Sequence[Mapping[tuple[str, str], int]]) -> dict[str, Any]:
+    documents_QK = np.full((len(relevant), HITS), -1, dtype=np.int64)
+    for query, (documents, answer) in enumerate(zip(relevant, hits.queries, strict=True)):
+        number = {document: n for n, document in enumerate(documents)}  # the others share the next one
+        ranked = [number.get((hit["file"], str(hit["id"])), len(number)) for hit in answer["hits"]]
+        documents_QK[query, : len(ranked)] = ranked
+    grades = [dict(enumerate(documents.values())) for documents in relevant]
+    values = ranking_figures(documents_QK, grades)["ndcg_at_10"].tolist()
+    return {"ndcg_at_10": fmean(values), "interval": mean_interval(values), "queries": len(values)}
 
 
 # ----------------------------------------

@@ -59,13 +59,13 @@ COMPUTED: dict[str, Callable[..., dict[str, Any]]] = {
     "corpus": collections.corpus,
     "tokens": collections.tokens,
     "search": collections.search,
+    "judged": collections.judged,
     "make_map": collections.make_map,
 }
 READ: dict[str, Callable[..., dict[str, Any]]] = {
     "recipes": runs.recipes,
     "comparison": runs.comparison,
     "why": collections.why,
-    "judged": collections.judged,
     "space": collections.space,
     "choices": runs.choices,
     "begin": runs.begin,

@@ -1,20 +1,13 @@
 // One query, ranked by vectors, by words and by both; hits are judged with two keys.
-import { Busy, Choice, Copy, Problem, Slider, TextField, call, fixed, html, named, useCall, useEffect, useKept, useState, whole } from "../common.js";
+import { Busy, Choice, Copy, Problem, Slider, TextField, fixed, html, named, useCall, useEffect, useKept, useState, whole } from "../common.js";
 
 const storedJudgements = (index) => { try { return JSON.parse(localStorage.getItem(`judgements ${index}`)) || {}; } catch { return {}; } };
 
 // Identifies a document in any index and after any change of it, unlike its number.
 const keyOf = (hit) => JSON.stringify([hit.file, hit.id]);
 
-// The documents of a judged query, numbered.
-function numbered({ ranked, grades }) {
-  const keys = [...new Set([...Object.keys(grades), ...Object.values(ranked).flat()])];
-  const number = Object.fromEntries(keys.map((key, n) => [key, n]));
-  return {
-    ranked: Object.fromEntries(Object.entries(ranked).map(([name, each]) => [name, each.map((key) => number[key])])),
-    grades: Object.fromEntries(Object.entries(grades).map(([key, grade]) => [number[key], grade])),
-  };
-}
+// The documents of a judged query, each with its file, id and grade.
+const graded = ({ grades }) => Object.entries(grades).map(([key, grade]) => [...JSON.parse(key).map(String), grade]);
 
 function Marked({ text, marks }) {
   const letters = Array.from(text), parts = []; // marks count characters, not units of UTF-16
@@ -51,22 +44,17 @@ export function Search({ things }) {
   const index = first ?? indexes[0]?.[0];
   const both = [index, second].filter(Boolean);
   const [judgements, setJudgements] = useState({});
-  const [figures, setFigures] = useState(null);
   useEffect(() => { setJudgements(index ? storedJudgements(index) : {}); }, [index]);
   const { data, error, busy } = useCall("search", { indexes: both, query, words_weight: weight }, { delay: 150, when: both.length > 0 && query.trim().length > 0 });
   const column = (each) => (both.length > 1 ? `${each.name}, ${indexes.find(([path]) => path === each.index)?.[1]}` : each.name);
   const judge = (key, grade) => {
-    const ranked = Object.fromEntries(data.columns.map((each) => [column(each), each.hits.map(keyOf)]));
-    const judged = judgements[query] ?? { grades: {} };
-    const now = { ...judgements, [query]: { ranked, grades: { ...judged.grades, [key]: grade } } };
+    const now = { ...judgements, [query]: { grades: { ...judgements[query]?.grades, [key]: grade } } };
     setJudgements(now);
     try { localStorage.setItem(`judgements ${index}`, JSON.stringify(now)); } catch { /* it is full */ }
   };
-  useEffect(() => {
-    const all = Object.values(judgements).map(numbered);
-    if (!all.length) { setFigures(null); return; }
-    call("judged", { queries: all.map((each) => each.ranked), grades: all.map((each) => each.grades) }).then(setFigures, (e) => setFigures({ error: e.message, columns: {} }));
-  }, [judgements]);
+  // The judged queries are ranked again, by these indexes and with this weight.
+  const queries = Object.fromEntries(Object.entries(judgements).map(([text, each]) => [text, graded(each)]));
+  const { data: figures, error: unranked, busy: ranking } = useCall("judged", { indexes: both, words_weight: weight, grades: queries }, { delay: 300, when: Object.keys(queries).length > 0 });
   if (!index) return html`<p>There is no index in the folders: make one with <code>unmask search index MODEL TEXT --out INDEX</code>.</p>`;
   const grades = judgements[query]?.grades ?? {};
   return html`<div class="row"><${Choice} label="Index" value=${index} options=${indexes} onChange=${setFirst} />
@@ -75,10 +63,10 @@ export function Search({ things }) {
       <${Slider} label="Weight of words in both" shown=${weight.toFixed(2)} min="0" max="1" step="0.05" value=${weight} onChange=${setWeight} /></div>
     <p class="soft">Judge the selected hit with y (relevant) or n (not relevant). Judgements stay in this browser.</p>
     <${Problem} of=${error} /><${Busy} when=${busy} what="searching" />
-    ${figures && html`<section class="card" aria-label="Your judgements"><div class="spread"><h2>nDCG@10 of your judgements</h2><button class="quiet" onClick=${() => { localStorage.removeItem(`judgements ${index}`); setJudgements({}); }}>forget them</button></div>
-      <${Problem} of=${figures.error} /><table><thead><tr><th>ranked by</th><th class="number">nDCG@10</th><th class="number">95 %, over queries</th><th class="number">queries</th></tr></thead><tbody>
-      ${Object.entries(figures.columns).map(([name, each]) => html`<tr key=${name}><td>${name}</td><td class="number">${fixed(each.ndcg_at_10)}</td><td class="number">${each.interval ? `${fixed(Math.max(0, each.interval[0]))} to ${fixed(Math.min(1, each.interval[1]))}` : "too few"}</td><td class="number">${whole(each.queries)}</td></tr>`)}</tbody></table>
-      ${figures.left_out > 0 && html`<p class="soft">Queries without a relevant hit so far are left out: ${figures.left_out}. Unjudged hits count as not relevant.</p>`}</section>`}
+    ${Object.keys(queries).length > 0 && html`<section class="card" aria-label="Your judgements"><div class="spread"><h2>nDCG@10 of your judgements</h2><button class="quiet" onClick=${() => { localStorage.removeItem(`judgements ${index}`); setJudgements({}); }}>forget them</button></div>
+      <${Problem} of=${unranked} /><${Busy} when=${ranking} what="ranking the judged queries" />${figures && html`<table><thead><tr><th>ranked by</th><th class="number">nDCG@10</th><th class="number">95 %, over queries</th><th class="number">queries</th></tr></thead><tbody>
+      ${figures.columns.map((each) => html`<tr key=${column(each)}><td>${column(each)}</td><td class="number">${fixed(each.ndcg_at_10)}</td><td class="number">${each.interval ? `${fixed(Math.max(0, each.interval[0]))} to ${fixed(Math.min(1, each.interval[1]))}` : "–"}</td><td class="number">${whole(each.queries)}</td></tr>`)}</tbody></table>
+      ${figures.left_out > 0 && html`<p class="soft">Queries without a relevant hit so far are left out: ${figures.left_out}. Unjudged hits count as not relevant.</p>`}`}</section>`}
     ${data && html`<div class="grid">${data.columns.map((each) => html`<section class="card" key=${column(each)} aria-label=${column(each)}><div class="spread"><h2>${column(each)}</h2>${each.seconds != null && html`<small>${(1000 * each.seconds).toFixed(0)} ms</small>`}</div>
       <${Problem} of=${each.error} />${!each.error && !each.hits.length && html`<p class="soft">No document shares a word with the query.</p>`}
       ${each.hits.map((hit) => html`<${Hit} key=${keyOf(hit)} hit=${hit} grade=${grades[keyOf(hit)]} judge=${judge} />`)}</section>`)}</div><${Copy} of=${data.copy} />`}`;

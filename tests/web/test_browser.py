@@ -182,6 +182,8 @@ def test_words_are_hidden_by_a_click_and_by_keys(page: Any) -> None:
     picture(page, "predict")
     page.get_by_label("Compare with").select_option(index=0)
     page.get_by_role("button", name="Edit the text").click()
+    page.get_by_label("Text", exact=True).fill("हिन्दी भाषा café 👩🏽‍🚀!")
+    expect(page.locator(".word")).to_have_text(["हिन्दी", "भाषा", "café", "👩🏽‍🚀", "!"])
     page.get_by_label("Text", exact=True).fill("the cat sees the king at sea .")
     page.get_by_role("button", name="Edit the text").click()
     words = page.locator(".word")

@@ -154,6 +154,15 @@ def test_masks_of_a_text_with_markup_are_those_of_the_units(data_folder: Path) -
     assert {each["name"]: each for each in longer["strategies"]}["span"] != by_name["span"]
 
 
+def test_tokens_of_bytes_repeat_no_character(corpus_file: Path, tmp_path: Path) -> None:
+    settings = ["tokenizer.kind=bpe"]
+    unmask.prepare([corpus_file], out=tmp_path / "data", vocab_size=300, settings=settings)
+    text = "the king 😀 at sea"
+    answer = ask(tmp_path, "masks", text=text, source=str(tmp_path / "data"))
+    assert [token for _, token in answer["tokens"]].count("") > 0, "the emoji is several tokens"
+    assert "".join(gap + token for gap, token in answer["tokens"]) == text
+
+
 def test_strategies_follow_what_a_run_knows(run: unmask.Run, tmp_path: Path) -> None:
     folder = shutil.copytree(run.folder, tmp_path / "run")
 

@@ -96,7 +96,9 @@ def _tokens_and_row(
         if not text.strip():
             raise SettingsError("the text is empty; type some")
         _, places = tokenizer.encode_placed([text])
-        edges = zip([0, *places.end.tolist()], places.begin.tolist(), places.end.tolist(), strict=False)
+        ends_before = np.append(0, places.end)[:-1]
+        begins = np.maximum(places.begin, ends_before)  # tokens of bytes may share a character
+        edges = zip(ends_before.tolist(), begins.tolist(), places.end.tolist(), strict=True)
         return [[text[before:begin], text[begin:end]] for before, begin, end in edges], None
     store = library.data(source).train
     if document >= len(store):

@@ -4,7 +4,8 @@ import {
 } from "../common.js";
 
 const EXAMPLE = "What say you, my lord? The king is dead, and the night is long.";
-const WORD = /[\p{L}\p{N}'’]+|[^\s\p{L}\p{N}]/gu;
+// A word has its marks (vowels in Hindi, accents) and joiners; an emoji its variants.
+const WORD = /[\p{L}\p{N}\p{M}'’\u200c\u200d]+|[^\s\p{L}\p{N}](?:[\p{M}\p{Emoji_Modifier}]|\u200d\p{Emoji})*/gu;
 const BLOCK = 150; // words that are rendered together
 const PASSAGE = 700; // characters that are scored at once
 const countOf = (text) => Array.from(text).length; // as the server counts: characters, not units of UTF-16
@@ -64,10 +65,11 @@ class Passage extends Component { // rendered once
     const part = (from, to) => letters.slice(from, to).join("");
     let last = begin;
     const spans = tokens.map(([first, stop, loss]) => {
-      const gap = part(last, first);
+      const from = Math.max(first, last); // tokens of bytes may share a character
+      const gap = part(last, from);
       last = stop;
       return html`${gap}<span class="scale" title=${`${loss.toFixed(2)} nats`}
-        style=${{ background: `color-mix(in srgb, var(--vermilion) ${Math.round(Math.min(1, loss / 10) * 65)}%, transparent)` }}>${part(first, stop)}</span>`;
+        style=${{ background: `color-mix(in srgb, var(--vermilion) ${Math.round(Math.min(1, loss / 10) * 65)}%, transparent)` }}>${part(from, stop)}</span>`;
     });
     return html`<span>${spans}${part(last, end)}</span>`;
   }
@@ -104,7 +106,7 @@ function Surprise({ model, text }) {
     <p class="card text long" tabindex="0">${passages.map((each) => html`<${Passage} key=${each.begin} letters=${letters} ...${each} />`)}${part(done)}</p>
     ${tokens.length > 0 && html`<p class="soft">pseudo-log-likelihood ${(-total).toFixed(2)} nats, ${(total / tokens.length).toFixed(2)} per token; passages are scored separately</p>
     <section class="card" aria-label="Largest surprises"><h2>Largest surprises</h2>
-      ${worst.map(([first, last, loss]) => html`<p key=${first}><span class="number soft">${loss.toFixed(2)} nats</span>${" "}
+      ${worst.map(([first, last, loss], n) => html`<p key=${n}><span class="number soft">${loss.toFixed(2)} nats</span>${" "}
         …${part(Math.max(0, first - 30), first)}<mark>${part(first, last)}</mark>${part(last, last + 30)}…</p>`)}</section>`}`;
 }
 

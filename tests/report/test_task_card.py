@@ -37,7 +37,8 @@ def written(folder: Path, task: Task, **changes: Any) -> ModelCard:
 def test_names_of_files_and_labels_are_names_whatever_they_are(tmp_path: Path) -> None:
     odd = ["a: 'b' \"c\" # |.csv", "---\n---\n# head\n.csv", "<script>`x`</script>ü.csv"]
     labels = {"| cell | `code` |": 9, "\n```\n## Heading": 8, "": 7, "yes": 1, "<b>{{ 1 }}": 1}
-    settings = FinetuneSettings.model_validate({"class_weights": {"\n```\n# out": 2.0}, "card": {"license": "mit"}})
+    values = {"class_weights": {"\n```\n# out": 2.0}, "label_separator": "/", "card": {"license": "mit"}}
+    settings = FinetuneSettings.model_validate(values)
     files = dict(zip(("train", "validation", "test"), odd, strict=True))
     task = Classify(tuple(labels), columns={"label": 'my "label"\n'})
     card = written(tmp_path, task, files=files, classes=labels, settings=settings)
@@ -51,6 +52,7 @@ def test_names_of_files_and_labels_are_names_whatever_they_are(tmp_path: Path) -
     assert "| `<b>{{ 1 }}` | 1 |" in card.text
     assert "| test: ``<script>`x`</script>ü.csv`` | 1,200 | 1,201 | 2 | 3 |" in card.text
     assert '"\\n```\\n# out" = 2.0' in card.text
+    assert 'label_separator = "/"' in card.text
 
 
 def test_what_is_not_there(tmp_path: Path) -> None:

@@ -441,9 +441,10 @@ def test_a_comparison_has_its_runs_before_and_its_verdict_afterwards(tmp_path: P
 
 
 def test_a_command_is_spelled_so_that_options_are_options() -> None:
-    words = words_of("search query", ["-x", "a b"], {"top_k": 3, "from_": None, "resume": True, "set": ["a=1", "b=2"]})
-    expected = ["unmask", "search", "query", "./-x", "a b", "--top-k", "3", "--resume", "--set", "a=1", "--set", "b=2"]
-    assert words == expected
+    options = {"top_k": 3, "from_": None, "resume": True, "set": ["a=1", "b=2"]}
+    flags = ["--top-k", "3", "--resume", "--set", "a=1", "--set", "b=2"]
+    assert words_of("search query", ["x", "a b"], options) == ["unmask", "search", "query", "x", "a b", *flags]
+    assert words_of("search query", ["x", "- a"], options) == ["unmask", "search", "query", *flags, "--", "x", "- a"]
 
 
 def test_a_run_is_not_started_over_another(tmp_path: Path) -> None:

@@ -56,8 +56,9 @@ def _plain(value: Any) -> Any:
         return {key: _plain(item) for key, item in value.items() if item is not None}
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]
-    if isinstance(value, str) and Path(value).is_absolute():
-        return Path(value).name  # cards are published, and folders of the user's machine are private
+    # Cards are published, and folders of the user's machine are private. A text may begin with a slash, too.
+    if isinstance(value, str) and Path(value).is_absolute() and len(Path(value).parts) > 2:
+        return Path(value).name
     return value
 
 

@@ -11,16 +11,17 @@ from unmask.commands.cli import OPTION_NAMES
 
 def words_of(command: str, arguments: Sequence[str], options: Mapping[str, Any]) -> list[str]:
     """The words of a command line. Options have the names of parameters; None is left out, a list is repeated."""
-    words = ["unmask", *command.split()]
+    flags = list[str]()
     for name, value in options.items():
         flag = f"--{OPTION_NAMES.get(name, name).replace('_', '-')}"
         for each in value if isinstance(value, list) else [value]:
             if each is True:
-                words.append(flag)
+                flags.append(flag)
             elif each is not None and each is not False:
-                words += [flag, str(each)]
-    positional = [f"./{each}" if each.startswith("-") else each for each in arguments]
-    return [*words[: 1 + len(command.split())], *positional, *words[1 + len(command.split()) :]]
+                flags += [flag, str(each)]
+    # A text that begins with a hyphen would be taken for an option.
+    words = [*flags, "--", *arguments] if any(each.startswith("-") for each in arguments) else [*arguments, *flags]
+    return ["unmask", *command.split(), *words]
 
 
 def copied(

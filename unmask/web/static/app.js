@@ -34,10 +34,11 @@ async function save(title) {
     picture.className = canvas.className;
     canvas.replaceWith(picture);
   });
-  main.querySelectorAll("textarea").forEach((area, n) => {
+  const typed = "textarea, input:not([type])"; // texts, queries and sentences; other inputs are controls
+  main.querySelectorAll(typed).forEach((field, n) => {
     const text = document.createElement("p");
-    text.textContent = document.querySelectorAll("main textarea")[n].value;
-    area.replaceWith(text);
+    text.textContent = document.querySelector("main").querySelectorAll(typed)[n].value;
+    field.replaceWith(text);
   });
   main.querySelectorAll("button, input, select, details, .busy").forEach((each) => each.remove());
   const head = `<meta charset="utf-8"><title>${title}: unmask studio</title><meta name="viewport" content="width=device-width"><style>${style}</style>`;

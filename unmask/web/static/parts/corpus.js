@@ -39,6 +39,6 @@ export function Corpus({ things }) {
       <div class="row tight"><button disabled=${begin === 0} onClick=${() => turn(begin - of.page)}>Earlier</button><small>${whole(of.begin + 1)} to ${whole(Math.min(of.begin + of.page, of.total))} of ${whole(of.total)}</small>
         <button disabled=${begin + of.page >= of.total} onClick=${() => turn(begin + of.page)}>Later</button></div>
       ${of.pieces.map(([number, document, offset, length, text]) => html`<div class="hit" key=${`${of.split}${number}`}><span>${text}</span>
-        <span class="row tight"><small>document ${whole(document)}${offset ? `, from byte ${whole(offset)}` : ""}; ${whole(length)} tokens</small><${Why} data=${data} document=${document} /></span></div>`)}</section>
+        <span class="row tight"><small>document ${whole(document)}${offset ? `, from byte ${whole(offset)}` : ""}; ${whole(length)} tokens</small><${Why} key=${`${data} ${document}`} data=${data} document=${document} /></span></div>`)}</section>
     <${Tokens} data=${data} />`}`;
 }

@@ -623,8 +623,10 @@ def test_folders_of_datasets(tmp_path: Path) -> None:
     assert found.path == tmp_path / "one"
     parts = datasets.DatasetDict(train=made, validation=made.select([1]), test=made.select([0]))
     parts.save_to_disk(tmp_path / "parts")
-    with pytest.raises(CorpusError, match="several parts"):
-        read(tmp_path / "parts")
+    datasets.DatasetDict(train=made, test=made.select([0])).save_to_disk(tmp_path / "two")
+    for folder in ("parts", "two"):
+        with pytest.raises(CorpusError, match="several parts"):
+            read(tmp_path / folder)
     (tmp_path / "hub" / "data").mkdir(parents=True)
     for name, part in parts.items():
         part.to_parquet(tmp_path / "hub" / "data" / f"{name}-00000-of-00001.parquet")

@@ -19,7 +19,7 @@ from unmask.data.columns import ColumnNames
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import is_prepared, load_manifest, open_split
 from unmask.data.settings import CorpusSettings, DocumentUnit
-from unmask.data.sources import TextColumn, Texts, find_split, keep_as_files, paths_or_texts, readable
+from unmask.data.sources import TextColumn, Texts, keep_as_files, paths_or_texts, readable
 from unmask.measure.held_out import DOCUMENTS, RATE, unit_of
 from unmask.measure.questions import (
     Form,
@@ -151,8 +151,9 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
 
     Args:
         model: Folder of a model, such as RUN/model, or its name on the hub.
-        paths: Files, folders or patterns of text, read whole, or the held-out split of a folder prepared with the
-            model's tokenizer, such as RUN/data; in Python also texts in memory (see `unmask.data.sources`).
+        paths: Files, folders or patterns of text, read whole (of a folder with a validation split, only this split), or
+            the held-out split of a folder prepared with the model's tokenizer, such as RUN/data; in Python also texts
+            in memory (see `unmask.data.sources`).
         rates: Shares of hidden tokens (and words), each evaluated separately.
         masks: Masks per passage; they do not overlap as long as masks x rate is at most 1.
         max_tokens: Use at most about this many tokens, spread over the whole text. A token counts as four bytes of raw
@@ -268,16 +269,14 @@ def _read(
         labels = list(manifest.annotations.get("pos", ()))
         facts = {"words": "tokenizer", "share": share, "columns": {}, "document": None, "unit": unit_of(store)}
     else:
-        split = find_split(paths, announce=False)
-        annotated = all(source.kind == "conllu" for source in split.validation or split.train)
         run: Path | None = None
         if reading["documents"] is None:
             run, rule = held_out_rule(loaded.folder)
             reading = {**reading, "documents": rule.documents}
         settings = validated(CorpusSettings, reading, where="evaluate")
-        fields = {"pos": "pos"} if annotated else None
-        corpus = Corpus(paths, settings, hold_out=False, fields=fields, way_out=None)
-        labels = []
+        corpus, labels = Corpus(paths, settings, hold_out=False, way_out=None), []
+        if all(source.kind == "conllu" for source in corpus.sources):
+            corpus.fields = {"pos": "pos"}
         share = share_of_text(corpus, max_tokens)
         all_passages = passages_of_text(corpus, loaded.tokenizer, share=share, labels=labels)
         passages = [passage for passage in all_passages if len(passage.input_ids)]

@@ -414,8 +414,11 @@ class Corpus:
 
 def _split(paths: Sequence[str | Path], settings: CorpusSettings, *, hold_out: bool) -> SourceSplit:
     """Separates training from held-out files. If nothing is to be held out, a dataset's validation split is read
-    instead."""
-    split = find_split(paths, by_name=settings.splits == "auto")
+    instead, or all files if it has none."""
+    by_name = settings.splits == "auto"
+    if not hold_out and not settings.validation:
+        by_name = by_name and bool(find_split(paths, announce=False).validation)
+    split = find_split(paths, by_name=by_name)
     if settings.validation:
         held = find_sources(settings.validation)
         taken = {source.path.resolve() for source in held}

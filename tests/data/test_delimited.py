@@ -265,6 +265,8 @@ def test_molecules_with_ids(tmp_path: Path, caplog: pytest.LogCaptureFixture) ->
     (tmp_path / "a.smi.gz").write_bytes(gzip.compress(f"smiles zinc_id\n{content}".encode()))
     assert [each.text for each in Documents(tmp_path / "a.smi.gz")] == [text for text, _ in texts]
     assert sum("the rest is its id" in record.getMessage() for record in caplog.records) == 2
+    (tmp_path / "c.smi").write_text("SMILES\nCCO\nCCN\n")
+    assert [each.text for each in Documents(tmp_path / "c.smi")] == ["CCO", "CCN"], "as a column that pandas writes"
     caplog.clear()
     (tmp_path / "b.smi").write_text("<SAMI> one\n<P> CCO said she\n")
     assert [each.text for each in Documents(tmp_path / "b.smi")] == ["<SAMI> one", "<P> CCO said she"]

@@ -35,11 +35,13 @@ SENTENCES = [f"This is sentence number {i} of the corpus." for i in range(300)]
 
 def test_files_folders_and_patterns(tmp_path: Path) -> None:
     hidden = (".venv/licence.txt", "b/._two.txt")  # files of programs, and of a file system
-    for name in ("b/two.txt", "a/one.txt.gz", "b/three.jsonl", "b/scan.pdf", "b/a.log", "c.md", *hidden):
+    logs = ("a.log", "a.log.1", "a.log-20260301.gz")
+    texts = ("b/two.txt", "a/one.txt.gz", "b/three.jsonl", "b/scan.pdf", "c.md", *(f"b/{name}" for name in logs))
+    for name in (*texts, *hidden):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("x")
     kinds = {source.path.name: source.kind for source in find_sources([tmp_path])}
-    assert kinds == dict.fromkeys(("a.log", "c.md", "one.txt.gz", "two.txt"), "text") | {"three.jsonl": "jsonl"}
+    assert kinds == dict.fromkeys((*logs, "c.md", "one.txt.gz", "two.txt"), "text") | {"three.jsonl": "jsonl"}
     for path in (f"{tmp_path}/**/*.txt", tmp_path / "b" / "two.txt"):
         assert [source.path.name for source in find_sources([path])] == ["two.txt"]
 
@@ -104,6 +106,8 @@ def test_parts_of_a_dataset_are_kept_apart(hub_folder: Path) -> None:
     assert texts_of(hub_folder) == PARTS["validation"]
     with pytest.raises(SettingsError, match="corpus.holdout_groups"):
         corpus_of(hub_folder, holdout_groups="near_duplicates")
+    (hub_folder / "data" / "validation-00000-of-00001.parquet").unlink()
+    assert texts_of(hub_folder) == [*PARTS["test"], *PARTS["train"], *own], "all of it, not the training split alone"
 
 
 @pytest.mark.parametrize(

@@ -118,6 +118,7 @@ def bare_suffix(path: Path) -> str:
     name = path.name.lower()
     for suffix in COMPRESSIONS:
         name = name.removesuffix(suffix)
+    name = re.sub(r"\.log[.-]\d[\d-]*$", ".log", name)  # rotated logs: app.log.1, app.log-20260301
     return ".conll" if name.endswith("_conll") else Path(name).suffix  # OntoNotes has `x.v4_gold_conll`
 
 

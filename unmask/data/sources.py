@@ -309,10 +309,10 @@ def _source(path: Path) -> Source:
     if suffix == ".smi":
         with open_bytes(path) as file:
             lines = [line.split() for line in next(pieces_of(file), b"").decode(errors="replace").split("\n")[:100]]
-        if "".join(lines[0][:1]).lower().endswith("smiles"):
-            lines = lines[1:]
-        fields = [line for line in lines if line]
-        if any(len(line) > 1 for line in fields) and all(_SMILES.fullmatch(line[0]) for line in fields[:-1] or fields):
+        has_header = "".join(lines[0][:1]).lower().endswith("smiles")
+        fields = [line for line in lines[has_header:] if line]
+        has_more = has_header or any(len(line) > 1 for line in fields)
+        if has_more and all(_SMILES.fullmatch(line[0]) for line in fields[:-1] or fields):
             say_once(
                 f"{path}: each text is a line up to its first blank, and the rest is its id (rename to .txt for "
                 "whole lines)"

@@ -56,6 +56,18 @@ def test_tables_to_parquet_in_parts(run: unmask.Run, tmp_path: Path, monkeypatch
     assert pq.read_table(out).column("id").to_pylist() == [1, 2, 3, 4], "without ids, the numbers of rows"
 
 
+def test_numbers_of_several_files_are_no_ids(run: unmask.Run, tmp_path: Path) -> None:
+    for name, content in (("a.txt", "the dog\n"), ("b.txt", "the cat\n"), ("a.csv", "id,text\n7,the dog\n"),
+                          ("b.csv", "id,text\n8,the cat\n")):  # fmt: skip
+        (tmp_path / name).write_text(content)
+    with pytest.raises(CorpusError, match=r"a\.txt.*b\.txt"):
+        unmask.embed(run.folder, f"{tmp_path}/*.txt", out=tmp_path / "lines.parquet")
+    unmask.embed(run.folder, f"{tmp_path}/*.txt", out=tmp_path / "lines.npy")
+    assert len(np.load(tmp_path / "lines.npy")) == 2, "in the order of the files"
+    unmask.embed(run.folder, f"{tmp_path}/*.csv", out=tmp_path / "rows.parquet")
+    assert pq.read_table(tmp_path / "rows.parquet").column("id").to_pylist() == ["7", "8"]
+
+
 def test_a_line_after_an_empty_one_needs_ids(run: unmask.Run, tmp_path: Path) -> None:
     """Rows of .npy would no longer match lines of the file; Parquet stores the line numbers as ids."""
     (tmp_path / "a.txt").write_text("the dog\n\n \nthe cat\n")

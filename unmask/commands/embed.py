@@ -26,7 +26,7 @@ from unmask.core.remote import address_of, output_at
 from unmask.core.results import Notify, Progress, Result, Shown, amount, usual_note, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.columns import ColumnNames
-from unmask.data.documents import EMPTY, Document, Documents, in_groups
+from unmask.data.documents import EMPTY, Document, Documents, in_groups, names_of
 from unmask.data.reading import LONGEST_ROW
 from unmask.data.settings import Reading
 from unmask.data.sources import TextColumn, is_saved_dataset, readable
@@ -191,7 +191,12 @@ def _embed_texts(
     """Embeds the texts of a file in batches of some thousands; returns `texts`, `tokens`, `long`, `blank` and `chars`.
     Rows without ids get their numbers, minus `shift`; None: ids are names, or numbers as text."""
     source, counts = file.sources[0], Counter[str]()
-    num_bytes = source.path.stat().st_size if source.kind == "text" else None
+    with_rows = [each for each in file.sources if each.column is not None or not each.is_table]
+    numbered = [each for each in with_rows if each.id is None and each.kind != "arrow"]
+    if shift is not None and out.suffix == ".parquet" and numbered and len(with_rows) > 1:
+        what = f"{names_of(file.sources)}: rows without ids would have the same numbers in each of these files"
+        raise CorpusError(f"{what}; give one file, or a column of ids", options=["id_column"])
+    num_bytes = file.num_bytes if source.kind == "text" else None
     texts = _whole_texts(file, gaps=out.suffix == ".parquet")
     for part in in_groups(texts, most=PART_TEXTS, most_chars=PART_CHARS):
         embedded = vectors_of([text.text for text in part], names=[f"{source.path}: text {text.id!r}" for text in part])

@@ -15,6 +15,7 @@ from unmask.masking.settings import STRATEGIES
 from unmask.masking.units import SpanUnits
 from unmask.model.config import EncoderConfig, Rotary
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.trainers import TokenizerSettings
 from unmask.train.settings import AdamWSettings
 
 
@@ -50,6 +51,15 @@ def test_the_order_of_settings_does_not_matter() -> None:
     assert recipe.training.schedule.model_dump() == {"kind": "cosine", "warmup": 0.1}  # type: ignore[union-attr]
     assert recipe.training.optimizer == AdamWSettings(kind="adamw", betas=(0.8, 0.9))
     assert load_recipe("tiny", overrides=settings[::-1]) == recipe
+
+
+def test_kinds_of_tokenizers_share_their_settings(tmp_path: Path) -> None:
+    first = ["tokenizer.kind=char", "tokenizer.bare=true", "tokenizer.vocab_size=300", "tokenizer.lowercase=true"]
+    (tmp_path / "r.toml").write_text(load_recipe(overrides=first).to_toml())
+    other = load_recipe(str(tmp_path / "r.toml"), options={"tokenizer.kind": "bpe"}).tokenizer
+    assert other == TokenizerSettings(kind="bpe", vocab_size=300, lowercase=True)
+    (tmp_path / "r.toml").write_text(load_recipe(overrides=["tokenizer.path=x"], complete=False).to_toml())
+    assert load_recipe(str(tmp_path / "r.toml"), overrides=["tokenizer.kind=bpe"]).tokenizer.path is None
 
 
 def test_settings_as_a_dict() -> None:

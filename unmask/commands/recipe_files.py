@@ -203,7 +203,8 @@ def section_values(overrides: Overrides, section: str, *others: str) -> dict[str
 def set_value(values: dict[str, Any], key: str, value: Any) -> None:
     """Sets a value by its dotted key, and makes the tables that are missing.
 
-    A different `kind` replaces its whole table, since keys of one kind mean nothing to another.
+    A different `kind` replaces its whole table, since keys of one kind mean nothing to another; kinds of tokenizers
+    share theirs, but for `bare`.
     """
     for other in _REPLACES.get(key, ()):
         section, _, name = other.partition(".")
@@ -217,7 +218,8 @@ def set_value(values: dict[str, Any], key: str, value: Any) -> None:
             raise SettingsError(f"{key}: {'.'.join(path[: depth + 1])} is {shown(inner)}, which has no keys")
         table = inner
     if name == "kind" and table.get("kind", value) != value:
-        table.clear()
+        for other in ("path", "bare") if path == ["tokenizer"] else list(table):
+            table.pop(other, None)
     table[name] = value
 
 

@@ -187,6 +187,17 @@ def test_files_that_a_run_held_out_are_held_out_of_what_is_named(tmp_path: Path)
     assert held_out_rule(tmp_path / "model")[0] is None
 
 
+def test_text_without_the_column_of_a_rule_can_be_read_whole(tmp_path: Path) -> None:
+    (tmp_path / "settings.json").write_text(json.dumps({HELD_OUT: {"holdout_groups": "patient"}}))
+    (tmp_path / "a.txt").write_text("\n\n".join(TEXTS[:20]))
+    (tmp_path / "a.csv").write_text("text\n" + "".join(f'"{text}"\n' for text in TEXTS[:20]))
+    for name in ("a.txt", "a.csv"):
+        with pytest.raises(CorpusError, match="'patient'") as caught:
+            read_items([tmp_path / name], tmp_path / "model", ItemSettings())
+        assert list(caught.value.options) == ["all"]
+        assert read_items([tmp_path / name], tmp_path / "model", ItemSettings(every=True))[0]
+
+
 def write_beir(folder: Path) -> Path:
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     rows = [

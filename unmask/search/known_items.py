@@ -57,6 +57,7 @@ CORPUS_FILE, QUERY_FILE, QRELS = "corpus.jsonl", "queries.jsonl", "qrels"  # of 
 HELD_OUT = "held_out"  # in settings.json of an embedder: the settings of its text; None: it had pairs alone
 CHUNK_CHARS = 16_384  # chunks of a long document: about the 4,096 tokens that an embedder is trained on
 _OF_ITS_FILES = {"encoding": None, "label": None}  # of a run's settings: these apply to its own files only
+_FOR_ALL = "query for all documents of a text the model was not trained on"
 _HIGHEST_GRADE = 1_000_000
 _ROOM = 40  # maximum letters that a crop's ends move to reach the beginning of a word
 _LEAST_CROP = 20  # letters; documents too short for such a crop make no query
@@ -195,7 +196,7 @@ def read_items(
     values = rule.model_dump() | {name: value for name, value in changes.items() if value is not None}
     values["validation"] = () if are_all else held
     rule = validated(CorpusSettings, values, where="evaluate-search")
-    corpus = Corpus(paths, rule, hold_out=not every, titles=settings.title_column or True, way_out=None)
+    corpus = _corpus_by(rule, paths, run, hold_out=not every, titles=settings.title_column or True)
     passed_over: Counter[str] = Counter()
     # A heap of the documents with the lowest hashes, held-out ones preferred, without duplicates.
     lowest: list[tuple[bool, int, int, ItemDocument]] = []
@@ -221,7 +222,7 @@ def read_items(
         kind, options = "documents", ["documents"]
         if not every:
             kind, options = "held-out documents", ["documents", "all"]
-            way_out += ", or query for all documents of a text the model was not trained on"
+            way_out += f", or {_FOR_ALL}"
         what = f"{', '.join(map(str, paths))}: {len(items)} {kind} are too few to search"
         raise DataError(f"{what}; {way_out}", options=options)
     items, where = _with_titles(corpus, items, settings.title_column)
@@ -242,6 +243,19 @@ def read_items(
     return list(documents.values()), [described, where], passed_over
 
 
+def _corpus_by(
+    rule: CorpusSettings, paths: Sequence[str | Path], run: Path | None, *, hold_out: bool, titles: str | bool
+) -> Corpus:
+    try:
+        return Corpus(paths, rule, hold_out=hold_out, titles=titles, way_out=None)
+    except CorpusError as error:
+        if "corpus.holdout_groups" not in str(error):  # a setting that evaluate-search lacks
+            raise
+        what = f"no column {str(rule.holdout_groups)!r}, by which {run} held out documents"
+        what = f"{', '.join(map(str, paths))}: {what}; give tables with it, or {_FOR_ALL}"
+        raise CorpusError(what, options=("all",)) from error
+
+
 def _held_files(paths: Sequence[str | Path], run: Path | None, rule: CorpusSettings) -> tuple[list[str], bool]:
     """Those of the files to read that a run held out by name, and whether these are all of them."""
     by_name = set[Path]()
@@ -252,8 +266,7 @@ def _held_files(paths: Sequence[str | Path], run: Path | None, rule: CorpusSetti
     held = [str(path) for path in files if path.resolve() in by_name]
     if not held:
         what = f"{', '.join(map(str, paths))}: none of the files that {run} held out ({', '.join(rule.validation)})"
-        way_out = "name these, or query for all documents of a text the model was not trained on"
-        raise DataError(f"{what}; {way_out}", options=("all",))
+        raise DataError(f"{what}; name these, or {_FOR_ALL}", options=("all",))
     return held, len(held) == len(files)
 
 

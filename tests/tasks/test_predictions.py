@@ -74,6 +74,7 @@ def test_rows_have_the_texts_and_ids_of_their_input(tuned: Any, tmp_path: Path) 
             assert "index" not in rows[0]
         else:
             assert [row["index"] for row in rows] == ([0, 2, 3] if file is by_index[1] else [0, 1, 2])
+    assert rows_of(model, f"file://{tmp_path}/ids.csv") == rows_of(model, tmp_path / "ids.csv"), "an address"
     (tmp_path / "numbers.csv").write_text("id;text\n7;The king.\n10;The dog.\n")
     (tmp_path / "codes.csv").write_text("id;text\n07;The king.\n10;The dog.\n")
     assert [[row["id"] for row in rows_of(model, tmp_path / f"{name}.csv")] for name in ("numbers", "codes")] == [

@@ -13,10 +13,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
 
-from unmask.core.errors import RunError, SettingsError, escaped
+from unmask.core.errors import CorpusError, RunError, SettingsError, escaped
 from unmask.core.files import check_file, locked, write_atomically, writing
 from unmask.core.public import public
-from unmask.core.remote import refused
+from unmask.core.remote import local_copies, refused
 from unmask.core.results import Notify, Result, Sheet, Shown, usual_note, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.annotations import UNIVERSAL_TAGS
@@ -155,6 +155,10 @@ def _read(loaded: Model, file: str | Path | Iterable[Any], columns: Columns, enc
     if isinstance(file, list | tuple) and file and isinstance(file[0], list | tuple):
         records = loaded.records_of(file)
         return Labelled(Path("input"), records, {}, keys=[("index", place) for place in range(len(records))])
+    copies = local_copies(file)
+    if len(copies) != 1:
+        raise CorpusError(f"{file}: give one file, not {len(copies)}")
+    (file,) = copies
     path = Path(file) if isinstance(file, str | os.PathLike) else None
     reading = validated(Reading, {"encoding": encoding if path else None}, where="predict")
     with readable(file) as here:

@@ -229,6 +229,21 @@ def test_heads_of_other_objectives(make_model: MakeModel, tokenizer: Tokenizer, 
     assert notes[0].endswith("new")
 
 
+def test_old_text_is_read_like_the_new_one_and_before_it(
+    run: unmask.Run, new_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    old, out = tmp_path / "old.txt", tmp_path / "run"
+    old.write_bytes("The king sees the queen in the café at sea.\n".encode("cp1252") * 50)
+    seen: list[Progress] = []
+    monkeypatch.setattr(Reporter, "notify", lambda _, progress: seen.append(progress))
+    with pytest.raises(CorpusError, match=r"old\.txt: .*encoding"):
+        further(new_file, out, run.folder, steps=1, old_data=old)
+    assert not seen, "the new text is not prepared before"
+    result = further(new_file, out, run.folder, steps=1, old_data=old, encoding="cp1252")
+    assert result.summary["domains"]["old"]["before"]["predicted_tokens"] > 0
+    assert seen
+
+
 def test_mistakes_around_the_text(
     run: unmask.Run, new_file: Path, data_folder: Path, make_model: MakeModel, tmp_path: Path
 ) -> None:

@@ -250,14 +250,15 @@ def check_annotations(recipe: Recipe, manifest: Manifest | None = None) -> None:
 
 
 def data_from_checkpoint(sources: Sequence[str], folder: RunFolder, recipe: Recipe, reporter: Reporter) -> PreparedData:
-    """Makes the start, prepares the new text with its tokenizer, and tokenizes the old text."""
+    """Makes the start, tokenizes the old text, and prepares the new text with the tokenizer of the start."""
     assert recipe.start is not None
     preparing, notes = begin_from_checkpoint(sources, folder.start, folder.data, recipe, notify=reporter.notify)
     for line in notes:
         reporter.note(line)
+    # First, since it may be unreadable, and preparing the new text may take hours.
+    reporter.note(_obtain_old_text(folder.old, recipe.start, recipe.corpus, load_tokenizer(folder.start)))
     data = obtain_data(sources, folder.data, preparing, reporter)
     check_tokenizer(data.root, data.manifest, folder.start, recipe.start.checkpoint)
-    reporter.note(_obtain_old_text(folder.old, recipe.start, data.tokenizer))
     return data
 
 
@@ -459,14 +460,14 @@ def open_old_text(folder: Path) -> TokenStore | None:
     return TokenStore([folder / name for name in files]) if files else None
 
 
-def _obtain_old_text(folder: Path, settings: StartSettings, tokenizer: Tokenizer) -> str:
+def _obtain_old_text(folder: Path, settings: StartSettings, new: CorpusSettings, tokenizer: Tokenizer) -> str:
     """Tokenizes the old text into a folder, unless already done.
 
     The tokenizer is that of the start, so that masks are the same before and after. Returns a line on the text.
     """
     if (folder / OLD_FACTS).is_file():
         return str(read_object(folder / OLD_FACTS, START_ANEW, is_sealed=True)["source"])
-    source, text = _find_old_text(settings, tokenizer)
+    source, text = _find_old_text(settings, new, tokenizer)
     with whole_folder(folder) as partial, writing(folder):
         files: list[str] = []
         if isinstance(text, Path):  # copied, so that it stays available to the end
@@ -487,17 +488,19 @@ def _obtain_old_text(folder: Path, settings: StartSettings, tokenizer: Tokenizer
 
 
 def _find_old_text(  # noqa: PLR0911  (a case a line)
-    settings: StartSettings, tokenizer: Tokenizer
+    settings: StartSettings, new: CorpusSettings, tokenizer: Tokenizer
 ) -> tuple[str, Corpus | Path | None]:
     """A description of the old text, and the text itself: a corpus, a prepared folder, or None.
 
-    All of named text is used, or the validation split of a named prepared folder. Otherwise it is the validation split
-    of the run that made the checkpoint; if its tokenizer differs, its sources are read again.
+    All of named text is used, or the validation split of a named prepared folder. Text is read with the encoding and
+    the handling of bad input of the `new` text; its tables may have other columns. If none is named, it is the
+    validation split of the run that made the checkpoint; if its tokenizer differs, its sources are read again.
     """
     if settings.old_data:
         if not is_prepared(settings.old_data):
-            corpus = Corpus(settings.old_data, CorpusSettings(), hold_out=False)
-            return f"old text: all of {', '.join(settings.old_data)}", corpus
+            reading = CorpusSettings(encoding=new.encoding, bad_input=new.bad_input)
+            corpus = Corpus(settings.old_data, reading, hold_out=False)
+            return f"old text: all of {', '.join(settings.old_data)}; a document is {corpus.plan.reason}", corpus
         root = Path(settings.old_data[0])
         if load_manifest(root).tokenizer_sha256 != tokenizer.fingerprint:
             raise DataError(

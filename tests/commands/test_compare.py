@@ -49,7 +49,7 @@ class Notes(Reporter):
         self.notes.append(str(text))
 
 
-def compare(data: Path, out: Path, **changes: Any) -> dict[str, Any]:
+def compare(data: Path | str, out: Path, **changes: Any) -> dict[str, Any]:
     usual: dict[str, Any] = {"recipes": ("random", "span"), "steps": 3, "seeds": 2, "settings": TINY}
     changes |= changes.pop("task", {})
     return comparing.compare(**{**usual, "data": data, "out": out, **changes}).to_dict()
@@ -83,7 +83,8 @@ def test_a_comparison_goes_on_and_seeds_may_be_added(
     assert (out / "result.svg").read_text().startswith("<svg")
     assert json.loads((out / "result.json").read_text())["verdict"] == result["verdict"]
     reporter = Notes()
-    compare(data_folder, out, **options, seeds=3, reporter=reporter)
+    respelled = {"pairs": f"{tmp_path}/./p.jsonl", "seeds": 3, "reporter": reporter}
+    compare(f"{data_folder}/", out, **respelled)
     assert trained[5:] == [("random", 2), ("span", 2)]
     notes = "\n".join(reporter.notes)
     assert "run 5 of 6: random, seed 2\n" in notes

@@ -48,6 +48,7 @@ from unmask.commands.run_plan import (
     RunPlan,
     begin_runs,
     measured_run,
+    plain_name,
     read_state,
     run_plan,
 )
@@ -207,8 +208,8 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     """
     names: Sequence[str] = [str(each) for each in ([recipes] if isinstance(recipes, str | Path) else recipes)]
     files = {"train": train, "validation": validation, "test": test}
-    files = {name: str(file) for name, file in files.items() if file is not None}
-    measured = {"pairs": None if pairs is None else str(pairs), "task": task, "files": files}
+    files = {name: plain_name(file) for name, file in files.items() if file is not None}
+    measured = {"pairs": None if pairs is None else plain_name(pairs), "task": task, "files": files}
     start = {"from_": from_, "extend_vocab": extend_vocab}
     plan = run_plan(data, rates, settings, minutes=minutes, steps=steps, base=base and str(base), **start, **measured)
     deciding = primary or ("loss" if task is None else "task_error")

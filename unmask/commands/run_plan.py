@@ -24,6 +24,7 @@ from unmask.commands.run_data import check_data, check_tokenizer, open_prepared,
 from unmask.core.errors import SettingsError, unknown
 from unmask.core.files import ClaimedFolder, differences, file_sha256, read_object, typed, write_object
 from unmask.core.interruption import GOES_ON, Interrupted
+from unmask.core.remote import address_of
 from unmask.core.results import Reporter
 from unmask.data.data_folder import MANIFEST, is_prepared, load_manifest
 from unmask.data.lexicon import load_lexicon
@@ -93,12 +94,18 @@ class RunPlan:
         }
 
 
+def plain_name(name: str | Path) -> str:
+    """A path in one spelling, without `./` and a slash at its end, by which a folder of runs recognises it; or an
+    address."""
+    return str(name if address_of(name) else Path(name))
+
+
 def run_plan(
     data: str | Path | Sequence[str | Path], rates: float | Sequence[float], settings: Overrides, **options: Any
 ) -> RunPlan:
     """Checks the options that `compare` and `tune` share, and returns their plan."""
     plan = RunPlan(
-        data=(str(data),) if isinstance(data, str | Path) else tuple(map(str, data)),
+        data=tuple(map(plain_name, [data] if isinstance(data, str | Path) else data)),
         rates=checked_rates(rates),
         settings=as_overrides(settings),
         **options,

@@ -17,6 +17,7 @@ from tests.data.corpora import TAGS, tagged_jsonl
 from tests.masking.helpers import frequencies_of, make_rows, masker_of, masker_with
 from unmask.commands.masks import ShownMasks
 from unmask.commands.run_data import packaged_corpus
+from unmask.core.errors import RunError
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import MaskedRows, Masker
@@ -156,7 +157,8 @@ def test_parts_of_speech_by_hand(tokenizer: Tokenizer) -> None:
 def test_every_strategy_of_raw_text_with_annotations(tmp_path: Path) -> None:
     """The recipe's annotation reaches the preparation: what needs it is audited, and rates by tag are shown."""
     settings = ['annotation.columns=["pos", "dependencies"]', "tokenizer.vocab_size=150"]
-    report = unmask.audit(tagged_jsonl(tmp_path / "a.jsonl"), settings=settings, out=tmp_path / "audit.html")
+    page = tmp_path / "reports" / "audit.html"
+    report = unmask.audit(tagged_jsonl(tmp_path / "a.jsonl"), settings=settings, out=page)
     result = json.loads(json.dumps(report.to_dict()))
     assert result["passed"]
     assert "syntax" in result["strategies"]
@@ -167,7 +169,9 @@ def test_every_strategy_of_raw_text_with_annotations(tmp_path: Path) -> None:
         tokens, targets = (sum(column) for column in zip(*entry["by_pos"].values(), strict=True))
         assert (tokens, targets) == (entry["tokens"], round(entry["rate"] * tokens))
         assert entry["pairs"] is None
-    assert (tmp_path / "audit.html").read_text().count("<svg") == 5 * len(entries)
+    assert page.read_text().count("<svg") == 5 * len(entries)
+    with pytest.raises(RunError, match=r"audit\.html"):
+        unmask.audit("nosuch.txt", out=page)
 
 
 def test_pairs_by_the_naive_count(store: TokenStore, tokenizer: Tokenizer) -> None:

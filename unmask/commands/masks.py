@@ -25,6 +25,7 @@ from unmask.commands.run_data import (
     prepare_by,
 )
 from unmask.core.errors import DataError, SettingsError, TokenizerError
+from unmask.core.files import check_file, writing
 from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import NORMAL, Reporter, Result, Sheet, Shown, Styled, counted, usual_note, usual_reporter
@@ -295,6 +296,7 @@ def audit(
     settings: Overrides = (),
     max_tokens: int = 500_000,
     out: str | Path | None = None,
+    overwrite: bool = False,
     reporter: Reporter | None = None,
 ) -> MaskingAudit:
     """Masks a text as training would, and checks rates, shares and special tokens.
@@ -307,13 +309,15 @@ def audit(
             masking.units or masking.weights also chooses a masking.
         max_tokens: Mask at most about this many tokens.
         out: An HTML file with plots.
+        overwrite: Replace an existing file.
         reporter: Called with the progress; by default the log.
 
     Raises:
-        UnmaskError: The data cannot be read, or the recipe cannot mask it.
+        UnmaskError: The data cannot be read, the recipe cannot mask it, or `out` exists.
     """
     if out is not None:
         refused(out, "a page")
+        check_file(Path(out), overwrite=overwrite)
     reporter = reporter or usual_reporter()
     paths = [str(path) for path in ([data] if isinstance(data, str | Path) else data)]
     overrides = as_overrides(settings)
@@ -360,6 +364,8 @@ def audit(
         what = f"{manifest.documents:,} documents, {manifest.tokens:,} tokens; vocabulary {manifest.vocab_size:,}"
         groups = {name: unit_groups(entry) for name, entry in strategies.items() if len(strategies) > 1}
         shown = MaskingAudit(figures).shown()
+        with writing(Path(out)):
+            Path(out).parent.mkdir(parents=True, exist_ok=True)
         write_audit(Path(out), f"{', '.join(paths)}: {what}", shown=shown, strategies=strategies, groups=groups)
         figures["page"] = str(out)
     return MaskingAudit(figures)

@@ -24,6 +24,7 @@ from numpy.typing import NDArray
 from scipy.sparse import vstack
 
 from unmask.core.errors import CorpusError, DataError, ModelError, RunError, SettingsError, listed, shown
+from unmask.core.files import typed
 from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import Notify, Progress, Readable, Result, Shown, Styled, usual_note, usual_reporter
@@ -283,7 +284,7 @@ class Index(Readable):
             f"tokens{prompt}; vectors of {facts['dimension']} dimensions from {facts['model']}; "
             f"{facts['bytes'] / 1e6:,.1f} MB"
         )
-        yield Styled(f'Search it: unmask search query {self.folder} "..."', "dim")
+        yield Styled(f'Search it: unmask search query {typed(self.folder)} "..."', "dim")
 
     @public
     def add(

@@ -116,6 +116,34 @@ def test_added_tokens_stay_where_they_are(capfd: pytest.CaptureFixture[str]) -> 
         extend_vocabulary(Tokenizer(backend), [NEW * 10], 4)
 
 
+@pytest.mark.parametrize("family", ["wordpiece", "bpe", "bpe_prefix"])
+def test_added_words_keep_their_tokens(family: str) -> None:
+    """Their text is cut out before other words are, so an entry for it would take their id, or never occur."""
+    backend = tokenizers.Tokenizer.from_str(trained(family).backend.to_str())
+    backend.add_tokens(["allocator", "<namespace>"])
+    old = Tokenizer(backend)
+    text = "the allocator, <namespace> constructors of\n<namespace>constructors of allocators\n" * 9
+    extension = extend_vocabulary(old, [text], 12)
+    entries = {word.entry.strip("\u0120") for word in extension.words}
+    assert "constructors" in entries
+    assert not entries & {"allocator", "allocators", "namespace"}
+    new = extension.tokenizer.encode_corpus([text])[0].input_ids
+    assert new.tolist().count(backend.token_to_id("allocator")) == 18
+    assert extension.tokens_before == len(old.encode_corpus([text])[0].input_ids)
+    assert extension.tokens_after == len(new)
+    assert set(range(extension.first_id, extension.tokenizer.vocab_size)) <= set(new.tolist()), "none is dead"
+
+
+def test_a_word_like_an_added_token_gets_no_entry() -> None:
+    """The token is found before the text is lower-cased, so other spellings of it are words."""
+    backend = tokenizers.Tokenizer.from_str(wordpiece("a", "b", "##b", "##c", "##d", lowercase=True).backend.to_str())
+    backend.add_tokens([tokenizers.AddedToken("abcd", normalized=False)])
+    extension = extend_vocabulary(Tokenizer(backend), ["ABCD bcd abcd"] * 9, 5)
+    assert [(word.entry, word.count) for word in extension.words] == [("bcd", 9)]
+    assert tokens(extension.tokenizer, "bcd abcd") == ["bcd", "abcd"]
+    assert extension.tokenizer.backend.token_to_id("abcd") == backend.token_to_id("abcd")
+
+
 def changed(family: str, **parts: object) -> Tokenizer:
     backend = tokenizers.Tokenizer.from_str(trained(family).backend.to_str())
     for name, part in parts.items():

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import tokenizers
+from tokenizers import models
 
 from unmask.core.errors import TokenizerError
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -91,7 +92,8 @@ class NewWord:
         return self.count * (len(self.pieces) - 1)
 
 
-def _check_extensible(tokenizer: Tokenizer) -> None:
+def check_extensible(tokenizer: Tokenizer) -> None:
+    """Checks that `extend_vocabulary` can add words; else a TokenizerError says why not."""
     backend = tokenizer.backend
     family, kind, why = tokenizer.word_starts.spelling.family, type(backend.model).__name__, None
     if family == "plain":
@@ -104,6 +106,9 @@ def _check_extensible(tokenizer: Tokenizer) -> None:
         why = "this BPE tokenizer drops merges at random"
     elif len(_words_of(backend, "a b")) < 2:
         why = "this tokenizer does not cut text into words first"
+    elif kind == "Unigram" and backend.get_vocab_size(with_added_tokens=False) != tokenizer.vocab_size:
+        # Positions in its list of entries are ids.
+        why = "this Unigram tokenizer has added tokens after its entries, past which these cannot grow"
     if why is not None:
         raise TokenizerError(
             f"words can be added to a WordPiece, byte-level BPE or Unigram vocabulary, but {why}; add none",
@@ -111,20 +116,39 @@ def _check_extensible(tokenizer: Tokenizer) -> None:
         )
 
 
-def _words_of(backend: tokenizers.Tokenizer, text: str) -> Counter[str]:
-    normal = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
-    cut = [(normal, (0, 0))] if backend.pre_tokenizer is None else backend.pre_tokenizer.pre_tokenize_str(normal)
-    return Counter(word for word, _ in cut)
+def _words_of(backend: tokenizers.Tokenizer, *texts: str) -> Counter[str]:
+    words = Counter[str]()
+    for text in filter(None, texts):
+        normal = text if backend.normalizer is None else backend.normalizer.normalize_str(text)
+        cut = [(normal, (0, 0))] if backend.pre_tokenizer is None else backend.pre_tokenizer.pre_tokenize_str(normal)
+        words.update(word for word, _ in cut)
+    return words
 
 
-def _count_words(backend: tokenizers.Tokenizer, texts: Iterable[str]) -> tuple[Counter[str], Counter[str]]:
-    """Counts words as entries spell them: in all text, and in markup. Only distinct words are held in memory."""
-    counts, in_markup = Counter[str](), Counter[str]()
+def _count_words(tokenizer: Tokenizer, texts: Iterable[str]) -> tuple[Counter[str], Counter[str], int]:
+    """Counts words as entries spell them: in all text, and in markup. Only distinct words are held in memory.
+
+    The text of added tokens is not counted, as it is cut out first: an entry for it would take the token's id, or never
+    occur. Also returns the number of these tokens.
+    """
+    backend, counts, in_markup, num_added = tokenizer.backend, Counter[str](), Counter[str](), 0
+    roles, added = tokenizer.special_names.values(), backend.get_added_tokens_decoder().values()
+    finder = tokenizers.Tokenizer(models.BPE())  # without entries, so it finds only the added tokens
+    finder.normalizer = backend.normalizer
+    is_needed = finder.add_tokens([token for token in added if token.content not in roles])  # their number
+
+    def parts_of(text: str) -> list[str]:
+        if not is_needed:
+            return [text]
+        cuts = [0, *(place for offsets in finder.encode(text).offsets for place in offsets), len(text)]
+        return [text[begin:end] for begin, end in zip(cuts[::2], cuts[1::2], strict=True)]
+
     for text in texts:
-        counts.update(words := _words_of(backend, text))
+        num_added += len(parts := parts_of(text)) - 1
+        counts.update(words := _words_of(backend, *parts))
         if (plain := _MARKUP.sub(".", text)) != text:  # a sign splits words as markup does
-            in_markup.update(words - _words_of(backend, plain))
-    return counts, in_markup
+            in_markup.update(words - _words_of(backend, *parts_of(plain)))
+    return counts, in_markup, num_added
 
 
 def _pieces_of(backend: tokenizers.Tokenizer, word: str) -> tuple[int, ...]:
@@ -166,8 +190,8 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
 
     New entries are ordinary pieces, not added tokens, which would be cut out of the middle of words.
     """
-    _check_extensible(tokenizer)
-    backend, (counts, in_markup) = tokenizer.backend, _count_words(tokenizer.backend, texts)
+    check_extensible(tokenizer)
+    backend, (counts, in_markup, num_added) = tokenizer.backend, _count_words(tokenizer, texts)
     unknown, candidates, markup = tokenizer.special.unk, list[NewWord](), list[str]()
     for entry, count in counts.items():  # savings are counted word by word, not for entries together
         # Only letters and digits, so that masking sees no word begin or end within it.
@@ -177,6 +201,8 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
             continue
         pieces = _pieces_of(backend, entry)
         if len(pieces) < 2 or unknown in pieces:
+            continue
+        if backend.token_to_id(entry) is not None:  # an added token, or an entry that no merges lead to
             continue
         if tokenizer.word_starts.of_ids(np.array(pieces))[1:].any():  # several words, which an entry would join
             continue
@@ -192,7 +218,7 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
     words = sorted(candidates, key=lambda word: (-word.saved, word.entry))[:most]
     while words:
         extended = _with_entries(tokenizer, words)
-        before = after = 0
+        before = after = num_added
         lost = []  # words that became unknown with the new entries
         for word, count in counts.items():
             old, new = _pieces_of(backend, word), _pieces_of(extended.backend, word)
@@ -215,12 +241,6 @@ def _with_entries(tokenizer: Tokenizer, words: Sequence[NewWord]) -> Tokenizer:
     model, first = content["model"], tokenizer.vocab_size
     if model["type"] == "Unigram":
         vocab = model["vocab"]
-        if len(vocab) != first:  # positions in the list are ids
-            raise TokenizerError(
-                f"ids {len(vocab)} to {first - 1} of this Unigram tokenizer are added tokens, and its "
-                "vocabulary cannot grow past them; add no words",
-                options=("extend_vocab",),
-            )
         scores = {id_: float(score) for id_, (_, score) in enumerate(vocab)}
         vocab += [[word.entry, score] for word, score in zip(words, unigram_scores(words, scores), strict=True)]
     else:

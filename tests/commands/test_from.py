@@ -14,6 +14,7 @@ from safetensors.torch import load_file, save_file
 import unmask
 from tests.commands.checkpoints import SHORT, further, released
 from tests.conftest import make_text
+from tests.core.conftest import FakeHub
 from tests.model.helpers import MakeModel
 from unmask.commands.dry_run import forecast_run
 from unmask.commands.masks import MaskingAudit
@@ -66,6 +67,32 @@ def test_what_is_open_is_filled_in(checkpoint: Path) -> None:
     assert longer.model == recipe.model, "it is long enough"
     with pytest.raises(SettingsError, match="training.sequence_length"):
         load(checkpoint, "start.extend_positions=true")
+    assert load(checkpoint, f"tokenizer.path={checkpoint}") == recipe, "its own"
+
+
+def test_a_recipe_without_an_optimizer_gets_that_of_continuing(checkpoint: Path, tmp_path: Path) -> None:
+    """The defaults of a new model, Muon at a high rate, would ruin a trained one."""
+    (tmp_path / "own.toml").write_text("[training]\nminutes = 60\nbatch_tokens = 8192\n")
+    own, usual = (requested_recipe(name, from_=checkpoint).training for name in (tmp_path / "own.toml", None))
+    assert usual.optimizer.kind == "adamw"
+    assert own == usual.model_copy(update={"minutes": 60, "batch_tokens": 8192})
+
+
+def test_a_type_of_model_that_is_not_supported_is_named_before_its_weights_are_needed(
+    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hub = FakeHub({"owner/name": checkpoint}, tmp_path / "cache")
+    monkeypatch.setattr("huggingface_hub.snapshot_download", hub)
+    config, weights = checkpoint / "config.json", checkpoint / "model.safetensors"
+    config.write_text(config.read_text().replace('"model_type": "bert"', '"model_type": "distilbert"'))
+    weights.rename(checkpoint / "pytorch_model.bin")
+    for name in (checkpoint, "owner/name"):
+        with pytest.raises(ModelError, match="distilbert"):
+            requested_recipe(from_=name)
+    shutil.copyfile(checkpoint / "pytorch_model.bin", weights)
+    with pytest.raises(ModelError, match="distilbert"):
+        requested_recipe(from_="owner/name")
+    assert not list(hub.cache.rglob("*.safetensors"))
 
 
 def test_the_architecture_of_modernbert(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -80,6 +107,8 @@ def test_a_resolved_recipe_can_be_given_back_while_its_checkpoint_is_the_same(ch
     assert recipe.training.batch_tokens == 8000, "four rows"
     file.write_text(recipe.to_toml())
     assert load_recipe(str(file)) == recipe
+    (checkpoint / "config_sentence_transformers.json").write_text("{}")
+    assert load_recipe(str(file)) == recipe, "a file that training does not take, and other commands fetch"
     config = checkpoint / "config.json"
     config.write_text(config.read_text().replace('"hidden_dropout_prob": 0.1', '"hidden_dropout_prob": 0.2'))
     with pytest.raises(SettingsError, match="start.sha256"):
@@ -94,7 +123,7 @@ def test_a_resolved_recipe_can_be_given_back_while_its_checkpoint_is_the_same(ch
     ("setting", "message"),
     [
         ("model.num_layers=6", "model.num_layers"),
-        ("tokenizer.path=x", "tokenizer"),
+        ("tokenizer.kind=bpe", "tokenizer"),
         ("training.sequence_length=65", "64 positions"),
     ],
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import tomli_w
 from pydantic import Field, model_validator
 
 from unmask.commands.recipe_files import (
+    CONTINUING,
     DEFAULT,
     OPTIONS,
     LightRecipe,
@@ -22,15 +24,15 @@ from unmask.commands.recipe_files import (
     usual_recipe,
 )
 from unmask.commands.settings import with_meanings
-from unmask.core.errors import ModelError, RunError, SettingsError
+from unmask.core.errors import ModelError, RunError, SettingsError, TokenizerError, UnsupportedError
 from unmask.core.files import file_sha256
-from unmask.core.hub import OF_MODELS, hub_name, lasting_name
+from unmask.core.hub import OF_NETWORKS, hub_name, lasting_name, local_path
 from unmask.core.remote import local_copies
 from unmask.core.settings import Settings, validated
 from unmask.masking.settings import MaskingSettings, span_units, values_of
 from unmask.model.config import PARTS, EncoderConfig, ModelSettings, Rotary, default_intermediate_size
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import find_weights, read_config_file
+from unmask.model.folder import find_model, find_weights, has_weights, read_config_file
 from unmask.model.layers import heads_for
 from unmask.tokenizer.loading import load_tokenizer, with_commit
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -68,17 +70,18 @@ class Recipe(LightRecipe):
     def _check(self) -> Recipe:
         if self.sizing is not None and (self.training.minutes is None or self.start is not None):
             raise ValueError(
-                "sizing = 'budget' chooses the size of a new model from the minutes of training; with steps, tokens or "
-                "a checkpoint, use a recipe with a fixed size, such as tiny or continue"
+                "sizing = 'budget' chooses the size of a new model from the minutes of training; with steps or tokens, "
+                "use a recipe with a fixed size, such as tiny; with a checkpoint, use continue"
             )
         longest, rows = self.model.max_position_embeddings, self.training.sequence_length
         if longest is not None and longest < rows:
             raise ValueError(f"model.max_position_embeddings {longest} is less than training.sequence_length {rows}")
         if self.objectives.pairs is not None:
             if self.model.layout != "bert":
+                way_out = "set model.layout to 'bert'" if self.start is None else "start from a BERT model"
                 raise ValueError(
                     f"objectives.pairs: the layout {self.model.layout!r} has no place for a head for pairs; "
-                    "set model.layout to 'bert', or remove objectives.pairs (objectives.pairs=none)"
+                    f"{way_out}, or remove objectives.pairs (objectives.pairs=none)"
                 )
             if (self.model.type_vocab_size or 2) < 2:
                 raise ValueError(
@@ -156,7 +159,6 @@ def requested_recipe(recipe: str | Path | None = None, *, settings: Overrides = 
 # ----------------------------------------
 # The checkpoint that a training starts from.
 
-_FILES = (*OF_MODELS, "pytorch_model*.bin")  # the last are of folders that only transformers reads
 _SAME_NAMES = (
     "layout", "num_layers", "hidden_size", "num_heads", "intermediate_size", "activation", "norm_eps",
     "type_vocab_size", "initializer_range",
@@ -166,16 +168,32 @@ DEFAULT_LENGTH = 128
 RATE_AT_WIDTH = 1e-4 * 768
 
 
+def find_checkpoint(source: str | Path) -> Path:
+    """As `find_weights`, but an unsupported type of model is an error before its weights are fetched, or converted as
+    an error about pickles advises."""
+    with suppress(TokenizerError):  # `find_weights` says more about names that are not on the hub
+        read_config_file(find_model(local_path(source, weights=False)))
+    return find_weights(source)
+
+
 def checkpoint_sha256(folder: Path) -> str:
-    """A hash of all that a training takes from a checkpoint: configuration, all files of weights, tokenizer."""
-    files = {path for pattern in _FILES for path in folder.glob(pattern)}
+    """A hash of all that a training takes from a checkpoint: configuration, all files of weights, tokenizer. Other
+    files do not count, since commands may fetch them into the same copy later, such as a sentence encoder's prompts."""
+    pickles = [] if has_weights(folder) else ["pytorch_model*.bin"]  # of folders that only transformers reads
+    files = {path for pattern in (*OF_NETWORKS, *pickles) for path in folder.glob(pattern)}
     content = {path.relative_to(folder).as_posix(): file_sha256(path) for path in files}
     return hashlib.sha256(json.dumps(content, sort_keys=True).encode()).hexdigest()
 
 
 def read_fitting_config(folder: Path, tokenizer: Tokenizer) -> EncoderConfig:
     content, layout = read_config_file(folder)
-    config = layout.read_config(content, mask_id=tokenizer.special.mask)
+    try:
+        config = layout.read_config(content, mask_id=tokenizer.special.mask)
+    except UnsupportedError as error:
+        raise ModelError(
+            f"{folder}: {error}: our encoder lacks it (fill, embed, evaluate, score and finetune also take models that "
+            "transformers runs)"
+        ) from error
     if tokenizer.vocab_size > config.vocab_size:
         raise ModelError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {config.vocab_size}; give a "
@@ -187,7 +205,7 @@ def read_fitting_config(folder: Path, tokenizer: Tokenizer) -> EncoderConfig:
 def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
     """Fills in the values of a recipe, in place, from its `start.checkpoint`; contradictions are errors."""
     start, model, training = values["start"], values.setdefault("model", {}), values.setdefault("training", {})
-    folder = find_weights(start["checkpoint"])
+    folder = find_checkpoint(start["checkpoint"])
     sha256 = checkpoint_sha256(folder)
     if start.get("sha256") not in (None, sha256):
         raise SettingsError(
@@ -196,8 +214,12 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
             options=["set"],
         )
     start["checkpoint"], start["sha256"] = lasting_name(start["checkpoint"], folder), sha256
-    config = read_fitting_config(folder, load_tokenizer(folder))
-    if validated(TokenizerSettings, values.get("tokenizer") or {}, where=where) != TokenizerSettings():
+    tokenizer = load_tokenizer(folder)
+    config = read_fitting_config(folder, tokenizer)
+    own = validated(TokenizerSettings, values.pop("tokenizer", None) or {}, where=where)
+    if own != TokenizerSettings() and (
+        own.path is None or load_tokenizer(own.path).fingerprint != tokenizer.fingerprint
+    ):
         raise SettingsError(
             f"{where}: the checkpoint {folder} brings its own tokenizer; leave [tokenizer] out, or add words",
             options=["extend_vocab"],
@@ -236,7 +258,11 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
                 f"the checkpoint's: leave model.{key} out, or take a recipe without [model], such as continue"
             )
     model |= {"dropout": config.dropout, **model, **architecture}
-    optimizer = training.get("optimizer")
+    # Defaults of other recipes are those of a new model, whose rate would ruin a trained one.
+    usual = read_recipe(CONTINUING)[0]["training"]
+    for name in ("optimizer", "schedule", "weight_decay"):
+        training.setdefault(name, usual[name])
+    optimizer = training["optimizer"]
     if isinstance(optimizer, dict) and optimizer.get("kind") == "adamw":
         training.setdefault("learning_rate", RATE_AT_WIDTH / config.hidden_size)
 

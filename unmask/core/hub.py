@@ -71,10 +71,8 @@ _OF_TOKENIZERS = (
     *_VOCABULARIES, "merges.txt", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json",
     CONFIG,  # may name the tokenizer's class
 )  # fmt: skip
-OF_MODELS = (
-    WEIGHTS, INDEX, "model-*-of-*.safetensors", "checksums.json", *_OF_TOKENIZERS,
-    MODULES, POOLING, SPARSE_POOLING, LIMITS, PROMPTS,
-)  # fmt: skip
+OF_NETWORKS = (WEIGHTS, INDEX, "model-*-of-*.safetensors", *_OF_TOKENIZERS)
+_OF_MODELS = (*OF_NETWORKS, "checksums.json", MODULES, POOLING, SPARSE_POOLING, LIMITS, PROMPTS)
 
 
 def _missing_file(folder: Path, *, weights: bool) -> str | None:
@@ -145,7 +143,7 @@ def local_path(source: str | Path, *, weights: bool) -> Path:
     import huggingface_hub
     from huggingface_hub import errors
 
-    patterns = list(OF_MODELS if weights else _OF_TOKENIZERS)
+    patterns = list(_OF_MODELS if weights else _OF_TOKENIZERS)
     kind: type[UnmaskError] = ModelError if weights else TokenizerError
     absent = "no such folder" if weights else "there is no tokenizer.json and no vocab.txt"
     snapshot = partial(huggingface_hub.snapshot_download, model.name, revision=model.revision, allow_patterns=patterns)
@@ -174,7 +172,7 @@ def local_path(source: str | Path, *, weights: bool) -> Path:
     return folder
 
 
-_UPLOADED = (*OF_MODELS, "README.md", "LICENSE*", "onnx/*")  # * matches folders, too
+_UPLOADED = (*_OF_MODELS, "README.md", "LICENSE*", "onnx/*")  # * matches folders, too
 
 
 def upload(folder: Path, name: str, parts: Collection[str], *, private: bool | None) -> tuple[str, list[str]]:

@@ -156,3 +156,5 @@ def test_a_training_from_a_folder_names_what_the_hub_knows(run: unmask.Run, corp
     data = card_in(again.folder).data
     assert (data.base_model, data["base_model_relation"], data.license) == ("owner/name", "finetune", "mit")
     assert "`first` (sha256 `" in card_in(again.folder).text
+    from_start = further(corpus_file, tmp_path / "from_start", done.folder / "start", steps=1)
+    assert card_in(from_start.folder).data.base_model == "owner/name", "the untrained start of a run is the same model"

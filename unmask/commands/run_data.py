@@ -303,7 +303,7 @@ def begin_from_checkpoint(
     notes = [f"starting from the model in {facts['checkpoint']}"]
     if facts["new_head"]:
         notes.append("the checkpoint has no head for masked tokens: adding a new, untrained one")
-    if facts.get("sentence_encoder"):
+    if facts["sentence_encoder"]:
         notes.append(
             "the checkpoint is a sentence encoder: the result is a masked language model without its pooling and "
             "prompts; `unmask embedder RUN/model` makes an embedding model of that"
@@ -353,8 +353,8 @@ def _make_start(out: Path, recipe: Recipe, settings: StartSettings, texts: Itera
         "checkpoint": name,
         "sha256": settings.sha256,
         "new_head": not has_prediction_head(folder, config.layout) or before.get("new_head", False),
-        "sentence_encoder": (folder / MODULES).is_file(),
-        "base_models": base_models(name, folder),
+        "sentence_encoder": before.get("sentence_encoder", False) or (folder / MODULES).is_file(),
+        "base_models": before.get("base_models") or base_models(name, folder),
         "positions": None,
         "new_words": before.get("new_words", 0),
         "examples": before.get("examples", []),

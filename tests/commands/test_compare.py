@@ -24,7 +24,15 @@ from unmask.commands.finetune import finetune, settings_of
 from unmask.commands.masking_tables import lexicon as make_lexicon
 from unmask.commands.recipe import load_recipe
 from unmask.commands.tune import Dimension, read_dimension, usual_dimensions
-from unmask.core.errors import DataError, DivergedError, MemoryFullError, RunError, SettingsError, UnmaskError
+from unmask.core.errors import (
+    DataError,
+    DivergedError,
+    MemoryFullError,
+    RunError,
+    SettingsError,
+    TokenizerError,
+    UnmaskError,
+)
 from unmask.core.interruption import GOES_ON, Interrupted
 from unmask.core.results import Reporter
 from unmask.data.data_folder import load_manifest
@@ -33,7 +41,7 @@ from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.measure.uncertainty import few_draws
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.tokenizer.trainers import TokenizerSettings
+from unmask.tokenizer.trainers import TokenizerSettings, train_chars
 from unmask.train.callbacks import Callback
 
 TINY = (*SMALL, "model.num_layers=1", "model.hidden_size=16")
@@ -447,12 +455,15 @@ def test_runs_share_no_seed_of_fine_tuning(tmp_path: Path, monkeypatch: pytest.M
     assert seeds == list(range(9))
 
 
-def test_a_model_from_scratch_gets_no_settings_of_the_continued_one() -> None:
+def test_a_start_gets_no_settings_of_another() -> None:
     of_checkpoint = (("training.learning_rate", 5e-5), ("start.extend_positions", True), ("model.dropout", 0.1))
-    settings = (*of_checkpoint, ("training.batch_tokens", 8192), ("finetune.epochs", 1))
+    of_scratch, of_both = ("tokenizer.kind", "bpe"), ("training.batch_tokens", 8192)
+    settings = (*of_checkpoint, of_scratch, of_both, ("finetune.epochs", 1))
     plan = run_plan.RunPlan(data=(), minutes=1.0, steps=None, rates=(), base=None, settings=settings, from_="m")
-    assert plan.options("scratch", seed=0)["settings"] == settings[3:4]
-    assert plan.options("continued", seed=0)["settings"] == settings[:4]
+    assert plan.options("scratch", seed=0)["settings"] == (of_scratch, of_both)
+    evaluation, *others = plan.options("continued", seed=0)["settings"]
+    assert others == [*of_checkpoint, of_both]
+    assert evaluation == ("evaluation.final_max_tokens", 32_768), "first, so that the user's comes last"
 
 
 @pytest.fixture
@@ -540,6 +551,21 @@ def test_starts_of_a_sentence_encoder_go_on(
         starts(checkpoint)
 
 
+def test_a_vocabulary_that_cannot_grow_leaves_three_starts(
+    starts: Callable[..., dict[str, Any]], make_model: MakeModel, corpus_file: Path, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    characters = Tokenizer(train_chars(lambda: [corpus_file.read_text()]))
+    checkpoint = released(make_model(num_layers=1), characters, tmp_path / "characters")
+    monkeypatch.setattr(comparing, "measured_run", lambda name, *_, **__: {"task_error": 0.5})
+    with pytest.raises(TokenizerError, match="characters"):
+        starts(checkpoint)
+    assert not (tmp_path / "out").exists()
+    result = starts(checkpoint, extend_vocab=0)
+    assert list(result["runs"]) == ["scratch", "continued", "as-is"]
+    assert not (tmp_path / "out" / "start").exists()
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -550,7 +576,7 @@ def test_starts_of_a_sentence_encoder_go_on(
         ({"rates": (0.15, 0.3)}, "rates"),
         ({"data": "prepared"}, "prepared"),
         ({"from_": None, "recipes": ("random", "span"), "base": None}, "from_"),
-        ({"extend_vocab": 0}, "extend_vocab"),
+        ({"extend_vocab": -1}, "extend_vocab"),
         ({"from_": "nowhere"}, "nowhere"),
     ],
 )

@@ -36,7 +36,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal
 
-from unmask.commands.recipe import Recipe, requested_recipe
+from unmask.commands.recipe import Recipe, find_checkpoint, requested_recipe
 from unmask.commands.recipe_files import Overrides
 from unmask.commands.run_data import begin_from_checkpoint, open_prepared, prepare_by
 from unmask.commands.run_plan import (
@@ -44,6 +44,7 @@ from unmask.commands.run_plan import (
     CONTINUED,
     EVALUATION,
     NEW_WORDS,
+    SCRATCH,
     STARTS,
     RunPlan,
     begin_runs,
@@ -63,9 +64,10 @@ from unmask.data.data_folder import is_prepared
 from unmask.data.sources import is_stream
 from unmask.masking.settings import STRATEGIES, followed_scores
 from unmask.measure.uncertainty import compare_figures, error_of_look, percent
-from unmask.model.folder import find_weights
 from unmask.report.pages import write_shown
 from unmask.report.plots import comparison_curves, comparison_plot
+from unmask.tokenizer.extension import check_extensible
+from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import read_metrics
 
 Way = tuple[RunPlan, tuple[str, ...]]  # plan and data of a recipe's runs
@@ -190,7 +192,8 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
             this machine, chosen once for all runs.
         from_: Compare ways to start, on a task: a model trained from scratch, this model trained further on the text,
             the same with new words, and this model unchanged.
-        extend_vocab: With a starting model: number of new words. By default 1,000.
+        extend_vocab: With a starting model: number of new words. By default 1,000; 0 leaves out the start with new
+            words.
         rates: Shares of hidden tokens to measure at; the loss is taken at the first.
         primary: The figure that decides. By default the task's error, or the loss if there is no task.
         pairs: Minimal pairs in BLiMP's format, to score each model on.
@@ -214,7 +217,8 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     plan = run_plan(data, rates, settings, minutes=minutes, steps=steps, base=base and str(base), **start, **measured)
     deciding = primary or ("loss" if task is None else "task_error")
     if plan.from_ is not None:
-        names, plan = STARTS, _plan_of_starts(names, plan, deciding)
+        plan = _plan_of_starts(names, plan, deciding)
+        names = [name for name in STARTS if name != NEW_WORDS or plan.extend_vocab]
     labels = {name: label_of(name) for name in names}
     _check(labels, plan, deciding, number=len(names), seeds=seeds)
     refused(out, "a comparison")
@@ -366,7 +370,10 @@ def _plan_of_starts(recipes: Sequence[str], plan: RunPlan, deciding: str) -> Run
         raise SettingsError(f"{what}; leave this out", options=unused)
     if is_prepared(plan.data) or any(map(is_stream, plan.data)):
         raise SettingsError(f"{plan.data[0]}: each way to start has its own vocabulary; give files of text")
-    name = lasting_name(str(plan.from_), find_weights(str(plan.from_)))
+    folder = find_checkpoint(str(plan.from_))
+    name = lasting_name(str(plan.from_), folder)
+    if plan.extend_vocab != 0:  # before text is prepared for the other starts
+        check_extensible(load_tokenizer(folder))
     return replace(plan, from_=name, extend_vocab=NUM_NEW_WORDS if plan.extend_vocab is None else plan.extend_vocab)
 
 
@@ -376,7 +383,17 @@ def _prepare_starts(root: Path, plan: RunPlan, recipes: Mapping[str, Recipe], re
     New words are chosen once; the runs start from the extended model in the folder's `start`.
     """
     ways: dict[str, Way] = {}
-    for name in (CONTINUED, NEW_WORDS) if plan.from_ is not None else ():
+    if plan.from_ is None:
+        return ways
+    if not any(key == "finetune.max_length" for key, _ in plan.settings):
+        starts = [recipes[name] for name in (SCRATCH, CONTINUED)]
+        least, own = (each.model.max_position_embeddings or each.training.sequence_length for each in starts)
+        if least != own:
+            reporter.note(
+                f"{SCRATCH} is fine-tuned on {least:,} tokens of each text, the other starts on {own:,}; to give all "
+                f"the same, set finetune.max_length={min(least, own)}, or training.sequence_length to train longer rows"
+            )
+    for name in (each for each in (CONTINUED, NEW_WORDS) if each in recipes):
         data, recipe = root / f"data-{name}", recipes[name]
         if name == NEW_WORDS:
             recipe, notes = begin_from_checkpoint(plan.data, root / "start", data, recipe, notify=reporter.notify)

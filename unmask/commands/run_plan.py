@@ -44,6 +44,10 @@ SCRATCH, CONTINUED, NEW_WORDS, AS_IS = STARTS = ("scratch", "continued", "new-wo
 _OF_FINETUNING: tuple[str, ...] = ("finetune.",)
 # Settings that fit the continued model; one from scratch has the size and rate of its own recipe.
 _OF_CHECKPOINT = ("model.", "start.", "training.learning_rate", "training.optimizer")
+_OF_SCRATCH = ("tokenizer.",)  # a checkpoint brings its own
+# A start that continues a model is evaluated before and after training, on new and old text. As the task decides, this
+# only shows whether it learned.
+_SHORT: tuple[Override, ...] = (("evaluation.final_max_tokens", 32_768),)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,6 +78,7 @@ class RunPlan:
         """
         if name in self.sized:
             return {"recipe": self.sized[name], "seed": seed, "settings": overrides}
+        usual: tuple[Override, ...] = ()
         is_strategy, start, known = name in STRATEGIES, {}, (*recipe_names(), *STRATEGIES)
         if self.from_ is None and name not in known and not name.endswith(".toml"):
             raise SettingsError(unknown("recipe or strategy", name, known))
@@ -81,7 +86,7 @@ class RunPlan:
         if self.from_ is not None and name == SCRATCH:
             recipe, left_out = self.base, (*_OF_FINETUNING, *_OF_CHECKPOINT)
         elif self.from_ is not None:
-            recipe = None
+            recipe, left_out, usual = None, (*_OF_FINETUNING, *_OF_SCRATCH), _SHORT
             start = {"from_": self.from_, "extend_vocab": self.extend_vocab if name == NEW_WORDS else None}
         return {
             **start,
@@ -90,7 +95,7 @@ class RunPlan:
             "minutes": self.minutes,
             "steps": self.steps,
             "seed": seed,
-            "settings": (*(each for each in self.settings if not each[0].startswith(left_out)), *overrides),
+            "settings": (*usual, *(each for each in self.settings if not each[0].startswith(left_out)), *overrides),
         }
 
 

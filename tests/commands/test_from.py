@@ -273,17 +273,28 @@ def test_old_text_is_read_like_the_new_one_and_before_it(
     assert seen
 
 
+def test_a_prepared_folder_of_old_text_is_tokenized_again_with_new_words(
+    run: unmask.Run, new_file: Path, tmp_path: Path
+) -> None:
+    result = further(new_file, tmp_path / "run", run.folder, steps=1, extend_vocab=4, old_data=run.folder / "data")
+    old = result.summary["domains"]["old"]["before"]
+    assert old["predicted_tokens"] == run.summary["predicted_tokens"], "of its validation split alone"
+
+
 def test_mistakes_around_the_text(
     run: unmask.Run, new_file: Path, data_folder: Path, make_model: MakeModel, tmp_path: Path
 ) -> None:
     words = load_tokenizer(run.folder / "model")
     words.backend.add_tokens(["<x>"])
     other = released(make_model(vocab_size=256), Tokenizer(words.backend), tmp_path / "other")
-    out = tmp_path / "run"
+    out, gone = tmp_path / "run", tmp_path / "gone"
+    shutil.copy(new_file, tmp_path / "gone.txt")
+    unmask.prepare(tmp_path / "gone.txt", out=gone, vocab_size=150)
+    (tmp_path / "gone.txt").unlink()
     for text, start, options, error, message in (
         (run.folder / "data", run.folder, {"extend_vocab": 4}, DataError, "already prepared"),
         (data_folder, other, {}, DataError, "another tokenizer"),
-        (new_file, other, {"old_data": data_folder}, DataError, "another tokenizer"),
+        (new_file, other, {"old_data": gone}, DataError, "another tokenizer"),
         (new_file, run.folder, {"old_data": tmp_path / "nowhere.txt"}, CorpusError, "nowhere"),
     ):
         with pytest.raises(error, match=message):

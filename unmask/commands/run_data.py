@@ -467,6 +467,7 @@ def _obtain_old_text(folder: Path, settings: StartSettings, new: CorpusSettings,
     """
     if (folder / OLD_FACTS).is_file():
         return str(read_object(folder / OLD_FACTS, START_ANEW, is_sealed=True)["source"])
+    is_whole = bool(settings.old_data) and not is_prepared(settings.old_data)
     source, text = _find_old_text(settings, new, tokenizer)
     with whole_folder(folder) as partial, writing(folder):
         files: list[str] = []
@@ -476,7 +477,7 @@ def _obtain_old_text(folder: Path, settings: StartSettings, new: CorpusSettings,
         elif text is not None:
             size = chunk_bytes(sum(source.path.stat().st_size for source in text.all_sources()))
             with closing(text.pieces()) as pieces:
-                old = ((piece, held) for piece, held in pieces if held or settings.old_data)
+                old = ((piece, held) for piece, held in pieces if held or is_whole)
                 for chunk in cut_chunks(old, size):
                     counts = write_shards(chunk, tokenizer, partial)
                     files += [file.name for split in (counts.train, counts.validation) for file in split.files]
@@ -487,37 +488,31 @@ def _obtain_old_text(folder: Path, settings: StartSettings, new: CorpusSettings,
     return source
 
 
-def _find_old_text(  # noqa: PLR0911  (a case a line)
+def _find_old_text(
     settings: StartSettings, new: CorpusSettings, tokenizer: Tokenizer
 ) -> tuple[str, Corpus | Path | None]:
     """A description of the old text, and the text itself: a corpus, a prepared folder, or None.
 
     All of named text is used, or the validation split of a named prepared folder. Text is read with the encoding and
     the handling of bad input of the `new` text; its tables may have other columns. If none is named, it is the
-    validation split of the run that made the checkpoint; if its tokenizer differs, its sources are read again.
+    validation split of the run that made the checkpoint. If its tokenizer differs, the sources are read again.
     """
-    if settings.old_data:
-        if not is_prepared(settings.old_data):
-            reading = CorpusSettings(encoding=new.encoding, bad_input=new.bad_input)
-            corpus = Corpus(settings.old_data, reading, hold_out=False)
-            return f"old text: all of {', '.join(settings.old_data)}; a document is {corpus.plan.reason}", corpus
-        root = Path(settings.old_data[0])
-        if load_manifest(root).tokenizer_sha256 != tokenizer.fingerprint:
-            raise DataError(
-                f"{root} was prepared with another tokenizer than the training's; give the text itself",
-                options=["old_data"],
-            )
-        return f"old text: the validation split of {root}", root
-
+    if settings.old_data and not is_prepared(settings.old_data):
+        reading = CorpusSettings(encoding=new.encoding, bad_input=new.bad_input)
+        corpus = Corpus(settings.old_data, reading, hold_out=False)
+        return f"old text: all of {', '.join(settings.old_data)}; a document is {corpus.plan.reason}", corpus
     way_out = "forgetting is not measured (to measure it, give text of the old domain as old_data)"
-    run = RunFolder(Path(settings.checkpoint).parent)
-    if Path(settings.checkpoint).name != "model" or not run.claimed.is_claimed:
-        return f"the checkpoint's training text is not known: {way_out}", None
-    root = run.data
-    if not (root / MANIFEST).is_file() and run.sources.is_file():  # a prepared folder, if any
-        root = Path(source_named(run.read_sources("fix it, or give text of the old domain as old_data")[0]))
-    if not (root / MANIFEST).is_file():
-        return f"the data of {run.root} is gone: {way_out}", None
+    if settings.old_data:
+        root = Path(settings.old_data[0])
+    else:
+        run = RunFolder(Path(settings.checkpoint).parent)
+        if Path(settings.checkpoint).name != "model" or not run.claimed.is_claimed:
+            return f"the checkpoint's training text is not known: {way_out}", None
+        root = run.data
+        if not (root / MANIFEST).is_file() and run.sources.is_file():  # a prepared folder, if any
+            root = Path(source_named(run.read_sources("fix it, or give text of the old domain as old_data")[0]))
+        if not (root / MANIFEST).is_file():
+            return f"the data of {run.root} is gone: {way_out}", None
     manifest = load_manifest(root)
     if manifest.tokenizer_sha256 == tokenizer.fingerprint:
         return f"old text: the validation split of {root}", root
@@ -527,4 +522,8 @@ def _find_old_text(  # noqa: PLR0911  (a case a line)
         sizes = {source.path.resolve(): source.path.stat().st_size for source in corpus.all_sources()}
         if sizes == {Path(source["path"]).resolve(): source["bytes"] for source in manifest.sources}:
             return f"old text: the held-out part of {root}, tokenized again", corpus
-    return f"the text that {root} was made from is gone or has changed: {way_out}", None
+    gone = "the text that it was made from is gone or has changed"
+    if settings.old_data:
+        what = f"{root} was prepared with another tokenizer than the training's, and {gone}; give the text itself"
+        raise DataError(what, options=["old_data"])
+    return f"{root} has another tokenizer, and {gone}: {way_out}", None

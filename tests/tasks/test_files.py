@@ -301,6 +301,37 @@ def test_treebanks(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("eng.testb", "-DOCSTART- -X- -X- O\n\nEU NNP B-NP B-ORG\nwaits VBZ B-VP O\n\nOslo NNP B-NP B-LOC\n"),
+        ("a.txt", "EU\tNNP\nwaits\tVBZ\n\n# id = 7\nOslo\tNNP\n"),
+        ("a.txt", "EU\nwaits\n\nOslo\n\n.\n"),
+        ("a.tsv", "EU\nwaits\n\nOslo\n\n.\n"),
+        ("a.csv", "Sentence #,Word\nS1,EU\n,waits\nS2,Oslo\n"),
+        ("a.csv", "doc_id,sent_id,token\nd1,1,EU\nd1,1,waits\nd1,2,Oslo\n"),
+    ],
+)
+def test_sentences_to_predict_are_read_as_those_of_training(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, name: str, content: str
+) -> None:
+    """Whatever the suffix, and with the model's tags or without any."""
+    path = written(tmp_path / name, content)
+    records = read_labelled(path, Tag(("NNP", "VBZ")), Columns(), with_labels=False).records
+    assert [record.words for record in records][:2] == [("EU", "waits"), ("Oslo",)]
+    assert "plain text" not in caplog.text
+    if name.endswith(".csv"):
+        with pytest.raises(CorpusError, match=r"a\.csv: line 2: .*no column"):
+            read(path, "tag")
+
+
+@pytest.mark.parametrize("content", ["我爱北京。\n\n他去上海。\n", "Yes\n\nNo\n", "Up you go .\n\nMe too .\n"])
+def test_lines_of_text_are_no_words(tmp_path: Path, content: str) -> None:
+    path = written(tmp_path / "a.txt", content)
+    records = read_labelled(path, Tag(("NNP", "VBZ")), Columns(), with_labels=False).records
+    assert [record.text for record in records] == content.split("\n")[::2]
+
+
+@pytest.mark.parametrize(
     ("sentences", "expected"),
     [
         ("Mira/PROPN sings/_|We/_ go/_|No/X", [("PROPN", None), ("X",)]),

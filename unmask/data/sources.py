@@ -302,8 +302,7 @@ def _source(path: Path) -> Source:
             begin = next(pieces_of(file), b"")
         if not begin or suffix in PRINTED or (b"\0" in begin and not wide_encoding(begin)):
             raise CorpusError(f"{path}: this kind of file cannot be read; {_SUPPORTED}")
-        say_once(f"{f'*{suffix}' if suffix else path}: read as plain text")
-        return Source(path, "text")
+        kind = "text"
     if suffix == ".parquet" and path.suffix.lower() != suffix:
         raise CorpusError(f"{path}: decompress it first; Parquet is compressed internally")
     if suffix == ".smi":
@@ -319,6 +318,8 @@ def _source(path: Path) -> Source:
             )
             return Source(path, "smiles")
     form = form_of(path, kind)
+    if form is None and kind_of(path) is None:
+        say_once(f"{f'*{suffix}' if suffix else path}: read as plain text")
     return Source(path, kind if form is None else form.kind)
 
 

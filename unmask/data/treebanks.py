@@ -19,7 +19,7 @@ import csv
 import re
 import zlib
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from itertools import accumulate, islice, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -78,8 +78,7 @@ def form_of(path: Path, kind: str) -> WordForm | None:
     """
     if kind not in ("text", "csv", "tsv", "conll", "conllu"):
         return None
-    lines = "".join(read_text(path, BadInput(skip=True), Stretch(0, _LOOK_BYTES))).rstrip("\n").split("\n")
-    lines = lines[:-1] if len(lines) > 100 else lines  # the last may be cut off
+    lines = _first_lines(path)
     gaps, is_table = any(not line.strip(_BLANKS) for line in lines), kind in ("csv", "tsv")
     lines = [line for line in lines if line.strip(_BLANKS) and not line.startswith("-DOCSTART-")]
     if kind != "csv":  # the first line of a table may hold names
@@ -106,8 +105,9 @@ def form_of(path: Path, kind: str) -> WordForm | None:
             columns = list(zip(*body, strict=True))
             if tagged := [n for n, cells in enumerate(columns) if {"O", "_"} & {*cells} and _are_tags({*cells})]:
                 break
-        tag = tagged[-1] if tagged else width - 1
         lower = [name.strip().lower() for name in full[0]]
+        has_tags = bool(tagged) or not is_table or lower[-1] not in _WORD_COLUMNS
+        tag = tagged[-1] if tagged else width - has_tags  # beyond the last column if that holds the words
         has_names = is_table and not (
             _WORD_COLUMNS.isdisjoint(lower) and (not tagged or _are_tags({full[0][tag], "B"}))
         )
@@ -126,10 +126,25 @@ def form_of(path: Path, kind: str) -> WordForm | None:
         if is_table and rest and bare and (tagged or (ends and (has_names or (kind == "tsv" and gaps)))):
             names = tuple(name.strip() for name in full[0]) if has_names else ()
             called = names or range(width)
-            title = f"one word per row, in column {called[word]}, its tag in {called[tag]}"
+            title = f"one word per row, in column {called[word]}" + (f", its tag in {called[tag]}" if has_tags else "")
             sentence = starts[0] if starts else None
             return WordForm(title, "conll", word, tag, width, sentence, names, delimiter, stops=not ends)
     return form
+
+
+def has_word_per_line(path: Path, tags: Collection[str]) -> bool:
+    """Whether a text has one word per line, in sentences with empty lines between them: each line ends in one of a
+    model's `tags`, or is a single word, and some are full stops (a line of Chinese text has no blanks, either)."""
+    lines = [line for line in _first_lines(path) if not line.startswith(("-DOCSTART-", "# "))]
+    rows = [cells_of(line) for line in lines if line.strip(_BLANKS)]
+    are_tagged = all(len(cells) > 1 and cells[-1] in tags for cells in rows)
+    are_words = all(len(cells) == 1 for cells in rows) and any(cells[0] in _STOPS for cells in rows)
+    return 0 < len(rows) < len(lines) and (are_tagged or are_words)
+
+
+def _first_lines(path: Path) -> list[str]:
+    lines = "".join(read_text(path, BadInput(skip=True), Stretch(0, _LOOK_BYTES))).rstrip("\n").split("\n")
+    return lines[:-1] if len(lines) > 100 else lines  # the last may be cut off
 
 
 def _is_conllu(row: list[str]) -> bool:

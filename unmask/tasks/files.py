@@ -45,7 +45,7 @@ from unmask.data.reading import CHUNK_BYTES, BadInput, bare_suffix, broken_chara
 from unmask.data.settings import AS_FOUND, Reading
 from unmask.data.sources import TABLES, Source, find_split
 from unmask.data.tables import class_names, described, first_rows, rows_of
-from unmask.data.treebanks import WordForm, form_of, read_sentences, word_number
+from unmask.data.treebanks import WordForm, form_of, has_word_per_line, read_sentences, word_number
 from unmask.tokenizer.spans import holds_spans
 
 log = logging.getLogger(__name__)
@@ -169,8 +169,11 @@ def _opened(files: ExampleFiles, task: Any, with_labels: bool) -> tuple[ExampleF
         files = replace(files, sources=(source,))
     word_form: WordForm | None = None
     form: Form = "table"
-    if source.kind in ("conll", "conllu") or (source.kind == "text" and with_labels and "treebank" in task.forms):
-        word_form, form = form_of(path, "conll" if source.kind == "text" else source.by_suffix), "treebank"
+    as_words = False  # although the suffix is that of a text or a table
+    if "treebank" in task.forms and source.kind in ("text", "tsv") and len(files.sources) == 1:
+        as_words = source.kind == "text" if with_labels else has_word_per_line(path, task.names)
+    if as_words or source.kind in ("conll", "conllu"):
+        word_form, form = form_of(path, "conll" if as_words else source.by_suffix), "treebank"
     elif source.kind in ("text", "fasta", "smiles"):
         form = "lines"
     elif "squad" in task.forms and bare_suffix(path) == ".json" and json_form(path) == "object":

@@ -251,6 +251,8 @@ def test_names_of_tasks() -> None:
          '"@carl won\'t, U.S. 7%."', '" @carl won\'t , U.S. 7% . "'),
         (["l' homme d' ici .", "l' eau"], "J'ai l'eau.", "J' ai l' eau ."),
         (["我 爱 北 京 。", "你 好"], "今天好。", "今 天 好 。"),
+        (["我 爱 北 京 。", "So be it ."], "今天好。", "今 天 好 。"), (["我 爱 北 京 。"], "So be it.", "So be it ."),
+        (["M K V", "A L"], "MKV", "M K V"),
         (["no signs"], "a-b, it's.", "a - b , it ' s ."),
         (["so ... yes", "no ..."], "ah... हिन्दी", "ah ... हिन्दी"),
     ],

@@ -108,8 +108,7 @@ class Tag(Task):
             is_word = [not isinstance(word, str) or bool(word.strip()) for word in words]  # Prodigy also has blanks
             words, spans = list(compress(words, is_word)), list(compress(spans, is_word))
         elif isinstance(words, str) and (not tags or holds_spans(tags)):
-            letters = sum(map(str.isalpha, words))
-            spans = words_in(words, ("a a",) if 2 * len(UNSPACED.findall(words)) > letters else ())
+            spans = words_in(words)
             words = [words[begin:end] for begin, end in spans]
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             raise CorpusError(f"{place} has {shown(cell)}, not a list of words")
@@ -339,7 +338,9 @@ def _tags_at(
 #
 #     a'a     don't           a 'a    Anna 's         a' a    l' homme
 #     0.0     3.14            @a      @name           0%      5%
-#     a a     single letters are words, as in Chinese by characters, and in proteins
+#     a a     single letters are words, as in proteins
+#
+# In a text most of whose letters are of scripts without spaces, such as Chinese, single letters are always words.
 
 _MOST_SIGNS = 200
 
@@ -350,7 +351,7 @@ def signs_of(sentences: Sequence[Sequence[str]]) -> tuple[str, ...]:
     for words in sentences:
         pieces = [(word[begin:end], begin == 0) for word in words for begin, end in word_spans(word)]
         num_words += sum(word.isalpha() for word in words)
-        num_letters += sum(len(word) == 1 and word.isalpha() for word in words)
+        num_letters += sum(len(word) == 1 and word.isalpha() and not UNSPACED.match(word) for word in words)
         for (before, _), (sign, begins), (after, ends) in zip(
             (("", True), *pieces), pieces, (*pieces[1:], ("", True)), strict=False
         ):
@@ -371,7 +372,8 @@ def signs_of(sentences: Sequence[Sequence[str]]) -> tuple[str, ...]:
 def words_in(text: str, signs: Collection[str] = ()) -> list[tuple[int, int]]:
     """The words of a raw text, [begin, end) in characters: runs of letters and digits, and other signs."""
     spans = word_spans(text)
-    if "a a" in signs:
+    by_letter = "a a" in signs or 2 * len(UNSPACED.findall(text)) > sum(map(str.isalpha, text))
+    if by_letter:
         letters: list[tuple[int, int]] = []
         for place in (place for span in spans for place in range(*span)):
             is_more = bool(letters) and letters[-1][1] == place and is_mark(text[place])
@@ -382,7 +384,7 @@ def words_in(text: str, signs: Collection[str] = ()) -> list[tuple[int, int]]:
     for number, (begin, end) in enumerate(spans):
         sign = text[begin:end]
         if not _is_sign(sign):
-            joins[number] &= number > 0 and spans[number - 1][1] == begin and "a a" not in signs
+            joins[number] &= number > 0 and spans[number - 1][1] == begin and not by_letter
             continue
         left = _kind(text[begin - 1]) if number and spans[number - 1][1] == begin else ""
         right = _kind(text[end]) if spans[number + 1 : number + 2] and spans[number + 1][0] == end else ""

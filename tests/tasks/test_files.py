@@ -571,6 +571,33 @@ def test_a_blank_row_is_no_question_without_an_answer(tmp_path: Path) -> None:
     assert not AnswerTask.learned_from(table, FinetuneSettings(), "first").may_be_missing
 
 
+def test_columns_of_questions_are_numbers_or_fields(tmp_path: Path) -> None:
+    answers = {"text": ["Mira"], "answer_start": [0]}
+    rows = [{"qa": {"asked": "Who?", "answers": answers}, "passage": {"text": "Mira sings."}}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    paths = [write_jsonl(tmp_path / "a.jsonl", rows), tmp_path / "a.parquet"]
+    named = {"text": "qa.asked", "second": "passage.text", "label": "qa.answers"}
+    tables = [read(path, "answer", **named) for path in paths]
+    table = written(tmp_path / "a.csv", "nr,asked,passage,answer\n7,Who?,Mira sings.,Mira\n")
+    tables.append(read(table, "answer", text="1", second="2"))
+    for each in tables:
+        (record,) = each.records
+        assert (record.question, record.context, record.answers) == ("Who?", "Mira sings.", (AnswerSpan("Mira", 0),))
+    with pytest.raises(CorpusError, match="'pasage'.*'passage'"):
+        read(table, "answer", text="asked", second="pasage", with_labels=False)
+    with pytest.raises(CorpusError, match="'qa.anwsers'.*'qa.answers"):
+        read(paths[0], "answer", **named | {"label": "qa.anwsers"})
+
+
+def test_answers_without_their_place(tmp_path: Path) -> None:
+    """Without blanks around them, at their first occurrence; those that do not occur are left out. All are counted."""
+    lines = ["question,context,answer", *(f"Who?,So Mira is Mira.,{each}" for each in ("is", " Mira ", "mira", "So"))]
+    table = read(written(tmp_path / "a.csv", "\n".join(lines) + "\n"), "answer")
+    answers = [record.answers for record in table.records]
+    assert answers == [(AnswerSpan("is", 8),), (AnswerSpan("Mira", 3),), (AnswerSpan("So", 0),)]
+    assert [note.split(": ")[1][:20] for note in table.notes] == ["1 answers without an", "1 answers are not in"]
+
+
 def test_answers_that_do_not_stand_where_they_should(tmp_path: Path) -> None:
     """`sea` is at 4 and 16. An answer that does not occur is left out, and so is a question with no other answer."""
     context = "The sea, not a  sea."

@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from unmask.core.errors import CorpusError, shown, whole_number
-from unmask.data.columns import without_gaps
+from unmask.data.columns import value_at, without_gaps
 from unmask.data.rows import Rows
 from unmask.model.fused import Losses, losses_of, predicted_positions
 from unmask.model.layout_names import ClassifierPooling
-from unmask.tasks.files import ANSWER_COLUMNS, Columns, Form, Labelled, LabelledRow, spelled
+from unmask.tasks.files import ANSWER_COLUMNS, Columns, Form, Labelled, LabelledRow, nearest, spelled
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
 from unmask.tasks.task import FinetuneSettings, Measure, Outputs, Task, tokens_of
 from unmask.train.objectives import Targets as BatchTargets
@@ -70,22 +70,20 @@ class AnswerPrediction:
     probability: float  # among all spans of the text, and "no answer" if the model can predict that
 
 
-def _as_lists(value: Any, context: str) -> Any:
-    """A cell's answers as `{"text": [...], "answer_start": [...]}`; a missing start is filled in if unambiguous."""
+def _as_lists(value: Any) -> Any:
+    """A cell's answers as `{"text": [...], "answer_start": [...]}`; a missing start is None."""
     value = spelled(value) if isinstance(value, str) else value
     if isinstance(value, dict) and isinstance(value.get("text"), str):
         value = [value]
     if not isinstance(value, list) or not all(isinstance(answer, dict) for answer in value):
         return value
-    texts, begins = [answer.get("text") for answer in value], list[int | str]()
-    for answer, text in zip(value, texts, strict=True):
+    begins = list[int | str | None]()
+    for answer in value:
         place = without_gaps(answer.get("answer_start"))
         begin = "" if place is None else str(place).strip().removesuffix(".0")
-        if not begin and isinstance(text, str) and context.count(text) == 1:
-            begin = str(context.index(text))
         number = whole_number(begin)
-        begins.append(begin if number is None else number)
-    return {"text": texts, "answer_start": begins}
+        begins.append((begin or None) if number is None else number)
+    return {"text": [answer.get("text") for answer in value], "answer_start": begins}
 
 
 @dataclass(frozen=True)
@@ -111,8 +109,8 @@ class AnswerTask(Task):
     def of_row(cls, row: LabelledRow) -> QuestionRecord:
         """Answers are in the form of `datasets`, `{"text": [...], "answer_start": [...]}`, or a list of objects, also
         as text that JSON, Python or pandas wrote into a cell; or one in `answer_text` (or `answer`) and `answer_start`,
-        which are empty if there is none. An answer, stripped, is taken at its occurrence nearest to `answer_start`; one
-        that does not occur is left out."""
+        which are empty if there is none. An answer, stripped, is taken at its occurrence nearest to `answer_start`, or
+        at the first one if there is no `answer_start`; one that does not occur is left out."""
         question, context, id_ = row.text("text"), row.text("second"), row.cells.get("id")
         if isinstance(id_, bool) or not isinstance(id_, str | int | float | None):
             raise CorpusError(f"{row.where} has {shown(id_)} as 'id', which is neither a text nor a number")
@@ -120,28 +118,30 @@ class AnswerTask(Task):
         if row.columns.label is None:
             return QuestionRecord(row.number, id_, question, context)
         cells = {name: without_gaps(cell) for name, cell in row.cells.items()}
-        table = cells.get(row.columns.label)
+        table = value_at(cells, row.columns.label)
         if table is None and (text := next((cells[name] for name in ANSWER_COLUMNS[:2] if name in cells), "")):
             table = {"text": text, "answer_start": cells.get("answer_start")}
         elif table is None and any(name in cells for name in ANSWER_COLUMNS):
             table = []
-        table = _as_lists(table, context)
+        table = _as_lists(table)
         texts, begins = (table.get(name) if isinstance(table, dict) else None for name in ("text", "answer_start"))
         if not (isinstance(texts, list) and isinstance(begins, list) and len(texts) == len(begins)):
             expected = "text and answer_start, two lists of one length"
             raise CorpusError(f"{row.where} has {shown(table)} as {row.columns.label!r}; expected are {expected}")
         answers = []
         for text, begin in zip(texts, begins, strict=True):
-            if not isinstance(text, str) or isinstance(begin, bool) or not isinstance(begin, int):
+            if not isinstance(text, str) or isinstance(begin, bool) or not isinstance(begin, int | None):
                 what = f"the answer {shown(text)} at {shown(begin)} must be a text and a character's number"
                 raise CorpusError(f"{row.where}: {what}")
-            answer, begin = text.strip(), begin + len(text) - len(text.lstrip())  # noqa: PLW2901
-            places = context.rfind(answer, 0, max(begin, 0) + len(answer)), context.find(answer, max(begin, 0))
-            place = min((p for p in places if p >= 0), key=lambda p: abs(p - begin), default=None)
-            if not answer or place is None:
+            answer = text.strip()
+            stated = None if begin is None else begin + len(text) - len(text.lstrip())
+            place = nearest(context, answer, stated or 0) if answer else None
+            if place is None:
                 row.counts["answers are not in their texts: left out"] += 1
                 continue
-            if place != begin:
+            if stated is None and context.count(answer) > 1:
+                row.counts["answers without answer_start occur several times: taken at the first place"] += 1
+            elif stated not in (None, place):
                 row.counts["answers are not at their answer_start: moved to the nearest occurrence"] += 1
             answers.append(AnswerSpan(answer, place))
         return QuestionRecord(row.number, id_, question, context, tuple(answers) if answers or not texts else None)

@@ -311,7 +311,12 @@ def _table_rows(
     if not look:
         return iter(()), Columns(), None, None
     if task.fixed is not None:
-        columns = task.fixed.model_copy(update=named.model_dump(exclude_none=True))
+        chosen = {
+            role: find_column(look, "text", name, where=files.path)
+            for role, name in named.model_dump(exclude_none=True).items()
+            if with_labels or role != "label"
+        }
+        columns = task.fixed.model_copy(update=chosen)
     else:
         # Unless the user names others, columns of an earlier file apply if they hold text here.
         earlier = {
@@ -325,7 +330,7 @@ def _table_rows(
     used = [*filter(None, (columns.text, columns.second)), *labels]
     is_decided = with_labels and task.fixed is None and "answer" not in used  # by the annotator, in Prodigy
     if task.fixed is not None:
-        used = [name for name in (*used, *ANSWER_COLUMNS) if name in look[0]]
+        used = [name for name in (*used, *ANSWER_COLUMNS) if has_column(look, name)]
     else:  # with spans, words may have their text in another column
         used += [*["text"] * (task.text_role == "words"), *["answer"] * is_decided]
     id_column = find_column(look, "id", where=files.path, taken=[*used, usual.label])
@@ -512,6 +517,12 @@ def parsed_list(value: Any) -> Any:
     """The list that a text contains; any other value unchanged."""
     items = list_in(value) if isinstance(value, str) else None
     return value if items is None else items
+
+
+def nearest(text: str, part: str, begin: int) -> int | None:
+    """The first character of the occurrence of a part of a text that is nearest to `begin`; None if there is none."""
+    places = text.rfind(part, 0, max(begin, 0) + len(part)), text.find(part, max(begin, 0))
+    return min((place for place in places if place >= 0), key=lambda place: abs(place - begin), default=None)
 
 
 @dataclass(frozen=True)

@@ -471,6 +471,40 @@ def test_annotations_without_a_decision_or_spans(tmp_path: Path) -> None:
     assert [record.row for record in read(empty, "tag").records] == [2]
 
 
+def test_the_last_valid_annotation_of_label_studio_counts(tmp_path: Path) -> None:
+    """A task that was skipped is not a text without entities, and those of two annotators are not merged."""
+    spans = [{"value": {"start": begin, "end": begin + 4, "labels": ["PER"]}} for begin in (0, 5)]
+    tasks: list[Any] = [
+        [{"was_cancelled": False, "result": spans[:1]}, {"was_cancelled": False, "result": spans[1:]}],
+        [{"was_cancelled": False, "result": spans[:1]}, {"was_cancelled": True, "result": []}],
+        [{"was_cancelled": True, "result": []}],
+        [],
+        [{"was_cancelled": False, "result": []}],
+    ]
+    rows = [{"id": n, "data": {"text": "Mira Lees."}, "annotations": each} for n, each in enumerate(tasks, 1)]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    for path in (write_jsonl(tmp_path / "a.jsonl", rows), tmp_path / "a.parquet"):
+        table = read(path, "tag", text="data.text", label="annotations.result.value")
+        assert [(record.row, record.tags) for record in table.records] == [
+            (1, ("O", "B-PER", "O")), (2, ("B-PER", "O", "O")), (5, ("O", "O", "O"))
+        ]  # fmt: skip
+        assert [note.split(": ")[1][:19] for note in table.notes[:2]] == ["1 rows have several", "2 rows have no anno"]
+
+
+def test_spans_whose_text_is_elsewhere(tmp_path: Path) -> None:
+    """Each emoji before them was counted twice; a text that does not occur says nothing."""
+    text = "😀😀 Mira sings, and Mira sleeps."
+    spans = [
+        {"start": begin, "end": begin + len(part), "text": part, "labels": ["PER"]}
+        for begin, part in ((5, "Mira"), (22, " Mira"), (8, "Oslo"))
+    ]
+    table = read(write_jsonl(tmp_path / "a.jsonl", [{"text": text, "entities": spans}]), "tag")
+    (record,) = table.records
+    tagged = [word for word, tag in zip(record.words, record.tags, strict=True) if tag != "O"]
+    assert tagged == ["Mira", "sings", "Mira"]
+    assert any("2 of the entities are not where" in note for note in table.notes)
+
+
 @pytest.mark.parametrize(
     ("names", "scheme"),
     [

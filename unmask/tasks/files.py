@@ -335,9 +335,26 @@ def _table_rows(
         used += [*["text"] * (task.text_role == "words"), *["answer"] * is_decided]
     id_column = find_column(look, "id", where=files.path, taken=[*used, usual.label])
     rows = read([*used, *filter(None, [id_column])])
+    if any(name.startswith("annotations.result") for name in labels):
+        rows = _last_annotations(rows, counts)
     if id_column is not None:
         rows = ((number, row | {_ID: row.get(id_column)}) for number, row in rows)
     return rows, columns, labels if len(labels) > 1 else class_names(files.sources[0], columns.label), id_column
+
+
+def _last_annotations(rows: Rows, counts: Counter[str]) -> Rows:
+    """Tasks of Label Studio with their last annotation that was not cancelled; those without one are left out. The
+    annotations of several people would otherwise be merged, and skipped texts would be texts without entities."""
+    for number, row in rows:
+        annotations = row.get("annotations")
+        if isinstance(annotations, list):
+            valid = [each for each in annotations if isinstance(each, dict) and not each.get("was_cancelled")]
+            if not valid:
+                counts["rows have no annotation, or only cancelled ones: left out"] += 1
+                continue
+            counts["rows have several annotations, of which the last one counts"] += len(valid) > 1
+            row["annotations"] = valid[-1:]
+        yield number, row
 
 
 def label_columns(rows: Sequence[dict[str, Any]], named: str) -> list[str]:

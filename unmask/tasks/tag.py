@@ -23,7 +23,7 @@ from unmask.data.columns import Role, in_order, value_at, without_gaps
 from unmask.data.treebanks import places_of
 from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.classify import class_measure
-from unmask.tasks.files import Form, Labelled, LabelledRow, list_in, parsed_list
+from unmask.tasks.files import Form, Labelled, LabelledRow, list_in, nearest, parsed_list
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder, first_pieces
 from unmask.tasks.task import TARGET, FinetuneSettings, Judged, Measure, Metrics, Outputs, Task
 from unmask.tokenizer.spans import TAG, UNSPACED, entities_of, holds_spans, is_mark, read_fields, values_of, word_spans
@@ -311,6 +311,8 @@ def _tags_at(
     """BIO tags of words (`places`: [begin, end) of each, in characters) from the entities of their `text`, if known. Of
     overlapping entities the first one counts, and of those with the same begin the longest."""
     try:
+        if isinstance(text, str) and isinstance(entries, list):
+            entries = [_at_its_text(entry, text, row.counts) for entry in entries]
         text = text if isinstance(text, str) else " " * max((end for _, end in places), default=0)
         entities = read_fields({column: entries}, text, {"entities": column})["entities"]
     except ValueError as error:
@@ -328,6 +330,20 @@ def _tags_at(
         row.counts["of the entities begin or end within a word: widened to whole words"] += is_wider
         tags[first:last] = [f"B-{entity.label}", *[f"I-{entity.label}"] * (last - first - 1)]
     return tuple(tags)
+
+
+def _at_its_text(entry: Any, text: str, counts: Counter[str]) -> Any:
+    """A span; if it brings its own text, which is elsewhere, it is moved to the nearest occurrence: some programs count
+    an emoji as two characters."""
+    part = entry.get("text") if isinstance(entry, dict) else None
+    begin, end = values_of(entry, ("start", "end")) if isinstance(part, str) else (None, None)
+    if not isinstance(part, str) or not isinstance(begin, int) or not isinstance(end, int):
+        return entry
+    part = part.strip()
+    if not part or text[begin:end].strip() == part or (place := nearest(text, part, begin)) is None:
+        return entry
+    counts["of the entities are not where their own text is: moved to its nearest occurrence"] += 1
+    return entry | {"start": place, "end": place + len(part)}
 
 
 # ----------------------------------------

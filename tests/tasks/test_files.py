@@ -227,6 +227,9 @@ def test_other_files_are_read_like_the_one_for_training(tmp_path: Path) -> None:
         assert again.records[0].label == expected
     with pytest.raises(CorpusError, match=r"row 1 has \[1, 2\]"):
         read_labelled(numbers, task_named("multi_label"), Columns(), like=read(places, "multi_label"))
+    empty = [{"text": "a", "label": label} for label in ([1, 0, 0], [], [1, 1, 0])]
+    with pytest.raises(CorpusError, match=r"row 2 has \[\], not 3"):
+        read(write_jsonl(tmp_path / "f.jsonl", empty), "multi_label")
     with pytest.raises(CorpusError, match="none of the 2 rows has a label"):
         read(write_jsonl(tmp_path / "e.jsonl", [{"text": "a", "label": None}, {"text": "b", "label": ""}]))
 

@@ -356,7 +356,7 @@ class MultiLabel(TextTask):
             parts = str(record.label).split(sign) if sign else [record.label]
             cells.append([part.strip() for part in parts] if isinstance(record.label, str) else record.label)
         flags: list[list[int | None]] = [[-1] if cell is None else list(map(flag_of, cell)) for cell in cells]
-        known = [each for each in flags if set(each) != {-1}]
+        known = [each for each in flags if set(each) - {-1}]  # neither unknown nor empty
         sizes = {len(each) for each in known}
         by_place = len(sizes) == 1 and min(sizes) > 1 and not any(None in each for each in known)
         names, notes, labels = tuple(read.names or ()), list(read.notes), []

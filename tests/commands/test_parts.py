@@ -72,7 +72,11 @@ def test_classes_in_order_and_their_errors() -> None:
 def test_labels_that_training_has_not_seen() -> None:
     info, train = Classify(("a", "b")), Path("train.csv")
     assert info.check(of_classes("a", "b"), train) is None
-    for held_out in (of_classes("a", "z", name="dev.csv"), labelled(TextRecord(1, "x", "y", "a"), name="dev.csv")):
+    rare = of_classes("a", "z", name="dev.csv")
+    assert "1 labels do not occur in train.csv (z)" in (info.check(rare, train) or "")
+    assert info.measure(rare.records, [ClassPrediction("a", 1.0, {})] * 2)["accuracy"] == 0.5
+    others = of_classes("y", "z", name="dev.csv")  # spelled in another way
+    for held_out in (others, labelled(TextRecord(1, "x", "y", "a"), name="dev.csv")):
         with pytest.raises(CorpusError, match="dev.csv"):
             info.check(held_out, train)
     tagged = labelled(WordsRecord(1, ("x", "y", "z"), ("O", "B-q", "B-q")), name="dev.conll")

@@ -258,13 +258,11 @@ class Classify(TextTask):
         return () if record.label is None else (record.label,)
 
     def check(self, file: Labelled, train: Path) -> str | None:
-        """Raises a CorpusError if a class does not occur in training."""
-        for record in file.records:
-            if record.label not in self.names:
-                raise CorpusError(
-                    f"{file.path}: row {record.row} has the class {record.label!r}, which {train} does not have "
-                    f"(it has {listed(self.names, 8)}); add examples of it there, or remove the row"
-                )
+        """Also raises a CorpusError if none of the classes occurs in training: they are spelled in another way."""
+        classes = {record.label for record in file.records}
+        if classes.isdisjoint(self.names):
+            what = f"none of the classes ({listed(sorted(classes), 8)}) occurs in {train}"
+            raise CorpusError(f"{file.path}: {what}, which has {listed(self.names, 8)}; spell them as there")
         return super().check(file, train)
 
     def targets_of(self, record: TextRecord) -> Targets:

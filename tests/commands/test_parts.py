@@ -31,6 +31,7 @@ from unmask.tasks.classify import (
     NumberPrediction,
     Regress,
     TextRecord,
+    class_measure,
     class_metrics,
 )
 from unmask.tasks.files import Labelled, Record
@@ -228,6 +229,9 @@ def test_metrics_of_classes_and_entities_equal_those_of_the_libraries() -> None:
                 "matthews": metrics.matthews_corrcoef(right, predicted),
             }
         )
+        drawn = np.array(draw.choices(range(30), k=30))
+        alone = class_metrics([right[n] for n in drawn], [predicted[n] for n in drawn])
+        assert class_measure(right, predicted)(drawn) == pytest.approx(alone), "as for intervals"
         tags = tuple(draw.choices(["O", *(f"{prefix}-{name}" for prefix in "BIES" for name in ("x", "y-z"))], k=60))
         assert entities_of(tags) == tuple((name, a, b + 1) for name, a, b in entities.get_entities([*tags]))
 

@@ -276,8 +276,8 @@ class Classify(TextTask):
     def items(self, records: Sequence[TextRecord], metric: str) -> int | None:
         return None if metric == "matthews" else len(records)  # a correlation, from -1 to 1
 
-    def measure(self, records: Sequence[TextRecord], predictions: Sequence[ClassPrediction]) -> Metrics:
-        return class_metrics(*self.right_and_predicted(records, predictions))
+    def measured(self, records: Sequence[TextRecord], predictions: Sequence[ClassPrediction]) -> Measure:
+        return class_measure(*self.right_and_predicted(records, predictions))
 
     def right_and_predicted(
         self, records: Sequence[TextRecord], predictions: Sequence[ClassPrediction]

@@ -117,7 +117,7 @@ def test_metrics_of_numbers_and_undefined_ones() -> None:
 
 
 def test_metrics_of_tags() -> None:
-    """One of two entities is predicted completely, and one that does not exist; a word without prediction is wrong."""
+    """One of two entities is predicted completely, and one that does not exist; a word without prediction is `O`."""
     info = Tag(("B-x", "I-x", "O"))
     words = ("a", "b", "c", "d", "e")
     right = [WordsRecord(1, words, ("B-x", "I-x", "O", "B-x", "O"))]
@@ -125,9 +125,13 @@ def test_metrics_of_tags() -> None:
     metrics = info.measure(right, predicted)
     assert [metrics[f"entity_{name}"] for name in ("f1", "precision", "recall")] == pytest.approx([0.5, 0.5, 0.5])
     assert metrics["accuracy"] == pytest.approx(0.6)
-    missing = info.measure(right, [TagsPrediction(words, ("B-x", "I-x", None, "B-x", "O"), (1.0,) * 5)])
-    assert missing["accuracy"] == pytest.approx(0.8)
-    assert missing["entity_f1"] == 1.0
+    for number, accuracy, f1 in ((2, 1.0, 1.0), (3, 0.8, 2 / 3)):
+        tags = tuple(None if n == number else tag for n, tag in enumerate(right[0].tags or ()))
+        missing = info.measure(right, [TagsPrediction(words, tags, (1.0,) * 5)])
+        assert (missing["accuracy"], missing["entity_f1"]) == pytest.approx((accuracy, f1))
+    noun = [WordsRecord(1, ("a", "b"), ("NOUN", "NOUN"))]
+    one = [TagsPrediction(("a", "b"), ("NOUN", None), (1.0, None))]
+    assert Tag(("NOUN", "VERB")).right_and_predicted(noun, one)[1] == ["NOUN", "_"], "no tag of the model"
     bilou = [WordsRecord(1, words, ("B-x", "L-x", "B-x", "L-x", "U-x"))]
     one_missing = [TagsPrediction(words, ("B-x", "L-x", "O", "O", "U-x"), (1.0,) * 5)]
     known = Tag(("B-x", "L-x", "O", "U-x"))

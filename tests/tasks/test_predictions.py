@@ -195,7 +195,8 @@ def test_tags_are_written_as_others_read_them(tuned: Any, tmp_path: Path) -> Non
     lines = (tmp_path / "a.conll").read_text().splitlines()
     assert [line for line in lines if line.startswith("#")] == ["# index = 0", "# index = 1", "# index = 2"]
     bare = {"index": 0, "words": ["\ufeff"], "tags": [None]}
-    assert "\tO\n" in FORMATS["conll"]([bare]), "a word without a token"
+    assert "\tO\n" in FORMATS["conll"]([bare], model.fine_tuned[1].names), "a word without a token"
+    assert "\t_\n" in FORMATS["conll"]([bare], ("NN", "VB"))
     with pytest.raises(RunError, match="DocBin"):
         unmask.predict(model, sentences, format="spacy")
     with pytest.raises(RunError, match=r"a\.xlsx"):

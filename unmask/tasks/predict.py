@@ -24,7 +24,7 @@ from unmask.data.settings import Reading
 from unmask.data.sources import readable
 from unmask.tasks.files import Columns, Labelled, example_files, has_text, read_labelled
 from unmask.tasks.loaded_model import Model, as_model
-from unmask.tasks.tag import scheme_of
+from unmask.tasks.tag import no_prediction, scheme_of
 from unmask.tasks.task import Task
 
 Format = Literal["jsonl", "csv", "conll", "conllu", "spacy"]
@@ -220,10 +220,10 @@ def as_csv(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
 
 def _conll(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
     """Writes for each sentence a comment with the row's key, a line per word with its tag, and an empty line."""
-    text = ""
+    text, missing = "", no_prediction(names)
     for row in rows:
         name, key = _key(row)
-        words = (f"{_cell(word)}\t{tag or 'O'}\n" for word, tag in zip(row["words"], row["tags"], strict=True))
+        words = (f"{_cell(word)}\t{tag or missing}\n" for word, tag in zip(row["words"], row["tags"], strict=True))
         text += f"# {name} = {_cell(key)}\n{''.join(words)}\n"
     return text
 

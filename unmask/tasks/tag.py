@@ -263,9 +263,11 @@ class Tag(Task):
     def right_and_predicted(
         self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]
     ) -> tuple[list[str], list[str]]:
+        """A word without a prediction counts as the tag that `predict` writes for it."""
         known = list(map(_known, records, predictions))
+        missing = no_prediction(self.names)
         right = [tag or "" for tags, _ in known for tag in tags]
-        return right, [tag or "" for _, tags in known for tag in tags]
+        return right, [tag or missing for _, tags in known for tag in tags]
 
     def judged(self, records: Sequence[WordsRecord], predictions: Sequence[TagsPrediction]) -> list[Judged]:
         return [
@@ -283,6 +285,11 @@ def _known(record: WordsRecord, prediction: TagsPrediction) -> tuple[tuple[str |
     right, predicted = record.tags or (), prediction.tags
     known = [number for number, tag in enumerate(right) if tag is not None]
     return tuple(right[number] for number in known), tuple(predicted[number] for number in known)
+
+
+def no_prediction(names: Collection[str]) -> str:
+    """What is written as the tag of a word that the tokenizer drops: `O` if the model has it, else `_`."""
+    return "O" if "O" in names else "_"
 
 
 def scheme_of(names: Iterable[str]) -> str | None:

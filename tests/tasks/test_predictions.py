@@ -237,6 +237,10 @@ def test_tags_as_spacy_keeps_them(tuned: Any, tmp_path: Path) -> None:
     entities = [(each["start"], each["end"], each["label"]) for each in row["entities"]]
     assert [(each.start_char, each.end_char, each.label_) for each in doc.ents] == entities
     assert [token.tag_ for token in doc if not token.is_space] == list(row["tags"])
+    [row] = rows_of(model, [["The", "\u3000", "king"]])
+    unmask.predict(model, [["The", "\u3000", "king"]], out=tmp_path / "b.spacy")
+    [doc] = spacy.tokens.DocBin().from_disk(tmp_path / "b.spacy").get_docs(spacy.blank("xx").vocab)
+    assert [token.tag_ for token in doc if not token.is_space] == [row["tags"][0], row["tags"][2]]
 
 
 def test_names_of_tasks() -> None:

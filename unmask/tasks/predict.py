@@ -262,7 +262,8 @@ def _docbin(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> bytes:
     for row in rows:
         words, spaces = spacy.util.get_words_and_spaces(row["words"], row["text"])
         doc = Doc(vocab, words=words, spaces=spaces, user_data=dict([_key(row)]))
-        for token, tag in zip((token for token in doc if not token.is_space), row["tags"], strict=True):
+        tags = [tag for word, tag in zip(row["words"], row["tags"], strict=True) if not word.isspace()]
+        for token, tag in zip((token for token in doc if not token.is_space), tags, strict=True):
             token.tag_ = tag or ""
             if upos:
                 token.pos_ = tag or ""

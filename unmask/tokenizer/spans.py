@@ -24,7 +24,6 @@ import unicodedata
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Literal, NamedTuple
 
@@ -183,7 +182,6 @@ def written_fields(spans: Spans) -> dict[str, list[list[Any]]]:
 TAG = re.compile(r"([BIMELSU])(?:-(.+))?")  # all tags other than `O`
 
 
-@lru_cache(maxsize=1 << 16)  # bootstrap intervals draw a sentence many times
 def entities_of(tags: tuple[str | None, ...], *, in_scheme: bool = True) -> tuple[tuple[str, int, int], ...]:
     """The entities of a sentence, [begin, end) in words: (label, begin, end).
 

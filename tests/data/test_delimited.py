@@ -12,6 +12,7 @@ import pytest
 from tests.data.corpora import corpus_of, texts_of
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.core.settings import validated
+from unmask.data import reading, tables
 from unmask.data.corpus import Corpus
 from unmask.data.documents import Documents
 from unmask.data.reading import BadInput, LineDecoder, likely_encoding, wide_encoding
@@ -218,6 +219,20 @@ def test_lines_of_utf8_and_of_another_encoding(tmp_path: Path, caplog: pytest.Lo
             r"1 lines that are not .* cp1252 .*kunde=Jäger.* 3 lines with .*--encoding cp1252", str(error.value)
         )
         assert texts_of(path, encoding="cp1252") == MIXED_TEXTS
+
+
+def test_a_large_file_is_not_read_again_to_count_faults(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in (reading, tables):
+        monkeypatch.setattr(module, "COUNTED_BYTES", 20)
+    (tmp_path / "a.log").write_bytes(b"plain\n" * 9 + MIXED)
+    with pytest.raises(CorpusError, match="cp1252.*Jäger"):
+        texts_of(tmp_path / "a.log")
+    for number, is_counted in ((3, False), (2, True)):
+        path = tmp_path / f"{number}.jsonl"
+        path.write_text('{"t":1}\n' * number)
+        with pytest.raises(CorpusError) as error:
+            texts_of(path, column="t")
+        assert ("rows without text" in str(error.value)) == is_counted
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])

@@ -34,6 +34,7 @@ log = logging.getLogger(__name__)
 
 CHUNK_BYTES = 1 << 20
 PIECE_BYTES = 1 << 15  # per read: less than this is lost of a truncated .zst file
+COUNTED_BYTES = 1 << 28  # of a file, in which faults are counted for an error: some seconds
 LONGEST_ROW = 1 << 26  # characters
 BROKEN_LINES = "lines that are not UTF-8 text"
 CUT_OFF = "files that are truncated"
@@ -214,7 +215,8 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
             place = num_bytes - len(pending) + error.start
             called = encoding.upper() if wide or bad.encoding is None else bad.encoding
             what = f"{path}: byte {place} (0x{error.object[error.start]:02x}) is not {called}"
-            bad.report(BROKEN_LINES, what + ("" if bad.encoding or wide else likely_encoding(path, bad)))
+            advice = "" if bad.encoding or wide else likely_encoding(path, bad, error.object)
+            bad.report(BROKEN_LINES, what + advice)
             text = ""  # a character cut off at the file's end
         if not bad.skip and (nul := text.find("\0")) >= 0:
             is_wide = "\0".encode(encoding) != b"\0"
@@ -286,17 +288,21 @@ def _is_latin(encoding: str) -> bool:
 
 
 @functools.cache
-def count_lines(path: Path, _changed: int) -> tuple[int, int, bytes]:
-    """The number of non-ASCII lines that are not UTF-8, and of those that are; and a sample of the former."""
-    num_others, num_utf8, others = 0, 0, b""
+def count_lines(path: Path, _changed: int) -> tuple[int, int, bytes, bool]:
+    """The number of non-ASCII lines that are not UTF-8, and of those that are; a sample of the former; and whether the
+    file is so large that only its beginning was read."""
+    num_others, num_utf8, others, num_bytes = 0, 0, b"", 0
     with open_bytes(path) as file:
         for line in iter(lambda: file.readline(CHUNK_BYTES), b""):
+            num_bytes += len(line)
+            if num_bytes > COUNTED_BYTES:
+                break
             if is_utf8(line):
                 num_utf8 += 1
             elif not line.isascii():
                 num_others += 1
                 others += line if len(others) < PIECE_BYTES else b""
-    return num_others, num_utf8, others
+    return num_others, num_utf8, others, num_bytes > COUNTED_BYTES
 
 
 @functools.cache
@@ -325,11 +331,16 @@ def wide_encoding(content: bytes, encoding: str | None = None) -> str | None:
     return None
 
 
-def likely_encoding(path: Path, bad: BadInput) -> str:
-    """Advice for a text that is not UTF-8: its likeliest encoding, with a sample, and how many lines need it."""
+def likely_encoding(path: Path, bad: BadInput, chunk: bytes = b"") -> str:
+    """Advice for a text that is not UTF-8: its likeliest encoding, with a sample, and how many lines need it. The chunk
+    is one that has such a line, which may be far from the file's beginning."""
     from charset_normalizer import from_bytes  # slow to import, and needed for errors only
 
-    num_others, num_utf8, content = count_lines(path, path.stat().st_mtime_ns)
+    num_others, num_utf8, content, is_cut = count_lines(path, path.stat().st_mtime_ns)
+    least = "at least " if is_cut else ""
+    if is_cut and not num_others:
+        others = [line for line in chunk.splitlines(keepends=True) if not line.isascii() and not is_utf8(line)]
+        num_others, content = len(others), b"".join(others)[:PIECE_BYTES]
     matches = from_bytes(content, cp_isolation=_ENCODINGS, threshold=0.4)
     if (best := matches.best()) is None:
         return "; this is not a text file"
@@ -341,10 +352,10 @@ def likely_encoding(path: Path, bad: BadInput) -> str:
     sample = " ".join(word for word in words if not word.isascii())[:60] or " ".join(words)[:60]
     way = f"--encoding {name}{'' if bad.way_out is None else ' (corpus.encoding)'}"
     if not num_utf8:
-        return f"; {num_others:,} {BROKEN_LINES}; the file looks like {name} ({sample!r}): use {way}"
+        return f"; {least}{num_others:,} {BROKEN_LINES}; the file looks like {name} ({sample!r}): use {way}"
     return (
-        f"; {num_others:,} {BROKEN_LINES} look like {name} ({sample!r}), {num_utf8:,} lines with non-ASCII "
-        f"characters are UTF-8: use {way} to read both"
+        f"; {least}{num_others:,} {BROKEN_LINES} look like {name} ({sample!r}), {least}{num_utf8:,} lines with "
+        f"non-ASCII characters are UTF-8: use {way} to read both"
     )
 
 

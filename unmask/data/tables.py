@@ -38,7 +38,7 @@ from unmask.data.columns import (
 )
 from unmask.data.delimited import USUAL_DELIMITER, delimited_rows, find_layout
 from unmask.data.json_rows import json_rows
-from unmask.data.reading import BROKEN_LINES, CUT_OFF, BadInput, LinePart, Row, broken_character
+from unmask.data.reading import BROKEN_LINES, COUNTED_BYTES, CUT_OFF, BadInput, LinePart, Row, broken_character
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import TABLES, Source, TextColumn
 from unmask.data.treebanks import doc_rows
@@ -226,18 +226,18 @@ def rows_of(source: Source, bad: BadInput, *, only: Iterable[str] | None = None)
         only: The columns, and fields within them, that are used. Other columns of Parquet and Arrow files are not read
             and may hold anything. None: all are read, and values that cannot be read are null.
     """
-    return _counting_faults(lambda each: _rows(source, each, only), bad)
+    return _counting_faults(source, lambda each: _rows(source, each, only), bad)
 
 
 Read = TypeVar("Read")
 
 
-def _counting_faults(read: Callable[[BadInput], Iterator[Read]], bad: BadInput) -> Iterator[Read]:
-    """Reads; an error also says how many rows have the same fault, for which the file is read again."""
+def _counting_faults(source: Source, read: Callable[[BadInput], Iterator[Read]], bad: BadInput) -> Iterator[Read]:
+    """Reads; an error also says how many rows have the same fault, for which a file that is not large is read again."""
     try:
         yield from read(bad)
     except CorpusError as error:
-        if bad.skip:
+        if bad.skip or BROKEN_LINES in str(error) or source.path.stat().st_size > COUNTED_BYTES:
             raise
         again = BadInput(skip=True, reading=bad.reading)
         with suppress(CorpusError):
@@ -353,7 +353,7 @@ def in_words(column: TextColumn) -> str:
 def read_table(source: Source, bad: BadInput, fields: Mapping[str, str] | None = None) -> Iterator[LinePart]:
     """Yields the texts of a table, each with its label, group, id and title, if the source has columns of these, and
     with the annotations of `fields`: column to the name of its field."""
-    return _counting_faults(lambda each: _texts(source, each, fields), bad)
+    return _counting_faults(source, lambda each: _texts(source, each, fields), bad)
 
 
 def _texts(source: Source, bad: BadInput, fields: Mapping[str, str] | None) -> Iterator[LinePart]:

@@ -206,9 +206,12 @@ def check_data(recipe: Recipe, manifest: Manifest | None = None, root: Path | No
             else:
                 fits = section == type(section)() or section.model_dump(mode="json") == manifest.settings.get(name)
             if not fits:
+                way = "leave these out"
+                if name == "tokenizer":  # a recipe may train one of its own, as those of papers do
+                    way = f"take the tokenizer of the data with --tokenizer {typed(root / 'tokenizer')}"
                 raise DataError(
-                    f"{root}: the shards were prepared with other settings than the recipe's [{name}]; leave these "
-                    "out, or prepare the text again with them"
+                    f"{root}: the shards were prepared with other settings than the recipe's [{name}]; {way}, or "
+                    "prepare the text again with them"
                 )
     check_annotations(recipe, manifest)
     if recipe.objectives.label is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
@@ -60,6 +61,33 @@ def test_links_to_folders_are_followed_and_each_folder_is_read_once(tmp_path: Pa
     assert files == ["again/elsewhere.txt", "corpus.txt", "test/held.txt"], "a folder's own name before those of links"
 
 
+def test_text_that_cannot_be_reached_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would be missing in silence."""
+    for name in ("a", "b", ".hidden"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "text.txt").write_text("x")
+    list_folder = os.scandir
+
+    def denied(path: str) -> Any:
+        if Path(path).name in closed:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return list_folder(path)
+
+    monkeypatch.setattr(os, "scandir", denied)  # a superuser may read any folder
+    closed = {".hidden", "lost+found"}
+    (tmp_path / "lost+found").mkdir()
+    (tmp_path / "notes").symlink_to(tmp_path / "gone")  # no file of a readable kind
+    assert len(find_sources([tmp_path])) == 2
+    closed = {"b"}
+    with pytest.raises(CorpusError, match=re.escape(str(tmp_path / "b"))):
+        find_sources([tmp_path])
+    closed = set[str]()
+    (tmp_path / "b" / "more.txt").symlink_to(tmp_path / "gone")
+    for source in (tmp_path, tmp_path / "*" / "*.txt"):
+        with pytest.raises(CorpusError, match=r"more\.txt: .*link"):
+            find_sources([source])
+
+
 @pytest.mark.parametrize(
     ("name", "message"),
     [
@@ -95,7 +123,7 @@ def hub_folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_parts_of_a_dataset_are_kept_apart(hub_folder: Path) -> None:
+def test_parts_of_a_dataset_are_kept_apart(hub_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
     train, validation = (dict.fromkeys(PARTS[part], part != "train") for part in ("train", "validation"))
     assert sides(corpus_of(hub_folder)) == train | validation
     assert sorted(sides(corpus_of(hub_folder, splits="ignore"))) == sorted(SENTENCES)
@@ -103,6 +131,7 @@ def test_parts_of_a_dataset_are_kept_apart(hub_folder: Path) -> None:
     (hub_folder / "own.txt").write_text("\n".join(own))
     corpus = corpus_of(hub_folder, validation=[str(hub_folder / "own.txt")])
     assert sides(corpus) == train | dict.fromkeys(own, True), "files that are named have precedence"
+    assert any(re.search("corpus.validation.*/validation-0", line) for line in caplog.messages), "which is announced"
     assert texts_of(hub_folder) == PARTS["validation"]
     with pytest.raises(SettingsError, match="corpus.holdout_groups"):
         corpus_of(hub_folder, holdout_groups="near_duplicates")
@@ -415,6 +444,19 @@ def test_a_pipe_is_kept_whole_or_not_at_all(tmp_path: Path) -> None:
     assert [path.name for path in (tmp_path / "pipes").iterdir()] == ["1.txt"]
     with pipe(tmp_path / "c", b"") as name:  # a resumed command, which gets no more input
         assert keep_stream(name, tmp_path / "pipes" / "1.txt", reuse=True).stat().st_size == 500_000
+
+
+def test_a_file_has_the_time_of_its_content(tmp_path: Path) -> None:
+    """So that a preparation of the same text resumes."""
+    streams, objects = [], []
+    for number, word in enumerate(("text", "text", "test")):
+        with pipe(tmp_path / str(number), word.encode() * 9) as name:
+            file = keep_stream(name, tmp_path / "pipes" / "1.txt", reuse=True)
+        streams.append(file.stat().st_mtime_ns)
+        folder = InMemory({"train": [word] * 9}).keep(tmp_path / "texts")
+        objects.append((folder / "train" / "rows.jsonl").stat().st_mtime_ns)
+    for times in (streams, objects):
+        assert times[0] == times[1] != times[2]
 
 
 def test_a_full_disk_is_not_the_fault_of_the_pipe(tmp_path: Path) -> None:

@@ -11,6 +11,7 @@ A folder may hold a dataset whose file names say what the files are for, as on t
 from __future__ import annotations
 
 import glob
+import hashlib
 import itertools
 import json
 import logging
@@ -28,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from unmask.core.errors import CorpusError, listed, parse_json, shortened
-from unmask.core.files import LOCK, absence, sync_names, whole_folder, writing
+from unmask.core.files import LOCK, absence, file_sha256, sync_names, whole_folder, writing
 from unmask.core.plugins import entry_points
 from unmask.core.remote import address_of, lasting_source, local_copies, source_named
 from unmask.core.results import Notify, Progress, ignore
@@ -164,15 +165,17 @@ def find_split(names: Sequence[str | Path], *, by_name: bool = True, announce: b
             elif path.is_file():
                 split.train.append(_source(path))
             elif glob.has_magic(str(name)) and not path.exists():
-                matches = sorted(match for match in map(Path, glob.glob(str(name), recursive=True)) if match.is_file())
+                matches = sorted(filter(_is_file_or_lost, map(Path, glob.glob(str(name), recursive=True))))
                 if not matches:
                     raise CorpusError(f"{name}: no file matches this pattern")
+                if lost := next((match for match in matches if not match.is_file()), None):
+                    raise CorpusError(f"{lost}: {absence(lost)}")
                 split.train.extend(map(_source, matches))
             else:
                 raise CorpusError(f"{path}: {absence(path)}")
         except OSError as error:
-            reason = error.strerror or error
-            raise CorpusError(f"{name}: cannot be accessed ({reason}); check its name and permissions") from error
+            what = f"{error.filename or name}: cannot be accessed ({error.strerror or error})"
+            raise CorpusError(f"{what}; check its name and permissions") from error
     return split
 
 
@@ -218,11 +221,23 @@ def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
     return SourceSplit(*files)
 
 
+def _is_file_or_lost(path: Path) -> bool:
+    """Whether this is a file, or a link to something that is not there."""
+    return path.is_file() or (path.is_symlink() and not path.exists())
+
+
 def _below(folder: Path) -> Iterator[Path]:
-    """What is in a folder and those below it, then in folders that links lead to; each folder once."""
+    """What is in a folder and those below it, then in folders that links lead to; each folder once. Raises an OSError
+    if one cannot be read, unless it is hidden or the `lost+found` of a file system."""
+
+    def failed(error: OSError) -> None:
+        parts = Path(error.filename).relative_to(folder).parts
+        if not any(part.startswith(".") or part == "lost+found" for part in parts):
+            raise error
+
     seen, begins = set[tuple[int, int]](), [folder]
     for begin in begins:
-        for place, folders, names in os.walk(begin):
+        for place, folders, names in os.walk(begin, onerror=failed):
             status = os.stat(place)
             if (key := (status.st_dev, status.st_ino)) in seen:
                 folders.clear()
@@ -236,13 +251,15 @@ def _below(folder: Path) -> Iterator[Path]:
 
 def _readable_files(folder: Path, announce: bool) -> list[Path]:
     """The files in a folder that hold text, judged by their names and the first rows of JSON."""
-    inside = sorted(path for path in _below(folder) if path.is_file())
+    inside = sorted(filter(_is_file_or_lost, _below(folder)))
     outputs = {path.parent for path in inside if path.name == LOCK} - {folder}  # such as the run that reads this
     files: list[Path] = []
     for path in inside:
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if hidden or kind_of(path) is None or not outputs.isdisjoint(path.parents):
             continue
+        if not path.is_file():
+            raise CorpusError(f"{path}: {absence(path)}")
         name = path.name.lower()
         bare = name.removesuffix(path.suffix.lower()) if path.suffix.lower() in COMPRESSIONS else name
         if bare_suffix(path) != ".json" or (bare not in NO_TEXT and holds_rows(path)):
@@ -407,11 +424,15 @@ def keep_stream(name: str | Path, file: Path, *, reuse: bool) -> Path:
     try:
         with writing(file):
             file.parent.mkdir(parents=True, exist_ok=True)
+            digest = hashlib.sha256()
             with partial.open("wb") as out:
-                out.writelines(stream_pieces(name))
+                for piece in stream_pieces(name):
+                    digest.update(piece)
+                    out.write(piece)
                 out.flush()
                 os.fsync(out.fileno())
             if partial.stat().st_size:
+                _date_by(digest.hexdigest(), partial)
                 os.replace(partial, file)
                 sync_names(file.parent)
                 return file
@@ -421,6 +442,13 @@ def keep_stream(name: str | Path, file: Path, *, reuse: bool) -> Path:
     if not reuse:
         raise CorpusError("standard input is empty" if is_stdin else f"{name}: this pipe is empty")
     return file
+
+
+def _date_by(sha256: str, file: Path) -> None:
+    """Sets the time of a file by its content, to one of 2001 to 2003. Tasks are recognised by the times of their files,
+    so if the same text comes again, its preparation resumes."""
+    time = 10**18 + int(sha256[:14], 16)  # nanoseconds; FAT begins in 1980
+    os.utime(file, ns=(time, time))
 
 
 @contextmanager
@@ -471,6 +499,9 @@ class InMemory:
         none, or one is neither a text nor a row."""
         with whole_folder(folder) as partial:
             _write(self.content, partial, notify)
+            with writing(folder):
+                for file in filter(Path.is_file, partial.rglob("*")):
+                    _date_by(file_sha256(file), file)
         return folder
 
 

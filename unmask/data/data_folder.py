@@ -60,6 +60,7 @@ TRAIN, VALIDATION = "train", "validation"
 SMALLEST_CHUNK_BYTES = 1 << 20
 LARGEST_CHUNK_BYTES = 1 << 25  # a process needs about five times as much memory
 CHUNKS_A_CORPUS = 256
+SLOW_CHUNKS_A_CORPUS = 4096
 BATCH_BYTES = 1 << 20
 SLOW_BATCH_BYTES = 1 << 15  # if a pipeline annotates, which takes seconds for this much
 MOST_EXAMPLES, EXAMPLE_CHARS, EXAMPLE_EVERY = 16, 300, 2048  # of held-out text to show; characters
@@ -104,10 +105,11 @@ class TextChunk:
 
 def chunk_bytes(source_bytes: int, *, slow: bool = False) -> int:
     """Bytes of text per chunk: about 256 chunks a corpus, of 1 MiB to 32 MiB. With `slow`, of 128 KiB to 1 MiB: a
-    pipeline annotates the text, about a hundred times slower than tokenizing."""
+    pipeline annotates the text, about a hundred times slower than tokenizing. Above 4 GiB of files these
+    grow: a process maps at most about 65,530 shards, and compressed files hold about four times as much text."""
     smallest, largest = SMALLEST_CHUNK_BYTES, LARGEST_CHUNK_BYTES
     if slow:
-        smallest, largest = smallest >> 3, smallest
+        smallest, largest = smallest >> 3, max(smallest, source_bytes // SLOW_CHUNKS_A_CORPUS)
     return min(max(source_bytes // CHUNKS_A_CORPUS, smallest), largest)
 
 

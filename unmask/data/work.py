@@ -336,6 +336,7 @@ ONE_THREAD = {
     "TOKENIZERS_PARALLELISM": "false",
 }
 WAITING_CHUNKS = 2  # chunks read ahead of the workers
+FED_BY_A_READER = 5  # workers that tokenize what one process reads
 LOOK_SECONDS = 0.05
 
 
@@ -353,9 +354,13 @@ class WorkerProcesses:
 
     def run(self, work: Work, kind: Kind, tasks: Sequence[ReadTask], count: Count) -> None:
         """Does those tasks that are not done; raises the errors of `do_task`, or a DataError if a worker died."""
-        share = sum(task.num_bytes for task in tasks) / self.workers
-        short = [task for task in tasks if task.num_bytes <= share]
-        for_workers = short if len(short) >= self.workers > 1 else []
+        # Whole tasks need no reader here. One feeds about five workers that tokenize chunks, or all if a pipeline
+        # annotates; other kinds of tasks have no chunks.
+        slow = work.plan is not None and work.plan.pipeline is not None
+        least = min(self.workers, 2 if kind != "shards" else self.workers if slow else FED_BY_A_READER)
+        share = sum(task.num_bytes for task in tasks) / least
+        short = [task for task in tasks if task.num_bytes <= share] if least > 1 else []
+        for_workers = short if len(short) >= least else []
         pending = {self.submit(_do_in_worker, work, kind, task) for task in for_workers}
 
         def listen(num_bytes: int = 0, seconds: float = 0.0) -> None:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import gzip
 import random
 from collections.abc import Callable
+from concurrent.futures import Future
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -15,11 +18,13 @@ from tests.data.corpora import SMALL, changed, contents, jaccard, prepare, rando
 from unmask.commands.prepare import prepare as prepare_verb
 from unmask.core.errors import CorpusError, DataError, SettingsError
 from unmask.core.results import Progress
+from unmask.data import work
 from unmask.data.data_folder import Manifest, load_manifest
 from unmask.data.prepare import Unfinished
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
-from unmask.data.work import Sample
+from unmask.data.survey import ReadTask
+from unmask.data.work import Kind, Sample, WorkerProcesses
 from unmask.tokenizer.trainers import TokenizerSettings
 
 EVERYTHING = CorpusSettings.model_validate(
@@ -140,6 +145,21 @@ def test_duplicates_are_found_over_all_tasks(tmp_path: Path, kind: str) -> None:
     assert load_manifest(tmp_path / "out") == manifest
 
 
+@pytest.mark.parametrize(("kind", "skipped"), [("drop", 1), ("drop_near", 2)])
+def test_held_out_files_stay_whole_and_their_copies_leave_the_training_text(
+    tmp_path: Path, kind: str, skipped: int
+) -> None:
+    rng = random.Random(10)
+    held = [random_text(rng, 30) for _ in range(20)]
+    training = [random_text(rng, 30) for _ in range(200)]
+    (tmp_path / "held.txt").write_text("\n".join(held))
+    (tmp_path / "train.txt").write_text("\n".join([held[0], *training, held[1].upper() + "!"]))
+    settings = {"documents": "line", "validation": [str(tmp_path / "held.txt")], "cleaning": {"duplicates": kind}}
+    manifest = in_one([tmp_path / "train.txt"], tmp_path / "out", corpus=CorpusSettings.model_validate(settings))
+    assert (manifest.train.documents, manifest.validation.documents) == (202 - skipped, 20)
+    assert sum(manifest.skipped.values()) == skipped
+
+
 def test_training_text_that_stands_in_the_held_out_text_is_left_out(tmp_path: Path) -> None:
     """Also the later pieces of a long document."""
     rng = random.Random(8)
@@ -160,8 +180,9 @@ def test_training_text_that_stands_in_the_held_out_text_is_left_out(tmp_path: Pa
         assert load_manifest(tmp_path / leaks) == manifest
         manifests[leaks] = manifest
     gone = len(held[0]) + len(held[1]) + 1 + len(long)
+    assert manifests["drop"].documents == manifests["keep"].documents - 3
     assert manifests["keep"].train.bytes - manifests["drop"].train.bytes == gone
-    assert manifests["drop"].skipped == {"training documents that nearly repeat held-out text": 3}
+    assert manifests["drop"].skipped == {"training texts that nearly repeat held-out text": 3}
     assert manifests["drop"].validation.bytes == manifests["keep"].validation.bytes
 
 
@@ -185,6 +206,35 @@ def test_the_tokenizer_is_trained_on_a_sample_chosen_by_hash(tmp_path: Path) -> 
         vocabularies.append((out / "tokenizer" / "tokenizer.json").read_bytes())
     assert vocabularies[0] == vocabularies[1] != vocabularies[2]
     assert vocabularies[3] != vocabularies[4]
+
+
+@pytest.mark.parametrize(
+    ("kind", "sizes", "pipeline", "number"),
+    [
+        ("shards", [10] * 8, None, 8),
+        ("shards", [10] * 4, None, 0),  # one reader feeds more workers with chunks
+        ("shards", [90, 1, 1, 1, 1, 1], None, 5),  # the long one is read here
+        ("shards", [10] * 8, "en_core_web_sm", 0),
+        ("survey", [10, 10], None, 2),
+        ("look", [90, 1, 1], None, 2),
+    ],
+)
+def test_fewer_tasks_than_workers(
+    monkeypatch: pytest.MonkeyPatch, kind: Kind, sizes: list[int], pipeline: str | None, number: int
+) -> None:
+    """How many are done by workers as a whole."""
+    processes, by_workers, done = WorkerProcesses(16), list[object](), Future[None]()
+    done.set_result(None)
+
+    def submit(*job: Any) -> Future[None]:
+        by_workers.append(job[-1])
+        return done
+
+    monkeypatch.setattr(processes, "submit", submit)
+    monkeypatch.setattr(work, "do_task", lambda *job: None)
+    light: Any = SimpleNamespace(plan=SimpleNamespace(pipeline=pipeline))
+    processes.run(light, kind, [ReadTask(n, (), size) for n, size in enumerate(sizes)], lambda num_bytes: None)
+    assert len(by_workers) == number
 
 
 @pytest.mark.parametrize(

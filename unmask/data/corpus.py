@@ -7,7 +7,8 @@
     task, Decisions ──read──▶ pieces, each with whether it is held out
 
 The result of a look is small compared with the text, so any process may look at any task. A document is identified by
-its task and its position in it; of equal ones the first is kept. `Corpus.why` says why a document is held out.
+its task and its position in it; of equal ones the first is kept, where held-out files come before others. `Corpus.why`
+says why a document is held out.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ _DOCUMENT = np.dtype(
     [("high", np.uint64), ("low", np.uint64), ("place", np.int64), ("size", np.int64), ("group", np.int64),
      ("is_grouped", np.bool_)]
 )  # fmt: skip
+_HASHED = np.dtype(_DOCUMENT.descr[:3])  # if only equal ones are left out
 _AT_ONCE = 1 << 16  # documents that are packed into an array at a time
 _NONE = np.empty(0, dtype=np.int64)
 Looked = Sequence[tuple[int, Mapping[str, Any]]]  # each task's number, in order, and result of `Corpus.look`
@@ -201,7 +203,8 @@ class Corpus:
     def look(self, task: ReadTask) -> dict[str, Any]:
         """Collects what decisions need from a task: hashes, sizes and groups of its documents, as arrays."""
         needs, in_parts, clusters = self.needs, self.plan.holdout_unit == "part", Clusters()
-        documents: list[tuple[int, int, int, int, int, bool]] = []
+        dtype = _DOCUMENT if needs & {"groups", "length"} else _HASHED
+        documents: list[tuple[int, ...]] = []
         packed: list[NDArray[np.void]] = []
 
         def whole(pieces: Iterator[Document]) -> Iterator[Document]:
@@ -211,9 +214,10 @@ class Corpus:
                     digest = content_digest(piece.text)
                     halves = int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
                     key = 0 if piece.group is None else group_key(piece.group)
-                    documents.append((*halves, piece.document, len(piece.text), key, piece.group is not None))
+                    facts = (*halves, piece.document, len(piece.text), key, piece.group is not None)
+                    documents.append(facts[: len(dtype)])
                     if len(documents) == _AT_ONCE:
-                        packed.append(np.array(documents, dtype=_DOCUMENT))
+                        packed.append(np.array(documents, dtype=dtype))
                         documents.clear()
                     if "near" in needs:
                         clusters.add_piece(piece, parts=False)
@@ -230,10 +234,10 @@ class Corpus:
                 shown = shown or piece.group
             else:
                 alone += piece.offset == 0
-        packed.append(np.array(documents, dtype=_DOCUMENT))
+        packed.append(np.array(documents, dtype=dtype))
         return {
             "facts": np.frombuffer(json.dumps([num_chars, alone, shown]).encode(), dtype=np.uint8),
-            "documents": np.sort(np.concatenate(packed), order=["high", "low", "place"]),
+            "documents": np.concatenate(packed),
             "group_keys": np.array(list(sizes), dtype=np.int64),
             "group_sizes": np.array(list(sizes.values()), dtype=np.int64),
             **clusters.arrays(),
@@ -243,6 +247,8 @@ class Corpus:
         """Decides what is left out and what is held out, from looks at all tasks. Raises a CorpusError if there are no
         groups to choose from, or too little text."""
         decided: dict[str, Any] = {}
+        # Of equal or similar documents the first is kept. Text that is to be held out stays so, and its copies do not.
+        looked = sorted(looked, key=lambda each: not self.tasks[each[0]].is_held)
         tasks = [task for task, _ in looked]
 
         def by_task(name: str, owner: Ints, places: Ints) -> None:
@@ -250,12 +256,12 @@ class Corpus:
 
         # 1. Equal documents: all but the first are left out.
         if "equal" in self.needs:
-            rows = np.concatenate([np.empty(0, dtype=_DOCUMENT), *(arrays["documents"] for _, arrays in looked)])
-            owner = np.repeat(tasks, [len(arrays["documents"]) for _, arrays in looked])
-            order = np.lexsort((rows["place"], owner, rows["low"], rows["high"]))
-            high, low = rows["high"][order], rows["low"][order]
+            rows = [arrays["documents"] for _, arrays in looked]
+            high, low, place = (np.concatenate([each[name] for each in rows]) for name in ("high", "low", "place"))
+            owner, order = np.repeat(tasks, list(map(len, rows))), np.lexsort((low, high))  # a stable order
+            high, low = high[order], low[order]
             repeated = order[1:][(high[1:] == high[:-1]) & (low[1:] == low[:-1])]
-            by_task("duplicates", owner[repeated], rows["place"][repeated])
+            by_task("duplicates", owner[repeated], place[repeated])
 
         # 2. Clusters of near-duplicate texts, in the order of reading: all but the first are left out.
         clusters, num_texts = Clusters(), []

@@ -361,7 +361,7 @@ class Manifest:
     plan: str  # what a document is and what is held out, in words
     tokenizer_sha256: str  # fingerprint of the tokenizer in `tokenizer/`
     vocab_size: int
-    documents: int  # in the sources
+    documents: int  # used, including those without tokens
     bytes: int  # UTF-8 bytes of their text
     tokens: int  # of both splits
     skipped: dict[str, int]  # what was left out: reason to number of documents

@@ -55,8 +55,9 @@ class CleaningSettings(Settings):
     white_space: Literal["keep", "collapse"] = "keep"
     """`collapse` reduces each run of white space in a line to one space and strips the ends."""
     duplicates: Literal["keep", "drop", "drop_near"] = "keep"
-    """`drop` removes documents that, after the changes above, repeat an earlier one; `drop_near` also removes
-    near-duplicates (see `unmask.data.groups.Clusters`). Documents longer than 262,144 characters stay."""
+    """`drop` removes documents that, after the changes above, repeat an earlier one or one in a held-out file;
+    `drop_near` also removes near-duplicates (see `unmask.data.groups.Clusters`). Documents longer than 262,144
+    characters stay."""
 
 
 CLUSTERS = "near_duplicates"  # held-out groups; other values name a column

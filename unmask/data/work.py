@@ -76,11 +76,12 @@ from unmask.tokenizer.tokenizer import Tokenizer, UnknownText
 Kind = Literal["look", "survey", "shards"]
 Count = Callable[[int], None]
 """Called with the number of further bytes of text that are done."""
-VERSION = 8  # raised when the same text, settings and tokenizer give different files, so that no older ones are used
+VERSION = 9  # raised when the same text, settings and tokenizer give different files, so that no older ones are used
+AFTERWARDS = {"max_unknown"}  # settings of the corpus that no task needs
 DECISIONS, SAMPLE = "decisions.npz", "sample-{}.arrow"
 MOST_CLASSES = 10_000
 COUNT_BYTES = 1 << 18  # bytes of text between counts of the survey
-LEAKS = "training documents that nearly repeat held-out text"
+LEAKS = "training texts that nearly repeat held-out text"
 _SAMPLE_BATCH_CHARS = 1 << 22
 _SAMPLE_SCHEMA = pa.schema({"text": pa.large_string()})
 _ODD, _RANGE = 0x9E3779B97F4A7C15, 1 << 64
@@ -270,7 +271,9 @@ def _make_shards(work: Work, task: ReadTask, count: Count, each: EachChunk | Non
         text.add(counts)
     if left_out:
         skipped[LEAKS] += left_out
-    text.documents, text.left_out, text.skipped = documents, left_out, dict(skipped)
+    # If parts are compared, the rest of a document stays.
+    text.documents = documents if search.held.parts else documents - left_out
+    text.left_out, text.skipped = left_out, dict(skipped)
     used = np.flatnonzero(text.frequencies)
     facts = json_array({"text": {**vars(text), "frequencies": None}, "leaks": search.leaks})
     return {"facts": facts, "used": used, "counts": text.frequencies[used]}

@@ -23,7 +23,8 @@ from tests.command_line import PATIENCE
 from tests.conftest import make_text
 from tests.data.corpora import SMALL, contents, prepare
 from tests.tokenizer.families import FAMILIES, SENTENCE, trained
-from unmask.core.errors import CorpusError, DataError, SettingsError
+from unmask.commands.prepare import prepare as prepare_verb
+from unmask.core.errors import CorpusError, DataError
 from unmask.core.files import file_sha256
 from unmask.core.results import Progress
 from unmask.data.data_folder import (
@@ -264,15 +265,15 @@ def test_workers_end_with_the_process_that_started_them(text_file: Path, tmp_pat
     wait_until(lambda: not any(Path(f"/proc/{pid}/cmdline").exists() for pid in workers))
 
 
-def test_resume_and_overwrite(corpus_file: Path, tmp_path: Path) -> None:
+def test_data_is_kept_or_replaced(corpus_file: Path, tmp_path: Path) -> None:
     source, out = tmp_path / "texts" / "a.txt", tmp_path / "out"
     source.parent.mkdir()
     source.write_bytes(corpus_file.read_bytes())
 
-    def run(vocab_size: int = 200, **options: bool) -> Manifest:
+    def run(vocab_size: int = 200, *, resume: bool = False) -> Manifest:
         tokenizer = SMALL.model_copy(update={"vocab_size": vocab_size})
-        paths = [f"{source.parent}/" if options else source.parent]  # as a shell completes it
-        return prepare(paths, out, corpus=CorpusSettings(), tokenizer=tokenizer, **options)
+        paths = [f"{source.parent}/" if resume else source.parent]  # as a shell completes it
+        return prepare(paths, out, corpus=CorpusSettings(), tokenizer=tokenizer, resume=resume)
 
     shard = out / "train" / "00000-00000.arrow"
     first = run()
@@ -280,17 +281,65 @@ def test_resume_and_overwrite(corpus_file: Path, tmp_path: Path) -> None:
     assert run(resume=True) == first
     with pytest.raises(DataError, match=r"tokenizer\.vocab_size = 200.* 150"):
         run(vocab_size=150, resume=True)
-    with pytest.raises(SettingsError, match="overwrite"):
-        run(resume=True, overwrite=True)
+    for folder in (out, tmp_path / "new"):
+        with pytest.raises(DataError, match="overwrite"):
+            prepare_verb(source.parent, out=folder, resume=True, overwrite=True)
     with pytest.raises(CorpusError):
-        prepare(["none"], out, corpus=CorpusSettings(), tokenizer=SMALL, overwrite=True)
+        prepare(["none"], out, corpus=CorpusSettings(), tokenizer=SMALL)
     assert shard.stat().st_mtime_ns == made, "nothing is made again, or lost by a mistake"
     for name, text in (("b.txt", "new"), ("a.txt", make_text(100))):
         (source.parent / name).write_text(text)
         with pytest.raises(DataError, match=name):
             run(resume=True)
     (source.parent / "b.txt").unlink()
-    assert run(overwrite=True).documents == 100
+    assert run().documents == 100
+
+
+def test_a_replacement_that_is_stopped_resumes(corpus_file: Path, text_file: Path, tmp_path: Path) -> None:
+    """Before and after the old data is gone."""
+    out, seen = tmp_path / "out", list[str]()
+    make = partial(prepare, [text_file], corpus=CorpusSettings(), tokenizer=SMALL, workers=1, task_bytes=50_000)
+
+    def stop(progress: Progress) -> None:
+        if progress.done > 60_000 and progress.what not in seen:  # the first task is done
+            seen.append(progress.what)
+            raise KeyboardInterrupt
+
+    prepare([corpus_file], out, corpus=CorpusSettings(), tokenizer=SMALL, workers=1)
+    before = contents(out)
+    with pytest.raises(KeyboardInterrupt):
+        make(out, notify=stop)
+    surveys = {path: path.stat().st_mtime_ns for path in (out / "parts").glob("survey-*")}
+    assert surveys
+    assert before.items() <= contents(out).items()
+    with pytest.raises(KeyboardInterrupt):
+        make(out, notify=stop)
+    assert all(path.stat().st_mtime_ns == time for path, time in surveys.items())
+    notes = list[str]()
+    make(out, note=notes.append)
+    assert any(note.startswith("resuming: ") for note in notes)
+    make(tmp_path / "whole")
+    assert contents(out) == contents(tmp_path / "whole")
+
+
+def test_to_skip_bad_input_only_what_was_not_read_is_read(tmp_path: Path) -> None:
+    source, out, checked = tmp_path / "a.txt", tmp_path / "out", 0
+    # Longer than what is read at once, so that the plan does not see the end.
+    source.write_bytes(b"".join(b"line %d%s\n" % (n, b" of the text" * 20) for n in range(6000)) + b"\xff\n")
+    make = partial(prepare, [source], out, tokenizer=SMALL, workers=1, task_bytes=200_000)
+    with pytest.raises(CorpusError, match="bad_input"):
+        make(corpus=CorpusSettings(documents="line"))
+    surveys = {path: path.stat().st_mtime_ns for path in (out / "parts").glob("survey-*")}
+    assert len(surveys) > 3
+
+    def check(progress: Progress) -> None:
+        nonlocal checked
+        if progress.what == "tokenizing":
+            checked += all(path.stat().st_mtime_ns == time for path, time in surveys.items())
+
+    manifest = make(corpus=CorpusSettings(documents="line", bad_input="skip"), notify=check)
+    assert checked
+    assert (manifest.documents, sum(manifest.skipped.values())) == (6000, 1)
 
 
 @pytest.mark.parametrize("name", ["notes.md", "train/mine.txt", "validation/0.arrow"])
@@ -310,7 +359,9 @@ def test_text_that_the_tokenizer_loses_is_an_error_unless_it_is_allowed(tmp_path
     source.write_text("".join(f"id {number:0128x}\n" for number in range(300)))
     with pytest.raises(DataError, match=r"98\.5% of the letters .* corpus\.max_unknown=1"):
         prepare([source], tmp_path / "out", corpus=CorpusSettings(), tokenizer=SMALL, workers=1)
+    notes = list[str]()
     allowed = CorpusSettings(max_unknown=1)
-    manifest = prepare([source], tmp_path / "out", corpus=allowed, tokenizer=SMALL, workers=1)
+    manifest = prepare([source], tmp_path / "out", corpus=allowed, tokenizer=SMALL, workers=1, note=notes.append)
+    assert notes == ["resuming: 1 of 1 tasks are already done"]
     assert (manifest.unknown.letters, manifest.unknown.unknown) == (300 * 130, 300 * 128)
     assert load_manifest(tmp_path / "out").unknown.share == manifest.unknown.share

@@ -137,14 +137,13 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         )
     with output_at(out, data_folder, resume=resume, overwrite=overwrite) as output:
         root, texts = output.path, paths_or_texts(paths) or []
-        folder = data_folder(root)
-        if folder.is_claimed and not shared:
-            folder.check(resume=resume, overwrite=overwrite)
+        if not shared:
+            data_folder(root).check(resume=resume, overwrite=overwrite)
         try:
             manifest = prepare_shards(
                 texts, root, corpus=recipe.corpus, tokenizer=recipe.tokenizer, annotation=recipe.annotation,
-                workers=workers, ray=ray, part=place, join=join, resume=resume, overwrite=overwrite,
-                notify=reporter.notify, note=reporter.note,
+                workers=workers, ray=ray, part=place, join=join, resume=resume, notify=reporter.notify,
+                note=reporter.note,
             )  # fmt: skip
         except Unfinished as unfinished:
             return PreparedPart({"out": str(root), "part": part, "complete": False, "next": str(unfinished)})

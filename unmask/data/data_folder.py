@@ -445,7 +445,7 @@ def holding(folder: ClaimedFolder, part: tuple[int, int] | None = None) -> Itera
         try:
             yield
         except BaseException:
-            if folder.is_claimed or all(path.name.startswith(_PART_LOCK) for path in parts.glob("*")):
+            if all(path.name.startswith(_PART_LOCK) for path in parts.glob("*")):
                 shutil.rmtree(parts, ignore_errors=True)
             raise
 

@@ -53,6 +53,7 @@ from unmask.data.settings import AnnotationSettings, CorpusSettings
 from unmask.data.sources import InMemory, Named, find_sources, is_stream, keep_as_files, names_to_keep
 from unmask.data.survey import ReadTask
 from unmask.data.work import (
+    AFTERWARDS,
     DECISIONS,
     SAMPLE,
     VERSION,
@@ -116,7 +117,7 @@ def settings_of(
     return settings
 
 
-def prepare(  # noqa: PLR0912, PLR0913  (input, execution and callbacks)
+def prepare(  # noqa: PLR0913  (input, execution and callbacks)
     paths: Sequence[Named],
     out: Path,
     *,
@@ -128,7 +129,6 @@ def prepare(  # noqa: PLR0912, PLR0913  (input, execution and callbacks)
     part: tuple[int, int] | None = None,
     join: bool = False,
     resume: bool = False,
-    overwrite: bool = False,
     notify: Notify = ignore,
     note: Callable[[str], None] = log.info,
 ) -> Manifest:
@@ -161,8 +161,6 @@ def prepare(  # noqa: PLR0912, PLR0913  (input, execution and callbacks)
     """
     # 1. Arguments that exclude each other
     shared = part is not None or join
-    if resume and overwrite:
-        raise SettingsError("resume continues existing work and overwrite replaces it: give only one")
     if workers is not None and ray is not None:
         raise SettingsError("workers are processes of this machine and ray uses a cluster: give only one")
     if workers is not None and workers < 1:
@@ -196,8 +194,6 @@ def prepare(  # noqa: PLR0912, PLR0913  (input, execution and callbacks)
 
     # 3. The work: a part stops before each join, and a join after it
     with holding(folder, part), ExitStack() as stack:
-        if overwrite:
-            shutil.rmtree(out / PARTS, ignore_errors=True)
         executor: Executor | None = None
         if ray is not None:
             executor = OnRay(ray)
@@ -254,7 +250,8 @@ class Preparation:
         if plan is not None:
             note(plan.describe())
         # Decisions and the tokenizer depend on all of the text.
-        self._key = key_of([VERSION, settings, [task.stamp for task in self.tasks]])
+        made_by = {**settings, "corpus": corpus.model_dump(mode="json", exclude=AFTERWARDS)}
+        self._key = key_of([VERSION, made_by, [task.stamp for task in self.tasks]])
         settled = root / PARTS / SETTLED
         if load_arrays(settled) is not None and load_arrays(settled, self._key) is None:
             note("the settings or files have changed since the last attempt; results that still apply are kept")

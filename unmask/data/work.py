@@ -112,10 +112,11 @@ class Work:
     settled: str = ""  # a hash of these, the tokenizer and the libraries; empty until they are settled
     classes: tuple[str, ...] | None = None  # classes of the documents; None: not read
 
-    def key(self, kind: Kind, task: ReadTask) -> str:
+    def key(self, kind: Kind, task: ReadTask, bad_input: str | None = None) -> str:
         corpus = self.corpus
         plan = dataclasses.asdict(corpus.plan)
-        settings = corpus.settings.model_dump(mode="json")
+        settings = corpus.settings.model_dump(mode="json", exclude=AFTERWARDS)
+        settings["bad_input"] = bad_input or settings["bad_input"]
         content: list[Any] = [VERSION, kind, task.stamp, settings, plan, dict(corpus.fields or {})]
         if kind == "survey":
             content += [self.decided, self.sample]
@@ -128,7 +129,10 @@ class Work:
         return self.root / PARTS / (name if task is None else name.format(f"{task.number:05d}"))
 
     def result(self, kind: Kind, task: ReadTask) -> Mapping[str, Any] | None:
-        arrays = load_arrays(self.file(f"{kind}-{{}}.npz", task), self.key(kind, task))
+        path = self.file(f"{kind}-{{}}.npz", task)
+        arrays = load_arrays(path, self.key(kind, task))
+        if arrays is None and self.corpus.settings.bad_input == "skip":
+            arrays = load_arrays(path, self.key(kind, task, "error"))  # without an error, there was nothing to skip
         if arrays is not None and kind == "survey":
             sample = self.file(SAMPLE, task)
             if not sample.is_file() or file_sha256(sample) != str(arrays["sample_sha256"]):

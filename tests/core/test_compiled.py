@@ -9,8 +9,10 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 import unmask
+from unmask.core import compiled as loops
 
 
 def test_loops_leave_the_number_of_torchs_threads_alone() -> None:
@@ -22,6 +24,37 @@ def test_loops_leave_the_number_of_torchs_threads_alone() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["2", "2"]
+
+
+def test_the_quota_of_a_container_counts_as_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lowest quota of the process's group and of those around it."""
+    own, group = tmp_path / "own", tmp_path / "groups" / "a" / "b"
+    group.mkdir(parents=True)
+    own.write_text("1:cpu:/elsewhere\n0::/a/b\n")
+    assert loops.cpu_quota(tmp_path / "groups", own) is None
+    limits = ("max 100000", "150000 100000", "400000 100000")
+    for folder, limit in zip((group, group.parent, group.parent.parent), limits, strict=True):
+        (folder / "cpu.max").write_text(f"{limit}\n")
+    assert loops.cpu_quota(tmp_path / "groups", own) == 1.5
+    own.write_text("0::/not/seen/from/inside\n")
+    assert loops.cpu_quota(tmp_path / "groups", own) == 4.0
+    assert loops.cpu_quota(tmp_path / "groups", tmp_path / "none") is None
+
+    limited: list[int] = []
+    monkeypatch.setattr(loops, "cpu_quota", lambda: None)
+    available = loops.cores()
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 64)
+    monkeypatch.setattr(torch, "set_num_threads", limited.append)
+    monkeypatch.delenv("OMP_NUM_THREADS", raising=False)
+    loops.keep_to_quota()
+    monkeypatch.setattr(loops, "cpu_quota", lambda: 0.5)
+    assert loops.cores() == 1 <= available
+    monkeypatch.setenv("OMP_NUM_THREADS", "3")
+    loops.keep_to_quota()
+    assert not limited, "without a quota, or if the number is set"
+    monkeypatch.delenv("OMP_NUM_THREADS")
+    loops.keep_to_quota()
+    assert limited == [1]
 
 
 @pytest.mark.slow

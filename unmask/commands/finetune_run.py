@@ -30,6 +30,7 @@ from typing import Any
 import torch
 from safetensors import SafetensorError
 
+from unmask.core.compiled import keep_to_quota
 from unmask.core.errors import CorpusError, SettingsError, listed, sealed, shown
 from unmask.core.files import whole_folder, write_atomically, writing
 from unmask.core.hashing import permutation
@@ -332,6 +333,7 @@ class Runs(Callback):
         else:
             model = with_task_head(self.pretrained, head, **how)  # type: ignore[arg-type]
         self.task.check_network(model)
+        keep_to_quota()
         return begin_training(
             model.to(choose_device()),
             self.task,

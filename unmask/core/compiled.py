@@ -1,4 +1,4 @@
-"""Compiled loops over arrays on CPUs, and which tensors they can process.
+"""Compiled loops over arrays on CPUs, which tensors they can process, and how many cores they have.
 
 A mask, or a block of the model, takes dozens of tensor operations, and on a CPU each reads and writes megabytes. A
 compiled loop reads its input once and writes its result once. Loops are functions over numpy arrays. Numba compiles
@@ -10,9 +10,11 @@ False. Masking always runs in loops, on the host.
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import functools
 import hashlib
+import math
 import os
 import threading
 from collections.abc import Callable
@@ -194,6 +196,37 @@ def is_compiled(function: Callable[..., Any]) -> bool:
     folder = cast(Any, function).stats.cache_path
     names = f"*.{function.__name__}-*.nbi"
     return folder is not None and any(Path(folder).glob(names))
+
+
+def cpu_quota(root: Path = Path("/sys/fs/cgroup"), own: Path = Path("/proc/self/cgroup")) -> float | None:
+    """The quota of CPU time of this process's control groups (Linux, version 2), in cores; None if there is none.
+
+    Containers are limited in this way, and neither the number of cores nor the affinity shows it.
+    """
+    quotas: list[float] = []
+    with contextlib.suppress(OSError, ValueError, StopIteration):
+        name = next(line for line in own.read_text().splitlines() if line.startswith("0::/"))[4:]
+        for folder in (root / name, *(root / name).parents):  # in a container, the root is often its own group
+            if folder.is_relative_to(root) and (limit := folder / "cpu.max").is_file():
+                most, period = limit.read_text().split()
+                quotas += [] if most == "max" else [int(most) / int(period)]
+    return min(quotas, default=None)
+
+
+def cores() -> int:
+    """The number of cores that this process may keep busy."""
+    available = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    quota = cpu_quota()
+    return available if quota is None else max(1, min(available, math.ceil(quota)))
+
+
+def keep_to_quota() -> None:
+    """Limits torch's threads, and so those of loops, to the cores of the quota, if there is one: more threads use it up
+    early in each period, and then all wait. OMP_NUM_THREADS has precedence."""
+    import torch
+
+    if "OMP_NUM_THREADS" not in os.environ and cpu_quota() is not None and torch.get_num_threads() > cores():
+        torch.set_num_threads(cores())
 
 
 _threads = threading.local()  # numba keeps the number per thread of Python

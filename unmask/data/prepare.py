@@ -24,6 +24,7 @@ import numpy as np
 import pyarrow as pa
 import tokenizers
 
+from unmask.core.compiled import cores
 from unmask.core.errors import CorpusError, DataError, SettingsError, TokenizerError, listed
 from unmask.core.files import writing
 from unmask.core.remote import lasting_source
@@ -198,8 +199,7 @@ def prepare(  # noqa: PLR0913  (input, execution and callbacks)
         if ray is not None:
             executor = OnRay(ray)
         elif not join:
-            cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-            executor = processes = stack.enter_context(WorkerProcesses(cores if workers is None else workers))
+            executor = processes = stack.enter_context(WorkerProcesses(cores() if workers is None else workers))
             # For large files, workers start importing while this process does other things.
             named = (Path(path) for path in paths if not isinstance(path, InMemory))
             num_bytes = sum(path.stat().st_size for path in named if os.path.isfile(path))

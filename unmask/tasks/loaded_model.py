@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from unmask.core.compiled import keep_to_quota
 from unmask.core.errors import ModelError, SettingsError
 from unmask.core.hub import LIMITS, HubName, fetch_sentence_files, hub_name
 from unmask.core.public import public
@@ -481,6 +482,7 @@ def as_model(model: Model | str | Path, *, precision: Precision = "float32", str
     if isinstance(model, Model):
         return model
     loaded = load(model, precision=precision, strict=strict)
+    keep_to_quota()
     loaded.to(choose_device())
     return loaded
 

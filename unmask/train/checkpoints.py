@@ -26,6 +26,7 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from unmask.core.compiled import keep_to_quota
 from unmask.core.errors import DivergedError, RunError, parse_json, unsealed
 from unmask.core.files import file_sha256, whole_folder, write_object, writing
 from unmask.core.interruption import Interrupted, Interruption
@@ -208,6 +209,7 @@ def place_model(model: Any, settings: TrainingSettings, checkpoints: Path | None
     are. A resumed run keeps the compute type that it began with, also on another machine.
     """
     device = choose_device()
+    keep_to_quota()
     model.to(device)
     model.encoder.compute_dtype = choose_dtype(settings.precision, device)
     with contextlib.suppress(OSError, IndexError, KeyError, TypeError, AttributeError, ValueError):

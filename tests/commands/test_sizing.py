@@ -57,6 +57,23 @@ def test_only_minutes_are_a_budget_for_it() -> None:
         requested_recipe("auto", steps=3)
 
 
+@pytest.mark.parametrize(
+    "setting", ["model.num_layers=4", "training.batch_tokens=8192", "training.optimizer.kind=adamw"]
+)
+def test_what_is_chosen_cannot_be_set(tmp_path: Path, setting: str) -> None:
+    """It would be ignored, even where it is the usual value. Settings that change no size can be set."""
+    key = setting.partition("=")[0]
+    with pytest.raises(SettingsError, match=key):
+        requested_recipe("auto", minutes=3.0, settings=[setting])
+    auto = requested_recipe("auto", minutes=3.0, settings=["model.dropout=0.1", "training.optimizer.momentum=0.9"])
+    (tmp_path / "own.toml").write_text(auto.to_toml())
+    assert requested_recipe(tmp_path / "own.toml") == auto
+    larger = auto.model_copy(update={"model": auto.model.model_copy(update={"num_layers": 6})})
+    (tmp_path / "own.toml").write_text(larger.to_toml())
+    with pytest.raises(SettingsError, match="model.num_layers"):
+        requested_recipe(tmp_path / "own.toml")
+
+
 def test_what_is_not_chosen_is_as_in_tiny() -> None:
     """So that training with steps differs from training with minutes only in its sizes."""
     auto, tiny = requested_recipe(minutes=3.0), requested_recipe("tiny", minutes=3.0)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -38,6 +38,15 @@ from unmask.tokenizer.loading import load_tokenizer, with_commit
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
 from unmask.train.callbacks import check_trackers
+
+# Settings that a recipe with `sizing` leaves open, for `unmask.commands.sizing` to choose.
+SIZED = (
+    "model.num_layers",
+    "model.hidden_size",
+    "model.num_heads",
+    "training.batch_tokens",
+    "training.learning_rate",
+)
 
 
 class StartSettings(Settings):
@@ -117,7 +126,8 @@ def load_recipe(
     """Loads a recipe with options, values by dotted key, and overrides on top.
 
     With `complete`, a recipe that starts from a checkpoint is filled in from it and checked against it, and names on
-    the hub get their commits. The recipe of a run is complete already, and its checkpoint may be gone.
+    the hub get their commits; a recipe that is sized by its budget may not have a size. The recipe of a run is complete
+    already, and its checkpoint may be gone.
     """
     values, where = read_recipe(source, options, overrides)
     for section in ("start", "model", "training"):
@@ -128,8 +138,25 @@ def load_recipe(
         if "checkpoint" not in start:
             raise SettingsError(f"{where}: {', '.join(start)} of [start] need a checkpoint", options=["from_"])
         _fill_from_checkpoint(values, where=where)
-    recipe = validated(Recipe, values, where=where, given=parameters_of(options, overrides))
+    given = parameters_of(options, overrides)
+    recipe = validated(Recipe, values, where=where, given=given)
+    if complete and recipe.sizing is not None:
+        _check_open(recipe, given, where=where)
     return recipe.model_copy(update={"tokenizer": with_commit(recipe.tokenizer)}) if complete else recipe
+
+
+def _check_open(recipe: Recipe, given: Collection[str], *, where: str) -> None:
+    """Raises a SettingsError if a recipe sets what its `sizing` chooses, which would be ignored. `given` are the keys
+    of the settings that were set on top of the recipe."""
+    tables: dict[str, Settings] = {"model": recipe.model, "training": recipe.training}
+    way_out = "leave it out, or take a recipe with a size, such as tiny"
+    for section, _, name in (key.partition(".") for key in SIZED):
+        fields = type(tables[section]).model_fields
+        if f"{section}.{name}" in given or getattr(tables[section], name) != fields[name].default:
+            raise SettingsError(f"{where}: sizing = 'budget' chooses {section}.{name}; {way_out}", options=["recipe"])
+    if (kind := recipe.training.optimizer.kind) != "muon":
+        text = f"{where}: sizing = 'budget' chooses a rate for Muon, not for training.optimizer.kind = {kind!r}"
+        raise SettingsError(f"{text}; {way_out}", options=["recipe"])
 
 
 def requested_recipe(recipe: str | Path | None = None, *, settings: Overrides = (), **options: Any) -> Recipe:

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.commands.recipe import Recipe, new_model
+from unmask.commands.recipe import SIZED, Recipe, new_model
 from unmask.commands.run_data import PreparedData
 from unmask.core.results import Progress, Reporter, duration
 from unmask.data.lexicon import find
@@ -43,14 +43,6 @@ from unmask.train.hardware import (
 from unmask.train.settings import ObjectivesSettings
 from unmask.train.trainer import Trainer, timed_steps
 
-# The settings that are chosen, as keys of a recipe.
-SETTINGS = (
-    "model.num_layers",
-    "model.hidden_size",
-    "model.num_heads",
-    "training.batch_tokens",
-    "training.learning_rate",
-)
 SIZES = ((2, 128), (3, 192), (4, 256), (6, 384), (8, 512), (12, 768))  # layers and width
 HEAD_SIZE = 64
 _TRAINED = 0.9  # share of the minutes; evaluations take the rest
@@ -67,10 +59,10 @@ class Choice(NamedTuple):
 
 
 def sizes(num_layers: int, hidden_size: int, batch_tokens: int) -> dict[str, Any]:
-    """Values by the keys of `SETTINGS`. The learning rate is Muon's, for steps of 1,024 to 4,096 positions."""
+    """Values by the keys of `SIZED`. The learning rate is Muon's, for steps of 1,024 to 4,096 positions."""
     learning_rate = round(0.01 * (256 / hidden_size) ** 0.5, 4)
     values = num_layers, hidden_size, max(1, hidden_size // HEAD_SIZE), batch_tokens, learning_rate
-    return dict(zip(SETTINGS, values, strict=True))
+    return dict(zip(SIZED, values, strict=True))
 
 
 def fit_to_budget(
@@ -85,7 +77,7 @@ def fit_to_budget(
         processes: Number of processes that train together, each as fast as this one.
 
     Returns:
-        Values by the keys of `SETTINGS`, and lines on what was chosen and on the expected loss.
+        Values by the keys of `SIZED`, and lines on what was chosen and on the expected loss.
     """
     minutes, tokens = recipe.training.minutes, train_tokens or data.manifest.train.tokens
     assert minutes is not None, "a recipe that is sized by its budget has minutes"
@@ -119,7 +111,7 @@ def sized_recipe(recipe: Recipe, data: PreparedData, reporter: Reporter, *, proc
 
 
 def with_sizes(recipe: Recipe, sizes: Mapping[str, Any]) -> Recipe:
-    """The recipe with these values of `SETTINGS`; its size is fixed."""
+    """The recipe with these values of `SIZED`; its size is fixed."""
     values = recipe.model_dump() | {"sizing": None}
     for key, value in sizes.items():
         section, _, name = key.partition(".")
@@ -129,7 +121,7 @@ def with_sizes(recipe: Recipe, sizes: Mapping[str, Any]) -> Recipe:
 
 def sizes_of(recipe: Recipe) -> dict[str, Any]:
     values = recipe.model_dump()
-    return {key: values[section][name] for key in SETTINGS for section, _, name in [key.partition(".")]}
+    return {key: values[section][name] for key in SIZED for section, _, name in [key.partition(".")]}
 
 
 def choices(

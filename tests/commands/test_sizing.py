@@ -101,6 +101,8 @@ def test_two_steps_tell_the_speed() -> None:
     noisy = Speed.through(cost, (1024, 4096), (0.2, 0.1))
     assert noisy.step_seconds(cost, 4096) == pytest.approx(0.1), "and no step is free"
     assert noisy.of_operation > 0.0
+    whole = Speed.through(cost, (512, 512), (0.1, 0.2))
+    assert whole.step_seconds(cost, 512) == pytest.approx(0.2), "both are all of a short text"
 
 
 def test_a_text_whose_neighbours_say_more_is_learned_faster() -> None:
@@ -113,6 +115,13 @@ def test_a_text_whose_neighbours_say_more_is_learned_faster() -> None:
     assert logs < novels < unlearnable == TEXT.entropy
 
 
+def test_of_a_text_of_a_few_words_no_more_is_expected_than_of_its_frequencies() -> None:
+    chunk = TokenChunk(np.zeros(300, dtype=np.uint16), np.ones(300, dtype=np.uint8), np.full(2, 150))
+    store = SimpleNamespace(num_tokens=300, chunks=lambda _: iter([chunk]))
+    assert sizing.entropy_between(store, np.array([300])) is None  # type: ignore[arg-type]
+    assert TEXT.bits(600.0) == TEXT.bits(TEXT.entropy)
+
+
 @pytest.mark.parametrize("length", [16, 512])
 def test_a_machine_is_measured_whatever_the_budget_and_the_rows(
     data: PreparedData, monkeypatch: pytest.MonkeyPatch, length: int
@@ -122,6 +131,19 @@ def test_a_machine_is_measured_whatever_the_budget_and_the_rows(
     monkeypatch.setattr(sizing, "_TIMED_POSITIONS", 64)
     speed = sizing.measure_speed(requested_recipe(minutes=1e-6, settings={"training.sequence_length": length}), data)
     assert speed.of_operation > 0.0
+
+
+def test_a_short_text_is_timed_by_the_rows_that_it_has(data: PreparedData, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A step of more rows than an epoch has is all of the text, whatever its nominal size."""
+    timed: list[list[int]] = []
+    monkeypatch.setattr(sizing.Speed, "through", lambda cost, positions, seconds: timed.append(positions))
+    monkeypatch.setattr(sizing, "timed_steps", lambda *_: [(1.0, 1)] * 2)
+    for few in (128, 1 << 20):
+        monkeypatch.setattr(sizing, "_TIMED_POSITIONS", few)
+        sizing.measure_speed(requested_recipe(minutes=1.0), data)
+    assert timed[0] == [128, 512]
+    assert timed[1] == [timed[1][0]] * 2
+    assert 1.0 < timed[1][0] / data.manifest.train.tokens < 1.2
 
 
 def test_the_timed_steps_are_compiled_if_the_run_is(data: PreparedData, monkeypatch: pytest.MonkeyPatch) -> None:

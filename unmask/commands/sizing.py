@@ -24,7 +24,7 @@ from unmask.commands.recipe import SIZED, Recipe, new_model
 from unmask.commands.run_data import PreparedData
 from unmask.core.results import Progress, Reporter, duration
 from unmask.data.lexicon import find
-from unmask.data.rows import RowStream
+from unmask.data.rows import Cursor, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings, rate_at
@@ -86,10 +86,11 @@ def fit_to_budget(
         min(choices(recipe, data, speed, text, factor * minutes, processes), key=lambda choice: choice.loss)
         for factor in (1, 3)
     )
+    times_seen = now.steps * now.batch_tokens / tokens
     lines = [
         f"chosen for {duration(60 * minutes)} on this machine: {now.num_layers} layers of width {now.hidden_size}, "
-        f"about {now.steps:,} steps of {now.batch_tokens:,} positions; expected: {text.bits(now.loss)} bits per byte "
-        "of hidden tokens",
+        f"about {now.steps:,} steps of {now.batch_tokens:,} positions, {times_seen:.1f} times the text; expected: "
+        f"{text.bits(now.loss)} bits per byte of hidden tokens",
         f"with {duration(180 * minutes)} instead: {longer.num_layers} layers of width {longer.hidden_size}; expected: "
         f"{text.bits(longer.loss)} bits per byte",
     ]
@@ -185,7 +186,8 @@ class TextFigures(NamedTuple):
         shares = data.frequencies / data.frequencies.sum()
         entropy = -float(np.sum(shares * np.log(shares, where=shares > 0.0, out=np.zeros_like(shares))))
         between = entropy_between(data.train, data.frequencies)
-        return cls(entropy, between / max(entropy, 1e-9), float(data.tokenizer.token_bytes @ shares), tokens)
+        neighbours = NEIGHBOURS if between is None else between / max(entropy, 1e-9)
+        return cls(entropy, neighbours, float(data.tokenizer.token_bytes @ shares), tokens)
 
     def loss(self, parameters: int, tokens: float, law: Law = LAW) -> float:
         """Held-out nats per hidden token after training on this many tokens, repetitions included.
@@ -202,6 +204,7 @@ class TextFigures(NamedTuple):
         return min(tokens, self.tokens) + self.tokens * _REPEATS * (1.0 - math.exp(-repeats / _REPEATS))
 
     def bits(self, loss: float) -> str:
+        loss = min(loss, self.entropy)  # of very few tokens the law expects less than their frequencies teach
         low, high = ((1.0 + share) * loss / math.log(2.0) / self.token_bytes for share in SPREAD)
         return f"{low:.2f} to {high:.2f}"
 
@@ -210,8 +213,8 @@ _SAMPLED = 1 << 20  # tokens, in chunks spread over the text
 _BLOCK = 1000  # tokens; with few pieces, every other block is predicted, not every other piece
 
 
-def entropy_between(store: TokenStore, frequencies: NDArray[np.int64]) -> float:
-    """Nats per token, given its two neighbours, by counts in other parts of the text; 0 without any.
+def entropy_between(store: TokenStore, frequencies: NDArray[np.int64]) -> float | None:
+    """Nats per token, given its two neighbours, by counts in other parts of the text; None if it is too short.
 
     Source: Witten and Bell 1991 (The zero-frequency problem), method C: backs off from both neighbours to each of them
     alone, and then to frequencies.
@@ -226,7 +229,7 @@ def entropy_between(store: TokenStore, frequencies: NDArray[np.int64]) -> float:
     part = piece[1:-1][whole] if len(lengths) >= 100 else np.arange(len(token)) // _BLOCK
     predicted = part % 2 == 1
     if not predicted.any():
-        return 0.0
+        return None
 
     def beside(context: NDArray[np.int64], chance: NDArray[np.float64]) -> NDArray[np.float64]:
         """The probability of each predicted token in its context; `chance` is that without the context."""
@@ -266,6 +269,8 @@ class Speed(NamedTuple):
     @classmethod
     def through(cls, cost: Cost, positions: Sequence[int], seconds: Sequence[float]) -> Speed:
         """The speed at which two steps of a model take these times; bounded, since noise could make it infinite."""
+        if positions[0] == positions[1]:  # both are all of a short text
+            return cls(seconds[1] / positions[1] / cost.operations, 0.0)
         each = max((seconds[1] - seconds[0]) / (positions[1] - positions[0]), 0.1 * seconds[1] / positions[1])
         return cls(each / cost.operations, max(seconds[1] - each * positions[1], 0.0) / cost.parameters)
 
@@ -302,11 +307,15 @@ def mean_rate(recipe: Recipe) -> float:
 
 def measure_speed(recipe: Recipe, data: PreparedData) -> Speed:
     """Times steps of few positions and of many: the part that they share is the cost of the parameters."""
-    length, few = recipe.training.sequence_length, _TIMED_POSITIONS
-    few = max(1, few * (32 if works_on_its_own(choose_device()) else 1) // length) * length
-    positions, seconds = (few, 4 * few), []
-    for number in positions:
-        times = timed_steps(trial(recipe, data, *_TIMED_SIZE, number), _TIMED_STEPS + 1)
+    length, few, is_filled = recipe.training.sequence_length, _TIMED_POSITIONS, works_on_its_own(choose_device())
+    few = max(1, few * (32 if is_filled else 1) // length) * length
+    positions, seconds = list[int](), list[float]()
+    for number in (few, 4 * few):
+        trainer = trial(recipe, data, *_TIMED_SIZE, number)
+        # A short text has fewer rows; only on a GPU, empty ones are added.
+        rows = number // length if is_filled else trainer.stream.batch(Cursor(), number // length).rows.shape[0]
+        times = timed_steps(trainer, _TIMED_STEPS + 1)
+        positions.append(rows * length)
         seconds.append(median([each for each, _ in times][1:]))  # in the first step loops may be compiled
     cost = cost_of(*_TIMED_SIZE, entries=decoder_entries(recipe, data), length=length, rate=mean_rate(recipe))
     return Speed.through(cost, positions, seconds)

@@ -15,15 +15,24 @@ import torch
 
 from tests.train.helpers import MakeModel, new_state, save_checkpoint, settings_of, train, weights_of
 from unmask.core.errors import RunError, SettingsError
+from unmask.core.results import Progress
 from unmask.data.rows import Cursor, RowStream
 from unmask.masking.masker import Masker
 from unmask.model.layers import run_block
-from unmask.train.callbacks import Callback, EvaluationTimes, StepReport
+from unmask.train.callbacks import (
+    Callback,
+    EvaluationTimes,
+    MetricsFile,
+    ShowProgress,
+    StepReport,
+    Tracker,
+    read_metrics,
+)
 from unmask.train.checkpoints import Checkpoints, list_checkpoints, load_checkpoint
 from unmask.train.distributed import ALONE
 from unmask.train.objectives import PREDICT_MASKED
 from unmask.train.settings import AdamWSettings, CheckpointSettings, Cosine, LinearDecay, WarmupStableDecay
-from unmask.train.step import training_step
+from unmask.train.step import Measured, training_step
 from unmask.train.trainer import Trainer
 
 REPORT = StepReport(1, 0.0, 0, None, 0, 0, 1, 0.0, 32, 0.0)
@@ -78,6 +87,26 @@ def test_evaluations_take_a_tenth_of_the_minutes(budget: dict[str, Any], cost: f
             with plan.timed(trainer):
                 now += cost
     assert evaluated == times
+
+
+def test_a_step_without_a_target_has_no_loss(tmp_path: Path) -> None:
+    """Units may be rare. The loss of such a step is 0, which no curve and no mean may show."""
+    shown: list[Progress] = []
+    sent: list[dict[str, float]] = []
+    trainer: Any = SimpleNamespace(first_micro_tokens=None, state=SimpleNamespace(micro_tokens=None))
+    reporter: Any = SimpleNamespace(notify=shown.append)
+    metrics = MetricsFile(tmp_path / "metrics.jsonl", step=0)
+    callbacks = ShowProgress(reporter), metrics, Tracker(lambda figures, step: sent.append(figures), lambda: None)
+    for step in range(1, 21):
+        figures = SimpleNamespace(read=partial(Measured, 5.0 if step == 1 else 0.0, 1.0, {}))
+        report = replace(REPORT, step=step, figures=figures, predicted_tokens=int(step == 1))
+        for callback in callbacks:
+            callback.on_figures(trainer, report)
+            callback.on_step(trainer, report)
+    assert [line["loss"] for line in read_metrics(metrics.path)] == [5.0, None]
+    assert {str(progress.facts).split(", ")[1] for progress in shown} == {"loss 5.000"}
+    assert len(sent) == 2
+    assert not any("train/loss" in figures for figures in sent)
 
 
 @pytest.mark.parametrize("budget", [{"tokens": 300}, {"steps": 3}, {"minutes": 0.01}])

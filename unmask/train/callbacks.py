@@ -105,7 +105,8 @@ class ShowProgress(Callback):
         self._micro_tokens: int | None = None
 
     def on_figures(self, trainer: Trainer, report: StepReport) -> None:
-        self._loss = report.loss if self._loss is None else self._loss + _SMOOTHING * (report.loss - self._loss)
+        if report.predicted_tokens:  # a step may have no target
+            self._loss = report.loss if self._loss is None else self._loss + _SMOOTHING * (report.loss - self._loss)
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
         if self._first is None:
@@ -218,7 +219,7 @@ class MetricsFile(Callback):
                 "step": last.step,
                 "epoch": last.epoch,
                 "seconds": round(last.seconds, 3),
-                "loss": sum(r.loss * r.predicted_tokens for r in reports) / max(predicted, 1),
+                "loss": sum(r.loss * r.predicted_tokens for r in reports) / predicted if predicted else None,
                 "predicted_share": predicted / max(tokens, 1),
                 "tokens": tokens,
                 "learning_rate": last.learning_rate,
@@ -257,7 +258,7 @@ class Tracker(Callback):
     def on_figures(self, trainer: Trainer, report: StepReport) -> None:
         if report.step % EVERY_STEPS == 0:
             figures = {
-                "loss": report.loss,
+                **({"loss": report.loss} if report.predicted_tokens else {}),
                 "learning_rate": report.learning_rate,
                 "gradient_norm": report.gradient_norm,
                 "sequence_length": float(report.length),

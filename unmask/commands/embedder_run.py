@@ -238,7 +238,7 @@ class EmbedderRun(Callback):
 
         fit(
             self.trainer, self.root, self, interruption, self.reporter, settings.checkpoint, callbacks,
-            begin=begin, may_end_early=settings.patience is not None,
+            begin=begin, section="embedder", may_end_early=settings.patience is not None,
         )  # fmt: skip
         best = state.best
         if state.best_weights is not None and best is not None and best.step != state.step:

@@ -416,7 +416,8 @@ class Runs(Callback):
             ends_early = self.settings.patience is not None
             fit(
                 trainer, root, self, interruption, self.reporter, CheckpointSettings(keep=1), callbacks,
-                begin=partial(self.stop_early, trainer), with_metrics=False, what=what, may_end_early=ends_early,
+                begin=partial(self.stop_early, trainer), with_metrics=False, what=what, section="finetune",
+                may_end_early=ends_early,
             )  # fmt: skip
             assert state.best_weights is not None, "the last step of an epoch is evaluated"
             state.model.load_state_dict(state.best_weights)

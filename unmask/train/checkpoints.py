@@ -236,12 +236,14 @@ def fit(  # noqa: PLR0913  (shared by the trainings of all commands)
     begin: Callable[[], None] = lambda: None,
     with_metrics: bool = True,
     what: str = "training",
+    section: str = "training",
     may_end_early: bool = False,
 ) -> MetricsFile | None:
     """Trains from the last checkpoint in a run's folder `root`, to which rank 0 writes. Errors are the trainer's.
 
     `callbacks` are the user's. `watch` is called after them and before checkpoints, which it may request. `begin` is
-    called before the first step, after the checkpoint is loaded. Rank 0 gets the writer of metrics.jsonl, if any.
+    called before the first step, after the checkpoint is loaded. `section` has the setting of the learning rate. Rank 0
+    gets the writer of metrics.jsonl, if any.
     """
     state, group, checkpoints = trainer.state, trainer.group, root / "checkpoints"
     if names := on_rank_zero(group, lambda: [path.name for path in list_checkpoints(checkpoints)]):
@@ -269,8 +271,9 @@ def fit(  # noqa: PLR0913  (shared by the trainings of all commands)
     except DivergedError as error:
         complete = list_checkpoints(checkpoints)
         last = f"the latest checkpoint is {complete[-1]}" if complete else "there is no checkpoint yet"
-        rate = f"learning_rate={trainer.settings.learning_rate / 3:.2g}"
-        raise DivergedError(
-            f"{error}; {last}. Start over with a lower rate, such as {rate}", options=["set", "overwrite"]
-        ) from error
+        rate = f"{section}.learning_rate={trainer.settings.learning_rate / 3:.2g}"
+        way_out, options = f"Start over with a lower rate, such as {rate}", ["set", "overwrite"]
+        if (recipe := root / "recipe.toml").is_file():  # it has the size that was chosen
+            way_out, options = f"{way_out}, {recipe} as the recipe and another folder", ["set", "recipe", "out"]
+        raise DivergedError(f"{error}; {last}. {way_out}", options=options) from error
     return metrics

@@ -366,6 +366,13 @@ def test_figures_reach_a_service(corpus_file: Path, tmp_path: Path, monkeypatch:
     assert (options["resume"], wandb.calls[0]["resume"]) == (None, "allow")
     assert options["id"] == wandb.calls[0]["id"]
 
+    # A service that stays away does not block the run.
+    (run.folder / "summary.json").unlink()
+    monkeypatch.setattr(wandb, "init", Mock(side_effect=RuntimeError("no network")))
+    options = {"steps": 20, "vocab_size": 200, "settings": [*SMALL, "evaluation.times=1"]}
+    again = unmask.pretrain([corpus_file], out=run.folder, resume=True, **options)
+    assert again.validation_loss == run.validation_loss
+
 
 def test_pretrain_makes_its_own_lexicon_once(data_folder: Path, tmp_path: Path) -> None:
     options = {"out": tmp_path / "run", "settings": (*SMALL, "checkpoint.every_steps=1")}

@@ -320,16 +320,17 @@ def _begin(
     if recipe is not None:
         if recipe.sizing is not None and old.sizing is None:
             recipe = with_sizes(recipe, sizes_of(old))
-        may_differ = {"card", "description", "training.micro_batch_tokens"}
+        may_differ = {"card", "description", "training.micro_batch_tokens", "evaluation.trackers"}
         folder.claimed.check_same(old.model_dump(), recipe.model_dump(), but_for=may_differ)
+    sections = () if recipe is None else ("training", "evaluation")  # they differ only in what may differ
+    update = {name: getattr(recipe, name) for name in sections if getattr(recipe, name) != getattr(old, name)}
+    if "evaluation" in update:
+        reporter.note(f"resuming with evaluation.trackers = {list(update['evaluation'].trackers)}")
     # Entries of the card that are given now replace earlier ones; None removes one.
-    card_values = old.card.model_dump() | card.model_dump(exclude_unset=True)
-    new_card = validated(CardSettings, card_values, where=f"{folder.recipe}: card")
-    update: dict[str, Any] = {} if new_card == old.card else {"card": new_card}
-    if recipe is not None and recipe.training.micro_batch_tokens != old.training.micro_batch_tokens:
-        update["training"] = recipe.training
-    if update:
-        folder.claimed.claim(old.model_copy(update=update).to_toml())
+    values = old.card.model_dump() | card.model_dump(exclude_unset=True)
+    update["card"] = validated(CardSettings, values, where=f"{folder.recipe}: card")
+    if (new := old.model_copy(update=update)) != old:
+        folder.claimed.claim(new.to_toml())
     if is_finished := folder.summary.is_file():
         if change_card(folder.model, card):
             reporter.note(f"updated {folder.model / CARD}")

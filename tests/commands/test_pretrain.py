@@ -6,6 +6,7 @@ import importlib
 import json
 import random
 import shutil
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -45,6 +46,7 @@ from unmask.train.callbacks import read_metrics, tensorboard
 from unmask.train.checkpoints import list_checkpoints
 from unmask.train.hardware import samples_softmax
 from unmask.train.initialisation import STD
+from unmask.train.trainer import Trainer, timed_steps
 
 
 def test_metrics_tell_the_story(run: unmask.Run) -> None:
@@ -298,6 +300,26 @@ def test_it_tells_what_the_run_then_does(corpus_file: Path, run: unmask.Run) -> 
     disk = sum(path.stat().st_size for path in run.folder.rglob("*") if path.is_file())
     assert 0.3 * disk < forecast["disk_bytes"] < 5 * disk + 2**20
     assert forecast["memory_bytes"] > 2**26
+
+
+def test_a_step_of_many_parts_is_forecast_from_a_few(
+    corpus_file: Path, run: unmask.Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A whole step of a large recipe takes minutes to hours on a CPU."""
+    trained: list[int] = []
+
+    def steps(trainer: Trainer, num_steps: int) -> Iterator[tuple[float, int]]:
+        for _, num_tokens in timed_steps(trainer, num_steps):
+            trained.append(num_tokens)
+            yield 10.0, num_tokens
+
+    monkeypatch.setattr(dry_run, "timed_steps", steps)
+    settings = (*SMALL, "training.micro_batch_tokens=64")
+    recipe = load_recipe(options={"training.steps": 300, "tokenizer.vocab_size": 200}, overrides=settings)
+    forecast = forecast_run([corpus_file], recipe)
+    assert 0 < max(trained) <= 64
+    assert forecast["tokens_seen"] == pytest.approx(run.tokens_seen, rel=0.1)
+    assert forecast["step_seconds"] == pytest.approx(8 * 10.0, rel=0.05)
 
 
 @pytest.mark.parametrize("duplicates", ["keep", "drop_near"])

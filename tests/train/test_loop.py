@@ -131,6 +131,20 @@ def test_the_step_that_compiles_costs_no_budget(
     assert [report.seconds for report in reports][:3] == ([1.0, 3.0, 5.0] if compiles else [60.0])
 
 
+@pytest.mark.parametrize(("minutes", "is_told"), [(1e-9, True), (60.0, False)])
+def test_a_step_that_takes_longer_than_the_minutes_is_told(
+    make_model: MakeModel,
+    stream: RowStream,
+    masker: Masker,
+    caplog: pytest.LogCaptureFixture,
+    minutes: float,
+    is_told: bool,
+) -> None:
+    settings = settings_of(steps=None, minutes=minutes, micro_batch_tokens=32)
+    list(islice(train(new_state(make_model, settings), stream, masker, settings), 1))
+    assert ("training.batch_tokens" in caplog.text) == is_told
+
+
 def test_one_batch_is_overfitted(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
     """The whole step learns: the same masked batch goes from chance to almost no loss."""
     settings = settings_of(learning_rate=1e-2, weight_decay=0.0)

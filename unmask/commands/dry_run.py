@@ -42,7 +42,7 @@ from unmask.data.sources import find_sources, is_stream
 from unmask.tokenizer.spans import written_fields
 from unmask.tokenizer.trainers import TokenizerSettings, default_vocab_size
 from unmask.train.distributed import ALONE, Group, join_group, on_every_rank, on_rank_zero, rank_zero_first
-from unmask.train.hardware import peak_memory
+from unmask.train.hardware import first_micro_tokens, peak_memory
 from unmask.train.optimizer import state_tensors
 from unmask.train.trainer import Trainer, timed_steps
 
@@ -57,8 +57,9 @@ STEPS_SECONDS = 60.0
 # What all dry runs share: real steps, and facts in lines.
 
 
-def measure_steps(trainer: Trainer, num_steps: int = NUM_STEPS) -> dict[str, Any]:
-    """Trains a few steps with the real model, and extrapolates to the whole training.
+def measure_steps(trainer: Trainer, num_steps: int = NUM_STEPS, *, num_parts: float = 1.0) -> dict[str, Any]:
+    """Trains a few steps with the real model, and extrapolates to the whole training, whose steps consist of
+    `num_parts` parts as large as these steps.
 
     Returns:
         `steps`, `seconds` and `tokens_seen` of the whole training, without evaluations; `step_seconds`, the median
@@ -67,6 +68,10 @@ def measure_steps(trainer: Trainer, num_steps: int = NUM_STEPS) -> dict[str, Any
     """
     settings, device = trainer.settings, trainer.model.encoder.device
     durations, total_tokens = list[float](), 0
+    times: list[float] = []  # of the updates: minus their beginnings, plus their ends
+    if num_parts > 1.0:  # an update is made once in a step
+        trainer.state.optimizer.register_step_pre_hook(lambda *_: times.append(-time.monotonic()))
+        trainer.state.optimizer.register_step_post_hook(lambda *_: times.append(time.monotonic()))
     if device.type == "cuda":  # the peak so far may be that of the trials of sizes
         torch.cuda.reset_peak_memory_stats()
     for step, num_tokens in timed_steps(trainer, num_steps):
@@ -75,7 +80,8 @@ def measure_steps(trainer: Trainer, num_steps: int = NUM_STEPS) -> dict[str, Any
         (spent,), *_ = trainer.group.all_gather([sum(durations)])
         if len(durations) > 1 and spent > STEPS_SECONDS:  # the first step may have compiled loops
             break
-    seconds, tokens = statistics.median(durations[1:] or durations), total_tokens / len(durations)
+    of_update, tokens = sum(times[-2:]), num_parts * total_tokens / len(durations)
+    seconds = of_update + num_parts * (statistics.median(durations[1:] or durations) - of_update)
     if settings.steps is not None:
         steps = settings.steps
     elif settings.tokens is not None:
@@ -246,11 +252,12 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
         longest = recipe.model_copy(update={"training": training})
         folder = RunFolder(scratch / "run")
         run = rank_zero_first(group, partial(TrainingRun, folder, longest, data, Reporter(), group))
-        measured = measure_steps(run.trainer)
+        train_tokens = max(text["tokens"] * (1.0 - recipe.corpus.holdout), 1.0)
+        measured = measure_steps(run.trainer, num_parts=_train_on_parts(run.trainer, train_tokens))
         states = sum(tensor.nbytes for tensor in state_tensors(run.state.optimizer, run.model).values())
         weights = sum(parameter.nbytes for parameter in run.model.parameters())
         parameters, tokens_seen = run.model.num_parameters, measured["tokens_seen"]
-        epochs = tokens_seen / max(text["tokens"] * (1.0 - recipe.corpus.holdout), 1.0)
+        epochs = tokens_seen / train_tokens
         disk = text["tokens"] * 3 + (weights + states) * (recipe.checkpoint.keep + 2) + weights  # at most
         del data, run  # unmaps the shards before their folder is removed
     facts = [
@@ -274,6 +281,19 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
         "start": sample["notes"],
     }
     return Forecast(figures, facts)
+
+
+def _train_on_parts(trainer: Trainer, train_tokens: float) -> float:
+    """On a CPU, makes each step as large as the parts that it is computed in, and returns their number: a whole step
+    of a recipe for GPUs takes minutes to hours there."""
+    settings, model = trainer.settings, trainer.model
+    most = first_micro_tokens(model, settings, model.encoder.device, rate=0.0)
+    whole = min(settings.batch_tokens, train_tokens)
+    positions = (most or 0) // settings.sequence_length * settings.sequence_length * trainer.group.world_size
+    if model.encoder.device.type != "cpu" or not 0 < positions < whole:
+        return 1.0
+    trainer.settings = settings.model_copy(update={"batch_tokens": positions})
+    return whole / positions
 
 
 def _make_scratch(sources: Sequence[str | Path], recipe: Recipe, stack: ExitStack) -> dict[str, Any]:

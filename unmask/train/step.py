@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -20,6 +21,7 @@ from torch import Tensor, nn
 
 from unmask.core.errors import DivergedError, MemoryFullError, SettingsError, says_out_of_memory
 from unmask.core.hashing import mix_ints
+from unmask.core.results import duration
 from unmask.data.rows import Cursor, Rows, map_tensors
 from unmask.masking.masker import MaskedRows
 from unmask.model.encoder import MaskedLM, has_compiled_blocks, uncompile_model
@@ -320,7 +322,14 @@ def training_step(  # noqa: PLR0915  (one step, whole)
         for index, each in joint.items():
             losses_O[index] = each.gradient(parts).to(losses_O[index].dtype)
         for number, part in enumerate(parts[:-1]):
+            begin = time.monotonic()
             loss_of(part, number).backward()
+            # The first part may have compiled loops. On a GPU the host does not know how long one takes.
+            if (step, number, device.type) == (1, 1, "cpu") and settings.minutes is not None:
+                seconds = len(parts) * (time.monotonic() - begin)
+                if seconds > 60.0 * settings.minutes:
+                    way_out = "set a lower training.batch_tokens, or give steps"
+                    log.warning("a step takes about %s, longer than the minutes: %s", duration(seconds), way_out)
         last = partial(loss_of, parts[-1], len(parts) - 1)
         loss = last() if synced is None else synced(last)
         attempts.is_syncing = group.world_size > 1

@@ -62,10 +62,10 @@ def train(
 ) -> Iterator[StepReport]:
     """The steps of a trainer that resumes from a state."""
     trainer = Trainer(
-        state.model, stream, settings, masker=masker, objectives=objectives, clock=clock,
+        state.model, stream, settings, masker=masker, objectives=objectives,
         optimizer=lambda model: state.optimizer,
     )  # fmt: skip
-    trainer.state = state
+    trainer.state, trainer.clock = state, clock
     return trainer.steps()
 
 

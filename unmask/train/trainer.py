@@ -54,10 +54,10 @@ class Trainer:
         board: Scores that the masking follows.
         fingerprint: Fingerprint of data and recipe, which must be equal in all processes.
         group: The processes that train together.
-        clock: Time in seconds; rank 0's is used.
 
     Attributes:
         state: Changed in place; consistent whenever callbacks are called.
+        clock: Time in seconds; rank 0's is used.
         first_micro_tokens: Maximum positions that the first steps compute at once; None: the whole step.
         save_requested: Whether a callback has requested a checkpoint after this step.
         error: The exception that ended the training.
@@ -80,7 +80,6 @@ class Trainer:
         board: ScoreBoard | None = None,
         fingerprint: str = "",
         group: Group = ALONE,
-        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.model: Any = model
         self.stream, self.settings, self.masker = stream, settings, masker
@@ -89,7 +88,7 @@ class Trainer:
             raise SettingsError("masked tokens are to be predicted, but nothing is masked; give a masker")
         built = build_optimizer(model, settings) if optimizer is None else optimizer(model)
         self.state = TrainState(model, built, board=board)
-        self.callbacks, self.group, self.clock = list(callbacks), group, clock
+        self.callbacks, self.group, self.clock = list(callbacks), group, time.monotonic
         self._unread: deque[StepReport] = deque()  # reports whose figures the callbacks have not seen yet
         self.first_micro_tokens: int | None = None
         self.save_requested = False

@@ -13,7 +13,7 @@ import unmask
 from tests.conftest import make_text
 from tests.model.helpers import MakeModel
 from tests.tokenizer.families import FAMILIES, trained
-from unmask.core.results import parts_of
+from unmask.core.results import Progress, parts_of
 from unmask.data.data_folder import load_manifest, save_shard, token_rows
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
@@ -31,11 +31,12 @@ def test_the_loss_is_per_predicted_token(
 ) -> None:
     """Whatever the batches: the sum over all targets, divided once."""
     model = make_model()
-    results = []
+    results, shown = [], list[Progress]()
     for batch_positions in (32, 8192):
         monkeypatch.setattr("unmask.measure.held_out.BATCH_POSITIONS", batch_positions)
         held_out = HeldOutSet(validation_store, tokenizer, length=32, max_tokens=10**6)
-        results.append(held_out.evaluate(model))
+        results.append(held_out.evaluate(model, notify=shown.append))
+        assert shown[-1].done == shown[-1].total
     assert results[0].predicted_tokens == results[1].predicted_tokens == len(held_out.targets())
     assert results[0].loss == pytest.approx(results[1].loss, rel=1e-5)
     num_bytes = tokenizer.token_bytes[held_out.targets()].sum()

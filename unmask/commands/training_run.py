@@ -27,7 +27,7 @@ from unmask.commands.run_data import (
 from unmask.core.errors import DataError, DivergedError, SettingsError, TokenizerError
 from unmask.core.files import read_object, whole_folder, write_atomically, write_object, writing
 from unmask.core.interruption import Interruption
-from unmask.core.results import Reporter, ShownText, Styled, parts_of
+from unmask.core.results import Notify, Reporter, ShownText, Styled, ignore, parts_of
 from unmask.data.rows import RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import Masker
@@ -241,14 +241,15 @@ class TrainingRun(Callback):
         if store is None:
             return None
         length, most = self.recipe.training.sequence_length, self.recipe.evaluation.final_max_tokens
-        return figures_of(HeldOutSet(store, self.data.tokenizer, length=length, max_tokens=most).evaluate(self.model))
+        held_out = HeldOutSet(store, self.data.tokenizer, length=length, max_tokens=most)
+        return figures_of(held_out.evaluate(self.model, notify=self.reporter.notify))
 
     def _write_result(self, records: Sequence[Callback]) -> dict[str, Any]:
         """Evaluates on the large set, and writes the model, the predictions, the report and, last, the summary."""
         folder, recipe, data, state = self.folder, self.recipe, self.data, self.state
         manifest, config, tokenizer = data.manifest, self.model.config, data.tokenizer
         held_out = HeldOutText(recipe, data, recipe.evaluation.final_max_tokens, self.reporter)
-        result, entropy = held_out.evaluate(self.model), held_out.entropy
+        result, entropy = held_out.evaluate(self.model, notify=self.reporter.notify), held_out.entropy
         figures = metrics_of(result, final=True)
         for record in records:
             record.on_evaluation(self.trainer, figures)
@@ -360,7 +361,7 @@ class HeldOutText:
             for name in self.objectives.without_targets:
                 reporter.note(f"{name} is not evaluated on the held-out text: it has no targets there")
 
-    def evaluate(self, model: MaskedLM, *, group: Group = ALONE) -> HeldOut:
+    def evaluate(self, model: MaskedLM, *, group: Group = ALONE, notify: Notify = ignore) -> HeldOut:
         """Figures of a model; masked rows are divided among the ranks of a group."""
-        result = self.masked.evaluate(model, group=group)
+        result = self.masked.evaluate(model, group=group, notify=notify)
         return result if self.objectives is None else replace(result, objectives=self.objectives.evaluate(model))

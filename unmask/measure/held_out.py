@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 
 from unmask.core.errors import DataError
 from unmask.core.hashing import mix, token_in_word
-from unmask.core.results import FillExample, HiddenToken, ShownText, legible
+from unmask.core.results import FillExample, HiddenToken, Notify, ShownText, counted, ignore, legible
 from unmask.data.pairs import PairKind
 from unmask.data.rows import LABEL, Cursor, RowBatch, Rows, RowStream
 from unmask.data.store import TokenStore
@@ -144,15 +144,18 @@ class HeldOutSet:
         labels = [masked.labels[masked.labels >= 0] for _, masked in self.batches]
         return torch.cat(labels).numpy()
 
-    def evaluate(self, model: MaskedLM, *, group: Group = ALONE) -> HeldOut:
+    def evaluate(self, model: MaskedLM, *, group: Group = ALONE, notify: Notify = ignore) -> HeldOut:
         """Evaluates a model, in evaluation mode meanwhile. Ranks of a group share the rows and get the same result."""
         # 1. Losses and ranks of all targets. Rows were packed by the constructor.
         answers = [(np.zeros(0), np.zeros(0, dtype=np.int64))]  # a process may have no batch
+        own_batches = self.batches[group.share.part(len(self.batches))]
+        count = counted(notify, "evaluating", sum(rows.input_ids.numel() for rows, _ in own_batches))
         with evaluating(model):
-            for rows, masked in self.batches[group.share.part(len(self.batches))]:
+            for rows, masked in own_batches:
                 positions_N = predicted_positions(masked.labels)
                 hidden_TD = hidden_states(model, rows, masked.input_ids)
                 answers.append(judge(model, hidden_TD, positions_N, masked.labels.flatten()[positions_N], top=1))
+                count(rows.input_ids.numel())
         own = (torch.from_numpy(np.concatenate(part)) for part in zip(*answers, strict=True))
         losses_N, ranks_N = (group.all_gather_rows(part).numpy() for part in own)
 

@@ -118,19 +118,31 @@ def test_embeddings_begin_from_the_corpus(data_folder: Path, tmp_path: Path, mon
     unmask.pretrain(out=tmp_path / "corpus", resume=True)
 
 
-def test_the_best_checkpoint_is_kept(corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("last", "model_step"), [(4.6, 20), (3.05, 40)])
+def test_the_best_checkpoint_is_kept_and_taken_if_clearly_better(
+    corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: float, model_step: int
+) -> None:
     """A held-out loss that is lowest in the middle: its checkpoint stays beside the latest ones."""
-    evaluate = HeldOutSet.evaluate
-    losses = iter([5.0, 4.0, 3.0, 4.5, 4.6, 4.7])
+    evaluate, out = HeldOutSet.evaluate, tmp_path / "run"
+    losses = iter([5.0, 4.0, 3.0, 4.5, last, last, 3.1, last, 3.1])  # the last two are of a run that was resumed
     monkeypatch.setattr(
         HeldOutSet, "evaluate", lambda self, model, **_: replace(evaluate(self, model), loss=next(losses))
     )
     run = unmask.pretrain(
-        [corpus_file], out=tmp_path / "run", steps=40, vocab_size=200,
+        [corpus_file], out=out, steps=40, vocab_size=200,
         settings=(*SMALL, "evaluation.times=4", "checkpoint.every_steps=5", "checkpoint.keep=1"),
     )  # fmt: skip
-    assert run.summary["best_step"] == 20
-    assert [path.name for path in list_checkpoints(run.folder / "checkpoints")] == ["step-00000020", "step-00000040"]
+    assert (run.best_step, run.model_step) == (20, model_step)
+    kept = list_checkpoints(out / "checkpoints")
+    assert [path.name for path in kept] == ["step-00000020", "step-00000040"]
+    weights = load_file(kept[model_step == 40] / "model.safetensors")
+    assert torch.equal(run.model.network.encoder.tokens, weights["encoder.tokens"])
+    assert ("of step 20" in (out / "model" / "README.md").read_text(encoding="utf-8")) == (model_step == 20)
+    before = (out / "model" / "model.safetensors").read_bytes()
+    (out / "summary.json").unlink()
+    again = unmask.pretrain(out=out, resume=True)
+    assert (again.best_step, again.model_step, again.validation_loss) == (20, model_step, 3.1)
+    assert (out / "model" / "model.safetensors").read_bytes() == before
 
 
 def test_curves_for_tensorboard(run: unmask.Run) -> None:

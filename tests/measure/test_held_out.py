@@ -18,12 +18,21 @@ from unmask.data.data_folder import load_manifest, save_shard, token_rows
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
 from unmask.data.store import TokenStore
-from unmask.measure.held_out import HeldOut, HeldOutSet, fill_example, on_plateau, predict_texts, unigram_losses
+from unmask.measure.held_out import (
+    HeldOut,
+    HeldOutSet,
+    explain_loss,
+    fill_example,
+    on_plateau,
+    predict_texts,
+    unigram_losses,
+)
 from unmask.measure.text import passages_of_store
 from unmask.model.folder import load_model
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
+from unmask.train.step import Best
 
 
 def test_the_loss_is_per_predicted_token(
@@ -91,6 +100,18 @@ def test_the_plateau_is_what_chance_allows() -> None:
     assert [on_plateau(result, entropy) for entropy in (1.5, 2.05, 2.2)] == [True, True, False]
     for interval, expected in (((0.01, 0.09), False), ((-0.1, 0.5), True), ((-1.0, -0.5), True)):
         assert on_plateau(replace(result, gain_interval=interval), 2.05) is expected
+    two = replace(result, loss=1.0, gain_interval=(-9.0, 11.0), documents=2)
+    assert not on_plateau(two, 2.05), "two documents leave any gain to chance"
+    assert on_plateau(replace(two, documents=40), 2.05)
+
+
+def test_a_loss_that_rose_is_not_called_stuck() -> None:
+    result, facts = HeldOut(5.4, None, None, 0.1, 1.0, None, 100, 1), {"step": 900, "learning_rate": 0.01}
+    best = Best(300, 4.2)
+    assert "seen 30 times" in str(explain_loss(result, 5.1, best, epochs=30.0, **facts))
+    assert "learning_rate" in str(explain_loss(result, 5.1, best, epochs=1.0, **facts))
+    assert "does not use context" in str(explain_loss(result, 5.1, Best(300, 5.35), epochs=30.0, **facts))
+    assert explain_loss(replace(result, loss=4.25), 5.1, best, epochs=30.0, **facts) is None
 
 
 def test_the_gain_over_frequencies_is_drawn_from_documents(

@@ -89,6 +89,7 @@ class Run(Finished):
     on_plateau: bool  # whether that difference may be chance
     objectives: dict[str, dict[str, float]]  # besides masked tokens
     best_step: int | None
+    model_step: int  # the last, or the best if that predicted the held-out text clearly better
     mask_token: str  # how the tokenizer spells its mask
     data_fingerprint: str
     near_duplicates: dict[str, Any] | None
@@ -131,13 +132,16 @@ class Run(Finished):
         lines.append(("trained", f"{s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"))
         if s["steps"] >= 10 and s["seconds"] >= 1.0:
             lines.append(("speed", f"{s['tokens_per_second']:,.0f} tokens a second"))
-        lines += [("model", s["model"]), ("report", str(self.folder / "report.html"))]
+        model_step = s.get("model_step", s["steps"])  # runs of earlier versions have none
+        as_of = "" if model_step == s["steps"] else f", as of step {model_step:,}"
+        lines += [("model", s["model"] + as_of), ("report", str(self.folder / "report.html"))]
         yield Facts(lines)
         if (warning := s.get("validation_warning")) is not None:
             yield Styled(f"\n{warning}", "yellow")
         if s["on_plateau"]:
             longer, more = "train longer (--minutes, --steps)", f"give more text: it was seen {s['epochs']:.0f} times"
-            yield Styled(f"\nno better than word frequencies: {longer if s['epochs'] < _MANY else more}", "yellow")
+            way_out = more if s["epochs"] >= _MANY or as_of else longer
+            yield Styled(f"\nno better than word frequencies: {way_out}", "yellow")
         else:
             text = f'"... {s["mask_token"]} ..."'
             yield Hint(f"unmask fill {typed(s['model'])} {text}", f"unmask.load({s['model']!r}).fill({text})")

@@ -35,10 +35,11 @@ from unmask.masking.settings import span_units
 from unmask.measure.held_out import (
     FEW_STEPS,
     LEAST_PROGRESS,
+    MARGIN,
     HeldOut,
     HeldOutSet,
     ObjectiveSet,
-    explain_plateau,
+    explain_loss,
     fill_example,
     on_plateau,
     predict_texts,
@@ -49,7 +50,7 @@ from unmask.model.folder import write_checksums
 from unmask.report.cards import write_card
 from unmask.report.pages import write_report
 from unmask.train.callbacks import TRACKERS, Callback, EvaluationTimes, StepReport, read_metrics, tensorboard
-from unmask.train.checkpoints import fit, list_checkpoints, place_model
+from unmask.train.checkpoints import checkpoint_path, fit, list_checkpoints, load_checkpoint, place_model
 from unmask.train.distributed import ALONE, Group, on_rank_zero
 from unmask.train.hardware import samples_softmax, works_on_its_own
 from unmask.train.initialisation import begin_from_corpus
@@ -139,8 +140,8 @@ class TrainingRun(Callback):
             reporter.note(f"predictions for the recipe's evaluation.prompts are not shown: {error}")
             self.prompts = ()
         self._times = EvaluationTimes(recipe.evaluation.times)
-        self._plateau: list[bool] = []  # of each evaluation
-        self._is_stuck = False
+        self._troubles: list[str | None] = []  # of each evaluation
+        self._is_told = False
 
     def run(self, interruption: Interruption, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
         """Trains from the last checkpoint, writes everything, and returns the summary."""
@@ -216,15 +217,31 @@ class TrainingRun(Callback):
                     shown.append(Styled(f"[{token['guesses'][0][0]}]", "bold green" if token["right"] else "bold red"))
             note(tuple(shown))
 
-        self._plateau.append(on_plateau(result, entropy))
-        is_late = state.step >= FEW_STEPS and progress >= LEAST_PROGRESS and len(self._plateau) > 2
-        if not self._is_stuck and is_late and all(self._plateau[-2:]):
-            rate = self.recipe.training.learning_rate
-            note(explain_plateau(result.loss, entropy, step=state.step, learning_rate=rate))
-            self._is_stuck = True
+        self._troubles.append(self._trouble(result, entropy, state.best))
+        is_late = state.step >= FEW_STEPS and progress >= LEAST_PROGRESS and len(self._troubles) > 2
+        if not self._is_told and is_late and all(self._troubles[-2:]):
+            note(str(self._troubles[-1]))
+            self._is_told = True
         if state.step and (state.best is None or result.loss < state.best.loss):
             state.best = Best(state.step, result.loss)
             self.trainer.request_save()
+
+    def _trouble(self, result: HeldOut, entropy: float, best: Best | None = None) -> str | None:
+        state, rate = self.state, self.recipe.training.learning_rate
+        epochs = state.tokens_seen / self.data.manifest.train.tokens
+        return explain_loss(result, entropy, best, step=state.step, epochs=epochs, learning_rate=rate)
+
+    def _take_best(self) -> tuple[int, str | None]:
+        """Loads the best checkpoint's weights if the last ones predict the same text clearly worse. Returns the step
+        that the model is now of and, if it is not the last, why."""
+        state, best, root = self.state, self.state.best, self.folder.checkpoints
+        if best is None or best.step == state.step or checkpoint_path(root, best.step) not in list_checkpoints(root):
+            return state.step, None
+        last = self.held_out.masked.evaluate(self.model)
+        if last.loss <= best.loss + MARGIN:
+            return state.step, None
+        load_checkpoint(checkpoint_path(root, best.step), replace(state), fingerprint=self.fingerprint)
+        return best.step, f"{self._trouble(last, self.held_out.entropy, best)}. The model is that of step {best.step:,}"
 
     def _report(self, result: HeldOut) -> None:
         self.reporter.note(
@@ -245,9 +262,11 @@ class TrainingRun(Callback):
         return figures_of(held_out.evaluate(self.model, notify=self.reporter.notify))
 
     def _write_result(self, records: Sequence[Callback]) -> dict[str, Any]:
-        """Evaluates on the large set, and writes the model, the predictions, the report and, last, the summary."""
+        """Evaluates the last or the best weights on the large set, and writes the model, the predictions, the report
+        and, last, the summary."""
         folder, recipe, data, state = self.folder, self.recipe, self.data, self.state
         manifest, config, tokenizer = data.manifest, self.model.config, data.tokenizer
+        model_step, better = self._take_best()
         held_out = HeldOutText(recipe, data, recipe.evaluation.final_max_tokens, self.reporter)
         result, entropy = held_out.evaluate(self.model, notify=self.reporter.notify), held_out.entropy
         figures = metrics_of(result, final=True)
@@ -281,6 +300,7 @@ class TrainingRun(Callback):
             "on_plateau": on_plateau(result, entropy),
             "objectives": dict(result.objectives),
             "best_step": None if state.best is None else state.best.step,
+            "model_step": model_step,
             "mask_token": tokenizer.token(tokenizer.special.mask),
             "data_fingerprint": manifest.fingerprint,
             "near_duplicates": manifest.near_duplicates.plain(),
@@ -295,10 +315,9 @@ class TrainingRun(Callback):
                 name: None if before[name] is None else {"before": before[name], "after": after[name]}
                 for name in ("new", "old")
             }
-        remarks: list[str] = []
-        if summary["on_plateau"]:
-            rate = recipe.training.learning_rate
-            remarks.append(explain_plateau(result.loss, entropy, step=state.step, learning_rate=rate))
+        remarks = [] if better is None else [better]
+        if better is None and (trouble := self._trouble(result, entropy)) is not None:
+            remarks.append(trouble)
         if state.board is not None and state.step <= (first := state.board.every_steps):
             never = f"masks never followed the model, whose first scores come after masking.refresh_steps = {first:,}"
             remarks.append(f"{never} steps, and the run made {state.step:,}; lower that, or train longer")

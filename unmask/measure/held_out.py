@@ -30,13 +30,14 @@ from unmask.masking.settings import MaskingSettings, Replacement
 from unmask.masking.units import SpanUnits, TokenUnits
 from unmask.masking.weights import UniformWeights
 from unmask.measure.questions import Question, ask, judge, with_special
-from unmask.measure.uncertainty import ratio_over_draws
+from unmask.measure.uncertainty import FEW, ratio_over_draws
 from unmask.model.encoder import MaskedLM
 from unmask.model.fused import predicted_positions
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.distributed import ALONE, Group
 from unmask.train.objectives import JointLoss, Objective
 from unmask.train.runner import evaluating, hidden_states, logits_at
+from unmask.train.step import Best
 
 
 def keyed_by_content(rows: Rows, seen: Counter[int]) -> Rows:
@@ -377,12 +378,31 @@ def _cut_around(prompt: str, mask: str) -> str:
 MARGIN = 0.1  # nats: without an interval, a loss less than this below the entropy is on the plateau
 LEAST_PROGRESS = 0.15  # share of the budget before which a model is still approaching the plateau
 FEW_STEPS = 100
+REPEATED = 4.0  # times that a text is read before reading it again is worth much less than new text
 
 
 def on_plateau(result: HeldOut, entropy: float) -> bool:
     """Whether a model predicts no better than token frequencies, whose entropy is in nats per predicted token: its loss
-    is higher, or lower by no more than chance."""
-    return result.loss > entropy - MARGIN if result.gain_interval is None else result.gain_interval[0] <= 0.0
+    is higher, or lower by no more than chance. Over few documents, the interval is wide whatever the gain, so the loss
+    must be near the entropy as well."""
+    is_near = result.loss > entropy - MARGIN
+    if result.gain_interval is None:
+        return is_near
+    return result.gain_interval[0] <= 0.0 and (is_near or result.documents >= FEW)
+
+
+def explain_loss(
+    result: HeldOut, entropy: float, best: Best | None, *, step: int, epochs: float, learning_rate: float
+) -> str | None:
+    """Explains a loss that is clearly above the `best` one so far, on the same text, or on the plateau; None if it is
+    neither."""
+    if best is not None and result.loss > best.loss + MARGIN:
+        repeated = f"the text was seen {epochs:.0f} times: give more text, or fewer minutes or steps"
+        way_out = repeated if epochs > REPEATED else f"try a third of the training.learning_rate of {learning_rate:g}"
+        return f"held-out loss was {best.loss:.2f} at step {best.step:,} and rose to {result.loss:.2f}; {way_out}"
+    if not on_plateau(result, entropy):
+        return None
+    return explain_plateau(result.loss, entropy, step=step, learning_rate=learning_rate)
 
 
 def explain_plateau(loss: float, entropy: float, *, step: int, learning_rate: float) -> str:
@@ -397,5 +417,6 @@ def explain_plateau(loss: float, entropy: float, *, step: int, learning_rate: fl
         f"the model does not use context after {step:,} steps ({figures}). Every masked language model goes through "
         "this phase, small ones usually for a few hundred steps. If it lasts, try more steps (a longer budget, or a "
         f"smaller training.batch_tokens), a third or three times the training.learning_rate of {learning_rate:g}, or a "
-        "lower masking.rate; and check the text: shuffled or one-word lines have no context to learn from"
+        "lower masking.rate, each with the recipe.toml of the run, which has its size, as the recipe; and check the "
+        "text: shuffled or one-word lines have no context to learn from"
     )

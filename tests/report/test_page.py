@@ -16,7 +16,7 @@ from unmask.core.results import HiddenToken, ShownText, parts_of
 from unmask.data.data_folder import Manifest, load_manifest
 from unmask.data.near_duplicates import DuplicateExample, NearDuplicates
 from unmask.report.pages import confusion_of, write_report
-from unmask.report.plots import Curve, plot
+from unmask.report.plots import Curve, comparison_curves, plot
 
 
 def test_the_page_is_self_contained_and_says_what_happened(run: unmask.Run) -> None:
@@ -80,6 +80,13 @@ def test_long_curves_are_thinned_and_gaps_left_out() -> None:
     assert 4_000 <= len(curve["places"]) < 5_000
     assert (curve["places"][0] > 1, set(curve["values"])) == (True, {1.23457})
     assert plot("loss", "step", Curve("one dot", [1], [2.0])) == {}
+
+
+def test_figures_of_callbacks_are_not_held_out_losses() -> None:
+    figures = ({"probe": 0.5}, {"validation_loss": 3.0}, {"validation_loss": 2.0})
+    lines = [{"kind": "evaluation", "step": step, **own} for step, own in enumerate(figures)]
+    (curve,) = comparison_curves({"a": [lines]}, None)["curves"]
+    assert (curve["places"], curve["values"]) == ([1, 2], [3.0, 2.0])
 
 
 def test_an_example_of_near_duplicates_is_escaped(run: unmask.Run, manifest: Manifest, tmp_path: Path) -> None:

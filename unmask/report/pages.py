@@ -358,7 +358,7 @@ def write_embedder_report(
         (f"{summary['seconds'] / 60:.1f} min", f"of training on {summary['device']}"),
     ]
     train = [line for line in metrics if line.get("kind") == "train"]
-    held = [line for line in metrics if line.get("kind") == "evaluation"]
+    held = [line for line in metrics if "kinds" in line]
     steps = [line["step"] for line in held]
     recalls = [
         Curve(kind, steps, [line["kinds"][kind]["recall_at_10"] for line in held], number=number)

@@ -58,11 +58,12 @@ def plot(title: str, x: str, *curves: Curve, log: bool = False, zero: bool = Fal
 def training_curves(metrics: Metrics, unigram_entropy: float) -> list[dict[str, Any]]:
     """Loss, held-out accuracy, learning rate, gradient norm and speed of a pretraining."""
     train = [line for line in metrics if line["kind"] == "train"]
-    held = [line for line in metrics if line["kind"] == "evaluation"]
+    # Callbacks may pass figures of their own (`Trainer.evaluated`), so evaluations need not have these.
+    held, accurate = ([m for m in metrics if key in m] for key in ("validation_loss", "validation_accuracy"))
     unit, scale = ("minutes", 60.0) if metrics and metrics[-1]["seconds"] > 180 else ("seconds", 1.0)
     times = [[m["seconds"] / scale for m in lines] for lines in (train, held)]
     all_times = [*times[0], *times[1]] or [0.0]
-    steps, held_steps = [m["step"] for m in train], [m["step"] for m in held]
+    steps = [m["step"] for m in train]
     # The speed includes evaluations and checkpoints.
     pairs = [(a, b) for a, b in pairwise(train) if b["seconds"] > a["seconds"]]
     speed = [b["step"] for _, b in pairs], [b["tokens"] / (b["seconds"] - a["seconds"]) for a, b in pairs]
@@ -81,7 +82,7 @@ def training_curves(metrics: Metrics, unigram_entropy: float) -> list[dict[str, 
         plot(
             "held-out tokens predicted right, %, over steps",
             "step",
-            Curve("held out", held_steps, [100 * m["validation_accuracy"] for m in held]),
+            Curve("held out", [m["step"] for m in accurate], [100 * m["validation_accuracy"] for m in accurate]),
             zero=True,
         ),
         of_steps("gradient norm over steps", "gradient_norm", log=True),
@@ -111,7 +112,7 @@ def comparison_curves(metrics: Mapping[str, Sequence[Metrics]], entropy: float |
     curves = []
     for number, (name, of_recipe) in enumerate(metrics.items()):
         for seed, lines in enumerate(of_recipe):
-            held = [line for line in lines if line["kind"] == "evaluation"]
+            held = [line for line in lines if "validation_loss" in line]
             label = f"{name}, seed {seed}" if len(of_recipe) > 1 else name
             places, values = [line["step"] for line in held], [line["validation_loss"] for line in held]
             curves.append(Curve(label, places, values, number=number))

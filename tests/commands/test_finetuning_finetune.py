@@ -244,6 +244,21 @@ def test_training_ends_early_and_the_best_weights_are_kept(
     assert same[:4] == [False, True, False, False], "those of the second epoch, not the last ones"
 
 
+def test_a_training_that_a_callback_ends_within_an_epoch_is_saved(encoder: Path, tmp_path: Path) -> None:
+    class Ending(unmask.Callback):
+        def on_step(self, trainer: unmask.Trainer, report: Any) -> None:
+            trainer.request_stop()
+
+    train, dev = write_classes(tmp_path / "train.jsonl", 40, 0), write_classes(tmp_path / "dev.jsonl", 8, 1)
+    result = unmask.finetune(
+        encoder, task="classify", train=train, validation=dev, out=tmp_path / "out", callbacks=[Ending()],
+        settings=(*FAST, "finetune.seeds=2"),
+    )  # fmt: skip
+    runs = [(run["steps"], run["epochs"], run["stopped_early"]) for run in result.summary["seeds"]]
+    assert runs == [(1, 1, True)] * 2
+    assert result.model.predict(["The king."])
+
+
 def test_csv_of_predictions_does_nothing_in_terminals_and_changes_no_key() -> None:
     from unmask.tasks.predict import as_csv
 

@@ -12,14 +12,7 @@ import pytest
 import torch
 
 from unmask.commands import finetune_run
-from unmask.commands.finetune_run import (
-    ExampleStream,
-    class_weights,
-    intervals,
-    learned_nothing,
-    rank,
-    spread,
-)
+from unmask.commands.finetune_run import ExampleStream, class_weights, intervals, learned_nothing, spread
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.core.hashing import permutation
 from unmask.data.rows import Cursor
@@ -112,8 +105,13 @@ def test_metrics_of_numbers_and_undefined_ones() -> None:
     assert metrics == pytest.approx({"pearson": 3 / (2 * 14 / 3) ** 0.5, "spearman": 1.0, "rmse": (1 / 3) ** 0.5})
     flat = info.measure(right, [NumberPrediction(2.0)] * 3)
     assert (flat["pearson"], flat["spearman"]) == (None, None)
-    assert rank(flat, "pearson") == -np.inf
-    assert rank({"rmse": 2.0}, "rmse") > rank({"rmse": 3.0}, "rmse")
+    assert info.rank(flat, "pearson") == -np.inf
+    assert info.rank({"rmse": 2.0}, "rmse") > info.rank({"rmse": 3.0}, "rmse")
+
+    class Ordinal(Regress):
+        lower_is_better = frozenset({"mae"})
+
+    assert Ordinal(("x",)).rank({"mae": 2.0}, "mae") > Ordinal(("x",)).rank({"mae": 3.0}, "mae")
 
 
 def test_metrics_of_tags() -> None:

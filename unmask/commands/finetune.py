@@ -143,7 +143,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         resume: Continue the run in `out`.
         overwrite: Replace the result in `out`.
         intervals: Compute intervals over documents of one seed's figures, from 500 draws of them.
-        callbacks: Called during training; see `unmask.Callback`.
+        callbacks: Called during the training of each seed; see `unmask.Callback`.
         reporter: Called with the progress; by default the log.
 
     Raises:

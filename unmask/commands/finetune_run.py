@@ -57,7 +57,7 @@ from unmask.tasks.classify import CLASS_METRICS, class_metrics
 from unmask.tasks.files import Columns, ExampleFiles, Labelled, read_labelled
 from unmask.tasks.inputs import ROW, Example, InputEncoder, pack_examples
 from unmask.tasks.loaded_model import as_model
-from unmask.tasks.task import LOWER_IS_BETTER, FinetuneSettings, Metrics, Task, outputs_of
+from unmask.tasks.task import FinetuneSettings, Metrics, Task, outputs_of
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Callback, StepReport
 from unmask.train.checkpoints import fit, remove_checkpoints
@@ -143,12 +143,6 @@ def begin_training(
     )
     model.encoder.compute_dtype = choose_dtype(settings.precision, model.encoder.device)
     return Trainer(model, stream, training, objective=task.objective(weights), group=group)
-
-
-def rank(metrics: Metrics, name: str) -> float:
-    """A metric as a number, higher is better; an undefined one is the worst."""
-    value = metrics[name]
-    return -math.inf if value is None else -value if name in LOWER_IS_BETTER else value
 
 
 # ----------------------------------------
@@ -349,29 +343,41 @@ class Runs(Callback):
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
         """Evaluates at the end of each epoch."""
-        state, settings = trainer.state, self.settings
-        batches = (trainer.settings.steps or 0) // settings.epochs
-        if report.step % batches:
-            return
+        if report.step % self._batches(trainer) == 0:
+            self._evaluate(trainer)
+
+    def on_end(self, trainer: Trainer) -> None:
+        """Evaluates a training that another callback has stopped within an epoch."""
+        state = trainer.state
+        if trainer.error is None and (not state.history or state.history[-1]["step"] < state.step):
+            self._evaluate(trainer)
+
+    def _batches(self, trainer: Trainer) -> int:
+        """Steps of an epoch."""
+        return (trainer.settings.steps or 0) // self.settings.epochs
+
+    def _evaluate(self, trainer: Trainer) -> None:
+        state = trainer.state
         trainer.read_figures()
         # All ranks take rank 0's metrics, so that all stop at the same step.
         metrics = on_rank_zero(self.group, lambda: self.evaluate(state.model, self.task, "validation")[0])
         state.model.train()
         loss = math.fsum(state.recent_losses) / len(state.recent_losses)
-        evaluated = {"step": report.step, "epoch": report.step // batches, "loss": loss, "metrics": metrics}
+        epoch = math.ceil(state.step / self._batches(trainer))
+        evaluated = {"step": state.step, "epoch": epoch, "loss": loss, "metrics": metrics}
         state.recent_losses = []
-        ranks = [rank(each["metrics"], self.metric) for each in state.history]
-        if not ranks or rank(metrics, self.metric) > max(ranks):
+        ranks = [self.task.rank(each["metrics"], self.metric) for each in state.history]
+        if not ranks or self.task.rank(metrics, self.metric) > max(ranks):
             state.keep_weights()
         state.history.append(evaluated)
         trainer.evaluated(evaluated)
         figures = ", ".join(f"{name} {'undefined' if v is None else f'{v:.3f}'}" for name, v in metrics.items())
-        self.reporter.note(f"  epoch {evaluated['epoch']:>3}: loss {loss:.3f}, {figures}")
+        self.reporter.note(f"  epoch {epoch:>3}: loss {loss:.3f}, {figures}")
         self.stop_early(trainer)
 
     def stop_early(self, trainer: Trainer) -> None:
         """Requests a stop if the metric has not risen for `patience` epochs."""
-        ranks = [rank(each["metrics"], self.metric) for each in trainer.state.history]
+        ranks = [self.task.rank(each["metrics"], self.metric) for each in trainer.state.history]
         patience = self.settings.patience
         if ranks and patience is not None and len(ranks) - 1 - ranks.index(max(ranks)) >= patience:
             trainer.request_stop()
@@ -419,7 +425,7 @@ class Runs(Callback):
                 begin=partial(self.stop_early, trainer), with_metrics=False, what=what, section="finetune",
                 may_end_early=ends_early,
             )  # fmt: skip
-            assert state.best_weights is not None, "the last step of an epoch is evaluated"
+            assert state.best_weights is not None, "the last step is evaluated"
             state.model.load_state_dict(state.best_weights)
             finished_task = self.task.finish(state.model.eval())
             state.model.encoder.compute_dtype = torch.float32  # as the saved model computes elsewhere
@@ -430,7 +436,7 @@ class Runs(Callback):
         """Records the result of a seed, and saves its model if it is better than those before it."""
         state = trainer.state
         model, history = state.model, state.history
-        best = max(history, key=lambda each: rank(each["metrics"], self.metric))  # the first of equal ones
+        best = max(history, key=lambda each: self.task.rank(each["metrics"], self.metric))  # the first of equal ones
         figures: dict[str, Any] = {
             "seed": seed,
             "metrics": self.evaluate(model, task, "validation")[0],  # once more, with the weights that are saved
@@ -442,8 +448,8 @@ class Runs(Callback):
         }
         if "test" in self.files:
             figures["test_metrics"] = self.evaluate(model, task, "test")[0]
-        best_before = max((rank(other["figures"]["metrics"], self.metric) for other in finished), default=None)
-        if best_before is None or rank(figures["metrics"], self.metric) > best_before:
+        before = [self.task.rank(other["figures"]["metrics"], self.metric) for other in finished]
+        if not before or self.task.rank(figures["metrics"], self.metric) > max(before):
             with writing(root / "model", SafetensorError), whole_folder(root / "model") as folder:
                 if isinstance(model, TransformersNetwork):
                     save_transformers_task(model, task.task_head, folder)
@@ -464,7 +470,7 @@ class Runs(Callback):
         self, root: Path, finished: Sequence[dict[str, Any]], origin: Origin, with_intervals: bool
     ) -> dict[str, Any]:
         runs = [run["figures"] for run in finished]
-        best_figures = max(runs, key=lambda figures: rank(figures["metrics"], self.metric))
+        best_figures = max(runs, key=lambda figures: self.task.rank(figures["metrics"], self.metric))
         model = as_model(root / "model")
         best, task = model.fine_tuned
         summary: dict[str, Any] = {
@@ -546,7 +552,7 @@ def learned_nothing(
         error, deviation = metrics["rmse"] or 0.0, statistics.pstdev(record.label for record in records)
         if deviation and error >= deviation:
             what = f"is no better than predicting the mean for all: rmse {error:.3g} against {deviation:.3g}"
-    elif value == 0.0:
+    elif value == 0.0 and metric not in task.lower_is_better:
         what = f"learned nothing: its {metric.replace('_', ' ')} is 0"
     weights = "finetune.class_weights=balanced if classes are rare, " if any(map(task.classes_of, records)) else ""
     return what and (

@@ -36,7 +36,6 @@ from unmask.masking.tables import Scores, named_lexicon, needed_lexicons
 from unmask.measure.questions import check_lengths, read_pairs
 from unmask.tasks.kinds import task_named
 from unmask.tasks.loaded_model import as_model
-from unmask.tasks.task import LOWER_IS_BETTER
 from unmask.tokenizer.loading import load_tokenizer
 
 EVALUATION = "evaluation.json"
@@ -234,7 +233,8 @@ def measured_run(
             shutil.rmtree(tuned / "model", ignore_errors=True)
             metric, measured_on = summary["metric"], "test" if "test" in plan.files else "validation"
             value = summary["test_mean" if measured_on == "test" else "mean"][metric]
-            content["task_error"] = value if value is None or metric in LOWER_IS_BETTER else 1.0 - value
+            is_error = metric in task_named(plan.task).lower_is_better
+            content["task_error"] = value if value is None or is_error else 1.0 - value
             content |= {"task_metric": metric, "task_measured_on": measured_on, "pretraining_seconds": seconds}
             content["finetuning_seconds"] = sum(each["seconds"] for each in summary["seeds"])
             content["num_parameters"] = summary["num_parameters"]

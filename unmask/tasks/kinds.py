@@ -58,7 +58,11 @@ class _Own(Reading):
 def tasks_of(content: Mapping[str, Any]) -> list[type[Task]]:
     """The tasks with the head that a config.json names; empty if the model is not fine-tuned."""
     name = architecture_of(content).removesuffix("Simple")
-    return [task for task in TASKS.values() if name.endswith(f"For{task.architecture}")]
+    own = content.get(KEY)
+    # Of the plug-ins only the one that made the model: another that cannot be imported must not matter.
+    named = TASKS.get(str(own.get("kind"))) if isinstance(own, dict) else None
+    tasks = dict.fromkeys((*TASKS.data.values(), *([] if named is None else [named])))
+    return [task for task in tasks if name.endswith(f"For{task.architecture}")]
 
 
 def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = False) -> Task:
@@ -67,7 +71,7 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
     tasks, problem, content_own = tasks_of(content), content.get("problem_type"), content.get(KEY)
     kind: type[Task] | None = None
     names = label_names_of(content, folder) or ("LABEL_0", "LABEL_1")  # transformers' default
-    own = _Own()
+    own, others = _Own(), dict[str, Any]()
     if isinstance(content_own, dict):
         kind = TASKS.get(str(content_own.get("kind")))
         if kind is None:
@@ -79,6 +83,8 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
                 own = validated(_Own, content_own, where=f"{folder / CONFIG}: {KEY}")
             except SettingsError as error:
                 raise ModelError(f"{error}; give another copy of the model") from error
+            # Fields that only the class knows, such as those of a plug-in's task.
+            others = {name: content_own[name] for name in {*kind.stored} - {*_Own.model_fields} if name in content_own}
         else:
             kind = None
     if kind is None:
@@ -95,4 +101,4 @@ def task_of(content: Mapping[str, Any], folder: Path, *, pools_itself: bool = Fa
     if kind.of_texts and not pools_itself and (layout := LAYOUTS.get(content["model_type"])) is not None:
         pooling = layout.pooling_of(content, str(folder / CONFIG))
     stored = {name: value for name, value in own.model_dump(exclude_none=True).items() if name in kind.stored}
-    return kind(names if kind is not AnswerTask else (), own.paired, own.max_length, pooling, **stored)
+    return kind(names if kind is not AnswerTask else (), own.paired, own.max_length, pooling, **others | stored)

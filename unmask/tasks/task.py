@@ -13,6 +13,7 @@ Shape suffixes: T = positions of a batch in a line, N = places, L = tokens of a 
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -47,7 +48,6 @@ from unmask.train.runner import run
 Metrics = dict[str, float | None]
 """Figures by name; shares lie in [0, 1]. An undefined one (a correlation with equal predictions) is None."""
 Measure = Callable[[NDArray[np.int64]], Metrics]  # of items by number, which may repeat
-LOWER_IS_BETTER = {"rmse"}
 Outputs = Sequence[NDArray[np.float32]]  # a network's outputs, [N, C] for each example
 
 
@@ -142,6 +142,7 @@ class Task(ABC):
     takes_form: ClassVar[str] = "a text"  # description of a single input in errors
     # Its metrics; the first one chooses the best model, unless the settings name another.
     metrics: ClassVar[tuple[str, ...]] = ()
+    lower_is_better: ClassVar[frozenset[str]] = frozenset({"rmse"})  # its metrics that are errors
     of_texts: ClassVar[bool] = False  # whether it is about whole texts, pooled to one vector, not about tokens
     # Roles of its columns in `unmask.data.columns.USUAL`, and whether there is a column of second texts.
     text_role: ClassVar[Role] = "text"
@@ -151,7 +152,7 @@ class Task(ABC):
     of_flags: ClassVar[bool] = False  # whether labels may be 0 or 1 per class, in a list or in separate columns
     fixed: ClassVar[Columns | None] = None  # its columns, unless the user names others
     forms: ClassVar[tuple[Form, ...]] = ("table", "lines")  # the forms of files that it reads
-    # The fields that config.json holds under our key, besides `kind`, `paired` and `max_length`.
+    # The fields that config.json holds under our key, besides `kind`, `paired` and `max_length`: values of JSON.
     stored: ClassVar[tuple[str, ...]] = ("columns", "delimiter")
 
     names: tuple[str, ...] = ()  # its classes or tags by number; for a regression the number's name; empty for answers
@@ -273,6 +274,11 @@ class Task(ABC):
     @property
     def metric_names(self) -> tuple[str, ...]:
         return self.metrics
+
+    def rank(self, metrics: Metrics, name: str) -> float:
+        """A metric as a number, higher is better; an undefined one is the worst."""
+        value = metrics[name]
+        return -math.inf if value is None else -value if name in self.lower_is_better else value
 
     def measure(self, records: Sequence[Any], predictions: Sequence[Any]) -> Metrics:
         """The metrics, by name; a task overrides this, or `measured`."""

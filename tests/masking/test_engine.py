@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -154,3 +155,16 @@ def test_without_the_original_the_others_keep_their_proportions(original: int, s
 def test_a_vocabulary_without_choice() -> None:
     with pytest.raises(SettingsError, match="at least two ordinary tokens"):
         random_tokens(np.array([0, 0, 3]))
+
+
+class Even:
+    """Weights of a user, who may look at any table."""
+
+    def log2(self, rows: object, units: object, tables: object) -> None:
+        return None
+
+
+def test_documents_are_counted_for_weights_of_users(tokenizer: Tokenizer, data_folder: Path) -> None:
+    counted = Masker.from_tokenizer(tokenizer, weights=Even(), tables=data_folder).tables
+    assert counted.num_documents > 0
+    assert Masker.from_tokenizer(tokenizer, tables=data_folder).tables.documents_V is None

@@ -28,11 +28,12 @@ from unmask.masking.tables import (
     lexicon_of,
     named_lexicon,
     needed_lexicons,
+    needs_documents,
     the_only,
     with_documents,
     with_lexicon,
 )
-from unmask.masking.weights import AnchorWeights, TfIdfWeights
+from unmask.masking.weights import AnchorWeights
 from unmask.train.scores import ScoreBoard
 
 SHOWN_EXAMPLES = 8  # collocations
@@ -46,7 +47,7 @@ def masking_tables(
     `own_lexicon` is the path of the lexicon that is used, or made, if the settings name none.
     """
     tables = data.tables
-    if any(isinstance(each, TfIdfWeights) for each in all_weights(settings)):
+    if needs_documents(settings):
         tables = with_documents(tables, data.train)
     if not needed_lexicons(settings):
         return tables, None

@@ -137,8 +137,8 @@ def masks(
     except TokenizerError:
         note("the tokenizer cannot spell Tiny Shakespeare, so counts are those of this text alone")
         tables = tables_of(ready, [text], lexicon)
-    masked_texts, left_out = [], {}
-    for name, each in _maskings(masking, chosen=chosen).items():
+    masked_texts, left_out = [], dict[str, str]()
+    for name, each in _maskings(masking, left_out, chosen=chosen):
         try:
             rows, masker = row_and_masker(text, ready, each, name, tables=tables, seed=seed)
             masked = masker(rows)
@@ -153,11 +153,21 @@ def masks(
     return ShownMasks({"strategies": masked_texts, "left_out": left_out, "mask_token": ready.token(ready.special.mask)})
 
 
-def _maskings(masking: MaskingSettings, *, chosen: bool) -> dict[str, MaskingSettings]:
-    """Maskings by name: the chosen one, otherwise every strategy at the same rate and shares."""
+def _maskings(
+    masking: MaskingSettings, left_out: dict[str, str], *, chosen: bool
+) -> Iterator[tuple[str, MaskingSettings]]:
+    """Maskings with their names: the chosen one, otherwise every strategy at the same rate and shares. Strategies of
+    plug-ins that cannot be used are added to `left_out`."""
     if chosen:
-        return {masking.strategy or f"{masking.units.kind} x {masking.weights.kind}": masking}
-    return {name: masking.model_copy(update={"strategy": name, **pair}) for name, pair in STRATEGIES.items()}
+        yield masking.strategy or f"{masking.units.kind} x {masking.weights.kind}", masking
+        return
+    for name in STRATEGIES:
+        try:
+            pair = STRATEGIES[name]
+        except SettingsError as error:
+            left_out[name] = str(error)
+        else:
+            yield name, masking.model_copy(update={"strategy": name, **pair})
 
 
 def row_and_masker(
@@ -339,7 +349,7 @@ def audit(
         if chosen:
             check_annotations(loaded, opened.manifest)
         strategies, not_audited, followers = dict[str, Any](), dict[str, str](), list[str]()
-        for name, masking in _maskings(loaded.masking, chosen=chosen).items():
+        for name, masking in _maskings(loaded.masking, not_audited, chosen=chosen):
             count = counted(reporter.notify, f"masking by {name}", min(max_tokens, opened.manifest.train.tokens))
             try:
                 strategies[name] = asdict(_audit_one(masking, loaded, opened, max_tokens, Path(scratch), count))

@@ -24,11 +24,11 @@ from unmask.commands.recipe_files import (
     usual_recipe,
 )
 from unmask.commands.settings import with_meanings
-from unmask.core.errors import ModelError, RunError, SettingsError, TokenizerError, UnsupportedError
+from unmask.core.errors import ModelError, RunError, SettingsError, TokenizerError, UnsupportedError, shown
 from unmask.core.files import file_sha256
 from unmask.core.hub import OF_NETWORKS, hub_name, lasting_name, local_path
 from unmask.core.remote import local_copies
-from unmask.core.settings import Settings, validated
+from unmask.core.settings import Settings, settings_within, validated
 from unmask.masking.settings import MaskingSettings, span_units, values_of
 from unmask.model.config import PARTS, EncoderConfig, ModelSettings, Rotary, default_intermediate_size
 from unmask.model.encoder import MaskedLM
@@ -180,7 +180,22 @@ def requested_recipe(recipe: str | Path | None = None, *, settings: Overrides = 
     usual = usual_recipe([*values, *(key for key, _ in overrides)])
     complete = load_recipe(str(recipe or usual), options=values, overrides=overrides)
     check_trackers(complete.evaluation.trackers)
+    _check_values(complete.masking)
     return complete
+
+
+def _check_values(masking: MaskingSettings) -> None:
+    """Checks that the file of a recipe can hold the settings of units and weights, which may be classes of the user."""
+    for settings in settings_within(masking):
+        for name, field in type(settings).model_fields.items():
+            value = getattr(settings, name)
+            is_lost = value is None and field.default is not None  # TOML has no None, so reading gives the default
+            if is_lost or not isinstance(value, bool | int | float | str | list | tuple | dict | Settings | None):
+                raise SettingsError(
+                    f"strategy: a recipe cannot hold {name} = {shown(value)} of {type(settings).__name__}; use texts, "
+                    "numbers, lists or tables, and None only as the default",
+                    options=["strategy"],
+                )
 
 
 # ----------------------------------------

@@ -125,11 +125,22 @@ Strategy = Literal[
 AnyStrategy = Strategy | str | Units | Weights | tuple[Units, Weights]  # a name, of a plug-in too, or settings
 
 
+# A recipe's file names units and weights by kind, so a user's class of one of these kinds would be replaced by ours.
+_KINDS = {*get_args(Strategy)} | {
+    kind
+    for union in (PlainUnits, AnyWeights)
+    for each in get_args(get_args(union)[0])
+    for kind in get_args(each.model_fields["kind"].annotation)
+}
+
+
 def pair_of(name: str, kind: Any) -> dict[str, Settings]:
     """The units and weights of a strategy, one of which is of the user's class `kind`."""
     part = "units" if hasattr(kind, "starts") else "weights" if hasattr(kind, "log2") else ""
     if not part or not (isinstance(kind, type) and issubclass(kind, Settings)):
         raise SettingsError(f"{kind!r} is not a class of unmask.Settings with starts() or log2()")
+    if name in _KINDS:
+        raise SettingsError(f"{kind.__name__}: the kind {name!r} is the package's; take another name")
     try:
         settings = kind()
     except ValidationError as error:
@@ -161,8 +172,6 @@ def add_kind(settings: object) -> None:
     """Registers the user's class of units or weights by its kind, if it is a class of settings."""
     if isinstance(settings, Settings) and not type(settings).__module__.startswith("unmask."):
         kind = str(getattr(settings, "kind", ""))
-        if kind in get_args(Strategy):
-            raise SettingsError(f"{type(settings).__name__}: the kind {kind!r} is the package's; take another name")
         STRATEGIES[kind] = pair_of(kind, type(settings))
 
 

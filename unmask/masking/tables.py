@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -124,6 +124,14 @@ def with_lexicon(tables: Tables, lexicon: Lexicon) -> Tables:
     )
 
 
+def needs_documents(masking: Any) -> bool:
+    """Whether the weights of masking settings need counts of documents: those by tf-idf do, and a user's own may."""
+    weights = [part.weights for part in (masking, *getattr(masking.units, "parts", ()))]
+    return any(
+        getattr(each, "kind", "") == "tfidf" or not type(each).__module__.startswith("unmask.") for each in weights
+    )
+
+
 def with_documents(tables: Tables, store: TokenStore) -> Tables:
     documents = torch.from_numpy(document_frequencies(store.chunks(), tables.vocab_size))
     return replace(tables, documents_V=documents, num_documents=len(store))
@@ -151,10 +159,9 @@ def stored_tables(source: Path, tokenizer: Tokenizer, settings: Settings) -> Tab
     if manifest.tokenizer_sha256 != tokenizer.fingerprint:
         raise DataError(f"{root} was prepared with another tokenizer than the one in use; give {root / 'tokenizer'}")
     store = open_split(root, manifest, manifest.train)
-    kinds = {getattr(part, "kind", None) for part in settings_within(settings)}
     counts = np.array(manifest.token_frequencies, dtype=np.int64)
     tables = Tables(tokenizer.vocab_size, torch.from_numpy(counts), labels=manifest.annotations)
-    if "tfidf" in kinds:
+    if needs_documents(settings):
         tables = with_documents(tables, store)
     if is_named or not needed_lexicons(settings):
         return tables

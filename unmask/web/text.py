@@ -57,8 +57,8 @@ def masks(  # noqa: PLR0913  (what the page can set)
         values: dict[str, Any] = {"strategy": strategy, "rate": rate}
         if strategy == "span":
             values["units"] = {"kind": "span", "p": span_p, "max_words": longest_span}
-        settings = validated(MaskingSettings, values, where="masking")
         try:
+            settings = validated(MaskingSettings, values, where="masking")
             if row is None:
                 rows, masker = row_and_masker(
                     text, tokenizer, settings, strategy, tables=tables_for(settings), seed=seed

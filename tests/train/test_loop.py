@@ -291,6 +291,14 @@ def test_a_masked_model_needs_a_masker(make_model: MakeModel, stream: RowStream)
             Trainer(model, stream, settings_of(), objective=objective)
 
 
+def test_what_would_be_ignored_or_fail_in_a_step(make_model: MakeModel, stream: RowStream, masker: Masker) -> None:
+    model = make_model()
+    with pytest.raises(SettingsError, match="masked_tokens, masked_tokens"):
+        Trainer(model, stream, settings_of(), masker=masker, objectives=[replace(PREDICT_MASKED, weight=0.5)])
+    with pytest.raises(SettingsError, match="sequence_length is 64"):
+        Trainer(model, stream, settings_of(sequence_length=64), masker=masker)
+
+
 def test_callbacks_are_called_and_may_stop_a_training(
     make_model: MakeModel, stream: RowStream, masker: Masker, tmp_path: Path
 ) -> None:

@@ -7,7 +7,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from unmask.train.optimizer import POLYNOMIALS, Muon
+from tests.train.helpers import settings_of
+from unmask.train import checkpoints
+from unmask.train.checkpoints import place_model
+from unmask.train.optimizer import POLYNOMIALS, Muon, build_optimizer
 
 
 @dataclass(frozen=True)
@@ -110,3 +113,28 @@ def test_loops_and_operations_agree(monkeypatch: pytest.MonkeyPatch) -> None:
     for a, b in zip(looped, plain, strict=True):
         running = [each.state[m.weight]["momentum"] for each, m in zip(optimizers, (a, b), strict=True)]
         torch.testing.assert_close(*running, rtol=1e-5, atol=1e-6)
+
+
+class Network(nn.Module):
+    """Another network, whose decoder shares the embedding."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        tokens = nn.Embedding(10, 4)
+        self.encoder = nn.Module()
+        self.encoder.tokens = tokens
+        self.layer, self.decoder = nn.Linear(4, 4), nn.Linear(4, 10, bias=False)
+        self.decoder.weight = tokens.weight
+
+
+def test_the_embedding_of_another_network_has_its_own_rate() -> None:
+    network = Network()
+    groups = build_optimizer(network, settings_of(optimizer={"kind": "muon"})).param_groups
+    factors = {id(weight): group.get("lr_factor") for group in groups for weight in group["params"]}
+    assert factors[id(network.decoder.weight)] == 0.15
+    assert factors[id(network.layer.weight)] is None, "by Muon"
+
+
+def test_another_network_is_not_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "why_not_compiled", lambda *_, **__: None)
+    assert place_model(Network(), settings_of()) is not None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,10 +17,12 @@ from unmask.data.store import TokenStore, document_frequencies
 from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings
 from unmask.model.encoder import attention_received
+from unmask.model.fused import Losses
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.checkpoints import load_checkpoint
+from unmask.train.objectives import PREDICT_MASKED, token_losses
 from unmask.train.scores import ScoreBoard
-from unmask.train.step import TrainState
+from unmask.train.step import TrainState, training_step
 
 CPU = torch.device("cpu")
 
@@ -102,6 +106,23 @@ def test_resuming_is_exact_with_scores(
         for _ in train(second, stream, Masker(masking, tokenizer), settings):
             pass
         assert torch.equal(weights_of(whole), weights_of(second)), f"differs when stopped at step {stop}"
+
+
+def test_masked_tokens_are_observed_whatever_their_loss(
+    make_model: MakeModel, stream: RowStream, tokenizer: Tokenizer
+) -> None:
+    settings = settings_of()
+    state = new_state(make_model, settings)
+    state.board = board_of("loss", vocab_size=tokenizer.vocab_size)
+    rows = stream.batch(Cursor(), 4).rows
+    masked = Masker.from_tokenizer(tokenizer, strategy="adaptive", rate=0.3)(rows, scores=state.board.scores)
+
+    def losses(*arguments: Any) -> Losses:
+        return token_losses(*arguments)
+
+    training_step(state, settings, rows, masked, objectives=[replace(PREDICT_MASKED, losses=losses)])
+    state.board.refresh(1, state.model, None)
+    assert state.board.scores.tables["loss"].min() > 0.1
 
 
 def test_document_frequencies_by_an_oracle(store: TokenStore, tokenizer: Tokenizer) -> None:

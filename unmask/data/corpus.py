@@ -215,7 +215,7 @@ class Corpus:
                     halves = int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
                     key = 0 if piece.group is None else group_key(piece.group)
                     facts = (*halves, piece.document, len(piece.text), key, piece.group is not None)
-                    documents.append(facts[: len(dtype)])
+                    documents.append(facts[: len(dtype.names or ())])
                     if len(documents) == _AT_ONCE:
                         packed.append(np.array(documents, dtype=dtype))
                         documents.clear()

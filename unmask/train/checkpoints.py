@@ -218,6 +218,8 @@ def place_model(model: Any, settings: TrainingSettings, checkpoints: Path | None
         if isinstance(dtype := getattr(torch, content["compute_dtype"]), torch.dtype):
             model.encoder.compute_dtype = dtype
     model.encoder.gradient_checkpointing = settings.gradient_checkpointing
+    if not isinstance(model, MaskedLM):
+        return "only networks of this package are compiled"
     reason = why_not_compiled(settings.compile_blocks, device, minutes=settings.minutes, steps=settings.known_steps)
     if reason is None:
         compile_model(model)

@@ -28,11 +28,15 @@ def build_optimizer(model: nn.Module, settings: TrainingSettings) -> torch.optim
 
 
 def _muon(model: nn.Module, settings: TrainingSettings) -> torch.optim.Optimizer:
-    """Muon for the weights of linear modules, which are the matrices of blocks and heads; AdamW for the rest."""
+    """Muon for the weights of linear modules, which are the matrices of blocks and heads; AdamW for the rest, also for
+    an embedding that a linear module shares."""
     choice = settings.optimizer
     assert isinstance(choice, MuonSettings), "the table is by kind"
+    embeddings = {module.weight for module in model.modules() if isinstance(module, nn.Embedding)}
     modules = [module for module in model.modules() if isinstance(module, Linear | nn.Linear)]
-    stacked: dict[Any, int] = {m.weight: m.num_fused if isinstance(m, Linear) else 1 for m in modules}
+    stacked: dict[Any, int] = {
+        m.weight: m.num_fused if isinstance(m, Linear) else 1 for m in modules if m.weight not in embeddings
+    }
     if not stacked:
         return adamw_for(dict(model.named_parameters()), settings)
     muon = Muon(
@@ -58,7 +62,8 @@ def adamw_for(
     """AdamW with a parameter group for each factor of the learning rate; matrices decay, vectors do not."""
     choice = settings.optimizer
     assert isinstance(choice, AdamWSettings | MuonSettings), "both have AdamW's settings"
-    factors = {name: embedding_rate if name.endswith("encoder.tokens") else 1.0 for name in parameters}
+    embedding = "encoder.tokens", "encoder.tokens.weight"  # ours, and an `nn.Embedding` of that name
+    factors = {name: embedding_rate if name.endswith(embedding) else 1.0 for name in parameters}
     groups = [
         {
             "params": [p for name, p in parameters.items() if factors[name] == factor and (p.ndim == 2) == decays],

@@ -309,7 +309,8 @@ def training_step(  # noqa: PLR0915  (one step, whole)
                 loss = loss + (vectors_ED * each.gradients[number]).sum()
                 continue
             losses = objective.losses(model, hidden_TD, targets, mix_ints(seed, first + number))
-            if board is not None and board.needs_steps and objective is PREDICT_MASKED and isinstance(targets, Targets):
+            is_masked = objective.targets is PREDICT_MASKED.targets  # whichever loss they have
+            if board is not None and board.needs_steps and is_masked and isinstance(targets, Targets):
                 predictions.append((targets.classes_N, losses.each_N, losses.wrong_N, part.pos_N))
             mean = losses.total / totals[index]
             losses_O[index] = losses_O[index] + mean.detach().to(losses_O[index].dtype)

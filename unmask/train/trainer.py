@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from unmask.core.errors import DivergedError, EndedElsewhereError, SettingsError
-from unmask.data.rows import Cursor, Rows
+from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.masking.masker import MaskedRows, Masker, unmasked
 from unmask.masking.settings import rate_at
 from unmask.model.encoder import MaskedLM, has_compiled_blocks
@@ -63,7 +63,8 @@ class Trainer:
         error: The exception that ended the training.
 
     Raises:
-        SettingsError: Masked tokens are to be predicted, but there is no masker.
+        SettingsError: Masked tokens are to be predicted, but there is no masker; objectives share a name; or the rows
+            of a `RowStream` are not as long as `settings.sequence_length`.
     """
 
     def __init__(  # noqa: PLR0913  (the parts of a training)
@@ -86,9 +87,18 @@ class Trainer:
         self.objective, self.objectives = objective, tuple(objectives)
         if masker is None and any(each.targets is PREDICT_MASKED.targets for each in (objective, *self.objectives)):
             raise SettingsError("masked tokens are to be predicted, but nothing is masked; give a masker")
+        names = [each.name for each in (objective, *self.objectives)]
+        if len(set(names)) < len(names):
+            raise SettingsError(f"each objective needs a name of its own, not {', '.join(names)}")
+        if isinstance(stream, RowStream) and stream.length != settings.sequence_length:
+            raise SettingsError(
+                f"the stream's rows have length {stream.length}, but sequence_length is {settings.sequence_length}; "
+                "give both the same"
+            )
         built = build_optimizer(model, settings) if optimizer is None else optimizer(model)
         self.state = TrainState(model, built, board=board)
-        self.callbacks, self.group, self.clock = list(callbacks), group, time.monotonic
+        self.callbacks, self.group = list(callbacks), group
+        self.clock: Callable[[], float] = time.monotonic
         self._unread: deque[StepReport] = deque()  # reports whose figures the callbacks have not seen yet
         self.first_micro_tokens: int | None = None
         self.save_requested = False
@@ -153,8 +163,8 @@ class Trainer:
                 callback.on_figures(self, report)
 
     def steps(self) -> Iterator[StepReport]:
-        """Yields a report after each step. Time between two reports counts as training time, except for a first step in
-        which loops or blocks are compiled.
+        """Yields a report after each step; only `fit` calls callbacks. Time between two reports counts as training
+        time, except for a first step in which loops or blocks are compiled.
 
         On a GPU, the host prepares the next batches in a thread and runs a few steps ahead of the device. A report's
         figures may then still be pending, and the step may have diverged: read the figures before saving a state

@@ -13,13 +13,19 @@ import unmask
 from tests.command_line import Main
 from tests.commands.finetune_helpers import FAST, MakeModel, save_encoder, write_classes
 from tests.conftest import SMALL, Install, make_text
-from unmask.core.errors import SettingsError
+from unmask.core.errors import CorpusError, SettingsError
+from unmask.data.documents import Documents
+from unmask.data.sources import SUFFIXES
+from unmask.model.pooling import Pooling
 from unmask.tokenizer.tokenizer import Tokenizer
 
 MODULE = """
 import json
+from dataclasses import dataclass, replace
+from typing import ClassVar, Literal
 
 import torch
+from pydantic import PositiveInt
 
 import unmask
 from unmask.data.reading import LinePart, open_bytes
@@ -35,22 +41,46 @@ def read_loud(source, bad, fields):
 
 class Noting(unmask.Callback):
     def __init__(self, run, settings):
-        self.file, self.notes = run / "noted.json", [settings["training"]["steps"]]
+        self.file, self.notes, self.saved = run / "noted.json", [settings["training"]["steps"]], []
+
+    def on_step(self, trainer, report):
+        if report.step == 1:
+            trainer.evaluated({"figure_of_its_own": 0.5})
+            trainer.request_save()
 
     def on_evaluation(self, trainer, figures):
         self.notes.append(trainer.state.step)
 
+    def on_checkpoint(self, trainer, folder):
+        self.saved.append(folder.name)
+
     def close(self):
-        self.file.write_text(json.dumps(self.notes))
+        self.file.write_text(json.dumps([self.notes, self.saved]))
 
 
 last = Pooling(
-    lambda hidden, mask: hidden[torch.arange(len(hidden)), mask.sum(1) - 1], "lasttoken", "that of its last token"
+    lambda hidden, mask: hidden[torch.arange(len(hidden)), -1 - (1 - mask).sum(1)], "lasttoken", "its last token"
 )
 
 
+@dataclass(frozen=True)
 class Mood(Classify):
     kind = "mood"
+    stored = (*Classify.stored, "cut")
+    cut: float = 0.5
+
+    @classmethod
+    def learned_from(cls, *arguments):
+        return replace(super().learned_from(*arguments), cut=0.25)
+
+
+class Some(unmask.Settings):
+    replaced_per: ClassVar = "token"
+    kind: Literal["some"] = "some"
+    words: PositiveInt = 2
+
+    def starts(self, rows, tables):
+        return rows.word_starts_T
 """
 POINTS = """
 [unmask.readers]
@@ -62,6 +92,10 @@ lost = others:NotThere
 last = others:last
 [unmask.tasks]
 mood = others:Mood
+lost = others:NotThere
+[unmask.strategies]
+some = others:Some
+lost = others:NotThere
 """
 
 
@@ -71,7 +105,8 @@ def package(install: Install) -> None:
 
 
 def test_a_reader_and_a_callback(tmp_path: Path) -> None:
-    """Several workers use the reader, also for a folder; the callback sees the last evaluation, too."""
+    """Several workers use the reader, also for a folder; the callback sees the last evaluation, too, adds figures of
+    its own, and requests a checkpoint."""
     folder = tmp_path / "texts"
     folder.mkdir()
     for seed, name in enumerate(("a.loud", "b.loud")):
@@ -80,7 +115,8 @@ def test_a_reader_and_a_callback(tmp_path: Path) -> None:
     assert prepared.documents > 100
     options = ["training.batch_tokens=512", "evaluation.times=1", "evaluation.trackers=['noting']", *SMALL]
     run = unmask.pretrain(tmp_path / "data", out=tmp_path / "run", steps=2, settings=options)
-    assert json.loads((run.folder / "noted.json").read_text()) == [2, 0, 2, 2]
+    saved = ["step-00000001", "step-00000002"]
+    assert json.loads((run.folder / "noted.json").read_text()) == [[2, 0, 1, 2, 2], saved]
 
 
 def test_what_cannot_be_imported_is_named_before_the_work(tmp_path: Path) -> None:
@@ -102,12 +138,30 @@ class Renamed(Word):
     kind: Literal["span"] = "span"  # type: ignore[assignment]
 
 
+class SameKind(Word):
+    kind: Literal["words"] = "words"  # type: ignore[assignment]
+
+
+class Unstorable(Word):
+    most: int | None = 4
+    file: Path | None = None
+
+
 class Open(Word):
     number: int
 
 
 @pytest.mark.parametrize(
-    ("strategy", "says"), [(3, "strategy"), (Word, "strategy"), (Renamed(), "'span'"), (Open(number=1), "number")]
+    ("strategy", "says"),
+    [
+        (3, "strategy"),
+        (Word, "strategy"),
+        (Renamed(), "'span'"),
+        (SameKind(), "'words'"),
+        (Unstorable(most=None), "most"),
+        (Unstorable(file=Path("a.txt")), "file"),
+        (Open(number=1), "number"),
+    ],
 )
 def test_a_strategy_that_no_recipe_can_hold(strategy: Any, says: str, tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match=says):
@@ -135,4 +189,25 @@ def test_a_pooling_and_a_task(
     }
     settings = (*FAST, "finetune.epochs=1")
     tuned = unmask.finetune(encoder, task="mood", **files, out=tmp_path / "tuned", settings=settings)
-    assert type(unmask.load(tuned.folder / "model").task).__name__ == "Mood"
+    task: Any = unmask.load(tuned.folder / "model").task
+    assert (type(task).__name__, task.cut) == ("Mood", 0.25)
+    masked = unmask.masks("The king.", tokenizer=encoder)
+    assert "others:NotThere" in masked.left_out["lost"], "a plug-in that cannot be imported stops nothing else"
+    assert "some" in {each["name"] for each in masked.strategies}
+
+
+def test_a_setting_of_a_type_that_is_not_read() -> None:
+    assert {each.name: each.values for each in unmask.settings().settings}["masking.units.words"] == "any value"
+
+
+def test_a_pooling_has_a_name_in_sentence_transformers() -> None:
+    """Otherwise the files beside a model would state none, which is read as the mean."""
+    with pytest.raises(SettingsError, match="'trimmed_mean'.*weightedmean"):
+        Pooling(lambda hidden, mask: hidden[:, 0], "trimmed_mean", "")
+
+
+def test_a_reader_of_another_process_is_missing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(SUFFIXES, ".odd", "odd")
+    (tmp_path / "a.odd").write_text("The king.")
+    with pytest.raises(CorpusError, match=r"a\.odd.*'odd'"):
+        list(Documents(tmp_path / "a.odd"))

@@ -96,7 +96,7 @@ def test_a_graph_is_compared_with_what_embed_gives(
     sentence_folder: Path,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    second = Pooling(lambda hidden, mask: hidden[:, 1], "second", "")
+    second = Pooling(lambda hidden, mask: hidden[:, 1], "lasttoken", "")
     check_is_compared(sentence_folder, EMBED, monkeypatch, "POOLINGS", {"mean": second})
 
 

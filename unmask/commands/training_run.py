@@ -178,7 +178,7 @@ class TrainingRun(Callback):
                         raise SettingsError(text, options=["resume", "set"]) from error
                 if find_spec("tensorboard") is not None:
                     trackers.append(tensorboard(folder.tensorboard, step=self.state.step))
-                trainer.callbacks += trackers
+                trainer.callbacks[-1:-1] = trackers  # before `Checkpoints`, which saves what they request
             if self.state.step == 0:
                 on_rank_zero(self.group, look_before)
                 self._evaluate(progress=0.0)

@@ -83,7 +83,7 @@ class Setting:
     def values(self) -> str:
         """The values that it takes, in words."""
         typed = f"{self.type} {self.range}".strip()
-        *most, last = [*self.choices, *([typed] if typed else [])]
+        *most, last = [*self.choices, *([typed] if typed else [])] or ["any value"]
         return f"{', '.join(most)} or {last}" if most else last
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from unmask.core.errors import ModelError, parse_json, shown
+from unmask.core.errors import ModelError, SettingsError, parse_json, shown
 from unmask.core.files import read_object, writing
 from unmask.core.hub import LIMITS, MODULES, PROMPTS
 from unmask.core.plugins import Table
@@ -26,13 +26,29 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 
+# Poolings of sentence-transformers: newer files have the key `pooling_mode`, older ones a key for each mode.
+_MODES = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+
+
 @dataclass(frozen=True)
 class Pooling:
-    # Maps hidden states [E, S, D] and a mask [E, S], 1 at tokens and 0 at the padding after them, to vectors [E, D].
+    # Maps hidden states [E, S, D] and an int64 mask [E, S], 1 at tokens and 0 at padding after them, to vectors [E, D].
     # It is exported to ONNX as well, so it must not branch on values.
     vectors: Callable[[Tensor, Tensor], Tensor]
     sentence_transformers: str  # its name there (`pooling_mode`)
     description: str  # of a text's vector, in words
+
+    def __post_init__(self) -> None:
+        if self.sentence_transformers not in (names := tuple(_MODES.values())):
+            what = f"sentence-transformers has no pooling {self.sentence_transformers!r}"
+            raise SettingsError(f"{what}, so a model's folder cannot name it; it has {', '.join(names)}")
 
 
 def _mean(hidden_ESD: Tensor, mask_ES: Tensor) -> Tensor:
@@ -73,7 +89,8 @@ def pool(hidden_ND: Tensor, lengths: Sequence[int], pooling: str) -> Tensor:
         within_S = np.arange(lengths_E[texts].max())
         mask_ES = within_S < lengths_E[texts, None]
         places_ES = np.where(mask_ES, begins_E[texts, None] + within_S, 0)
-        places, mask = (torch.from_numpy(array).to(device, non_blocking=True) for array in (places_ES, mask_ES))
+        arrays = places_ES, mask_ES.astype(np.int64)  # as `attention_mask` in graphs
+        places, mask = (torch.from_numpy(array).to(device, non_blocking=True) for array in arrays)
         hidden_ESD = hidden_ND.index_select(0, places.flatten()).view(*places.shape, -1).float()
         vectors.append(POOLINGS[pooling].vectors(hidden_ESD, mask))
         numbers.append(texts)
@@ -97,15 +114,6 @@ POOLING_FOLDERS = ("1_Pooling", "2_Normalize")
 SPARSE_FOLDER = "1_SpladePooling"
 _SETTINGS = (LIMITS, PROMPTS)
 _LETTERS = 100  # most characters of a folder's name, or of a pooling's
-# Newer files have the key `pooling_mode`, older ones a key for each mode.
-_MODES = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len_tokens",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
 SPLADE: Literal["splade"] = "splade"  # a pooling of the head's logits, so not in `POOLINGS`
 _SPLADE_SETTINGS = {"pooling_strategy": "max", "activation_function": "relu"}
 _WAY_OUT = (

@@ -45,7 +45,7 @@ def layout(path: Path, content: str) -> tuple[str, bool, str | tuple[str, ...] |
         ("nr;text;\n" + rows("{n};{text}"), (";", True, "text")),
         # A header, over numbers, dates, codes, long texts, classes, and in another alphabet
         ("nr,wann,was\n" + rows("{n},2024-01-0{n},{comma}"), (",", True, "was")),
-        ("Sentence #,Word\n" + rows("Sentence: {n},sea"), (",", True, "Word")),
+        ("Case #,Wind\n" + rows("Case: {n},sea"), (",", True, "Wind")),
         ("word,sentiment\nhappy,good\nglad,good\nsad,bad\nfine,good\n", (",", True, "word")),  # no sentences
         (",0,1\n" + rows("{n},{text},0"), (",", True, "0")),
         ("stars,review_body\n" + rows("{n},{comma}"), (",", True, "review_body")),

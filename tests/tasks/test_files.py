@@ -330,7 +330,7 @@ def test_sentences_to_predict_are_read_as_those_of_training(
 @pytest.mark.parametrize("content", ["我爱北京。\n\n他去上海。\n", "Yes\n\nNo\n", "Up you go .\n\nMe too .\n"])
 def test_lines_of_text_are_no_words(tmp_path: Path, content: str) -> None:
     path = written(tmp_path / "a.txt", content)
-    records = read_labelled(path, Tag(("NNP", "VBZ")), Columns(), with_labels=False).records
+    records = read_labelled(path, Tag(("NNP", "VBZ", ".")), Columns(), with_labels=False).records
     assert [record.text for record in records] == content.split("\n")[::2]
 
 

@@ -103,7 +103,8 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         part: Do one of several parts, such as 2/8; each can run on its own machine.
         join: Assemble what all parts have done so far; run parts and join in turns.
         resume: Keep existing shards, complete or not, that were made with the same settings.
-        overwrite: Replace existing shards.
+        overwrite: Replace existing shards. Continues an unfinished replacement with the same text and settings; to
+            begin anew, remove OUT/parts.
         reporter: Called with the progress; by default the log.
 
     Raises:

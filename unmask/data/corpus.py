@@ -434,8 +434,8 @@ def _split(paths: Sequence[str | Path], settings: CorpusSettings, *, hold_out: b
         if len(train) < len(split.train):
             log.warning("%d of the training files are held out (corpus.validation)", len(split.train) - len(train))
         if unread := [source.path for source in split.validation if source.path.resolve() not in taken]:
-            what = "corpus.validation replaces the validation files by name"
-            log.warning("%s: not read are %d, such as %s", what, len(unread), unread[0])
+            what = "corpus.validation names others, so files that are validation data by their names are not read"
+            log.warning("%s: %d, such as %s", what, len(unread), unread[0])
         return SourceSplit(train, held)
     if not hold_out:
         if split.validation:

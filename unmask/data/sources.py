@@ -165,11 +165,9 @@ def find_split(names: Sequence[str | Path], *, by_name: bool = True, announce: b
             elif path.is_file():
                 split.train.append(_source(path))
             elif glob.has_magic(str(name)) and not path.exists():
-                matches = sorted(filter(_is_file_or_lost, map(Path, glob.glob(str(name), recursive=True))))
+                matches = sorted(match for match in map(Path, glob.glob(str(name), recursive=True)) if match.is_file())
                 if not matches:
                     raise CorpusError(f"{name}: no file matches this pattern")
-                if lost := next((match for match in matches if not match.is_file()), None):
-                    raise CorpusError(f"{lost}: {absence(lost)}")
                 split.train.extend(map(_source, matches))
             else:
                 raise CorpusError(f"{path}: {absence(path)}")
@@ -221,11 +219,6 @@ def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
     return SourceSplit(*files)
 
 
-def _is_file_or_lost(path: Path) -> bool:
-    """Whether this is a file, or a link to something that is not there."""
-    return path.is_file() or (path.is_symlink() and not path.exists())
-
-
 def _below(folder: Path) -> Iterator[Path]:
     """What is in a folder and those below it, then in folders that links lead to; each folder once. Raises an OSError
     if one cannot be read, unless it is hidden or the `lost+found` of a file system."""
@@ -251,15 +244,21 @@ def _below(folder: Path) -> Iterator[Path]:
 
 def _readable_files(folder: Path, announce: bool) -> list[Path]:
     """The files in a folder that hold text, judged by their names and the first rows of JSON."""
-    inside = sorted(filter(_is_file_or_lost, _below(folder)))
+    inside, lost = list[Path](), list[Path]()
+    for path in sorted(_below(folder)):
+        if path.is_file():
+            inside.append(path)
+        elif not path.exists() and kind_of(path) is not None and not path.name.startswith("."):
+            lost.append(path)
+    if announce and lost:
+        links = "link to no file is" if len(lost) == 1 else "links to no file are"
+        log.warning("%s: %d %s left out, such as %s", folder, len(lost), links, lost[0])
     outputs = {path.parent for path in inside if path.name == LOCK} - {folder}  # such as the run that reads this
     files: list[Path] = []
     for path in inside:
         hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
         if hidden or kind_of(path) is None or not outputs.isdisjoint(path.parents):
             continue
-        if not path.is_file():
-            raise CorpusError(f"{path}: {absence(path)}")
         name = path.name.lower()
         bare = name.removesuffix(path.suffix.lower()) if path.suffix.lower() in COMPRESSIONS else name
         if bare_suffix(path) != ".json" or (bare not in NO_TEXT and holds_rows(path)):

@@ -402,12 +402,7 @@ def explain_loss(
         return f"held-out loss was {best.loss:.2f} at step {best.step:,} and rose to {result.loss:.2f}; {way_out}"
     if not on_plateau(result, entropy):
         return None
-    return explain_plateau(result.loss, entropy, step=step, learning_rate=learning_rate)
-
-
-def explain_plateau(loss: float, entropy: float, *, step: int, learning_rate: float) -> str:
-    """Explains a held-out loss on the plateau: what it means, whether it is normal, and what helps."""
-    figures = f"held-out loss {loss:.2f}, entropy of the token frequencies {entropy:.2f}"
+    figures = f"held-out loss {result.loss:.2f}, entropy of the token frequencies {entropy:.2f}"
     if step < FEW_STEPS:
         return (
             f"{step:,} {'step is' if step == 1 else 'steps are'} too few to learn more than how frequent each token is "
@@ -417,6 +412,6 @@ def explain_plateau(loss: float, entropy: float, *, step: int, learning_rate: fl
         f"the model does not use context after {step:,} steps ({figures}). Every masked language model goes through "
         "this phase, small ones usually for a few hundred steps. If it lasts, try more steps (a longer budget, or a "
         f"smaller training.batch_tokens), a third or three times the training.learning_rate of {learning_rate:g}, or a "
-        "lower masking.rate, each with the recipe.toml of the run, which has its size, as the recipe; and check the "
-        "text: shuffled or one-word lines have no context to learn from"
+        "lower masking.rate (with the run's recipe.toml as the recipe, the model keeps its size); and check the text: "
+        "shuffled or one-word lines have no context to learn from"
     )

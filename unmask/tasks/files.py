@@ -154,7 +154,10 @@ def example_files(path: Path, called: Path | None = None, *, part: Part | None =
     called = called or path
     split = find_split([path], announce=False)
     if part is None and split.train != find_split([path], by_name=False, announce=False).train:
-        raise CorpusError(f"{called}: this folder has several parts, such as train and test; name one of its files")
+        raise CorpusError(
+            f"{called}: this folder has several parts, such as train and test; name the folder, the file or a pattern "
+            f"for the files of one, such as {called}/test*"
+        )
     sources = split.validation if part == "validation" else split.train
     if len(sources) > 1 and not all(source.is_table and source.kind == sources[0].kind for source in sources):
         raise CorpusError(f"{called}: {len(sources)} files, which are not one table; give a single file")

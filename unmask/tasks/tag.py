@@ -343,11 +343,12 @@ def _at_its_text(entry: Any, text: str, counts: Counter[str]) -> Any:
     """A span; if it brings its own text, which is elsewhere, it is moved to the nearest occurrence: some programs count
     an emoji as two characters."""
     part = entry.get("text") if isinstance(entry, dict) else None
-    begin, end = values_of(entry, ("start", "end")) if isinstance(part, str) else (None, None)
-    if not isinstance(part, str) or not isinstance(begin, int) or not isinstance(end, int):
+    if not isinstance(part, str) or not (part := part.strip()):
         return entry
-    part = part.strip()
-    if not part or text[begin:end].strip() == part or (place := nearest(text, part, begin)) is None:
+    begin, end = values_of(entry, ("start", "end"))
+    if not isinstance(begin, int) or not isinstance(end, int) or text[begin:end].strip() == part:
+        return entry
+    if (place := nearest(text, part, begin)) is None:
         return entry
     counts["of the entities are not where their own text is: moved to its nearest occurrence"] += 1
     return entry | {"start": place, "end": place + len(part)}

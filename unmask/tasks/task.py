@@ -281,7 +281,8 @@ class Task(ABC):
         return -math.inf if value is None else -value if name in self.lower_is_better else value
 
     def measure(self, records: Sequence[Any], predictions: Sequence[Any]) -> Metrics:
-        """The metrics, by name; a task overrides this, or `measured`."""
+        """The metrics, by name. Override `measured` in a subclass of a task that has it, since intervals draw from
+        that; else this."""
         return self.measured(records, predictions)(np.arange(len(records)))
 
     def measured(self, records: Sequence[Any], predictions: Sequence[Any]) -> Measure:

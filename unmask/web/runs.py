@@ -257,10 +257,10 @@ def stop(library: Library, *, run: str) -> dict[str, Any]:
 
 
 def _state(out: Path) -> str:
-    """The state of a run; one that was started here is "starting" until its process makes the folder."""
+    """The state of a run; one that was started here is "starting" until its process holds the folder."""
     _reap()
     state = state_of(out)
-    return "starting" if state == "gone" and out in _started else state
+    return "starting" if state in ("gone", "stopped") and out in _started else state
 
 
 def _reap() -> None:

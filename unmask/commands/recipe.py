@@ -300,11 +300,12 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
                 f"the checkpoint's: leave model.{key} out, or take a recipe without [model], such as continue"
             )
     model |= {"dropout": config.dropout, **model, **architecture}
-    # Defaults of other recipes are those of a new model, whose rate would ruin a trained one.
+    # Defaults of other recipes are those of a new model, whose rate would ruin a trained one. A rate of the recipe's
+    # own belongs to its optimizer.
     usual = read_recipe(CONTINUING)[0]["training"]
-    for name in ("optimizer", "schedule", "weight_decay"):
+    for name in ("schedule", "weight_decay", *(() if "learning_rate" in training else ("optimizer",))):
         training.setdefault(name, usual[name])
-    optimizer = training["optimizer"]
+    optimizer = training.get("optimizer")
     if isinstance(optimizer, dict) and optimizer.get("kind") == "adamw":
         training.setdefault("learning_rate", RATE_AT_WIDTH / config.hidden_size)
 

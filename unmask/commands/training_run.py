@@ -173,7 +173,9 @@ class TrainingRun(Callback):
                         trackers.append(TRACKERS[name](folder.root, config))
                     except Exception as error:  # each service has its own exceptions
                         reason = next(iter(str(error).splitlines()), type(error).__name__)
-                        ways_out = "correct that and resume, or resume with others, such as evaluation.trackers=[]"
+                        ways_out = (
+                            "correct that and resume, or repeat the command with resume and evaluation.trackers=[]"
+                        )
                         text = f"evaluation.trackers: {name} does not start ({reason}); {ways_out}"
                         raise SettingsError(text, options=["resume", "set"]) from error
                 if find_spec("tensorboard") is not None:

@@ -225,8 +225,8 @@ def keep_to_quota() -> None:
     early in each period, and then all wait. OMP_NUM_THREADS has precedence."""
     import torch
 
-    if "OMP_NUM_THREADS" not in os.environ and cpu_quota() is not None and torch.get_num_threads() > cores():
-        torch.set_num_threads(cores())
+    if "OMP_NUM_THREADS" not in os.environ and cpu_quota() is not None:
+        torch.set_num_threads(min(torch.get_num_threads(), cores()))
 
 
 _threads = threading.local()  # numba keeps the number per thread of Python

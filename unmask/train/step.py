@@ -329,7 +329,7 @@ def training_step(  # noqa: PLR0915  (one step, whole)
             if (step, number, device.type) == (1, 1, "cpu") and settings.minutes is not None:
                 seconds = len(parts) * (time.monotonic() - begin)
                 if seconds > 60.0 * settings.minutes:
-                    way_out = "set a lower training.batch_tokens, or give steps"
+                    way_out = "make steps smaller, or set a number of steps"
                     log.warning("a step takes about %s, longer than the minutes: %s", duration(seconds), way_out)
         last = partial(loss_of, parts[-1], len(parts) - 1)
         loss = last() if synced is None else synced(last)

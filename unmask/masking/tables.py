@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -124,12 +124,12 @@ def with_lexicon(tables: Tables, lexicon: Lexicon) -> Tables:
     )
 
 
-def needs_documents(masking: Settings) -> bool:
-    """Whether weights within masking settings need counts of documents: tf-idf does, and a user's own may."""
+def needs_documents(masking: Any) -> bool:
+    """Whether the weights of masking settings need counts of documents: tf-idf does, and a user's own may."""
+    parts = [part for part in settings_within(masking.units) if hasattr(part, "weights")]  # of a mixture
+    weights = [part.weights for part in (masking, *parts)]
     return any(
-        getattr(part, "kind", "") == "tfidf"
-        or (hasattr(part, "log2") and not type(part).__module__.startswith("unmask."))
-        for part in settings_within(masking)
+        getattr(each, "kind", "") == "tfidf" or not type(each).__module__.startswith("unmask.") for each in weights
     )
 
 

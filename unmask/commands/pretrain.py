@@ -132,8 +132,7 @@ class Run(Finished):
         lines.append(("trained", f"{s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"))
         if s["steps"] >= 10 and s["seconds"] >= 1.0:
             lines.append(("speed", f"{s['tokens_per_second']:,.0f} tokens a second"))
-        model_step = s.get("model_step", s["steps"])  # runs of earlier versions have none
-        as_of = "" if model_step == s["steps"] else f", as of step {model_step:,}"
+        as_of = "" if s["model_step"] == s["steps"] else f", as of step {s['model_step']:,}"
         lines += [("model", s["model"] + as_of), ("report", str(self.folder / "report.html"))]
         yield Facts(lines)
         if (warning := s.get("validation_warning")) is not None:

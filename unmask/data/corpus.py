@@ -203,7 +203,8 @@ class Corpus:
     def look(self, task: ReadTask) -> dict[str, Any]:
         """Collects what decisions need from a task: hashes, sizes and groups of its documents, as arrays."""
         needs, in_parts, clusters = self.needs, self.plan.holdout_unit == "part", Clusters()
-        dtype = _DOCUMENT if needs & {"groups", "length"} else _HASHED
+        has_sizes = bool(needs & {"groups", "length"})
+        dtype = _DOCUMENT if has_sizes else _HASHED
         documents: list[tuple[int, ...]] = []
         packed: list[NDArray[np.void]] = []
 
@@ -213,9 +214,11 @@ class Corpus:
                 if "equal" in needs and piece.offset == 0 and piece.last:
                     digest = content_digest(piece.text)
                     halves = int.from_bytes(digest[:8], "little"), int.from_bytes(digest[8:], "little")
-                    key = 0 if piece.group is None else group_key(piece.group)
-                    facts = (*halves, piece.document, len(piece.text), key, piece.group is not None)
-                    documents.append(facts[: len(dtype.names or ())])
+                    fact: tuple[int, ...] = (*halves, piece.document)
+                    if has_sizes:
+                        key = 0 if piece.group is None else group_key(piece.group)
+                        fact = (*fact, len(piece.text), key, piece.group is not None)
+                    documents.append(fact)
                     if len(documents) == _AT_ONCE:
                         packed.append(np.array(documents, dtype=dtype))
                         documents.clear()

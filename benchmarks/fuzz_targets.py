@@ -37,7 +37,7 @@ from unmask.data.documents import Documents
 from unmask.data.lexicon import load_lexicon
 from unmask.data.settings import CorpusSettings
 from unmask.measure.questions import read_pairs
-from unmask.model.card_head import CardSettings, base_models, change_card
+from unmask.model.card_head import base_models
 from unmask.search.known_items import held_out_rule, read_beir
 from unmask.tasks.files import Columns, read_labelled
 from unmask.tasks.kinds import task_named
@@ -280,7 +280,6 @@ def _of_folders(work: Path, run: Path, texts: Mapping[str, bytes]) -> dict[str, 
     }
 
     def read_sentence(folder: Path, name: str, number: int) -> object:
-        change_card(folder, CardSettings(license="mit"))
         return base_models(str(folder), folder), unmask.load(folder).embed(["The cat sleeps."])
 
     def read_texts(folder: Path, name: str, number: int) -> object:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import re
 import shutil
 import sys
 from itertools import pairwise
@@ -121,15 +120,11 @@ def test_every_text_finds_its_partner(base: Path, tmp_path: Path) -> None:
 
 
 def test_going_on_is_never_having_stopped(made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:
-    """Bit for bit; a card setting not named again is kept."""
+    """Bit for bit."""
     options: dict[str, Any] = {"out": tmp_path / "e", "steps": 12}
     with pytest.raises(Interrupted, match="step 8"):
         unmask.embedder(base, [corpus], **options, settings=EVERYTHING, callbacks=[Stopping(8)])
-    others = {key: value for key, value in EVERYTHING.items() if key != "card.license"} | {"card.language": "en"}
-    trained = unmask.embedder(base, [corpus], **options, settings=others, resume=True)
-    card = (trained.folder / "model" / "README.md").read_text()
-    assert "license: mit" in card
-    assert "- en\n" in card
+    trained = unmask.embedder(base, [corpus], **options, settings=EVERYTHING, resume=True)
     ours, expected = (load_file(folder / "model" / "model.safetensors") for folder in (trained.folder, made.folder))
     assert ours.keys() == expected.keys()
     assert all(torch.equal(ours[name], expected[name]) for name in expected)
@@ -152,19 +147,6 @@ def test_what_a_training_leaves(made: unmask.Embedder) -> None:
     page = (made.folder / "report.html").read_text()
     assert page.count("<span class=guessed>") == 5, "of each held-out text that is shown"
     assert "the king" in page
-
-
-def test_a_finished_one_changes_its_card(made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path) -> None:
-    """Its language, and whether it quotes text."""
-    folder = shutil.copytree(made.folder, tmp_path / "e")
-    path = folder / "model" / "README.md"
-    quoted = re.sub(r'( {4}".*",\n)+', '    "a [secret]",\n    "b",\n    "c",\n', path.read_text(), count=1)
-    path.write_text(re.sub(r"embed\(\[.*\]\)", 'embed(["a [secret]", "b", "c"])', quoted))
-    settings = ["card.language=en", "card.quote=false"]
-    again = unmask.embedder(base, [corpus], out=folder, settings=settings, resume=True)
-    assert again.summary == made.summary
-    parts = ("- en\n", 'texts = [\n    "one text",\n    "another",\n]', '.embed(["one text", "another"])', "secret")
-    assert [path.read_text().count(part) for part in parts] == [1, 1, 1, 0]
 
 
 def test_the_card_names_texts_that_are_no_files(

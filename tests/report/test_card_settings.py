@@ -56,48 +56,22 @@ def test_the_card_is_no_part_of_what_is_trained(tmp_path: Path) -> None:
     assert load_recipe(str(tmp_path / "r.toml")) == described
 
 
-def test_a_finished_run_is_told_its_licence(
-    data_folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Without training again; so also a run that was stopped after its last step."""
-    caplog.set_level("INFO", logger="unmask")
-    options = {"out": tmp_path, "steps": 2}
-    unmask.pretrain([data_folder], **options, settings=(*SMALL, "card.license=mit"))
-    weights, before = (tmp_path / "model" / "model.safetensors").read_bytes(), card_in(tmp_path)
-    assert said_in(tmp_path) == ("mit", None)
-    unmask.pretrain(out=tmp_path, resume=True, settings={"card": {"license": "apache-2.0", "language": ["no", "fin"]}})
-    after = card_in(tmp_path)
-    assert said_in(tmp_path) == ("apache-2.0", ["no", "fin"])
-    rest = ({**card.data.to_dict(), "license": None, "language": None} for card in (before, after))
-    assert next(rest) == next(rest)
-    assert after.text == before.text
-    assert load_recipe(str(tmp_path / "recipe.toml")).card.license == "apache-2.0"
-
-    (tmp_path / "summary.json").unlink()
-    (tmp_path / "model" / "README.md").unlink()
-    unmask.pretrain(**options, resume=True, settings=(*SMALL, "card.license=none"))
-    assert "resuming from step 2" in caplog.text
-    assert said_in(tmp_path) == (None, ["no", "fin"]), "what was not named now is as it was"
-    assert (tmp_path / "model" / "model.safetensors").read_bytes() == weights
-    with pytest.raises(RunError, match=r"training\.seed"):
-        unmask.pretrain(**options, resume=True, seed=7, settings=(*SMALL, "card.license=mit"))
-
+def test_a_card_is_written_once(data_folder: Path, tmp_path: Path) -> None:
+    """What a user wrote there stays, also if the run resumes; its settings are those that the run began with."""
+    unmask.pretrain([data_folder], out=tmp_path, steps=2, settings=(*SMALL, *SAID))
+    assert said_in(tmp_path) == ("mit", ["fi"])
     path = tmp_path / "model" / "README.md"
-    path.write_text(path.read_text().replace("language:", "license: wtfpl\nlanguage:"))
+    path.write_text(path.read_text().replace("license: mit", "license: wtfpl"))
     unmask.pretrain(out=tmp_path, resume=True)
-    assert said_in(tmp_path) == ("wtfpl", ["no", "fin"]), "what a user wrote there himself stays"
-    path.write_text("---\n- a list\n---\n")
-    with pytest.raises(RunError, match=r"README\.md"):
-        unmask.pretrain(out=tmp_path, resume=True, settings=["card.license=mit"])
+    assert said_in(tmp_path) == ("wtfpl", ["fi"])
+    with pytest.raises(RunError, match=r"card\.license"):
+        unmask.pretrain(out=tmp_path, steps=2, settings=(*SMALL, "card.license=apache-2.0", SAID[1]), resume=True)
 
 
-def test_a_finished_fine_tuning_is_told_its_licence(
-    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_fine_tuned_model_names_its_licence_and_base(
+    make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path
 ) -> None:
-    """Without another training."""
     pytest.importorskip("sklearn")
-    from unmask.commands.finetune_run import Runs
-
     train = write_classes(tmp_path / "dev.jsonl", 20, 0)
     encoder, out = save_encoder(make_model, tokenizer, tmp_path / "encoder"), tmp_path / "out"
     (encoder / "README.md").write_text("---\nbase_model: owner/first\n---\n")
@@ -107,14 +81,6 @@ def test_a_finished_fine_tuning_is_told_its_licence(
     data = card_in(out).data
     assert (data.license, data.language) == ("mit", ["fi"])
     assert (data.base_model, data["base_model_relation"]) == ("owner/first", "finetune"), "as the encoder's card says"
-    monkeypatch.setattr(Runs, "trainer", None)
-    unmask.finetune(encoder, **options, settings=(*fast, "finetune.card.license=cc-by-4.0"), resume=True)
-    assert said_in(out) == ("cc-by-4.0", ["fi"]), "what was not named now is as it was"
-    own = ("card.license=other", "card.license_name=mine")
-    unmask.finetune(encoder, **options, settings=(*fast, *own), resume=True)
-    assert card_in(out).data["license_name"] == "mine"
-    with pytest.raises(SettingsError, match="license_name"):
-        unmask.finetune(encoder, **options, settings=(*fast, "card.license=mit"), resume=True)
     assert unmask.verify(out).passed
 
 
@@ -152,9 +118,9 @@ def test_a_training_from_a_folder_names_what_the_hub_knows(run: unmask.Run, corp
     assert done.summary["start"]["base_models"] == ["owner/name"]
     shutil.rmtree(first)
     (done.folder / "summary.json").unlink()
-    again = unmask.pretrain(out=done.folder, resume=True, settings=["card.license=mit"])
+    again = unmask.pretrain(out=done.folder, resume=True)
     data = card_in(again.folder).data
-    assert (data.base_model, data["base_model_relation"], data.license) == ("owner/name", "finetune", "mit")
+    assert (data.base_model, data["base_model_relation"]) == ("owner/name", "finetune")
     assert "`first` (sha256 `" in card_in(again.folder).text
     from_start = further(corpus_file, tmp_path / "from_start", done.folder / "start", steps=1)
     assert card_in(from_start.folder).data.base_model == "owner/name", "the untrained start of a run is the same model"

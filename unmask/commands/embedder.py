@@ -27,7 +27,7 @@ from unmask.core.settings import validated
 from unmask.data.data_folder import is_prepared
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, InMemory, Texts, find_sources, is_stream, paths_or_texts
-from unmask.model.card_head import CARD, Origin, base_models, change_card
+from unmask.model.card_head import Origin, base_models
 from unmask.model.folder import find_weights, has_prediction_head, read_content
 from unmask.model.pooling import module_file, read_pooling, read_side_file
 from unmask.model.transformers import why_in_transformers
@@ -166,8 +166,6 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
             held.enter_context(claimed.entered(resume=resume, overwrite=overwrite, inputs=inputs))
             goes_on = resume and claimed.is_claimed
             if goes_on and (root / "summary.json").is_file():
-                if change_card(root / "model", plan.settings.card):
-                    reporter.note(f"updated {root / 'model' / CARD}")
                 reporter.note(f"the embedder in {root} is already finished")
                 return None
             if plan.maker is not None and plan.texts and not goes_on:

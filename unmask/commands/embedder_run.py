@@ -40,7 +40,7 @@ from unmask.data.rows import Cursor, Rows, moved
 from unmask.data.settings import CorpusSettings, Reading
 from unmask.data.sources import InMemory, Named, is_stream, keep_as_files
 from unmask.masking.masker import Masker
-from unmask.model.card_head import Origin, renewed_card
+from unmask.model.card_head import Origin
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import files_checked, load_model, write_checksums
 from unmask.model.pooling import SPLADE, write_sentence_files
@@ -72,7 +72,7 @@ from unmask.train.step import Best
 from unmask.train.trainer import Trainer
 
 # What may differ when a training resumes; files may have moved.
-MAY_DIFFER = {"embedder.card", "embedder.micro_batch_tokens", "model", "corpus_files", "pairs_file"}
+MAY_DIFFER = {"embedder.micro_batch_tokens", "model", "corpus_files", "pairs_file"}
 _SPARSE_STAGES = 4  # largest logits, their positions, vectors, the gradient
 _POSITIONS = 8192  # computed at once without gradients
 _LOOK_ROWS = 32  # at most, to estimate how sparse vectors are
@@ -206,10 +206,8 @@ class EmbedderRun(Callback):
             begun = self.root / "settings.json"
             before = read_object(begun, "start over with --overwrite")
             claimed.check_same(before, json.loads(json.dumps(content)), but_for=MAY_DIFFER)
-            self.settings = settings.model_copy(update={"card": renewed_card(begun, "embedder", settings.card)})
         data = pair_data(texts, pairs, plan.tokenizer, settings, max_positions=max_positions, note=note)
         if self.group.is_main:
-            content["embedder"] = self.settings.model_dump()
             claimed.claim(json.dumps(content, indent=1) + "\n")
         return data, hashlib.sha256(json.dumps(deciding, sort_keys=True).encode()).hexdigest()
 

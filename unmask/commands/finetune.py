@@ -34,7 +34,7 @@ from unmask.core.results import (
 )
 from unmask.core.settings import validated
 from unmask.data.sources import InMemory, Texts, find_split, paths_or_texts, readable
-from unmask.model.card_head import Origin, base_models, renewed_card
+from unmask.model.card_head import Origin, base_models
 from unmask.model.folder import find_model
 from unmask.report.pages import task_figures
 from unmask.tasks.files import Columns, ExampleFiles, example_files
@@ -46,9 +46,8 @@ from unmask.train.distributed import join_group, on_every_rank, on_rank_zero
 
 NUM_STEPS = 6
 NUM_PREDICTED = 256  # inputs
-# What may differ when a fine-tuning resumes: the number of seeds, the card, and the paths of files with the same
-# content.
-MAY_DIFFER = {"finetune.seeds", "finetune.card", "model", "train", "validation", "test"}
+# What may differ when a fine-tuning resumes: the number of seeds, and the paths of files with the same content.
+MAY_DIFFER = {"finetune.seeds", "model", "train", "validation", "test"}
 _ANEW = "replace the result with --overwrite"
 _OURS = {"runs.jsonl", "metrics.jsonl", "checkpoints", "model", "summary.json", "report.html"}
 
@@ -172,8 +171,6 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
             with examples_given(train, validation, test) as paths:
                 inputs = [source, *(each.path for each in paths.values())]
                 claimed.check(resume=resume, overwrite=overwrite, inputs=inputs)
-                if resume and claimed.is_claimed:
-                    chosen = chosen.model_copy(update={"card": renewed_card(begun, "finetune", chosen.card)})
                 runs = Runs(source, kind, paths, chosen, reporter, group)
                 sha256 = {"validation": runs.held_out} | {name: each.sha256 for name, each in paths.items()}
             name, model_sha256 = lasting_name(model, source), checkpoint_sha256(source)

@@ -12,7 +12,7 @@ from typing import Any
 
 from unmask.commands.masking_tables import named_hashes
 from unmask.commands.recipe import Recipe, load_recipe, requested_recipe
-from unmask.commands.recipe_files import Override, Overrides, apply_overrides, as_overrides
+from unmask.commands.recipe_files import Override, Overrides, as_overrides
 from unmask.commands.run_data import (
     START_ANEW,
     RunFolder,
@@ -41,13 +41,11 @@ from unmask.core.results import (
     margin,
     usual_reporter,
 )
-from unmask.core.settings import validated
 from unmask.data.data_folder import data_folder, is_prepared
 from unmask.data.lexicon import load_lexicon
 from unmask.data.sources import InMemory, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
 from unmask.masking.settings import AnyStrategy, add_kind
 from unmask.masking.tables import named_lexicon
-from unmask.model.card_head import CARD, CardSettings, change_card
 from unmask.model.folder import find_weights
 from unmask.tasks.loaded_model import Model, load
 from unmask.tokenizer.loading import load_tokenizer
@@ -288,17 +286,9 @@ def _begin(
         reporter.note("resuming with the data that is prepared, so the text is not fetched")
         texts = None
     named = paths_or_texts(texts)
-    # A run can be resumed without a recipe, and its card may change at any time.
-    card_overrides = [override for override in overrides if override[0].startswith("card.")]
-    changes_only_card = all(value is None for value in options.values()) and len(card_overrides) == len(overrides)
     recipe = None
-    if resume and folder.claimed.is_claimed and changes_only_card:
-        values: dict[str, Any] = {}
-        apply_overrides(values, card_overrides)
-        card = validated(CardSettings, values.get("card", {}), where="card")
-    else:
-        recipe = requested_recipe(**options, settings=overrides)
-        card = recipe.card
+    if overrides or any(value is not None for value in options.values()) or not (resume and folder.claimed.is_claimed):
+        recipe = requested_recipe(**options, settings=overrides)  # a run can be resumed without one
 
     # Inputs are opened before the folder is touched, and so before a long preparation.
     paths = [path for path in named or () if not isinstance(path, InMemory) and not is_stream(path)]
@@ -323,20 +313,15 @@ def _begin(
     if recipe is not None:
         if recipe.sizing is not None and old.sizing is None:
             recipe = with_sizes(recipe, sizes_of(old))
-        may_differ = {"card", "description", "training.micro_batch_tokens", "evaluation.trackers"}
+        may_differ = {"description", "training.micro_batch_tokens", "evaluation.trackers"}
         folder.claimed.check_same(old.model_dump(), recipe.model_dump(), but_for=may_differ)
     sections = () if recipe is None else ("training", "evaluation")  # they differ only in what may differ
     update = {name: getattr(recipe, name) for name in sections if getattr(recipe, name) != getattr(old, name)}
     if "evaluation" in update:
         reporter.note(f"resuming with evaluation.trackers = {list(update['evaluation'].trackers)}")
-    # Entries of the card that are given now replace earlier ones; None removes one.
-    values = old.card.model_dump() | card.model_dump(exclude_unset=True)
-    update["card"] = validated(CardSettings, values, where=f"{folder.recipe}: card")
-    if (new := old.model_copy(update=update)) != old:
-        folder.claimed.claim(new.to_toml())
+    if update:
+        folder.claimed.claim(old.model_copy(update=update).to_toml())
     if is_finished := folder.summary.is_file():
-        if change_card(folder.model, card):
-            reporter.note(f"updated {folder.model / CARD}")
         reporter.note(f"the run in {folder.root} is already finished")
     return {"root": str(folder.root), "sources": sources, "is_new": False, "is_finished": is_finished}
 

@@ -67,10 +67,7 @@ class StartSettings(Settings):
 
 
 class Recipe(LightRecipe):
-    """Every setting of a pretraining run. Sections are documented in their own classes.
-
-    The card does not affect the training, so a resumed run may change it.
-    """
+    """Every setting of a pretraining run. Sections are documented in their own classes."""
 
     start: StartSettings | None = None
     masking: MaskingSettings = MaskingSettings.model_validate({})

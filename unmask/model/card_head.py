@@ -12,7 +12,6 @@ Source: the hub's own example, https://github.com/huggingface/hub-docs/blob/main
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import re
@@ -23,10 +22,8 @@ from typing import Annotated, Any, Self
 
 from pydantic import BeforeValidator, ValidationInfo, field_validator, model_validator
 
-from unmask.core.errors import RunError
-from unmask.core.files import read_object, write_atomically
 from unmask.core.hub import hub_name
-from unmask.core.settings import Settings, validated
+from unmask.core.settings import Settings
 
 CARD = "README.md"
 _CUSTOM = "custom"  # the type of a data set that is not on the hub
@@ -184,49 +181,3 @@ def card_head(
     if not results:
         data.pop("model_name")  # it belongs to the model index, not to the head
     return data.to_yaml()
-
-
-def renewed_card(settings: Path, section: str, named: CardSettings) -> CardSettings:
-    """Card settings of a resumed training: those in its settings.json, overridden by those that the user sets now."""
-    try:
-        before = read_object(settings, "start over with --overwrite")[section]["card"]
-        values = {**before, **named.model_dump(exclude_unset=True)}
-    except (LookupError, TypeError) as error:
-        raise RunError(f"{settings}: damaged (it has no settings of a card); start over with --overwrite") from error
-    return validated(CardSettings, values, where=f"{settings}: card")
-
-
-def _unquoted(text: str, mask: str) -> str:
-    """A card's text, with placeholders for the held-out texts that the templates of cards quote."""
-    if quoted := re.search(r'\)\((".*"), top_k=3\)\)\n(# of held-out text; .*\n)', text):
-        text = text.replace(quoted[2], "").replace(quoted[1], mask)
-    text = re.sub(r'(?<=\ntexts = \[\n)( {4}".*",\n)+(?=\])', '    "one text",\n    "another",\n', text)
-    return re.sub(r'(?<=\.embed\(\[)".*"(?=\]\)\n)', '"one text", "another"', text)
-
-
-def change_card(folder: Path, named: CardSettings) -> bool:
-    """Writes the settings that the user gave into the card of a finished model, and removes those set to None, and
-    quoted text if it is private; the rest of the card stays. Returns whether the card changed. Raises a RunError if
-    there is no card, or it cannot be read."""
-    import yaml
-    from huggingface_hub import ModelCard
-
-    path, values = folder / CARD, named.model_dump(exclude_unset=True, mode="json")
-    if not values:
-        return False
-    try:
-        card = ModelCard(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        reason = str(error).partition("\n")[0]
-        raise RunError(
-            f"{path}: the card's head cannot be read ({reason}); fix it, or change {', '.join(values)} yourself"
-        ) from error
-    text = card.text
-    if values.pop("quote", None) is False:
-        card.text = _unquoted(text, json.dumps(card.data.get("mask_token"), ensure_ascii=False))
-    if card.text == text and all(card.data.get(key) == value for key, value in values.items()):
-        return False
-    for key, value in values.items():
-        card.data[key] = value
-    write_atomically(path, str(card))
-    return True

@@ -238,7 +238,7 @@ def test_checkpoints_that_do_not_fit(make_model: MakeModel, tmp_path: Path) -> N
     content = json.loads((folder / "state.json").read_bytes()) | {"cursor": {"epoch": 0}, "sha256": None}
     for damaged in (b"[]", json.dumps(content).encode()):
         (folder / "state.json").write_bytes(damaged)
-        with pytest.raises(RunError, match="damaged checkpoint .* to start over, since there is no earlier one"):
+        with pytest.raises(RunError, match="damaged checkpoint .* to start over, since there is no other one"):
             load_checkpoint(folder, state, fingerprint="x")
 
 

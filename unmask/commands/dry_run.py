@@ -58,8 +58,8 @@ STEPS_SECONDS = 60.0
 
 
 def measure_steps(trainer: Trainer, num_steps: int = NUM_STEPS, *, num_parts: float = 1.0) -> dict[str, Any]:
-    """Trains a few steps with the real model, and extrapolates to the whole training, whose steps consist of
-    `num_parts` parts as large as these steps.
+    """Trains a few steps with the real model, and extrapolates to the whole training, in which each step is
+    `num_parts` times as large.
 
     Returns:
         `steps`, `seconds` and `tokens_seen` of the whole training, without evaluations; `step_seconds`, the median

@@ -208,8 +208,8 @@ RATE_AT_WIDTH = 1e-4 * 768
 
 
 def find_checkpoint(source: str | Path) -> Path:
-    """As `find_weights`, but an unsupported type of model is an error before its weights are fetched, or converted as
-    an error about pickles advises."""
+    """As `find_weights`, but raises for an unsupported type of model before fetching its weights, and before advising
+    to convert pickled ones."""
     with suppress(TokenizerError):  # `find_weights` says more about names that are not on the hub
         read_config_file(find_model(local_path(source, weights=False)))
     return find_weights(source)

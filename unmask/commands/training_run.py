@@ -140,8 +140,8 @@ class TrainingRun(Callback):
             reporter.note(f"predictions for the recipe's evaluation.prompts are not shown: {error}")
             self.prompts = ()
         self._times = EvaluationTimes(recipe.evaluation.times)
-        self._troubles: list[str | None] = []  # of each evaluation
-        self._is_told = False
+        self._warnings: list[str | None] = []  # of each evaluation
+        self._has_warned = False
 
     def run(self, interruption: Interruption, callbacks: Sequence[Callback] = ()) -> dict[str, Any]:
         """Trains from the last checkpoint, writes everything, and returns the summary."""
@@ -219,16 +219,16 @@ class TrainingRun(Callback):
                     shown.append(Styled(f"[{token['guesses'][0][0]}]", "bold green" if token["right"] else "bold red"))
             note(tuple(shown))
 
-        self._troubles.append(self._trouble(result, entropy, state.best))
-        is_late = state.step >= FEW_STEPS and progress >= LEAST_PROGRESS and len(self._troubles) > 2
-        if not self._is_told and is_late and all(self._troubles[-2:]):
-            note(str(self._troubles[-1]))
-            self._is_told = True
+        self._warnings.append(self._warning(result, entropy, state.best))
+        is_late = state.step >= FEW_STEPS and progress >= LEAST_PROGRESS and len(self._warnings) > 2
+        if not self._has_warned and is_late and all(self._warnings[-2:]):
+            note(str(self._warnings[-1]))
+            self._has_warned = True
         if state.step and (state.best is None or result.loss < state.best.loss):
             state.best = Best(state.step, result.loss)
             self.trainer.request_save()
 
-    def _trouble(self, result: HeldOut, entropy: float, best: Best | None = None) -> str | None:
+    def _warning(self, result: HeldOut, entropy: float, best: Best | None = None) -> str | None:
         state, rate = self.state, self.recipe.training.learning_rate
         epochs = state.tokens_seen / self.data.manifest.train.tokens
         return explain_loss(result, entropy, best, step=state.step, epochs=epochs, learning_rate=rate)
@@ -243,7 +243,7 @@ class TrainingRun(Callback):
         if last.loss <= best.loss + MARGIN:
             return state.step, None
         load_checkpoint(checkpoint_path(root, best.step), replace(state), fingerprint=self.fingerprint)
-        return best.step, f"{self._trouble(last, self.held_out.entropy, best)}. The model is that of step {best.step:,}"
+        return best.step, f"{self._warning(last, self.held_out.entropy, best)}. The model is that of step {best.step:,}"
 
     def _report(self, result: HeldOut) -> None:
         self.reporter.note(
@@ -318,7 +318,7 @@ class TrainingRun(Callback):
                 for name in ("new", "old")
             }
         remarks = [] if better is None else [better]
-        if better is None and (trouble := self._trouble(result, entropy)) is not None:
+        if better is None and (trouble := self._warning(result, entropy)) is not None:
             remarks.append(trouble)
         if state.board is not None and state.step <= (first := state.board.every_steps):
             never = f"masks never followed the model, whose first scores come after masking.refresh_steps = {first:,}"

@@ -7,8 +7,8 @@
     task, Decisions ──read──▶ pieces, each with whether it is held out
 
 The result of a look is small compared with the text, so any process may look at any task. A document is identified by
-its task and its position in it; of equal ones the first is kept, where held-out files come before others. `Corpus.why`
-says why a document is held out.
+its task and its position in it; of equal documents the first is kept, and those in held-out files count as first.
+`Corpus.why` says why a document is held out.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class Corpus:
         """Decides what is left out and what is held out, from looks at all tasks. Raises a CorpusError if there are no
         groups to choose from, or too little text."""
         decided: dict[str, Any] = {}
-        # Of equal or similar documents the first is kept. Text that is to be held out stays so, and its copies do not.
+        # Held-out files come first, so they stay whole, and their copies in the training text are dropped.
         looked = sorted(looked, key=lambda each: not self.tasks[each[0]].is_held)
         tasks = [task for task, _ in looked]
 

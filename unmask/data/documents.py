@@ -103,8 +103,8 @@ def read_documents(  # noqa: PLR0913  (files, and how they are read)
     def lines(source: Source) -> Iterator[LinePart]:
         if source.kind not in READERS:
             raise CorpusError(
-                f"{source.path}: this process knows no reader of {source.kind!r} files; workers need an entry point of "
-                "an installed package, or prepare the text with unmask.prepare(..., workers=1)"
+                f"{source.path}: no reader of {source.kind!r} files in this worker process; install the reader as an "
+                "entry point, or call unmask.prepare(..., workers=1)"
             )
         parts = READERS[source.kind](source, bad, fields)
         if not names:

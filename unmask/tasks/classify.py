@@ -258,11 +258,11 @@ class Classify(TextTask):
         return () if record.label is None else (record.label,)
 
     def check(self, file: Labelled, train: Path) -> str | None:
-        """Also raises a CorpusError if none of the classes occurs in training: they are spelled in another way."""
+        """Also raises a CorpusError if none of the classes occurs in training, which suggests another spelling."""
         classes = {record.label for record in file.records}
         if classes.isdisjoint(self.names):
             what = f"none of the classes ({listed(sorted(classes), 8)}) occurs in {train}"
-            raise CorpusError(f"{file.path}: {what}, which has {listed(self.names, 8)}; spell them as there")
+            raise CorpusError(f"{file.path}: {what}, which has {listed(self.names, 8)}; use the same names")
         return super().check(file, train)
 
     def targets_of(self, record: TextRecord) -> Targets:

@@ -355,7 +355,7 @@ def _last_annotations(rows: Rows, counts: Counter[str]) -> Rows:
             if not valid:
                 counts["rows have no annotation, or only cancelled ones: left out"] += 1
                 continue
-            counts["rows have several annotations, of which the last one counts"] += len(valid) > 1
+            counts["rows have several annotations: the last one is used"] += len(valid) > 1
             row["annotations"] = valid[-1:]
         yield number, row
 

@@ -406,6 +406,7 @@ def load(
         path = find_model(folder)
         with files_checked(path, strict=strict):
             return _load_graph(path, backend)
+    keep_to_quota()
     model = _load_weights(folder, precision, strict=strict)
     model.to()
     return model
@@ -482,7 +483,6 @@ def as_model(model: Model | str | Path, *, precision: Precision = "float32", str
     if isinstance(model, Model):
         return model
     loaded = load(model, precision=precision, strict=strict)
-    keep_to_quota()
     loaded.to(choose_device())
     return loaded
 

@@ -350,7 +350,7 @@ def _at_its_text(entry: Any, text: str, counts: Counter[str]) -> Any:
         return entry
     if (place := nearest(text, part, begin)) is None:
         return entry
-    counts["of the entities are not where their own text is: moved to its nearest occurrence"] += 1
+    counts["entities whose text is elsewhere: moved to its nearest occurrence"] += 1
     return entry | {"start": place, "end": place + len(part)}
 
 

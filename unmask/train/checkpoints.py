@@ -193,8 +193,8 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
     except RunError:
         raise
     except (OSError, KeyError, TypeError, AttributeError, RuntimeError, ValueError, SafetensorError) as error:
-        before = [path.name for path in list_checkpoints(folder.parent) if path.name < folder.name]
-        way_out = f"to resume from {before[-1]}" if before else "to start over, since there is no earlier one"
+        others = [path.name for path in list_checkpoints(folder.parent) if path != folder]
+        way_out = f"to resume from {others[-1]}" if others else "to start over, since there is no other one"
         raise RunError(f"{folder}: damaged checkpoint ({error}); remove this folder {way_out}") from error
     for name, value in counters.items():
         setattr(state, name, value)
@@ -276,6 +276,7 @@ def fit(  # noqa: PLR0913  (shared by the trainings of all commands)
         rate = f"{section}.learning_rate={trainer.settings.learning_rate / 3:.2g}"
         way_out, options = f"Start over with a lower rate, such as {rate}", ["set", "overwrite"]
         if (recipe := root / "recipe.toml").is_file():  # it has the size that was chosen
-            way_out, options = f"{way_out}, {recipe} as the recipe and another folder", ["set", "recipe", "out"]
+            way_out = f"Start over in another folder with {recipe} as the recipe and a lower rate, such as {rate}"
+            options = ["set", "recipe", "out"]
         raise DivergedError(f"{error}; {last}. {way_out}", options=options) from error
     return metrics

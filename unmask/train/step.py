@@ -309,7 +309,7 @@ def training_step(  # noqa: PLR0915  (one step, whole)
                 loss = loss + (vectors_ED * each.gradients[number]).sum()
                 continue
             losses = objective.losses(model, hidden_TD, targets, mix_ints(seed, first + number))
-            is_masked = objective.targets is PREDICT_MASKED.targets  # whichever loss they have
+            is_masked = objective.targets is PREDICT_MASKED.targets  # also with a loss of the user's own
             if board is not None and board.needs_steps and is_masked and isinstance(targets, Targets):
                 predictions.append((targets.classes_N, losses.each_N, losses.wrong_N, part.pos_N))
             mean = losses.total / totals[index]

@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -134,8 +135,9 @@ class Trainer:
                 raise EndedElsewhereError(f"{error}; see rank 0 for what to do") from error
             raise
         finally:
-            for callback in self.callbacks:
-                callback.on_end(self)
+            with ExitStack() as ends:  # each is called, in the order of the list, whatever others raise
+                for callback in reversed(self.callbacks):
+                    ends.callback(callback.on_end, self)
 
     def request_save(self) -> None:
         """Requests a checkpoint after this step; the callback that saves must come later in the list."""

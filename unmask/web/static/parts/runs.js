@@ -156,7 +156,7 @@ export function Runs({ things, look }) {
     ${compared.length > 0 && html`<div class="row"><${Choice} label="Comparison" none="none" value=${shown} options=${compared} onChange=${compare} /></div>`}
     ${shown && html`<${Comparison} key=${shown} folder=${shown} name=${compared.find(([path]) => path === shown)[1]} />`}
     <${Begin} things=${things} look=${look} choose=${(path) => choose([...paths, path].slice(-6))} />
-    <${Problem} of=${problem} />${gone.map((path) => html`<div class="row tight" key=${path}><${Problem} of=${`${names[path]} is not in the studio's folders: it was removed, or could not begin (its output says why).`} />
+    <${Problem} of=${problem} />${gone.map((path) => html`<div class="row tight" key=${path}><${Problem} of=${`${names[path]} was not found: it was removed, is outside the studio's folders, or failed to start (see its output).`} />
       <button onClick=${() => choose(paths.filter((each) => each !== path))}>Remove from the page</button></div>`)}
     ${paths.length > 0 && html`<${Curves} runs=${paths.filter((path) => live[path]).map((path) => ({ name: names[path], columns: live[path].columns }))} level=${levels.size === 1 ? [...levels][0] : null} />`}
     ${paths.map((path) => live[path] && html`<${Control} key=${path} path=${path} name=${names[path]} state=${live[path].state} resumes=${!["finetuning", "embedder"].includes(kind(path))} look=${look} />`)}

@@ -54,7 +54,7 @@ export function Search({ things }) {
   };
   // The judged queries are ranked again, by these indexes and with this weight.
   const queries = Object.fromEntries(Object.entries(judgements).map(([text, each]) => [text, graded(each)]));
-  const { data: figures, error: unranked, busy: ranking } = useCall("judged", { indexes: both, words_weight: weight, grades: queries }, { delay: 300, when: Object.keys(queries).length > 0 });
+  const { data: figures, error: unranked, busy: ranking } = useCall("judged", { indexes: both, words_weight: weight, grades: queries }, { delay: 1500, when: Object.keys(queries).length > 0 });
   if (!index) return html`<p>There is no index in the folders: make one with <code>unmask search index MODEL TEXT --out INDEX</code>.</p>`;
   const grades = judgements[query]?.grades ?? {};
   return html`<div class="row"><${Choice} label="Index" value=${index} options=${indexes} onChange=${setFirst} />

@@ -48,9 +48,9 @@ from unmask.measure.held_out import HeldOutSet
 from unmask.model.encoder import MaskedLM
 
 OURS = "ours"
-SETTINGS = {"modernbert-adamw": (1024, 5e-4), "modernbert-muon": (2048, 7e-3), OURS: (4096, 0.01)}
+SETTINGS = {"modernbert-adamw": (512, 1e-3), "modernbert-muon": (2048, 7e-3), OURS: (4096, 0.01)}
 GRID = {  # positions a step, learning rates, around those of `SETTINGS`
-    "modernbert-adamw": ((512, 1024, 2048), (2.5e-4, 5e-4, 1e-3)),
+    "modernbert-adamw": ((256, 512, 1024), (5e-4, 1e-3, 2e-3)),
     "modernbert-muon": ((1024, 2048, 4096), (3.5e-3, 7e-3, 0.014)),
 }
 COLOURS = {"modernbert-adamw": "#8a94a0", "modernbert-muon": "#1d2733", OURS: "#c2410c"}

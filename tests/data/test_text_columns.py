@@ -204,6 +204,14 @@ def test_names_of_classes(value: object, name: str | None) -> None:
     assert not isinstance(value, str) or fact_of("id", value) == value
 
 
+def test_ids_in_a_column_with_gaps() -> None:
+    """There pandas turns whole numbers into floats."""
+    assert repr(fact_of("id", 3.0)) == "3"
+    for value in (2.5, math.nan, None, True):
+        with pytest.raises(ValueError, match="not an id"):
+            fact_of("id", value)
+
+
 def test_numbers_have_the_names_that_datasets_wrote(tmp_path: Path) -> None:
     """-1 is not a class, and a file without class names keeps the numbers."""
     features = {"mood": {"_type": "ClassLabel", "names": ["bad", "good"]}}

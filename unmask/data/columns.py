@@ -375,8 +375,8 @@ def fact_of(role: Fact, value: Any, classes: Sequence[str] | None = None) -> str
         raise ValueError(f"{broken}, which is not a character,")
     if role == "label":
         return class_name(value, classes)
+    value = without_gaps(value)
     if role == "group":
-        value = without_gaps(value)
         if isinstance(value, list | dict | bytes):
             raise ValueError(f"{type(value).__name__}, which is not a group (a text, a number or a date)")
         return _spelled(value)

@@ -656,6 +656,8 @@ def test_lines_of_text_have_no_labels(tmp_path: Path) -> None:
     path = written(tmp_path / "a.txt", "one text\n\nAnna sleeps.\n")
     assert list(read(path, with_labels=False).records) == [TextRecord(1, "one text"), TextRecord(3, "Anna sleeps.")]
     assert read(path, "tag", with_labels=False).records[1] == WordsRecord(3, (), text="Anna sleeps.")
+    long = read(written(tmp_path / "long.txt", "an attachment " * 100_000 + "\nshort\n"), with_labels=False)
+    assert [len(record.first) for record in long.records] == [1_400_000, 5]
     bracketed = ["[...]", "[2019]", "[]"]  # texts that are not lists of words
     lines = read(written(tmp_path / "b.txt", "\n".join(bracketed)), "tag", with_labels=False)
     assert [record.text for record in lines.records] == bracketed

@@ -41,7 +41,7 @@ from unmask.data.columns import (
 from unmask.data.delimited import find_layout
 from unmask.data.documents import read_documents
 from unmask.data.json_rows import json_form, json_rows
-from unmask.data.reading import CHUNK_BYTES, BadInput, bare_suffix, broken_character
+from unmask.data.reading import LONGEST_ROW, BadInput, bare_suffix, broken_character
 from unmask.data.settings import AS_FOUND, Reading
 from unmask.data.sources import TABLES, Source, find_split
 from unmask.data.tables import class_names, described, first_rows, rows_of
@@ -441,10 +441,10 @@ def _pair(rows: Sequence[dict[str, Any]], named: set[str | None], label: str | N
 
 def _lines(source: Source, bad: BadInput) -> Rows:
     blank = Counter[str]()
-    for text in read_documents([source], bad, unit="line", piece_chars=CHUNK_BYTES, skipped=blank):
+    for text in read_documents([source], bad, unit="line", piece_chars=LONGEST_ROW, skipped=blank):
         number = text.document + 1 + blank.total()
         if not text.last:
-            raise CorpusError(f"{source.path}: text {number} is longer than a million characters; cut it")
+            raise CorpusError(f"{source.path}: text {number} is longer than {LONGEST_ROW:,} characters; cut it")
         yield number, {"text": text.text, _ID: None if isinstance(text.id, int) else text.id}
 
 

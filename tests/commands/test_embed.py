@@ -18,13 +18,14 @@ TEXTS = ["the king sees the queen at sea", "the dog", "the cat follows the dog i
 
 
 def test_lines_to_npy(run: unmask.Run, tmp_path: Path) -> None:
+    """Rows are lines, empty ones included."""
     lines, out = tmp_path / "lines.txt", tmp_path / "vectors.npy"
-    lines.write_text("\n".join([*TEXTS, ""]) + "\n")
+    lines.write_text("\n".join([TEXTS[0], "", *TEXTS[1:], ""]) + "\n")
     result = unmask.embed(run.folder / "model", lines, out=out)
-    assert (result.texts, result.dimension, result.pooling) == (4, 64, "mean")
-    assert result.skipped == {"texts without a letter or other visible character": 1}
+    assert (result.texts, result.dimension, result.pooling, result.skipped) == (6, 64, "mean", {})
     assert result.tokens == sum(len(run.model.tokenizer.encode_prompt(text)) - 2 for text in TEXTS)
-    np.testing.assert_allclose(np.load(out, mmap_mode="r"), run.model.embed(TEXTS), atol=1e-5)
+    expected = run.model.embed([TEXTS[0], "", *TEXTS[1:], ""])
+    np.testing.assert_allclose(np.load(out, mmap_mode="r"), expected, atol=1e-5)
     unmask.embed(
         run.folder / "model", lines, out=out, overwrite=True, pooling="first", normalize=True, precision="bf16"
     )
@@ -68,13 +69,11 @@ def test_numbers_of_several_files_are_no_ids(run: unmask.Run, tmp_path: Path) ->
     assert pq.read_table(tmp_path / "rows.parquet").column("id").to_pylist() == ["7", "8"]
 
 
-def test_a_line_after_an_empty_one_needs_ids(run: unmask.Run, tmp_path: Path) -> None:
-    """Rows of .npy would no longer match lines of the file; Parquet stores the line numbers as ids."""
+def test_parquet_skips_empty_lines(run: unmask.Run, tmp_path: Path) -> None:
+    """Its ids are line numbers."""
     (tmp_path / "a.txt").write_text("the dog\n\n \nthe cat\n")
-    with pytest.raises(UnmaskError, match=r"a.txt: line 2 .*\.parquet"):
-        unmask.embed(run.folder, tmp_path / "a.txt", out=tmp_path / "vectors.npy")
-    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
-    unmask.embed(run.folder, tmp_path / "a.txt", out=tmp_path / "vectors.parquet")
+    result = unmask.embed(run.folder, tmp_path / "a.txt", out=tmp_path / "vectors.parquet")
+    assert result.skipped == {"texts without a letter or other visible character": 2}
     assert pq.read_table(tmp_path / "vectors.parquet").column("id").to_pylist() == [1, 4]
     (tmp_path / "a.smi").write_text("on\tfirst\nso\n")
     unmask.embed(run.folder, tmp_path / "a.smi", out=tmp_path / "molecules.parquet")
@@ -94,6 +93,22 @@ def test_a_row_without_text_keeps_its_place(run: unmask.Run, tmp_path: Path) -> 
     vectors = np.load(tmp_path / "vectors.npy")
     np.testing.assert_allclose(vectors, run.model.embed(["the dog", "the king", "", "the cat"]), atol=1e-5)
     assert pq.read_table(tmp_path / "vectors.parquet").column("id").to_pylist() == ["7", "8", "9", "10"]
+
+
+@pytest.mark.parametrize(
+    ("last", "out", "named"), [("null", "v.npy", "row 3"), ("2.5", "v.parquet", "row 3"), ('"b"', "v.parquet", "'b'")]
+)
+def test_ids_are_read_before_any_text_is_embedded(
+    run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, out: str, named: str
+) -> None:
+    """So a bad one at the end of a large file costs no hours."""
+    table = tmp_path / "a.jsonl"
+    table.write_text("".join(f'{{"id": {id_}, "text": "the dog"}}\n' for id_ in ("1", "2", last)))
+    monkeypatch.setattr(embed_file, "PART_TEXTS", 1)
+    monkeypatch.setattr(embed_file, "embed_texts", lambda *_, **__: pytest.fail("a text was embedded"))
+    with pytest.raises(CorpusError, match=rf"a\.jsonl.*{named}"):
+        unmask.embed(run.folder, table, out=tmp_path / out)
+    assert list(tmp_path.iterdir()) == [table]
 
 
 @pytest.mark.parametrize(

@@ -7,6 +7,7 @@ import gzip
 import lzma
 import random
 import zlib
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,7 @@ from unmask.data import reading
 from unmask.data.documents import Document, split_lines
 from unmask.data.reading import BadInput, LinePart, read_lines, read_text
 from unmask.data.settings import DocumentUnit
+from unmask.data.treebanks import DOCUMENT_BEGIN
 
 STRICT = BadInput(skip=False)
 
@@ -123,6 +125,15 @@ def test_documents_of_lines(unit: DocumentUnit, text: str, documents: list[str])
     assert [(p.document, p.text) for p in pieces] == list(enumerate(documents))
     if unit == "line":
         assert pieces[1] == Document(1, 0, "c", id=4)
+
+
+def test_blank_lines_may_be_kept() -> None:
+    """Then documents are numbered as the lines of a file, of which the mark of a treebank's document is none."""
+    lines = [DOCUMENT_BEGIN, *(LinePart(line, True, True) for line in ("a", "", " ", "b", ""))]
+    skipped = Counter[str]()
+    kept = list(split_lines([(lines, "line", "blank")], keeps_blank=True, skipped=skipped))
+    assert [(p.document, p.id, p.text) for p in kept] == [(0, 1, "a"), (1, 2, ""), (2, 3, " "), (3, 4, "b"), (4, 5, "")]
+    assert not skipped
 
 
 def test_a_file_ends_a_document_and_files_may_differ_in_kind() -> None:

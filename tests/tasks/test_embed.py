@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import json
-from itertools import pairwise
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
@@ -126,10 +126,21 @@ def test_bf16_is_close_and_not_the_same(run: unmask.Run) -> None:
 
 
 def test_no_text_depends_on_the_others(run: unmask.Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Few are tokenized at once, and fewer if they are long."""
     whole = run.model.embed(TEXTS)
     np.testing.assert_allclose(run.model.embed(TEXTS[::-1])[::-1], whole, atol=1e-5)
+    parts, encode_prompts = list[list[str]](), run.model.tokenizer.encode_prompts
+
+    def watched(texts: list[str]) -> list[np.ndarray]:
+        parts.append(list(texts))
+        return encode_prompts(texts)
+
+    monkeypatch.setattr(run.model.tokenizer, "encode_prompts", watched)
     monkeypatch.setattr(embed_module, "PART_TEXTS", 4)
+    monkeypatch.setattr(embed_module, "PART_CHARS", 99)
     np.testing.assert_allclose(run.model.embed(TEXTS), whole, atol=1e-5)
+    assert list(chain.from_iterable(parts)) == TEXTS
+    assert all(len(part) <= 4 and len("".join(part[:-1])) < 99 for part in parts)
     assert run.model.embed([]).shape == (0, 64)
 
 
@@ -181,7 +192,9 @@ def test_texts_are_taken_as_they_come(run: unmask.Run, tmp_path: Path, caplog: p
         np.testing.assert_array_equal(run.model.embed(form), expected)
     gaps = ["a king", None, float("nan"), "", "a dog"]
     expected = run.model.embed(["a king", "", "", "", "a dog"])
-    for form in (gaps, pandas.Series(gaps), pandas.Series(gaps, dtype="string"), pandas.DataFrame({"body": gaps})):
+    frame = pandas.DataFrame({"body": gaps})
+    (tmp_path / "gaps.txt").write_text("a king\n\n\n\na dog\n")
+    for form in (gaps, frame["body"], pandas.Series(gaps, dtype="string"), frame, tmp_path / "gaps.txt"):
         caplog.clear()
         np.testing.assert_array_equal(run.model.embed(form), expected)
         assert "3 of 5 texts are empty" in caplog.text

@@ -23,22 +23,30 @@ from unmask.core.errors import CorpusError, RunError, without_secrets
 from unmask.core.files import check_file, locked, whole_file, writing
 from unmask.core.public import public
 from unmask.core.remote import address_of, output_at
-from unmask.core.results import Notify, Progress, Result, Shown, amount, usual_note, usual_reporter
+from unmask.core.results import Notify, Progress, Result, Shown, amount, counted, usual_note, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.columns import ColumnNames
-from unmask.data.documents import EMPTY, Document, Documents, in_groups, names_of
+from unmask.data.documents import Documents, in_groups, names_of
 from unmask.data.reading import LONGEST_ROW
 from unmask.data.settings import Reading
 from unmask.data.sources import TextColumn, is_saved_dataset, readable
 from unmask.data.tables import in_words
 from unmask.model.pooling import POOLINGS, SPLADE
 from unmask.search.exact import blocks_of, search_exactly
-from unmask.tasks.embed import PART_TEXTS, Embedded, LongTexts, embed_texts, notes_on, sparse_texts
+from unmask.tasks.embed import (
+    PART_CHARS,
+    PART_TEXTS,
+    Embedded,
+    LongTexts,
+    embed_texts,
+    notes_on,
+    sparse_texts,
+    whole_texts,
+)
 from unmask.tasks.loaded_model import Model, Precision, as_model
 from unmask.train.hardware import keep_freed_memory
 from unmask.train.scores import main_directions
 
-PART_CHARS = 1 << 22
 _UNITS = {"fasta": "sequence", "conll": "sentence", "conllu": "sentence"}
 
 
@@ -89,7 +97,8 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         model: Folder of a model, such as RUN/model, or its name on the hub.
         file: One text per line, or a table; - or a pipe gives lines. In Python also a list or column of texts, a pandas
             table, or a dataset; rows without an id are numbered from 0.
-        out: A .npy file, or a .parquet file, which also stores ids (needed if some texts are empty) and sparse vectors.
+        out: A .npy file, with a vector for each line; or a .parquet file, which stores ids, too, skips empty lines, and
+            can hold sparse vectors.
         pooling: How token vectors become a text's vector. By default as the model's folder says.
         normalize: Scale each vector to length 1. By default as the model's folder says.
         long_texts: Texts longer than the model: split and combine the parts, truncate, or raise an error.
@@ -108,8 +117,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         notify: Called with the progress.
 
     Raises:
-        UnmaskError: The model or a text cannot be read; an option does not fit the model; vectors cannot be written; or
-            `out` is a .npy file and vectors are sparse or a text follows an empty one.
+        UnmaskError: The model or a text cannot be read; an option does not fit the model; or vectors cannot be written.
     """
     with output_at(out, overwrite=overwrite) as output:
         target = output.path
@@ -146,6 +154,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
                 column,
                 id_column=id_column,
                 title_column=False,
+                blank_lines=target.suffix == ".npy",  # which has no ids: its rows are the lines
                 unit="line",
                 piece_chars=LONGEST_ROW,
                 reading=validated(Reading, {"encoding": encoding}, where="embed"),
@@ -197,17 +206,15 @@ def _embed_texts(
         what = f"{names_of(file.sources)}: rows without ids would have the same numbers in each of these files"
         raise CorpusError(f"{what}; give one file, or a column of ids", options=["id_column"])
     num_bytes = file.num_bytes if source.kind == "text" else None
-    texts = _whole_texts(file, gaps=out.suffix == ".parquet")
-    for part in in_groups(texts, most=PART_TEXTS, most_chars=PART_CHARS):
+    if any(each.id is not None for each in file.sources):
+        _check_ids(file, notify, stored=out.suffix == ".parquet")
+    for part in in_groups(whole_texts(file), most=PART_TEXTS, most_chars=PART_CHARS):
         embedded = vectors_of([text.text for text in part], names=[f"{source.path}: text {text.id!r}" for text in part])
-        try:
-            if shift is None:
-                ids: list[str | int] = [str(text.id) for text in part]
-            else:
-                ids = [text.id - shift if source.id is None and isinstance(text.id, int) else text.id for text in part]
-            add(ids, embedded.vectors, [text.text for text in part])
-        except CorpusError as error:
-            raise CorpusError(f"{source.path}: {error}") from error
+        if shift is None:
+            ids: list[str | int] = [str(text.id) for text in part]
+        else:
+            ids = [text.id - shift if source.id is None and isinstance(text.id, int) else text.id for text in part]
+        add(ids, embedded.vectors, [text.text for text in part])
         counts.update(texts=len(part), tokens=embedded.num_tokens, long=embedded.num_long)
         counts.update(blank=sum(not t.text.strip() for t in part), chars=sum(len(t.text) for t in part))
         total = num_bytes if num_bytes is not None and num_bytes > counts["chars"] else None
@@ -215,17 +222,16 @@ def _embed_texts(
     return counts
 
 
-def _whole_texts(file: Documents, *, gaps: bool) -> Iterator[Document]:
-    """The texts. Without `gaps`, a text after an empty one is an error, so that row numbers are text numbers."""
-    source = file.sources[0]
-    path, unit = source.path, "row" if source.is_table else _UNITS.get(source.kind, "line")
-    for number, text in enumerate(file, 1):
-        if not text.last:
-            raise CorpusError(f"{path}: a text is longer than {LONGEST_ROW:,} characters; cut it")
-        if not gaps and file.skipped[EMPTY]:
-            what = f"{unit} {number} has no text, so rows of a .npy file would not be those of this file"
-            raise CorpusError(f"{path}: {what}; write a .parquet file, which keeps ids", options=["out"])
-        yield text
+def _check_ids(file: Documents, notify: Notify, *, stored: bool) -> None:
+    """Reads all rows before any is embedded: an id that is missing or cannot be `stored` would end hours of work."""
+    count = counted(notify, "reading ids", None, "texts")
+    schema: Any = None
+    for part in in_groups(whole_texts(file), most=PART_TEXTS, most_chars=PART_CHARS):
+        try:
+            schema = _table([text.id for text in part], {}, schema).schema if stored else None
+        except CorpusError as error:
+            raise CorpusError(f"{file.sources[0].path}: {error}", options=["id_column"]) from error
+        count(len(part))
 
 
 # ----------------------------------------

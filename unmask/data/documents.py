@@ -96,7 +96,8 @@ def read_documents(  # noqa: PLR0913  (files, and how they are read)
         fields: Annotations to read with the text: column to the name of its field.
         first: Number of the first document.
         skipped: Counts empty lines (`EMPTY`) and rows (`WITHOUT`).
-        blank: How to treat a row without text: `drop` it, `keep` it as an empty document, or use its `title` as text.
+        blank: How to treat a row or line without text: `drop` it, `keep` it as an empty document, or use its `title` as
+            text.
         names: Whether names of sequences and molecules are their ids; otherwise they are numbered, too.
     """
 
@@ -147,7 +148,7 @@ def split_lines(
             if unit == "line" and is_whole and len(line.text) < piece_chars and line is not _END:
                 number += line is not DOCUMENT_BEGIN
                 text = line.text.rstrip("\n")
-                if keeps_blank or (text and not text.isspace()):
+                if (keeps_blank and line is not DOCUMENT_BEGIN) or (text and not text.isspace()):
                     id_ = number if line.id is None else line.id
                     yield Document(document, 0, text, True, line.spans, line.label, line.group, id_, line.title)
                     document += 1
@@ -286,6 +287,7 @@ class Documents:
             that are not named are found by their usual names (`columns.USUAL`).
         title_column: None finds it. A row without text has its title as text. False reads no titles and keeps the text
             empty.
+        blank_lines: Whether empty lines of text files are documents, too, if a document is a line.
         unit: What a document is in text files; `auto` looks at the text.
         piece_chars: Longest piece, in characters.
         reading: How files are read, as set by the user.
@@ -298,13 +300,14 @@ class Documents:
         skipped: Empty lines and rows so far.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  (files, and how they are read)
         self,
         texts: Texts,
         column: ColumnNames = None,
         *,
         id_column: str | None = None,
         title_column: str | Literal[False] | None = None,
+        blank_lines: bool = False,
         unit: DocumentUnit | Literal["auto"] = "auto",
         piece_chars: int = PIECE_CHARS,
         reading: Reading = AS_FOUND,
@@ -317,7 +320,8 @@ class Documents:
             names = list(keep_as_files(names, Path(scratch)))
         self.skipped: Counter[str] = Counter()
         self._bad = BadInput(skip=False, way_out=None, reading=reading)
-        self._piece_chars, self._keeps_blank, self._has_ids = piece_chars, title_column is False, id_column != ""
+        self._piece_chars, self._has_ids = piece_chars, id_column != ""
+        self._blank_rows, self._blank_lines = title_column is False, blank_lines
         sources = find_split(cast(Sequence[str | Path], names), by_name=False).train
         columns = {"text": column, "ids": id_column or None, "titles": title_column or None}
         named = next((role for role, name in columns.items() if name is not None), None)
@@ -339,7 +343,8 @@ class Documents:
 
     def read(self, *sources: Source) -> Iterator[Document]:
         options: dict[str, Any] = {"piece_chars": self._piece_chars, "skipped": self.skipped, "names": self._has_ids}
-        blank: Literal["keep", "title"] = "keep" if self._keeps_blank and sources[0].is_table else "title"
+        are_kept = self._blank_rows if sources[0].is_table else self._blank_lines
+        blank: Literal["keep", "title"] = "keep" if are_kept else "title"
         return read_documents(sources, self._bad, unit=self.unit, blank=blank, **options)
 
 

@@ -17,9 +17,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.core.errors import SettingsError
+from unmask.core.errors import CorpusError, SettingsError
 from unmask.data.columns import without_gaps
-from unmask.data.documents import Documents
+from unmask.data.documents import Document, Documents, in_groups
 from unmask.data.reading import LONGEST_ROW, check_characters
 from unmask.data.sources import readable
 from unmask.data.tables import in_words
@@ -33,7 +33,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("unmask")
 LongTexts = Literal["error", "split", "truncate"]
-PART_TEXTS = 8192  # texts tokenized and packed at once
+# Texts tokenized and packed at once; fewer if they are long, since a token takes some 100 bytes meanwhile.
+PART_TEXTS, PART_CHARS = 8192, 1 << 22
 SPARSE_TEXTS = 256  # texts at once for sparse vectors, which are dense in between
 
 
@@ -70,17 +71,26 @@ class _Windows(NamedTuple):
     num_long: int
 
 
+class _Named(NamedTuple):
+    name: str  # for errors
+    text: str
+
+
+def _named(texts: Sequence[str], names: Sequence[str]) -> Iterator[_Named]:
+    for number, text in enumerate(texts):
+        name = names[number] if names else f"text {number}"
+        if not isinstance(text, str):
+            raise SettingsError(f"{name} is {type(text).__name__}, not a text")
+        check_characters(text, name)
+        yield _Named(name, text)
+
+
 def _in_windows(
     model: Network, tokenizer: Tokenizer, texts: Sequence[str], long_texts: LongTexts, names: Sequence[str], most: int
 ) -> Iterator[_Windows]:
-    longest, special = model.config.max_position_embeddings, tokenizer.special
-    for begin in range(0, len(texts), most):
-        part = texts[begin : begin + most]
-        name_of = [names[begin + n] if names else f"text {begin + n}" for n in range(len(part))]
-        for name, text in zip(name_of, part, strict=True):
-            if not isinstance(text, str):
-                raise SettingsError(f"{name} is {type(text).__name__}, not a text")
-            check_characters(text, name)
+    longest, special, begin = model.config.max_position_embeddings, tokenizer.special, 0
+    for group in in_groups(_named(texts, names), most=most, most_chars=PART_CHARS):
+        name_of, part = zip(*group, strict=True)
         sequences, owners = [], []
         encoded = tokenizer.encode_prompts(part)
         lengths = np.array([len(input_ids) for input_ids in encoded])
@@ -102,6 +112,7 @@ def _in_windows(
         num_tokens = sum(map(len, sequences)) - len(special.around) * len(sequences)
         numbers = np.array(owners, dtype=np.int64)
         yield _Windows(slice(begin, begin + len(part)), sequences, numbers, num_tokens, int((lengths > longest).sum()))
+        begin += len(part)
 
 
 def notes_on(num_texts: int, num_blank: int, num_long: int, longest: int, long_texts: LongTexts) -> Iterator[str]:
@@ -118,17 +129,25 @@ def is_table(texts: Any) -> bool:
     return isinstance(texts, Mapping) or any(hasattr(texts, name) for name in ("columns", "column_names"))
 
 
+def whole_texts(file: Documents) -> Iterator[Document]:
+    """The texts of a file; a CorpusError for one so long that it comes in pieces."""
+    for text in file:
+        if not text.last:
+            raise CorpusError(f"{file.sources[0].path}: a text is longer than {LONGEST_ROW:,} characters; cut it")
+        yield text
+
+
 def texts_in_memory(texts: Any) -> list[Any]:
     """The texts of a list, an array or a column; of a table, a dataset or rows, whose text column is detected and
-    logged; or of a path. Missing texts become empty ones."""
+    logged; or of a path. Missing texts and blank lines become empty ones, so that vectors match rows and lines."""
     if isinstance(texts, str) and not os.path.isfile(texts[:1000]):
         raise SettingsError("embed takes a list of texts; put brackets around a single one")
     first = texts[0] if isinstance(texts, list) and texts else None
     if not is_table(texts) and not isinstance(texts, str | Path) and not isinstance(first, Mapping):
         return ["" if without_gaps(text) is None else text for text in texts]
     with readable(texts) as here:
-        rows = Documents(here, title_column=False, unit="line", piece_chars=LONGEST_ROW)
-        listed = [row.text for row in rows]
+        rows = Documents(here, title_column=False, blank_lines=True, unit="line", piece_chars=LONGEST_ROW)
+        listed = [row.text for row in whole_texts(rows)]
     if (column := rows.sources[0].column) is not None:
         log.info("texts are in %s", in_words(column))
     return listed

@@ -218,8 +218,8 @@ class Model(Readable):
         """Embeddings [texts, hidden_size], by default equal to those of sentence-transformers from the same folder.
 
         Texts are a list, a column of pandas or `datasets`, a whole table or dataset, whose text column is detected, or
-        a `Path`. None and NaN count as empty texts; the log reports how many. Texts longer than the model are embedded
-        in parts, which the log reports, too; `long_texts="truncate"` cuts them off, as sentence-transformers does.
+        a `Path`. None, NaN and empty lines are empty texts; the log reports how many. Texts longer than the model are
+        embedded in parts, which the log reports, too; `long_texts="truncate"` cuts them, as sentence-transformers does.
 
         Its limits and prompts are ignored: `max_seq_length` is often below the model's limit, and a default prompt
         would be put before every text. Arguments and errors as for `embed_settings` and `embed_texts`.

@@ -79,9 +79,9 @@ def examples_of(info: Task, encoder: InputEncoder) -> list[Example]:
 @torch.no_grad()
 def plain_logits(network: TransformersNetwork, example: Example) -> torch.Tensor:
     """Outputs of transformers' model for a single example: [C] for a text, [S, C] for tokens."""
-    inputs = {"input_ids": torch.from_numpy(example.input_ids)[None]}
+    inputs = {"input_ids": torch.from_numpy(example.input_ids)[None].long()}
     if example.type_ids is not None:
-        inputs["token_type_ids"] = torch.from_numpy(example.type_ids)[None]
+        inputs["token_type_ids"] = torch.from_numpy(example.type_ids)[None].long()
     out = network.encoder.model(**inputs)
     if "start_logits" in out:
         return torch.stack([out.start_logits, out.end_logits], -1)[0]
@@ -96,7 +96,7 @@ def naive_loss(kind: str, example: Example, logits: torch.Tensor) -> float:
         return -float(shares[example.targets[BEGIN][0], 0] + shares[example.targets[END][0], 1]) / 2
     right = torch.from_numpy(example.targets["target"])
     if kind == "tag":
-        return -float(logits.log_softmax(-1)[torch.from_numpy(example.places), right].sum())
+        return -float(logits.log_softmax(-1)[torch.from_numpy(example.places).long(), right].sum())
     return -float(logits.log_softmax(-1)[right[0]])
 
 

@@ -88,16 +88,29 @@ def test_few_texts_are_encoded_at_once(encoder: InputEncoder, monkeypatch: pytes
     assert [[example.input_ids.tolist() for example in examples_of(info, encoder)] for info in INFOS] == expected
 
 
-def test_unknown_letters_of_records(encoder: InputEncoder, tokenizer: Tokenizer) -> None:
-    """3 + 3 + 5 letters, 8 and 3 in the second text; a long sentence in several parts counts once."""
+@pytest.mark.parametrize("at_once", [1, 2, 256])
+def test_unknown_letters_of_records(
+    encoder: InputEncoder, tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch, at_once: int
+) -> None:
+    """3 + 3 + 5 letters, 8 and 3 in the second text; a long sentence in several parts counts once. Few are joined at
+    once, since that copies them."""
+    monkeypatch.setattr(inputs, "_AT_ONCE", at_once)
+    counted, unknown_in = list[int](), tokenizer.unknown_in
+
+    def watched(texts: list[str], *tokens: Any) -> UnknownText:
+        counted.append(len(texts))
+        return unknown_in(texts, *tokens)
+
+    monkeypatch.setattr(tokenizer, "unknown_in", watched)
     texts = [TextRecord(0, "The ЖЖЖ king.", None, "a"), TextRecord(1, "The ship.", "ЖaЖ", "b")]
     encoded = Pairs(("a", "b"), paired=True).encode(texts, encoder, with_targets=True)
     unknown = encoded.unknown_in(texts, tokenizer)
     assert (unknown.letters, unknown.unknown, set(unknown.examples)) == (22, 6, {"ЖЖЖ", "ЖaЖ"})
     sentence = WordsRecord(1, ("Ж", *("mountaineer",) * 90), ("O",) * 91)
-    encoded = Tag(("O",)).encode([sentence], encoder, with_targets=True)
-    assert len(encoded.examples) > 1
-    assert encoded.unknown_in([sentence], tokenizer) == UnknownText(1 + 90 * 11, 1, ("Ж",))
+    encoded = Tag(("O",)).encode([sentence] * 3, encoder, with_targets=True)
+    assert len(encoded.examples) > 3
+    assert encoded.unknown_in([sentence] * 3, tokenizer) == UnknownText(3 * (1 + 90 * 11), 3, ("Ж",))
+    assert (max(counted), sum(counted)) == (min(at_once, 3), 5)
 
 
 def loss_of(
@@ -147,8 +160,8 @@ def test_losses_equal_the_naive_ones(make_model: MakeModel, tokenizer: Tokenizer
     loss, num_targets = loss_of(model, info, examples, weights)
     naive = 0.0
     for example in examples:
-        ids = torch.from_numpy(example.input_ids)[None]
-        types = None if example.type_ids is None else torch.from_numpy(example.type_ids)[None]
+        ids = torch.from_numpy(example.input_ids)[None].long()
+        types = None if example.type_ids is None else torch.from_numpy(example.type_ids)[None].long()
         states = model.encoder(ids, token_type_ids_BS=types)[0]
         if info.kind == "answer":
             logits = model.outputs("answer_head", states).log_softmax(0)
@@ -226,6 +239,8 @@ def test_windows_cover_the_text_and_know_the_answer(tokenizer: Tokenizer, make_m
     held = 0
     for example in encoded.examples:
         assert len(example) <= 64
+        arrays = example.input_ids, example.type_ids, example.places, example.items
+        assert sum(array.nbytes for array in arrays if array is not None) <= 17 * len(example), "many are in memory"
         for begin, end in example.items[1:]:
             seen[begin:end] = True
         begin, end = int(example.targets[BEGIN][0]), int(example.targets[END][0])
@@ -278,6 +293,13 @@ def test_an_answer_begins_behind_the_space_that_its_token_carries(end: int, answ
     example = Example(0, empty, None, empty, np.array([[-1, -1], [14, end]]))
     [found] = AnswerTask(stride=1, longest_answer=3).decode([record], [example], [np.zeros((2, 2), dtype=np.float32)])
     assert found == AnswerPrediction(answer, begin, 1.0)
+
+
+def test_an_answer_at_the_end_of_a_long_text() -> None:
+    record, empty = QuestionRecord(1, "q", "?", "x" * 99_999 + " Paris"), np.zeros(2, dtype=np.int32)
+    example = Example(0, empty, None, empty, np.array([[-1, -1], [100_000, 100_005]], dtype=np.int32))
+    [found] = AnswerTask(stride=1, longest_answer=3).decode([record], [example], [np.zeros((2, 2), dtype=np.float32)])
+    assert found == AnswerPrediction("Paris", 100_000, 1.0)
 
 
 @pytest.mark.parametrize("may_be_missing", [False, True])

@@ -160,7 +160,7 @@ class TextRows:
     begins: Ints  # [E]: position of each text in the flattened rows
     lengths: Ints  # [E]: tokens of each text, including special tokens
 
-    def places(self, within: Sequence[Ints]) -> Tensor:
+    def places(self, within: Sequence[NDArray[np.integer[Any]]]) -> Tensor:
         """Positions in the flattened rows, text by text, for positions `within` each of the texts."""
         each = (begin + within[number] for number, begin in zip(self.numbers, self.begins, strict=True))
         return torch.from_numpy(np.concatenate(list(each)))

@@ -225,7 +225,9 @@ class AnswerTask(Task):
             width = len(record.context) + 1
             keys, window_scores = [], []
             for example, scored in of_record:
-                items, begins, ends = example.items[1:], scored[1:, 0], scored[1:, 1]  # without [CLS]
+                # Without [CLS]; begin x width may need more than 32 bits.
+                items = example.items[1:].astype(np.int64)
+                begins, ends = scored[1:, 0], scored[1:, 1]
                 place, reach = np.arange(len(begins)), np.arange(min(self.longest_answer, len(begins)))
                 first, beyond = np.nonzero(place[:, None] + reach < len(begins))
                 last = first + beyond

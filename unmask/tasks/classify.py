@@ -35,7 +35,7 @@ from unmask.tasks.task import TARGET, FinetuneSettings, Judged, Measure, Metrics
 from unmask.train.objectives import Targets as BatchTargets
 
 CLASS_METRICS = ("accuracy", "macro_f1", "micro_f1", "matthews")
-_FIRST = np.zeros(1, dtype=np.int64)
+_FIRST = np.zeros(1, dtype=np.int32)
 _BITS = 62  # bits per column of labels: values are then never negative, and -1 means no target
 _LIKELY = 0.5
 _LARGEST = 1e15  # largest number that can be learned: float32 holds its square

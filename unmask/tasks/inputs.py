@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from itertools import pairwise
+from itertools import groupby, pairwise
 from threading import Lock
 from typing import Any, NamedTuple
 
@@ -33,7 +33,7 @@ ROW = 128  # positions of a row, unless an example is longer
 _MUCH = 10  # if more than one of 10 texts is too long, the note says what to do
 _STEP = 32  # longer rows are multiples of it, since each new shape costs time
 _truncating = Lock()  # truncation is a state of the tokenizer, which threads share
-_AT_ONCE = 256  # texts that are encoded at once: an encoding takes some 100 bytes a token
+_AT_ONCE = 256  # texts that are encoded or joined at once: an encoding takes some 100 bytes a token
 
 
 # Texts longer than the model are read in windows, each with special tokens around it:
@@ -142,19 +142,22 @@ class InputEncoder:
         self,
         record: int,
         encoding: Any,
-        places: NDArray[np.int64],
-        items: NDArray[np.int64],
+        places: NDArray[np.integer[Any]],
+        items: NDArray[np.integer[Any]],
         targets: Mapping[str, Any],
     ) -> Example:
-        ids, types = (np.array(each, dtype=np.int64) for each in (encoding.ids, encoding.type_ids))
-        return Example(record, ids, types if self.with_types else None, places, items, targets)
+        """All examples of a file are in memory, so integers are as small as their values allow."""
+        input_ids = np.array(encoding.ids, dtype=np.int32)
+        type_ids = np.array(encoding.type_ids, dtype=np.int8) if self.with_types else None
+        places, items = places.astype(np.int32, copy=False), items.astype(np.int32, copy=False)
+        return Example(record, input_ids, type_ids, places, items, targets)
 
     def _check(self, texts: Sequence[str], seconds: Sequence[str] | None = None) -> None:
         if seconds is not None and (
             self.tokenizer.special.sep is None or self._whole.num_special_tokens_to_add(True) < 2
         ):
             raise ModelError("pairs and questions need a tokenizer that puts [SEP] between two texts")
-        self.tokenizer.check_known(["".join(set("".join([*texts, *(seconds or ())])))])
+        self.tokenizer.check_known([*texts, *(seconds or ())])
 
 
 def _encoded(tokenizer: tokenizers.Tokenizer, inputs: Sequence[Any]) -> Iterator[tokenizers.Encoding]:
@@ -188,12 +191,12 @@ class Example:
     """An input of the network: a text, a pair, a part of a sentence, or a question with a window of its text."""
 
     record: int  # number of the record that it was made from
-    input_ids: NDArray[np.int64]  # [S], int64, with special tokens
-    type_ids: NDArray[np.int64] | None  # [S], int64: 1 in the second text; None if the model has no token types
-    places: NDArray[np.int64]  # [N], int64: positions whose outputs are needed
-    # [N, ...], int64: for tags, the number of the word at each place; for answers, the characters [begin, end) of the
+    input_ids: NDArray[np.integer[Any]]  # [S], with special tokens
+    type_ids: NDArray[np.integer[Any]] | None  # [S]: 1 in the second text; None if the model has no token types
+    places: NDArray[np.integer[Any]]  # [N]: positions whose outputs are needed
+    # [N, ...]: for tags, the number of the word at each place; for answers, the characters [begin, end) of the
     # context at each place (-1 at `[CLS]`, for no answer).
-    items: NDArray[np.int64]
+    items: NDArray[np.integer[Any]]
     # By name, the target at each place, -1 or NaN if it is unknown; for answers, the positions of both ends.
     targets: Mapping[str, NDArray[np.int64] | NDArray[np.float32]] = field(default_factory=dict)
 
@@ -209,9 +212,14 @@ class EncodedInput(NamedTuple):
 
     def unknown_in(self, records: Sequence[Record], tokenizer: Tokenizer) -> UnknownText:
         """The parts of the records' text that became `[UNK]`."""
-        sizes = np.bincount([e.record for e in self.examples], [len(e) for e in self.examples], len(records))
-        input_ids = np.concatenate([np.zeros(0, dtype=np.int64), *(example.input_ids for example in self.examples)])
-        return tokenizer.unknown_in([" ".join(each.texts) for each in records], input_ids, sizes.astype(np.int64))
+        unknown = UnknownText()
+        for part, group in groupby(self.examples, lambda example: example.record // _AT_ONCE):
+            examples, first = list(group), part * _AT_ONCE
+            texts = [" ".join(each.texts) for each in records[first : first + _AT_ONCE]]
+            lengths = np.bincount([e.record - first for e in examples], list(map(len, examples)), len(texts))
+            input_ids = np.concatenate([example.input_ids for example in examples])
+            unknown = unknown.joined(tokenizer.unknown_in(texts, input_ids, lengths.astype(np.int64)))
+        return unknown
 
     def notes(self, total: int, longest: int, positions: int) -> list[str]:
         """Notes about those of `total` texts that are longer than `longest` tokens (the model has `positions`); if they
@@ -260,5 +268,5 @@ def pack_examples(examples: Sequence[Example], *, pad_id: int, max_length: int, 
     return replace(filled.rows, classes=classes)
 
 
-def types_of(examples: Sequence[Example]) -> list[NDArray[np.int64]] | None:
+def types_of(examples: Sequence[Example]) -> list[NDArray[np.integer[Any]]] | None:
     return [example.type_ids for example in examples if example.type_ids is not None] or None

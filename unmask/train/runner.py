@@ -29,7 +29,7 @@ from unmask.data.rows import Rows, TextRows, moved, text_rows
 from unmask.model.encoder import Trainable
 from unmask.model.fused import Sequences
 
-Ids = NDArray[np.int32] | NDArray[np.int64]
+Ids = NDArray[np.integer[Any]]
 Sharing = Literal["shared", "padded", "equal"]
 BATCH_POSITIONS = 8192
 SHORT_ROW = 128  # positions; longer texts are in rows of twice, four times ... as many

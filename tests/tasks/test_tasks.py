@@ -251,9 +251,14 @@ def test_windows_cover_the_text_and_know_the_answer(tokenizer: Tokenizer, make_m
             assert context[span[0] : span[1]] == "philosopher"
     assert held >= 1
     assert "".join(itertools.compress(context, seen)) == context.replace(" ", "")
-    long = QuestionRecord(1, "q7", "Who loves " * 30, context)
-    with pytest.raises(CorpusError, match="'q7'"):
-        AnswerTask(stride=16).encode([long], encoder, with_targets=False)
+
+
+def test_questions_that_leave_no_room_are_counted(tokenizer: Tokenizer, make_model: MakeModel) -> None:
+    encoder = InputEncoder(tokenizer, make_model(layout="bert").config)
+    questions = [QuestionRecord(n, f"q{n}", "Who loves? " * n, "The king sleeps. " * 30) for n in (1, 30, 2, 31)]
+    with pytest.raises(CorpusError, match="2 of 4.*'q30'"):
+        AnswerTask(stride=16).encode(questions, encoder, with_targets=False)
+    assert len(AnswerTask(stride=16).encode(questions[::2], encoder, with_targets=False).examples) > 4
 
 
 def test_threads_get_their_own_windows(tokenizer: Tokenizer, make_model: MakeModel) -> None:
@@ -261,7 +266,7 @@ def test_threads_get_their_own_windows(tokenizer: Tokenizer, make_model: MakeMod
     encoder = InputEncoder(tokenizer, make_model(layout="bert").config)
     question = ["Who loves?"], ["The king sleeps. " * 30], ["q"]
     [expected] = encoder.windows(*question, stride=16)
-    other = threading.Thread(target=encoder.windows, args=question, kwargs={"stride": 16})
+    other = threading.Thread(target=lambda: list(encoder.windows(*question, stride=16)))
 
     class Interrupted:
         whole = encoder._whole

@@ -121,18 +121,20 @@ class InputEncoder:
         self, firsts: Sequence[str], seconds: Sequence[str], ids: Sequence[str], *, stride: int
     ) -> Iterator[list[tokenizers.Encoding]]:
         """The windows of each question's text. Neighbouring windows share `stride` tokens, or half of the room that the
-        question leaves, if that is less. Errors are as for `texts`, and a CorpusError if a question leaves no room."""
+        question leaves, if that is less. Errors are as for `texts`, and a CorpusError if any question leaves no room,
+        before the first window."""
         self._check(firsts, seconds)
-        overhead = self._whole.num_special_tokens_to_add(True)
-        for first, second, id_ in zip(firsts, seconds, ids, strict=True):
+        pair, single = (self._whole.num_special_tokens_to_add(is_pair) for is_pair in (True, False))
+        rooms = [self.max_length - pair + single - len(encoding) for encoding in _encoded(self._cut, firsts)]
+        if long := [id_ for id_, room in zip(ids, rooms, strict=True) if room < LEAST_WINDOW]:
+            most = max(self.max_length - pair - LEAST_WINDOW, 0)
+            raise CorpusError(
+                f"questions of more than {most} tokens leave fewer than {LEAST_WINDOW} of {self.max_length} positions "
+                f"for a text; {len(long):,} of {len(ids):,} do, first {long[0]!r}: shorten them, leave them out, or "
+                "use a model with more positions"
+            )
+        for first, second, room in zip(firsts, seconds, rooms, strict=True):
             with _truncating:
-                length = len(self._whole.encode(first, add_special_tokens=False))
-                room = self.max_length - length - overhead
-                if room < LEAST_WINDOW:
-                    raise CorpusError(
-                        f"question {id_!r} has {length} tokens, so only {max(room, 0)} of {self.max_length} positions "
-                        f"are left for its text; at least {LEAST_WINDOW} are needed: shorten it"
-                    )
                 self._whole.enable_truncation(self.max_length, stride=min(stride, room // 2), strategy="only_second")
                 encoding = self._whole.encode(first, second)
                 self._whole.no_truncation()

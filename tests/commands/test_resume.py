@@ -29,6 +29,7 @@ from unmask.core.errors import RunError
 from unmask.core.files import cache
 from unmask.core.interruption import Interrupted
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.callbacks import StepReport
 from unmask.train.checkpoints import list_checkpoints
 
 pytest.importorskip("sklearn")
@@ -94,12 +95,22 @@ def test_killed_behind_the_end_of_a_seed(
     assert content(out) == content(tmp_path / "whole")
 
 
-def test_more_seeds_are_asked_for_later(options: dict[str, Any], tmp_path: Path) -> None:
+def test_more_seeds_are_asked_for_later(
+    options: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     out = tmp_path / "grown"
     unmask.finetune(**options, out=out, settings=settings(1), resume=True)
+    with monkeypatch.context() as patch:  # killed when the second seed is trained: the summary is of one
+        patch.setattr(finetune_run.Runs, "_finish", lambda *_: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            unmask.finetune(**options, out=out, settings=settings(2), resume=True)
     elsewhere = {**options, "model": shutil.copytree(options["model"], tmp_path / "the same model")}
-    for number, files in ((2, options), (2, elsewhere)):  # the second time nothing is left to do
-        unmask.finetune(**files, out=out, settings=settings(number), resume=True)
+    card = out / "model" / "README.md"
+    for files in (options, elsewhere):  # the second time nothing is left to do
+        result = unmask.finetune(**files, out=out, settings=settings(2), resume=True)
+        assert result.summary == json.loads((out / "summary.json").read_text())
+        card.write_text(card.read_text() + "Mine.")
+    assert card.read_text().endswith("Mine.Mine."), "what a user wrote there stays"
     unmask.finetune(**options, out=tmp_path / "whole", settings=settings(2))
     assert content(out) == content(tmp_path / "whole")
     assert json.loads((out / "settings.json").read_text())["finetune"]["seeds"] == 2
@@ -117,6 +128,31 @@ def test_what_is_another_fine_tuning_does_not_go_on(options: dict[str, Any], tmp
     with pytest.raises(RunError, match=r"sha256\.train"):
         unmask.finetune(**options, out=out, settings=settings(1), resume=True)
     assert content(out) == before
+
+
+class Failing(unmask.Callback):
+    """Requests a checkpoint after step 2, and fails after another step."""
+
+    def __init__(self, step: int) -> None:
+        self._step = step
+
+    def on_step(self, trainer: unmask.Trainer, report: StepReport) -> None:
+        if report.step == 2:
+            trainer.request_save()
+        if report.step == self._step:
+            raise RunError("as a test says")
+
+
+def test_an_error_frees_the_folder_unless_there_is_a_checkpoint(options: dict[str, Any], tmp_path: Path) -> None:
+    options |= {"out": tmp_path / "out"}
+    longer = settings(1, "finetune.epochs=3")
+    for step in (1, 4):
+        with pytest.raises(RunError, match="as a test says"):
+            unmask.finetune(**options, settings=longer, callbacks=[Failing(step)])
+    assert list_checkpoints(tmp_path / "out" / "checkpoints")
+    with pytest.raises(RunError, match="unfinished") as caught:
+        unmask.finetune(**options, settings=(*longer, "finetune.learning_rate=1e-5"))
+    assert "overwrite" in caught.value.options
 
 
 def finetuned(folder: Path, *, options: dict[str, Any]) -> dict[str, Any]:

@@ -185,11 +185,12 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
 
         runs, content, origin = on_every_rank(group, opened)
 
-        def begin() -> list[dict[str, Any]]:
+        def begin() -> tuple[list[dict[str, Any]], dict[str, Any] | None]:
             """Claims the folder, for a new result or to resume one with the same settings and files and no fewer seeds;
-            returns the seeds that are finished."""
+            returns the seeds that are finished, and the summary if it is of all seeds."""
             held.enter_context(claimed.entered(resume=resume, overwrite=overwrite))
             finished: list[dict[str, Any]] = []
+            summary: dict[str, Any] | None = None
             if resume and claimed.is_claimed:
                 try:
                     text = file.read_text("utf-8") if (file := root / "runs.jsonl").is_file() else ""
@@ -202,10 +203,16 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
                         f"{root} holds {len(finished)} trained seeds, but finetune.seeds is {number}; set at least "
                         "as many, or replace the result with --overwrite"
                     )
+                if len(finished) == number and (root / "summary.json").is_file():
+                    before = FineTuned.reopened(root, "remove it to measure the model again").summary
+                    summary = before if len(before["seeds"]) == number else None
             claimed.claim(json.dumps(content, indent=2) + "\n")
-            return finished
+            return finished, summary
 
-        finished = on_rank_zero(group, begin)
+        finished, summary = on_rank_zero(group, begin)
+        if summary is not None:
+            reporter.note(f"the fine-tuning in {root} is already finished")
+            return FineTuned(root, summary)
         deciding = {**content["finetune"], "seeds": None, "card": None}
         decided = {"task": content["task"], "sha256": content["sha256"], "finetune": deciding}
         try:
@@ -214,7 +221,8 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
                 callbacks=callbacks, with_intervals=intervals,
             )  # fmt: skip
         except UnmaskError:
-            if group.is_main and not (root / "runs.jsonl").is_file():  # frees the folder for the next try
+            # Frees the folder for the next try, unless there is a seed or a checkpoint to resume from.
+            if group.is_main and not any((root / name).exists() for name in ("runs.jsonl", "checkpoints")):
                 begun.unlink(missing_ok=True)
             raise
         return FineTuned(root, summary)

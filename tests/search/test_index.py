@@ -4,6 +4,7 @@ import io
 import json
 import shutil
 import sys
+import weakref
 from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
@@ -274,6 +275,15 @@ def test_resuming_makes_damaged_blocks_anew(
     unmask.Index.build(model_folder, texts, out=out, resume=True)
     assert numbers.read_bytes() == whole[numbers.name]
     assert json.loads((out / "index.json").read_text()) == state
+
+
+def test_a_state_that_is_no_longer_used_is_freed(model_folder: Path, table: Path, tmp_path: Path) -> None:
+    """After each change there is a new one."""
+    stored = blocks.StoredIndex(unmask.Index.build(model_folder, [table], out=tmp_path / "index").folder)
+    assert stored.passage(0)["id"] == "d0"
+    freed = weakref.ref(stored)
+    del stored
+    assert freed() is None
 
 
 def test_an_index_below_its_documents_does_not_read_itself(model_folder: Path, tmp_path: Path) -> None:

@@ -293,6 +293,13 @@ class IndexFolder:
                     path.unlink()
 
 
+@lru_cache(maxsize=64)
+def _rows(file: Path, group: int) -> pa.Table:
+    """Some rows of a block's table, whose file is named by its content."""
+    with _reading(file), pq.ParquetFile(file) as opened:
+        return opened.read_row_group(group)
+
+
 class StoredIndex:
     """One state of an index on disk. Blocks are mapped into memory only while they are searched, so few files are open.
 
@@ -371,15 +378,9 @@ class StoredIndex:
         """A passage by its number: `document`, and the columns of its block's table (`id` in its own type)."""
         block = int(np.searchsorted(self._firsts, number, side="right")) - 1
         group, place = divmod(number - int(self._firsts[block]), _ROWS_AT_ONCE)
-        row: dict[str, Any] = self._rows(block, group).slice(place, 1).to_pylist()[0]
+        row: dict[str, Any] = _rows(self._file(self.state.blocks[block].table), group).slice(place, 1).to_pylist()[0]
         id_ = int(row["id"]) if row.pop("id_is_number") else row["id"]
         return row | {"document": int(self.documents[number]), "id": id_}
-
-    @lru_cache(maxsize=64)  # noqa: B019  (an index lives as long as its process)
-    def _rows(self, block: int, group: int) -> pa.Table:
-        file = self._file(self.state.blocks[block].table)
-        with _reading(file), pq.ParquetFile(file) as opened:
-            return opened.read_row_group(group)
 
     # Approximate search in large indexes, by a graph of near vectors that usearch builds and maps into memory.
     #

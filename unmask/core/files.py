@@ -184,7 +184,8 @@ class ClaimedFolder:
     def check(self, *, resume: bool = False, overwrite: bool = False, inputs: Iterable[Path] = ()) -> None:
         """Checks that it may be written, and that overwriting would remove none of the `inputs`. Changes nothing."""
         if resume and overwrite:
-            raise self.error("resume and overwrite exclude each other", options=("resume", "overwrite"))
+            text = "resume and overwrite exclude each other; leave out overwrite, which would remove what is there"
+            raise self.error(text, options=("resume", "overwrite"))
         for path in inputs if overwrite else ():
             if path.resolve().is_relative_to(self.root.resolve()):
                 raise self.error(

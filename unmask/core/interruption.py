@@ -17,7 +17,7 @@ _AGAIN_SECONDS = 0.2
 _LOST_IN = ("llvmlite", "matplotlib", "<frozen importlib._bootstrap>")
 _waits: dict[str, float] = {}  # when this process began to wait for others, if it does
 GOES_ON = "run the same command again to resume from the last save"
-GOES_ON_WITH_RESUME = "run the same command with --resume to continue from the last save"
+GOES_ON_WITH_RESUME = "run the same command with --resume (instead of --overwrite) to continue from the last save"
 
 
 class Interrupted(Exception):

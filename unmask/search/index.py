@@ -372,8 +372,8 @@ class Index(Readable):
         folder = StoredIndex(self.folder).folder
         with folder.claimed.entered(resume=True):
             if read_state(folder.begun).numbers is None:
-                text = "replacing this index was interrupted; run that command again, with resume"
-                raise DataError(f"{self.folder}: {text}", options=("resume",))
+                text = "replacing this index was interrupted; run that command again, with resume instead of overwrite"
+                raise DataError(f"{self.folder}: {text}", options=("resume", "overwrite"))
             try:
                 yield StoredIndex(self.folder, before=self._opened[0])
             except FileNotFoundError as error:

@@ -220,6 +220,10 @@ def test_a_run_goes_on_with_its_own_sources(run: unmask.Run, tmp_path: Path) -> 
     with pytest.raises(RunError, match="the run was started on .*corpus.txt"):
         unmask.pretrain([tmp_path / "x.txt"], out=run.folder, resume=True)
     assert (run.folder / "summary.json").read_bytes() == before
+    with pytest.raises(RunError, match="mistyped") as caught:
+        unmask.pretrain(out=tmp_path / "mistyped", resume=True)
+    assert list(caught.value.options) == ["out"]
+    assert not (tmp_path / "mistyped").exists()
 
 
 def test_a_run_goes_on_where_its_prepared_data_was_moved(data_folder: Path, tmp_path: Path) -> None:

@@ -411,12 +411,17 @@ def test_what_is_no_text_is_an_error(content: Any, expected: str, tmp_path: Path
         unmask.prepare(content, out=tmp_path / "data", vocab_size=200)
 
 
-def test_a_run_keeps_them_and_goes_on(tmp_path: Path) -> None:
+def test_a_run_keeps_them_and_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Resumes after a stop, with the texts that it began with."""
     run = unmask.pretrain(iter(TEXTS), out=tmp_path / "b", steps=3, vocab_size=150, settings=SMALL)
     (run.folder / "summary.json").unlink()
     again = unmask.pretrain(["Other texts."], out=tmp_path / "b", resume=True)
     assert again.validation_loss == run.validation_loss
+    for texts in (["Other texts."], "-"):
+        caplog.clear()
+        with caplog.at_level("INFO"):
+            unmask.pretrain(texts, out=tmp_path / "b", resume=True)
+        assert any("ignored" in line for line in caplog.messages)
 
 
 def test_a_run_below_its_text_is_not_read(tmp_path: Path) -> None:

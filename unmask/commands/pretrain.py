@@ -296,6 +296,8 @@ def _begin(
     stack.enter_context(folder.claimed.entered(resume=resume, overwrite=overwrite, inputs=inputs))
 
     if not folder.claimed.is_claimed:
+        if resume and named is None:  # a mistyped folder, most likely: a new run would be on the packaged text
+            raise RunError(f"{folder.root}: no run to resume; correct the folder, or give the text", options=["out"])
         if resume:
             reporter.note(f"no run to resume in {folder.root}: starting a new one")
         assert recipe is not None, "a new run has a recipe"
@@ -307,20 +309,18 @@ def _begin(
 
     # The run resumes with the sources and the settings that it was started with.
     sources = _sources_to_resume(folder, paths if len(paths) == len(named or ()) else [])
-    if any(isinstance(name, InMemory) for name in named or ()):
-        reporter.note("resuming with the texts that the run was started with; those passed now are ignored")
+    if any(isinstance(name, InMemory) or is_stream(name) for name in named or ()):
+        reporter.note("resuming with the text that the run was started with; what is passed now is ignored")
     old = load_recipe(str(folder.recipe), complete=False)
     if recipe is not None:
         if recipe.sizing is not None and old.sizing is None:
             recipe = with_sizes(recipe, sizes_of(old))
         may_differ = {"description", "training.micro_batch_tokens", "evaluation.trackers"}
         folder.claimed.check_same(old.model_dump(), recipe.model_dump(), but_for=may_differ)
-    sections = () if recipe is None else ("training", "evaluation")  # they differ only in what may differ
-    update = {name: getattr(recipe, name) for name in sections if getattr(recipe, name) != getattr(old, name)}
-    if "evaluation" in update:
-        reporter.note(f"resuming with evaluation.trackers = {list(update['evaluation'].trackers)}")
-    if update:
-        folder.claimed.claim(old.model_copy(update=update).to_toml())
+        if recipe.evaluation != old.evaluation:
+            reporter.note(f"resuming with evaluation.trackers = {list(recipe.evaluation.trackers)}")
+        if recipe != old:
+            folder.claimed.claim(recipe.to_toml())
     if is_finished := folder.summary.is_file():
         reporter.note(f"the run in {folder.root} is already finished")
     return {"root": str(folder.root), "sources": sources, "is_new": False, "is_finished": is_finished}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import io
 import json
 import math
 import shutil
 import sys
+import weakref
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -129,6 +132,25 @@ def test_going_on_is_never_having_stopped(made: unmask.Embedder, base: Path, cor
     assert ours.keys() == expected.keys()
     assert all(torch.equal(ours[name], expected[name]) for name in expected)
     assert (trained.after, trained.temperature) == (made.after, made.temperature)
+
+
+def test_the_memory_of_a_training_is_freed(base: Path, tmp_path: Path) -> None:
+    """Without the garbage collector."""
+    models: list[Callable[[], object]] = []
+
+    class Watching(unmask.Callback):
+        def on_step(self, trainer: unmask.Trainer, report: Any) -> None:
+            models.append(weakref.ref(trainer.model))
+
+    write_partners(tmp_path / "pairs.jsonl")
+    gc.disable()
+    try:
+        unmask.embedder(
+            base, pairs=tmp_path / "pairs.jsonl", out=tmp_path / "e", steps=1, settings=FAST, callbacks=[Watching()]
+        )
+        assert models[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_what_a_training_leaves(made: unmask.Embedder) -> None:

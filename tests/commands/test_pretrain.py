@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import random
 import shutil
-from collections.abc import Iterator
+import weakref
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -42,7 +45,7 @@ from unmask.model.fused import Losses
 from unmask.model.layers import MLMHead
 from unmask.tokenizer.trainers import TokenizerSettings
 from unmask.train import hardware
-from unmask.train.callbacks import read_metrics, tensorboard
+from unmask.train.callbacks import StepReport, read_metrics, tensorboard
 from unmask.train.checkpoints import list_checkpoints
 from unmask.train.hardware import samples_softmax
 from unmask.train.initialisation import STD
@@ -212,6 +215,26 @@ def test_anchors_are_frequent_here_and_rare_in_the_background(corpus_file: Path,
     mixture = validated(MaskingSettings, {"units": {"kind": "mixture", "parts": parts}}, where="masking")
     with pytest.raises(SettingsError, match="background"):
         score_board(mixture, data, torch.device("cpu"))
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_memory_of_a_training_is_freed(data_folder: Path, tmp_path: Path, fails: bool) -> None:
+    """Without the garbage collector, which may run much later: the next training may need the memory."""
+    models: list[Callable[[], object]] = []
+
+    class Watching(unmask.Callback):
+        def on_step(self, trainer: unmask.Trainer, report: StepReport) -> None:
+            models.append(weakref.ref(trainer.model))
+            if fails:
+                raise RunError("as a test says")
+
+    gc.disable()
+    try:
+        with suppress(RunError):
+            unmask.pretrain([data_folder], out=tmp_path, steps=1, settings=SMALL, callbacks=[Watching()])
+        assert models[0]() is None
+    finally:
+        gc.enable()
 
 
 def test_a_run_goes_on_with_its_own_sources(run: unmask.Run, tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import math
+import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -148,6 +149,7 @@ class EmbedderRun(Callback):
         self.masker = None
         if settings.mlm_weight > 0.0:
             self.masker = Masker.from_tokenizer(plan.tokenizer, rate=0.15, seed=settings.seed)
+        own = weakref.proxy(self)  # a cycle would keep the model in memory after the training
         self.trainer = Trainer(
             model,
             stream,
@@ -158,7 +160,7 @@ class EmbedderRun(Callback):
                 temperature=settings.temperature_or_default,
                 dimensions=settings.dimensions_for(config.hidden_size),
                 sparse_weights=weights,
-                progress=lambda: self.state.progress(self.training),
+                progress=lambda: own.state.progress(own.training),
             ),
             objectives=() if self.masker is None else (replace(PREDICT_MASKED, weight=settings.mlm_weight),),
             fingerprint=self.fingerprint,

@@ -279,4 +279,7 @@ def fit(  # noqa: PLR0913  (shared by the trainings of all commands)
             way_out = f"Start over in another folder with {recipe} as the recipe and a lower rate, such as {rate}"
             options = ["set", "recipe", "out"]
         raise DivergedError(f"{error}; {last}. {way_out}", options=options) from error
+    finally:  # frees the memory of the training when its caller returns, not at some later garbage collection
+        trainer.callbacks.clear()
+        trainer.error = None
     return metrics

@@ -30,7 +30,7 @@ from tests.model.helpers import MakeModel
 from tests.processes import in_processes
 from tests.train.test_group import distance
 from unmask.commands.embedder import forecast_embedder, plan_embedder
-from unmask.core.errors import CorpusError, ModelError, SettingsError
+from unmask.core.errors import CorpusError, ModelError, RunError, SettingsError
 from unmask.core.hub import PROMPTS
 from unmask.core.interruption import Interrupted
 from unmask.model.encoder import MaskedLM, initialise
@@ -134,6 +134,22 @@ def test_going_on_is_never_having_stopped(made: unmask.Embedder, base: Path, cor
     assert (trained.after, trained.temperature) == (made.after, made.temperature)
 
 
+def test_a_finished_one_is_compared_before_it_is_returned(
+    made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path
+) -> None:
+    """Other settings, and other text while the first is there, are refused; moved text may have another path."""
+    out, other = Path(shutil.copytree(made.folder, tmp_path / "e")), tmp_path / "other.txt"
+    other.write_bytes(corpus.read_bytes())
+    same: dict[str, Any] = {"out": out, "settings": EVERYTHING, "resume": True}
+    assert unmask.embedder(base, [corpus], steps=12, **same).summary == made.summary
+    for text, steps, key in ((corpus, 13, "steps"), (other, 12, "corpus_files")):
+        with pytest.raises(RunError, match=f"{key} = "):
+            unmask.embedder(base, [text], steps=steps, **same)
+    settings = json.loads((out / "settings.json").read_text())
+    (out / "settings.json").write_text(json.dumps(settings | {"corpus_files": [str(tmp_path / "gone.txt")]}))
+    assert unmask.embedder(base, [other], steps=12, **same).summary == made.summary
+
+
 def test_the_memory_of_a_training_is_freed(base: Path, tmp_path: Path) -> None:
     """Without the garbage collector."""
     models: list[Callable[[], object]] = []
@@ -172,13 +188,17 @@ def test_what_a_training_leaves(made: unmask.Embedder) -> None:
 
 
 def test_the_card_names_texts_that_are_no_files(
-    base: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    base: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     write_partners(tmp_path / "pairs.jsonl")
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(corpus.read_bytes())))
-    unmask.embedder(base, ["-"], pairs=tmp_path / "pairs.jsonl", out=tmp_path / "e", steps=1, settings=FAST)
+    options: dict[str, Any] = {"pairs": tmp_path / "pairs.jsonl", "out": tmp_path / "e", "steps": 1, "settings": FAST}
+    unmask.embedder(base, ["-"], **options)
     card = (tmp_path / "e" / "model" / "README.md").read_text()
     assert "It learned from `pairs.jsonl`, `standard input or a pipe`." in card
+    with caplog.at_level("INFO"):  # what comes by a stream now is not read
+        unmask.embedder(base, ["-"], **options, resume=True)
+    assert any("ignored" in line for line in caplog.messages)
 
 
 def test_it_ends_early_with_the_best(base: Path, corpus: Path, tmp_path: Path) -> None:

@@ -160,14 +160,11 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
     )  # fmt: skip
     with Interruption() as interruption, ExitStack() as held:
 
-        def begin() -> bool | None:
-            """Claims the folder; whether a training in it resumes, None if it is finished already."""
+        def begin() -> bool:
+            """Claims the folder; returns whether a training in it resumes."""
             inputs = [plan.model, *plan.files, *([] if plan.pairs is None else [plan.pairs])]
             held.enter_context(claimed.entered(resume=resume, overwrite=overwrite, inputs=inputs))
             goes_on = resume and claimed.is_claimed
-            if goes_on and (root / "summary.json").is_file():
-                reporter.note(f"the embedder in {root} is already finished")
-                return None
             if plan.maker is not None and plan.texts and not goes_on:
                 reporter.note(f"text is read and held out by {plan.maker}'s rule; to change it, --set corpus.KEY=VALUE")
             if not plan.has_head:
@@ -179,14 +176,15 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
             return goes_on
 
         goes_on = on_rank_zero(group, begin)
-        if goes_on is None:
-            return Embedder.reopened(root, "remove it to measure the model again")
         try:
             run = on_every_rank(group, lambda: EmbedderRun(claimed, plan, reporter, group, goes_on=goes_on))
         except UnmaskError:
             if not goes_on and group.is_main:  # no training has begun: the next try may use the folder
                 claimed.clear(claimed.ours)
             raise
+        if goes_on and (root / "summary.json").is_file():
+            reporter.note(f"the embedder in {root} is already finished")
+            return Embedder.reopened(root, "remove it to measure the model again")
         return Embedder(root, run.run(interruption, callbacks))
 
 

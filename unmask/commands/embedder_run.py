@@ -181,6 +181,8 @@ class EmbedderRun(Callback):
         texts = None
         if plan.texts and holds and file.is_file():
             texts = TokenTexts.load(file)
+            if len(plan.files) < len(plan.texts):
+                note("resuming with the text that the training was started with; what is passed now is ignored")
         elif plan.texts:
             paths = list(keep_as_files(plan.texts, self.root, reuse=holds, notify=notify))
             answers = () if pairs is None else pairs[1]
@@ -207,7 +209,10 @@ class EmbedderRun(Callback):
         if holds:
             begun = self.root / "settings.json"
             before = read_object(begun, "start over with --overwrite")
-            claimed.check_same(before, json.loads(json.dumps(content)), but_for=MAY_DIFFER)
+            # Text may be named anew where it has moved. Other text would not be read, since tokens are stored.
+            is_here = all(Path(str(name)).exists() for name in before.get("corpus_files") or ())
+            may_differ = MAY_DIFFER - {"corpus_files"} if is_here else MAY_DIFFER
+            claimed.check_same(before, json.loads(json.dumps(content)), but_for=may_differ)
         data = pair_data(texts, pairs, plan.tokenizer, settings, max_positions=max_positions, note=note)
         if self.group.is_main:
             claimed.claim(json.dumps(content, indent=1) + "\n")

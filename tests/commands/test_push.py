@@ -24,6 +24,7 @@ class FakeApi:
 
     made: dict[str, Any] = field(default_factory=dict)  # repositories, with what they were made with
     sent: list[str] = field(default_factory=list)
+    there: set[str] = field(default_factory=set)  # files of the repository
     failure: Exception | None = None
 
     def create_repo(self, repo_id: str, **options: Any) -> str:
@@ -32,11 +33,21 @@ class FakeApi:
         self.made[repo_id] = options
         return f"https://huggingface.co/{repo_id}"
 
-    def upload_folder(self, *, repo_id: str, folder_path: Path, allow_patterns: list[str], commit_message: str) -> None:
+    def upload_folder(
+        self,
+        *,
+        repo_id: str,
+        folder_path: Path,
+        allow_patterns: list[str],
+        delete_patterns: list[str],
+        commit_message: str,
+    ) -> None:
         assert repo_id in self.made
         assert commit_message
         present = [path.relative_to(folder_path).as_posix() for path in folder_path.rglob("*") if path.is_file()]
         self.sent = sorted(filter_repo_objects(present, allow_patterns=allow_patterns))
+        self.there -= set(filter_repo_objects(self.there, allow_patterns=delete_patterns))
+        self.there |= set(self.sent)
 
 
 @pytest.fixture
@@ -65,6 +76,13 @@ def test_a_model_is_uploaded_and_nothing_beside_it(api: FakeApi, model_copy: Pat
     assert api.made == {"owner/name": {"private": None, "exist_ok": True}}
     assert set(api.sent) == set(pushed.files) == MODEL_FILES | set(mine)
     assert pushed.url == "https://huggingface.co/owner/name"
+
+
+def test_nothing_of_an_earlier_model_stays_in_the_repository(api: FakeApi, run: unmask.Run) -> None:
+    earlier = {"1_Pooling/config.json", "modules.json", "onnx/model.onnx", "vocab.txt", "model-1-of-2.safetensors"}
+    api.there = {*earlier, "config.json", "LICENSE", "notes/results.md"}
+    unmask.push(run.folder, "owner/name")
+    assert api.there == {*MODEL_FILES, "LICENSE", "notes/results.md"}
 
 
 def test_the_command_takes_a_run_and_makes_the_repository_private(api: FakeApi, run: unmask.Run, main: Main) -> None:

@@ -172,7 +172,8 @@ def local_path(source: str | Path, *, weights: bool) -> Path:
     return folder
 
 
-_UPLOADED = (*_OF_MODELS, "README.md", "LICENSE*", "onnx/*")  # * matches folders, too
+_REPLACED = (*_OF_MODELS, "onnx/*")  # * matches folders, too
+_UPLOADED = (*_REPLACED, "README.md", "LICENSE*")
 
 
 def upload(folder: Path, name: str, parts: Collection[str], *, private: bool | None) -> tuple[str, list[str]]:
@@ -192,7 +193,11 @@ def upload(folder: Path, name: str, parts: Collection[str], *, private: bool | N
     try:
         url = str(api.create_repo(name, private=private, exist_ok=True))
         api.upload_folder(
-            repo_id=name, folder_path=folder, allow_patterns=files, commit_message="Upload a model with unmask"
+            repo_id=name,
+            folder_path=folder,
+            allow_patterns=files,
+            delete_patterns=list(_REPLACED),  # of an earlier model; spares the files that are uploaded
+            commit_message="Upload a model with unmask",
         )
     except _failures() as error:
         raise RunError(

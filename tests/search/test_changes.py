@@ -286,6 +286,27 @@ def test_resuming_a_changed_index_does_not_undo_it(model_folder: Path, tmp_path:
         unmask.Index(out).remove(["d1"])
 
 
+def test_a_whole_index_is_resumed_though_files_were_added(model_folder: Path, tmp_path: Path) -> None:
+    """Its graph may be missing. New text is for `add`."""
+    out, docs = tmp_path / "index", tmp_path / "docs"
+    docs.mkdir()
+    (docs / "a.txt").write_text("the king sees\nthe dog sees\n")
+    build(model_folder, out, docs)
+    (docs / "b.txt").write_text("the ship sees\n")
+    (out / "index.json").unlink()
+    with pytest.raises(RunError, match="files = "):
+        build(model_folder, out, docs, resume=True)
+    build(model_folder, out, docs / "a.txt", resume=True)
+    said: list[str] = []
+    assert build(model_folder, out, docs, resume=True, note=said.append).to_dict()["documents"] == 2
+    assert "unmask search add" in said[0]
+    with pytest.raises(RunError, match="files = "):
+        build(model_folder, out, docs / "b.txt", resume=True)
+    unmask.Index(out).add(docs / "b.txt")
+    (docs / "a.txt").unlink()
+    assert build(model_folder, out, docs, resume=True).to_dict()["documents"] == 3
+
+
 def test_a_graph_goes_on_until_much_has_changed(
     model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -228,18 +228,20 @@ class Index(Readable):
                 encoding=encoder.settings,
                 precision=loaded.precision,
             )
-            state, resumes = IndexState(settings=settings), folder.claimed.is_claimed and not overwrite
-            if resumes:
-                begun = read_state(folder.begun)
-                if begun.changes and folder.whole.is_file():  # index.json is more up to date
-                    begun = read_state(folder.whole)
+            state, is_whole = IndexState(settings=settings), False
+            if folder.claimed.is_claimed and not overwrite:
+                state = read_state(folder.begun)
+                if state.changes and folder.whole.is_file():  # index.json is more up to date
+                    state = read_state(folder.whole)
+                # The two files are equal only if the index is finished. index.json may be damaged, so it is not parsed.
+                is_same = folder.whole.is_file() and folder.whole.read_bytes() == folder.begun.read_bytes()
+                is_whole = (is_same or state.changes > 0) and folder.has(*state.names)
                 # The model may have moved: its fingerprint identifies it. A changed unit changes the passages.
-                before, may_differ = begun.settings.model_dump(), ("folder", "model", "unit")
-                folder.claimed.check_same(before, settings.model_dump(), but_for=may_differ)
-                state = begun
-            # The two files are equal only if the index is finished. index.json may be damaged, so it is not parsed.
-            is_finished = resumes and folder.whole.is_file() and folder.whole.read_bytes() == folder.begun.read_bytes()
-            if (is_finished or state.changes) and folder.has(*state.names):
+                before, may_differ = state.settings, ["folder", "model", "unit"]
+                if is_whole and (state.changes or set(before.files) <= set(settings.files)):
+                    may_differ += ["files", "tables"]  # it takes in none of the text, and points to `add` for more
+                folder.claimed.check_same(before.model_dump(), settings.model_dump(), but_for=may_differ)
+            if is_whole:
                 note(f"{out}: the index is already complete; unmask search add takes in changed or new files")
                 needs_graph = bool(approximate) and state.graph is None
             else:

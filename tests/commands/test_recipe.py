@@ -62,6 +62,17 @@ def test_kinds_of_tokenizers_share_their_settings(tmp_path: Path) -> None:
     assert load_recipe(str(tmp_path / "r.toml"), overrides=["tokenizer.kind=bpe"]).tokenizer.path is None
 
 
+def test_paths_become_absolute_so_that_a_run_resumes_from_any_folder() -> None:
+    collocations = ["masking.units.kind=collocations", "masking.units.lexicon=a.lexicon", "tokenizer.path=./tokens"]
+    anchors = ["masking.weights.kind=anchors", "masking.weights.background=b/data", "tokenizer.path=owner/name"]
+    informative = ["masking.weights.kind=informative", "masking.weights.lexicon=../a.lexicon"]
+    one, two, three = (load_recipe(overrides=each, complete=False) for each in (collocations, anchors, informative))
+    assert one.masking.units.lexicon == str(Path.cwd() / "a.lexicon")  # type: ignore[union-attr]
+    assert two.masking.weights.background == str(Path.cwd() / "b" / "data")  # type: ignore[union-attr]
+    assert three.masking.weights.lexicon == f"{Path.cwd()}/../a.lexicon"  # type: ignore[union-attr]
+    assert (one.tokenizer.path, two.tokenizer.path) == (str(Path.cwd() / "tokens"), "owner/name")
+
+
 def test_settings_as_a_dict() -> None:
     """By section and key, or dotted."""
     settings = {

@@ -146,7 +146,7 @@ class Finished(Result):
     def reopened(cls, folder: Path, way_out: str) -> Self:
         """The result that a command left there. Raises a RunError with the way out if its `summary.json` is damaged."""
         file = folder / "summary.json"
-        result = cls(folder, read_object(file, way_out))
+        result = cls(folder, {**read_object(file, way_out), "model": str(folder / "model")})  # it may have been moved
         try:
             repr(result)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:

@@ -9,9 +9,10 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from difflib import get_close_matches
-from typing import Any, TypeVar
+from pathlib import Path
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AfterValidator, BaseModel, ConfigDict, ValidationError
 
 from unmask.core.declarations import nearest_settings, settings_of
 from unmask.core.errors import SettingsError, shown
@@ -22,6 +23,10 @@ class Settings(BaseModel):
     `ValidationError`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+# A path in the records of a run, which name the same file from any working directory.
+AbsolutePath = Annotated[str, AfterValidator(lambda name: str(Path(name).absolute()))]
 
 
 def check_places(places: Sequence[float], **values: Sequence[object]) -> None:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any, Literal, Self
 
 from pydantic import ConfigDict, Field, field_validator, model_validator
 
-from unmask.core.settings import Settings
+from unmask.core.settings import AbsolutePath, Settings
 from unmask.tokenizer.spans import Column
 
 DocumentUnit = Literal["line", "block", "file"]
@@ -90,7 +89,7 @@ class CorpusSettings(Reading):
     documents."""
     leaks: Literal["keep", "drop"] = "keep"
     """Whether to `keep` or `drop` training texts that nearly repeat held-out text."""
-    validation: tuple[str, ...] = ()
+    validation: tuple[AbsolutePath, ...] = ()
     """Files to hold out instead of a share of the text."""
     max_unknown: float = Field(default=0.2, ge=0.0, le=1.0)
     """Largest share of letters that may be unknown to the tokenizer; above 1 % there is a warning."""
@@ -109,12 +108,6 @@ class CorpusSettings(Reading):
         if not value or len(set(map(str, value))) < len(value):
             raise ValueError('name each column once, such as ["title", "body"]')
         return value[0] if len(value) == 1 else value
-
-    @field_validator("validation")
-    @classmethod
-    def _absolute(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        """Absolute paths, so that the records of a run name the same files from any working directory."""
-        return tuple(str(Path(name).absolute()) for name in names)
 
     @model_validator(mode="after")
     def _check(self) -> Self:

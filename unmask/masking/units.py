@@ -16,7 +16,7 @@ from pydantic import Field, model_validator
 from torch import Tensor
 
 from unmask.core.compiled import arrays
-from unmask.core.settings import Settings
+from unmask.core.settings import AbsolutePath, Settings
 from unmask.data.lexicon import MOST_WORDS
 from unmask.masking.draw import FlatRows
 from unmask.masking.draw_loops import collocation_starts, span_starts
@@ -117,7 +117,7 @@ class CollocationUnits(Settings):
 
     replaced_per: ClassVar[Literal["token", "unit"]] = "unit"
     kind: Literal["collocations"] = "collocations"
-    lexicon: str | None = None
+    lexicon: AbsolutePath | None = None
     """File made by `unmask lexicon`. Unset: `pretrain` makes one from the training text. It is read when the masker is
     made: masking itself sees `Tables.collocations_P`."""
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from unmask.core.compiled import arrays
 from unmask.core.errors import SettingsError, listed
-from unmask.core.settings import Settings
+from unmask.core.settings import AbsolutePath, Settings
 from unmask.data.annotations import UNIVERSAL_TAGS
 from unmask.masking.draw import LARGEST_LOG2, FlatRows, FlatUnits, fixed_log2, pick
 from unmask.masking.draw_loops import POINT, cosines, counts_in_segment
@@ -90,7 +90,7 @@ class InformativeWeights(Settings):
     """
 
     kind: Literal["informative"] = "informative"
-    lexicon: str | None = None
+    lexicon: AbsolutePath | None = None
     """File made by `unmask lexicon`. Unset: `pretrain` makes one from the training text. It is read when the masker is
     made: masking itself sees `Tables.informativeness_V`."""
     exponent: Annotated[float, Field(ge=0.0, le=8.0)] = 1.0
@@ -335,7 +335,7 @@ class AnchorWeights(_VocabularyScore):
 
     score: ClassVar[str] = "anchors"
     kind: Literal["anchors"] = "anchors"
-    background: str
+    background: AbsolutePath
     """A prepared folder with the same tokenizer, whose frequencies are compared."""
     num_anchors: Annotated[int, Field(ge=1)] = 200
     """Number of anchors: the entries that contribute most to the divergence from the background."""

@@ -14,14 +14,16 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate, chain, pairwise
+from pathlib import Path
 from typing import Literal, Self
 
 import tokenizers
-from pydantic import Field, model_validator
+from pydantic import Field, field_validator, model_validator
 from tokenizers import Regex, decoders, models, normalizers, pre_tokenizers, trainers
 from tokenizers.normalizers import Normalizer
 
 from unmask.core.errors import TokenizerError
+from unmask.core.hub import hub_name
 from unmask.core.settings import Settings
 from unmask.tokenizer.tokenizer import BARE_TOKENS, SPECIAL_TOKENS, Tokenizer, with_special_tokens
 
@@ -48,6 +50,12 @@ class TokenizerSettings(Settings):
     sample_bytes: int = Field(default=1 << 29, ge=1 << 16)
     """Approximate amount of text to train the tokenizer on, in documents, or pieces of long ones, chosen by hash.
     Characters use all text."""
+
+    @field_validator("path")
+    @classmethod
+    def _absolute(cls, path: str | None) -> str | None:
+        """As `AbsolutePath`, but a name on the hub stays."""
+        return path if path is None or hub_name(path) is not None else str(Path(path).absolute())
 
     @model_validator(mode="after")
     def _check(self) -> Self:

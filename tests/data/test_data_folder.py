@@ -295,6 +295,27 @@ def test_data_is_kept_or_replaced(corpus_file: Path, tmp_path: Path) -> None:
     assert run().documents == 100
 
 
+def test_complete_data_is_compared_with_its_text(
+    corpus_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    texts, content = tmp_path / "texts", corpus_file.read_bytes()
+    texts.mkdir()
+    for name in ("a.txt", "b.txt"):
+        (texts / name).write_bytes(content)
+    make = partial(prepare, [texts], tmp_path / "out", corpus=CorpusSettings(), tokenizer=SMALL, workers=1)
+    manifest = make()
+    (texts / "b.txt").unlink()
+    with pytest.raises(DataError, match=r"b\.txt.*prepare the text again"):
+        make(resume=True)
+    with pytest.raises(DataError, match=r"b\.txt.*another folder"):
+        make(part=(1, 2))
+    (texts / "b.txt").write_bytes(content)
+    assert make(resume=True) == manifest
+    assert "b.txt was written after" in caplog.text
+    shutil.rmtree(texts)
+    assert make(resume=True) == manifest, "which needs its text no more"
+
+
 def test_a_replacement_that_is_stopped_resumes(corpus_file: Path, text_file: Path, tmp_path: Path) -> None:
     """Before and after the old data is gone."""
     out, seen = tmp_path / "out", list[str]()

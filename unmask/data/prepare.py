@@ -51,7 +51,16 @@ from unmask.data.data_folder import (
 from unmask.data.near_duplicates import KINDS, HeldTexts, Leaks, near_duplicates
 from unmask.data.reading import COMPRESSIONS
 from unmask.data.settings import AnnotationSettings, CorpusSettings
-from unmask.data.sources import InMemory, Named, find_sources, is_stream, keep_as_files, names_to_keep
+from unmask.data.sources import (
+    InMemory,
+    Named,
+    SourceSplit,
+    find_sources,
+    find_split,
+    is_stream,
+    keep_as_files,
+    names_to_keep,
+)
 from unmask.data.survey import ReadTask
 from unmask.data.work import (
     AFTERWARDS,
@@ -118,6 +127,38 @@ def settings_of(
     return settings
 
 
+def text_files(paths: Sequence[str | Path], corpus: CorpusSettings) -> list[Path]:
+    """The files that a corpus reads, to train on or to hold out; no streams, which can be read only once. Raises the
+    errors of `find_split`."""
+    files = [path for path in paths if not is_stream(path)]
+    split = find_split(files, by_name=corpus.splits == "auto", announce=False) if files else SourceSplit([], [])
+    held = find_sources(corpus.validation, announce=False) if corpus.validation else split.validation
+    return [source.path for source in (*split.train, *held)]
+
+
+def _check_unchanged(
+    root: Path, manifest: Manifest, paths: Sequence[Named], corpus: CorpusSettings, *, shared: bool
+) -> None:
+    """Checks that complete data is of the text as it is now, unless the text is gone altogether: it is needed no more.
+    A later time only gives a warning, since copies of the same text have it, too."""
+    sizes = {os.path.abspath(source["path"]): source["bytes"] for source in manifest.sources}
+    status = {path: os.stat(path) for path in sizes if os.path.isfile(path)}
+    changed = [path for path, now in status.items() if now.st_size != sizes[path]]
+    files = [path for path in paths if not isinstance(path, InMemory) and not is_stream(path)]
+    files = [path for path in files if lasting_source(path) == str(path)]  # fetched files are named by their hashes
+    with suppress(CorpusError):  # there are no files, or they are gone
+        there = set(map(os.path.abspath, text_files(files, corpus)))
+        changed += sorted(there - sizes.keys() if len(files) < len(paths) else there ^ sizes.keys())
+    if changed:
+        what = f"{changed[0]} is new, gone or has changed since {root} was prepared"
+        if shared:  # parts cannot overwrite
+            raise DataError(f"{what}; give another folder, or remove {root}", options=["out"])
+        raise DataError(f"{what}; prepare the text again", options=["overwrite"])
+    made = (root / MANIFEST).stat().st_mtime
+    if later := [path for path, now in status.items() if now.st_mtime > made]:
+        log.warning("%s was written after %s was prepared; if its text has changed, prepare it again", later[0], root)
+
+
 def prepare(  # noqa: PLR0913  (input, execution and callbacks)
     paths: Sequence[Named],
     out: Path,
@@ -179,15 +220,7 @@ def prepare(  # noqa: PLR0913  (input, execution and callbacks)
     if (resume or shared) and folder.is_claimed:
         manifest = load_manifest(out)
         replace(folder, options=() if shared else folder.options).check_same(manifest.settings, settings)
-        sizes = {os.path.abspath(source["path"]): source["bytes"] for source in manifest.sources}
-        changed = [path for path, size in sizes.items() if os.path.isfile(path) and os.stat(path).st_size != size]
-        files = [path for path in paths if not isinstance(path, InMemory) and not is_stream(path)]
-        files = [path for path in files if lasting_source(path) == str(path)]  # fetched files are named by their hashes
-        with suppress(CorpusError):  # there are no files, or they are gone
-            changed += {os.path.abspath(each.path) for each in find_sources(files, announce=False)} - sizes.keys()
-        if changed:
-            what = f"{changed[0]} is new or has changed since {out} was prepared"
-            raise DataError(f"{what}; prepare the text again", options=["overwrite"])
+        _check_unchanged(out, manifest, paths, corpus, shared=shared)
         note(f"{out} is already complete")
         if part is not None:
             raise Unfinished(f"{out} is already complete")

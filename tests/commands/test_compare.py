@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 from collections.abc import Callable
 from dataclasses import replace
@@ -348,6 +349,31 @@ def test_a_fine_tuning_goes_on(data_folder: Path, tmp_path: Path, monkeypatch: p
         compare(data_folder, tmp_path / "out", **options)
     compare(data_folder, tmp_path / "out", **options)
     assert steps == [*range(1, 5)] * 2, "two runs, none begun again"
+
+
+def test_a_run_whose_fine_tuning_failed_keeps_its_pretraining(data_folder: Path, tmp_path: Path) -> None:
+    """If it is tried again as its note says."""
+    (tmp_path / "moods.tsv").write_text(MOODS)
+    task = {"task": "classify", "train": str(tmp_path / "moods.tsv"), "validation": str(tmp_path / "moods.tsv")}
+    options: dict[str, Any] = {"seeds": 1, "task": task, "settings": (*TINY, "finetune.epochs=1")}
+    reporter = Notes()
+
+    def fails(*_: Any, **__: Any) -> Any:
+        raise MemoryFullError("it does not fit")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_plan, "finetune", fails)
+        with pytest.raises(RunError, match="it does not fit"):
+            compare(data_folder, tmp_path / "out", **options, reporter=reporter)
+    advice = re.findall(r"remove (.*) to try it again", "\n".join(reporter.notes))
+    weights = [Path(file).parent / "model" / "model.safetensors" for file in advice]
+    made = [file.stat().st_mtime_ns for file in weights]
+    assert len(made) == 2
+    for file in advice:
+        Path(file).unlink()
+    runs = compare(data_folder, tmp_path / "out", **options)["runs"]
+    assert not [run for of_recipe in runs.values() for run in of_recipe if "failed" in run]
+    assert [file.stat().st_mtime_ns for file in weights] == made
 
 
 QUICK = ("training.batch_tokens=512", *SHORT)

@@ -23,7 +23,7 @@ from safetensors.torch import load_file
 
 import unmask
 from tests.commands.checkpoints import Stopping
-from tests.conftest import SMALL
+from tests.conftest import SMALL, make_text
 from tests.data.corpora import tagged_jsonl
 from unmask.commands import dry_run
 from unmask.commands.dry_run import forecast_run
@@ -249,16 +249,27 @@ def test_a_run_goes_on_with_its_own_sources(run: unmask.Run, tmp_path: Path) -> 
     assert not (tmp_path / "mistyped").exists()
 
 
-def test_a_run_goes_on_where_its_prepared_data_was_moved(data_folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_checkpoint", [True, False])
+def test_a_run_goes_on_where_its_prepared_data_was_moved(
+    data_folder: Path, tmp_path: Path, has_checkpoint: bool
+) -> None:
     old, new = tmp_path / "old", tmp_path / "new"
     shutil.copytree(data_folder, old / "data")
     with pytest.raises(Interrupted):
         unmask.pretrain([old / "data"], out=old / "run", steps=4, settings=SMALL, callbacks=[Stopping(2)])
     old.rename(new)
+    if not has_checkpoint:  # as if it was killed before the first one
+        shutil.rmtree(new / "run" / "checkpoints")
     with pytest.raises(RunError, match="old/data.*gone"):
         unmask.pretrain(out=new / "run", resume=True)
     assert unmask.pretrain([new / "data"], out=new / "run", resume=True).steps == 4
     assert str(new / "data") in (new / "run" / "sources.json").read_text()
+
+
+def test_a_finished_run_that_was_moved_names_its_model(run: unmask.Run, tmp_path: Path) -> None:
+    moved = shutil.copytree(run.folder, tmp_path / "moved")
+    again = unmask.pretrain(out=moved, resume=True)
+    assert again.summary == {**run.summary, "model": str(moved / "model")}
 
 
 def test_divergence_names_the_step_the_checkpoint_and_the_way_out(
@@ -289,7 +300,24 @@ def test_too_little_to_evaluate_is_said_before_training(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("hello world\ngood morning\n")
     with pytest.raises(DataError, match="held-out tokens are too few"):
         unmask.pretrain([tmp_path / "a.txt"], out=tmp_path / "run", steps=1, vocab_size=64, settings=SMALL)
-    assert not (tmp_path / "run").exists(), "nothing came of it"
+    assert not (tmp_path / "run" / "recipe.toml").exists(), "no run came of it"
+
+
+@pytest.mark.parametrize("is_edited", [False, True])
+def test_data_of_a_try_that_was_refused_is_used_by_the_next(data_folder: Path, tmp_path: Path, is_edited: bool) -> None:
+    text, out = tmp_path / "text.txt", tmp_path / "run"
+    text.write_text(make_text(60))
+    anchors = ("masking.weights.kind=anchors", f"masking.weights.background={data_folder}")
+    with pytest.raises(DataError, match=str(data_folder)):
+        unmask.pretrain([text], out=out, steps=1, settings=(*SMALL, *anchors))
+    assert [path.name for path in out.iterdir() if not path.name.startswith(".")] == ["data"]
+    made = (out / "data" / "manifest.json").stat().st_mtime_ns
+    if is_edited:
+        text.write_text(make_text(60).swapcase())
+    run = unmask.pretrain([text], out=out, steps=1, settings=SMALL)
+    assert ((out / "data" / "manifest.json").stat().st_mtime_ns == made) == (not is_edited)
+    other = unmask.pretrain([text], out=tmp_path / "other", steps=1, settings=SMALL)
+    assert run.data_fingerprint == other.data_fingerprint
 
 
 def test_a_sampled_softmax_teaches_as_much(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

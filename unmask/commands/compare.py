@@ -300,7 +300,8 @@ def _make_runs(
         made += (seed, name) in to_make
         runs[name].append(figures)
         if "failed" in figures:
-            reporter.note(f"{name}, seed {seed} failed: {figures['failed']} (remove {folder} to try it again)")
+            again = f"remove {folder / EVALUATION} to try it again"  # the run resumes from what it has saved
+            reporter.note(f"{name}, seed {seed} failed: {figures['failed']} ({again})")
         elif known := [f"{what} {figures[key]:.3f}" for key, what in FIGURES.items() if figures.get(key) is not None]:
             steps = f"; {figures['steps']:,} steps" if "steps" in figures else ""
             warning = f"; {figures['task_warning'].partition(';')[0]}" if "task_warning" in figures else ""

@@ -17,6 +17,7 @@ from unmask.commands.run_data import (
     START_ANEW,
     RunFolder,
     data_from_checkpoint,
+    is_outdated,
     obtain_data,
     packaged_corpus,
 )
@@ -51,7 +52,6 @@ from unmask.tasks.loaded_model import Model, load
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.trainers import TokenizerKind
 from unmask.train.callbacks import Callback
-from unmask.train.checkpoints import list_checkpoints
 from unmask.train.distributed import OF_RUN, check_same, join_group, on_rank_zero, rank_zero_first
 from unmask.train.trainer import Trainer
 
@@ -241,9 +241,8 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             check_same(group, {OF_RUN: training.fingerprint})  # a path may lead to other files on another machine
         except UnmaskError:
             if begun["is_new"] and group.is_main:  # no run was made: frees the folder for the next try
-                # An unfinished preparation stays: the next try checks its parts by content. Complete data is removed.
-                data_name = set() if data_folder(folder.data).is_claimed else {folder.data.name}
-                folder.claimed.clear(set(folder.claimed.ours) - data_name)
+                # Its data stays, complete or not: the next try checks what it was made from.
+                folder.claimed.clear(set(folder.claimed.ours) - {folder.data.name})
             raise
         summary = training.run(interruption, [*callbacks, *map(SendCheckpoints, outputs)])
         if group.is_main and begun["sources"] != folder.read_sources():  # moved data, which fitted the checkpoint
@@ -301,6 +300,8 @@ def _begin(
         if resume:
             reporter.note(f"no run to resume in {folder.root}: starting a new one")
         assert recipe is not None, "a new run has a recipe"
+        if is_outdated(folder.data, recipe, [Path(path).absolute() for path in paths]):  # of a try that was refused
+            folder.claimed.clear([folder.data.name], marker=False)
         files = keep_as_files(named or [packaged_corpus()], folder.root, notify=reporter.notify)
         sources = [lasting_source(Path(path).absolute()) for path in files]
         folder.write_sources(sources)
@@ -328,12 +329,13 @@ def _begin(
 
 def _sources_to_resume(folder: RunFolder, paths: Sequence[Any]) -> list[str]:
     """The sources that a run was started on, which paths must equal, if there are any. If they are gone, a prepared
-    folder takes their place: checkpoints are tied to the content of data, so it may be moved."""
+    folder takes their place, since it may have been moved: checkpoints are tied to the content of data, and without one
+    the run begins anew."""
     sources, now = folder.read_sources(), [lasting_source(Path(path).absolute()) for path in paths]
     first = sources[0]
     is_here = Path(first).exists() or bool(glob(first, recursive=True))
     is_gone = not (is_here or address_of(first) or folder.data.exists() or folder.summary.is_file())
-    if is_gone and is_prepared(paths) and list_checkpoints(folder.checkpoints):
+    if is_gone and is_prepared(paths):
         return now
     if is_gone and not paths:
         raise RunError(f"{folder.root}: {first}, which it was started on, is gone; give the new path of prepared data")

@@ -22,6 +22,7 @@ report.html          figures, curves and predictions, for reading
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -55,7 +56,7 @@ from unmask.data.data_folder import (
     open_split,
     write_shards,
 )
-from unmask.data.prepare import prepare, settings_of
+from unmask.data.prepare import prepare, settings_of, text_files
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, kept_source
 from unmask.data.store import TokenStore
@@ -186,6 +187,27 @@ def prepare_by(recipe: Recipe, paths: Sequence[str | Path], folder: Path, report
     if not (folder / MANIFEST).is_file() or load_manifest(folder).settings != settings:
         how: dict[str, Any] = {"notify": reporter.notify, "note": reporter.note}
         prepare(paths, folder, corpus=corpus, tokenizer=tokenizer, annotation=annotation, **how)
+
+
+def is_outdated(folder: Path, recipe: Recipe, paths: Sequence[str | Path]) -> bool:
+    """Whether a folder holds complete data that is not of this recipe, text and tokenizer as they are now."""
+    if not (made := folder / MANIFEST).is_file():
+        return False
+    if is_prepared(paths):
+        return Path(paths[0]).resolve() != folder.resolve()
+    try:
+        manifest = load_manifest(folder)
+    except DataError:  # damaged, or of another version
+        return True
+    tokenizer = tokenizer_of(recipe)
+    if manifest.settings != settings_of(paths, recipe.corpus, tokenizer, recipe.annotation):
+        return True
+    if tokenizer.path is not None and load_tokenizer(tokenizer.path).fingerprint != manifest.tokenizer_sha256:
+        return True
+    status = {os.path.abspath(path): path.stat() for path in text_files(paths, recipe.corpus)}
+    sizes = {os.path.abspath(source["path"]): source["bytes"] for source in manifest.sources}
+    is_same = sizes == {path: now.st_size for path, now in status.items()}
+    return not is_same or any(now.st_mtime >= made.stat().st_mtime for now in status.values())
 
 
 # ----------------------------------------

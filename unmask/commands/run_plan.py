@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -20,7 +20,7 @@ from unmask.commands.masking_tables import masking_tables, named_hashes, score_b
 from unmask.commands.pretrain import pretrain
 from unmask.commands.recipe import Recipe
 from unmask.commands.recipe_files import Override, Overrides, as_overrides, recipe_names
-from unmask.commands.run_data import check_data, check_tokenizer, open_prepared, prepare_by, tokenizer_of
+from unmask.commands.run_data import check_data, check_tokenizer, is_outdated, open_prepared, prepare_by, tokenizer_of
 from unmask.core.errors import SettingsError, unknown
 from unmask.core.files import ClaimedFolder, differences, file_sha256, read_object, typed, write_object
 from unmask.core.interruption import GOES_ON, Interrupted
@@ -28,8 +28,8 @@ from unmask.core.remote import address_of
 from unmask.core.results import Reporter
 from unmask.data.data_folder import MANIFEST, is_prepared, load_manifest
 from unmask.data.lexicon import load_lexicon
+from unmask.data.prepare import text_files
 from unmask.data.rows import Cursor, RowStream
-from unmask.data.sources import find_sources, find_split, is_stream
 from unmask.masking.masker import Masker
 from unmask.masking.settings import STRATEGIES
 from unmask.masking.tables import Scores, named_lexicon, needed_lexicons
@@ -164,10 +164,10 @@ def begin_runs(
                 change = "is new" if old is None else "is gone" if new is None else "has changed"
                 raise folder.changed(f"that started with other files: {path} {change}")
         if not is_prepared(data):
-            data, made = (str(root),), root / MANIFEST
-            if not folder.is_claimed and made.is_file() and not _is_of(made, text):
-                made.unlink()  # of a try that was refused, and of text that has changed since
-            prepare_by(next(iter(recipes.values())), plan.data, root, reporter)
+            data, first = (str(root),), next(iter(recipes.values()))
+            if not folder.is_claimed and is_outdated(root, first, plan.data):
+                (root / MANIFEST).unlink()  # of a try that was refused, and of text that has changed since
+            prepare_by(first, plan.data, root, reporter)
             _check_fit(recipes, plan, root)
         if not folder.is_claimed:  # last, so that what was refused can be corrected
             write_object(folder.root / str(folder.marker), content)
@@ -276,14 +276,6 @@ def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str
     return hashes, items
 
 
-def _is_of(made: Path, text: Iterable[str]) -> bool:
-    """Whether data, by its manifest, was prepared from these files as they are now."""
-    states = {path: Path(path).stat() for path in text}
-    sizes = {source["path"]: source["bytes"] for source in load_manifest(made.parent).sources}
-    is_same = sizes == {path: state.st_size for path, state in states.items()}
-    return is_same and all(state.st_mtime < made.stat().st_mtime for state in states.values())
-
-
 def _check_fit(recipes: Mapping[str, Recipe], plan: RunPlan, root: Path) -> None:
     """Checks that the minimal pairs fit every model, in tokens of the prepared data's tokenizer, and that every masking
     can mask its rows."""
@@ -336,9 +328,4 @@ def _hash_text(recipes: Mapping[str, Recipe], plan: RunPlan) -> dict[str, str]:
                 f"set {section}.KEY for all, or name a checkpoint's tokenizer for those without one (tokenizer.path)",
                 options=["set"],
             )
-    paths = [path for path in data if not is_stream(path)]  # a stream can be read only once, to prepare the data
-    split = find_split(paths, by_name=first.corpus.splits == "auto", announce=False) if paths else None
-    sources = [] if split is None else [*split.train, *split.validation]
-    if first.corpus.validation:
-        sources = [*([] if split is None else split.train), *find_sources(first.corpus.validation, announce=False)]
-    return {str(source.path): file_sha256(source.path) for source in sources}
+    return {str(path): file_sha256(path) for path in text_files(data, first.corpus)}

@@ -347,6 +347,11 @@ def test_a_fine_tuning_goes_on(data_folder: Path, tmp_path: Path, monkeypatch: p
     monkeypatch.setattr(run_plan, "finetune", lambda *a, **k: real(*a, **k, callbacks=[Counting()]))
     with pytest.raises(Interrupted, match=GOES_ON):
         compare(data_folder, tmp_path / "out", **options)
+    write, kept = run_plan.write_object, run_plan.EVALUATION
+    with pytest.MonkeyPatch.context() as patch:  # as if killed before the figures of the first run are written
+        patch.setattr(run_plan, "write_object", lambda file, what: 1 / 0 if file.name == kept else write(file, what))
+        with pytest.raises(ZeroDivisionError):
+            compare(data_folder, tmp_path / "out", **options)
     compare(data_folder, tmp_path / "out", **options)
     assert steps == [*range(1, 5)] * 2, "two runs, none begun again"
 

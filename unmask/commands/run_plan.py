@@ -218,19 +218,16 @@ def measured_run(
         if plan.task is not None and source is not None:
             tuned = folder / "finetuned"
             first = seed * settings_of(plan.of_finetuning).seeds  # no two runs share a seed
-            is_finished = (tuned / "summary.json").is_file()  # its model may be removed already
             summary = finetune(
                 source,
                 task=plan.task,
                 **plan.files,
                 out=tuned,
                 settings=(("finetune.seed", first), *plan.of_finetuning),
-                resume=not is_finished,
-                overwrite=is_finished,
+                resume=True,
                 intervals=False,
                 reporter=reporter,
             ).summary
-            shutil.rmtree(tuned / "model", ignore_errors=True)
             metric, measured_on = summary["metric"], "test" if "test" in plan.files else "validation"
             value = summary["test_mean" if measured_on == "test" else "mean"][metric]
             is_error = metric in task_named(plan.task).lower_is_better
@@ -241,6 +238,7 @@ def measured_run(
             if summary["warning"]:
                 content["task_warning"] = summary["warning"]
         write_object(file, content)
+        shutil.rmtree(folder / "finetuned" / "model", ignore_errors=True)  # once its figures are recorded
     return read_object(file, "remove it to measure the run again with the same command", is_sealed=True)
 
 

@@ -139,11 +139,11 @@ def in_rows(
     else:
         order = np.argsort(-lengths, kind="stable").tolist()
         for _, group in groupby(order, key=lambda number: sharing == "equal" and lengths[number]):
-            rest = [[number] for number in group]
-            while rest:
-                row_length = int(lengths[rest[0][0]])
+            rows, begin = [[number] for number in group], 0
+            while begin < len(rows):
+                row_length = int(lengths[rows[begin][0]])
                 num_rows = max(1, positions // row_length)
-                batches.append((rest[:num_rows], row_length))
-                rest = rest[num_rows:]
+                batches.append((rows[begin : begin + num_rows], row_length))
+                begin += num_rows
     for rows, row_length in batches:
         yield text_rows(texts, rows, row_length, pad_id=pad_id, types=types)

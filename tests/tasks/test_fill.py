@@ -43,6 +43,7 @@ def test_a_list_gives_what_each_text_gives(run: unmask.Run, monkeypatch: pytest.
                 assert mine.probability == pytest.approx(theirs.probability, rel=1e-3)
             assert one.masks[0][0].token == other.masks[0][0].token
             assert one.fillings[0].tokens == other.fillings[0].tokens
+    assert run.model.fill(text for text in TEXTS[:3]) == run.model.fill(TEXTS[:3])
     assert run.model.fill([]) == []
 
 

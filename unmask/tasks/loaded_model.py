@@ -184,14 +184,18 @@ class Model(Readable):
 
     @overload
     def fill(
-        self, text: list[str] | tuple[str, ...], *, top_k: int = 5, candidates: Sequence[str] | None = None
+        self,
+        text: list[str] | tuple[str, ...] | Iterator[str],
+        *,
+        top_k: int = 5,
+        candidates: Sequence[str] | None = None,
     ) -> list[Filled]: ...
 
     @public
     def fill(
-        self, text: str | list[str] | tuple[str, ...], *, top_k: int = 5, candidates: Sequence[str] | None = None
+        self, text: str | Iterable[str], *, top_k: int = 5, candidates: Sequence[str] | None = None
     ) -> Filled | list[Filled]:
-        """Predicts the token at every `[MASK]` of a text, or of each text in a list, which is much faster.
+        """Predicts the token at every `[MASK]` of a text, or of each of several texts, which is much faster.
 
         Args:
             text: Text of any length with one or more masks, in the tokenizer's spelling.
@@ -202,7 +206,7 @@ class Model(Readable):
             ModelError: The model has no head for masked tokens.
             SettingsError: A text has no mask, or a candidate is not one token.
         """
-        texts = [text] if isinstance(text, str) else text
+        texts = [text] if isinstance(text, str) else list(text)
         filled = fill_texts(self.predictor, self.tokenizer, texts, top_k=top_k, candidates=candidates)
         return filled[0] if isinstance(text, str) else filled
 

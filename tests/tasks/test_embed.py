@@ -188,7 +188,7 @@ def test_texts_are_taken_as_they_come(run: unmask.Run, tmp_path: Path, caplog: p
     (tmp_path / "t.txt").write_text("\n".join(texts))
     rows = datasets.Dataset.from_pandas(table)
     column = table["body"][table["number"] > 0]
-    for form in (table, column, rows, rows["body"], rows.to_list(), iter(texts), tmp_path / "t.txt"):
+    for form in (table, column, rows, rows["body"], rows.to_list(), (*rows,), iter(texts), tmp_path / "t.txt"):
         np.testing.assert_array_equal(run.model.embed(form), expected)
     gaps = ["a king", None, float("nan"), "", "a dog"]
     expected = run.model.embed(["a king", "", "", "", "a dog"])

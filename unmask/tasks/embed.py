@@ -142,7 +142,7 @@ def texts_in_memory(texts: Any) -> list[Any]:
     logged; or of a path. Missing texts and blank lines become empty ones, so that vectors match rows and lines."""
     if isinstance(texts, str) and not os.path.isfile(texts[:1000]):
         raise SettingsError("embed takes a list of texts; put brackets around a single one")
-    first = texts[0] if isinstance(texts, list) and texts else None
+    first = texts[0] if isinstance(texts, list | tuple) and texts else None
     if not is_table(texts) and not isinstance(texts, str | Path) and not isinstance(first, Mapping):
         return ["" if without_gaps(text) is None else text for text in texts]
     with readable(texts) as here:

@@ -149,7 +149,7 @@ def test_ids_that_repeat_are_an_index(tmp_path: Path, caplog: pytest.LogCaptureF
 @pytest.mark.parametrize(
     ("kind", "row", "place"),
     [
-        ("classify", {"text": "a", "label": 1.5}, "row 2, column 'label': has the number 1.5"),
+        ("classify", {"text": "a", "label": {"x": 1}}, "row 2, column 'label': has dict"),
         ("classify", {"text": "a", "label": ["x", "y"]}, "row 2, column 'label': has 2 labels.*multi_label"),
         ("classify", {"text": 3, "label": "x"}, "row 2, column 'text': has int"),
         ("classify", {"text": "a"}, "row 2 has no column 'label'"),

@@ -347,20 +347,20 @@ def class_name(value: Any, names: Sequence[str] | None = None) -> str | None:
     """The name of a class; None for null, an empty text and not-a-number. `names` are those of numbered classes, if the
     table has them (`class_names`); then -1 is None too, which `datasets` writes for a missing label.
 
-    Example: ` spam ` is `spam`; 3, 3.0 and `3.0` are `3`; True is `true`; with the names `ham`, `spam`, 1 is `spam`.
+    Example: ` spam ` is `spam`; 3, 3.0 and `3.0` are `3`; 4.5 is `4.5`; True is `true`; with the names `ham`, `spam`, 1
+    is `spam`.
 
     Raises:
-        ValueError: It is not a text, whole number or boolean, or a number without a name; the text says what it is.
+        ValueError: It is not a text, number or boolean, or a number without a name; the text says what it is.
     """
     value = without_gaps(value)
     if value is None or isinstance(value, str | bool):
         return _spelled(value)
-    if not isinstance(value, int):
-        what = f"the number {value}" if isinstance(value, float) else type(value).__name__
-        raise ValueError(f"{what}, which is not a class (a text, an integer or a boolean)")
+    if not isinstance(value, int | float):
+        raise ValueError(f"{type(value).__name__}, which is not a class (a text, a number or a boolean)")
     if names is None:
         return str(value)
-    if not -1 <= value < len(names):
+    if isinstance(value, float) or not -1 <= value < len(names):
         raise ValueError(f"the number {value}, where the file names {len(names)} classes, counted from 0,")
     return None if value == -1 else names[value].strip() or None
 

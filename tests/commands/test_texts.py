@@ -8,16 +8,20 @@ import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
 
 import unmask
 from tests.commands.test_embedder import FAST, base
-from unmask.commands.embedder_pairs import PairDrawer, pair_data, pair_parts
+from unmask.commands import embedder_pairs, embedder_texts
+from unmask.commands.embedder_pairs import PairDrawer, PairStream, pair_data, pair_parts
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.embedder_texts import TokenTexts, _with_near_duplicates, parts_of_text, read_pairs, read_texts
 from unmask.core.errors import CorpusError, DataError
+from unmask.core.hashing import permutation
+from unmask.data import groups
 from unmask.data.rows import Cursor
 from unmask.data.settings import CorpusSettings
 from unmask.data.survey import fraction
@@ -100,9 +104,12 @@ def test_what_is_drawn(titled: TokenTexts) -> None:
     assert again.begin.tolist() == mixed.begin[:, 5:9].tolist(), "a function of the part and the key"
 
 
-def test_an_epoch_has_each_part_once(tokenizer: Tokenizer, titled: TokenTexts) -> None:
+def test_an_epoch_has_each_part_once(tokenizer: Tokenizer, titled: TokenTexts, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All pairs are shuffled once an epoch, not in each step."""
+    monkeypatch.setattr(embedder_pairs, "permutation", shuffled := Mock(wraps=permutation))
     stream = pair_data(titled, None, tokenizer, SHORT, max_positions=64, note=lambda text: None).stream
     cursor, seen = Cursor(), []
+    shuffled.reset_mock()
     while cursor.epoch == 0:
         batch = stream.batch(cursor, 1)
         pairs = batch.rows.classes["pair"][batch.rows.classes["side"] == 0]
@@ -110,6 +117,7 @@ def test_an_epoch_has_each_part_once(tokenizer: Tokenizer, titled: TokenTexts) -
         seen += batch.rows.classes["document"][batch.rows.classes["side"] == 0].tolist()
         cursor = batch.cursor
     assert sorted(seen) == sorted(stream.drawer.parts.key.tolist())
+    assert shuffled.call_count == 1
     assert not set(seen) & set(np.unique(titled.cluster[titled.held == 1]).tolist())
 
 
@@ -137,6 +145,27 @@ def test_given_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert "pairs: 2, 1 of them with a wrong answer" in notes
     sides = stream.batch(Cursor(), 1).rows.classes["side"]
     assert [int((sides == side).sum()) for side in (0, 1, 2)] == [2, 2, 1]
+
+
+def test_pairs_are_tokenized_and_hashed_in_batches(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of a large file at once would not fit into memory; the batches change nothing."""
+    texts = [f"the {word(n)} sees the {word(n % 7)} at sea" for n in range(60)]
+    pairs = texts[:30], [*texts[30:], *texts[1:30], ""]
+
+    def stream() -> PairStream:
+        return pair_data(None, pairs, tokenizer, SHORT, max_positions=64, note=lambda text: None).stream
+
+    whole, chars = stream(), list[int]()
+    monkeypatch.setattr(embedder_texts, "_BATCH_CHARS", 200)
+    for place, name in ((Tokenizer, "encode_joined"), (embedder_texts, "hash_texts"), (groups, "hash_texts")):
+        plain = getattr(place, name)
+        spy = lambda *given, plain=plain: chars.append(sum(map(len, given[-1]))) or plain(*given)  # noqa: E731
+        monkeypatch.setattr(place, name, spy)
+    parts = stream()
+    assert len(chars) > 20
+    assert max(chars) < 300
+    assert parts.drawer.ids.tolist() == whole.drawer.ids.tolist()
+    assert all(np.array_equal(getattr(parts.own, name), column) for name, column in vars(whole.own).items())
 
 
 def test_wrong_answers_of_a_pair_take_turns(tokenizer: Tokenizer, tmp_path: Path) -> None:

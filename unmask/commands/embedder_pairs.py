@@ -13,13 +13,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
 from unmask.commands.embedder_settings import EmbedderSettings
-from unmask.commands.embedder_texts import NO_TEXTS, Ints, TokenTexts, cluster_keys, content_hashes
+from unmask.commands.embedder_texts import NO_TEXTS, Ints, TokenTexts, cluster_keys, content_hashes, tokenized
 from unmask.core.errors import CorpusError
 from unmask.core.hashing import GOLDEN, mix, mix_ints, permutation
 from unmask.data.groups import Clusters
@@ -207,6 +208,7 @@ class PairStream:
         self.drawer, self.own, self.tokenizer, self.settings = drawer, own, tokenizer, drawer.settings
         self.begins = begins_of_pairs(own)
         self.size = len(drawer.parts) + len(self.begins) - 1
+        self._order = lru_cache(maxsize=1)(partial(permutation, self.size, _ORDER, self.settings.seed))  # of an epoch
         self.batches = max(1, math.ceil(self.size / self.settings.batch_size))
         self.pairs_a_step = -(-self.size // self.batches)  # some batches have one less
         longest = max(self.settings.longest, int(own.length.max(initial=0))) + len(tokenizer.special.around)
@@ -223,11 +225,12 @@ class PairStream:
         """
         seed, epoch, num_parts = self.settings.seed, cursor.epoch, len(self.drawer.parts)
         begin, end = (n * self.size // self.batches for n in (cursor.window, cursor.window + 1))
-        chosen = permutation(self.size, _ORDER, seed, epoch)[begin:end]
+        chosen = self._order(epoch)[begin:end]
         drawn = self.drawer.draw(chosen[chosen < num_parts], mix_ints(_DRAW, seed, epoch))
         # Wrong answers of a pair take turns, epoch by epoch.
         of_own = chosen[chosen >= num_parts] - num_parts
-        own = self.own.chosen(self.begins[of_own] + epoch % np.diff(self.begins)[of_own])
+        begins, ends = self.begins[of_own], self.begins[of_own + 1]
+        own = self.own.chosen(begins + epoch % (ends - begins))
         rows, num_tokens = self.rows(drawn.and_then(own))
         is_last = cursor.window + 1 == self.batches
         after = Cursor(epoch + 1) if is_last else Cursor(epoch, cursor.window + 1)
@@ -313,7 +316,7 @@ def _own_pairs(
     queries, answers = pairs
     number_of = {text: number for number, text in enumerate(dict.fromkeys([*queries, *answers]))}
     numbers = np.array([number_of[text] for text in (*queries, *answers)]).reshape(3, -1)
-    encoded, lengths = tokenizer.encode_joined(list(number_of))
+    encoded, lengths = tokenized(list(number_of), tokenizer)
     if cut := int((lengths > settings.longest).sum()):
         note(f"pairs: {cut:,} of {len(lengths):,} texts are cut to {settings.longest} tokens")
     key, wrong_key = np.split(keys, 2)

@@ -20,8 +20,9 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -47,7 +48,7 @@ from unmask.data.sources import find_sources
 from unmask.data.tables import first_rows, rows_of
 from unmask.search.passages import looks_like_title
 from unmask.tasks.files import check_size, list_in
-from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.tokenizer import EncodedText, Tokenizer
 
 Ints = NDArray[np.int64]
 DOCUMENT_TOKENS = 4096
@@ -248,6 +249,25 @@ def _with_near_duplicates(rule: NDArray[np.bool_], cluster: Ints) -> tuple[NDArr
     )
 
 
+def _batches_of(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """Texts in batches of about `_BATCH_CHARS`: tokenizing or hashing them takes 16 bytes a character, or more."""
+    batch = np.cumsum(np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))) // _BATCH_CHARS
+    ends = (np.flatnonzero(np.diff(batch, append=-1)) + 1).tolist()
+    for begin, end in pairwise([0, *ends]):
+        yield texts[begin:end]
+
+
+def tokenized(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[EncodedText, Ints]:
+    """The tokens of at least one text, concatenated, and how many each text has. Warns of unknown text."""
+    parts: list[tuple[NDArray[np.int32], NDArray[np.bool_], Ints]] = []
+    for batch in _batches_of(texts):
+        encoded, lengths = tokenizer.encode_joined(batch)
+        tokenizer.watch(encoded.unknown)
+        parts.append((encoded.input_ids, encoded.word_starts, lengths))
+    ids, starts, all_lengths = map(np.concatenate, zip(*parts, strict=True))
+    return EncodedText(ids, starts), all_lengths
+
+
 def cluster_keys(answers: Sequence[str], documents: Clusters) -> tuple[Ints, Ints]:
     """Keys of the documents [D] and of the user's answers [G], the same for near-duplicates.
 
@@ -259,11 +279,12 @@ def cluster_keys(answers: Sequence[str], documents: Clusters) -> tuple[Ints, Int
         folded = " ".join(text.casefold().split()).encode("utf-8", "surrogatepass")
         digest = hashlib.blake2b(folded, digest_size=8).digest()
         keys[number] = int.from_bytes(digest, "little", signed=True)
-    num_documents = len(documents.texts())
-    is_long = hash_texts(answers).num_words >= _LEAST_WORDS if answers else np.zeros(0, dtype=np.bool_)
-    if is_long.any():
-        texts = [text for text, long in zip(answers, is_long, strict=True) if long]
-        documents.add(texts, range(num_documents, num_documents + len(texts)), [len(text) for text in texts])
+    num_documents = place = len(documents.texts())
+    num_words = [hash_texts(batch).num_words for batch in _batches_of(answers)]
+    is_long = np.concatenate([np.zeros(0, dtype=np.int64), *num_words]) >= _LEAST_WORDS
+    for batch in _batches_of([text for text, long in zip(answers, is_long, strict=True) if long]):
+        documents.add(batch, range(place, place + len(batch)), [len(text) for text in batch])
+        place += len(batch)
     clusters = np.asarray(mix(documents.of_texts()))
     keys[is_long] = clusters[num_documents:]
     return clusters[:num_documents], np.asarray(mix(keys))
@@ -342,7 +363,7 @@ def _from_prepared(root: Path, answers: Sequence[str], tokenizer: Tokenizer) -> 
     texts = _cut(ids, starts, lengths, heads, cluster, np.arange(len(cluster)) >= len(columns[0][4]), _NOTHING)
     if not answers:
         return texts
-    encoded, sizes = tokenizer.encode_joined(list(answers))
+    encoded, sizes = tokenized(answers, tokenizer)
     equal = np.asarray(mix(content_hashes(encoded.input_ids, np.cumsum(sizes) - sizes, sizes)))
     return replace(texts, answers=np.where(np.isin(equal, texts.cluster), equal, cluster_keys(answers, Clusters())[1]))
 

@@ -266,7 +266,7 @@ class Classify(TextTask):
         return super().check(file, train)
 
     def targets_of(self, record: TextRecord) -> Targets:
-        return {TARGET: np.array([self.names.index(record.label)])}
+        return {TARGET: np.array([self.number_of[record.label]])}
 
     def prediction(self, output_C: NDArray[np.float32]) -> ClassPrediction:
         shares = torch.softmax(torch.from_numpy(output_C).double(), 0).tolist()
@@ -391,7 +391,7 @@ class MultiLabel(TextTask):
     def targets_of(self, record: TextRecord) -> Targets:
         columns = [0] * -(-len(self.names) // _BITS)
         for label in record.label or ():
-            number = self.names.index(label)
+            number = self.number_of[label]
             columns[number // _BITS] |= 1 << number % _BITS
         return {f"labels{number}": np.array([bits]) for number, bits in enumerate(columns)}
 

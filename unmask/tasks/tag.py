@@ -191,7 +191,7 @@ class Tag(Task):
         return sum(tag != "O" or not of_entities for record in records for tag in self.classes_of(record))
 
     def encode(self, records: Sequence[WordsRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
-        numbers = {name: number for number, name in enumerate(self.names)}
+        numbers = self.number_of
         examples: list[Example] = []
         split = 0
         for number, (record, parts) in enumerate(

@@ -18,6 +18,7 @@ from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
@@ -192,10 +193,16 @@ class Task(ABC):
     def learned_from(cls, train: Labelled, settings: FinetuneSettings, pooling: ClassifierPooling) -> Self:
         """The task of a model that learns from this file; a CorpusError if there is nothing to learn."""
 
+    @cached_property
+    def number_of(self) -> Mapping[str, int]:
+        """The numbers of the classes: to search `names` for every label takes minutes if there are thousands."""
+        return {name: number for number, name in enumerate(self.names)}
+
     def check(self, file: Labelled, train: Path) -> str | None:
         """Compares a file (also the training file) with this task. Returns a warning about labels that the model cannot
         predict (classes missing from training), or None; raises a CorpusError if the file cannot be used."""
-        unseen = Counter(name for record in file.records for name in self.classes_of(record) if name not in self.names)
+        labels = (name for record in file.records for name in self.classes_of(record))
+        unseen = Counter(name for name in labels if name not in self.number_of)
         names = listed(sorted(unseen), 8)
         what = f"{unseen.total():,} labels do not occur in {train} ({names}); they count as wrong"
         return f"{file.path}: {what}" if unseen else None

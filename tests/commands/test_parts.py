@@ -109,8 +109,12 @@ def test_weights_of_classes() -> None:
 def test_metrics_of_numbers_and_undefined_ones() -> None:
     info = Regress(("x",))
     right = [TextRecord(n, "t", label=value) for n, value in enumerate((1.0, 2.0, 3.0))]
-    metrics = info.measure(right, [NumberPrediction(value) for value in (1.0, 2.0, 4.0)])
+    predicted = [NumberPrediction(value) for value in (1.0, 2.0, 4.0)]
+    metrics = info.measure(right, predicted)
     assert metrics == pytest.approx({"pearson": 3 / (2 * 14 / 3) ** 0.5, "spearman": 1.0, "rmse": (1 / 3) ** 0.5})
+    once: Any = dict(enumerate(predicted)).values()  # can be read, but not drawn from
+    alone = info.measure([right[n] for n in (2, 0, 2)], [predicted[n] for n in (2, 0, 2)])
+    assert info.measured(right, once)(np.array([2, 0, 2])) == alone
     flat = info.measure(right, [NumberPrediction(2.0)] * 3)
     assert (flat["pearson"], flat["spearman"]) == (None, None)
     assert info.rank(flat, "pearson") == -np.inf

@@ -577,17 +577,22 @@ class Regress(TextTask):
     def items(self, records: Sequence[TextRecord], metric: str) -> int | None:
         return None
 
-    def measure(self, records: Sequence[TextRecord], predictions: Sequence[NumberPrediction]) -> Metrics:
+    def measured(self, records: Sequence[TextRecord], predictions: Sequence[NumberPrediction]) -> Measure:
         from scipy.stats import pearsonr, spearmanr
 
-        right = np.array([record.label for record in records], dtype=np.float64)
-        predicted = np.array([each.value for each in predictions], dtype=np.float64)
-        defined = len(set(right.tolist())) > 1 and len(set(predicted.tolist())) > 1
-        return {
-            "pearson": float(pearsonr(right, predicted).statistic) if defined else None,
-            "spearman": float(spearmanr(right, predicted).statistic) if defined else None,
-            "rmse": float(np.sqrt(np.mean((right - predicted) ** 2))),
-        }
+        right_N = np.array([record.label for record in records], dtype=np.float64)
+        predicted_N = np.array([each.value for each in predictions], dtype=np.float64)
+
+        def measure(drawn: NDArray[np.int64]) -> Metrics:
+            right, predicted = right_N[drawn], predicted_N[drawn]
+            defined = len(set(right.tolist())) > 1 and len(set(predicted.tolist())) > 1
+            return {
+                "pearson": float(pearsonr(right, predicted).statistic) if defined else None,
+                "spearman": float(spearmanr(right, predicted).statistic) if defined else None,
+                "rmse": float(np.sqrt(np.mean((right - predicted) ** 2))),
+            }
+
+        return measure
 
 
 def last_layer(model: TaskNetwork) -> tuple[Tensor, Tensor]:

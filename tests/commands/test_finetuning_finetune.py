@@ -268,8 +268,8 @@ def test_csv_of_predictions_does_nothing_in_terminals_and_changes_no_key() -> No
         "https://me:pw@shop.de/item?id=42": "https://me:pw@shop.de/item?id=42",
     }  # fmt: skip
     rows = [{"row": 1, "answer": text, "score": -0.5, "words": [f"{text}\x9b"]} for text in cells]
-    predicted = list(csv.DictReader(io.StringIO(as_csv(rows), newline="")))
+    predicted = list(csv.DictReader(io.StringIO("".join(as_csv(rows)), newline="")))
     assert [row["answer"] for row in predicted] == list(cells.values())
     assert {row["score"] for row in predicted} == {"-0.5"}
     assert [json.loads(row["words"]) for row in predicted] == [[f"{text}\x9b"] for text in cells], "JSON in a cell"
-    assert "\x9b" not in as_csv(rows)
+    assert "\x9b" not in "".join(as_csv(rows))

@@ -106,6 +106,16 @@ def test_weights_of_classes() -> None:
     assert losses.total.item() == pytest.approx((3 + 1) * np.log(2) / 2), "of texts with the label"
 
 
+def test_predictions_of_texts_are_made_when_they_are_read() -> None:
+    """Dictionaries of thousands of classes for every text of a file would fill the memory."""
+    outputs = [np.array([share], dtype=np.float32) for share in ((0.0, 1.0), (2.0, 1.0), (0.0, 0.0))]
+    predictions = Classify(("a", "b")).decode((), (), outputs)
+    assert [each.label for each in predictions] == [*"baa"]
+    assert [each.label for each in predictions[1:]] == [*"aa"]
+    assert predictions[-1] == predictions[2] == ClassPrediction("a", 0.5, {"a": 0.5, "b": 0.5})
+    assert predictions[2] is not predictions[2]
+
+
 def test_metrics_of_numbers_and_undefined_ones() -> None:
     info = Regress(("x",))
     right = [TextRecord(n, "t", label=value) for n, value in enumerate((1.0, 2.0, 3.0))]

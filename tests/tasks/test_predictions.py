@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+from collections.abc import Iterator
 from dataclasses import asdict, fields
 from pathlib import Path
 from typing import Any
@@ -147,6 +148,21 @@ def test_rows_of_every_task(tuned: Any, task: Task, inputs: list[Any], texts: di
             model.predict(["alone"])
 
 
+@pytest.mark.parametrize("name", ["jsonl", "csv", "conll", "conllu"])
+def test_a_row_is_written_before_the_next_is_made(name: str) -> None:
+    """All rows may not fit into memory."""
+    row = {"index": 0, "text": "a", "words": ["a"], "tags": ["X"], "starts": [0], "ends": [1], "shares": {"X": 1.0}}
+
+    def rows() -> Iterator[dict[str, Any]]:
+        yield row
+        raise ValueError("the next row")
+
+    parts = FORMATS[name](rows(), ("X",))
+    assert next(parts) == "".join(FORMATS[name]([row], ("X",)))
+    with pytest.raises(ValueError, match="the next row"):
+        next(parts)
+
+
 def test_python_shows_a_table_of_the_first_rows(tuned: Any) -> None:
     for task in (Classify(("ham", "spam")), Tag(("O", "B-x"))):
         result = unmask.predict(tuned(task), [{"text": text} for text in TEXTS * 5])
@@ -195,8 +211,8 @@ def test_tags_are_written_as_others_read_them(tuned: Any, tmp_path: Path) -> Non
     lines = (tmp_path / "a.conll").read_text().splitlines()
     assert [line for line in lines if line.startswith("#")] == ["# index = 0", "# index = 1", "# index = 2"]
     bare = {"index": 0, "words": ["\ufeff"], "tags": [None]}
-    assert "\tO\n" in FORMATS["conll"]([bare], model.fine_tuned[1].names), "a word without a token"
-    assert "\t_\n" in FORMATS["conll"]([bare], ("NN", "VB"))
+    assert "\tO\n" in "".join(FORMATS["conll"]([bare], model.fine_tuned[1].names)), "a word without a token"
+    assert "\t_\n" in "".join(FORMATS["conll"]([bare], ("NN", "VB")))
     with pytest.raises(RunError, match="DocBin"):
         unmask.predict(model, sentences, format="spacy")
     with pytest.raises(RunError, match=r"a\.xlsx"):
@@ -304,7 +320,7 @@ def test_a_row_without_text_keeps_its_place_and_has_no_prediction(tuned: Any, tm
             assert row.keys() == rows[1].keys()
             said = [row[field.name] for field in fields(bare)]
             assert all(each is None or set(each.values()) == {None} for each in said)
-        cells = list(csv.DictReader(io.StringIO(str(FORMATS["csv"](rows)))))
+        cells = list(csv.DictReader(io.StringIO("".join(FORMATS["csv"](rows)))))
         assert [bool(cell["id"]) for cell in cells] == [True] * 4
 
 

@@ -382,7 +382,7 @@ class Runs(Callback):
         if ranks and patience is not None and len(ranks) - 1 - ranks.index(max(ranks)) >= patience:
             trainer.request_stop()
 
-    def evaluate(self, model: TaskNetwork, task: Task, name: str) -> tuple[Metrics, list[Any]]:
+    def evaluate(self, model: TaskNetwork, task: Task, name: str) -> tuple[Metrics, Sequence[Any]]:
         """Metrics and predictions on a file, in the model's compute dtype. Puts the model in evaluation mode."""
         records, examples = self.files[name].records, self.examples[name]
         predictions = task.decode(records, examples, outputs_of(model.eval(), task, examples))

@@ -9,7 +9,7 @@ import math
 import re
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -105,6 +105,24 @@ class TextRecord:
         return self.first, self.second or ""
 
 
+class TextPredictions(Sequence[Any]):
+    """Predictions of texts, each made whenever it is read: with thousands of classes, a dictionary of them for every
+    text of a file would take ten times the memory of the outputs."""
+
+    def __init__(self, make: Callable[[NDArray[np.float32]], Any], outputs: Outputs) -> None:
+        self._make, self._outputs = make, outputs
+
+    def __len__(self) -> int:
+        return len(self._outputs)
+
+    def __getitem__(self, place: Any) -> Any:
+        outputs = self._outputs[place]
+        return TextPredictions(self._make, outputs) if isinstance(place, slice) else self._make(outputs[0])
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self._make(output_NC[0]) for output_NC in self._outputs)
+
+
 @dataclass(frozen=True)
 class TextTask(Task):
     """A task for whole texts. The head sees the first token, or the mean of all tokens."""
@@ -137,8 +155,8 @@ class TextTask(Task):
     def prediction(self, output_C: NDArray[np.float32]) -> Any:
         """The prediction of a text."""
 
-    def decode(self, records: Sequence[Any], examples: Sequence[Example], outputs: Outputs) -> list[Any]:
-        return [self.prediction(output_NC[0]) for output_NC in outputs]
+    def decode(self, records: Sequence[Any], examples: Sequence[Example], outputs: Outputs) -> Sequence[Any]:
+        return TextPredictions(self.prediction, outputs)
 
     @classmethod
     def of_row(cls, row: LabelledRow) -> TextRecord:

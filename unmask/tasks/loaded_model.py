@@ -317,7 +317,7 @@ class Model(Readable):
         if encoded.truncated:
             longest = self._input_encoder.max_length
             log.warning("texts longer than the model's %d tokens: %d; their ends are cut", longest, encoded.truncated)
-        return predictions
+        return list(predictions)
 
     def records_of(self, inputs: Iterable[Any]) -> list[Record]:
         task, records = self.fine_tuned[1], list[Any]()
@@ -333,7 +333,9 @@ class Model(Readable):
         return records
 
     @public
-    def predict_records(self, records: Sequence[Record], *, notify: Notify = ignore) -> tuple[list[Any], EncodedInput]:
+    def predict_records(
+        self, records: Sequence[Record], *, notify: Notify = ignore
+    ) -> tuple[Sequence[Any], EncodedInput]:
         """A prediction for each record of a file, and the inputs made from the records."""
         from unmask.tasks.task import outputs_of
 

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unmask.core.errors import CorpusError, RunError, SettingsError, escaped
-from unmask.core.files import check_file, locked, write_atomically, writing
+from unmask.core.files import check_file, locked, whole_file, writing
 from unmask.core.public import public
 from unmask.core.remote import local_copies, refused
 from unmask.core.results import Notify, Result, Sheet, Shown, usual_note, usual_reporter
@@ -53,7 +53,7 @@ class Predictions(Result):
         if "out" in self:
             yield f"{self.examples:,} predictions{self._of} in {self.out}"
         else:
-            yield str(FORMATS[self._format](self.predictions, self._names)).rstrip("\n")
+            yield "".join(FORMATS[self._format](self.predictions, self._names)).rstrip("\n")
 
     def displayed(self) -> Iterator[Shown]:
         """A table of the first rows; the command prints all of them."""
@@ -122,17 +122,19 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
         note(line)
     rows = _rows(task, data, predictions)
     if blank := sum(not has_text(record) for record in data.records):
-        note(f"{blank:,} of {len(rows):,} rows have no text, so they get no prediction{' (null)' * task.of_texts}")
-    counts = {"examples": len(rows), "truncated": encoded.truncated, "split": encoded.split}
+        what = f"{blank:,} of {len(data.records):,} rows have no text"
+        note(f"{what}, so they get no prediction{' (null)' * task.of_texts}")
+    counts = {"examples": len(data.records), "truncated": encoded.truncated, "split": encoded.split}
     figures = {"model": str(loaded.folder), "task": task.kind, **counts}
     if target is None:
-        return Predictions({**figures, "predictions": rows, "_format": form, "_names": task.names})
+        return Predictions({**figures, "predictions": list(rows), "_format": form, "_names": task.names})
     with writing(target):
         target.parent.mkdir(parents=True, exist_ok=True)
-        with locked(target):
-            write_atomically(target, FORMATS[form](rows, task.names))
+        with locked(target), whole_file(target) as partial, partial.open("xb") as output:
+            for part in FORMATS[form](rows, task.names):
+                output.write(part.encode() if isinstance(part, str) else part)
     unit = "" if task.kind != "tag" else "words" if scheme_of(task.names) is None else "entities"
-    of = f" ({sum(len(row[unit]) for row in rows):,} {unit})" if unit else ""
+    of = f" ({sum(len(getattr(each, unit)) for each in predictions):,} {unit})" if unit else ""
     return Predictions({**figures, "out": str(target), "_of": of})
 
 
@@ -168,23 +170,21 @@ def _read(loaded: Model, file: str | Path | Iterable[Any], columns: Columns, enc
     return data
 
 
-def _rows(task: Task, data: Labelled, predictions: Sequence[Any]) -> list[dict[str, Any]]:
-    """Predictions as rows, with the id and the text of their input."""
+def _rows(task: Task, data: Labelled, predictions: Sequence[Any]) -> Iterator[dict[str, Any]]:
+    """Yields predictions as rows, with the id and the text of their input: all at once may not fit into memory."""
     names: tuple[str, ...] = ("text",)
     if task.fixed is not None:
         names = str(task.fixed.text), str(task.fixed.second)
     elif task.paired or (task.of_texts and data.is_paired):
         columns = {"text": "text", "second": "second", **task.columns, **data.columns}
         names = columns["text"], columns["second"]
-    rows = []
     for record, key, prediction in zip(data.records, data.keys, predictions, strict=True):
         row = {"row": record.row, key[0]: key[1], **dict(zip(names, record.texts, strict=False))}
         own = asdict(prediction)
         if task.of_texts and not has_text(record):
             own = {name: dict.fromkeys(each) if isinstance(each, dict) else None for name, each in own.items()}
         row |= {name: own[name] for name in ("text", "entities") if name in own}  # put these columns of tags first
-        rows.append(row | own)
-    return rows
+        yield row | own
 
 
 def _as_text(cell: str) -> str:
@@ -193,13 +193,13 @@ def _as_text(cell: str) -> str:
     return escaped(cell.replace("\r\n", "\n"))
 
 
-def _jsonl(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
-    return "".join(json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
+def _jsonl(rows: Iterable[dict[str, Any]], names: Sequence[str] = ()) -> Iterator[str]:
+    return (json.dumps(row, ensure_ascii=False, allow_nan=False) + "\n" for row in rows)
 
 
-def as_csv(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
+def as_csv(rows: Iterable[dict[str, Any]], names: Sequence[str] = ()) -> Iterator[str]:
     """Writes a column for each class's probability; lists of words and tags are JSON."""
-    flat = []
+    header: list[str] = []
     for row in rows:
         cells: dict[str, Any] = {}
         for name, value in row.items():
@@ -210,36 +210,35 @@ def as_csv(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
                 cells[name] = _BEYOND_JSON.sub(lambda sign: f"\\u{ord(sign.group()):04x}", items)
             else:
                 cells[name] = _as_text(value) if isinstance(value, str) else value
-        flat.append(cells)
-    buffer = io.StringIO(newline="")
-    writer = csv.DictWriter(buffer, fieldnames=list(flat[0]), lineterminator="\n")
-    writer.writerow({name: _as_text(name) for name in flat[0]})
-    writer.writerows(flat)
-    return buffer.getvalue()
+        buffer = io.StringIO(newline="")
+        writer = csv.DictWriter(buffer, fieldnames=header or list(cells), lineterminator="\n")
+        if not header:
+            header = list(cells)
+            writer.writerow({name: _as_text(name) for name in header})
+        writer.writerow(cells)
+        yield buffer.getvalue()
 
 
-def _conll(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
+def _conll(rows: Iterable[dict[str, Any]], names: Sequence[str] = ()) -> Iterator[str]:
     """Writes for each sentence a comment with the row's key, a line per word with its tag, and an empty line."""
-    text, missing = "", no_prediction(names)
+    missing = no_prediction(names)
     for row in rows:
         name, key = _key(row)
         words = (f"{_cell(word)}\t{tag or missing}\n" for word, tag in zip(row["words"], row["tags"], strict=True))
-        text += f"# {name} = {_cell(key)}\n{''.join(words)}\n"
-    return text
+        yield f"# {name} = {_cell(key)}\n{''.join(words)}\n"
 
 
-def _conllu(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> str:
+def _conllu(rows: Iterable[dict[str, Any]], names: Sequence[str] = ()) -> Iterator[str]:
     """Writes tags as UPOS if all tags of the model are UPOS, else as XPOS. `SpaceAfter=No` follows the text."""
-    upos, text = {*names}.issubset(UNIVERSAL_TAGS), ""
+    upos = {*names}.issubset(UNIVERSAL_TAGS)
     for row in rows:
-        text += f"# sent_id = {_cell(_key(row)[1])}\n" + (f"# text = {_cell(row['text'])}\n" if row["words"] else "")
+        text = f"# sent_id = {_cell(_key(row)[1])}\n" + (f"# text = {_cell(row['text'])}\n" if row["words"] else "")
         begins = [*row["starts"][1:], None]
         for number, (word, tag) in enumerate(zip(row["words"], row["tags"], strict=True)):
             tags = [tag or "_", "_"] if upos else ["_", tag or "_"]
             space = "SpaceAfter=No" if row["ends"][number] == begins[number] else "_"
             text += "\t".join([str(number + 1), _cell(word), "_", *tags, *"____", space]) + "\n"
-        text += "\n"
-    return text
+        yield text + "\n"
 
 
 def _key(row: Mapping[str, Any]) -> tuple[str, Any]:
@@ -252,7 +251,7 @@ def _cell(value: Any) -> str:
     return re.sub(r"[\t-\r\x1c-\x1e\x85\u2028\u2029]", " ", "" if value is None else str(value)) or "_"
 
 
-def _docbin(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> bytes:
+def _docbin(rows: Iterable[dict[str, Any]], names: Sequence[str] = ()) -> Iterator[bytes]:
     """Writes tags as spaCy's `tag_` (and `pos_`, if they are UPOS), entities if tags mark them, keys in `user_data`."""
     import spacy
     from spacy.tokens import Doc, DocBin
@@ -270,10 +269,10 @@ def _docbin(rows: Sequence[dict[str, Any]], names: Sequence[str] = ()) -> bytes:
         entities = row["entities"] if has_entities else ()
         doc.ents = [doc.char_span(each["start"], each["end"], label=each["label"]) for each in entities]
         docs.add(doc)
-    return bytes(docs.to_bytes())
+    yield bytes(docs.to_bytes())
 
 
-# Functions of the rows, and of the names of the model's tags or classes.
-FORMATS: Mapping[str, Callable[..., str | bytes]] = {
+# Functions of the rows, and of the names of the model's tags or classes; they yield the parts of a file, text or bytes.
+FORMATS: Mapping[str, Callable[..., Iterator[Any]]] = {
     "jsonl": _jsonl, "csv": as_csv, "conll": _conll, "conllu": _conllu, "spacy": _docbin
 }  # fmt: skip

@@ -236,7 +236,7 @@ class Task(ABC):
         return model.outputs(self.head, hidden, dropout_seed=dropout_seed)
 
     @abstractmethod
-    def decode(self, records: Sequence[Any], examples: Sequence[Example], outputs: Outputs) -> list[Any]:
+    def decode(self, records: Sequence[Any], examples: Sequence[Example], outputs: Outputs) -> Sequence[Any]:
         """A prediction for each record, a frozen dataclass."""
 
     # Learning

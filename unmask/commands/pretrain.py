@@ -241,8 +241,8 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             check_same(group, {OF_RUN: training.fingerprint})  # a path may lead to other files on another machine
         except UnmaskError:
             if begun["is_new"] and group.is_main:  # no run was made: frees the folder for the next try
-                # Its data stays, complete or not: the next try checks what it was made from.
-                folder.claimed.clear(set(folder.claimed.ours) - {folder.data.name})
+                # Its data stays, complete or not, and the record of its text: the next try checks what it is of.
+                folder.claimed.clear(set(folder.claimed.ours) - {folder.data.name, folder.sources.name})
             raise
         summary = training.run(interruption, [*callbacks, *map(SendCheckpoints, outputs)])
         if group.is_main and begun["sources"] != folder.read_sources():  # moved data, which fitted the checkpoint
@@ -300,7 +300,10 @@ def _begin(
         if resume:
             reporter.note(f"no run to resume in {folder.root}: starting a new one")
         assert recipe is not None, "a new run has a recipe"
-        if is_outdated(folder.data, recipe, [Path(path).absolute() for path in paths]):  # of a try that was refused
+        if is_outdated(folder.data, recipe, [Path(path).absolute() for path in paths]):
+            if not folder.sources.is_file():  # not of a try that was refused: a user prepared it
+                what = "holds data of other text, or prepared with other settings"
+                raise RunError(f"{folder.data} {what}; train on it, remove it, or give another folder", options=["out"])
             folder.claimed.clear([folder.data.name], marker=False)
         files = keep_as_files(named or [packaged_corpus()], folder.root, notify=reporter.notify)
         sources = [lasting_source(Path(path).absolute()) for path in files]

@@ -310,7 +310,7 @@ def test_data_of_a_try_that_was_refused_is_used_by_the_next(data_folder: Path, t
     anchors = ("masking.weights.kind=anchors", f"masking.weights.background={data_folder}")
     with pytest.raises(DataError, match=str(data_folder)):
         unmask.pretrain([text], out=out, steps=1, settings=(*SMALL, *anchors))
-    assert [path.name for path in out.iterdir() if not path.name.startswith(".")] == ["data"]
+    assert sorted(path.name for path in out.iterdir() if not path.name.startswith(".")) == ["data", "sources.json"]
     made = (out / "data" / "manifest.json").stat().st_mtime_ns
     if is_edited:
         text.write_text(make_text(60).swapcase())
@@ -318,6 +318,16 @@ def test_data_of_a_try_that_was_refused_is_used_by_the_next(data_folder: Path, t
     assert ((out / "data" / "manifest.json").stat().st_mtime_ns == made) == (not is_edited)
     other = unmask.pretrain([text], out=tmp_path / "other", steps=1, settings=SMALL)
     assert run.data_fingerprint == other.data_fingerprint
+
+
+def test_data_that_a_user_prepared_is_not_replaced(data_folder: Path, tmp_path: Path) -> None:
+    """It may have taken hours."""
+    made = Path(shutil.copytree(data_folder, tmp_path / "run" / "data"))
+    (tmp_path / "a.txt").write_text(make_text(60))
+    with pytest.raises(RunError, match="other text"):
+        unmask.pretrain([tmp_path / "a.txt"], out=tmp_path / "run", steps=1, settings=SMALL)
+    run = unmask.pretrain(made, out=tmp_path / "run", steps=1, settings=SMALL)
+    assert run.data_fingerprint == load_manifest(data_folder).fingerprint
 
 
 def test_a_sampled_softmax_teaches_as_much(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -300,11 +300,7 @@ def _begin(
         if resume:
             reporter.note(f"no run to resume in {folder.root}: starting a new one")
         assert recipe is not None, "a new run has a recipe"
-        if is_outdated(folder.data, recipe, [Path(path).absolute() for path in paths]):
-            if not folder.sources.is_file():  # not of a try that was refused: a user prepared it
-                what = "holds data of other text, or prepared with other settings"
-                raise RunError(f"{folder.data} {what}; train on it, remove it, or give another folder", options=["out"])
-            folder.claimed.clear([folder.data.name], marker=False)
+        _remove_outdated_data(folder, recipe, paths)
         files = keep_as_files(named or [packaged_corpus()], folder.root, notify=reporter.notify)
         sources = [lasting_source(Path(path).absolute()) for path in files]
         folder.write_sources(sources)
@@ -328,6 +324,16 @@ def _begin(
     if is_finished := folder.summary.is_file():
         reporter.note(f"the run in {folder.root} is already finished")
     return {"root": str(folder.root), "sources": sources, "is_new": False, "is_finished": is_finished}
+
+
+def _remove_outdated_data(folder: RunFolder, recipe: Recipe, paths: Sequence[Any]) -> None:
+    """Removes complete data of a try that was refused, if it is not of this recipe and text. Raises a RunError if a
+    user prepared it."""
+    if is_outdated(folder.data, recipe, [Path(path).absolute() for path in paths]):
+        if not folder.sources.is_file():
+            what = "holds data of other text, or prepared with other settings"
+            raise RunError(f"{folder.data} {what}; train on it, remove it, or give another folder", options=["out"])
+        folder.claimed.clear([folder.data.name], marker=False)
 
 
 def _sources_to_resume(folder: RunFolder, paths: Sequence[Any]) -> list[str]:

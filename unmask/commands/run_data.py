@@ -158,13 +158,14 @@ def open_prepared(root: Path) -> PreparedData:
 
 def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Reporter) -> PreparedData:
     """Opens the prepared folder that the paths name, or prepares their files in `folder`, unless already done."""
-    root = Path(paths[0]) if is_prepared(paths) else folder
-    if root == folder:
+    is_made = is_prepared(paths)
+    root = Path(paths[0]) if is_made else folder
+    if not is_made:
         check_data(recipe)
         prepare_by(recipe, paths, folder, reporter)
     data = open_prepared(root)
     manifest = data.manifest
-    check_data(recipe, manifest, root if root != folder else None)
+    check_data(recipe, manifest, root if is_made else None)
 
     for text in describe(manifest):
         reporter.note(text)

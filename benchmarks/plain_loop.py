@@ -3,7 +3,7 @@
 The loop uses what is known to be good: bf16 by autocast if the hardware computes in it, torch.compile, the faster
 attention, logits at hidden tokens only, fused AdamW, clipped gradients, and a learning rate that rises for a twentieth
 of the budget and then falls linearly to 0. It masks as the collator does by default, 15 % of the tokens 80/10/10: with
-`[MASK]` alone, as in the evaluation, it learns less (docs/explanation/benchmarks.md).
+`[MASK]` alone, as in the evaluation, AdamW learns less (docs/explanation/benchmarks.md).
 It trains on our rows, whose documents see each other. Padding, two of a hundred positions, gets no attention mask in
 training or evaluation, since that would cost a seventh of the time.
 """
@@ -160,7 +160,7 @@ def train_peer(work: Any, out: TextIO, marks: list[float], look_of: LookOf) -> N
         step(0.5)
     model, step = begin()
     turn = Turn(out, partial(look_of(data), model), marks, work.device)
-    turn.begin(parameters=model.num_parameters(), compiled=work.compiled, attention=ATTENTION)
+    turn.begin(parameters=model.num_parameters(), compiled=work.compiled, attention=ATTENTION, masks="80/10/10")
     while (progress := turn.now() / (work.minutes * 60.0)) < 1.0:
         turn.step(step(max(progress, BEGINNING)))
     turn.end()

@@ -96,7 +96,8 @@ def test_a_row_without_text_keeps_its_place(run: unmask.Run, tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("last", "out", "named"), [("null", "v.npy", "row 3"), ("2.5", "v.parquet", "row 3"), ('"b"', "v.parquet", "'b'")]
+    ("last", "out", "named"),
+    [("null", "v.parquet", "row 3"), ("2.5", "v.parquet", "row 3"), ('"b"', "v.parquet", "'b'")],
 )
 def test_ids_are_read_before_any_text_is_embedded(
     run: unmask.Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: str, out: str, named: str

@@ -324,7 +324,7 @@ def test_data_that_a_user_prepared_is_not_replaced(data_folder: Path, tmp_path: 
     """It may have taken hours."""
     made = Path(shutil.copytree(data_folder, tmp_path / "run" / "data"))
     (tmp_path / "a.txt").write_text(make_text(60))
-    with pytest.raises(RunError, match="other text"):
+    with pytest.raises(RunError, match="prepared from other"):
         unmask.pretrain([tmp_path / "a.txt"], out=tmp_path / "run", steps=1, settings=SMALL)
     run = unmask.pretrain(made, out=tmp_path / "run", steps=1, settings=SMALL)
     assert run.data_fingerprint == load_manifest(data_folder).fingerprint

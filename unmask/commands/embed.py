@@ -97,8 +97,8 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         model: Folder of a model, such as RUN/model, or its name on the hub.
         file: One text per line, or a table; - or a pipe gives lines. In Python also a list or column of texts, a pandas
             table, or a dataset; rows without an id are numbered from 0.
-        out: A .npy file, with a vector for each line; or a .parquet file, which stores ids, too, skips empty lines, and
-            can hold sparse vectors.
+        out: A .npy file, with a vector for each line or row; or a .parquet file, which also stores ids, can hold sparse
+            vectors, and skips empty lines.
         pooling: How token vectors become a text's vector. By default as the model's folder says.
         normalize: Scale each vector to length 1. By default as the model's folder says.
         long_texts: Texts longer than the model: split and combine the parts, truncate, or raise an error.
@@ -152,7 +152,7 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
             texts = Documents(
                 here,
                 column,
-                id_column=id_column,
+                id_column="" if id_column is None and target.suffix == ".npy" else id_column,  # stores none
                 title_column=False,
                 blank_lines=target.suffix == ".npy",  # which has no ids: its rows are the lines
                 unit="line",
@@ -206,8 +206,8 @@ def _embed_texts(
         what = f"{names_of(file.sources)}: rows without ids would have the same numbers in each of these files"
         raise CorpusError(f"{what}; give one file, or a column of ids", options=["id_column"])
     num_bytes = file.num_bytes if source.kind == "text" else None
-    if any(each.id is not None for each in file.sources):
-        _check_ids(file, notify, stored=out.suffix == ".parquet")
+    if out.suffix == ".parquet" and any(each.id is not None for each in file.sources):
+        _check_ids(file, notify)
     for part in in_groups(whole_texts(file), most=PART_TEXTS, most_chars=PART_CHARS):
         embedded = vectors_of([text.text for text in part], names=[f"{source.path}: text {text.id!r}" for text in part])
         if shift is None:
@@ -222,13 +222,13 @@ def _embed_texts(
     return counts
 
 
-def _check_ids(file: Documents, notify: Notify, *, stored: bool) -> None:
-    """Reads all rows before any is embedded: an id that is missing or cannot be `stored` would end hours of work."""
+def _check_ids(file: Documents, notify: Notify) -> None:
+    """Reads all ids first; otherwise a missing or unusable one would stop the command after hours."""
     count = counted(notify, "reading ids", None, "texts")
     schema: Any = None
     for part in in_groups(whole_texts(file), most=PART_TEXTS, most_chars=PART_CHARS):
         try:
-            schema = _table([text.id for text in part], {}, schema).schema if stored else None
+            schema = _table([text.id for text in part], {}, schema).schema
         except CorpusError as error:
             raise CorpusError(f"{file.sources[0].path}: {error}", options=["id_column"]) from error
         count(len(part))

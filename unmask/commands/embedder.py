@@ -182,6 +182,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
             if not goes_on and group.is_main:  # no training has begun: the next try may use the folder
                 claimed.clear(claimed.ours)
             raise
+        # A finished one is opened, too, which compares text and settings.
         if goes_on and (root / "summary.json").is_file():
             reporter.note(f"the embedder in {root} is already finished")
             return Embedder.reopened(root, "remove it to measure the model again")

@@ -208,7 +208,8 @@ class PairStream:
         self.drawer, self.own, self.tokenizer, self.settings = drawer, own, tokenizer, drawer.settings
         self.begins = begins_of_pairs(own)
         self.size = len(drawer.parts) + len(self.begins) - 1
-        self._order = lru_cache(maxsize=1)(partial(permutation, self.size, _ORDER, self.settings.seed))  # of an epoch
+        # Keeps the order of one epoch.
+        self._order = lru_cache(maxsize=1)(partial(permutation, self.size, _ORDER, self.settings.seed))
         self.batches = max(1, math.ceil(self.size / self.settings.batch_size))
         self.pairs_a_step = -(-self.size // self.batches)  # some batches have one less
         longest = max(self.settings.longest, int(own.length.max(initial=0))) + len(tokenizer.special.around)

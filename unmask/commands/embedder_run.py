@@ -21,6 +21,7 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -209,8 +210,9 @@ class EmbedderRun(Callback):
         if holds:
             begun = self.root / "settings.json"
             before = read_object(begun, "start over with --overwrite")
-            # Text may be named anew where it has moved. Other text would not be read, since tokens are stored.
-            is_here = all(Path(str(name)).exists() for name in before.get("corpus_files") or ())
+            # Moved text may have a new path. Other text would be ignored, since the stored tokens are used.
+            files = map(str, before.get("corpus_files") or ())
+            is_here = all(Path(name).exists() or glob(name, recursive=True) for name in files)
             may_differ = MAY_DIFFER - {"corpus_files"} if is_here else MAY_DIFFER
             claimed.check_same(before, json.loads(json.dumps(content)), but_for=may_differ)
         data = pair_data(texts, pairs, plan.tokenizer, settings, max_positions=max_positions, note=note)

@@ -22,7 +22,6 @@ import re
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
-from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal
 
@@ -40,6 +39,7 @@ from unmask.data.columns import NO_LABEL, USUAL, Role, find_column, value_at
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import is_prepared
 from unmask.data.delimited import find_layout
+from unmask.data.documents import in_groups
 from unmask.data.groups import Clusters
 from unmask.data.near_duplicates import hash_texts
 from unmask.data.reading import BadInput, Row, broken_character
@@ -249,16 +249,13 @@ def _with_near_duplicates(rule: NDArray[np.bool_], cluster: Ints) -> tuple[NDArr
     )
 
 
-def _batches_of(texts: Sequence[str]) -> Iterator[Sequence[str]]:
-    """Texts in batches of about `_BATCH_CHARS`: tokenizing or hashing them takes 16 bytes a character, or more."""
-    batch = np.cumsum(np.fromiter(map(len, texts), dtype=np.int64, count=len(texts))) // _BATCH_CHARS
-    ends = (np.flatnonzero(np.diff(batch, append=-1)) + 1).tolist()
-    for begin, end in pairwise([0, *ends]):
-        yield texts[begin:end]
+def _batches_of(texts: Sequence[str]) -> Iterator[list[str]]:
+    """Tokenizing or hashing texts needs at least 16 bytes a character."""
+    return in_groups(texts, most=_BATCH_CHARS, most_chars=_BATCH_CHARS, text_of=str)
 
 
 def tokenized(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[EncodedText, Ints]:
-    """The tokens of at least one text, concatenated, and how many each text has. Warns of unknown text."""
+    """The tokens of one or more texts, concatenated, and the number in each. Warns about unknown letters."""
     parts: list[tuple[NDArray[np.int32], NDArray[np.bool_], Ints]] = []
     for batch in _batches_of(texts):
         encoded, lengths = tokenizer.encode_joined(batch)

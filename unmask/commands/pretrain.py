@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from unmask.commands.masking_tables import named_hashes
-from unmask.commands.recipe import Recipe, load_recipe, requested_recipe
+from unmask.commands.recipe import PATHS, Recipe, load_recipe, requested_recipe
 from unmask.commands.recipe_files import Override, Overrides, as_overrides
 from unmask.commands.run_data import (
     START_ANEW,
@@ -241,11 +241,13 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             check_same(group, {OF_RUN: training.fingerprint})  # a path may lead to other files on another machine
         except UnmaskError:
             if begun["is_new"] and group.is_main:  # no run was made: frees the folder for the next try
-                # Its data stays, complete or not, and the record of its text: the next try checks what it is of.
-                folder.claimed.clear(set(folder.claimed.ours) - {folder.data.name, folder.sources.name})
+                # The data stays, complete or not, unless it would be uploaded; the next try checks whether it still
+                # fits. sources.json, which says that a try made it, stays only if one did.
+                left = {folder.data.name} if begun["has_own_data"] else {folder.data.name, folder.sources.name}
+                folder.claimed.clear(set(folder.claimed.ours) - (set() if path_at(out) is None else left))
             raise
         summary = training.run(interruption, [*callbacks, *map(SendCheckpoints, outputs)])
-        if group.is_main and begun["sources"] != folder.read_sources():  # moved data, which fitted the checkpoint
+        if group.is_main and begun["sources"] != folder.read_sources():  # the prepared data was moved
             folder.write_sources(begun["sources"])
     if path_at(out) is None:
         reporter.note(f"the run is stored at {without_secrets(str(address_of(out)))}")
@@ -301,11 +303,13 @@ def _begin(
             reporter.note(f"no run to resume in {folder.root}: starting a new one")
         assert recipe is not None, "a new run has a recipe"
         _remove_outdated_data(folder, recipe, paths)
+        has_own_data = is_prepared([folder.data]) and not folder.sources.is_file()
         files = keep_as_files(named or [packaged_corpus()], folder.root, notify=reporter.notify)
         sources = [lasting_source(Path(path).absolute()) for path in files]
         folder.write_sources(sources)
         folder.claimed.claim(recipe.to_toml())
-        return {"root": str(folder.root), "sources": sources, "is_new": True, "is_finished": False}
+        begun = {"is_new": True, "is_finished": False, "has_own_data": has_own_data}
+        return {"root": str(folder.root), "sources": sources, **begun}
 
     # The run resumes with the sources and the settings that it was started with.
     sources = _sources_to_resume(folder, paths if len(paths) == len(named or ()) else [])
@@ -315,7 +319,7 @@ def _begin(
     if recipe is not None:
         if recipe.sizing is not None and old.sizing is None:
             recipe = with_sizes(recipe, sizes_of(old))
-        may_differ = {"description", "training.micro_batch_tokens", "evaluation.trackers"}
+        may_differ = {"description", "training.micro_batch_tokens", "evaluation.trackers", *PATHS}
         folder.claimed.check_same(old.model_dump(), recipe.model_dump(), but_for=may_differ)
         if recipe.evaluation != old.evaluation:
             reporter.note(f"resuming with evaluation.trackers = {list(recipe.evaluation.trackers)}")
@@ -331,8 +335,9 @@ def _remove_outdated_data(folder: RunFolder, recipe: Recipe, paths: Sequence[Any
     user prepared it."""
     if is_outdated(folder.data, recipe, [Path(path).absolute() for path in paths]):
         if not folder.sources.is_file():
-            what = "holds data of other text, or prepared with other settings"
-            raise RunError(f"{folder.data} {what}; train on it, remove it, or give another folder", options=["out"])
+            what = "was prepared from other or changed text, or with other settings"
+            way_out = f"train on it (unmask pretrain {typed(folder.data)} ...), remove it, or give another folder"
+            raise RunError(f"{folder.data} {what}; {way_out}", options=["out"])
         folder.claimed.clear([folder.data.name], marker=False)
 
 

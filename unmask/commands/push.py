@@ -28,8 +28,8 @@ class Pushed(Result):
 def push(model: str | Path, name: str, *, private: bool | None = None) -> Pushed:
     """Uploads a model to the hub: weights, configuration, tokenizer, card and exported graphs.
 
-    Checkpoints, data, reports and other files are never uploaded. Files of an earlier model in the repository (weights,
-    tokenizer, pooling, graphs) are replaced or removed; all others stay.
+    Checkpoints, data, reports and other files are never uploaded. Weights, tokenizer, pooling files and `onnx/` in
+    the repository become those of the folder: what it lacks is deleted there. All others stay.
 
     Args:
         model: Folder of a model, such as RUN/model.

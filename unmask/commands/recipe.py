@@ -26,7 +26,7 @@ from unmask.commands.recipe_files import (
 from unmask.commands.settings import with_meanings
 from unmask.core.errors import ModelError, RunError, SettingsError, TokenizerError, UnsupportedError, shown
 from unmask.core.files import file_sha256
-from unmask.core.hub import OF_NETWORKS, hub_name, lasting_name, local_path
+from unmask.core.hub import OF_NETWORKS, lasting_name, local_path
 from unmask.core.remote import local_copies
 from unmask.core.settings import Settings, settings_within, validated
 from unmask.masking.settings import MaskingSettings, span_units, values_of
@@ -64,6 +64,10 @@ class StartSettings(Settings):
     old_data: tuple[str, ...] = ()
     """Text of the model's original domain, or a prepared folder (its validation split), to evaluate on before and after
     training. Empty: the validation split of the checkpoint's own run, if available."""
+
+
+# What these files hold is part of a run's fingerprint by its content, so they may be moved.
+PATHS = ("masking.units.lexicon", "masking.weights.lexicon", "masking.weights.background")
 
 
 class Recipe(LightRecipe):
@@ -110,6 +114,9 @@ class Recipe(LightRecipe):
     def fingerprinted(self) -> str:
         """The part of the recipe that determines the weights, to which checkpoints are tied."""
         exclude: Any = {"card": True, "evaluation": {"trackers"}, "training": {"micro_batch_tokens"}}
+        for path in PATHS:
+            section, part, key = path.split(".")
+            exclude.setdefault(section, {}).setdefault(part, set()).add(key)
         return tomli_w.dumps(self.model_dump(exclude=exclude, exclude_none=True))
 
 
@@ -162,9 +169,8 @@ def requested_recipe(recipe: str | Path | None = None, *, settings: Overrides = 
     if sum(options.get(budget) is not None for budget in budgets) > 1:
         raise RunError("give one of minutes, steps and tokens", options=budgets)
     values = {OPTIONS[name]: value for name, value in options.items() if value is not None}
-    # Paths become absolute, so that a run can be resumed from any folder; names on the hub stay.
-    if (tokenizer := options.get("tokenizer")) is not None:
-        values["tokenizer.path"] = str(Path(tokenizer).resolve() if hub_name(tokenizer) is None else tokenizer)
+    if isinstance(tokenizer := options.get("tokenizer"), Path):  # never a name on the hub
+        values["tokenizer.path"] = str(tokenizer.absolute())
     if (strategy := options.get("strategy")) is not None and not isinstance(strategy, str):
         values |= values_of(strategy)
     checkpoint, old_data = options.get("from_"), options.get("old_data")
@@ -208,8 +214,8 @@ RATE_AT_WIDTH = 1e-4 * 768
 
 
 def find_checkpoint(source: str | Path) -> Path:
-    """As `find_weights`, but raises for an unsupported type of model before fetching its weights, and before advising
-    to convert pickled ones."""
+    """As `find_weights`, but refuses an unsupported type of model first: before its weights are fetched, and before the
+    error that pickles must be converted."""
     with suppress(TokenizerError):  # `find_weights` says more about names that are not on the hub
         read_config_file(find_model(local_path(source, weights=False)))
     return find_weights(source)

@@ -182,16 +182,14 @@ def tokenizer_of(recipe: Recipe) -> TokenizerSettings:
 
 
 def prepare_by(recipe: Recipe, paths: Sequence[str | Path], folder: Path, reporter: Reporter) -> None:
-    """Prepares text by a recipe, unless the folder holds these sources with these settings already."""
-    corpus, tokenizer, annotation = recipe.corpus, tokenizer_of(recipe), recipe.annotation
-    settings = settings_of(paths, corpus, tokenizer, annotation)
-    if not (folder / MANIFEST).is_file() or load_manifest(folder).settings != settings:
-        how: dict[str, Any] = {"notify": reporter.notify, "note": reporter.note}
-        prepare(paths, folder, corpus=corpus, tokenizer=tokenizer, annotation=annotation, **how)
+    """Prepares text by a recipe, unless the folder holds complete data (see `is_outdated`)."""
+    if not (folder / MANIFEST).is_file():
+        how: dict[str, Any] = {"notify": reporter.notify, "note": reporter.note, "annotation": recipe.annotation}
+        prepare(paths, folder, corpus=recipe.corpus, tokenizer=tokenizer_of(recipe), **how)
 
 
 def is_outdated(folder: Path, recipe: Recipe, paths: Sequence[str | Path]) -> bool:
-    """Whether a folder holds complete data that is not of this recipe, text and tokenizer as they are now."""
+    """Whether a folder holds complete data made with another recipe, or before the text or the tokenizer changed."""
     if not (made := folder / MANIFEST).is_file():
         return False
     if is_prepared(paths):

@@ -318,8 +318,8 @@ class TrainingRun(Callback):
                 for name in ("new", "old")
             }
         remarks = [] if better is None else [better]
-        if better is None and (trouble := self._warning(result, entropy)) is not None:
-            remarks.append(trouble)
+        if better is None and (warning := self._warning(result, entropy)) is not None:
+            remarks.append(warning)
         if state.board is not None and state.step <= (first := state.board.every_steps):
             never = f"masks never followed the model, whose first scores come after masking.refresh_steps = {first:,}"
             remarks.append(f"{never} steps, and the run made {state.step:,}; lower that, or train longer")

@@ -25,7 +25,7 @@ class Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
-# A path in the records of a run, which name the same file from any working directory.
+# A path that is made absolute, so that a run's records name the same file from any working directory.
 AbsolutePath = Annotated[str, AfterValidator(lambda name: str(Path(name).absolute()))]
 
 

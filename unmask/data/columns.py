@@ -359,7 +359,10 @@ def class_name(value: Any, names: Sequence[str] | None = None) -> str | None:
     if not isinstance(value, int | float):
         raise ValueError(f"{type(value).__name__}, which is not a class (a text, a number or a boolean)")
     if names is None:
-        return str(value)
+        import numpy as np  # not needed by commands without tables
+
+        # A number of a float32 column has its shortest name: 4.1, not 4.099999904632568.
+        return str(single if not isinstance(value, int) and (single := np.float32(value)) == value else value)
     if isinstance(value, float) or not -1 <= value < len(names):
         raise ValueError(f"the number {value}, where the file names {len(names)} classes, counted from 0,")
     return None if value == -1 else names[value].strip() or None

@@ -15,6 +15,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, groupby, islice
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Literal, TypeVar, cast
 
@@ -287,7 +288,7 @@ class Documents:
             that are not named are found by their usual names (`columns.USUAL`).
         title_column: None finds it. A row without text has its title as text. False reads no titles and keeps the text
             empty.
-        blank_lines: Whether empty lines of text files are documents, too, if a document is a line.
+        blank_lines: Whether empty lines of text files are documents; applies only if each line is one.
         unit: What a document is in text files; `auto` looks at the text.
         piece_chars: Longest piece, in characters.
         reading: How files are read, as set by the user.
@@ -349,16 +350,18 @@ class Documents:
 
 
 Item = TypeVar("Item", bound=Any)
+_TEXT_OF = attrgetter("text")
 
 
-def in_groups(items: Iterable[Item], *, most: int, most_chars: int) -> Iterator[list[Item]]:
-    """Groups items with a `text` so that they fit into memory: `most` items, or fewer once their texts have
-    `most_chars`."""
+def in_groups(
+    items: Iterable[Item], *, most: int, most_chars: int, text_of: Callable[[Item], str] = _TEXT_OF
+) -> Iterator[list[Item]]:
+    """Groups items so that their texts fit into memory: `most` items, or fewer once they have `most_chars`."""
     group: list[Item] = []
     num_chars = 0
     for item in items:
         group.append(item)
-        num_chars += len(item.text)
+        num_chars += len(text_of(item))
         if len(group) == most or num_chars >= most_chars:
             yield group
             group, num_chars = [], 0

@@ -139,24 +139,29 @@ def text_files(paths: Sequence[str | Path], corpus: CorpusSettings) -> list[Path
 def _check_unchanged(
     root: Path, manifest: Manifest, paths: Sequence[Named], corpus: CorpusSettings, *, shared: bool
 ) -> None:
-    """Checks that complete data is of the text as it is now, unless the text is gone altogether: it is needed no more.
-    A later time only gives a warning, since copies of the same text have it, too."""
+    """Checks that the text has not changed since this data was completed. If all of it is gone, it is no longer needed.
+    A later modification time gives only a warning, since copies of the same text have one, too."""
     sizes = {os.path.abspath(source["path"]): source["bytes"] for source in manifest.sources}
     status = {path: os.stat(path) for path in sizes if os.path.isfile(path)}
     changed = [path for path, now in status.items() if now.st_size != sizes[path]]
     files = [path for path in paths if not isinstance(path, InMemory) and not is_stream(path)]
     files = [path for path in files if lasting_source(path) == str(path)]  # fetched files are named by their hashes
-    with suppress(CorpusError):  # there are no files, or they are gone
-        there = set(map(os.path.abspath, text_files(files, corpus)))
-        changed += sorted(there - sizes.keys() if len(files) < len(paths) else there ^ sizes.keys())
+    if status and len(files) == len(paths):  # copies of streams and of objects in memory may be gone
+        changed += sorted(sizes.keys() - status.keys())
+    with suppress(CorpusError):  # there are no files, or some are gone
+        changed += sorted(set(map(os.path.abspath, text_files(files, corpus))) - sizes.keys())
     if changed:
-        what = f"{changed[0]} is new, gone or has changed since {root} was prepared"
+        what = f"{changed[0]} was added, removed or changed after {root} was prepared"
         if shared:  # parts cannot overwrite
             raise DataError(f"{what}; give another folder, or remove {root}", options=["out"])
         raise DataError(f"{what}; prepare the text again", options=["overwrite"])
     made = (root / MANIFEST).stat().st_mtime
     if later := [path for path, now in status.items() if now.st_mtime > made]:
-        log.warning("%s was written after %s was prepared; if its text has changed, prepare it again", later[0], root)
+        log.warning(
+            "%s is newer than the data in %s; if its text has changed, prepare it again with --overwrite",
+            later[0],
+            root,
+        )
 
 
 def prepare(  # noqa: PLR0913  (input, execution and callbacks)

@@ -239,7 +239,7 @@ class Index(Readable):
                 # The model may have moved: its fingerprint identifies it. A changed unit changes the passages.
                 before, may_differ = state.settings, ["folder", "model", "unit"]
                 if is_whole and (state.changes or set(before.files) <= set(settings.files)):
-                    may_differ += ["files", "tables"]  # it takes in none of the text, and points to `add` for more
+                    may_differ += ["files", "tables"]  # no text is read here; the note below points to `add`
                 folder.claimed.check_same(before.model_dump(), settings.model_dump(), but_for=may_differ)
             if is_whole:
                 note(f"{out}: the index is already complete; unmask search add takes in changed or new files")

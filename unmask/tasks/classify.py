@@ -106,8 +106,8 @@ class TextRecord:
 
 
 class TextPredictions(Sequence[Any]):
-    """Predictions of texts, each made whenever it is read: with thousands of classes, a dictionary of them for every
-    text of a file would take ten times the memory of the outputs."""
+    """Predictions of texts, made on access: with thousands of classes, a dictionary for each text would take ten times
+    the memory of the outputs."""
 
     def __init__(self, make: Callable[[NDArray[np.float32]], Any], outputs: Outputs) -> None:
         self._make, self._outputs = make, outputs

@@ -10,6 +10,7 @@ import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, get_args
 
@@ -71,25 +72,21 @@ class _Windows(NamedTuple):
     num_long: int
 
 
-class _Named(NamedTuple):
-    name: str  # for errors
-    text: str
-
-
-def _named(texts: Sequence[str], names: Sequence[str]) -> Iterator[_Named]:
+def _named(texts: Sequence[str], names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Each text after its name in errors."""
     for number, text in enumerate(texts):
         name = names[number] if names else f"text {number}"
         if not isinstance(text, str):
             raise SettingsError(f"{name} is {type(text).__name__}, not a text")
         check_characters(text, name)
-        yield _Named(name, text)
+        yield name, text
 
 
 def _in_windows(
     model: Network, tokenizer: Tokenizer, texts: Sequence[str], long_texts: LongTexts, names: Sequence[str], most: int
 ) -> Iterator[_Windows]:
     longest, special, begin = model.config.max_position_embeddings, tokenizer.special, 0
-    for group in in_groups(_named(texts, names), most=most, most_chars=PART_CHARS):
+    for group in in_groups(_named(texts, names), most=most, most_chars=PART_CHARS, text_of=itemgetter(1)):
         name_of, part = zip(*group, strict=True)
         sequences, owners = [], []
         encoded = tokenizer.encode_prompts(part)
@@ -97,7 +94,8 @@ def _in_windows(
         tokenizer.watch(tokenizer.unknown_in(part, np.concatenate(encoded), lengths))
         for number, input_ids in enumerate(encoded):
             if len(input_ids) == 0:
-                raise SettingsError(f"{name_of[number]} is empty, and the tokenizer puts no special tokens around it")
+                what = "is empty, and the tokenizer puts no special tokens around it"
+                raise SettingsError(f"{name_of[number]} {what}; remove it (.parquet output skips empty lines)")
             if len(input_ids) > longest and long_texts == "error":
                 raise SettingsError(
                     f"{name_of[number]} has {len(input_ids)} tokens with special ones, but the model takes "

@@ -129,9 +129,9 @@ class InputEncoder:
         if long := [id_ for id_, room in zip(ids, rooms, strict=True) if room < LEAST_WINDOW]:
             most = max(self.max_length - pair - LEAST_WINDOW, 0)
             raise CorpusError(
-                f"questions of more than {most} tokens leave fewer than {LEAST_WINDOW} of {self.max_length} positions "
-                f"for a text; {len(long):,} of {len(ids):,} do, first {long[0]!r}: shorten them, leave them out, or "
-                "use a model with more positions"
+                f"{len(long):,} of {len(ids):,} questions, such as {long[0]!r}, have more than {most} tokens, which "
+                f"leaves fewer than {LEAST_WINDOW} of {self.max_length} positions for a text: shorten them, leave them "
+                "out, or use a model with more positions"
             )
         for first, second, room in zip(firsts, seconds, rooms, strict=True):
             with _truncating:

@@ -195,10 +195,10 @@ class Model(Readable):
     def fill(
         self, text: str | Iterable[str], *, top_k: int = 5, candidates: Sequence[str] | None = None
     ) -> Filled | list[Filled]:
-        """Predicts the token at every `[MASK]` of a text, or of each of several texts, which is much faster.
+        """Predicts the token at every `[MASK]` of a text. Several texts at once are much faster than one by one.
 
         Args:
-            text: Text of any length with one or more masks, in the tokenizer's spelling.
+            text: A text of any length with one or more masks, in the tokenizer's spelling; or several.
             top_k: Number of candidates per mask, and of joint fillings of all masks.
             candidates: Words to choose from, each a single token; None: any token.
 

@@ -195,7 +195,7 @@ class Task(ABC):
 
     @cached_property
     def number_of(self) -> Mapping[str, int]:
-        """The numbers of the classes: to search `names` for every label takes minutes if there are thousands."""
+        """The number of each class. Searching `names` for each label would take minutes with thousands of classes."""
         return {name: number for number, name in enumerate(self.names)}
 
     def check(self, file: Labelled, train: Path) -> str | None:
@@ -294,7 +294,8 @@ class Task(ABC):
 
     def measured(self, records: Sequence[Any], predictions: Sequence[Any]) -> Measure:
         """The metrics of those that an interval draws; overridden where much can be prepared."""
-        return lambda drawn: self.measure([records[n] for n in drawn], [predictions[n] for n in drawn])
+        made = list(predictions)  # they may be made on access
+        return lambda drawn: self.measure([records[n] for n in drawn], [made[n] for n in drawn])
 
     def items(self, records: Sequence[Any], metric: str) -> int | None:
         """The number of items that a metric is a share of; None if it is not a share."""

@@ -148,7 +148,7 @@ def test_a_finished_one_is_compared_before_it_is_returned(
             unmask.embedder(base, [text], steps=steps, **same)
     settings = json.loads((out / "settings.json").read_text())
     (out / "settings.json").write_text(json.dumps(settings | {"corpus_files": [str(tmp_path / "gone.txt")]}))
-    assert unmask.embedder(base, [other], steps=12, **same).summary == made.summary
+    assert unmask.embedder(base, [other], steps=12, **same).summary == again
 
 
 def test_the_memory_of_a_training_is_freed(base: Path, tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ SEEDS = [
     Seed("pairs", "endless.jsonl.gz", lambda: packed_lines(b"a" * 1000, 60_000)),
     Seed("pairs", "array.jsonl.gz", lambda: gzip.compress(b'["' + b"a" * (70 << 20))),
     Seed("answer", "lists.json", lambda: b'{"data": [' + b"[[],[]]," * 1000),
-    Seed("tag", "line.txt", lambda: b"word " * 500_000),
+    Seed("tag", "line.txt", lambda: (b"word " * 500_000 + b"\n") * 3, is_right=True),
     # Values that Python cannot represent
     Seed("corpus", "deep.jsonl", f'{{"text": {DEEP}}}'.encode),
     Seed("corpus", "digits.jsonl", f'{{"text": "a", "n": {DIGITS}}}'.encode),

@@ -397,7 +397,7 @@ def _prepare_starts(root: Path, plan: RunPlan, recipes: Mapping[str, Recipe], re
     for name in (each for each in (CONTINUED, NEW_WORDS) if each in recipes):
         data, recipe = root / f"data-{name}", recipes[name]
         if name == NEW_WORDS:
-            recipe, notes = begin_from_checkpoint(plan.data, root / "start", data, recipe, notify=reporter.notify)
+            recipe, notes = begin_from_checkpoint(plan.data, root / "start", recipe, notify=reporter.notify)
             for line in notes:
                 reporter.note(line)
             plan = replace(plan, from_=str(root / "start"), extend_vocab=None)

@@ -307,7 +307,7 @@ def _make_scratch(sources: Sequence[str | Path], recipe: Recipe, stack: ExitStac
             find_sources(recipe.start.old_data, announce=False)
         start.parent.mkdir()
         names = list(map(str, sources))
-        preparing, notes = begin_from_checkpoint(names, start, root, recipe, sample_bytes=SAMPLE_BYTES)
+        preparing, notes = begin_from_checkpoint(names, start, recipe, sample_bytes=SAMPLE_BYTES)
         tokenizer = preparing.tokenizer
         if recipe.start.extend_vocab is not None:
             size = f"{SAMPLE_BYTES / 2**20:.0f} MiB"

@@ -204,8 +204,7 @@ def is_outdated(folder: Path, recipe: Recipe, paths: Sequence[str | Path]) -> bo
     if tokenizer.path is not None and load_tokenizer(tokenizer.path).fingerprint != manifest.tokenizer_sha256:
         return True
     status = {os.path.abspath(path): path.stat() for path in text_files(paths, recipe.corpus)}
-    sizes = {os.path.abspath(source["path"]): source["bytes"] for source in manifest.sources}
-    is_same = sizes == {path: now.st_size for path, now in status.items()}
+    is_same = manifest.source_sizes == {path: now.st_size for path, now in status.items()}
     return not is_same or any(now.st_mtime >= made.stat().st_mtime for now in status.values())
 
 
@@ -276,7 +275,7 @@ def check_annotations(recipe: Recipe, manifest: Manifest | None = None) -> None:
 def data_from_checkpoint(sources: Sequence[str], folder: RunFolder, recipe: Recipe, reporter: Reporter) -> PreparedData:
     """Makes the start, tokenizes the old text, and prepares the new text with the tokenizer of the start."""
     assert recipe.start is not None
-    preparing, notes = begin_from_checkpoint(sources, folder.start, folder.data, recipe, notify=reporter.notify)
+    preparing, notes = begin_from_checkpoint(sources, folder.start, recipe, notify=reporter.notify)
     for line in notes:
         reporter.note(line)
     # First, since it may be unreadable, and preparing the new text may take hours.
@@ -289,7 +288,6 @@ def data_from_checkpoint(sources: Sequence[str], folder: RunFolder, recipe: Reci
 def begin_from_checkpoint(
     sources: Sequence[str],
     start: Path,
-    data: Path,
     recipe: Recipe,
     *,
     sample_bytes: int | None = None,
@@ -343,12 +341,7 @@ def begin_from_checkpoint(
         )
     if is_prepared(sources):  # a prepared folder keeps its own tokenizer, which `check_tokenizer` compares
         return recipe, notes
-    # Data that was prepared with this tokenizer names the path it had then: a run's folder may have been moved.
     path = settings.checkpoint if settings.extend_vocab is None else str(start.absolute())
-    if (data / MANIFEST).is_file():
-        manifest = load_manifest(data)
-        if manifest.tokenizer_sha256 == load_tokenizer(start).fingerprint:
-            path = manifest.settings["tokenizer"]["path"]
     return recipe.model_copy(update={"tokenizer": TokenizerSettings(path=path)}), notes
 
 

@@ -141,7 +141,7 @@ def _check_unchanged(
 ) -> None:
     """Checks that the text has not changed since this data was completed. If all of it is gone, it is no longer needed.
     A later modification time gives only a warning, since copies of the same text have one, too."""
-    sizes = {os.path.abspath(source["path"]): source["bytes"] for source in manifest.sources}
+    sizes = manifest.source_sizes
     status = {path: os.stat(path) for path in sizes if os.path.isfile(path)}
     changed = [path for path, now in status.items() if now.st_size != sizes[path]]
     files = [path for path in paths if not isinstance(path, InMemory) and not is_stream(path)]

@@ -29,7 +29,6 @@ import operator
 import os
 import re
 import sys
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
@@ -138,7 +137,6 @@ OUTPUT = ("out", "overwrite", "workers", "ray", "part", "join")  # options that 
 CHANNELS = ("reporter", "note", "notify")  # parameters that receive notes and progress
 IN_PYTHON = ("callbacks", "intervals")  # parameters that can only be passed in Python
 UNUSED = {"search.index:Index.remove": ("model",)}  # parameters of `__init__` without effect
-LINE_SECONDS = 15.0  # between lines of progress
 ABOUT = "Pretrain masked language models on your own text, and use them in transformers."
 
 
@@ -504,7 +502,6 @@ class ConsoleReporter:
         self._task: bars.TaskID | None = None
         self._what = ""
         self._pace = Pace()
-        self._last_line = time.monotonic()
 
     def __enter__(self) -> Self:
         self.bar.start()
@@ -516,15 +513,16 @@ class ConsoleReporter:
     def note(self, text: Shown) -> None:
         self.console.print(_styled(text), soft_wrap=True)
 
+    def warn(self, text: str) -> None:
+        logging.getLogger("unmask").warning("%s", text)
+
     def notify(self, progress: Progress) -> None:
-        """Updates the bar, a new one for each kind of work; without a terminal, prints a line every `LINE_SECONDS`."""
-        share, facts = self._pace.facts(progress)
+        """Updates the bar, a new one for each kind of work; without a terminal, prints a line every 15 seconds."""
         if self.bar.disable:
-            now = time.monotonic()
-            if now - self._last_line >= LINE_SECONDS:
-                self._last_line = now
-                self.note(f"{progress.what}{'' if share is None else f' {share:.0%}'}: {facts}")
+            if line := self._pace.line(progress):
+                self.note(line)
             return
+        share, facts = self._pace.facts(progress)
         if self._task is None or progress.what != self._what:
             if self._task is not None:
                 self.bar.remove_task(self._task)

@@ -188,8 +188,8 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
         minutes: Training minutes of each run.
         steps: Steps of each run, instead of minutes.
         seeds: Runs of each recipe.
-        base: Recipe for strategies, and for training from scratch. By default tiny; with minutes, what they allow on
-            this machine, chosen once for all runs.
+        base: Recipe for strategies, and for training from scratch. By default tiny; with minutes and without
+            tune, what they allow on this machine, chosen once for all runs.
         from_: Compare ways to start, on a task: a model trained from scratch, this model trained further on the text,
             the same with new words, and this model unchanged.
         extend_vocab: With a starting model: number of new words. By default 1,000; 0 leaves out the start with new

@@ -490,7 +490,7 @@ class Runs(Callback):
         records = self.files["validation"].records
         summary["warning"] = learned_nothing(task, best_figures["metrics"], self.metric, records, predictions)
         if summary["warning"]:
-            self.reporter.note(summary["warning"])
+            self.reporter.warn(summary["warning"])
         if "test" in self.files:
             summary |= {"test_metrics": best_figures["test_metrics"], **spread("test_metrics", runs, prefix="test_")}
         if with_intervals:

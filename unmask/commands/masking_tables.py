@@ -201,8 +201,8 @@ def make_lexicon(data: PreparedData, out: Path, settings: LexiconSettings, repor
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     if not len(lexicon):
-        reporter.note(
-            f"warning: the text has no collocations (words in a row that occur more than {settings.min_count} "
+        reporter.warn(
+            f"the text has no collocations (words in a row that occur more than {settings.min_count} "
             "times, and more often than by chance); masking by them is masking by whole words"
         )
     return lexicon

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from unmask.commands.recipe_files import OPTIONS, LightRecipe, Overrides, light_recipe
+from unmask.commands.recipe_files import OPTIONS, LightRecipe, Overrides, light_recipe, section_values
 from unmask.core.errors import SettingsError, without_secrets
 from unmask.core.public import public
 from unmask.core.remote import address_of, output_at, path_at
@@ -148,8 +148,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
             )  # fmt: skip
         except Unfinished as unfinished:
             return PreparedPart({"out": str(root), "part": part, "complete": False, "next": str(unfinished)})
-    for text in describe(manifest):
-        reporter.note(text)
+    report_facts(manifest, reporter)
     same = "documents", "bytes", "tokens", "skipped", "vocab_size", "fingerprint", "labels", "unlabelled"
     return Prepared(
         {
@@ -172,13 +171,14 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
 
 def requested_preparation(*, settings: Overrides = (), **options: Any) -> LightRecipe:
     """The recipe for these options of `prepare`; None: not set."""
+    section_values(settings, "corpus", "tokenizer", "annotation")  # refuses others, which would have no effect
     values = {OPTIONS[name]: str(value) if isinstance(value, Path) else value for name, value in options.items()}
     recipe = light_recipe(options=values, overrides=settings)
     return recipe.model_copy(update={"tokenizer": with_commit(recipe.tokenizer)})
 
 
-def describe(manifest: Manifest) -> list[str]:
-    """Facts about the data for the log, one per line."""
+def report_facts(manifest: Manifest, reporter: Reporter) -> None:
+    """Facts about the data, one per line; those that put figures in doubt are warnings."""
     lines = [manifest.plan]
     if manifest.held_within is not None:
         lines.append(
@@ -194,10 +194,12 @@ def describe(manifest: Manifest) -> list[str]:
         more = f" and {len(ranked) - SHOWN_CLASSES:,} more" if len(ranked) > SHOWN_CLASSES else ""
         without = f"; {manifest.unlabelled:,} documents without a class" if manifest.unlabelled else ""
         lines.append(f"label: {len(ranked):,} classes ({names}{more}){without}")
+    for line in lines:
+        reporter.note(line)
     if manifest.unknown.share > WARN_UNKNOWN:
-        lines.append(f"warning: {manifest.unknown.describe()}")
+        reporter.warn(manifest.unknown.describe())
     # If documents were held out by the hash of their text, they could be held out by groups instead.
     corpus = manifest.settings["corpus"]
     others = corpus.get("validation"), corpus.get("holdout_from") == "end", corpus.get("holdout_groups")
-    lines.append(manifest.near_duplicates.describe(way_out=not any(others)))
-    return lines
+    near = manifest.near_duplicates
+    (reporter.warn if near.spoil_figures else reporter.note)(near.describe(way_out=not any(others)))

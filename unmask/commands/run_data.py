@@ -36,7 +36,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from unmask.commands.prepare import describe
+from unmask.commands.prepare import report_facts
 from unmask.commands.recipe import Recipe, StartSettings, checkpoint_sha256, new_model, read_fitting_config
 from unmask.core.errors import CorpusError, DataError, RunError, SettingsError, parse_json
 from unmask.core.files import ClaimedFolder, read_object, typed, whole_folder, write_atomically, write_object, writing
@@ -167,8 +167,7 @@ def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Re
     manifest = data.manifest
     check_data(recipe, manifest, root if is_made else None)
 
-    for text in describe(manifest):
-        reporter.note(text)
+    report_facts(manifest, reporter)
     if manifest.labels and recipe.objectives.label is None:
         reporter.note("classes of documents are not learned; to learn them, set objectives.label.weight=1")
     return data

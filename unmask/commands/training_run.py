@@ -222,7 +222,7 @@ class TrainingRun(Callback):
         self._warnings.append(self._warning(result, entropy, state.best))
         is_late = state.step >= FEW_STEPS and progress >= LEAST_PROGRESS and len(self._warnings) > 2
         if not self._has_warned and is_late and all(self._warnings[-2:]):
-            note(str(self._warnings[-1]))
+            self.reporter.warn(str(self._warnings[-1]))
             self._has_warned = True
         if state.step and (state.best is None or result.loss < state.best.loss):
             state.best = Best(state.step, result.loss)
@@ -324,7 +324,7 @@ class TrainingRun(Callback):
             never = f"masks never followed the model, whose first scores come after masking.refresh_steps = {first:,}"
             remarks.append(f"{never} steps, and the run made {state.step:,}; lower that, or train longer")
         for remark in remarks:
-            self.reporter.note(remark)
+            self.reporter.warn(remark)
         shared: dict[str, Any] = {
             "recipe": recipe.model_dump(), "manifest": manifest, "summary": summary,
             "remark": "; ".join(remarks) or None,

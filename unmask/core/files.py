@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import logging
 import os
 import shlex
 import shutil
@@ -19,6 +20,8 @@ from typing import Any
 from filelock import FileLock, Timeout
 
 from unmask.core.errors import RunError, UnmaskError, WriteError, parse_json, sealed, shortened, unsealed
+
+log = logging.getLogger(__name__)
 
 CACHE = "UNMASK_CACHE"  # environment variable that replaces ~/.cache/unmask
 
@@ -295,8 +298,13 @@ def locked(
     """
     keeps_lock, lock = lock is not None, lock or out.with_name(f".{out.name}.lock")
     holder, system_lock = lock.with_name(f"{lock.name}.json"), FileLock(lock)
-    with writing(out), contextlib.suppress(Timeout):  # an `OSError` too
-        system_lock.acquire(timeout=wait)
+    with writing(out):
+        try:
+            system_lock.acquire(timeout=wait if wait >= 0 else 1.0)
+        except Timeout:  # an `OSError` too
+            if wait < 0:
+                log.warning("%s: waiting for another process that writes here", named or out)
+                system_lock.acquire()
     if not system_lock.is_locked:
         try:
             other = parse_json(holder)

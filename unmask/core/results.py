@@ -298,11 +298,23 @@ class Progress:
     facts: str | None = None
 
 
+LINE_SECONDS = 15.0  # between lines of progress, where there is no bar
+
+
 class Pace:
     """The speed of work, in words: the amount done since its first notice, divided by the time since then."""
 
     def __init__(self) -> None:
         self._what, self._begin, self._before = "", 0.0, 0
+        self._last_line = time.monotonic()
+
+    def line(self, progress: Progress) -> str | None:
+        """A line about the progress every `LINE_SECONDS`; None at other times."""
+        share, facts = self.facts(progress)
+        if (now := time.monotonic()) - self._last_line < LINE_SECONDS:
+            return None
+        self._last_line = now
+        return f"{progress.what}{'' if share is None else f' {share:.0%}'}: {facts}"
 
     def facts(self, progress: Progress) -> tuple[float | None, str]:
         """The share done, and the amounts in words; after a second also the speed, and the time left."""
@@ -358,20 +370,32 @@ def counted(notify: Notify, what: str, total: int | None, unit: Unit = "tokens")
 
 
 class Reporter:
-    """Receives notes and the progress of long work. This one writes notes to the log `unmask`."""
+    """Receives notes, warnings and the progress of long work. This one writes them to the log `unmask`."""
+
+    def __init__(self) -> None:
+        self._pace = Pace()
 
     def note(self, text: Shown) -> None:
         """A decision or a fact, in one line."""
         log.info("%s", as_text(text))
 
+    def warn(self, text: str) -> None:
+        """What puts a result in doubt, in one line."""
+        log.warning("%s", text)
+
     def notify(self, progress: Progress) -> None:
         """Shows the progress."""
+        if line := self._pace.line(progress):
+            self.note(line)
 
 
 class SilentReporter(Reporter):
     """Reports nothing: of several processes, only the first one takes notes."""
 
     def note(self, text: Shown) -> None:
+        pass
+
+    def warn(self, text: str) -> None:
         pass
 
 

@@ -27,9 +27,9 @@ class PairColumns(Reading):
     negative: str | None = None
     """Column of wrong answers."""
     label: str | None = None
-    """Column with 1 if query and text match and 0 if not, or a score from 0 to 1, which is a match from 0.5 on; an empty
-    name: none. Unset: a column called `label`, `score`, `similarity`, `relevance`, `is_duplicate` or the like, if its
-    values are in that range."""
+    """Column with 1 if query and text match and 0 if not, or a score from 0 to 1, which is a match from 0.5 on; an
+    empty name: none. Unset: a column called `label`, `score`, `similarity`, `relevance`, `is_duplicate` or the like, if
+    its values are in that range."""
 
 
 class SparseSettings(Settings):

@@ -12,6 +12,7 @@ import tokenizers
 import torch
 
 from tests.model.helpers import LAYOUTS, MakeModel
+from tests.tokenizer.families import wordpiece
 from unmask.core.errors import CorpusError, SettingsError
 from unmask.masking.masker import unmasked
 from unmask.model.encoder import MaskedLM
@@ -251,6 +252,26 @@ def test_windows_cover_the_text_and_know_the_answer(tokenizer: Tokenizer, make_m
             assert context[span[0] : span[1]] == "philosopher"
     assert held >= 1
     assert "".join(itertools.compress(context, seen)) == context.replace(" ", "")
+
+
+@pytest.mark.parametrize("answer", ["cafe\u0301", "\u0939\u0948"])
+def test_answers_may_end_in_marks_that_no_token_covers(answer: str, make_model: MakeModel) -> None:
+    """Uncased BERT strips accents and Hindi vowel signs. Words that go on in the next window are not extended."""
+    tokenizer = wordpiece("ca", "##fe", "\u0939", "no", "who", "?", ".", lowercase=True)
+    encoder = InputEncoder(tokenizer, make_model(layout="bert").config)
+    context = " ".join(["cafe"] * 99 + ["no", answer, "no."])
+    record = QuestionRecord(1, "q", "who?", context, (AnswerSpan(answer, context.index(answer)),))
+    encoded = AnswerTask(stride=15).encode([record], encoder, with_targets=True)
+    assert encoded.lost == 0
+    pieces = {context[begin:end] for example in encoded.examples for begin, end in example.items[1:]}
+    assert pieces == {"ca", "fe", "no", "."} | ({"fe\u0301"} if answer.startswith("cafe") else {answer})
+    answers = []
+    for example in encoded.examples:
+        begin, end = (example.places.tolist().index(int(example.targets[name][0])) for name in (BEGIN, END))
+        outputs = np.zeros((len(example.places), 2), dtype=np.float32)
+        outputs[begin, 0] = outputs[end, 1] = 9.0
+        answers += AnswerTask(may_be_missing=True).decode([record], [example], [outputs])
+    assert answer in {found.answer for found in answers}
 
 
 def test_questions_that_leave_no_room_are_counted(tokenizer: Tokenizer, make_model: MakeModel) -> None:

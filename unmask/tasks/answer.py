@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, ClassVar, Self
 
 import numpy as np
+import tokenizers
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
@@ -30,6 +31,7 @@ from unmask.model.layout_names import ClassifierPooling
 from unmask.tasks.files import ANSWER_COLUMNS, Columns, Form, Labelled, LabelledRow, nearest, spelled
 from unmask.tasks.inputs import EncodedInput, Example, InputEncoder
 from unmask.tasks.task import FinetuneSettings, Measure, Outputs, Task, tokens_of
+from unmask.tokenizer.spans import is_mark
 from unmask.train.objectives import Targets as BatchTargets
 
 BEGIN, END = "begin", "end"
@@ -187,21 +189,19 @@ class AnswerTask(Task):
         split = lost = 0
         for number, (record, encodings) in enumerate(zip(records, windows, strict=True)):
             answer, has_answer = next(iter(record.answers or ()), None), False
-            for encoding in encodings:
-                of_context = np.array([sequence == 1 for sequence in encoding.sequence_ids])
-                offsets = np.array(encoding.offsets, dtype=np.int64)
-                text_places = np.flatnonzero(of_context & (offsets[:, 1] > offsets[:, 0]))
+            tokens = _text_tokens(record.context, encodings)
+            for encoding, (text_places, spans) in zip(encodings, tokens, strict=True):
                 places = np.concatenate([[0], text_places])
                 targets = {}
                 if with_targets:
                     begin = end = 0  # [CLS], unless the window holds the whole answer
                     if answer is not None:
-                        stop, spans = answer.begin + len(answer.text), offsets[text_places]
+                        stop = answer.begin + len(answer.text)
                         inside = np.flatnonzero((spans[:, 1] > answer.begin) & (spans[:, 0] < stop))
                         if len(inside) and spans[inside[0], 0] <= answer.begin and spans[inside[-1], 1] >= stop:
                             begin, end, has_answer = inside[0] + 1, inside[-1] + 1, True
                     targets = {BEGIN: places[[begin]], END: places[[end]]}
-                items = np.concatenate([[[-1, -1]], offsets[text_places]])
+                items = np.concatenate([[[-1, -1]], spans])
                 examples.append(encoder.example(number, encoding, places, items, targets))
             split += len(encodings) > 1
             lost += with_targets and bool(record.answers) and not has_answer
@@ -289,6 +289,33 @@ class AnswerTask(Task):
             overlap.append(max(figures))
         overlap_N, exact_N = np.array(overlap), np.array(exact)
         return lambda drawn: {"f1": float(overlap_N[drawn].mean()), "exact_match": float(exact_N[drawn].mean())}
+
+
+def _text_tokens(
+    context: str, windows: Sequence[tokenizers.Encoding]
+) -> list[tuple[NDArray[np.int64], NDArray[np.int64]]]:
+    """The positions of the text's tokens in each of its windows [N], and their characters [begin, end) [N, 2].
+
+    Letters and marks that no token covers belong to the token before them: normalisers strip accents and vowel signs,
+    or compose them with the letter. Example: uncased BERT reads Hindi `है` as `ह`, a token of both characters.
+    """
+    tokens = []
+    for window in windows:
+        of_text = np.array([sequence == 1 for sequence in window.sequence_ids])
+        offsets = np.array(window.offsets, dtype=np.int64)
+        places = np.flatnonzero(of_text & (offsets[:, 1] > offsets[:, 0]))
+        tokens.append((places, offsets[places]))
+    if context.isascii():
+        return tokens
+    # Of all windows, since a word may go on in the next one.
+    begins = {begin for _, spans in tokens for begin in spans[:, 0].tolist()} | {len(context)}
+    for _, spans in tokens:
+        for span in spans:
+            end = int(span[1])
+            while end not in begins and (is_mark(context[end]) or context[end].isalnum()):
+                end += 1
+            span[1] = end
+    return tokens
 
 
 def normalised(answer: str) -> list[str]:

@@ -14,6 +14,7 @@ import pytest
 from tests.commands.finetune_helpers import write_jsonl, write_squad
 from unmask.commands.finetune import examples_given
 from unmask.core.errors import CorpusError
+from unmask.data.settings import Reading
 from unmask.data.sources import find_sources
 from unmask.data.treebanks import form_of
 from unmask.tasks.answer import AnswerSpan, AnswerTask, QuestionRecord
@@ -383,6 +384,23 @@ def test_words_that_begin_with_a_number_sign_are_no_comments(tmp_path: Path) -> 
     ]
     numbered = written(tmp_path / "d.conll", f"{comments}1\tAnna\tB-person\tO\n2\tsings\tO\tO\n")
     assert list(read(numbered, "tag").records) == [WordsRecord(3, ("Anna", "sings"), ("O", "O"))]
+
+
+@pytest.mark.parametrize(
+    ("text", "encoding"),
+    [
+        ("So\nit\nis\n.\n\nYes\n", "utf-8"), ("हम\nगए\n।\n\nतुम\n", "utf-8"), ("وہ\nگیا\n۔\n\nہاں\n", "utf-8"),
+        ("海\nを\n見る\n。\n\n山\n", "cp932"), ("So\n,\nyes\n\nNo\n", "utf-8"),
+    ],
+)  # fmt: skip
+def test_untagged_words_a_line_are_sentences(tmp_path: Path, text: str, encoding: str) -> None:
+    (tmp_path / "a.txt").write_bytes(text.encode(encoding))
+    task, reading = Tag(("B-x", "O")), Reading(encoding=encoding)
+    read = read_labelled(tmp_path / "a.txt", task, Columns(), with_labels=False, reading=reading)
+    assert [list(record.words) for record in read.records] == [part.split() for part in text.split("\n\n")]
+    (tmp_path / "b.txt").write_bytes("海を見る。\n山\n\n川。\n".encode(encoding))  # texts without blanks
+    read = read_labelled(tmp_path / "b.txt", task, Columns(), with_labels=False, reading=reading)
+    assert len(read.records) == 3
 
 
 def test_words_a_line_are_read_beside_a_training_table(tmp_path: Path) -> None:

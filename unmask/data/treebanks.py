@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import csv
 import re
+import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -26,6 +27,7 @@ from typing import NamedTuple
 
 from unmask.core.errors import CorpusError, listed, shortened, shown, whole_number
 from unmask.data.reading import BadInput, LinePart, Row, Stretch, cut_rows, read_lines, read_text
+from unmask.data.settings import AS_FOUND, Reading
 from unmask.tokenizer.spans import TAG, Span, Spans, closed_loop, entities_of
 
 _CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
@@ -132,21 +134,24 @@ def form_of(path: Path, kind: str) -> WordForm | None:
     return form
 
 
-def has_word_per_line(path: Path, tags: Collection[str]) -> bool:
+def has_word_per_line(path: Path, tags: Collection[str], reading: Reading) -> bool:
     """Whether a text has one word per line, in sentences with empty lines between them: each line ends in one of a
-    model's `tags`, or is a single word, and some are full stops (a line of Chinese text has no blanks, either)."""
-    lines = [line for line in _first_lines(path) if not line.startswith(("-DOCSTART-", "# "))]
+    model's `tags`, or is a single word, and some words are punctuation marks (a line of Chinese text has no blanks,
+    either)."""
+    lines = [line for line in _first_lines(path, reading) if not line.startswith(("-DOCSTART-", "# "))]
     rows = [cells_of(line) for line in lines if line.strip(_BLANKS)]
     last = [cells[-1] for cells in rows if len(cells) > 1]
     # Lines of tokenised text end in a stop, which is a tag of some models, and differ in their number of words.
     is_table = len({*map(len, rows)}) == 1 and not _STOPS.issuperset(last)
     are_tagged = is_table and sum(tag in tags for tag in last) >= 0.95 * len(rows)
-    are_words = all(len(cells) == 1 for cells in rows) and any(cells[0] in _STOPS for cells in rows)
+    are_words = all(len(cells) == 1 for cells in rows)
+    are_words = are_words and any(len(word) == 1 and unicodedata.category(word)[0] == "P" for (word,) in rows)
     return 0 < len(rows) < len(lines) and (are_tagged or are_words)
 
 
-def _first_lines(path: Path) -> list[str]:
-    lines = "".join(read_text(path, BadInput(skip=True), Stretch(0, _LOOK_BYTES))).rstrip("\n").split("\n")
+def _first_lines(path: Path, reading: Reading = AS_FOUND) -> list[str]:
+    bad = BadInput(skip=True, reading=reading)
+    lines = "".join(read_text(path, bad, Stretch(0, _LOOK_BYTES))).rstrip("\n").split("\n")
     return lines[:-1] if len(lines) > 100 else lines  # the last may be cut off
 
 

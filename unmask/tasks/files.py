@@ -164,7 +164,9 @@ def example_files(path: Path, called: Path | None = None, *, part: Part | None =
     return ExampleFiles(called, tuple(sources))
 
 
-def _opened(files: ExampleFiles, task: Any, with_labels: bool) -> tuple[ExampleFiles, Form, WordForm | None]:
+def _opened(
+    files: ExampleFiles, task: Any, with_labels: bool, reading: Reading
+) -> tuple[ExampleFiles, Form, WordForm | None]:
     """The files as the task reads them, their form, and, for words with tags, the layout of these."""
     source, path = files.sources[0], files.sources[0].path
     if "treebank" not in task.forms and source.kind == "conll" and source.by_suffix in TABLES:  # an ordinary table
@@ -174,7 +176,7 @@ def _opened(files: ExampleFiles, task: Any, with_labels: bool) -> tuple[ExampleF
     form: Form = "table"
     as_words = False  # although the suffix is that of a text or a table
     if "treebank" in task.forms and source.kind in ("text", "tsv") and len(files.sources) == 1:
-        as_words = source.kind == "text" if with_labels else has_word_per_line(path, task.names)
+        as_words = source.kind == "text" if with_labels else has_word_per_line(path, task.names, reading)
     if as_words or source.kind in ("conll", "conllu"):
         word_form, form = form_of(path, "conll" if as_words else source.by_suffix), "treebank"
     elif source.kind in ("text", "fasta", "smiles"):
@@ -211,7 +213,7 @@ def read_labelled(
     """
     files = example_files(examples) if isinstance(examples, Path) else examples
     path, bad = files.path, BadInput(skip=False, way_out=None, reading=reading)
-    files, form, word_form = _opened(files, task, with_labels)
+    files, form, word_form = _opened(files, task, with_labels, reading)
     source = files.sources[0]
     if form == "lines" and (with_labels or task.paired or form not in task.forms):
         lacking = "labels" if with_labels else "pairs of texts"

@@ -9,7 +9,7 @@ import pytest
 
 from tests.model.helpers import MakeModel
 from tests.tasks.test_fill import log_probabilities
-from tests.tokenizer.families import FAMILIES, trained
+from tests.tokenizer.families import FAMILIES, trained, wordpiece
 from unmask.core.errors import SettingsError
 from unmask.tasks.fill import allowed_tokens, fill_texts, read_masked
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -40,6 +40,19 @@ def test_tokens_of_each_family() -> None:
     assert filled(wordpiece, "[MASK][MASK], [MASK]", "the", ".", "[SEP]") == "the., [SEP]"
     assert filled(trained("unigram"), "a [MASK], [MASK]", ".", "▁Balo") == "a ., Balo"
     assert filled(trained("char"), "a[MASK]b [MASK]", " ", "c") == "a b c"
+
+
+def test_no_space_separates_a_word_from_an_ideograph() -> None:
+    """As in the text that has these tokens: WordPiece splits around each ideograph."""
+    tokenizer = wordpiece("私", "校", "へ", "5", "は")
+    for tokens, text in (
+        (("校", "へ"), "私校へ"),
+        (("校", "5"), "私校5"),
+        (("へ", "校"), "私へ校"),
+        (("は", "5"), "私は 5"),
+    ):
+        assert filled(tokenizer, "私[MASK][MASK]", *tokens) == text
+        assert tokenizer.backend.encode(text, add_special_tokens=False).tokens == ["私", *tokens]
 
 
 @pytest.mark.parametrize("family", FAMILIES)

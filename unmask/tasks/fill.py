@@ -125,9 +125,12 @@ class MaskedText(NamedTuple):
             before = self.text[done:begin]
             result += before.encode()
             apart = tokenizer.space_before(id_)
-            if tokenizer.word_starts.spelling.family not in ("byte_level", "metaspace"):  # a token carries no space
+            family = tokenizer.word_starts.spelling.family
+            if family not in ("byte_level", "metaspace"):  # a token carries no space
                 is_word = kind_of(tokenizer.text(id_)[:1] or " ") in (Kind.LETTER, Kind.DIGIT)
-                apart = apart and is_word and not before
+                # Around ideographs, WordPiece separates tokens without a space.
+                is_split = family == "wordpiece" and kind_of(result.decode()[-1:] or " ") is Kind.IDEOGRAPH
+                apart = apart and is_word and not (before or is_split)
             has_space = before[-1:].isspace() if before else result[-1:].isspace()
             if result and apart and not has_space:
                 result += b" "

@@ -165,11 +165,47 @@ def test_wide_encodings_are_read(tmp_path: Path, encoding: str, name: str) -> No
 
 
 def test_wide_encodings_by_their_look() -> None:
-    for text in ("hi\n", "Это простой текст.\n" * 9, "สวัสดี ครับ\nขอบคุณ\n" * 9, "这是一个句子。\n" * 30):
+    texts = ("hi\n", "Это простой текст.\n" * 9, "สวัสดี ครับ\nขอบคุณ\n" * 9, "这是一个句子。\n" * 30)
+    hidden = (
+        "\u3000今日は\u3000天気。\n",
+        "می\u200cخواهم این را\n" * 9,
+        "für\u00a0alle Welt\n",
+        "Do\u00adnau fließt\n",
+        ("很长的句子，没有换行。" * 30 + "\n") * 6,
+    )
+    for text in (*texts, *hidden):
         for encoding in ("utf-16-le", "utf-16-be", "utf-32-le", "utf-32-be"):
             assert wide_encoding(text.encode(encoding)) == encoding
-    for content in ("Это.".encode(), b"text\0binary", b"a \0b \0c \0", bytes(range(256)) * 8, b"\0" * 100, b""):
+    names = b"one\0other\0name\0" * 99  # pairs of letters are Chinese characters in UTF-16
+    for content in ("Это.".encode(), b"text\0binary", b"a \0b \0c \0", bytes(range(256)) * 8, b"\0" * 100, names, b""):
         assert wide_encoding(content) is None
+
+
+def test_japanese_in_seven_bits(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Its bytes are ASCII, so it would be read as UTF-8."""
+    (tmp_path / "a.txt").write_bytes("From: a\n日本語です。\n海\n".encode("iso2022_jp"))
+    assert texts_of(tmp_path / "a.txt") == ["From: a", "日本語です。", "海"]
+    assert any("iso2022_jp" in message for message in caplog.messages)
+    # A sign of Windows, here in a line between others, is in no table of ISO-2022-JP.
+    (tmp_path / "b.txt").write_bytes(
+        "日本\n".encode("iso2022_jp") + b"\x1b$B-!\x1b(B bad\n" + "海\n山\n".encode("iso2022_jp")
+    )
+    with pytest.raises(CorpusError, match="byte 14 "):
+        texts_of(tmp_path / "b.txt")
+    corpus = Corpus([tmp_path / "b.txt"], CorpusSettings(bad_input="skip"), hold_out=False)
+    assert [piece.text for piece, _ in corpus.pieces()] == ["日本", "海", "山"]
+    assert sum(corpus.skipped.values()) == 1
+
+
+def test_forms_of_windows_are_named(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("日本\n①㈱\n".encode("cp932"))
+    with pytest.raises(CorpusError, match="--encoding cp932"):
+        texts_of(tmp_path / "a.txt", encoding="shift_jis")
+
+
+def test_vietnamese_of_windows_is_composed(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("tiê\u0301ng\n".encode("cp1258"))
+    assert texts_of(tmp_path / "a.txt", encoding="windows-1258") == ["ti\u1ebfng"]
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ import logging
 import lzma
 import multiprocessing
 import re
+import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -51,8 +52,13 @@ COMPRESSIONS = tuple(_OPENERS)
 # The likely encodings; among dozens of rare ones, a wrong one often looks as good.
 _ENCODINGS = [
     "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1258", "koi8_r", "cp866", "cp437", "cp850",
-    "gb18030", "big5", "cp932", "euc_jp", "iso2022_jp", "cp949", "tis_620",
+    "gb18030", "big5", "cp932", "euc_jp", "cp949", "tis_620",
 ]  # fmt: skip
+# Forms of encodings that Windows uses under the same name, with more characters.
+_WIDER = {"shift_jis": "cp932", "gb2312": "gb18030", "gbk": "gb18030", "big5": "cp950", "euc_kr": "cp949"}
+_JIS = re.compile(rb"\x1b\$[@B]")  # where Japanese begins in ISO-2022-JP, all of whose bytes are ASCII
+_GAPS = re.compile("[\n\r\t\u3001\u3002\uff0c]")
+_INVISIBLE = re.compile("[\u00a0\u00ad\u200b-\u200f\u3000\ufeff]")  # but common in texts; not printable for Python
 SKIP_BAD = 'to skip what cannot be read, set corpus.bad_input="skip"'
 
 Row = dict[str, Any]
@@ -198,7 +204,7 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
     wide = None if begin else wide_encoding(first, bad.encoding)
     encoding = codecs.lookup(wide or bad.encoding or "utf-8").name
     if wide is not None and not wide.endswith(("16", "32")):
-        say_once(f"{path}: has no byte-order mark, but looks like {wide} (override with corpus.encoding)")
+        say_once(f"{path}: looks like {wide}, and is read as such (override with corpus.encoding)")
     skipping = "surrogatepass" if encoding.startswith(("utf-16", "utf-32")) else "surrogateescape"
     errors = skipping if bad.skip else "strict"
     with_mark = "utf-8-sig" if encoding == "utf-8" and not begin else encoding
@@ -216,6 +222,8 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
             called = encoding.upper() if wide or bad.encoding is None else bad.encoding
             what = f"{path}: byte {place} (0x{error.object[error.start]:02x}) is not {called}"
             advice = "" if bad.encoding or wide else likely_encoding(path, bad, error.object)
+            if wider := _WIDER.get(encoding):
+                advice = f"; files from Windows are in {wider}, which has more characters: use {_option(wider, bad)}"
             bad.report(BROKEN_LINES, what + advice)
             text = ""  # a character cut off at the file's end
         if not bad.skip and (nul := text.find("\0")) >= 0:
@@ -223,7 +231,8 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
             behind = len(text[:nul].encode(encoding, "surrogatepass")) if is_wide else (pending + chunk).index(0)
             bad.report("", f"{path}: byte {num_bytes - len(pending) + behind} is NUL: this is not a text file")
         if text := newlines.decode(text, final=not chunk):
-            yield text
+            # cp1258 has Vietnamese tones apart from their letters, unlike any other text.
+            yield unicodedata.normalize("NFC", text) if encoding == "cp1258" else text
         num_bytes += len(chunk)
 
 
@@ -254,7 +263,7 @@ class LineDecoder(codecs.IncrementalDecoder):
         texts, begin, was_open = list[str](), 0, self._is_open
         self._is_open = not final and (not content.endswith(b"\n") if content else was_open)
         # A long line comes in parts, all of which are in the encoding; whole lines may be UTF-8.
-        lines = [content] if content.isascii() else content.splitlines(keepends=True)
+        lines = [content] if content.isascii() and b"\x1b" not in content else content.splitlines(keepends=True)
         for line in [*lines, b""]:
             before = begin - len(self._decoder.getstate()[0])
             is_part = (was_open and begin == 0) or (self._is_open and begin + len(line) == len(content))
@@ -264,8 +273,12 @@ class LineDecoder(codecs.IncrementalDecoder):
                 else:
                     texts.append(self._decoder.decode(line, final and not line))
             except UnicodeDecodeError as error:
-                error.object, error.start = content or error.object, before + error.start
-                raise
+                if self.errors == "strict":
+                    error.object, error.start = content or error.object, before + error.start
+                    raise
+                # `surrogateescape` takes no byte of ISO-2022-JP, so the line becomes one that is skipped.
+                self._decoder.reset()
+                texts.append("\udc80" + "\n" * line.endswith(b"\n"))
             begin += len(line)
         return "".join(texts)
 
@@ -313,22 +326,29 @@ def say_once(message: str) -> None:
 
 
 def wide_encoding(content: bytes, encoding: str | None = None) -> str | None:
-    """UTF-16 or UTF-32 if the text begins with its byte-order mark or, unless an encoding is set, has NULs and decodes
-    to printable text; else None."""
+    """The encoding of a text whose bytes may look like ASCII, by its beginning: UTF-16 or UTF-32 with a byte-order mark
+    or, unless an encoding is set, if it has NULs and decodes to printable text, and ISO-2022-JP; else None."""
     if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         return "utf-16"
+    if not encoding and content.isascii() and _JIS.search(content):
+        return "iso2022_jp"
     content = content[:4096]
     for guess in () if encoding or content.count(0) < 3 else ("utf-32-le", "utf-32-be", "utf-16-le", "utf-16-be"):
         try:
             text = codecs.getincrementaldecoder(guess)().decode(content)
         except UnicodeDecodeError:
             continue
-        plain = text.replace("\n", " ").replace("\r", " ").replace("\t", " ")
+        # Pairs of ASCII letters are Chinese as well, but without commas and full stops.
+        plain = _GAPS.sub(" ", _INVISIBLE.sub("", text))
         if plain.isprintable() and plain.count(" ") * 200 >= len(plain):
             return guess
     return None
+
+
+def _option(encoding: str, bad: BadInput) -> str:
+    return f"--encoding {encoding}{'' if bad.way_out is None else ' (corpus.encoding)'}"
 
 
 def likely_encoding(path: Path, bad: BadInput, chunk: bytes = b"") -> str:
@@ -350,7 +370,7 @@ def likely_encoding(path: Path, bad: BadInput, chunk: bytes = b"") -> str:
     name = "cp1252" if "cp1252" in likely else best.encoding
     words = content.partition(b"\n")[0].decode(name, "replace").split()
     sample = " ".join(word for word in words if not word.isascii())[:60] or " ".join(words)[:60]
-    way = f"--encoding {name}{'' if bad.way_out is None else ' (corpus.encoding)'}"
+    way = _option(name, bad)
     if not num_utf8:
         return f"; {least}{num_others:,} {BROKEN_LINES}; the file looks like {name} ({sample!r}): use {way}"
     return (

@@ -16,7 +16,7 @@ class Reading(Settings):
     """How files are read if their content does not show it, or shows it wrongly."""
 
     encoding: str | None = None
-    """Encoding of text files, by its name in Python (`cp1252`, `shift_jis`). Unset: UTF-8, UTF-16 or UTF-32."""
+    """Encoding of text files, by Python's name (`cp1252`, `cp932`). Unset: UTF-8, UTF-16, UTF-32 or ISO-2022-JP."""
     delimiter: str | None = None
     """Character between the cells of CSV and TSV; `tab` is allowed. Unset: detected."""
     header: Literal["auto"] | bool = "auto"
@@ -28,7 +28,7 @@ class Reading(Settings):
         try:
             "".encode(value or "utf-8")
         except LookupError as error:
-            raise ValueError("not a text encoding; use utf-8, utf-16, cp1252, shift_jis, gb18030, ...") from error
+            raise ValueError("not a text encoding; use utf-8, utf-16, cp1252, cp932, gb18030, ...") from error
         return value
 
     @field_validator("delimiter")

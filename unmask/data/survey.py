@@ -180,7 +180,7 @@ def _stretches(source: Source, unit: DocumentUnit, encoding: str | None, size_by
     if source.kind == "jsonl" and json_form(source.path) == "lines":
         marks["jsonl"] = _LINE
     mark = None if source.path.suffix.lower() in COMPRESSIONS else marks.get(source.kind)
-    with source.path.open("rb") as file:  # in UTF-16 and UTF-32 a line end is not one byte
+    with source.path.open("rb") as file:  # a line end may not be one byte, or the encoding be seen only here
         is_wide = wide_encoding(file.read(_WINDOW), encoding) or "\n".encode(encoding or "utf-8") != b"\n"
         mark = None if is_wide else mark
     if mark is None and source.kind != "parquet":

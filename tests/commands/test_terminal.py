@@ -19,6 +19,7 @@ import unmask
 from tests.command_line import PATIENCE, Main
 from unmask.commands import cli, recipe_files
 from unmask.commands.cli import ConsoleReporter, show
+from unmask.core import results
 from unmask.core.results import Progress, Readable, Sheet, Shown, Styled
 
 
@@ -26,7 +27,7 @@ from unmask.core.results import Progress, Readable, Sheet, Shown, Styled
 def seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that advances by ten seconds each time it is read."""
     clock = itertools.count(0.0, 10.0)
-    monkeypatch.setattr(cli.time, "monotonic", lambda: next(clock))
+    monkeypatch.setattr(results.time, "monotonic", lambda: next(clock))
 
 
 def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str], seconds: None) -> None:

@@ -69,6 +69,13 @@ def test_new_words_are_whole_and_nothing_else_changes(family: str) -> None:
     assert seen >= 4
 
 
+def test_words_of_two_letters_that_are_several_bytes() -> None:
+    old = trained("bpe")
+    spell = old.word_starts.spelling.text_bytes
+    extension = extend_vocabulary(old, [" zq là 있다 не" * 9], 5)
+    assert {spell(word.entry).decode() for word in extension.words} == {"있다", "не"}
+
+
 def test_unigram_entries_at_the_least_score_also_spell_longer_words() -> None:
     """`▁alloc` and `ator` have -18 together, so `▁allocator` gets the least score, -13; with `s` that beats -17."""
     scores = {"▁the": -2.0, "s": -3.0, "ators": -8.0, "▁alloc": -9.0, "ator": -9.0, "ate": -9.0, "x": -13.0}

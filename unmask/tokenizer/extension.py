@@ -76,7 +76,8 @@ def markup_begin(text: str) -> int:
 
 
 LEAST_COUNT = 5  # rarer words are not added
-LEAST_CHARS = 3
+LEAST_BYTES = 3  # of a word, where a Latin letter counts as one, so that `of` is too short and Korean words are not
+_LATIN = re.compile("[\u0080-\u036f\u1e00-\u1eff]")  # other than ASCII, with the accents
 _OF_WORDS = {Kind.LETTER, Kind.DIGIT, Kind.MARK}
 
 
@@ -197,7 +198,8 @@ def extend_vocabulary(tokenizer: Tokenizer, texts: Iterable[str], most: int) -> 
         # Only letters and digits, so that masking sees no word begin or end within it.
         text = tokenizer.word_starts.spelling.text_bytes(entry).decode(errors="replace")
         kinds = {kind_of(character) for character in text}
-        if count < LEAST_COUNT or len(text) < LEAST_CHARS or Kind.LETTER not in kinds or not kinds <= _OF_WORDS:
+        num_bytes = len(_LATIN.sub("x", text).encode())
+        if count < LEAST_COUNT or num_bytes < LEAST_BYTES or Kind.LETTER not in kinds or not kinds <= _OF_WORDS:
             continue
         pieces = _pieces_of(backend, entry)
         if len(pieces) < 2 or unknown in pieces:

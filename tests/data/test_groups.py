@@ -290,6 +290,7 @@ def test_similarity_is_jaccard(num_words: int) -> None:
         ("a-b", "ab", False),
         ("no 1", "no", False),
         ("x\u00a0y", "x y", True),
+        ("tiếng Việt が", "tie\u0302\u0301ng Vie\u0323\u0302t か\u3099", True),
         ("😀 yes", "😂 yes", False),
         ("\U00050000", "\U00050001", False),
     ],

@@ -1,7 +1,7 @@
 """Near-duplicates: signatures of texts, and training texts that nearly repeat held-out text.
 
-The normal form of a text is its words in lower case, each number as one digit, without white space, punctuation and
-signs. Ideographs, kana and letters of scripts without spaces are words by themselves. Texts are also sets of
+The normal form of a text is its words in NFC and lower case, each number as one digit, without white space, punctuation
+and signs. Ideographs, kana and letters of scripts without spaces are words by themselves. Texts are also sets of
 *shingles*, five words in a row (single words if there are fewer), compared by their Jaccard similarity: the size of the
 intersection divided by that of the union. MinHash finds pairs that may be similar: the minima of 128 hash functions in
 16 bands of 8. Two texts share a band with a probability of 0.06 at a similarity of 0.5, of 0.61 at 0.7, of 0.95 at 0.8
@@ -190,6 +190,7 @@ class HashedTexts:
 
 def hash_texts(texts: Sequence[str]) -> HashedTexts:
     """The normal forms and shingles of at least one text."""
+    texts = [text if text.isascii() else unicodedata.normalize("NFC", text) for text in texts]
     codes = np.frombuffer("".join(texts).encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
     ends = np.cumsum(np.fromiter(map(len, texts), dtype=np.int64, count=len(texts)))
     folded = _folded(_MANY_CODES if len(codes) and codes.max() >= _FEW_CODES else _FEW_CODES)

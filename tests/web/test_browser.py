@@ -184,6 +184,12 @@ def test_words_are_hidden_by_a_click_and_by_keys(page: Any) -> None:
     page.get_by_role("button", name="Edit the text").click()
     page.get_by_label("Text", exact=True).fill("हिन्दी भाषा café 👩🏽‍🚀!")
     expect(page.locator(".word")).to_have_text(["हिन्दी", "भाषा", "café", "👩🏽‍🚀", "!"])
+    page.get_by_label("Text", exact=True).fill("東京タワー、ที่นี่ USA")
+    expect(page.locator(".word")).to_have_text([*"東京タワー、", "ที่", "นี่", "USA"])
+    page.get_by_label("Text", exact=True).fill("مرحبا يا BERT!")
+    expect(page.locator(".word")).to_have_text(["مرحبا", "يا", "BERT", "!"])
+    arabic, _, latin, _ = (page.locator(".word").nth(number).bounding_box()["x"] for number in range(4))
+    assert latin < arabic, "the paragraph runs from right to left"
     page.get_by_label("Text", exact=True).fill("the cat sees the king at sea .")
     page.get_by_role("button", name="Edit the text").click()
     words = page.locator(".word")

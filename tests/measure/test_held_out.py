@@ -4,6 +4,8 @@ import json
 import math
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from unittest.mock import Mock
 
 import numpy as np
 import pytest
@@ -13,7 +15,7 @@ import unmask
 from tests.conftest import make_text
 from tests.model.helpers import MakeModel
 from tests.tokenizer.families import FAMILIES, trained
-from unmask.core.results import Progress, parts_of
+from unmask.core.results import HiddenToken, Progress, ShownText, parts_of
 from unmask.data.data_folder import load_manifest, save_shard, token_rows
 from unmask.data.prepare import prepare
 from unmask.data.settings import CorpusSettings
@@ -246,3 +248,20 @@ def test_an_example_is_one_that_the_model_gets_right(run: unmask.Run) -> None:
     assert first.text == example.guess
     wrong = [{**each, "hidden": [{**token, "right": False} for token in each["hidden"]]} for each in shown]
     assert fill_example(model, tokenizer, wrong, frequencies, longest=64) is None  # type: ignore[arg-type]
+
+
+def test_an_example_is_a_whole_word_in_any_script(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Vowels of Hindi are marks, not letters."""
+    monkeypatch.setattr("unmask.measure.held_out.ask", lambda model, questions: [
+        SimpleNamespace(origin=question.origin, ranks=[0], losses=[0.0]) for question in questions
+    ])  # fmt: skip
+    text, part, word = "वह किताब है", "किता", "है"
+    hidden: list[HiddenToken] = [
+        {"begin": text.index(each), "end": text.index(each) + len(each), "target": target,
+         "guesses": [], "probability": 1.0, "right": True}
+        for target, each in enumerate([part, word])
+    ]  # fmt: skip
+    shown: list[ShownText] = [{"text": text, "hidden": hidden}]
+    example = fill_example(Mock(), trained("bpe"), shown, np.array([1, 9]), longest=64)
+    assert example is not None
+    assert example.guess == word, "though its token is not the rarest"

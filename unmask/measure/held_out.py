@@ -33,6 +33,7 @@ from unmask.measure.questions import Question, ask, judge, with_special
 from unmask.measure.uncertainty import FEW, ratio_over_draws
 from unmask.model.encoder import MaskedLM
 from unmask.model.fused import predicted_positions
+from unmask.tokenizer.spans import word_spans
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.distributed import ALONE, Group
 from unmask.train.objectives import JointLoss, Objective
@@ -337,10 +338,11 @@ def fill_example(
     tried: list[tuple[bool, int, str, int, str]] = []
     for shown in texts:
         text = shown["text"]
+        whole = set(word_spans(text))
         for token in shown["hidden"]:
             before, word, behind = text[: token["begin"]], text[token["begin"] : token["end"]], text[token["end"] :]
             if token["right"] and mask not in text:
-                is_part = not word.isalpha() or before[-1:].isalnum() or behind[:1].isalnum()
+                is_part = not word[:1].isalpha() or (token["begin"], token["end"]) not in whole
                 prompt = _cut_around(" ".join(f"{before}{mask}{behind}".split()), mask)
                 tried.append((is_part, int(frequencies[token["target"]]), prompt, token["target"], word))
     tried = sorted(tried)[:_TRIED]

@@ -31,6 +31,8 @@ from unmask.tokenizer.tokenizer import Tokenizer
 
 NOUNS = ("king", "queen", "dog", "cat", "ship")
 LONG = "The king sees the queen in the garden and the dog follows the ship,"
+HINDI = "राजा बगीचे में रानी को देखता है और कुत्ता जहाज के पीछे चलता है।"
+THAI = "พระราชาเห็นพระราชินีในสวนและสุนัขก็วิ่งตามเรือที่แล่นอยู่ในทะเล"
 
 
 @pytest.mark.parametrize(
@@ -40,6 +42,7 @@ LONG = "The king sees the queen in the garden and the dog follows the ship,"
         ("# The king\n\nHe sees\nthe queen.\n\nThe dog.", "The king", ["He sees the queen.", "The dog."]),
         ("The king\nHe sees the queen.\n\nThe dog.", "The king", ["He sees the queen.", "The dog."]),
         (f"{LONG}\nwhich sails at sea.\nThe end.", None, [f"{LONG} which sails at sea.", "The end."]),
+        (f"{HINDI}\n{THAI}\n{THAI}", None, [HINDI, THAI, THAI]),
         ("He sees the queen.\nThe dog loves.", None, ["He sees the queen.", "The dog loves."]),
         ("* * *\n\nHe sees the queen.", None, ["* * *", "He sees the queen."]),
         ("One line alone", None, ["One line alone"]),

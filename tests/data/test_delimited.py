@@ -50,6 +50,7 @@ def layout(path: Path, content: str) -> tuple[str, bool, str | tuple[str, ...] |
         (",0,1\n" + rows("{n},{text},0"), (",", True, "0")),
         ("stars,review_body\n" + rows("{n},{comma}"), (",", True, "review_body")),
         ("Frage,Antwort\nWo?,Hier.\nWer?,Mira.\n", (",", True, "Antwort")),
+        ("سوال,جواب\nکہاں؟,یہاں۔\nکون؟,میرا۔\n", (",", True, "جواب")),
         ("seq\nMKVLAT\nAAKLMK\n", (",", True, "seq")),
         ("标题,正文\n" + rows("新闻{n},这是第{n}条新闻的正文内容比较长"), (",", True, "正文")),
         ("text,label\n" + rows("{n},{text},good"), (",", True, "text")),  # as R writes names of rows

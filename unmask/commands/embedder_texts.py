@@ -48,6 +48,7 @@ from unmask.data.sources import find_sources
 from unmask.data.tables import first_rows, rows_of
 from unmask.search.passages import looks_like_title
 from unmask.tasks.files import check_size, list_in
+from unmask.tokenizer.spans import QUOTE_ENDS, SENTENCE_ENDS, UNSPACED
 from unmask.tokenizer.tokenizer import EncodedText, Tokenizer
 
 Ints = NDArray[np.int64]
@@ -61,7 +62,7 @@ _TITLE, _BODY, _MARKED = 1, 2, 3  # how a document begins: title-like line, no t
 _LEAST_WORDS = 5  # of an answer, to look for its near-duplicates
 _BATCH_CHARS = 1 << 20
 _BETWEEN = re.compile(r"\n[^\S\n]*\n\s*")
-_ENDS = tuple(".!?:;…。！？\"”’')]")
+_ENDS = (*SENTENCE_ENDS, *QUOTE_ENDS, *":;：；)]")
 _MARK = re.compile(r"#{1,6}\s+")
 
 # ----------------------------------------
@@ -88,7 +89,7 @@ def parts_of_text(text: str, *, begins: bool = True, titled: bool = False) -> tu
 
 
 def _lines(text: str) -> list[str]:
-    """Lines; those wrapped within a sentence are joined."""
+    """Lines; those wrapped within a sentence are joined, except in scripts without spaces: Thai has no full stops."""
     lines: list[str] = []
     goes_on = False
     for raw in text.split("\n"):
@@ -97,7 +98,7 @@ def _lines(text: str) -> list[str]:
             lines[-1] += " " + line
         elif line:
             lines.append(line)
-        goes_on = len(line) >= _BROKEN_CHARS and not line.endswith(_ENDS)
+        goes_on = len(line) >= _BROKEN_CHARS and not (line.endswith(_ENDS) or UNSPACED.match(line[-1]))
     return lines
 
 

@@ -24,7 +24,7 @@ from unmask.core.errors import CorpusError
 from unmask.data.columns import USUAL, USUAL_NAMES
 from unmask.data.reading import LONGEST_ROW, BadInput, Row, cut_rows, read_text
 from unmask.data.sources import Layout, Source
-from unmask.tokenizer.spans import UNSPACED
+from unmask.tokenizer.spans import SENTENCE_ENDS, UNSPACED
 
 USUAL_DELIMITER = {"csv": ",", "tsv": "\t"}
 _DELIMITERS = (",", ";", "\t", "|", "\x01")
@@ -125,7 +125,7 @@ def _num_words(cell: str) -> int:
 
 def _is_long(cell: str) -> bool:
     """Whether a cell is too long for a name, or a sentence."""
-    return _num_words(cell) > 3 or cell[-1:] in (".", "!", "?")
+    return _num_words(cell) > 3 or cell.endswith(SENTENCE_ENDS)
 
 
 def _has_digit(cell: str) -> bool:
@@ -194,7 +194,7 @@ def _header_score(cell: str, column: Sequence[str], place: int) -> float:
         is_new = sum(pair not in letters for pair in pairs) >= 0.6 * len(pairs) > 0
         score += 1.5 * (len(letters) >= 100 and is_new) + 0.5 * ("_" in cell and "_" not in letters)
         score += 0.5 * (cell.islower() and not any(map(str.islower, values)))
-        score += 2 * sum(value[-1] in ".!?" for value in values) > len(values)
+        score += 2 * sum(value.endswith(SENTENCE_ENDS) for value in values) > len(values)
     return score
 
 

@@ -33,11 +33,11 @@ from unmask.data.documents import LINES, Documents, in_groups, names_of
 from unmask.data.settings import CorpusSettings, DocumentUnit, Reading
 from unmask.data.sources import Source
 from unmask.data.tables import TableColumns
-from unmask.tokenizer.spans import UNSPACED_RANGES
+from unmask.tokenizer.spans import QUOTE_ENDS, SENTENCE_ENDS, UNSPACED_RANGES
 from unmask.tokenizer.tokenizer import Tokenizer
 
 LONGEST_TITLE = 120  # letters
-_NO_TITLE = tuple(".,;:!?…。！？\"'”’")  # ends of sentences, clauses and quotations
+_NO_TITLE = (*SENTENCE_ENDS, *QUOTE_ENDS, *",;:，；：、،؛")  # or ends of clauses
 _TITLE_BEFORE = 300  # maximum letters of a title put before a passage
 _PARTS_AT_ONCE, _CHARS_AT_ONCE = 256, 1 << 20  # token offsets take many times the memory of the text
 Flags = NDArray[np.bool_]

@@ -216,6 +216,9 @@ IDEOGRAPHS = (
 )
 UNSPACED_RANGES = r"\u0e00-\u109f\u1780-\u17ff\ua9e0-\ua9ff\uaa60-\uaa7f" + IDEOGRAPHS
 UNSPACED = re.compile(f"[{UNSPACED_RANGES}]")
+# What sentences and quotations end with, in most scripts; `“` and `«` are German
+SENTENCE_ENDS = tuple(".!?…。！？．｡।॥۔؟։።။។")
+QUOTE_ENDS = tuple("\"'”’“»«」』")
 
 _RUN = re.compile(r"\w+|[^\w\s]")  # Python's \w lacks combining marks
 # Joiners within Persian and Indian words and emoji; soft hyphens; colours of emoji, letters of flags

@@ -448,6 +448,8 @@ def test_files_of_all_kinds(tmp_path: Path) -> None:
         ("Whales (animals)\nThere are many of them, of all sizes.", "Whales (animals)"),
         ("There are many.\nOf them, and of others, too.", None),
         ("鲸鱼很多。\n其中有些很大，有些很小，都生活在海里。", None),
+        ("यह एक वाक्य है।\nयह दूसरा वाक्य है, जो पहले से लंबा है।", None),
+        ("「行こう」\n彼はそう言って、すぐに家を出た。", None),
         ("On whales", None),
         ("On whales\nNo.", None),
         ("x" * 200 + "\n" + "word " * 200, None),
@@ -472,3 +474,4 @@ def test_snippets_show_the_place_that_shares_most() -> None:
     assert find_snippet("x" * 500, "x", size=50).text == "x" * 50 + " …"
     assert find_snippet("猫は魚を食べる", "魚").marks == ((2, 3),)
     assert find_snippet("the re\u0301sume\u0301 here", "Résumé").marks == ((4, 12),)
+    assert find_snippet("the İzmir Donau\u00addampf", "izmir donaudampf").marks == ((4, 9), (10, 20))

@@ -35,6 +35,7 @@ def weight(count: int, containing: int, words: int, *, total: int, mean: float) 
         ("re\u0301sume\u0301", ["résumé"]),
         ("हिन्दी में लिखा", ["हिन्दी", "में", "लिखा"]),
         ("\u0301 東京 sea", ["東", "京", "sea"]),
+        ("İstanbul ISTANBUL Donau\u00addampf", ["istanbul", "istanbul", "donaudampf"]),
         ("ภาษาไทย ดีๆ", ["ภ", "า", "ษ", "า", "ไ", "ท", "ย", "ดี", "ๆ"]),
         ("བོད་སྐད། ភាសាខ្មែរ", ["བོ", "ད", "སྐ", "ད", "ភា", "សា", "ខ្", "មែ", "រ"]),
     ],

@@ -109,7 +109,7 @@ class IndexBlock(Settings):
 class IndexState(Settings):
     """Content of `index.json`, and of `search.json` while the index is built."""
 
-    version: Literal[3] = 3
+    version: Literal[4] = 4
     settings: IndexSettings
     blocks: list[IndexBlock] = Field(default_factory=list)
     documents: NonNegativeInt = 0

@@ -218,18 +218,24 @@ def _windows(tokens: slice, length: int, overlap: int, breaks: Sequence[Flags]) 
 # snippet is the beginning.
 
 SNIPPET_CHARS = 200
-# Words are runs of letters, digits and combining marks, in lower case and composed (NFC). In scripts without spaces
-# each letter with its marks is a word. The lookahead keeps matching fast: marks are sought only before non-ASCII.
+# Words are runs of letters, digits and combining marks, as `_folded` spells them. In scripts without spaces each letter
+# with its marks is a word. The lookahead keeps matching fast: marks are sought only before non-ASCII.
 _MARKS = "".join(sign for sign in map(chr, range(0x300, 0x1F000)) if category(sign) in ("Mn", "Mc"))
 WORD = re.compile(
     rf"[{UNSPACED_RANGES}](?<=\w)[{_MARKS}]*"
     rf"|[^\W{UNSPACED_RANGES}]++(?:(?=[^\x00-\u02ff])[{_MARKS}]+[^\W{UNSPACED_RANGES}]*)*+"
 )
 _ASCII_WORD = re.compile("[a-z0-9_]+")
+_SOFT_HYPHEN = "\u00ad"
+
+
+def _folded(text: str) -> str:
+    """In lower case and composed (NFC), without soft hyphens. `İ` is a plain `i`, as in queries: Python adds a dot."""
+    return normalize("NFC", text.lower().replace("i\u0307", "i").replace(_SOFT_HYPHEN, ""))
 
 
 def words_of(text: str) -> list[str]:
-    text = normalize("NFC", text.lower())
+    text = _folded(text)
     return (_ASCII_WORD if text.isascii() else WORD).findall(text)
 
 
@@ -240,9 +246,9 @@ class Snippet(NamedTuple):
 
 def find_snippet(passage: str, query: str, size: int = SNIPPET_CHARS) -> Snippet:
     """The first of the spans that share most with a query: at most `size` characters, or one longer word."""
-    text = " ".join(passage.split())
+    text = " ".join(passage.replace(_SOFT_HYPHEN, "").split())
     query_words = set(words_of(query))
-    words = [(m.start(), m.end(), normalize("NFC", m[0].lower())) for m in WORD.finditer(text)]
+    words = [(m.start(), m.end(), _folded(m[0])) for m in WORD.finditer(text)]
     shared = [match for match in words if match[2] in query_words]
     # Find the best span from one shared word to another, then add equal context on both sides.
     inside: Counter[str] = Counter()

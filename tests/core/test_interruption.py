@@ -58,6 +58,23 @@ def test_a_signal_that_comes_where_exceptions_are_lost() -> None:
     assert reached
 
 
+def test_a_signal_within_patience(capfd: pytest.CaptureFixture[str]) -> None:
+    """The user is answered at once. If the section no longer looks, it ends the command all the same."""
+
+    def section(error: Exception | None = None) -> None:
+        with Interruption("go on") as interruption, interruption.patience():
+            signal.raise_signal(signal.SIGINT)
+            assert interruption.signum == signal.SIGINT
+            if error is not None:
+                raise error
+
+    with pytest.raises(Interrupted, match="go on"):
+        section()
+    assert "Ctrl-C" in capfd.readouterr().err
+    with pytest.raises(ZeroDivisionError):
+        section(ZeroDivisionError())
+
+
 def test_a_signal_leaves_no_future_locked() -> None:
     """A signal that came while a process waited for its workers left their pool locked, so it waited for ever."""
     first, second = sorted((Future[int](), Future[int]()), key=id)  # as they are locked

@@ -148,6 +148,10 @@ class Interruption:
     def _handle(self, signum: int, frame: FrameType | None) -> None:
         if self.patient and self.signum is None:
             self.signum = signum
+            again = "Ctrl-C" if signum == signal.SIGINT else "signal"
+            note = f"unmask: saves and stops after this step; a second {again} stops at once, without saving"
+            with suppress(OSError):
+                os.write(2, f"\n{note}\n".encode())  # as the handler must not wait for a lock of a stream or a log
             return
         # An exception in a finalizer, in matplotlib's callbacks, in an import, or where llvmlite's C calls Python, is
         # lost or becomes another error. So the signal is raised again in a moment.
@@ -166,3 +170,5 @@ class Interruption:
             yield
         finally:
             self.patient = False
+        if self.signum is not None:  # it came after the section's last check, as while the last state was saved
+            raise Interrupted(self.signum, "stopped", self.remark)

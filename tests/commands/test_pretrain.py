@@ -104,6 +104,18 @@ def test_a_text_without_context_is_told_to_be_on_the_plateau(tmp_path: Path) -> 
     assert run.summary["on_plateau"]
 
 
+def test_a_result_whose_folder_was_replaced_has_no_model(data_folder: Path, tmp_path: Path) -> None:
+    first, second = (
+        unmask.pretrain(data_folder, out=tmp_path / "run", steps=steps, settings=SMALL, overwrite=steps > 1)
+        for steps in (1, 2)
+    )
+    with pytest.raises(RunError, match="replaced"):
+        print(first.model)
+    assert second.model.network is not None
+    moved = (tmp_path / "run").rename(tmp_path / "moved")
+    assert unmask.Run.reopened(moved, "").model.network is not None
+
+
 def test_embeddings_begin_from_the_corpus(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen = np.flatnonzero(load_manifest(data_folder).token_frequencies)
 

@@ -6,7 +6,6 @@ import math
 import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from unmask.core.hub import PROMPTS, fetch_sentence_files, hub_name, lasting_nam
 from unmask.core.interruption import Interruption
 from unmask.core.public import public
 from unmask.core.remote import local_copies, refused
-from unmask.core.results import Facts, Finished, Hint, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
+from unmask.core.results import Facts, Hint, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.data_folder import is_prepared
 from unmask.data.settings import CorpusSettings
@@ -33,7 +32,7 @@ from unmask.model.pooling import module_file, read_pooling, read_side_file
 from unmask.model.transformers import why_in_transformers
 from unmask.report.pages import RECALL_HEADS, recall_rows
 from unmask.search.known_items import held_out_rule
-from unmask.tasks.loaded_model import Model, does_task, load
+from unmask.tasks.loaded_model import FinishedModel, does_task
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Callback
 from unmask.train.distributed import join_group, on_every_rank, on_rank_zero
@@ -50,7 +49,7 @@ def claimed_by(root: Path) -> ClaimedFolder:
     return ClaimedFolder(root=root, marker="settings.json", what="an embedder", last="summary.json", ours=_OURS)
 
 
-class Embedder(Finished):
+class Embedder(FinishedModel):
     """A finished embedding model. The fields of its summary are attributes, too: `result.recall_at_10`."""
 
     num_parameters: int
@@ -72,10 +71,6 @@ class Embedder(Finished):
     best_step: int | None
     data: dict[str, int]  # counts of documents, tokens, pairs by kind, and what was left out
     device: str
-
-    @cached_property
-    def model(self) -> Model:
-        return load(self.folder / "model")
 
     def shown(self) -> Iterator[Shown]:
         s = self.summary

@@ -6,7 +6,6 @@ import json
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,6 @@ from unmask.core.public import public
 from unmask.core.remote import output_at
 from unmask.core.results import (
     Facts,
-    Finished,
     Hint,
     Reporter,
     Sheet,
@@ -39,7 +37,7 @@ from unmask.model.folder import find_model
 from unmask.report.pages import task_figures
 from unmask.tasks.files import Columns, ExampleFiles, example_files
 from unmask.tasks.kinds import task_named
-from unmask.tasks.loaded_model import Model, load
+from unmask.tasks.loaded_model import FinishedModel
 from unmask.tasks.task import FinetuneSettings, Task, outputs_of
 from unmask.train.callbacks import Callback
 from unmask.train.distributed import join_group, on_every_rank, on_rank_zero
@@ -52,7 +50,7 @@ _ANEW = "replace the result with --overwrite"
 _OURS = {"runs.jsonl", "metrics.jsonl", "checkpoints", "model", "summary.json", "report.html"}
 
 
-class FineTuned(Finished):
+class FineTuned(FinishedModel):
     """A finished fine-tuning. The fields of its summary are attributes, too: `result.metrics`."""
 
     task: str
@@ -76,10 +74,6 @@ class FineTuned(Finished):
     test_deviation: dict[str, float | None]
     test_margin: dict[str, float | None]
     test_interval: dict[str, list[float] | None]
-
-    @cached_property
-    def model(self) -> Model:
-        return load(self.folder / "model")
 
     def shown(self) -> Iterator[Shown]:
         summary = self.summary

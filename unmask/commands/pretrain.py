@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from functools import cached_property
 from glob import glob
 from pathlib import Path
 from typing import Any
@@ -31,7 +30,6 @@ from unmask.core.public import public
 from unmask.core.remote import Output, address_of, lasting_source, output_at, path_at, source_named
 from unmask.core.results import (
     Facts,
-    Finished,
     Hint,
     Reporter,
     Shown,
@@ -48,7 +46,7 @@ from unmask.data.sources import InMemory, Texts, find_sources, is_stream, keep_a
 from unmask.masking.settings import AnyStrategy, add_kind
 from unmask.masking.tables import named_lexicon
 from unmask.model.folder import find_weights
-from unmask.tasks.loaded_model import Model, load
+from unmask.tasks.loaded_model import FinishedModel
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.trainers import TokenizerKind
 from unmask.train.callbacks import Callback
@@ -59,7 +57,7 @@ _MANY = 20  # epochs, after which a text teaches little more
 DOMAIN_FIGURES = {"loss": "nats per token", "bits_per_token_byte": "bits per byte of hidden tokens"}
 
 
-class Run(Finished):
+class Run(FinishedModel):
     """A finished run. The fields of its summary are attributes, too: `run.validation_loss`."""
 
     num_parameters: int
@@ -96,10 +94,6 @@ class Run(Finished):
     # Only if training started from a checkpoint: facts on it, and figures on new and old text before and after.
     start: dict[str, Any]
     domains: dict[str, dict[str, dict[str, Any]] | None]
-
-    @cached_property
-    def model(self) -> Model:
-        return load(self.folder / "model")
 
     def shown(self) -> Iterator[Shown]:
         s = self.summary

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,10 +15,11 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.core.compiled import keep_to_quota
-from unmask.core.errors import ModelError, SettingsError
+from unmask.core.errors import ModelError, RunError, SettingsError
+from unmask.core.files import read_object
 from unmask.core.hub import LIMITS, HubName, fetch_sentence_files, hub_name
 from unmask.core.public import public
-from unmask.core.results import Notify, Readable, Shown, ignore
+from unmask.core.results import Finished, Notify, Readable, Shown, ignore
 from unmask.data.reading import check_characters
 from unmask.model.config import EncoderConfig
 from unmask.model.encoder import MaskedLM
@@ -482,6 +484,20 @@ def _load_graph(path: Path, backend: Backend) -> Model:
         model = Model(path, None, tokenizer, embedder=network, has_head=False)
     model.backend = backend
     return model
+
+
+class FinishedModel(Finished):
+    """A finished folder with a model."""
+
+    @cached_property
+    def model(self) -> Model:
+        """Raises a RunError if the folder has another result by now, whose model these figures are not of."""
+        way_out = "the folder was replaced after this result, so its model is gone; give each one a folder of its own"
+        present = read_object(self.folder / "summary.json", way_out)
+        here = {"model": ""}  # not compared, since the folder may have been moved
+        if json.dumps(present | here) != json.dumps(self.summary | here):
+            raise RunError(f"{self.folder}: {way_out}")
+        return load(self.folder / "model")
 
 
 def as_model(model: Model | str | Path, *, precision: Precision = "float32", strict: bool = False) -> Model:

@@ -318,6 +318,7 @@ def training_step(  # noqa: PLR0915  (one step, whole)
         return loss
 
     def gradient(parts: Sequence[StepPart]) -> None:
+        model.zero_grad()  # left by an attempt or a step that was interrupted
         predictions.clear()
         losses_O[:] = [torch.zeros((), dtype=sums_dtype(device), device=device) for _ in objectives]
         for index, each in joint.items():
@@ -452,7 +453,6 @@ class _Attempts:
             except Exception as error:
                 of_memory = isinstance(error, MemoryError | RuntimeError) and says_out_of_memory(error)
                 if not of_memory and not (has_compiled_blocks(model) and failed_to_compile(error)):
-                    model.zero_grad()
                     raise
                 cause = getattr(error, "inner_exception", error)
                 reason = reason_of(error) if of_memory else f"{type(cause).__name__}: {cause}".splitlines()[0]

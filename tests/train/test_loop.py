@@ -93,8 +93,7 @@ def test_a_step_without_a_target_has_no_loss(tmp_path: Path) -> None:
     """Units may be rare. The loss of such a step is 0, which no curve and no mean may show."""
     shown: list[Progress] = []
     sent: list[dict[str, float]] = []
-    state = SimpleNamespace(micro_tokens=None)
-    trainer: Any = SimpleNamespace(first_micro_tokens=None, state=state, clock=lambda: 0.0)
+    trainer: Any = SimpleNamespace(first_micro_tokens=None, state=SimpleNamespace(micro_tokens=None))
     reporter: Any = SimpleNamespace(notify=shown.append)
     metrics = MetricsFile(tmp_path / "metrics.jsonl", step=0)
     callbacks = ShowProgress(reporter), metrics, Tracker(lambda figures, step: sent.append(figures), lambda: None)
@@ -130,29 +129,6 @@ def test_the_step_that_compiles_costs_no_budget(
     state.model.encoder.compiled_block = run_block if compiles == "blocks" else None
     reports = list(train(state, stream, masker, settings, clock=lambda: next(clock)))
     assert [report.seconds for report in reports][:3] == ([1.0, 3.0, 5.0] if compiles else [60.0])
-
-
-def test_a_standstill_of_the_process_uses_up_no_budget(
-    make_model: MakeModel,
-    stream: RowStream,
-    masker: Masker,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """Of a minute. Work between steps takes five seconds, and two hours where the process is stopped."""
-    now = 100.0
-    monkeypatch.setattr("unmask.train.trainer.time.monotonic", lambda: now)
-    settings = settings_of(steps=None, minutes=1.0)
-    trainer = Trainer(new_state(make_model, settings).model, stream, settings, masker=masker)
-    monkeypatch.setattr("unmask.train.trainer.must_compile", lambda device: False)
-    seconds = []
-    for report in trainer.steps():
-        seconds.append(report.seconds)
-        now += 7200.0 if report.step == 3 else 5.0
-    assert seconds == [0.0, 5.0, 10.0, *range(10, 60, 5)]
-    assert ["2:00:00" in message for message in caplog.messages] == [True]
-    begin, now = trainer.clock(), now + 100.0
-    assert trainer.clock() - begin == 100.0, "nothing reads it once the training is over"
 
 
 @pytest.mark.parametrize(("minutes", "is_told"), [(1e-9, True), (60.0, False)])

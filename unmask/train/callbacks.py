@@ -8,6 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -109,7 +110,7 @@ class ShowProgress(Callback):
 
     def on_step(self, trainer: Trainer, report: StepReport) -> None:
         if self._first is None:
-            self._first, self._begin, self._tokens = report, trainer.clock(), -report.tokens
+            self._first, self._begin, self._tokens = report, time.monotonic(), -report.tokens
             self._micro_tokens = trainer.first_micro_tokens
         if (parts := trainer.state.micro_tokens) != self._micro_tokens:
             self._micro_tokens = parts
@@ -121,7 +122,7 @@ class ShowProgress(Callback):
             return
         facts, seconds = f"step {report.step:,}, loss {self._loss:.3f}", report.seconds - self._first.seconds
         if seconds >= 1.0:
-            left = (trainer.clock() - self._begin) * (1.0 - report.progress)  # with evaluations
+            left = (time.monotonic() - self._begin) * (1.0 - report.progress)  # with evaluations
             left /= max(report.progress - self._first.progress, 1e-9)
             facts += f", {amount(self._tokens / seconds, 'tokens')}/s, {self._at_most}{duration(left)} left"
         self._reporter.notify(Progress(self._what, share=report.progress, facts=facts))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 import math
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import ExitStack
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -18,7 +16,6 @@ import torch
 from torch import nn
 
 from unmask.core.errors import DivergedError, EndedElsewhereError, SettingsError
-from unmask.core.results import duration
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.masking.masker import MaskedRows, Masker, unmasked
 from unmask.masking.settings import rate_at
@@ -32,50 +29,10 @@ from unmask.train.scores import SAMPLE_POSITIONS, ScoreBoard
 from unmask.train.settings import TrainingSettings
 from unmask.train.step import Figures, TrainState, training_step
 
-log = logging.getLogger("unmask")
 BATCHES_AHEAD = 3  # batches made in advance for a GPU: a new window or epoch takes longer than a small model's step
 STEPS_AHEAD = 2  # steps that the host may queue on a GPU: enough to keep it busy, without needless memory
 _ROW_STEPS = 8  # oversized compiled steps are filled up to a multiple of an eighth of the usual rows
 _BEGINNING = 1e-3  # progress of the first step, with a budget in minutes
-_STANDSTILL = 60.0  # seconds; nothing else holds all threads of a process for so long
-
-
-class RunningClock:
-    """`time.monotonic` without standstills of this process: Ctrl-Z, a suspended job, a paused container.
-
-    A standstill must not use up a budget. While the clock is `watched`, a thread reads it every second, so a minute
-    without a reading is one.
-    """
-
-    def __init__(self) -> None:
-        self._last: float | None = None  # reading, while it is watched
-        self._stood, self._lock = 0.0, threading.Lock()
-
-    def __call__(self) -> float:
-        with self._lock:
-            now = time.monotonic()
-            if self._last is not None:
-                if (gap := now - self._last) > _STANDSTILL:
-                    self._stood += gap
-                    log.warning("the process stood still for %s, which does not count as training time", duration(gap))
-                self._last = now
-            return now - self._stood
-
-    @contextmanager
-    def watched(self) -> Iterator[None]:
-        ended, self._last = threading.Event(), time.monotonic()
-
-        def watch() -> None:
-            while not ended.wait(1.0):
-                self()
-
-        threading.Thread(target=watch, name="unmask-clock", daemon=True).start()
-        try:
-            yield
-        finally:
-            ended.set()
-            with self._lock:
-                self._last = None
 
 
 class Trainer:
@@ -101,7 +58,7 @@ class Trainer:
 
     Attributes:
         state: Changed in place; consistent whenever callbacks are called.
-        clock: Time in seconds, by default a `RunningClock`; rank 0's is used.
+        clock: Time in seconds; rank 0's is used.
         first_micro_tokens: Maximum positions that the first steps compute at once; None: the whole step.
         save_requested: Whether a callback has requested a checkpoint after this step.
         error: The exception that ended the training.
@@ -142,7 +99,7 @@ class Trainer:
         built = build_optimizer(model, settings) if optimizer is None else optimizer(model)
         self.state = TrainState(model, built, board=board)
         self.callbacks, self.group = list(callbacks), group
-        self.clock: Callable[[], float] = RunningClock()
+        self.clock: Callable[[], float] = time.monotonic
         self._unread: deque[StepReport] = deque()  # reports whose figures the callbacks have not seen yet
         self.first_micro_tokens: int | None = None
         self.save_requested = False
@@ -210,8 +167,7 @@ class Trainer:
 
     def steps(self) -> Iterator[StepReport]:
         """Yields a report after each step; only `fit` calls callbacks. Time between two reports counts as training
-        time, except for a first step in which loops or blocks are compiled, and for times of a minute or more in which
-        the process did not run.
+        time, except for a first step in which loops or blocks are compiled.
 
         On a GPU, the host prepares the next batches in a thread and runs a few steps ahead of the device. A report's
         figures may then still be pending, and the step may have diverged: read the figures before saving a state
@@ -245,10 +201,8 @@ class Trainer:
             seconds = self.clock() - begin
             return group.all_gather([seconds])[0][0] if by_clock else seconds
 
-        with ExitStack() as stack:
-            batches = stack.enter_context(closing(masked_batches(self, ahead=BATCHES_AHEAD if ahead else 0)))
-            if group.is_main and isinstance(self.clock, RunningClock):
-                stack.enter_context(self.clock.watched())
+        batches = masked_batches(self, ahead=BATCHES_AHEAD if ahead else 0)
+        try:
             while (progress := state.progress(settings)) < 1.0:
                 batch = next(batches)
                 # The learning rate is taken at the middle of the step, so that no step has rate 0. With a budget in
@@ -295,6 +249,8 @@ class Trainer:
                 state.seconds = now()
             for figures in pending:
                 figures.read()
+        finally:
+            batches.close()
 
 
 def timed_steps(trainer: Trainer, num_steps: int) -> Iterator[tuple[float, int]]:

@@ -15,7 +15,7 @@ from unmask.core.interruption import Interrupted, Interruption, held_signals
 
 
 def test_a_signal_within_a_graph_of_torch_says_what_it_said() -> None:
-    """torch.fx adds the node that it was at to what is raised, in many lines."""
+    """torch.fx adds the node that it was at to an `Exception`, in many lines."""
 
     def stop(x: torch.Tensor) -> torch.Tensor:
         raise Interrupted(signal.SIGTERM, "stopped; nothing is lost")
@@ -24,7 +24,6 @@ def test_a_signal_within_a_graph_of_torch_says_what_it_said() -> None:
     graph.output(graph.call_function(stop, (graph.placeholder("x"),)))
     with pytest.raises(Interrupted) as raised:
         fx.Interpreter(fx.GraphModule({}, graph)).run(torch.ones(1))
-    assert "executing" in str(raised.value.args[0])
     assert str(raised.value) == "stopped; nothing is lost"
 
 

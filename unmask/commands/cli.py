@@ -41,7 +41,7 @@ import typer
 import unmask
 from unmask.core.declarations import PACKAGE, declared, source_of, statements_of, value_of
 from unmask.core.errors import EndedElsewhereError, SettingsError, UnmaskError, printable, says_out_of_memory, unknown
-from unmask.core.interruption import GOES_ON, GOES_ON_WITH_RESUME, Interruption
+from unmask.core.interruption import GOES_ON, GOES_ON_WITH_RESUME, Interrupted, Interruption
 from unmask.core.launcher import launched
 from unmask.core.plugins import entry_points
 
@@ -298,7 +298,10 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
         options.append(inspect.Parameter(f"{flag}_flag", kind, default=False, annotation=Annotated[bool, info]))
 
     def run(**values: Any) -> None:
-        _run(command, parameters, values)
+        try:
+            _run(command, parameters, values)
+        except Interrupted as error:
+            raise _StoppedError(error) from None
 
     options.sort(key=lambda each: each.default is not inspect.Parameter.empty)
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
@@ -561,6 +564,14 @@ def make_app(names: Iterable[str] = COMMANDS, *, listed_only: bool = False) -> t
     return app
 
 
+class _StoppedError(Exception):
+    """Carries what stopped a command past typer, which reduces each KeyboardInterrupt to the exit code 130."""
+
+    def __init__(self, stop: Interrupted) -> None:
+        super().__init__(str(stop))
+        self.code = 128 + stop.signum
+
+
 NO_MEMORY = "not enough memory ({}); free some, or use smaller batches or files"
 
 
@@ -607,10 +618,10 @@ def main() -> None:  # noqa: PLR0912  (each way to end)
             raise  # a defect of ours
         else:
             message = f"{error.filename}: {error.strerror}; check its name, its permissions and the free space"
+    except _StoppedError as error:
+        code, message = error.code, str(error)
     except Exception as error:
-        if (signum := getattr(error, "signum", None)) is not None:
-            code, message = 128 + signum, str(error)
-        elif says_out_of_memory(error):
+        if says_out_of_memory(error):
             message = NO_MEMORY.format(error)
         elif hasattr(error, "format_message"):  # a usage error of click, which typer may vendor
             context = getattr(error, "ctx", None)

@@ -29,7 +29,6 @@ from unmask.commands.recipe_files import DEFAULT, Overrides, toml_value
 from unmask.commands.run_plan import RunPlan, begin_runs, measured_run, run_plan
 from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError, shortened
 from unmask.core.files import ClaimedFolder, typed, write_atomically
-from unmask.core.interruption import Interrupted
 from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import Hint, Reporter, Result, Sheet, Shown, usual_reporter
@@ -154,7 +153,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
             except (SettingsError, DivergedError, MemoryFullError) as error:
                 reporter.note(f"trial {trial.number}: {error}")
                 raise optuna.TrialPruned from error
-            except (Interrupted, KeyboardInterrupt):
+            except KeyboardInterrupt:
                 study.enqueue_trial(trial.params)
                 raise
             reporter.note(f"trial {trial.number}: loss {figures['loss']:.4f}")

@@ -20,16 +20,15 @@ GOES_ON = "run the same command again to resume from the last save"
 GOES_ON_WITH_RESUME = "run the same command with --resume (instead of --overwrite) to continue from the last save"
 
 
-class Interrupted(Exception):
-    """A signal asked to stop. Nothing is lost: `text` says what was done, `way_on` how to go on."""
+class Interrupted(KeyboardInterrupt):
+    """A signal asked to stop. Nothing is lost: `text` says what was done, `way_on` how to go on.
+
+    It is no `Exception`: libraries, and loops over runs, catch those to try again or to go on with something else.
+    """
 
     def __init__(self, signum: int, text: str, way_on: str = "") -> None:
-        super().__init__(text)
-        self.signum, self.text, self.way_on = signum, text, way_on
-
-    def __str__(self) -> str:
-        # Not from `args`, since torch.fx appends the current node to them.
-        return "; ".join(part for part in (self.text, self.way_on) if part)
+        super().__init__("; ".join(part for part in (text, way_on) if part))
+        self.signum = signum
 
 
 def interruption_in(error: BaseException | None) -> Interrupted | None:

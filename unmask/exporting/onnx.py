@@ -24,7 +24,6 @@ from torch import Tensor
 from unmask.core.errors import ModelError, RunError, SettingsError, unknown
 from unmask.core.files import ClaimedFolder, locked, typed, whole_folder
 from unmask.core.hub import CONFIG, LIMITS, MODULES, PROMPTS
-from unmask.core.interruption import interruption_in
 from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import Readable, Sheet, Shown
@@ -206,8 +205,6 @@ def _int8(subject: CheckedModel, file: Path, kind: GraphKind) -> dict[Path, Chec
         if check.largest_difference is None:
             raise ModelError(check.detail)
     except Exception as error:  # errors of onnx, onnxruntime and protobuf share no base class
-        if interruption_in(error) is not None:
-            raise
         small.unlink(missing_ok=True)
         reason = str(error).partition("\n")[0] or type(error).__name__
         log.warning("%s: not written, only the graph in float32 (%s)", small.name, reason)

@@ -14,7 +14,6 @@ from pathlib import Path
 
 from unmask.core.errors import RunError
 from unmask.core.files import absence
-from unmask.core.interruption import Interrupted
 from unmask.core.public import public
 from unmask.core.results import Notify, Progress, Result, Shown, ignore
 
@@ -84,7 +83,7 @@ def studio(
     (notify or ignore)(Progress("the studio is open; Ctrl-C closes it", facts=""))
     if not no_browser:
         webbrowser.open(f"{address}open/{token}")
-    with suppress(KeyboardInterrupt, Interrupted):
+    with suppress(KeyboardInterrupt):
         while serving.is_alive():
             serving.join(0.5)
     server.should_exit = True

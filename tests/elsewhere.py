@@ -14,7 +14,7 @@ class Elsewhere(MemoryFileSystem):  # type: ignore[misc]
     store: dict[str, Any] = {}  # noqa: RUF012  (as its base has it)
     pseudo_dirs = [""]  # noqa: RUF012
     fetched: list[str] = []  # noqa: RUF012
-    failing: dict[str, list[Exception]] = {}  # noqa: RUF012
+    failing: dict[str, list[BaseException]] = {}  # noqa: RUF012
     sent: list[str] = []  # noqa: RUF012
     before_put = staticmethod(lambda: None)
 

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import errno
 import logging
+import os
 import shutil
+import signal
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -18,6 +22,7 @@ from tests.elsewhere import Elsewhere
 from unmask.core import remote
 from unmask.core.errors import CorpusError, RunError, SettingsError, WriteError
 from unmask.core.files import ClaimedFolder, cache
+from unmask.core.interruption import Interrupted, Interruption
 from unmask.core.remote import address_of, lasting_source, local_copies, output_at, source_named
 
 ADDRESS = "elsewhere://bucket/runs/a"
@@ -198,6 +203,41 @@ def test_a_server_that_stays_away(server: Elsewhere, monkeypatch: pytest.MonkeyP
         work()
     (kept,) = cache().glob("out-*-*/a/recipe.toml")
     assert kept.read_text() == "recipe.toml", "nothing that was made is lost"
+
+
+def test_a_signal_is_no_failure_of_the_server(server: Elsewhere) -> None:
+    server.pipe("/bucket/runs/a/recipe.toml", b"a recipe")
+    server.failing["/bucket/runs/a/recipe.toml"] = [Interrupted(signal.SIGTERM, "stopped")]
+    with pytest.raises(Interrupted):
+        output_at(ADDRESS, claim, resume=True).__enter__()
+    assert not server.fetched, "it was tried again"
+
+
+def test_a_signal_ends_transfers(server: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without waiting for the rest of large files; a second one, while results are sent, keeps them here."""
+    complete: list[str] = []
+
+    def transfer(self: Elsewhere, source: str, target: str, *, callback: Any) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        for _ in range(1000):
+            time.sleep(0.01)
+            callback.relative_update(1)
+        complete.append(source)
+
+    def send() -> None:
+        with Interruption(), output_at(ADDRESS, claim) as output:
+            write(output.path, "recipe.toml")
+
+    server.pipe("/corpus/a.txt", b"One text.\n")
+    monkeypatch.setattr(Elsewhere, "get_file", transfer)
+    monkeypatch.setattr(Elsewhere, "put_file", transfer)
+    with pytest.raises(Interrupted), Interruption():
+        local_copies("elsewhere://corpus")
+    with pytest.raises(Interrupted):
+        send()
+    assert not complete
+    (kept,) = cache().glob("out-*-*/a/recipe.toml")
+    assert kept.read_text() == "recipe.toml"
 
 
 def test_a_file_at_an_address(server: Elsewhere, tmp_path: Path) -> None:

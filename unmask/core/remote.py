@@ -18,10 +18,11 @@ import logging
 import os
 import re
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import groupby
@@ -119,12 +120,13 @@ def _fetch(system: Any, address: str, path: str, *, level: int = logging.WARNING
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
-    def get(name: str) -> None:
+    def get(name: str, callback: Any) -> None:
         file, size = folder / inside[name], sizes[name][0]
         unfinished = file.with_name(f".{file.name}.partial")
 
         def copy() -> None:
-            system.get_file(name, str(unfinished))
+            callback.relative_update(0)
+            system.get_file(name, str(unfinished), callback=callback)
             if size is not None and unfinished.stat().st_size != size:
                 raise OSError(f"{unfinished.stat().st_size:,} bytes arrived, of {size:,}")
 
@@ -141,9 +143,33 @@ def _fetch(system: Any, address: str, path: str, *, level: int = logging.WARNING
             size = f" ({num:,} bytes)" if (num := sum(sizes[name][0] or 0 for name in missing)) else ""
             # At the level that is shown by default, since it may take hours.
             log.log(level, "%s: fetching %d files%s", address, len(missing), size)
-            with ThreadPoolExecutor(AT_ONCE) as threads:
-                list(threads.map(get, missing))
+            with _transfers() as (threads, callback):
+                list(threads.map(partial(get, callback=callback), missing))
     return folder / base
+
+
+@contextmanager
+def _transfers() -> Iterator[tuple[ThreadPoolExecutor, Any]]:
+    """Threads for files, and a callback for fsspec. After Ctrl-C this ends each transfer at its next piece; without it,
+    leaving the block would wait for up to four large files."""
+    from fsspec.callbacks import NoOpCallback
+
+    is_stopped = threading.Event()
+
+    def check(_: int = 0) -> None:
+        if is_stopped.is_set():
+            raise RunError("stopped")
+
+    # With a callback of any other class, huggingface_hub fetches small pieces, which is slow. It calls none: its files
+    # are fetched to their end.
+    callback = NoOpCallback()
+    callback.relative_update = check
+    with ThreadPoolExecutor(AT_ONCE) as threads:
+        try:
+            yield threads, callback
+        except KeyboardInterrupt:
+            is_stopped.set()
+            raise
 
 
 def _listed(system: Any, path: str) -> dict[str, tuple[int | None, str]]:
@@ -251,12 +277,13 @@ class Output:
             places = enumerate(_LAST, 1)
             return next((n for n, pattern in places if PurePosixPath("/" + name).match("/" + pattern)), 0)
 
-        def send(name: str) -> None:
+        def send(name: str, callback: Any = None) -> None:
             place = root if name == "." else f"{root}/{name}"
 
             def work() -> None:
                 if name in current:
-                    system.put_file(str(self.path / name), place)
+                    callback.relative_update(0)
+                    system.put_file(str(self.path / name), place, callback=callback)
                 elif system.exists(place):
                     system.rm_file(place)
 
@@ -266,9 +293,9 @@ class Output:
         gone = sorted(set(self._sent) - set(current), key=order, reverse=True)
         for name in gone if self._overwrites else ():  # first: an old summary would mark the new files as complete
             send(name)
-        with ThreadPoolExecutor(AT_ONCE) as threads:
+        with _transfers() as (threads, callback):
             for _, names in groupby(changed, key=order):
-                list(threads.map(send, names))
+                list(threads.map(partial(send, callback=callback), names))
         for name in gone if not self._overwrites else ():
             send(name)
         self._sent, self._overwrites = current, False
@@ -324,8 +351,11 @@ def output_at(
             if not output.has_unsent or (output._overwrites and not claimed.is_claimed):
                 raise
             if not isinstance(error, RunError):  # sends what is done so far
-                with suppress(RunError):
+                try:
                     output.put()
+                except (RunError, KeyboardInterrupt):
+                    pass
+                else:
                     raise
             saved = own.with_name(f"{own.name}-{time.time_ns()}")
             os.replace(own, saved)

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import gzip
+import os
 import random
+import sys
+import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from contextlib import suppress
@@ -235,6 +239,22 @@ def test_fewer_tasks_than_workers(
     light: Any = SimpleNamespace(plan=SimpleNamespace(pipeline=pipeline))
     processes.run(light, kind, [ReadTask(n, (), size) for n, size in enumerate(sizes)], lambda num_bytes: None)
     assert len(by_workers) == number
+
+
+def test_threads_that_start_workers_leave_the_process_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    """At once, each would take what the other has set for what was there."""
+    for name in work.ONE_THREAD:
+        monkeypatch.delenv(name, raising=False)
+    main, pool = sys.modules["__main__"], SimpleNamespace(submit=time.sleep)
+    processes = WorkerProcesses(1)
+    monkeypatch.setattr(processes, "_pool", pool)
+    threads = [threading.Thread(target=processes.submit, args=(seconds,)) for seconds in (0.2, 0.4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not work.ONE_THREAD.keys() & os.environ.keys()
+    assert sys.modules["__main__"] is main
 
 
 @pytest.mark.parametrize(

@@ -345,6 +345,7 @@ ONE_THREAD = {
 WAITING_CHUNKS = 2  # chunks read ahead of the workers
 FED_BY_A_READER = 5  # workers that tokenize what one process reads
 LOOK_SECONDS = 0.05
+_starting = threading.Lock()  # two threads that prepare at once would restore what the other has set
 
 
 class WorkerProcesses:
@@ -420,23 +421,24 @@ class WorkerProcesses:
             ending, self._alive = context.Pipe(duplex=False)
             self._done_bytes = context.Value("q", 0)
             self._pool = ProcessPoolExecutor(self.workers, context, _start_worker, (ending, self._done_bytes))
-        environment, main = {name: os.environ.get(name) for name in ONE_THREAD}, sys.modules["__main__"]
-        in_main_thread = threading.current_thread() is threading.main_thread()
-        handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if in_main_thread else None
-        os.environ.update(ONE_THREAD)
-        sys.modules["__main__"] = ModuleType("__main__")  # a script without a main guard would run again
-        try:
-            with _death_of_workers(), held_signals():
-                return self._pool.submit(function, *arguments)  # it may start a process
-        finally:
-            sys.modules["__main__"] = main
-            for name, value in environment.items():
-                if value is None:
-                    del os.environ[name]
-                else:
-                    os.environ[name] = value
-            if in_main_thread:
-                signal.signal(signal.SIGINT, handler)
+        with _starting:
+            environment, main = {name: os.environ.get(name) for name in ONE_THREAD}, sys.modules["__main__"]
+            in_main_thread = threading.current_thread() is threading.main_thread()
+            handler = signal.signal(signal.SIGINT, signal.SIG_IGN) if in_main_thread else None
+            os.environ.update(ONE_THREAD)
+            sys.modules["__main__"] = ModuleType("__main__")  # a script without a main guard would run again
+            try:
+                with _death_of_workers(), held_signals():
+                    return self._pool.submit(function, *arguments)  # it may start a process
+            finally:
+                sys.modules["__main__"] = main
+                for name, value in environment.items():
+                    if value is None:
+                        del os.environ[name]
+                    else:
+                        os.environ[name] = value
+                if in_main_thread:
+                    signal.signal(signal.SIGINT, handler)
 
     def __enter__(self) -> WorkerProcesses:
         return self

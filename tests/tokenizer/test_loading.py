@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import pickle
 import random
+import time
+from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -14,7 +16,7 @@ import tokenizers
 
 from tests.tokenizer.families import trained, words
 from unmask.core.errors import TokenizerError
-from unmask.tokenizer.loading import as_tokenizer, load_tokenizer
+from unmask.tokenizer.loading import as_tokenizer, load_tokenizer, quiet_transformers
 from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -32,6 +34,19 @@ def write(folder: Path, entries: list[str], kind: str | None = None, **config: A
     if config:
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
+
+
+def test_threads_leave_the_messages_of_transformers_as_they_were() -> None:
+    """At once, each would take what the other has set for what was there."""
+
+    def load(seconds: float) -> None:
+        with quiet_transformers():
+            time.sleep(seconds)
+
+    transformers.logging.set_verbosity_warning()
+    with ThreadPoolExecutor(2) as threads:
+        list(threads.map(load, (0.2, 0.4)))
+    assert transformers.logging.get_verbosity() == transformers.logging.WARNING
 
 
 def test_a_vocab_txt_is_berts_tokenizer(tmp_path: Path) -> None:

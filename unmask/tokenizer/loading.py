@@ -15,6 +15,7 @@ from __future__ import annotations
 import logging
 import os
 import re
+import threading
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -45,6 +46,7 @@ _CLASSES = {"mpnet": "MPNetTokenizer", "esm": "EsmTokenizer"}
 # be lost, so they are saved under the general class.
 _SAVED_CLASSES = ("XLMRobertaTokenizer", "CamembertTokenizer")
 log = logging.getLogger(__name__)
+_quiet = threading.RLock()
 
 
 def load_tokenizer(source: str | Path) -> Tokenizer:
@@ -273,18 +275,20 @@ def _read_esm_vocab(file: Path, roles: Mapping[str, str | None]) -> tokenizers.T
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Turns off warnings and progress bars of transformers meanwhile: our errors say what is missing."""
+    """Turns off warnings and progress bars of transformers meanwhile: our errors say what is missing. Other threads
+    wait: they would restore what this one has set, as well as torch's generator where models are made within."""
     from transformers.utils import logging as theirs
 
-    level, bars = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
-    theirs.set_verbosity_error()
-    theirs.disable_progress_bar()
-    try:
-        yield
-    finally:
-        theirs.set_verbosity(level)
-        if bars:
-            theirs.enable_progress_bar()
+    with _quiet:
+        level, bars = theirs.get_verbosity(), theirs.is_progress_bar_enabled()
+        theirs.set_verbosity_error()
+        theirs.disable_progress_bar()
+        try:
+            yield
+        finally:
+            theirs.set_verbosity(level)
+            if bars:
+                theirs.enable_progress_bar()
 
 
 def _convert(folder: Path) -> Any:

@@ -4,8 +4,11 @@ import io
 import json
 import shutil
 import sys
+import time
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -364,6 +367,26 @@ def sentence_files(folder: Path, settings: dict[str, Any], pooling: dict[str, An
         (folder / "modules.json").write_text(json.dumps(modules))
         (folder / "1_Pooling").mkdir()
         (folder / "1_Pooling" / "config.json").write_text(json.dumps(pooling))
+
+
+def test_threads_load_a_model_once(
+    model_folder: Path, table: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first queries of a service come at once."""
+    unmask.Index.build(model_folder, table, out=tmp_path / "index")
+    loaded: list[SearchEncoder] = []
+
+    def load(*source: Any, **options: Any) -> SearchEncoder:
+        time.sleep(0.2)
+        loaded.append(open_encoder(*source, **options))
+        return loaded[-1]
+
+    monkeypatch.setattr(index_building, "open_encoder", load)
+    index = unmask.Index(tmp_path / "index")
+    with ThreadPoolExecutor(3) as threads:
+        answers = list(threads.map(partial(hits_of, index), ["the king"] * 3))
+    assert answers[0] == answers[1] == answers[2] != []
+    assert len(loaded) == 1
 
 
 def test_prompts_and_limits_of_a_folder_are_followed(model_folder: Path) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -130,6 +131,7 @@ class Index(Readable):
         # One tuple, since threads may share an index: a state, and the model once it was loaded for that state.
         self._opened: tuple[StoredIndex, SearchEncoder | None] = (StoredIndex(self.folder), None)
         self._model = model
+        self._loading = threading.Lock()
 
     @classmethod
     @public
@@ -512,27 +514,29 @@ class Index(Readable):
         }
 
     def _encoder(self, stored: StoredIndex, precision: Any) -> SearchEncoder:
-        """The model that a state was built with, loaded once; `precision` applies to a model that is loaded here."""
-        (opened, encoder), settings = self._opened, stored.state.settings
-        is_loaded, is_same = isinstance(self._model, Model), opened.state.settings == settings
-        if encoder is not None and is_same and (is_loaded or encoder.model.precision == precision):
+        """The model that a state was built with, loaded once: of several threads, one
+        loads it and the others wait. `precision` applies to a model that is loaded here."""
+        with self._loading:
+            (opened, encoder), settings = self._opened, stored.state.settings
+            is_loaded, is_same = isinstance(self._model, Model), opened.state.settings == settings
+            if encoder is not None and is_same and (is_loaded or encoder.model.precision == precision):
+                return encoder
+            model, encoding = self._model or settings.model, settings.encoding.model_dump()
+            try:
+                encoder = open_encoder(model, **encoding, precision=precision)
+            except ModelError as error:
+                if self._model is not None:
+                    raise
+                text = f"{self.folder} was made with {model}: {error.args[0]}; if the model has moved, name its folder"
+                raise ModelError(text, options=("model",)) from error
+            if encoder.width != settings.dimension:
+                sizes = f"vectors of {settings.dimension} dimensions, but {encoder.model.folder} makes {encoder.width}"
+                raise ModelError(f"{self.folder} holds {sizes}; use {settings.model}, or index the documents again")
+            if encoder.fingerprint() != settings.fingerprint:
+                what = f"{self.folder} was made with {settings.model} as it was then, not with {encoder.model.folder}"
+                raise ModelError(f"{what} as it is now; use that model, or index the documents again")
+            self._opened = stored, encoder
             return encoder
-        model, encoding = self._model or settings.model, settings.encoding.model_dump()
-        try:
-            encoder = open_encoder(model, **encoding, precision=precision)
-        except ModelError as error:
-            if self._model is not None:
-                raise
-            text = f"{self.folder} was made with {model}: {error.args[0]}; if the model has moved, name its folder"
-            raise ModelError(text, options=("model",)) from error
-        if encoder.width != settings.dimension:
-            sizes = f"vectors of {settings.dimension} dimensions, but {encoder.model.folder} makes {encoder.width}"
-            raise ModelError(f"{self.folder} holds {sizes}; use {settings.model}, or index the documents again")
-        if encoder.fingerprint() != settings.fingerprint:
-            what = f"{self.folder} was made with {settings.model} as it was then, not with {encoder.model.folder}"
-            raise ModelError(f"{what} as it is now; use that model, or index the documents again")
-        self._opened = stored, encoder
-        return encoder
 
 
 def _write_blocks(

@@ -173,7 +173,7 @@ def test_a_lock_lies_beside_its_file_and_follows_no_link(tmp_path: Path, monkeyp
     victim.write_text("precious")
     with locked(out):
         monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "elsewhere"))
-        with pytest.raises(RunError, match="another process"), locked(out):
+        with pytest.raises(RunError, match="another thread of this process"), locked(out):
             pass
     (tmp_path / ".vectors.npy.lock.json.partial").symlink_to(victim)
     with locked(out):

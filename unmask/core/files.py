@@ -308,12 +308,15 @@ def locked(
     if not system_lock.is_locked:
         try:
             other = parse_json(holder)
-            where = "" if other["host"] == socket.gethostname() else f" on {other['host']}"
-            who = f"{other['pid']}{where}, since {other['since']}"
+            is_here = other["host"] == socket.gethostname()
+            where = "" if is_here else f" on {other['host']}"
+            who = f"another process ({other['pid']}{where}, since {other['since']})"
+            if is_here and other["pid"] == os.getpid():  # stopping it would end a notebook
+                who = f"another thread of this process (since {other['since']})"
         except (OSError, ValueError, KeyError, TypeError):
-            who = "which has just started"
+            who = "another process (which has just started)"
         raise error(
-            f"{named or out}: another process ({who}) is writing here; wait for it, stop it, or write elsewhere",
+            f"{named or out}: {who} is writing here; wait for it, stop it, or write elsewhere",
             options=("out",),
         )
     try:

@@ -163,6 +163,30 @@ def test_a_row_is_written_before_the_next_is_made(name: str) -> None:
         next(parts)
 
 
+def test_one_process_predicts_into_a_file(tuned: Any, tmp_path: Path) -> None:
+    """Another one hears of it at once, not after hours; a file that came meanwhile is not replaced."""
+    model, out = tuned(Classify(("ham", "spam"))), tmp_path / "out.jsonl"
+    refused: list[RunError] = []
+
+    def meanwhile(progress: object) -> None:
+        if not refused:
+            with pytest.raises(RunError, match="writing here") as raised:
+                unmask.predict(model, TEXTS[:1], out=out)
+            refused.append(raised.value)
+
+    unmask.predict(model, TEXTS, out=out, notify=meanwhile)
+    assert refused
+    assert len(out.read_text().splitlines()) == len(TEXTS)
+
+    def note(line: str) -> None:
+        late.write_text("precious")
+
+    late = tmp_path / "late.jsonl"
+    with pytest.raises(RunError, match="late.jsonl already exists"):
+        unmask.predict(model, [{"text": text} for text in TEXTS], out=late, note=note)
+    assert late.read_text() == "precious"
+
+
 def test_python_shows_a_table_of_the_first_rows(tuned: Any) -> None:
     for task in (Classify(("ham", "spam")), Tag(("O", "B-x"))):
         result = unmask.predict(tuned(task), [{"text": text} for text in TEXTS * 5])

@@ -9,6 +9,7 @@ import json
 import os
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Literal
@@ -116,21 +117,25 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
     data = _read(loaded, file, Columns(text=text, second=second), encoding)
     if data.columns:
         note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in data.columns.items()))
-    predictions, encoded = loaded.predict_records(data.records, notify=notify or usual_reporter().notify)
-    positions = network.config.max_position_embeddings
-    for line in encoded.notes(len(data.records), task.max_length or positions, positions):
-        note(line)
-    rows = _rows(task, data, predictions)
-    if blank := sum(not has_text(record) for record in data.records):
-        what = f"{blank:,} of {len(data.records):,} rows have no text"
-        note(f"{what}, so they get no prediction{' (null)' * task.of_texts}")
-    counts = {"examples": len(data.records), "truncated": encoded.truncated, "split": encoded.split}
-    figures = {"model": str(loaded.folder), "task": task.kind, **counts}
-    if target is None:
-        return Predictions({**figures, "predictions": list(rows), "_format": form, "_names": task.names})
-    with writing(target):
-        target.parent.mkdir(parents=True, exist_ok=True)
-        with locked(target), whole_file(target) as partial, partial.open("xb") as output:
+    with ExitStack() as held:
+        if target is not None:  # before hours of work that another process may do for this file as well
+            with writing(target):
+                target.parent.mkdir(parents=True, exist_ok=True)
+            held.enter_context(locked(target))
+            check_file(target, overwrite=overwrite)
+        predictions, encoded = loaded.predict_records(data.records, notify=notify or usual_reporter().notify)
+        positions = network.config.max_position_embeddings
+        for line in encoded.notes(len(data.records), task.max_length or positions, positions):
+            note(line)
+        rows = _rows(task, data, predictions)
+        if blank := sum(not has_text(record) for record in data.records):
+            what = f"{blank:,} of {len(data.records):,} rows have no text"
+            note(f"{what}, so they get no prediction{' (null)' * task.of_texts}")
+        counts = {"examples": len(data.records), "truncated": encoded.truncated, "split": encoded.split}
+        figures = {"model": str(loaded.folder), "task": task.kind, **counts}
+        if target is None:
+            return Predictions({**figures, "predictions": list(rows), "_format": form, "_names": task.names})
+        with writing(target), whole_file(target) as partial, partial.open("xb") as output:
             for part in FORMATS[form](rows, task.names):
                 output.write(part.encode() if isinstance(part, str) else part)
     unit = "" if task.kind != "tag" else "words" if scheme_of(task.names) is None else "entities"

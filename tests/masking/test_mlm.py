@@ -3,16 +3,11 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Sequence
-from copy import copy
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from tests.masking.helpers import assert_share
 from unmask import MLM
@@ -104,8 +99,8 @@ def test_randomness_is_seed_epoch_column_and_content() -> None:
     assert mlm.calls == 2, "an epoch that is given does not count"
     assert torch.equal(MLM(seed=3)(x)[0], first[0])
     assert not torch.equal(MLM(seed=4)(x)[1], first[1])
-    other = pickle.loads(pickle.dumps(mlm))
-    assert torch.equal(other(x)[0], mlm(x)[0])
+    copy = pickle.loads(pickle.dumps(mlm))
+    assert torch.equal(copy(x)[0], mlm(x)[0])
     state = torch.random.get_rng_state()
     mlm(x)
     assert torch.equal(state, torch.random.get_rng_state())
@@ -113,26 +108,6 @@ def test_randomness_is_seed_epoch_column_and_content() -> None:
     assert len({tuple(column) for column in equal.T.tolist()}) > 990, "equal columns have masks of their own"
     assert (equal != 0).double().mean() == pytest.approx(0.15)
     assert_share(equal[0] != 0, 0.15)
-
-
-def masked_columns(mlm: MLM, columns: Sequence[Tensor]) -> tuple[Tensor, Tensor]:
-    return mlm(torch.stack(list(columns), 1))
-
-
-def test_masks_that_repeat_in_new_workers_are_said_once(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    mlm, x = MLM(), text_of(40, 8)
-    loader: Any = DataLoader([*x.T], batch_size=4, collate_fn=partial(masked_columns, mlm), num_workers=1)
-    assert len(list(loader)) == 2
-    # Workers have their own log, so the next ones are copies in this process.
-    monkeypatch.setattr("unmask.masking.mlm.get_worker_info", lambda: SimpleNamespace(id=0))
-    copy(mlm)(x[:, 4:])
-    copy(mlm)(x[:, :4], epoch=1)
-    assert not caplog.records
-    for _ in range(2):
-        copy(mlm)(x[:, :4])
-    assert ["epoch" in message for message in caplog.messages] == [True]
 
 
 @pytest.mark.parametrize("shape", [(0, 3), (3, 0), (1, 1)])

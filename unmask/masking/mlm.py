@@ -7,13 +7,11 @@ Shape suffixes: S = positions, B = columns of the batch, T = B x S in a line, co
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import get_worker_info
 
 from unmask.core.compiled import arrays
 from unmask.core.errors import SettingsError
@@ -22,7 +20,6 @@ from unmask.data.rows import Rows
 from unmask.masking.draw import draw_units, flatten, partition, pick, random_tokens, replace_tokens
 from unmask.masking.draw_loops import positions_and_keys
 
-log = logging.getLogger("unmask")
 _MASK, _REPLACE = 3, 4
 
 
@@ -78,8 +75,6 @@ class MLM:
             raise SettingsError(f"token ids start at 0; {min(specials)} is not one")
         self.padding_token, self.mask_token, self.n_tokens = padding_token, mask_token, n_tokens
         self.masking_prob, self.seed, self.calls = masking_prob, seed, 0
-        # In a worker: a key of the first batch; whether it repeated. Shared with the copies of later workers.
-        self._worker_begun = torch.zeros(2, dtype=torch.int64).share_memory_()
         ordinary = np.arange(max(n_tokens, *specials) + 1) < n_tokens
         ordinary[specials] = False
         if ordinary.sum() < 2:
@@ -125,8 +120,6 @@ class MLM:
             segment_keys=mix(keys_BS + columns_B1),
         )
         if epoch is None:
-            if (worker := get_worker_info()) is not None and (worker.id, self.calls) == (0, 0):
-                self._warn_of_repetition(int(keys_BS.sum()))
             epoch, self.calls = self.calls, self.calls + 1
         flat = flatten(rows, mix_ints(self.seed, epoch, _MASK))
         units = partition(flat, flat.word_starts_T)
@@ -144,15 +137,3 @@ class MLM:
         labels_T = pick(chosen_T, flat.input_ids_T, self.padding_token)
         seen_BS, labels_BS = seen_T.view(rows.shape), labels_T.view(rows.shape)
         return seen_BS.T.contiguous().to(x.device), labels_BS.T.contiguous().to(x.device)
-
-    def _warn_of_repetition(self, key: int) -> None:
-        """Warns once if a data loader's workers begin with the batch, here its key, that the very first ones had."""
-        first_key, has_warned = self._worker_begun.tolist()
-        if not first_key:
-            self._worker_begun[0] = key
-        elif key == first_key and not has_warned:
-            self._worker_begun[1] = 1
-            log.warning(
-                "the masks are those of an earlier epoch, since each epoch's workers count calls from 0: call "
-                "mlm(x, epoch=...), or give the DataLoader persistent_workers=True"
-            )

@@ -514,8 +514,8 @@ class Index(Readable):
         }
 
     def _encoder(self, stored: StoredIndex, precision: Any) -> SearchEncoder:
-        """The model that a state was built with, loaded once: of several threads, one
-        loads it and the others wait. `precision` applies to a model that is loaded here."""
+        """The model that a state was built with, loaded once, while other threads wait; `precision` applies to a model
+        that is loaded here."""
         with self._loading:
             (opened, encoder), settings = self._opened, stored.state.settings
             is_loaded, is_same = isinstance(self._model, Model), opened.state.settings == settings

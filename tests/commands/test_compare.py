@@ -52,7 +52,6 @@ MOODS = "".join(f"{text}\t{mood}\n" for text, mood in [("The cat sees.", "up"), 
 
 class Notes(Reporter):
     def __init__(self) -> None:
-        super().__init__()
         self.notes: list[str] = []
 
     def note(self, text: Any) -> None:

@@ -135,6 +135,13 @@ def test_an_unknown_setting_names_the_nearest_of_all_sections(key: str, meant: s
     assert "settings={" not in err
 
 
+def test_prepare_refuses_settings_that_it_would_ignore(corpus_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="no such section of settings here") as error:
+        unmask.prepare(corpus_file, out=tmp_path / "data", settings={"training.steps": 5})
+    assert str(error.value.setting).startswith(("corpus.", "tokenizer.", "annotation."))
+    assert not (tmp_path / "data").exists()
+
+
 def test_an_unknown_setting_of_a_file_is_the_files(tmp_path: Path) -> None:
     (tmp_path / "a.toml").write_text("[training]\nsteps = 2\nlearningrate = 1\n")
     with pytest.raises(SettingsError, match=r"a\.toml.*training\.learning_rate") as error:

@@ -517,7 +517,7 @@ class ConsoleReporter:
         self.console.print(_styled(text), soft_wrap=True)
 
     def warn(self, text: str) -> None:
-        logging.getLogger("unmask").warning("%s", text)
+        logging.getLogger("unmask").warning("warning: %s", text)
 
     def notify(self, progress: Progress) -> None:
         """Updates the bar, a new one for each kind of work; without a terminal, prints a line every 15 seconds."""

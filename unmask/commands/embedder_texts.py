@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
+from unicodedata import normalize
 
 import numpy as np
 from numpy.typing import NDArray
@@ -48,7 +49,7 @@ from unmask.data.sources import find_sources
 from unmask.data.tables import first_rows, rows_of
 from unmask.search.passages import looks_like_title
 from unmask.tasks.files import check_size, list_in
-from unmask.tokenizer.spans import QUOTE_ENDS, SENTENCE_ENDS, UNSPACED
+from unmask.tokenizer.spans import QUOTE_ENDS, SENTENCE_ENDS
 from unmask.tokenizer.tokenizer import EncodedText, Tokenizer
 
 Ints = NDArray[np.int64]
@@ -89,7 +90,7 @@ def parts_of_text(text: str, *, begins: bool = True, titled: bool = False) -> tu
 
 
 def _lines(text: str) -> list[str]:
-    """Lines; those wrapped within a sentence are joined, except in scripts without spaces: Thai has no full stops."""
+    """Lines; those wrapped within a sentence are joined, except in Thai and Lao, which have no full stops."""
     lines: list[str] = []
     goes_on = False
     for raw in text.split("\n"):
@@ -98,7 +99,7 @@ def _lines(text: str) -> list[str]:
             lines[-1] += " " + line
         elif line:
             lines.append(line)
-        goes_on = len(line) >= _BROKEN_CHARS and not (line.endswith(_ENDS) or UNSPACED.match(line[-1]))
+        goes_on = len(line) >= _BROKEN_CHARS and not (line.endswith(_ENDS) or "\u0e00" <= line[-1] <= "\u0eff")
     return lines
 
 
@@ -274,7 +275,7 @@ def cluster_keys(answers: Sequence[str], documents: Clusters) -> tuple[Ints, Int
     """
     keys = np.zeros(len(answers), dtype=np.int64)
     for number, text in enumerate(answers):
-        folded = " ".join(text.casefold().split()).encode("utf-8", "surrogatepass")
+        folded = " ".join(normalize("NFC", text.casefold()).split()).encode("utf-8", "surrogatepass")
         digest = hashlib.blake2b(folded, digest_size=8).digest()
         keys[number] = int.from_bytes(digest, "little", signed=True)
     num_documents = place = len(documents.texts())

@@ -97,7 +97,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
         encoding: Encoding of text that is not Unicode, such as cp1252.
         annotate: Annotations to store with the tokens: entities, pos, dependencies, chunks; the data's own, or made by
             spaCy.
-        settings: `section.key=value` overrides of the recipe, or a dict of them.
+        settings: `corpus.key=value`, `tokenizer.key=value` and `annotation.key=value` overrides, or a dict of them.
         workers: Processes that read and tokenize. By default one per core.
         ray: Address of a Ray cluster to use; auto is the one this machine belongs to.
         part: Do one of several parts, such as 2/8; each can run on its own machine.

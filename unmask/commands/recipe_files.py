@@ -189,7 +189,8 @@ def section_values(overrides: Overrides, section: str, *others: str) -> dict[str
     sections = [section, *others, *(["card"] if section in CLASSES else [])]
     if unknown := sorted(set(values) - set(sections)):
         key = next(key for key, _ in as_overrides(overrides) if key.startswith(unknown[0]))
-        near = nearest_settings(key, settings_of(*CLASSES.get(section, CLASSES["recipe"])))
+        known = settings_of(*CLASSES.get(section, CLASSES["recipe"]))
+        near = nearest_settings(key, [each for each in known if each.name.partition(".")[0] in sections])
         raise SettingsError(
             f"{key}: there is no such section of settings here, only {' and '.join(sections)}; "
             f"the nearest settings are {', '.join(near)}",

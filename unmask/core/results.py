@@ -18,6 +18,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import cached_property
 from html import escape
 from pathlib import Path
 from statistics import NormalDist
@@ -372,8 +373,9 @@ def counted(notify: Notify, what: str, total: int | None, unit: Unit = "tokens")
 class Reporter:
     """Receives notes, warnings and the progress of long work. This one writes them to the log `unmask`."""
 
-    def __init__(self) -> None:
-        self._pace = Pace()
+    @cached_property
+    def _pace(self) -> Pace:
+        return Pace()
 
     def note(self, text: Shown) -> None:
         """A decision or a fact, in one line."""

@@ -54,7 +54,7 @@ _ENCODINGS = [
     "cp1252", "cp1250", "cp1251", "cp1253", "cp1254", "cp1255", "cp1256", "cp1258", "koi8_r", "cp866", "cp437", "cp850",
     "gb18030", "big5", "cp932", "euc_jp", "cp949", "tis_620",
 ]  # fmt: skip
-# Forms of encodings that Windows uses under the same name, with more characters.
+# Supersets of these encodings, which Windows uses under the same names.
 _WIDER = {"shift_jis": "cp932", "gb2312": "gb18030", "gbk": "gb18030", "big5": "cp950", "euc_kr": "cp949"}
 _JIS = re.compile(rb"\x1b\$[@B]")  # where Japanese begins in ISO-2022-JP, all of whose bytes are ASCII
 _GAPS = re.compile("[\n\r\t\u3001\u3002\uff0c]")
@@ -231,7 +231,7 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
             behind = len(text[:nul].encode(encoding, "surrogatepass")) if is_wide else (pending + chunk).index(0)
             bad.report("", f"{path}: byte {num_bytes - len(pending) + behind} is NUL: this is not a text file")
         if text := newlines.decode(text, final=not chunk):
-            # cp1258 has Vietnamese tones apart from their letters, unlike any other text.
+            # cp1258 stores tone marks of Vietnamese as characters of their own; other text is mostly composed.
             yield unicodedata.normalize("NFC", text) if encoding == "cp1258" else text
         num_bytes += len(chunk)
 
@@ -276,7 +276,7 @@ class LineDecoder(codecs.IncrementalDecoder):
                 if self.errors == "strict":
                     error.object, error.start = content or error.object, before + error.start
                     raise
-                # `surrogateescape` takes no byte of ISO-2022-JP, so the line becomes one that is skipped.
+                # `surrogateescape` cannot escape ASCII, and all bytes of ISO-2022-JP are; so the line is marked.
                 self._decoder.reset()
                 texts.append("\udc80" + "\n" * line.endswith(b"\n"))
             begin += len(line)
@@ -326,8 +326,9 @@ def say_once(message: str) -> None:
 
 
 def wide_encoding(content: bytes, encoding: str | None = None) -> str | None:
-    """The encoding of a text whose bytes may look like ASCII, by its beginning: UTF-16 or UTF-32 with a byte-order mark
-    or, unless an encoding is set, if it has NULs and decodes to printable text, and ISO-2022-JP; else None."""
+    """The encoding that a text's beginning gives away: UTF-16 or UTF-32 by a byte-order mark; unless an encoding is
+    set, also by NULs if it decodes to printable text, and ISO-2022-JP by its escape sequences. None if it is none of
+    these."""
     if content.startswith((codecs.BOM_UTF32_LE, codecs.BOM_UTF32_BE)):
         return "utf-32"
     if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
@@ -340,7 +341,7 @@ def wide_encoding(content: bytes, encoding: str | None = None) -> str | None:
             text = codecs.getincrementaldecoder(guess)().decode(content)
         except UnicodeDecodeError:
             continue
-        # Pairs of ASCII letters are Chinese as well, but without commas and full stops.
+        # Pairs of ASCII letters are Chinese characters, too, but hardly ever spaces or punctuation.
         plain = _GAPS.sub(" ", _INVISIBLE.sub("", text))
         if plain.isprintable() and plain.count(" ") * 200 >= len(plain):
             return guess

@@ -180,7 +180,7 @@ def _stretches(source: Source, unit: DocumentUnit, encoding: str | None, size_by
     if source.kind == "jsonl" and json_form(source.path) == "lines":
         marks["jsonl"] = _LINE
     mark = None if source.path.suffix.lower() in COMPRESSIONS else marks.get(source.kind)
-    with source.path.open("rb") as file:  # a line end may not be one byte, or the encoding be seen only here
+    with source.path.open("rb") as file:  # not all have line ends of one byte, or say their encoding again
         is_wide = wide_encoding(file.read(_WINDOW), encoding) or "\n".encode(encoding or "utf-8") != b"\n"
         mark = None if is_wide else mark
     if mark is None and source.kind != "parquet":

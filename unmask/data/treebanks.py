@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import csv
 import re
-import unicodedata
 import zlib
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -28,7 +27,7 @@ from typing import NamedTuple
 from unmask.core.errors import CorpusError, listed, shortened, shown, whole_number
 from unmask.data.reading import BadInput, LinePart, Row, Stretch, cut_rows, read_lines, read_text
 from unmask.data.settings import AS_FOUND, Reading
-from unmask.tokenizer.spans import TAG, Span, Spans, closed_loop, entities_of
+from unmask.tokenizer.spans import SENTENCE_ENDS, TAG, Span, Spans, closed_loop, entities_of
 
 _CONLLU = ("id", "form", "lemma", "upos", "xpos", "feats", "head", "deprel", "deps", "misc")
 _UPOS, _HEAD, _ROLE, _MISC = 3, 6, 7, 9
@@ -42,7 +41,6 @@ _LOOK_BYTES = 1 << 17
 _BLANKS = " \t\r\f\v"
 _CELL = re.compile(rf"[^{_BLANKS}]+")
 _WORD_COLUMNS = {"word", "token", "form", "words", "tokens", "surface"}
-_STOPS = {".", "!", "?", "。", "！", "？"}
 _SENTENCE = re.compile(r"sent(ence)?s?(id|n|[\W\d_]|$)")  # such as `Sentence #` and `sent_id`, not `sentiment`
 _NUMBER = re.compile(r"\d+([-.]\d+)?")
 
@@ -136,16 +134,14 @@ def form_of(path: Path, kind: str) -> WordForm | None:
 
 def has_word_per_line(path: Path, tags: Collection[str], reading: Reading) -> bool:
     """Whether a text has one word per line, in sentences with empty lines between them: each line ends in one of a
-    model's `tags`, or is a single word, and some words are punctuation marks (a line of Chinese text has no blanks,
-    either)."""
+    model's `tags`, or is a single word, and some are ends of sentences (lines of Chinese text have no blanks, too)."""
     lines = [line for line in _first_lines(path, reading) if not line.startswith(("-DOCSTART-", "# "))]
     rows = [cells_of(line) for line in lines if line.strip(_BLANKS)]
     last = [cells[-1] for cells in rows if len(cells) > 1]
     # Lines of tokenised text end in a stop, which is a tag of some models, and differ in their number of words.
-    is_table = len({*map(len, rows)}) == 1 and not _STOPS.issuperset(last)
+    is_table = len({*map(len, rows)}) == 1 and not {*last} <= {*SENTENCE_ENDS}
     are_tagged = is_table and sum(tag in tags for tag in last) >= 0.95 * len(rows)
-    are_words = all(len(cells) == 1 for cells in rows)
-    are_words = are_words and any(len(word) == 1 and unicodedata.category(word)[0] == "P" for (word,) in rows)
+    are_words = all(len(cells) == 1 for cells in rows) and any(cells[0] in SENTENCE_ENDS for cells in rows)
     return 0 < len(rows) < len(lines) and (are_tagged or are_words)
 
 
@@ -213,7 +209,7 @@ def read_sentences(path: Path, form: WordForm, bad: BadInput) -> Iterator[list[T
         if len(lines) > MOST_WORDS or num_chars > _MOST_CHARS:
             what = f"the sentence that begins in line {lines[0].number} has more than {MOST_WORDS:,} words"
             raise CorpusError(f"{path}: {what} or {_MOST_CHARS:,} characters; put an empty line after each sentence")
-        if form.stops and cells[form.word] in _STOPS:
+        if form.stops and cells[form.word] in SENTENCE_ENDS:
             yield lines
             lines, num_chars = [], 0
     if lines:

@@ -143,7 +143,7 @@ def damaged(file: Path, error: object) -> DataError:
     reason = " ".join(str(error).split())[:200]
     if isinstance(error, OSError) and error.errno is not None:  # the system could not read it
         return DataError(f"{file}: cannot be read ({reason})")
-    return DataError(f"{file}: damaged ({reason}); rebuild the index", options=("overwrite",))
+    return DataError(f"{file}: damaged, or of another version ({reason}); rebuild the index", options=("overwrite",))
 
 
 @contextmanager

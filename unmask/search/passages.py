@@ -230,7 +230,8 @@ _SOFT_HYPHEN = "\u00ad"
 
 
 def _folded(text: str) -> str:
-    """In lower case and composed (NFC), without soft hyphens. `İ` is a plain `i`, as in queries: Python adds a dot."""
+    """In lower case and composed (NFC), without soft hyphens, and without the dot that Python makes of `İ`: `istanbul`
+    finds `İstanbul`."""
     return normalize("NFC", text.lower().replace("i\u0307", "i").replace(_SOFT_HYPHEN, ""))
 
 

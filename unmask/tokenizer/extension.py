@@ -76,7 +76,7 @@ def markup_begin(text: str) -> int:
 
 
 LEAST_COUNT = 5  # rarer words are not added
-LEAST_BYTES = 3  # of a word, where a Latin letter counts as one, so that `of` is too short and Korean words are not
+LEAST_BYTES = 3  # of a word in UTF-8, with each Latin letter as one: `of` and `là` are too short, `있다` is not
 _LATIN = re.compile("[\u0080-\u036f\u1e00-\u1eff]")  # other than ASCII, with the accents
 _OF_WORDS = {Kind.LETTER, Kind.DIGIT, Kind.MARK}
 

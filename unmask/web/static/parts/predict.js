@@ -4,9 +4,10 @@ import {
 } from "../common.js";
 
 const EXAMPLE = "What say you, my lord? The king is dead, and the night is long.";
-// Scripts without spaces (UNSPACED_RANGES of tokenizer/spans.py), where each letter is a word. A word has its marks
+// Scripts without spaces, where each letter is a word. A word has its marks
 // (vowels in Hindi, accents) and joiners; an emoji its variants.
-const ALONE = String.raw`[\u0e00-\u109f\u1780-\u17ff\ua9e0-\ua9ff\uaa60-\uaa7f\u3005-\u3007\u3040-\u30ff\u31f0-\u31ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff\uff66-\uff9f\u{20000}-\u{3ffff}]`;
+const SCRIPTS = ["Thai", "Lao", "Tibetan", "Myanmar", "Khmer", "Han", "Hiragana", "Katakana"];
+const ALONE = `[${SCRIPTS.map((name) => String.raw`\p{scx=${name}}`).join("")}]`;
 const WORD = new RegExp(String.raw`${ALONE}\p{M}*|(?:(?!${ALONE})[\p{L}\p{N}\p{M}'’\u200c\u200d])+|[^\s\p{L}\p{N}](?:[\p{M}\p{Emoji_Modifier}]|\u200d\p{Emoji})*`, "gu");
 const BLOCK = 150; // words that are rendered together
 const PASSAGE = 700; // characters that are scored at once

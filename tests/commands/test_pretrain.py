@@ -109,7 +109,7 @@ def test_a_result_whose_folder_was_replaced_has_no_model(data_folder: Path, tmp_
         unmask.pretrain(data_folder, out=tmp_path / "run", steps=steps, settings=SMALL, overwrite=steps > 1)
         for steps in (1, 2)
     )
-    with pytest.raises(RunError, match="replaced"):
+    with pytest.raises(RunError, match="another result"):
         print(first.model)
     assert second.model.network is not None
     moved = (tmp_path / "run").rename(tmp_path / "moved")

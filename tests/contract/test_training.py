@@ -131,7 +131,7 @@ def test_a_stopped_run_goes_on_to_the_same_bytes(data: Path, tmp_path: Path) -> 
         unmask.pretrain(data, out=tmp_path / name, steps=20, settings=settings, **more)
         return weights_file(tmp_path / name)
 
-    with pytest.raises(Exception, match="step 12"):
+    with pytest.raises(KeyboardInterrupt, match="step 12"):
         file("stopped", callbacks=[Stops()])
     assert not (tmp_path / "stopped" / "summary.json").exists()
     assert file("stopped", callbacks=[Stops()], resume=True) == file("whole")

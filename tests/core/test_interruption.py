@@ -8,23 +8,8 @@ from concurrent.futures import Future, wait
 from functools import partial
 
 import pytest
-import torch
-from torch import fx
 
 from unmask.core.interruption import Interrupted, Interruption, held_signals
-
-
-def test_a_signal_within_a_graph_of_torch_says_what_it_said() -> None:
-    """torch.fx adds the node that it was at to an `Exception`, in many lines."""
-
-    def stop(x: torch.Tensor) -> torch.Tensor:
-        raise Interrupted(signal.SIGTERM, "stopped; nothing is lost")
-
-    graph = fx.Graph()
-    graph.output(graph.call_function(stop, (graph.placeholder("x"),)))
-    with pytest.raises(Interrupted) as raised:
-        fx.Interpreter(fx.GraphModule({}, graph)).run(torch.ones(1))
-    assert str(raised.value) == "stopped; nothing is lost"
 
 
 @pytest.mark.parametrize("error", [SystemError, RuntimeError])
@@ -36,6 +21,18 @@ def test_a_signal_that_comes_within_a_library(error: type[Exception]) -> None:
     assert caught.value is stopped
     with pytest.raises(SystemError), Interruption():
         raise SystemError("something else") from ValueError("no signal")
+
+
+def test_a_library_that_raises_a_keyboard_interrupt_of_its_own() -> None:
+    def library() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            raise KeyboardInterrupt from None
+
+    with pytest.raises(Interrupted) as caught, Interruption():
+        library()
+    assert caught.value.signum == signal.SIGTERM
 
 
 def test_a_signal_that_comes_where_exceptions_are_lost() -> None:

@@ -214,23 +214,27 @@ def test_a_signal_is_no_failure_of_the_server(server: Elsewhere) -> None:
 
 
 def test_a_signal_ends_transfers(server: Elsewhere, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without waiting for the rest of large files; a second one, while results are sent, keeps them here."""
+    """Downloads do not wait for the rest of large files; a second one, while results are sent, keeps them here."""
     complete: list[str] = []
 
-    def transfer(self: Elsewhere, source: str, target: str, *, callback: Any) -> None:
+    def get(self: Elsewhere, source: str, target: str, *, callback: Any) -> None:
         os.kill(os.getpid(), signal.SIGINT)
         for _ in range(1000):
             time.sleep(0.01)
             callback.relative_update(1)
         complete.append(source)
 
+    def put(self: Elsewhere, source: str, target: str) -> None:
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(0.3)
+
     def send() -> None:
         with Interruption(), output_at(ADDRESS, claim) as output:
             write(output.path, "recipe.toml")
 
     server.pipe("/corpus/a.txt", b"One text.\n")
-    monkeypatch.setattr(Elsewhere, "get_file", transfer)
-    monkeypatch.setattr(Elsewhere, "put_file", transfer)
+    monkeypatch.setattr(Elsewhere, "get_file", get)
+    monkeypatch.setattr(Elsewhere, "put_file", put)
     with pytest.raises(Interrupted), Interruption():
         local_copies("elsewhere://corpus")
     with pytest.raises(Interrupted):

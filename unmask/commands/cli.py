@@ -297,11 +297,12 @@ def _add(app: typer.Typer, name: str, command: Command) -> None:
         kind = inspect.Parameter.KEYWORD_ONLY
         options.append(inspect.Parameter(f"{flag}_flag", kind, default=False, annotation=Annotated[bool, info]))
 
-    def run(**values: Any) -> None:
+    def run(**values: Any) -> Interrupted | None:
         try:
             _run(command, parameters, values)
-        except Interrupted as error:
-            raise _StoppedError(error) from None
+        except Interrupted as stop:  # typer would make it the exit code 130, whatever the signal
+            return stop
+        return None
 
     options.sort(key=lambda each: each.default is not inspect.Parameter.empty)
     run.__signature__ = inspect.Signature(options)  # type: ignore[attr-defined]
@@ -564,14 +565,6 @@ def make_app(names: Iterable[str] = COMMANDS, *, listed_only: bool = False) -> t
     return app
 
 
-class _StoppedError(Exception):
-    """Carries what stopped a command past typer, which reduces each KeyboardInterrupt to the exit code 130."""
-
-    def __init__(self, stop: Interrupted) -> None:
-        super().__init__(str(stop))
-        self.code = 128 + stop.signum
-
-
 NO_MEMORY = "not enough memory ({}); free some, or use smaller batches or files"
 
 
@@ -597,6 +590,8 @@ def main() -> None:  # noqa: PLR0912  (each way to end)
             app = make_app(names) if names else make_app(listed_only=True)
         code = app(args=arguments, prog_name="unmask", standalone_mode=False) or 0
         message = "stopped" if code == 130 else ""
+        if isinstance(code, Interrupted):
+            code, message = 128 + code.signum, str(code)
         sys.stdout.flush()
     except EndedElsewhereError:
         pass
@@ -618,8 +613,6 @@ def main() -> None:  # noqa: PLR0912  (each way to end)
             raise  # a defect of ours
         else:
             message = f"{error.filename}: {error.strerror}; check its name, its permissions and the free space"
-    except _StoppedError as error:
-        code, message = error.code, str(error)
     except Exception as error:
         if says_out_of_memory(error):
             message = NO_MEMORY.format(error)

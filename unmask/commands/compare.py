@@ -207,7 +207,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     Raises:
         UnmaskError: Something cannot be trained or measured (checked before the first run); the folder holds something
             else; or every run failed.
-        Interrupted: SIGINT or SIGTERM; the run's state was saved.
+        KeyboardInterrupt: SIGINT or SIGTERM; the run's state was saved.
     """
     names: Sequence[str] = [str(each) for each in ([recipes] if isinstance(recipes, str | Path) else recipes)]
     files = {"train": train, "validation": validation, "test": test}

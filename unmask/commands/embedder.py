@@ -139,7 +139,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
 
     Raises:
         UnmaskError: Whatever is wrong with files, settings or folders.
-        Interrupted: SIGINT or SIGTERM; the state was saved.
+        KeyboardInterrupt: SIGINT or SIGTERM; the state was saved.
     """
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()

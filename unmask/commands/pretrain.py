@@ -191,7 +191,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
 
     Raises:
         UnmaskError: Whatever is wrong with files, settings or folders.
-        Interrupted: SIGINT or SIGTERM; the state was saved.
+        KeyboardInterrupt: SIGINT or SIGTERM; the state was saved.
     """
     options: dict[str, Any] = {
         "recipe": recipe, "minutes": minutes, "steps": steps, "tokens": tokens, "strategy": strategy,

@@ -98,7 +98,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
 
     Raises:
         UnmaskError: As for `compare`; or no trial succeeded, or Optuna is missing.
-        Interrupted: SIGINT or SIGTERM; the trial is repeated when the search resumes.
+        KeyboardInterrupt: SIGINT or SIGTERM; the trial is repeated when the search resumes.
     """
     recipe = str(recipe)
     plan = run_plan(data, rates, settings, minutes=minutes, steps=steps, base=str(base or DEFAULT))

@@ -11,10 +11,12 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from types import FrameType
 
+from unmask.core.launcher import launched
+
 STUCK_SECONDS = 60.0  # how long a process may wait for others after a signal
 _LOOK_SECONDS = 0.5
 _AGAIN_SECONDS = 0.2
-_LOST_IN = ("llvmlite", "matplotlib", "<frozen importlib._bootstrap>")
+_LOST_IN = ("llvmlite", "<frozen importlib._bootstrap>")
 _waits: dict[str, float] = {}  # when this process began to wait for others, if it does
 GOES_ON = "run the same command again to resume from the last save"
 GOES_ON_WITH_RESUME = "run the same command with --resume (instead of --overwrite) to continue from the last save"
@@ -79,7 +81,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class Interruption:
-    """While it is entered, a signal raises `Interrupted` at once or, within `patience`, is only noted in `signum`.
+    """While it is entered, a signal raises `Interrupted` at once or, within `patience`, is first noted in `signum`.
 
     Python handles no signal while torch waits for other processes, one of which may have been stopped. So a thread ends
     the process if it still waits (`waiting`) a minute after the signal. Outside the main thread, where Python handles
@@ -90,6 +92,7 @@ class Interruption:
         self.remark = remark
         self.signum: int | None = None
         self.patient = False
+        self._raised: Interrupted | None = None
         self._before: dict[int, signal._HANDLER] = {}
         self._ended = threading.Event()
 
@@ -110,7 +113,9 @@ class Interruption:
         if self._before:
             signal.set_wakeup_fd(self._wakeup)
             self._sender.close()
-        if not isinstance(error, Interrupted) and (stop := interruption_in(error)) is not None:
+        # Some libraries (Ray) raise a KeyboardInterrupt of their own.
+        stop = interruption_in(error) or (self._raised if isinstance(error, KeyboardInterrupt) else None)
+        if stop is not None and stop is not error:
             raise stop
 
     def _watch(self) -> None:
@@ -148,26 +153,29 @@ class Interruption:
         if self.patient and self.signum is None:
             self.signum = signum
             again = "Ctrl-C" if signum == signal.SIGINT else "signal"
-            note = f"unmask: saves and stops after this step; a second {again} stops at once, without saving"
-            with suppress(OSError):
-                os.write(2, f"\n{note}\n".encode())  # as the handler must not wait for a lock of a stream or a log
+            note = f"unmask: saving and stopping after this step; a second {again} stops without saving"
+            if launched().get("RANK", "0") == "0":
+                with suppress(OSError):
+                    os.write(2, f"\n{note}\n".encode())  # not through a stream or a log, whose lock may be held
             return
-        # An exception in a finalizer, in matplotlib's callbacks, in an import, or where llvmlite's C calls Python, is
+        # An exception in a finalizer, in an import, or where llvmlite's C calls Python, is
         # lost or becomes another error. So the signal is raised again in a moment.
         while frame is not None:
             if frame.f_code.co_name == "__del__" or any(name in frame.f_code.co_filename for name in _LOST_IN):
                 threading.Thread(target=self._raise_again, args=(signum,), daemon=True).start()
                 return
             frame = frame.f_back
-        raise Interrupted(signum, "stopped", self.remark)
+        self._raised = Interrupted(signum, "stopped", self.remark)
+        raise self._raised
 
     @contextmanager
     def patience(self) -> Iterator[None]:
-        """A section that checks `signum` by itself and ends cleanly; a second signal does not wait for it."""
+        """A section that checks `signum` and ends cleanly by itself. A second signal is raised at once, and one that
+        the section has not seen is raised at its end."""
         self.patient = True
         try:
             yield
         finally:
             self.patient = False
-        if self.signum is not None:  # it came after the section's last check, as while the last state was saved
+        if self.signum is not None:  # it came after the last check, perhaps during the last save
             raise Interrupted(self.signum, "stopped", self.remark)

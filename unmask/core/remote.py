@@ -150,8 +150,8 @@ def _fetch(system: Any, address: str, path: str, *, level: int = logging.WARNING
 
 @contextmanager
 def _transfers() -> Iterator[tuple[ThreadPoolExecutor, Any]]:
-    """Threads for files, and a callback for fsspec. After Ctrl-C this ends each transfer at its next piece; without it,
-    leaving the block would wait for up to four large files."""
+    """Threads for files, and a callback for fsspec. After Ctrl-C the callback ends each download at its next piece and
+    starts no further file. Otherwise the block would wait for up to four large files."""
     from fsspec.callbacks import NoOpCallback
 
     is_stopped = threading.Event()
@@ -160,10 +160,10 @@ def _transfers() -> Iterator[tuple[ThreadPoolExecutor, Any]]:
         if is_stopped.is_set():
             raise RunError("stopped")
 
-    # With a callback of any other class, huggingface_hub fetches small pieces, which is slow. It calls none: its files
-    # are fetched to their end.
+    # With a callback of any other class, huggingface_hub fetches small pieces, which is slow. It never calls the
+    # callback, so its files are always fetched completely.
     callback = NoOpCallback()
-    callback.relative_update = check
+    callback.relative_update = callback.absolute_update = check
     with ThreadPoolExecutor(AT_ONCE) as threads:
         try:
             yield threads, callback
@@ -282,8 +282,8 @@ class Output:
 
             def work() -> None:
                 if name in current:
-                    callback.relative_update(0)
-                    system.put_file(str(self.path / name), place, callback=callback)
+                    callback.relative_update(0)  # by whole files: ended within one, fsspec would complete it as it is
+                    system.put_file(str(self.path / name), place)
                 elif system.exists(place):
                     system.rm_file(place)
 

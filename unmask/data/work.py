@@ -345,7 +345,7 @@ ONE_THREAD = {
 WAITING_CHUNKS = 2  # chunks read ahead of the workers
 FED_BY_A_READER = 5  # workers that tokenize what one process reads
 LOOK_SECONDS = 0.05
-_starting = threading.Lock()  # two threads that prepare at once would restore what the other has set
+_starting = threading.Lock()  # two threads at once would each restore what the other has set
 
 
 class WorkerProcesses:

@@ -30,9 +30,9 @@ class MLM:
     80 / 10 / 10), random tokens may be padding or the mask, and masks come from torch's random generator. Here one draw
     divides the chosen tokens, random tokens are ordinary and never the token itself, the share of chosen tokens is
     exact, and masks depend only on (seed, epoch, column, content of the column): `mlm(x, epoch=3)` returns the same
-    whenever it is called. Without an epoch, calls are counted from 0; to resume, set `mlm.calls`. Workers of a
-    `DataLoader` count their own: if they start anew for each epoch (`persistent_workers=False`), give the epoch, or the
-    masks repeat.
+    whenever it is called. Without an epoch, calls are counted from 0; to resume, set `mlm.calls`. Each worker
+    of a `DataLoader` counts its own calls. Unless `persistent_workers` is set, workers start from 0 in every epoch, so
+    pass `epoch`, or the masks repeat.
 
     Args:
         padding_token: Id of padding. Labels have it wherever nothing is predicted, so the loss is

@@ -57,6 +57,7 @@ _PASSAGES_AT_ONCE = 512  # embedded between two progress reports
 _STATES_TRIED = 5  # attempts of a query if the index keeps changing
 Rank = Literal["vectors", "words", "both"]
 log = logging.getLogger("unmask")
+_loading = threading.Lock()  # threads that share an index load its model once
 
 
 class Hits(Result):
@@ -131,7 +132,6 @@ class Index(Readable):
         # One tuple, since threads may share an index: a state, and the model once it was loaded for that state.
         self._opened: tuple[StoredIndex, SearchEncoder | None] = (StoredIndex(self.folder), None)
         self._model = model
-        self._loading = threading.Lock()
 
     @classmethod
     @public
@@ -516,7 +516,7 @@ class Index(Readable):
     def _encoder(self, stored: StoredIndex, precision: Any) -> SearchEncoder:
         """The model that a state was built with, loaded once, while other threads wait; `precision` applies to a model
         that is loaded here."""
-        with self._loading:
+        with _loading:
             (opened, encoder), settings = self._opened, stored.state.settings
             is_loaded, is_same = isinstance(self._model, Model), opened.state.settings == settings
             if encoder is not None and is_same and (is_loaded or encoder.model.precision == precision):

@@ -491,8 +491,8 @@ class FinishedModel(Finished):
 
     @cached_property
     def model(self) -> Model:
-        """Raises a RunError if the folder has another result by now, whose model these figures are not of."""
-        way_out = "the folder was replaced after this result, so its model is gone; give each one a folder of its own"
+        """The model of these figures. Raises a RunError if the folder now holds another result."""
+        way_out = "it was moved, or holds another result by now, whose model does not belong to these figures"
         present = read_object(self.folder / "summary.json", way_out)
         here = {"model": ""}  # not compared, since the folder may have been moved
         if json.dumps(present | here) != json.dumps(self.summary | here):

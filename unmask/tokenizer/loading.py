@@ -275,8 +275,9 @@ def _read_esm_vocab(file: Path, roles: Mapping[str, str | None]) -> tokenizers.T
 
 @contextmanager
 def quiet_transformers() -> Iterator[None]:
-    """Turns off warnings and progress bars of transformers meanwhile: our errors say what is missing. Other threads
-    wait: they would restore what this one has set, as well as torch's generator where models are made within."""
+    """Turns off warnings and progress bars of transformers meanwhile: our errors say what is missing. One thread
+    at a time, since two would each restore what the other has set: these switches, and torch's generator while a model
+    is made."""
     from transformers.utils import logging as theirs
 
     with _quiet:

@@ -15,11 +15,12 @@
 # make torture   every command that writes, killed 100 times, alone and in pairs; an hour, goes on when stopped
 # make strategies   what every masking strategy is worth, on two corpora and three tasks; hours, goes on when stopped
 
-PYTHON ?= python3
 VENV := .venv
 ifeq ($(OS),Windows_NT)
+PYTHON ?= python
 BIN := $(VENV)/Scripts
 else
+PYTHON ?= python3
 BIN := $(VENV)/bin
 endif
 # Without bytecode: most of the installed files are never imported, and the others are compiled when they are.
@@ -28,6 +29,8 @@ PIP := $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-com
 .PHONY: demo docs loops test test-all lint types check bench bench-rest bench-long record release-check strategies fuzz torture gpu gpu-wheels clean
 
 $(VENV)/.base: pyproject.toml constraints.txt
+	test -x $(BIN)/python || $(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
+	echo "unmask needs Python 3.11 or newer; name one, as in make demo PYTHON=python3.12"; exit 2; }
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(PIP) torch==2.13.0
 	$(PIP) --editable .

@@ -437,13 +437,15 @@ class _PrintableFormatter(logging.Formatter):
 
 
 def prepare_streams() -> None:
-    """Escapes characters that a stream cannot encode, in logged warnings too, and replaces closed streams."""
+    """Escapes characters that a stream cannot encode, in logged warnings too, and replaces closed streams. Results in a
+    file or a pipe are UTF-8."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         elif hasattr(stream, "reconfigure"):
-            stream.reconfigure(errors="backslashreplace")
+            is_file = name == "stdout" and not stream.isatty()  # which other programs read
+            stream.reconfigure(errors="backslashreplace", **({"encoding": "utf-8"} if is_file else {}))
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_PrintableFormatter())
 

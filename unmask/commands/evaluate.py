@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
@@ -187,7 +188,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
         files = list(keep_as_files(paths_or_texts(paths) or [], Path(scratch)))
         passages, labels, facts = _read(loaded, files, max_tokens, reading)
-    facts["columns"] = {path.removeprefix(f"{scratch}/"): name for path, name in facts["columns"].items()}
+    facts["columns"] = {path.removeprefix(f"{scratch}{os.sep}"): name for path, name in facts["columns"].items()}
     tokens = sum(len(passage.input_ids) for passage in passages)
 
     notify = notify or usual_reporter().notify

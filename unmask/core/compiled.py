@@ -14,7 +14,9 @@ import contextlib
 import copy
 import functools
 import hashlib
+import logging
 import math
+import multiprocessing
 import os
 import threading
 from collections.abc import Callable
@@ -68,7 +70,9 @@ class _Loop:
             dispatcher = numba.njit(cache=True, nogil=True, **self._options)(self.py_func)
             if "parallel" in self._options:
                 dispatcher._cache = _shared_cache(dispatcher)
-        except RuntimeError:  # the cache is not writable: every process compiles it
+        except RuntimeError:  # the cache is not writable
+            if multiprocessing.parent_process() is None:
+                _warn_of_compiling()
             dispatcher = numba.njit(nogil=True, **self._options)(self.py_func)
         finally:
             numba.config.CACHE_LOCATOR_CLASSES = locators  # type: ignore[attr-defined]
@@ -84,6 +88,13 @@ class _Loop:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.dispatcher, name)
+
+
+@functools.cache
+def _warn_of_compiling() -> None:
+    logging.getLogger("unmask").warning(
+        "compiled loops cannot be stored, so each command compiles them anew: set NUMBA_CACHE_DIR to a folder"
+    )
 
 
 def _shared_cache(loop: Any) -> Any:

@@ -133,7 +133,8 @@ def absence(path: Path, kind: str = "file") -> str:
 
 def typed(path: str | Path) -> str:
     """A path as typed in a shell, for suggested commands; `-x`, which would be an option, becomes `./-x`."""
-    return shlex.quote(f"./{path}" if str(path).startswith("-") else str(path))
+    text = str(path) if os.name == "posix" else str(path).replace("\\", "/")  # which needs no quotes in any shell
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def sync_names(folder: Path) -> None:
@@ -297,7 +298,7 @@ def locked(
         error: The class of the error, which names the other process.
     """
     keeps_lock, lock = lock is not None, lock or out.with_name(f".{out.name}.lock")
-    holder, system_lock = lock.with_name(f"{lock.name}.json"), FileLock(lock)
+    holder, system_lock = lock.with_name(f"{lock.name}.json"), FileLock(lock, preserve_lock_file=keeps_lock)
     with writing(out):
         try:
             system_lock.acquire(timeout=wait if wait >= 0 else 1.0)

@@ -420,7 +420,8 @@ class WorkerProcesses:
             context = multiprocessing.get_context("spawn")
             ending, self._alive = context.Pipe(duplex=False)
             self._done_bytes = context.Value("q", 0)
-            self._pool = ProcessPoolExecutor(self.workers, context, _start_worker, (ending, self._done_bytes))
+            workers = min(self.workers, 61) if sys.platform == "win32" else self.workers  # Windows waits for no more
+            self._pool = ProcessPoolExecutor(workers, context, _start_worker, (ending, self._done_bytes))
         with _starting:
             environment, main = {name: os.environ.get(name) for name in ONE_THREAD}, sys.modules["__main__"]
             in_main_thread = threading.current_thread() is threading.main_thread()

@@ -190,7 +190,7 @@ def pooled(
         owners_E, lengths_E = torch.from_numpy(owners[rows.numbers]), torch.from_numpy(rows.lengths).double()
         places_N = rows.places(within).to(hidden_TD.device)
         vectors_ED = pool(hidden_TD.index_select(0, places_N), rows.lengths.tolist(), settings.pooling)
-        sums.index_add_(0, owners_E, vectors_ED.double().cpu() * lengths_E[:, None])
+        sums.index_add_(0, owners_E, vectors_ED.cpu().double() * lengths_E[:, None])
         counts.index_add_(0, owners_E, lengths_E)
     vectors = (sums / counts[:, None]).float()
     if settings.normalize:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import functools
+import logging
 import sys
 from typing import Literal
 
@@ -15,6 +17,7 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.transformers import TaskConfig, TaskNetwork
 from unmask.train.settings import MuonSettings, TrainingSettings
 
+log = logging.getLogger("unmask")
 _WORTH_COMPILING = 5.0  # fewest minutes of training: compiling takes up to one (not measured on a GPU yet)
 _WORTH_COMPILING_STEPS = 100  # fewest steps: fewer take less than five minutes, if a step takes under three seconds
 _LARGE_VOCABULARY = 4096  # smallest to be sampled: the sample is about half of it
@@ -23,10 +26,24 @@ _M_TRIM_THRESHOLD, _M_MMAP_MAX = -1, -4  # of glibc's malloc.h
 
 
 def choose_device() -> torch.device:
-    """The GPU if there is one (NVIDIA, AMD or Apple), else the CPU."""
-    if torch.cuda.is_available():
+    """The GPU if there is one (NVIDIA, AMD or Apple) for which torch has code, else the CPU."""
+    if torch.cuda.is_available() and _has_code():
         return torch.device("cuda")
     return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+@functools.cache
+def _has_code() -> bool:
+    """Whether this build of torch has code for the GPU: builds leave old ones out."""
+    try:
+        torch.zeros(1, device="cuda").add_(1)
+    except RuntimeError as error:
+        reason = str(error).partition("\n")[0]
+        if "no kernel image" not in reason and "invalid device function" not in reason:  # as ROCm says it
+            raise
+        log.warning("this build of torch has no code for the GPU (%s): using the CPU", reason)
+        return False
+    return True
 
 
 def must_compile(device: torch.device) -> bool:
@@ -46,7 +63,7 @@ def choose_dtype(precision: Literal["auto", "bf16", "float32"], device: torch.de
 
     `auto` is bf16 on GPUs with bf16 tensor cores and on CPUs with AMX or AVX512-bf16 instructions, where products
     are several times faster than in float32; float32 elsewhere, where bf16 would be emulated, and on Apple's GPUs,
-    where it has not been measured.
+    where it has not been measured. Of AMD's GPUs torch says that all have bf16.
     """
     if precision != "auto":
         return torch.bfloat16 if precision == "bf16" else torch.float32

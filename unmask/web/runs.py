@@ -208,8 +208,9 @@ def begin(  # noqa: PLR0913  (a form)
     if what == "forecast":
         try:
             done = subprocess.run(
-                [*words, "--dry-run", "--quiet"], capture_output=True, text=True, timeout=FORECAST_SECONDS, check=False
-            )
+                [*words, "--dry-run", "--quiet"], capture_output=True, encoding="utf-8", errors="replace",
+                timeout=FORECAST_SECONDS, check=False,
+            )  # fmt: skip
         except subprocess.TimeoutExpired as error:
             raise RunError(f"the dry run took more than {FORECAST_SECONDS} seconds; try it in a terminal") from error
         if done.returncode:

@@ -25,7 +25,6 @@ from unmask.core.results import Progress, Reporter
 from unmask.model.folder import load_model
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.train.settings import TrainingSettings
 
 
 @pytest.fixture
@@ -60,8 +59,11 @@ def test_what_is_open_is_filled_in(checkpoint: Path) -> None:
     assert (training.sequence_length, training.learning_rate) == (64, pytest.approx(1e-4 * 768 / 32))
     assert training.batch_tokens == 4096
     assert load(checkpoint.parent) == recipe, "the folder of a run"
-    changed = load(checkpoint, "training.optimizer.kind=muon", "training.sequence_length=32", "model.dropout=0")
-    assert changed.training.learning_rate == TrainingSettings.model_fields["learning_rate"].default, "Muon's usual rate"
+    muon = "training.optimizer.kind=muon"
+    with pytest.raises(SettingsError, match=r"Muon is that of a new model.*training\.learning_rate"):
+        load(checkpoint, muon)
+    changed = load(checkpoint, muon, "training.learning_rate=0.001", "training.sequence_length=32", "model.dropout=0")
+    assert changed.training.learning_rate == 0.001
     assert (changed.model.max_position_embeddings, changed.model.dropout) == (64, 0)
     longer = load(checkpoint, "start.extend_positions=true", "training.sequence_length=64")
     assert longer.model == recipe.model, "it is long enough"

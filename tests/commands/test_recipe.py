@@ -16,7 +16,7 @@ from unmask.masking.units import SpanUnits
 from unmask.model.config import EncoderConfig, Rotary
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
-from unmask.train.settings import AdamWSettings
+from unmask.train.settings import ADAMW_RATE, AdamWSettings
 
 
 @pytest.mark.parametrize("strategy", sorted(STRATEGIES))
@@ -96,6 +96,19 @@ def test_settings_as_a_dict() -> None:
             as_overrides(wrong)
 
 
+def test_a_rate_belongs_to_its_optimizer(tmp_path: Path) -> None:
+    adamw = "training.optimizer.kind=adamw"
+    (tmp_path / "a.toml").write_text("[training]\nminutes = 1\noptimizer = { kind = 'adamw' }\n")
+    rates = [
+        load_recipe(recipe, overrides=overrides).training.learning_rate
+        for recipe, *overrides in (
+            ("tiny", "training.optimizer.momentum=0.9"), ("tiny", adamw), ("bert-base", adamw), (str(tmp_path / "a.toml"),),
+            ("tiny", adamw, "training.learning_rate=0.002"),
+        )
+    ]  # fmt: skip
+    assert rates == [0.01, ADAMW_RATE, 1e-4, ADAMW_RATE, 0.002]
+
+
 def test_a_strategy_is_shorthand_for_a_pair() -> None:
     recipe = load_recipe(options={"masking.strategy": "span"})
     assert (recipe.masking.units, recipe.masking.weights.kind) == (SpanUnits(), "uniform")
@@ -119,6 +132,7 @@ def test_a_strategy_is_shorthand_for_a_pair() -> None:
         (("objectives.pairs.kind=next_sentence",), "modernbert"),
         (("model.layout=bert", "objectives.pairs.kind=next_sentence", "model.type_vocab_size=1"), "type_vocab_size"),
         (("objectives.span_boundary.weight=1",), "objectives.span_boundary"),
+        (("model.layout=bert", "model.max_position_embeddings=512"), "max_position_embeddings 512 exceeds"),
     ],
 )
 def test_wrong_settings_are_named(overrides: tuple[str, ...], named: str) -> None:

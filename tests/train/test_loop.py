@@ -296,6 +296,7 @@ def test_settings_that_make_no_sense() -> None:
         ({"length_schedule": {"places": [0.0, 0.5], "lengths": [16]}}, "length"),
         ({"length_schedule": {"places": [0.2], "lengths": [16]}}, "places"),
         ({"length_schedule": {"places": [0.0], "lengths": [64]}}, "sequence_length"),
+        ({"length_schedule": {"places": [0.0], "lengths": [16]}}, "sequence_length"),
         ({"schedule": {"kind": "warmup_stable_decay", "warmup": 0.7, "decay": 0.7}}, "warmup"),
     ):
         with pytest.raises(ValueError, match=message):

@@ -86,6 +86,11 @@ class Recipe(LightRecipe):
         longest, rows = self.model.max_position_embeddings, self.training.sequence_length
         if longest is not None and longest < rows:
             raise ValueError(f"model.max_position_embeddings {longest} is less than training.sequence_length {rows}")
+        if longest is not None and longest > rows and self.start is None and self.model.rotary is None:
+            raise ValueError(
+                f"model.max_position_embeddings {longest} exceeds training.sequence_length {rows}: embeddings of "
+                "positions that no row has would stay random; set both to the same"
+            )
         if self.objectives.pairs is not None:
             if self.model.layout != "bert":
                 way_out = "set model.layout to 'bert'" if self.start is None else "start from a BERT model"
@@ -311,6 +316,9 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
     optimizer = training.get("optimizer")
     if isinstance(optimizer, dict) and optimizer.get("kind") == "adamw":
         training.setdefault("learning_rate", RATE_AT_WIDTH / config.hidden_size)
+    elif "learning_rate" not in training:
+        what = "the default learning rate of Muon is that of a new model, and would ruin a trained one; give another"
+        raise SettingsError(f"{where}: {what}", setting="training.learning_rate")
 
 
 # ----------------------------------------

@@ -9,6 +9,7 @@ import json
 import os
 import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -83,11 +84,22 @@ def read_recipe(
         values = parse_json(text, tomllib.loads)
     except ValueError as error:
         raise SettingsError(f"{where}: not TOML: {error}") from error
+    training, kind, rate = values.get("training"), _optimizer_of(values), None
+    if isinstance(training, dict):
+        rate = training.pop("learning_rate", None)
     for key, value in (options or {}).items():
         if value is not None:
             set_value(values, key, value)
     apply_overrides(values, overrides)
+    if rate is not None and _optimizer_of(values) == kind:  # a rate belongs to its optimizer
+        values["training"].setdefault("learning_rate", rate)
     return values, where
+
+
+def _optimizer_of(values: Mapping[str, Any]) -> str:
+    with suppress(LookupError, TypeError):  # none is named, or a value is no table
+        return str(values["training"]["optimizer"]["kind"])
+    return "muon"
 
 
 # ----------------------------------------

@@ -107,15 +107,16 @@ def rate_at(rate: float | RateSchedule, progress: float) -> float:
     return rate
 
 
-def _least_rate(rate: float | RateSchedule) -> float:
+def rate_range(rate: float | RateSchedule) -> tuple[float, float]:
+    """The lowest rate of a training, and the highest."""
     match rate:
         case LineRate():
-            return min(rate.start, rate.end)
+            return min(rate.start, rate.end), max(rate.start, rate.end)
         case StepRate():
-            return min(rate.rates)
+            return min(rate.rates), max(rate.rates)
         case UniformRate():
-            return rate.low
-    return rate
+            return rate.low, rate.high
+    return rate, rate
 
 
 Strategy = Literal[
@@ -330,7 +331,7 @@ class MaskingSettings(Settings):
             if weighted:
                 way_out = "remove it or prediction_rate"
                 raise ValueError(f"loss_weight = 'inverse' needs a prediction of every hidden token; {way_out}")
-            if self.prediction_rate > (least := _least_rate(self.rate)):
+            if self.prediction_rate > (least := rate_range(self.rate)[0]):
                 raise ValueError(
                     f"prediction_rate {self.prediction_rate} is above the rate ({least:g} at its lowest): "
                     "unchanged tokens would be predicted from themselves"

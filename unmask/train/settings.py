@@ -11,6 +11,8 @@ from unmask.core.plugins import OrPlugIn
 from unmask.core.settings import Settings, check_places
 from unmask.train.callbacks import TRACKERS
 
+ADAMW_RATE = 1e-3  # learning rate by default
+
 # ----------------------------------------
 # Schedules of the learning rate: the factor of the peak rate as a function of progress.
 
@@ -156,7 +158,7 @@ class TrainingSettings(Settings):
     """Maximum positions computed at once; a step accumulates their gradients. Unset: all that fit by calculation, on a
     CPU into about 2 GB (1,024 at least). Halved when memory runs out."""
     learning_rate: float = Field(default=5e-3, gt=0.0)
-    """Peak of the learning rate (of the matrices, with Muon)."""
+    """Peak of the learning rate (of the matrices, with Muon); with AdamW 0.001 by default."""
     schedule: Schedule = LinearDecay(kind="linear")
     """How the learning rate rises and falls. A rate that stays high for long ends in a higher loss
     (docs/explanation/experiments.md; Bergsma et al. 2025)."""
@@ -187,12 +189,13 @@ class TrainingSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _fill_kinds(cls, values: Any) -> Any:
-        """A table without a kind sets fields of the default kind."""
+        """A table without a kind sets fields of the default kind. Each optimizer has a rate of its own."""
         if not isinstance(values, dict):
             return values
         kinds = {"schedule": "linear", "optimizer": "muon"}
         tables = {name: values[name] for name in kinds if isinstance(values.get(name), dict)}
-        return {**values, **{name: {"kind": kinds[name], **table} for name, table in tables.items()}}
+        rate = {"learning_rate": ADAMW_RATE} if tables.get("optimizer", {}).get("kind") == "adamw" else {}
+        return {**rate, **values, **{name: {"kind": kinds[name], **table} for name, table in tables.items()}}
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -202,8 +205,11 @@ class TrainingSettings(Settings):
         for name, tokens in (("batch_tokens", self.batch_tokens), ("micro_batch_tokens", self.micro_batch_tokens)):
             if tokens is not None and tokens < longest:
                 raise ValueError(f"{name} = {tokens} is less than one row; set at least sequence_length = {longest}")
-        if (schedule := self.length_schedule) is not None and max(schedule.lengths) > longest:
-            raise ValueError(f"length_schedule.lengths {list(schedule.lengths)} exceed sequence_length = {longest}")
+        if (schedule := self.length_schedule) is not None and max(schedule.lengths) != longest:
+            raise ValueError(
+                f"the longest of length_schedule.lengths {list(schedule.lengths)} must be sequence_length = {longest}; "
+                "change one of them, or leave the schedule out (training.length_schedule=none)"
+            )
         return self
 
     @property

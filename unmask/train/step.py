@@ -412,15 +412,17 @@ class _JointVectors:
         self.columns_EK = self.group.all_gather_rows(self.columns_EK)
 
     def gradient(self, parts: Sequence[StepPart]) -> Tensor:
-        """Computes the gradient of the loss by the vectors. Returns the mean loss on rank 0, and 0 on others."""
+        """Computes the gradient of the loss by the vectors. Returns the mean loss of the targets, without the cost of a
+        regulariser, on rank 0, and 0 on others."""
         every_ED = self.every_ED.detach().requires_grad_()
-        mean = self.loss.losses(every_ED, self.columns_EK, self.count).total / self.total
-        (gradient_ED,) = torch.autograd.grad(self.weight * mean, every_ED)
+        losses = self.loss.losses(every_ED, self.columns_EK, self.count)
+        (gradient_ED,) = torch.autograd.grad(self.weight * losses.total / self.total, every_ED)
         targets: list[Any] = [part.targets[self.index] for part in parts]
         self.gradients = gradient_ED[self.own].split([len(each.columns_EK) for each in targets])
         if len(parts) > 1:
             self.graph = None
-        return mean.detach() if self.group.is_main else torch.zeros_like(mean)
+        mean = losses.each_N.detach().sum() / self.total
+        return mean if self.group.is_main else torch.zeros_like(mean)
 
 
 class _Attempts:

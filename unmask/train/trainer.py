@@ -18,7 +18,7 @@ from torch import nn
 from unmask.core.errors import DivergedError, EndedElsewhereError, SettingsError
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.masking.masker import MaskedRows, Masker, unmasked
-from unmask.masking.settings import rate_at
+from unmask.masking.settings import rate_range
 from unmask.model.encoder import MaskedLM, has_compiled_blocks
 from unmask.train.callbacks import Callback, StepReport
 from unmask.train.distributed import ALONE, OF_RUN, Group, check_same, synced_over
@@ -184,7 +184,7 @@ class Trainer:
         # Positions that the first steps compute at once: equal in all processes. A limit found by running out of memory
         # before a resume stays, unless the settings are lower now.
         if not state.ran_out or (settings.micro_batch_tokens or math.inf) < (state.micro_tokens or 0):
-            rate = 0.0 if masker is None else rate_at(masker.settings.rate, 0.0)
+            rate = 0.0 if masker is None else rate_range(masker.settings.rate)[1]
             rate += sum(objective.predicted for objective in self.objectives)
             fitting = first_micro_tokens(self.model, settings, device, rate=rate)
             least = min(fits for (fits,) in group.all_gather([math.inf if fitting is None else fitting]))

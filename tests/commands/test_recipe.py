@@ -102,8 +102,8 @@ def test_a_rate_belongs_to_its_optimizer(tmp_path: Path) -> None:
     rates = [
         load_recipe(recipe, overrides=overrides).training.learning_rate
         for recipe, *overrides in (
-            ("tiny", "training.optimizer.momentum=0.9"), ("tiny", adamw), ("bert-base", adamw), (str(tmp_path / "a.toml"),),
-            ("tiny", adamw, "training.learning_rate=0.002"),
+            ("tiny", "training.optimizer.momentum=0.9"), ("tiny", adamw), ("bert-base", adamw),
+            (str(tmp_path / "a.toml"),), ("tiny", adamw, "training.learning_rate=0.002"),
         )
     ]  # fmt: skip
     assert rates == [0.01, ADAMW_RATE, 1e-4, ADAMW_RATE, 0.002]

@@ -22,6 +22,7 @@ from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.contrast import (
     FIRST,
     SECOND,
+    SPARSE,
     WRONG,
     TextTargets,
     VectorKind,
@@ -132,6 +133,15 @@ def stream_of(tokenizer: Tokenizer, settings: EmbedderSettings, *, num_texts: in
 
 
 SETTINGS = EmbedderSettings(batch_size=24, first_lengths=(4, 12), second_lengths=(8, 20))
+
+
+def test_the_reported_loss_is_without_the_regulariser(make_model: MakeModel, tokenizer: Tokenizer) -> None:
+    stream = stream_of(tokenizer, SETTINGS)
+    rows, _ = stream.rows(stream.drawer.draw(np.arange(24), 3))
+    both = (pair_objective(SPARSE, temperature=5.0, sparse_weights=each) for each in (None, (1.0, 1.0)))
+    plain, costly = (gradients_of_a_step(make_model(), rows, unmasked(rows), each) for each in both)
+    assert plain[0].read().loss == costly[0].read().loss
+    assert any(not torch.equal(plain[1][name], costly[1][name]) for name in plain[1])
 
 
 @pytest.mark.parametrize(("each", "unit", "recall"), [(0.0, False, 0.0), (1.0, False, 1.0), (1.0, True, 1.0)])

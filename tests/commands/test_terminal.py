@@ -54,6 +54,13 @@ def test_lines_where_there_is_no_terminal(capsys: pytest.CaptureFixture[str], se
     ]
 
 
+def test_files_and_pipes_are_utf_8(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("stdout", "stderr"):
+        monkeypatch.setattr(f"sys.{name}", io.TextIOWrapper(io.BytesIO(), "cp1252"))
+    cli.prepare_streams()
+    assert (sys.stdout.encoding, sys.stderr.encoding) == ("utf-8", "utf-8")
+
+
 def test_texts_do_nothing_to_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
     """File names and words of a text may hold escape sequences for terminals, or rich's markup."""
     screen = io.StringIO()

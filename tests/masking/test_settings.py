@@ -17,6 +17,7 @@ from unmask.masking.settings import (
     Strategy,
     needed_annotations,
     rate_at,
+    rate_range,
 )
 from unmask.masking.units import SpanUnits, SubtreeUnits
 from unmask.masking.weights import FirstWeights, PosWeights
@@ -31,6 +32,7 @@ def test_rates_over_progress() -> None:
     assert rate_at(cosine, 0.1) > 0.3 - 0.1 * 0.2
     assert [rate_at(steps, p) for p in (0, 0.49, 0.5, 1)] == [0.3, 0.3, 0.15, 0.15]
     assert rate_at(0.2, 0.7) == 0.2
+    assert [rate_range(each) for each in (linear, steps, 0.2)] == [(0.15, 0.3), (0.15, 0.3), (0.2, 0.2)]
 
 
 @pytest.mark.parametrize(

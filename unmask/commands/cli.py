@@ -437,15 +437,15 @@ class _PrintableFormatter(logging.Formatter):
 
 
 def prepare_streams() -> None:
-    """Escapes characters that a stream cannot encode, in logged warnings too, and replaces closed streams. Results in a
-    file or a pipe are UTF-8."""
+    """Escapes characters that a stream cannot encode, in logged warnings too, and replaces closed streams. Files
+    and pipes are UTF-8."""
     for name in ("stdout", "stderr"):
         stream = getattr(sys, name)
         if stream is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
         elif hasattr(stream, "reconfigure"):
-            is_file = name == "stdout" and not stream.isatty()  # which other programs read
-            stream.reconfigure(errors="backslashreplace", **({"encoding": "utf-8"} if is_file else {}))
+            encoding = {} if stream.isatty() else {"encoding": "utf-8"}  # other programs read it
+            stream.reconfigure(errors="backslashreplace", **encoding)
     if logging.lastResort is not None:
         logging.lastResort.setFormatter(_PrintableFormatter())
 

@@ -88,8 +88,8 @@ class Recipe(LightRecipe):
             raise ValueError(f"model.max_position_embeddings {longest} is less than training.sequence_length {rows}")
         if longest is not None and longest > rows and self.start is None and self.model.rotary is None:
             raise ValueError(
-                f"model.max_position_embeddings {longest} exceeds training.sequence_length {rows}: embeddings of "
-                "positions that no row has would stay random; set both to the same"
+                f"model.max_position_embeddings {longest} exceeds training.sequence_length {rows}: position "
+                "embeddings beyond the rows would stay random; make the two equal"
             )
         if self.objectives.pairs is not None:
             if self.model.layout != "bert":
@@ -159,13 +159,13 @@ def _check_open(recipe: Recipe, given: Collection[str], *, where: str) -> None:
     of the settings that were set on top of the recipe."""
     tables: dict[str, Settings] = {"model": recipe.model, "training": recipe.training}
     way_out = "leave it out, or take a recipe with a size, such as tiny"
+    if (kind := recipe.training.optimizer.kind) != "muon":  # first, since another optimizer has another default rate
+        text = f"{where}: sizing = 'budget' chooses a rate for Muon, not for training.optimizer.kind = {kind!r}"
+        raise SettingsError(f"{text}; {way_out}", options=["recipe"])
     for section, _, name in (key.partition(".") for key in SIZED):
         fields = type(tables[section]).model_fields
         if f"{section}.{name}" in given or getattr(tables[section], name) != fields[name].default:
             raise SettingsError(f"{where}: sizing = 'budget' chooses {section}.{name}; {way_out}", options=["recipe"])
-    if (kind := recipe.training.optimizer.kind) != "muon":
-        text = f"{where}: sizing = 'budget' chooses a rate for Muon, not for training.optimizer.kind = {kind!r}"
-        raise SettingsError(f"{text}; {way_out}", options=["recipe"])
 
 
 def requested_recipe(recipe: str | Path | None = None, *, settings: Overrides = (), **options: Any) -> Recipe:
@@ -314,11 +314,12 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
     for name in ("schedule", "weight_decay", *(() if "learning_rate" in training else ("optimizer",))):
         training.setdefault(name, usual[name])
     optimizer = training.get("optimizer")
-    if isinstance(optimizer, dict) and optimizer.get("kind") == "adamw":
-        training.setdefault("learning_rate", RATE_AT_WIDTH / config.hidden_size)
-    elif "learning_rate" not in training:
-        what = "the default learning rate of Muon is that of a new model, and would ruin a trained one; give another"
-        raise SettingsError(f"{where}: {what}", setting="training.learning_rate")
+    if isinstance(optimizer, dict) and "learning_rate" not in training:
+        if optimizer.get("kind") == "adamw":
+            training["learning_rate"] = RATE_AT_WIDTH / config.hidden_size
+        elif optimizer.get("kind", "muon") == "muon":
+            what = "Muon's default learning rate suits a new model and would ruin a trained one; set a lower one"
+            raise SettingsError(f"{where}: {what}", setting="training.learning_rate")
 
 
 # ----------------------------------------

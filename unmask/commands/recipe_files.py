@@ -84,15 +84,14 @@ def read_recipe(
         values = parse_json(text, tomllib.loads)
     except ValueError as error:
         raise SettingsError(f"{where}: not TOML: {error}") from error
-    training, kind, rate = values.get("training"), _optimizer_of(values), None
-    if isinstance(training, dict):
-        rate = training.pop("learning_rate", None)
+    training, kind = values.get("training"), _optimizer_of(values)
+    rate = training.pop("learning_rate", None) if isinstance(training, dict) else None
     for key, value in (options or {}).items():
         if value is not None:
             set_value(values, key, value)
     apply_overrides(values, overrides)
     if rate is not None and _optimizer_of(values) == kind:  # a rate belongs to its optimizer
-        values["training"].setdefault("learning_rate", rate)
+        training.setdefault("learning_rate", rate)
     return values, where
 
 

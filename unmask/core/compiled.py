@@ -14,9 +14,7 @@ import contextlib
 import copy
 import functools
 import hashlib
-import logging
 import math
-import multiprocessing
 import os
 import threading
 from collections.abc import Callable
@@ -26,7 +24,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, cast
 
 import numpy as np
 
-from unmask.core.files import cache
+from unmask.core.files import cache, say_once
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -71,8 +69,9 @@ class _Loop:
             if "parallel" in self._options:
                 dispatcher._cache = _shared_cache(dispatcher)
         except RuntimeError:  # the cache is not writable
-            if multiprocessing.parent_process() is None:
-                _warn_of_compiling()
+            say_once(
+                "compiled loops cannot be stored, so each command compiles them anew: set NUMBA_CACHE_DIR to a folder"
+            )
             dispatcher = numba.njit(nogil=True, **self._options)(self.py_func)
         finally:
             numba.config.CACHE_LOCATOR_CLASSES = locators  # type: ignore[attr-defined]
@@ -88,13 +87,6 @@ class _Loop:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.dispatcher, name)
-
-
-@functools.cache
-def _warn_of_compiling() -> None:
-    logging.getLogger("unmask").warning(
-        "compiled loops cannot be stored, so each command compiles them anew: set NUMBA_CACHE_DIR to a folder"
-    )
 
 
 def _shared_cache(loop: Any) -> Any:

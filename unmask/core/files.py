@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import logging
+import multiprocessing
 import os
 import shlex
 import shutil
@@ -22,6 +24,14 @@ from filelock import FileLock, Timeout
 from unmask.core.errors import RunError, UnmaskError, WriteError, parse_json, sealed, shortened, unsealed
 
 log = logging.getLogger(__name__)
+
+
+@functools.cache
+def say_once(message: str) -> None:
+    """Warns once per message, and not in worker processes."""
+    if multiprocessing.parent_process() is None:
+        log.warning("%s", message)
+
 
 CACHE = "UNMASK_CACHE"  # environment variable that replaces ~/.cache/unmask
 
@@ -133,7 +143,7 @@ def absence(path: Path, kind: str = "file") -> str:
 
 def typed(path: str | Path) -> str:
     """A path as typed in a shell, for suggested commands; `-x`, which would be an option, becomes `./-x`."""
-    text = str(path) if os.name == "posix" else str(path).replace("\\", "/")  # which needs no quotes in any shell
+    text = str(path) if os.name == "posix" else str(path).replace("\\", "/")  # cmd knows no quotes of shlex
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 

@@ -15,7 +15,6 @@ import io
 import itertools
 import logging
 import lzma
-import multiprocessing
 import re
 import unicodedata
 import zlib
@@ -28,6 +27,7 @@ from typing import IO, Any, NamedTuple, cast
 import pyarrow as pa
 
 from unmask.core.errors import CorpusError, SettingsError
+from unmask.core.files import say_once
 from unmask.data.settings import AS_FOUND, Reading
 from unmask.tokenizer.spans import Spans
 
@@ -316,13 +316,6 @@ def count_lines(path: Path, _changed: int) -> tuple[int, int, bytes, bool]:
                 num_others += 1
                 others += line if len(others) < PIECE_BYTES else b""
     return num_others, num_utf8, others, num_bytes > COUNTED_BYTES
-
-
-@functools.cache
-def say_once(message: str) -> None:
-    """Warns once per message, however often a file is read, and not in worker processes."""
-    if multiprocessing.parent_process() is None:
-        log.warning("%s", message)
 
 
 def wide_encoding(content: bytes, encoding: str | None = None) -> str | None:

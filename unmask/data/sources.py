@@ -29,13 +29,13 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from unmask.core.errors import CorpusError, listed, parse_json, shortened
-from unmask.core.files import LOCK, absence, file_sha256, sync_names, whole_folder, writing
+from unmask.core.files import LOCK, absence, file_sha256, say_once, sync_names, whole_folder, writing
 from unmask.core.plugins import entry_points
 from unmask.core.remote import address_of, lasting_source, local_copies, source_named
 from unmask.core.results import Notify, Progress, ignore
 from unmask.data.columns import without_gaps
 from unmask.data.json_rows import holds_rows
-from unmask.data.reading import COMPRESSIONS, Stretch, bare_suffix, open_bytes, pieces_of, say_once, wide_encoding
+from unmask.data.reading import COMPRESSIONS, Stretch, bare_suffix, open_bytes, pieces_of, wide_encoding
 from unmask.data.treebanks import form_of
 
 log = logging.getLogger(__name__)

@@ -134,7 +134,8 @@ def form_of(path: Path, kind: str) -> WordForm | None:
 
 def has_word_per_line(path: Path, tags: Collection[str], reading: Reading) -> bool:
     """Whether a text has one word per line, in sentences with empty lines between them: each line ends in one of a
-    model's `tags`, or is a single word, and some are ends of sentences (lines of Chinese text have no blanks, too)."""
+    model's `tags`, or is a single word, and some of these end sentences (lines of Chinese text have no blanks
+    either)."""
     lines = [line for line in _first_lines(path, reading) if not line.startswith(("-DOCSTART-", "# "))]
     rows = [cells_of(line) for line in lines if line.strip(_BLANKS)]
     last = [cells[-1] for cells in rows if len(cells) > 1]

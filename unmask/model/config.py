@@ -115,7 +115,8 @@ class ModelSettings(Settings):
     activation: Activation = "gelu"
     """Activation of the MLP. The prediction head uses gelu, but BERT's uses this one too."""
     max_position_embeddings: int | None = Field(default=None, ge=8)
-    """Longest sequence, special tokens included. Unset: the training's."""
+    """Longest sequence, special tokens included. Unset: the training's, the only choice for learned positions of a new
+    model."""
     norm_eps: float | None = Field(default=None, gt=0.0)
     """Added to the variance in layer norms. Unset: the layout's own."""
     type_vocab_size: int | None = Field(default=None, ge=1)

@@ -230,8 +230,8 @@ _SOFT_HYPHEN = "\u00ad"
 
 
 def _folded(text: str) -> str:
-    """In lower case and composed (NFC), without soft hyphens, and without the dot that Python makes of `İ`: `istanbul`
-    finds `İstanbul`."""
+    """In lower case and composed (NFC), without soft hyphens, and without the combining dot that Python leaves of
+    `İ`, so that `istanbul` finds `İstanbul`."""
     return normalize("NFC", text.lower().replace("i\u0307", "i").replace(_SOFT_HYPHEN, ""))
 
 

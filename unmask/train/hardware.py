@@ -34,7 +34,7 @@ def choose_device() -> torch.device:
 
 @functools.cache
 def _has_code() -> bool:
-    """Whether this build of torch has code for the GPU: builds leave old ones out."""
+    """Whether this build of torch has kernels for the GPU; builds drop old architectures."""
     try:
         torch.zeros(1, device="cuda").add_(1)
     except RuntimeError as error:
@@ -63,7 +63,7 @@ def choose_dtype(precision: Literal["auto", "bf16", "float32"], device: torch.de
 
     `auto` is bf16 on GPUs with bf16 tensor cores and on CPUs with AMX or AVX512-bf16 instructions, where products
     are several times faster than in float32; float32 elsewhere, where bf16 would be emulated, and on Apple's GPUs,
-    where it has not been measured. Of AMD's GPUs torch says that all have bf16.
+    where it has not been measured. torch reports bf16 for every AMD GPU.
     """
     if precision != "auto":
         return torch.bfloat16 if precision == "bf16" else torch.float32

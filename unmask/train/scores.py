@@ -147,5 +147,5 @@ class ScoreBoard:
 def main_directions(table_VD: Tensor) -> Tensor:
     """The centred embedding, projected to its directions of largest variance: [V, at most 32], float32."""
     centred = table_VD.float() - table_VD.float().mean(0)
-    _, directions = torch.linalg.eigh((centred.T @ centred).cpu())  # Apple's GPUs have none
+    _, directions = torch.linalg.eigh((centred.T @ centred).cpu())  # Apple's GPUs have no eigh
     return centred @ directions[:, -EMBEDDING_SIZE:].to(centred.device)

@@ -11,7 +11,7 @@ from unmask.core.plugins import OrPlugIn
 from unmask.core.settings import Settings, check_places
 from unmask.train.callbacks import TRACKERS
 
-ADAMW_RATE = 1e-3  # learning rate by default
+ADAMW_RATE = 1e-3  # default of learning_rate with AdamW
 
 # ----------------------------------------
 # Schedules of the learning rate: the factor of the peak rate as a function of progress.
@@ -131,7 +131,7 @@ class LengthSchedule(Settings):
     places: tuple[Annotated[float, Field(ge=0.0, lt=1.0)], ...]
     """Progress from which each length holds; starts at 0."""
     lengths: tuple[Annotated[int, Field(ge=8)], ...]
-    """Positions of a row from each place on."""
+    """Positions of a row from each place on; the longest is `sequence_length`."""
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -158,7 +158,8 @@ class TrainingSettings(Settings):
     """Maximum positions computed at once; a step accumulates their gradients. Unset: all that fit by calculation, on a
     CPU into about 2 GB (1,024 at least). Halved when memory runs out."""
     learning_rate: float = Field(default=5e-3, gt=0.0)
-    """Peak of the learning rate (of the matrices, with Muon); with AdamW 0.001 by default."""
+    """Peak of the learning rate (of the matrices, with Muon). AdamW: 0.001 by default. A recipe's own applies to its
+    own optimizer only."""
     schedule: Schedule = LinearDecay(kind="linear")
     """How the learning rate rises and falls. A rate that stays high for long ends in a higher loss
     (docs/explanation/experiments.md; Bergsma et al. 2025)."""
@@ -189,12 +190,14 @@ class TrainingSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _fill_kinds(cls, values: Any) -> Any:
-        """A table without a kind sets fields of the default kind. Each optimizer has a rate of its own."""
+        """A table without a kind is of the default kind. AdamW has its own default rate."""
         if not isinstance(values, dict):
             return values
         kinds = {"schedule": "linear", "optimizer": "muon"}
         tables = {name: values[name] for name in kinds if isinstance(values.get(name), dict)}
-        rate = {"learning_rate": ADAMW_RATE} if tables.get("optimizer", {}).get("kind") == "adamw" else {}
+        optimizer = values.get("optimizer")
+        kind = optimizer.get("kind") if isinstance(optimizer, dict) else getattr(optimizer, "kind", None)
+        rate = {"learning_rate": ADAMW_RATE} if kind == "adamw" else {}
         return {**rate, **values, **{name: {"kind": kinds[name], **table} for name, table in tables.items()}}
 
     @model_validator(mode="after")

@@ -412,8 +412,8 @@ class _JointVectors:
         self.columns_EK = self.group.all_gather_rows(self.columns_EK)
 
     def gradient(self, parts: Sequence[StepPart]) -> Tensor:
-        """Computes the gradient of the loss by the vectors. Returns the mean loss of the targets, without the cost of a
-        regulariser, on rank 0, and 0 on others."""
+        """Computes the gradient of the loss by the vectors. Returns the mean loss per target, without regularisers, on
+        rank 0, and 0 on the others."""
         every_ED = self.every_ED.detach().requires_grad_()
         losses = self.loss.losses(every_ED, self.columns_EK, self.count)
         (gradient_ED,) = torch.autograd.grad(self.weight * losses.total / self.total, every_ED)

@@ -267,6 +267,7 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
         *(("size" if number == 0 else "", line) for number, line in enumerate(outlook)),
         ("model", f"{parameters:,} parameters, vocabulary {text['vocab_size']:,}"),
         training_fact(measured),
+        *([("", "timed with the longest rows; shorter ones are faster")] if recipe.training.length_schedule else []),
         ("", f"{tokens_seen:,} tokens seen, {'' if is_whole else 'at most '}{epochs:.1f} times the text"),
         memory_fact(measured),
         ("disk", f"{disk / 2**30:.2f} GiB at {'most' if is_whole else 'least'}, data and checkpoints"),

@@ -17,6 +17,7 @@ from unmask.data.corpus import Corpus
 from unmask.data.documents import Documents
 from unmask.data.reading import BadInput, LineDecoder, likely_encoding, wide_encoding
 from unmask.data.settings import CorpusSettings
+from unmask.data.sources import find_sources
 
 SEA = [f"The sea is wide on day {n}, and nobody has seen its end." for n in range(8)]
 
@@ -64,6 +65,7 @@ def layout(path: Path, content: str) -> tuple[str, bool, str | tuple[str, ...] |
         ("url,snippet\n" + rows("https://example.org/a/long/path/to/the/wide/and/endless/sea/{n}.html,{text}"),
          (",", True, "snippet")),
         ("kind,name\n" + rows("a class with a long long name,Sea {n}", 8) * 3, (",", True, "name")),
+        ("path,message\n" + "".join(f"/api/users/{n}/items,request done\n" for n in range(30)), (",", True, "message")),
     ],
 )  # fmt: skip
 def test_layouts(tmp_path: Path, content: str, expected: tuple[str, bool, str]) -> None:
@@ -330,6 +332,9 @@ def test_plain_text_of_other_kinds(tmp_path: Path) -> None:
         (tmp_path / name).write_text("One sea.\nTwo seas.\n")
         assert texts_of(tmp_path / name) == ["One sea.", "Two seas."]
     assert {source.path.name for source in corpus_of(tmp_path).sources} == {"a.py", "b.smi"}
+    for rows_of_table, names in (("x", {"a.py", "b.smi", "u.csv"}), ("x" * 99, {"u.csv"})):
+        (tmp_path / "u.csv").write_text(f"text\n{rows_of_table}\n")
+        assert {source.path.name for source in find_sources([tmp_path])} == names, "a folder of text, or of a table"
     for content in (b"PK\x03\x04\0\0", b"\x01\x02\xff\xfe", b""):
         (tmp_path / "e.bin").write_bytes(content)
         with pytest.raises(CorpusError, match=r"e\.bin: "):

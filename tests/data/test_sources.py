@@ -288,6 +288,8 @@ def test_a_file_of_html_is_a_document(tmp_path: Path) -> None:
     (text,) = texts_of(tmp_path / "a.html", cleaning={"html": "drop"})
     assert text.split() == ["One.", "Two."]
     assert len(texts_of(tmp_path / "a.html", documents="block")) == 3
+    (tmp_path / "LICENSE.txt").write_text("Use it.\n\nFreely.\n")
+    assert len(texts_of(tmp_path, cleaning={"html": "drop"})) == 2
 
 
 def test_markup_of_several_pieces(tmp_path: Path) -> None:

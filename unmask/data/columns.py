@@ -166,8 +166,8 @@ def likeliest_text(rows: Sequence[Row], taken: Collection[str | None], *, clear:
 
 def text_weights(rows: Sequence[Row], taken: Collection[str | None]) -> dict[str, float]:
     """The columns that hold text, the likeliest first, by weight: the number of characters, times three under a usual
-    name. `text` comes before all others, columns of few different values after. Numbers, dates, codes and addresses do
-    not count."""
+    name. `text` comes before all others, unusual columns of few different values after. Numbers, dates, codes and
+    addresses do not count."""
     weights: dict[str, float] = {}
     for name in columns_in(rows):
         values = [row[name] for row in rows if row.get(name)]
@@ -183,7 +183,7 @@ def text_weights(rows: Sequence[Row], taken: Collection[str | None]) -> dict[str
             # In more rows, fewer different values than a tenth are classes.
             if name.lower() == "text":
                 weight *= 1e9
-            elif len(texts) > _FEW and len(set(texts)) <= max(2, len(texts) / 10):
+            elif not is_usual and len(texts) > _FEW and len(set(texts)) <= max(2, len(texts) / 10):
                 weight *= 1e-6
             weights[name] = weight * (3 if is_usual else 1)
         elif 2 * len(chats) >= len(values):

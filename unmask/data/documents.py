@@ -202,6 +202,7 @@ def cut_pieces(pieces: Iterable[Document], piece_chars: int) -> Iterator[Documen
 # What a document is, judged by the beginning of the text
 
 LOOK_CHARS = 8 << 20
+_HTML = (".html", ".htm", ".xhtml")
 
 
 def choose_unit(
@@ -217,7 +218,8 @@ def choose_unit(
         if chosen == "auto":
             texts = [source for source in sources if source.kind == "text"]
             unit, why = "file", "of HTML"  # blocks would cut scripts and comments
-            if not all(bare_suffix(source.path) in (".html", ".htm") for source in texts):
+            sizes = [(source.path.stat().st_size, bare_suffix(source.path) in _HTML) for source in texts]
+            if 2 * sum(size for size, is_html in sizes if is_html) < sum(size for size, _ in sizes):
                 unit, why = _unit_by_empty_lines(texts, bad)
         reasons.append(f"a {unit}{' between empty lines' if unit == 'block' else ''} ({why})")
     elif trees and chosen == "auto":  # blocks if the first file begins with marks of documents

@@ -82,7 +82,8 @@ class CorpusSettings(Reading):
     """Expected share of the text to hold out."""
     holdout_from: Literal["hash", "end"] = "hash"
     """What is held out: texts by their `hash`, which are never in both splits and, above 100 documents, stay held out
-    when the corpus grows; or the `end` of the text, as in experiments with a fixed corpus."""
+    when the corpus grows; or the `end` of the text, as in experiments with a fixed corpus; files of a folder are in
+    the order of their names."""
     holdout_groups: str | int | None = None
     """What stays in one split when text is held out by its hash: `near_duplicates`, or documents with the same value in
     a column, such as patients, authors or domains: its name, or its number, counted from 0. Unset: only equal

@@ -40,10 +40,11 @@ from unmask.data.treebanks import form_of
 
 log = logging.getLogger(__name__)
 
-# Also plain text, but skipped in a folder with tables, which it describes.
+# Also plain text, but skipped in a folder that holds more tables, which it describes.
 CODE = (
-    ".c", ".cpp", ".go", ".h", ".htm", ".html", ".java", ".js", ".py", ".r", ".rs", ".rst", ".sh", ".smi", ".sql",
-    ".srt", ".tex", ".ts", ".xml",
+    ".adoc", ".c", ".cc", ".cpp", ".cs", ".cxx", ".go", ".h", ".hpp", ".htm", ".html", ".java", ".js", ".jsx", ".kt",
+    ".lua", ".org", ".php", ".pl", ".py", ".r", ".rb", ".rs", ".rst", ".scala", ".sh", ".smi", ".sql", ".srt", ".swift",
+    ".tex", ".ts", ".tsx", ".vue", ".xhtml", ".xml",
 )  # fmt: skip
 PRINTED = (".doc", ".docx", ".epub", ".ipynb", ".odt", ".pdf", ".rtf", ".xls", ".xlsx")  # text must be extracted first
 # Kinds of files by suffix; a plug-in's kind is the suffix without its dot. `documents.READERS` has the reader of each.
@@ -58,7 +59,7 @@ SUFFIXES: dict[str, str] = {
 }
 _SUPPORTED = (
     f"supported are {', '.join(each for each in SUFFIXES if each not in CODE)} and plain text, each also with "
-    f"{', '.join(COMPRESSIONS)}"
+    f"{', '.join(COMPRESSIONS)} (of unknown suffixes if a pattern names them, such as 'texts/*.yaml')"
 )
 TABLES = {"jsonl", "json", "csv", "tsv", "parquet", "arrow", "spacy"}
 # JSON files that various programs write beside data. They hold no text, though some are lists of objects.
@@ -263,8 +264,10 @@ def _readable_files(folder: Path, announce: bool) -> list[Path]:
         bare = name.removesuffix(path.suffix.lower()) if path.suffix.lower() in COMPRESSIONS else name
         if bare_suffix(path) != ".json" or (bare not in NO_TEXT and holds_rows(path)):
             files.append(path)
-    if any(kind_of(path) in TABLES for path in files):
-        files = [path for path in files if bare_suffix(path) not in CODE]
+    tables = sum(path.stat().st_size for path in files if kind_of(path) in TABLES)
+    code = {path for path in files if bare_suffix(path) in CODE}
+    if tables > sum(path.stat().st_size for path in code):
+        files = [path for path in files if path not in code]
     trees = {path.parent for path in files if kind_of(path) == "conllu"}
     files = [path for path in files if path.parent not in trees or kind_of(path) != "text"]  # it describes them
     card = folder / _CARD
@@ -273,7 +276,10 @@ def _readable_files(folder: Path, announce: bool) -> list[Path]:
     if announce and (others := set(inside) - set(files)):
         by_name = {path for path in others if path == card or not path.suffix or bare_suffix(path) == ".json"}
         kinds = listed(sorted({path.name if path in by_name else path.suffix for path in others}))
-        what = "other kinds, text beside .conllu, JSON without rows, cards, hidden files and outputs are skipped"
+        what = (
+            "other kinds, code beside more tables, text beside .conllu, JSON without rows, cards, hidden files and "
+            "outputs are skipped"
+        )
         log.warning("%s: %s: %d (%s)", folder, what, len(others), kinds)
     if not files:
         raise CorpusError(f"{folder}: no file in this folder can be read; {_SUPPORTED}; of .json files those with rows")

@@ -624,5 +624,5 @@ def query_index(
         words_weight: Weight of words when both rank, from 0 to 1.
         model: The index's model, if it has moved.
     """
-    opened, queries = Index(index, model=model), [line for line in text.splitlines() if line.strip()]
+    opened, queries = Index(index, model=model), [line for line in text.split("\n") if line.strip()]
     return opened.query(queries or text, top_k=top_k, exact=exact, rank=rank, words_weight=words_weight)

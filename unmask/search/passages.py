@@ -218,14 +218,14 @@ def _windows(tokens: slice, length: int, overlap: int, breaks: Sequence[Flags]) 
 # snippet is the beginning.
 
 SNIPPET_CHARS = 200
-# Words are runs of letters, digits and combining marks, as `_folded` spells them. In scripts without spaces each letter
-# with its marks is a word. The lookahead keeps matching fast: marks are sought only before non-ASCII.
+# Words are runs of letters, digits and combining marks, as `_folded` spells them; `get_user` is two. In scripts without
+# spaces each letter with its marks is a word. The lookahead is for speed: marks are sought only before non-ASCII.
 _MARKS = "".join(sign for sign in map(chr, range(0x300, 0x1F000)) if category(sign) in ("Mn", "Mc"))
 WORD = re.compile(
     rf"[{UNSPACED_RANGES}](?<=\w)[{_MARKS}]*"
-    rf"|[^\W{UNSPACED_RANGES}]++(?:(?=[^\x00-\u02ff])[{_MARKS}]+[^\W{UNSPACED_RANGES}]*)*+"
+    rf"|[^\W_{UNSPACED_RANGES}]++(?:(?=[^\x00-\u02ff])[{_MARKS}]+[^\W_{UNSPACED_RANGES}]*)*+"
 )
-_ASCII_WORD = re.compile("[a-z0-9_]+")
+_ASCII_WORD = re.compile("[a-z0-9]+")
 _SOFT_HYPHEN = "\u00ad"
 
 

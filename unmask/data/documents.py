@@ -219,7 +219,7 @@ def choose_unit(
             texts = [source for source in sources if source.kind == "text"]
             unit, why = "file", "of HTML"  # blocks would cut scripts and comments
             sizes = [(source.path.stat().st_size, bare_suffix(source.path) in _HTML) for source in texts]
-            if 2 * sum(size for size, is_html in sizes if is_html) < sum(size for size, _ in sizes):
+            if 2 * sum(size for size, is_html in sizes if is_html) <= sum(size for size, _ in sizes):
                 unit, why = _unit_by_empty_lines(texts, bad)
         reasons.append(f"a {unit}{' between empty lines' if unit == 'block' else ''} ({why})")
     elif trees and chosen == "auto":  # blocks if the first file begins with marks of documents

@@ -20,7 +20,7 @@ TARGETS = (
     "checkpoint", "seed", "tokenizer", "data", "run", "lexicon", "index", "resumed_index", "beir", "positives", "texts",
     "vocabulary", "sentence", "rule",
 )  # fmt: skip
-CASES = 10  # of each target, besides the whole one
+CASES = 6  # of each target, besides the whole one
 
 
 @pytest.mark.slow

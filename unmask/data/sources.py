@@ -264,10 +264,10 @@ def _readable_files(folder: Path, announce: bool) -> list[Path]:
         bare = name.removesuffix(path.suffix.lower()) if path.suffix.lower() in COMPRESSIONS else name
         if bare_suffix(path) != ".json" or (bare not in NO_TEXT and holds_rows(path)):
             files.append(path)
-    tables = sum(path.stat().st_size for path in files if kind_of(path) in TABLES)
-    code = {path for path in files if bare_suffix(path) in CODE}
-    if tables > sum(path.stat().st_size for path in code):
-        files = [path for path in files if path not in code]
+    if tables := sum(path.stat().st_size for path in files if kind_of(path) in TABLES):
+        code = {path for path in files if bare_suffix(path) in CODE}
+        if tables > sum(path.stat().st_size for path in code):
+            files = [path for path in files if path not in code]
     trees = {path.parent for path in files if kind_of(path) == "conllu"}
     files = [path for path in files if path.parent not in trees or kind_of(path) != "text"]  # it describes them
     card = folder / _CARD

@@ -2,6 +2,7 @@ r"""Which model size learns most in a given time: the law by which `unmask pretr
 
     python benchmarks/dial.py measure DATA NAME --cells "2x128:400,1600 4x256:300@2048/0.007" [--jobs 2]
     python benchmarks/dial.py fit [--table docs/explanation/benchmarks.md]
+    python benchmarks/dial.py check DATA NAME --minutes 1,3 [--table docs/explanation/benchmarks.md]
 
 `measure` trains a model for each cell on the prepared folder DATA, with the recipe `tiny` apart from its size. A cell
 is LAYERSxWIDTH:STEPS,... with an optional @POSITIONS a step and /RATE. Each model trains in a process with one thread.
@@ -9,6 +10,9 @@ Its held-out loss is appended to the results under the text's NAME; cells alread
 
 `fit` fits the law of `unmask.commands.sizing` to the runs on `novels` and `books`, prints its numbers, and compares it
 with the runs that have the lowest loss for their text, size and number of tokens.
+
+`check` trains, for each budget, the size that the law chooses on this machine and the sizes beside it, each with its
+own batch and as long, and compares their losses: how much the choice costs.
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ import re
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
 from pathlib import Path
@@ -36,7 +40,7 @@ from tables import append_line, circumstances, made, parser_of, read_lines, writ
 
 from unmask.commands.recipe import load_recipe
 from unmask.commands.run_data import open_prepared
-from unmask.commands.sizing import LAW, Law, TextFigures, sizes
+from unmask.commands.sizing import LAW, Choice, Law, TextFigures, choices, measure_speed, sizes, with_sizes
 from unmask.measure.held_out import HeldOutSet
 
 HELD_OUT_TOKENS = 200_000
@@ -122,6 +126,48 @@ def measure(options: argparse.Namespace) -> None:
         list(pool.map(one, works))
 
 
+def check(options: argparse.Namespace) -> list[str]:
+    data, device = open_prepared(Path(options.data)), torch.device("cpu")
+    held_out = HeldOutSet(data.validation, data.tokenizer, length=128, max_tokens=HELD_OUT_TOKENS)
+    text = TextFigures.of(data, data.manifest.train.tokens)
+
+    def loss_of(choice: Choice, minutes: float) -> tuple[float, int]:
+        recipe = load_recipe("auto", options={"training.minutes": minutes, "training.seed": options.seed})
+        recipe = with_sizes(recipe, sizes(choice.num_layers, choice.hidden_size, choice.batch_tokens))
+        next(assemble(recipe, data, device).reports())  # compiles the loops, once on a machine
+        training = assemble(recipe, data, device)
+        steps = sum(1 for _ in training.reports())
+        return held_out.evaluate(training.state.model).loss, steps
+
+    for minutes in map(float, options.minutes.split(",")):
+        recipe = load_recipe("auto", options={"training.minutes": minutes})
+        grid = list(choices(recipe, data, measure_speed(recipe, data), text, minutes))
+        chosen = min(grid, key=lambda choice: choice.loss)
+        begin = max(0, grid.index(chosen) - 1)
+        for choice in grid[begin : begin + 3]:
+            loss, steps = loss_of(choice, minutes)
+            size = f"{choice.num_layers}x{choice.hidden_size}"
+            facts = {"batch_tokens": choice.batch_tokens, "steps": steps, "loss": loss, "is_chosen": choice == chosen}
+            entry = {"text": options.name, "minutes": minutes, "size": size, "seed": options.seed, **facts}
+            append_line(options.results, {**entry, **circumstances()})
+            print(entry, flush=True)
+    return choice_table(read_lines(options.results))
+
+
+def choice_table(entries: Iterable[Entry]) -> list[str]:
+    """For each text and budget the losses of all sizes, and how far that of the chosen one is above the lowest."""
+    groups: dict[tuple[str, float], list[Entry]] = {}
+    for entry in entries:
+        groups.setdefault((entry["text"], entry["minutes"]), []).append(entry)
+    lines = ["| text | minutes | chosen | held-out loss by size | above the lowest |", "| --- | --- | --- | --- | --- |"]
+    for (text, minutes), each in groups.items():
+        chosen = next(entry for entry in each if entry["is_chosen"])
+        losses = ", ".join(f"{entry['size']} {entry['loss']:.3f}" for entry in each)
+        above = chosen["loss"] / min(entry["loss"] for entry in each) - 1.0
+        lines.append(f"| {text} | {minutes:g} | {chosen['size']} | {losses} | {above:.1%} |")
+    return lines
+
+
 def best_of(entries: Sequence[Entry]) -> list[Entry]:
     """The run with the lowest loss for each text, size and number of tokens (to a tenth), smaller ones first."""
     best: dict[tuple[str, int, int], Entry] = {}
@@ -178,6 +224,13 @@ def main() -> None:
     fitting = commands.add_parser("fit")
     fitting.add_argument("--results", type=Path, default=Path("docs/measured/dial.jsonl"))
     fitting.add_argument("--table", type=Path, help="page whose table `dial` is rewritten")
+    checking = commands.add_parser("check")
+    checking.add_argument("data")
+    checking.add_argument("name")
+    checking.add_argument("--minutes", required=True)
+    checking.add_argument("--seed", type=int, default=0)
+    checking.add_argument("--results", type=Path, default=Path("docs/measured/choices.jsonl"))
+    checking.add_argument("--table", type=Path, help="page whose table `choices` is rewritten")
     training = commands.add_parser("train")
     training.add_argument("data")
     training.add_argument("cell")
@@ -186,6 +239,10 @@ def main() -> None:
         print(json.dumps(train(Cell(*json.loads(options.cell)), options.data)))
     elif options.command == "measure":
         measure(options)
+    elif options.command == "check":
+        print(*(lines := check(options)), sep="\n")
+        if options.table:
+            write_table(options.table, "choices", lines, made=made(read_lines(options.results)))
     else:
         entries = best_of(read_lines(options.results))
         print(fit([entry for entry in entries if entry["text"] in FITTED]), LAW, sep="\n")

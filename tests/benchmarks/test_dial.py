@@ -78,3 +78,18 @@ def test_a_cell_is_trained(run: unmask.Run, tmp_path: Path, monkeypatch: pytest.
     assert (reached["text"], reached["steps"], reached["width"]) == ("text", 3, 128)
     assert 0 < reached["loss"] < 2 * reached["unigram_entropy"]
     assert reached["tokens"] > 3 * 200
+
+
+def test_a_choice_is_compared_with_the_sizes_beside_it() -> None:
+    runs = [
+        {"text": text, "minutes": 1.0, "size": size, "loss": loss, "is_chosen": is_chosen}
+        for text, size, loss, is_chosen in (
+            ("a", "2x128", 4.0, True),
+            ("b", "2x128", 4.0, True),
+            ("b", "3x192", 3.2, False),
+            ("a", "3x192", 4.4, False),
+        )
+    ]
+    _, _, first, second = dial.choice_table(runs)
+    assert first == "| a | 1 | 2x128 | 2x128 4.000, 3x192 4.400 | 0.0% |"
+    assert second.endswith("| 25.0% |")

@@ -159,7 +159,7 @@ def choice_table(entries: Iterable[Entry]) -> list[str]:
     groups: dict[tuple[str, float], list[Entry]] = {}
     for entry in entries:
         groups.setdefault((entry["text"], entry["minutes"]), []).append(entry)
-    lines = ["| text | minutes | chosen | held-out loss by size | above the lowest |", "| --- | --- | --- | --- | --- |"]
+    lines = ["| text | minutes | chosen | held-out loss by size | above the lowest |", f"|{' --- |' * 5}"]
     for (text, minutes), each in groups.items():
         chosen = next(entry for entry in each if entry["is_chosen"])
         losses = ", ".join(f"{entry['size']} {entry['loss']:.3f}" for entry in each)

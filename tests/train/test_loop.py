@@ -3,6 +3,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -74,7 +75,7 @@ def test_budgets() -> None:
 def test_evaluations_take_a_tenth_of_the_minutes(budget: dict[str, Any], cost: float, times: list[int]) -> None:
     """A step takes a second; an evaluation before the first one shows what they cost."""
     settings = settings_of(**{"steps": None, **budget})
-    trainer: Any = SimpleNamespace(settings=settings, group=ALONE, clock=lambda: now, state=None)
+    trainer: Any = SimpleNamespace(settings=settings, group=ALONE, clock=lambda: now, evaluating=nullcontext)
     plan, now, evaluated, begin = EvaluationTimes(10), 0.0, [], cost
     with plan.timed(trainer):
         now += cost
@@ -87,6 +88,28 @@ def test_evaluations_take_a_tenth_of_the_minutes(budget: dict[str, Any], cost: f
             with plan.timed(trainer):
                 now += cost
     assert evaluated == times
+
+
+@pytest.mark.parametrize(("budget", "steps", "seconds"), [({"steps": 3}, 3, 3.0), ({"minutes": 10.0}, 6, 606.0)])
+def test_evaluations_count_only_against_a_budget_in_minutes(
+    make_model: MakeModel, stream: RowStream, masker: Masker, budget: dict[str, Any], steps: int, seconds: float
+) -> None:
+    """After each step, a second of other work and an evaluation of a hundred seconds."""
+    now = 0.0
+
+    class Evaluation(Callback):
+        def on_step(self, trainer: Trainer, report: StepReport) -> None:
+            nonlocal now
+            now += 1.0
+            with trainer.evaluating():
+                now += 100.0
+
+    settings = settings_of(**{"steps": None, **budget})
+    model = new_state(make_model, settings).model
+    trainer = Trainer(model, stream, settings, masker=masker, callbacks=[Evaluation()])
+    trainer.clock = lambda: now
+    trainer.fit()
+    assert (trainer.state.step, trainer.state.seconds) == (steps, seconds)
 
 
 def test_a_step_without_a_target_has_no_loss(tmp_path: Path) -> None:

@@ -100,7 +100,8 @@ class Comparison(Result):
     # no lower than that of word frequencies alone; two recipes with only such runs are not judged.
     runs: dict[str, list[dict[str, Any]]]
     # With a task, means over each recipe's runs: `pretraining_minutes` (None: it is not pretrained) and
-    # `finetuning_minutes`, both of training alone, and `num_parameters` of the encoder without a head.
+    # `finetuning_minutes`, both of training alone (evaluations count against a budget in minutes), and `num_parameters`
+    # of the encoder without a head.
     costs: dict[str, dict[str, float | None]]
 
     def shown(self) -> Iterator[Shown]:

@@ -59,7 +59,7 @@ class Embedder(FinishedModel):
     max_length: int  # of a text, in tokens
     steps: int
     tokens_seen: int
-    seconds: float
+    seconds: float  # of training; with a budget in minutes, evaluations, too
     tokens_per_second: float
     pairs_seen: int
     temperature: float

@@ -358,9 +358,9 @@ class Runs(Callback):
 
     def _evaluate(self, trainer: Trainer) -> None:
         state = trainer.state
-        trainer.read_figures()
-        # All ranks take rank 0's metrics, so that all stop at the same step.
-        metrics = on_rank_zero(self.group, lambda: self.evaluate(state.model, self.task, "validation")[0])
+        with trainer.evaluating():
+            # All ranks take rank 0's metrics, so that all stop at the same step.
+            metrics = on_rank_zero(self.group, lambda: self.evaluate(state.model, self.task, "validation")[0])
         state.model.train()
         loss = math.fsum(state.recent_losses) / len(state.recent_losses)
         epoch = math.ceil(state.step / self._batches(trainer))

@@ -65,7 +65,7 @@ class Run(FinishedModel):
     steps: int
     tokens_seen: int
     epochs: float
-    seconds: float  # of training
+    seconds: float  # of training; with a budget in minutes, evaluations, too
     tokens_per_second: float
     # On held-out text, in nats per predicted token; intervals are of 95 %, over documents, None with too few of them.
     validation_loss: float

@@ -64,7 +64,7 @@ def training_curves(metrics: Metrics, unigram_entropy: float) -> list[dict[str, 
     times = [[m["seconds"] / scale for m in lines] for lines in (train, held)]
     all_times = [*times[0], *times[1]] or [0.0]
     steps = [m["step"] for m in train]
-    # The speed includes evaluations and checkpoints.
+    # The speed includes checkpoints and, with a budget in minutes, evaluations.
     pairs = [(a, b) for a, b in pairwise(train) if b["seconds"] > a["seconds"]]
     speed = [b["step"] for _, b in pairs], [b["tokens"] / (b["seconds"] - a["seconds"]) for a, b in pairs]
 

@@ -45,7 +45,7 @@ class StepReport:
     micro_batches: int  # parts that the step was computed in; more than before if memory ran out
     learning_rate: float  # the peak rate of the settings, times the schedule
     length: int  # positions of its rows
-    seconds: float  # of training so far, this step included
+    seconds: float  # of training so far, this step included; with a budget in minutes, evaluations, too
 
     @property
     def loss(self) -> float:
@@ -156,7 +156,8 @@ class EvaluationTimes:
     def timed(self, trainer: Trainer) -> Iterator[None]:
         """Times an evaluation, which sets the earliest time of the next one."""
         begin = trainer.clock()
-        yield
+        with trainer.evaluating():
+            yield
         self._earliest = begin + (trainer.clock() - begin) / BESIDE
 
 

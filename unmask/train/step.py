@@ -53,7 +53,7 @@ class TrainState:
     cursor: Cursor = field(default_factory=Cursor)  # where the next batch begins
     step: int = 0  # optimizer steps made
     tokens_seen: int = 0  # tokens of text trained on, repetitions included
-    seconds: float = 0.0  # of training so far, also before interruptions
+    seconds: float = 0.0  # of training so far, also before interruptions; with a budget in minutes, evaluations, too
     micro_tokens: int | None = None  # most positions computed at once, if the settings limit it or memory ran out
     ran_out: bool = False  # whether memory ran out
     best: Best | None = None  # the lowest held-out loss so far

@@ -7,7 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any, NamedTuple
@@ -101,6 +101,7 @@ class Trainer:
         self.callbacks, self.group = list(callbacks), group
         self.clock: Callable[[], float] = time.monotonic
         self._unread: deque[StepReport] = deque()  # reports whose figures the callbacks have not seen yet
+        self._begin = 0.0  # the time by `clock` at which the seconds of training are 0
         self.first_micro_tokens: int | None = None
         self.save_requested = False
         self.error: BaseException | None = None
@@ -165,9 +166,19 @@ class Trainer:
             for callback in self.callbacks:
                 callback.on_figures(self, report)
 
+    @contextmanager
+    def evaluating(self) -> Iterator[None]:
+        """Work that is no training, such as an evaluation: its time counts only against a budget in minutes."""
+        self.read_figures()  # a GPU may still be training
+        begin = self.clock()
+        yield
+        if self.settings.minutes is None:
+            self._begin += self.clock() - begin
+
     def steps(self) -> Iterator[StepReport]:
         """Yields a report after each step; only `fit` calls callbacks. Time between two reports counts as training
-        time, except for a first step in which loops or blocks are compiled.
+        time, except for a first step in which loops or blocks are compiled, and for evaluations unless the budget is in
+        minutes (`evaluating`).
 
         On a GPU, the host prepares the next batches in a thread and runs a few steps ahead of the device. A report's
         figures may then still be pending, and the step may have diverged: read the figures before saving a state
@@ -193,12 +204,12 @@ class Trainer:
 
         synced = synced_over(self.model, group)
         pending: deque[Figures] = deque()
-        begin, compiles = self.clock() - state.seconds, isinstance(self.model, MaskedLM) and must_compile(device)
+        self._begin, compiles = self.clock() - state.seconds, isinstance(self.model, MaskedLM) and must_compile(device)
         compiles = any(each for (each,) in group.all_gather([float(compiles or has_compiled_blocks(self.model))]))
 
         def now() -> float:
             """Seconds of training, by rank 0's clock if the budget is in minutes."""
-            seconds = self.clock() - begin
+            seconds = self.clock() - self._begin
             return group.all_gather([seconds])[0][0] if by_clock else seconds
 
         batches = masked_batches(self, ahead=BATCHES_AHEAD if ahead else 0)
@@ -232,7 +243,7 @@ class Trainer:
                 if len(pending) > STEPS_AHEAD:
                     pending.popleft().read()
                 if compiles:  # the first step compiled loops or blocks, which does not count against the budget
-                    begin, compiles = self.clock() - state.seconds, False
+                    self._begin, compiles = self.clock() - state.seconds, False
                 state.seconds = now()
                 yield StepReport(
                     step=state.step,

@@ -126,6 +126,7 @@ def test_a_model_beside_words_and_itself(main: Main, model_folder: Path, story: 
     low, high = difference["ndcg_at_10_interval"]
     assert low < difference["ndcg_at_10"] < high
     assert crop["confidence"] == pytest.approx(1 - 0.05 / 4)
+    assert "nDCG@10: model minus this, at 98.8 %" in repr(unmask.SearchEvaluation(actual))
     vectors = actual["vectors"][str(model_folder)]
     assert 1.0 < vectors["effective_rank"] < 32
     assert vectors["uniformity"] < 0.0 < vectors["alignment"]["crop"]

@@ -222,7 +222,8 @@ def as_html(shown: Shown) -> str:
     return f"<table>{title}{''.join(rows)}</table>"
 
 
-# In every table ± is half the width of a 95 % interval; the table's head says over which units.
+# In every table ± is half the width of a 95 % interval, unless the column's head names another level; the table's head
+# says over which units.
 
 NORMAL = NormalDist().inv_cdf(0.975)  # standard errors, for samples of thousands
 

@@ -102,7 +102,8 @@ class SearchEvaluation(Result):
             yield Styled(
                 f"{what}: {task['queries']:,} queries, {task['documents']:,} documents; {over(self.unit)}", "dim"
             )
-            columns = ("", *(f">{NAMES[figure]}" for figure in FIGURES), f">{NAMES[DECIDES]}: model minus this")
+            difference_head = f">{NAMES[DECIDES]}: model minus this, at {percent(task['confidence'])}"
+            columns = ("", *(f">{NAMES[figure]}" for figure in FIGURES), difference_head)
             lines = []
             for system, figures in task["systems"].items():
                 cells = [f"{figures[f]:.3f}{margin(figures[f'{f}_interval'], of=figures[f])}" for f in FIGURES]

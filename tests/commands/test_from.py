@@ -177,6 +177,9 @@ def test_it_says_what_it_began_with(
     assert new["after"]["loss"] == summary["validation_loss"] < new["before"]["loss"], "it learns the new text"
     assert old["after"]["predicted_tokens"] == old["before"]["predicted_tokens"] == run.summary["predicted_tokens"]
     assert old["before"]["loss"] != old["after"]["loss"]
+    assert f"held out, {old['after']['documents']:,} of the old text\n" in repr(continued)
+    page = (continued.folder / "report.html").read_text(encoding="utf-8")
+    assert f": {new['after']['documents']:,} of the new text, {old['after']['documents']:,} of the old text)" in page
 
 
 def test_going_on_is_never_having_stopped(run: unmask.Run, new_file: Path, tmp_path: Path) -> None:

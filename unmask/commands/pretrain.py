@@ -108,13 +108,16 @@ class Run(FinishedModel):
             ("accuracy", f"{s['validation_accuracy']:.1%} of {s['predicted_tokens']:,} hidden tokens"),
             ("bits per byte", f"{figure(s, 'bits_per_token_byte')} of hidden tokens"),
         ]
+        domains = s.get("domains") or {}  # if training started from a checkpoint
         if s.get("validation_loss_interval") is not None:
-            lines.append(("", f"±: 95 % interval over {documents(s)} held out"))
+            old = domains.get("old")
+            of_old = "" if old is None else f", {old['after']['documents']:,} of the old text"
+            lines.append(("", f"±: 95 % interval over {documents(s)} held out{of_old}"))
         if s.get("validation_within") is not None:
             lines.append(("", f"held out: {s['validation_within']}"))
         for name, figures in s.get("objectives", {}).items():
             lines.append((name.replace("_", " "), f"{figures['accuracy']:.1%} of {figures['count']:,} right"))
-        for name, figures in (s.get("domains") or {}).items():  # if training started from a checkpoint
+        for name, figures in domains.items():
             if figures is not None:
                 losses, bits = (
                     f"{figure(figures['before'], key)} {unit} before, {figure(figures['after'], key)} after"

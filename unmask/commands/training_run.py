@@ -317,6 +317,9 @@ class TrainingRun(Callback):
                 name: None if before[name] is None else {"before": before[name], "after": after[name]}
                 for name in ("new", "old")
             }
+            if after["old"] is not None and (warning := few_draws(after["old"]["documents"])) is not None:
+                warnings = [summary["validation_warning"], f"of the old text, {warning}"]
+                summary["validation_warning"] = "; ".join(filter(None, warnings))
         remarks = [] if better is None else [better]
         if better is None and (warning := self._warning(result, entropy)) is not None:
             remarks.append(warning)

@@ -108,7 +108,8 @@ def write_card(
     domains, rows = summary.get("domains") or {}, []
     for name, text in (("new", "the data above"), ("old", "the model's own domain")):
         if (measured := domains.get(name)) is not None:
-            rows.append([f"held-out text of {text}", *(_bits(measured[when]) for when in ("before", "after"))])
+            held = f"held-out text of {text} ({summary['validation_unit']}: {measured['after']['documents']:,})"
+            rows.append([held, *(_bits(measured[when]) for when in ("before", "after"))])
     card = TEMPLATES.get_template("card.md").render(
         head=head,
         layout=recipe["model"]["layout"],

@@ -110,6 +110,11 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
         for name, figures in summary.get("domains", {}).items()
         if figures is not None
     ]
+    of_domains = [
+        f"{figures['after']['documents']:,} of the {name} text"
+        for name, figures in summary.get("domains", {}).items()
+        if figures is not None
+    ]
     own, defaults = flat(recipe), flat(usual)
     write_page(
         path,
@@ -119,7 +124,7 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
         headline=headline,
         remarks=[sentence(each) for each in (remark, summary["validation_warning"]) if each],
         start=summary["start"] if domains else None,
-        over=f" ({over(summary['validation_unit'])})" if "±" in str(domains) else "",
+        over=f" ({over(summary['validation_unit'])}: {', '.join(of_domains)})" if "±" in str(domains) else "",
         domain_columns=[title for _, title, _ in _COLUMNS],
         domains=dict(domains),
         plots=training_curves(metrics, summary["unigram_entropy"]),

@@ -104,6 +104,7 @@ def test_more_seeds_are_asked_for_later(
         patch.setattr(finetune_run.Runs, "_finish", lambda *_: 1 / 0)
         with pytest.raises(ZeroDivisionError):
             unmask.finetune(**options, out=out, settings=settings(2), resume=True)
+    assert not (out / "summary.json").exists(), "the model may be that of the second seed"
     elsewhere = {**options, "model": shutil.copytree(options["model"], tmp_path / "the same model")}
     card = out / "model" / "README.md"
     for files in (options, elsewhere):  # the second time nothing is left to do

@@ -448,6 +448,8 @@ class Runs(Callback):
         }
         if "test" in self.files:
             figures["test_metrics"] = self.evaluate(model, task, "test")[0]
+        for name in ("summary.json", "report.html"):  # of fewer seeds, and perhaps of another model
+            (root / name).unlink(missing_ok=True)
         before = [self.task.rank(other["figures"]["metrics"], self.metric) for other in finished]
         if not before or self.task.rank(figures["metrics"], self.metric) > max(before):
             with writing(root / "model", SafetensorError), whole_folder(root / "model") as folder:

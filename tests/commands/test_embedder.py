@@ -188,6 +188,18 @@ def test_what_a_training_leaves(made: unmask.Embedder) -> None:
     assert "the king" in page
 
 
+def test_masked_tokens_are_measured_on_the_same_masks_whatever_the_seed(base: Path, tmp_path: Path) -> None:
+    pairs, settings = tmp_path / "pairs.jsonl", FAST | {"embedder.holdout": 0.5}
+    parts = (story.partition("\n") for story in passages(40))
+    pairs.write_text("".join(json.dumps({"query": title, "text": body}) + "\n" for title, _, body in parts))
+    made = (
+        unmask.embedder(base, pairs=pairs, out=tmp_path / f"{seed}", steps=1, seed=seed, settings=settings)
+        for seed in (0, 1)
+    )
+    one, other = (each.before for each in made)
+    assert one["mlm_loss"] == pytest.approx(other["mlm_loss"], rel=1e-5)
+
+
 def test_the_card_names_texts_that_are_no_files(
     base: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

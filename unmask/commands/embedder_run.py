@@ -42,6 +42,7 @@ from unmask.data.rows import Cursor, Rows, moved
 from unmask.data.settings import CorpusSettings, Reading
 from unmask.data.sources import InMemory, Named, is_stream, keep_as_files
 from unmask.masking.masker import Masker
+from unmask.measure.held_out import fixed_masker
 from unmask.model.card_head import Origin
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import files_checked, load_model, write_checksums
@@ -302,7 +303,9 @@ class EmbedderRun(Callback):
 
         def measured() -> dict[str, Any]:
             temperature = self.settings.temperature_or_default
-            figures = measure(state.model, self.stream, self.data.held, self.kind, temperature, self.masker)
+            # Fixed masks, as in all held-out figures of masked tokens.
+            masker = None if self.masker is None else fixed_masker(self.plan.tokenizer)
+            figures = measure(state.model, self.stream, self.data.held, self.kind, temperature, masker)
             if not math.isfinite(figures["loss"]):
                 raise DivergedError(f"the held-out loss after step {state.step} is {figures['loss']}")
             return figures
@@ -312,7 +315,7 @@ class EmbedderRun(Callback):
         self.trainer.evaluated(figures)
         state.history.append({"step": state.step, **figures})
         facts = [f"{kind}: recall@10 {f['recall_at_10']:.1%} of {f['pairs']:,}" for kind, f in figures["kinds"].items()]
-        facts += [] if self.masker is None else [f"masked tokens: loss {figures['mlm_loss']:.3f}"]
+        facts += [] if figures["mlm_loss"] is None else [f"masked tokens: loss {figures['mlm_loss']:.3f}"]
         self.reporter.note(f"step {state.step:>6,}: {'; '.join(facts)}")
         if state.step and (state.best is None or figures["loss"] < state.best.loss):
             state.best = Best(state.step, figures["loss"])
@@ -410,11 +413,11 @@ def measure(
     """Evaluates a model on its own device: how well the first texts of pairs find the second ones.
 
     Returns:
-        For JSON: the mean `loss` over the kinds; `mlm_loss`, in nats per hidden token; and `kinds`, for each the number
-        of `pairs`; their `loss` in nats, by whole vectors; the share of first texts whose partner is the nearest, or
-        among the ten nearest, of all second texts (`recall_at_1`, `recall_at_10`; texts of the same document do not
-        count as nearer, and ties count against the partner); and the mean number of nonzero numbers of a vector
-        (`nonzero`; None for dense vectors).
+        For JSON: the mean `loss` over the kinds; `mlm_loss`, in nats per hidden token (None if none are hidden); and
+        `kinds`, for each the number of `pairs`; their `loss` in nats, by whole vectors; the share of first texts whose
+        partner is the nearest, or among the ten nearest, of all second texts (`recall_at_1`, `recall_at_10`; texts of
+        the same document do not count as nearer, and ties count against the partner); and the mean number of nonzero
+        numbers of a vector (`nonzero`; None for dense vectors).
     """
     kinds: dict[str, dict[str, Any]] = {}
     total, count = 0.0, 0
@@ -446,7 +449,7 @@ def measure(
                 total += float(token_losses(model, hidden_TD, there).total)
                 count += len(targets)
     loss = sum(figures["loss"] for figures in kinds.values()) / len(kinds)
-    return {"loss": loss, "kinds": kinds, "mlm_loss": None if masker is None else total / max(count, 1)}
+    return {"loss": loss, "kinds": kinds, "mlm_loss": total / count if count else None}
 
 
 NUM_PAIRS, NUM_QUERIES, NUM_NEAREST = 6, 6, 3  # shown in the report

@@ -153,6 +153,8 @@ def test_the_best_checkpoint_is_kept_and_taken_if_clearly_better(
     weights = load_file(kept[model_step == 40] / "model.safetensors")
     assert torch.equal(run.model.network.encoder.tokens, weights["encoder.tokens"])
     assert ("of step 20" in (out / "model" / "README.md").read_text(encoding="utf-8")) == (model_step == 20)
+    held = [line["validation_loss"] for line in read_metrics(out / "metrics.jsonl") if line["kind"] == "evaluation"]
+    assert held[4:] == ([last] if model_step == 20 else [last, 3.1]), "curves end with the last weights"
     before = (out / "model" / "model.safetensors").read_bytes()
     (out / "summary.json").unlink()
     again = unmask.pretrain(out=out, resume=True)

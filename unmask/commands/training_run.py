@@ -49,7 +49,15 @@ from unmask.model.encoder import MaskedLM, initialise
 from unmask.model.folder import write_checksums
 from unmask.report.cards import write_card
 from unmask.report.pages import write_report
-from unmask.train.callbacks import TRACKERS, Callback, EvaluationTimes, StepReport, read_metrics, tensorboard
+from unmask.train.callbacks import (
+    TRACKERS,
+    Callback,
+    EvaluationTimes,
+    MetricsFile,
+    StepReport,
+    read_metrics,
+    tensorboard,
+)
 from unmask.train.checkpoints import checkpoint_path, fit, list_checkpoints, load_checkpoint, place_model
 from unmask.train.distributed import ALONE, Group, on_rank_zero
 from unmask.train.hardware import samples_softmax, works_on_its_own
@@ -208,7 +216,7 @@ class TrainingRun(Callback):
             raise DivergedError(f"the held-out loss after step {state.step} is {result.loss}")
         lines = self._predicted(self.prompts)
         self.trainer.evaluated(metrics_of(result) | ({"lines": lines} if lines else {}))
-        self._report(result)
+        self._report(result, state.step)
         for line in lines:
             # Predictions are in brackets, green if right and red if wrong.
             shown: list[str | Styled] = ["         "]
@@ -245,9 +253,9 @@ class TrainingRun(Callback):
         load_checkpoint(checkpoint_path(root, best.step), replace(state), fingerprint=self.fingerprint)
         return best.step, f"{self._warning(last, self.held_out.entropy, best)}. The model is that of step {best.step:,}"
 
-    def _report(self, result: HeldOut) -> None:
+    def _report(self, result: HeldOut, step: int) -> None:
         self.reporter.note(
-            f"  step {self.state.step:>6,}: held-out loss {result.loss:.3f}, accuracy {result.accuracy:.1%}, "
+            f"  step {step:>6,}: held-out loss {result.loss:.3f}, accuracy {result.accuracy:.1%}, "
             f"{result.bits_per_token_byte:.3f} bits per byte of hidden tokens"
             + "".join(f"; {name} {figures['accuracy']:.1%}" for name, figures in result.objectives.items())
         )
@@ -273,8 +281,10 @@ class TrainingRun(Callback):
         result, entropy = held_out.evaluate(self.model, notify=self.reporter.notify), held_out.entropy
         figures = metrics_of(result, final=True)
         for record in records:
-            record.on_evaluation(self.trainer, figures)
-        self._report(result)
+            # Curves would show the best model's figures at the last step.
+            if model_step == state.step or not isinstance(record, MetricsFile):
+                record.on_evaluation(self.trainer, figures)
+        self._report(result, model_step)
 
         with writing(folder.model), whole_folder(folder.model) as partial:
             save_with_tokenizer(self.model, tokenizer, partial)

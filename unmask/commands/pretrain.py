@@ -79,7 +79,7 @@ class Run(FinishedModel):
     validation_documents: int
     validation_unit: str  # `documents` or `groups`
     validation_within: str | None  # what is held out, if the rest of its files is trained on
-    validation_warning: str | None  # if there are few documents
+    validation_warning: str | None  # if there are few documents, also of the old text
     unigram_entropy: float  # the loss of token frequencies alone
     unigram_gain_interval: list[float] | None  # of how much lower the loss is
     on_plateau: bool  # whether that difference may be chance

@@ -80,6 +80,8 @@ def test_long_curves_are_thinned_and_gaps_left_out() -> None:
     assert 4_000 <= len(curve["places"]) < 5_000
     assert (curve["places"][0] > 1, set(curve["values"])) == (True, {1.23457})
     assert plot("loss", "step", Curve("one dot", [1], [2.0])) == {}
+    (curve,) = plot("loss", "step", Curve("measured again", [2, 1, 2], [3.0, 4.0, 2.0]))["curves"]
+    assert (curve["places"], curve["values"]) == ([1, 2], [4.0, 2.0]), "the last counts"
 
 
 def test_figures_of_callbacks_are_not_held_out_losses() -> None:

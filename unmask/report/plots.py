@@ -6,6 +6,7 @@ import io
 import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
+from operator import itemgetter
 from typing import Any, Literal, NamedTuple
 
 from matplotlib.axes import Axes
@@ -47,7 +48,8 @@ def plot(title: str, x: str, *curves: Curve, log: bool = False, zero: bool = Fal
     for label, places, values, kind, number in curves:
         stride = thinned(len(places))
         known = [(place, y) for place, y in zip(places[::stride], values[::stride], strict=True) if y is not None]
-        points = {place: float(f"{y:.6g}") for place, y in sorted(known) if math.isfinite(y)}
+        known.sort(key=itemgetter(0))  # of several values at a place, the last counts: the final evaluation
+        points = {place: float(f"{y:.6g}") for place, y in known if math.isfinite(y)}
         line = {"label": label, "kind": kind, "number": number}
         lines.append(line | {"places": list(points), "values": list(points.values())})
     if all(len(each["places"]) < 2 for each in lines if each["kind"] != "level"):

@@ -4,7 +4,7 @@ import { Choice, Segmented, html, useEffect, useKept, useRef, useState } from ".
 const SCALES = [["seconds", "Seconds"], ["step", "Steps"], ["tokens", "Tokens"]];
 const PLACES = ["step", "seconds", "tokens", "epoch", "seed"];
 const NAMES = {
-  loss: "loss, nats per token", validation_accuracy: "held-out tokens predicted right", bits_per_token_byte: "bits per byte of tokens",
+  loss: "loss", validation_accuracy: "held-out tokens predicted right", bits_per_token_byte: "bits per byte of hidden tokens",
   gradient_norm: "gradient norm", learning_rate: "learning rate",
 };
 // The `loss` of a fine-tuning is its training loss.
@@ -55,7 +55,11 @@ export function useLive(paths) {
   return [runs, problem];
 }
 
+// Whether the losses of all runs are those of masked tokens. A fine-tuning's is of texts, an embedder's of pairs.
+const areOfTokens = (runs) => runs.every(({ columns }) => columns.evaluation?.validation_loss);
+
 function figuresOf(runs) {
+  const names = areOfTokens(runs) ? { ...NAMES, loss: "loss, nats per token" } : NAMES;
   const known = new Set(["loss"]);
   for (const { columns } of runs) {
     for (const [kind, of] of Object.entries(columns)) {
@@ -64,7 +68,7 @@ function figuresOf(runs) {
       }
     }
   }
-  return [...known].map((name) => [name, NAMES[name] ?? name.replaceAll("_", " ").replaceAll(".", ": ")]);
+  return [...known].map((name) => [name, names[name] ?? name.replaceAll("_", " ").replaceAll(".", ": ")]);
 }
 
 // If no run has the chosen scale (fine-tunings have no seconds), curves are drawn over epochs.
@@ -79,7 +83,7 @@ function curvesOf(runs, x, figure) {
     return seeds.map((seed) => {
       const points = of[x].map((each, n) => [each, of[field][n], of.seed?.[n] ?? null])
         .filter(([each, value, own]) => each != null && value != null && own === seed).sort((a, b) => a[0] - b[0]);
-      const once = points.filter(([each], n) => n === 0 || each !== points[n - 1][0]);
+      const once = points.filter(([each], n) => each !== points[n + 1]?.[0]);
       return {
         label: seeds.length > 1 ? `${label}, seed ${seed}` : label, kind: kind === "train" ? "training" : "held out", number: number ?? place,
         places: once.map(([each]) => each), values: once.map(([, value]) => value),
@@ -99,7 +103,7 @@ export function Curves({ runs, level, title = "Curves" }) {
   const x = placesOf(runs).some((of) => of[scale]) ? scale : "epoch";
   const curves = curvesOf(runs, x, shown);
   const ends = curves.flatMap(({ places }) => [places[0], places.at(-1)]);
-  if (shown === "loss" && level != null && ends.length) {
+  if (shown === "loss" && level != null && ends.length && areOfTokens(runs)) {
     curves.push({ label: "word frequencies alone", kind: "level", number: 0, places: [Math.min(...ends), Math.max(...ends)], values: [level, level] });
   }
   useEffect(() => {

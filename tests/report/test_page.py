@@ -123,3 +123,4 @@ def test_rare_classes_are_merged_apart_from_one_called_others() -> None:
     assert confusion is not None
     assert len(set(confusion["names"])) == len(confusion["names"]) == 24
     assert sum(sum(row["counts"]) for row in confusion["rows"]) == len(right)
+    assert [len(row["scores"]) for row in confusion["rows"]] == [3] * 23 + [0], "of no single class"

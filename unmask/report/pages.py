@@ -315,21 +315,25 @@ def defined(value: float | None) -> str:
 
 def confusion_of(right: Sequence[str], predicted: Sequence[str]) -> dict[str, Any] | None:
     """The confusion matrix: `names`, and `rows` of a class's name, its `counts` by predicted class, and its `scores`
-    (precision, recall, F1). Of more than 24 classes, all but the most frequent are merged into one."""
+    (precision, recall, F1). Of more than 24 classes, all but the most frequent are merged into one, without scores:
+    they would count confusions among its classes as right."""
     from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 
     if not right:
         return None
     counts = Counter([*right, *predicted])
-    names = sorted(counts)
-    if len(names) > MOST_CLASSES:
+    names, others = sorted(counts), "(others)"
+    if is_merged := len(names) > MOST_CLASSES:
         commonest = {name for name, _ in counts.most_common(MOST_CLASSES - 1)}
-        right, predicted = ([n if n in commonest else "(others)" for n in each] for each in (right, predicted))
-        names = [*sorted(commonest), "(others)"]
+        right, predicted = ([n if n in commonest else others for n in each] for each in (right, predicted))
+        names = [*sorted(commonest), others]
     matrix = confusion_matrix(right, predicted, labels=names)
     *scores, _ = precision_recall_fscore_support(right, predicted, labels=names, zero_division=0)
     by_class = zip(names, matrix.tolist(), *(each.tolist() for each in scores), strict=True)
-    rows = [{"name": name, "counts": of_name, "scores": of_class} for name, of_name, *of_class in by_class]
+    rows = [
+        {"name": name, "counts": of_name, "scores": [] if is_merged and name == others else of_class}
+        for name, of_name, *of_class in by_class
+    ]
     return {"names": names, "rows": rows}
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from unmask.core.results import Facts, Finished, Hint, Result, Sheet, Shown, Styled, as_html, as_text
+from unmask.core.results import Facts, Finished, Hint, Result, Sheet, Shown, Styled, as_html, as_text, decimals
 
 
 class Weather(Result):
@@ -55,6 +55,11 @@ def test_it_reads_as_a_table_in_a_terminal_and_in_a_notebook() -> None:
     assert "<td style='text-align: right'>12.5</td>" in page
     assert "&lt;b&gt;" in page
     assert page.endswith("mean 9.8</span></p>")
+
+
+def test_small_figures_keep_their_digits() -> None:
+    shown = [decimals(value) for value in (None, 0.0, 0.8614, 48213.7741, -0.00012345)]
+    assert shown == ["undefined", "0.000", "0.861", "48213.774", "-0.000123"]
 
 
 def test_facts_are_lines_or_rows() -> None:

@@ -59,7 +59,17 @@ from unmask.core.files import ClaimedFolder, write_atomically, write_object
 from unmask.core.hub import lasting_name
 from unmask.core.public import public
 from unmask.core.remote import refused
-from unmask.core.results import ProgressReporter, Reporter, Result, Sheet, Shown, duration, sentence, usual_reporter
+from unmask.core.results import (
+    ProgressReporter,
+    Reporter,
+    Result,
+    Sheet,
+    Shown,
+    decimals,
+    duration,
+    sentence,
+    usual_reporter,
+)
 from unmask.data.data_folder import is_prepared
 from unmask.data.sources import is_stream
 from unmask.masking.settings import STRATEGIES, followed_scores
@@ -108,8 +118,8 @@ class Comparison(Result):
         def cell(estimate: dict[str, Any] | None) -> str:
             if estimate is None:  # no run of the recipe has this figure
                 return "-"
-            interval = "" if estimate["interval"] is None else " ({:.3f} to {:.3f})".format(*estimate["interval"])
-            return f"{estimate['mean']:.3f}{interval}"
+            between = "" if estimate["interval"] is None else f" ({' to '.join(map(decimals, estimate['interval']))})"
+            return f"{decimals(estimate['mean'])}{between}"
 
         def cost(of_recipe: Mapping[str, float | None], name: str, form: str) -> str:
             return "-" if (value := of_recipe[name]) is None else f"{value:{form}}"
@@ -303,7 +313,9 @@ def _make_runs(
         if "failed" in figures:
             again = f"remove {folder / EVALUATION} to try it again"  # the run resumes from what it has saved
             reporter.note(f"{name}, seed {seed} failed: {figures['failed']} ({again})")
-        elif known := [f"{what} {figures[key]:.3f}" for key, what in FIGURES.items() if figures.get(key) is not None]:
+        elif known := [
+            f"{what} {decimals(figures[key])}" for key, what in FIGURES.items() if figures.get(key) is not None
+        ]:
             steps = f"; {figures['steps']:,} steps" if "steps" in figures else ""
             warning = f"; {figures['task_warning'].partition(';')[0]}" if "task_warning" in figures else ""
             reporter.note(f"{name}, seed {seed}: {', '.join(known)}{steps}{warning}")

@@ -35,7 +35,7 @@ from unmask.core.errors import CorpusError, SettingsError, listed, sealed, shown
 from unmask.core.files import whole_folder, write_atomically, writing
 from unmask.core.hashing import permutation
 from unmask.core.interruption import Interruption
-from unmask.core.results import Reporter
+from unmask.core.results import Reporter, decimals
 from unmask.data.rows import WHOLE, Cursor, RowBatch, Share
 from unmask.measure.uncertainty import bootstrap_intervals, mean_interval
 from unmask.model.card_head import Origin
@@ -371,7 +371,7 @@ class Runs(Callback):
             state.keep_weights()
         state.history.append(evaluated)
         trainer.evaluated(evaluated)
-        figures = ", ".join(f"{name} {'undefined' if v is None else f'{v:.3f}'}" for name, v in metrics.items())
+        figures = ", ".join(f"{name} {decimals(v)}" for name, v in metrics.items())
         self.reporter.note(f"  epoch {epoch:>3}: loss {loss:.3f}, {figures}")
         self.stop_early(trainer)
 

@@ -237,6 +237,13 @@ def margin(interval: Sequence[float] | None, *, of: float | None = None) -> str:
     return f" ± {half:.3f}"
 
 
+def decimals(value: float | None) -> str:
+    """A figure: `0.861`; `0.00123`, such as an error in small units; or `undefined`."""
+    if value is None:
+        return "undefined"
+    return f"{value:.3g}" if 0 < abs(value) < 0.01 else f"{value:.3f}"
+
+
 def over(unit: str) -> str:
     return f"± 95 %, over {unit}"
 

@@ -39,6 +39,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from unmask.core.errors import SettingsError
+from unmask.core.results import decimals
 
 CONFIDENCE = 0.95
 _ROUNDING = 1e-9  # rounding error of sums and differences of figures of order 1
@@ -424,7 +425,8 @@ def _verdict(
         worse = each["second"] if each["better"] == each["first"] else each["first"]
         low, high = sorted(abs(bound) for bound in each["interval"])
         sentences.append(
-            f"{each['better']} has a lower {what} than {worse} by {abs(each['mean']):.3f} ({low:.3f} to {high:.3f})"
+            f"{each['better']} has a lower {what} than {worse} by {decimals(abs(each['mean']))} "
+            f"({decimals(low)} to {decimals(high)})"
         )
     rest = len(differences) - len(shown)
     others = f"; no difference shown in {rest} other {'pairs' if rest > 1 else 'pair'}" if rest else ""

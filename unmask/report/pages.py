@@ -17,7 +17,19 @@ from markupsafe import Markup
 
 from unmask.core.errors import listed
 from unmask.core.files import write_atomically
-from unmask.core.results import NORMAL, Sheet, Shown, ShownText, as_html, documents, margin, over, parts_of, sentence
+from unmask.core.results import (
+    NORMAL,
+    Sheet,
+    Shown,
+    ShownText,
+    as_html,
+    decimals,
+    documents,
+    margin,
+    over,
+    parts_of,
+    sentence,
+)
 from unmask.data.data_folder import Manifest
 from unmask.report.plots import HELD, SOFT, TRAIN, Curve, Metrics, new_figure, plot, to_svg, training_curves
 from unmask.tasks.task import Judged
@@ -255,7 +267,7 @@ def write_finetune_report(
         heads=["", *heads],
         figures=[(name.replace("_", " "), row) for name, row in figures.items()],
         columns=["seed", *summary["metrics"], *on_test, "epochs", "best epoch", "seconds"],
-        shown=defined,
+        shown=decimals,
         plots=[
             plot(f"{metric.replace('_', ' ')} on the validation file, over epochs", "epoch", *scores),
             plot("training loss over epochs", "epoch", *losses),
@@ -300,17 +312,12 @@ def task_figures(summary: Mapping[str, Any]) -> tuple[list[str], dict[str, list[
             heads.append(f"{part}, mean of {number} seeds ({over('seeds')})")
         for name, row in rows.items():
             bounds = summary.get(f"{prefix}interval", {}).get(name)
-            value = defined(summary[f"{prefix}metrics"][name])
-            row.append(value if bounds is None else f"{value} ({bounds[0]:.3f} to {bounds[1]:.3f})")
+            value = decimals(summary[f"{prefix}metrics"][name])
+            row.append(value if bounds is None else f"{value} ({decimals(bounds[0])} to {decimals(bounds[1])})")
             if number > 1:
                 mean, spread = (summary[f"{prefix}{key}"][name] for key in ("mean", "margin"))
-                row.append(defined(mean) + ("" if spread is None else f" ± {defined(spread)}"))
+                row.append(decimals(mean) + ("" if spread is None else f" ± {decimals(spread)}"))
     return heads, rows
-
-
-def defined(value: float | None) -> str:
-    """A metric of a task, which may be undefined."""
-    return "undefined" if value is None else f"{value:.3f}"
 
 
 def confusion_of(right: Sequence[str], predicted: Sequence[str]) -> dict[str, Any] | None:

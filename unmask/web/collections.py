@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from statistics import fmean
 from typing import Annotated, Any, Literal, get_args
 
 import numpy as np
@@ -21,7 +20,7 @@ from unmask.core.settings import validated
 from unmask.data.corpus import Corpus
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import kept_source
-from unmask.measure.uncertainty import mean_interval
+from unmask.measure.uncertainty import plain_interval, ratio_over_draws
 from unmask.model.pooling import SPLADE
 from unmask.search.evaluate import ranking_figures
 from unmask.search.index import Hits, Rank
@@ -181,8 +180,9 @@ def _ndcg(hits: Hits, relevant: Sequence[Mapping[tuple[str, str], int]]) -> dict
         ranked = [number.get((hit["file"], str(hit["id"])), len(number)) for hit in answer["hits"]]
         documents_QK[query, : len(ranked)] = ranked
     grades = [dict(enumerate(documents.values())) for documents in relevant]
-    values = ranking_figures(documents_QK, grades)["ndcg_at_10"].tolist()
-    return {"ndcg_at_10": fmean(values), "interval": mean_interval(values), "queries": len(values)}
+    values = ranking_figures(documents_QK, grades)["ndcg_at_10"]
+    mean = ratio_over_draws(values, np.ones(len(values)))
+    return {"ndcg_at_10": mean.value, "interval": plain_interval(mean.share_interval), "queries": len(values)}
 
 
 # ----------------------------------------

@@ -220,7 +220,9 @@ def test_it_ends_early_with_the_best(base: Path, corpus: Path, tmp_path: Path) -
     trained = unmask.embedder(base, [corpus], out=tmp_path / "e", steps=60, settings=settings)
     evaluations = [line for line in metrics_of(trained) if line["kind"] == "evaluation" and line["step"]]
     best = min(evaluations, key=lambda line: line["loss"])
-    assert trained.best_step == best["step"] < trained.steps < 60
+    assert trained.best_step == trained.model_step == best["step"] < trained.steps < 60
+    assert f", as of step {best['step']}\n" in repr(trained)
+    assert f"The model is that of step {best['step']}." in (tmp_path / "e" / "model" / "README.md").read_text()
     assert trained.after["kinds"] == best["kinds"]
     pairs, batches = trained.data["parts"], -(-trained.data["parts"] // 16)
     epochs, rest = divmod(trained.steps, batches)

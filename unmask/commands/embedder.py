@@ -69,6 +69,7 @@ class Embedder(FinishedModel):
     recall_at_10: dict[str, float] | None  # after training, by kind of pair
     nonzero: dict[str, float] | None  # nonzero numbers of a sparse vector, before and after
     best_step: int | None
+    model_step: int  # the last, or with `patience` the best
     data: dict[str, int]  # counts of documents, tokens, pairs by kind, and what was left out
     device: str
 
@@ -84,12 +85,13 @@ class Embedder(FinishedModel):
         if s["nonzero"] is not None:
             of = f"{s['nonzero']['after']:,.0f} of {s['dimension']:,} numbers are nonzero"
             facts.append(("sparse vectors", f"{of}, {s['nonzero']['before']:,.0f} before"))
+        as_of = "" if s["model_step"] == s["steps"] else f", as of step {s['model_step']:,}"
         yield Facts(
             [
                 *facts,
                 ("trained", f"{s['steps']:,} steps, {s['tokens_seen']:,} tokens in {duration(s['seconds'])}"),
                 ("speed", f"{s['tokens_per_second']:,.0f} tokens a second"),
-                ("model", s["model"]),
+                ("model", s["model"] + as_of),
                 ("report", str(self.folder / "report.html")),
             ]
         )

@@ -335,7 +335,9 @@ class EmbedderRun(Callback):
             write_sentence_files(partial, max_length=length, width=self.dimension, pooling=pooling)
             write_checksums(partial)
         before, after = (history[0], history[-1]) if history else (None, None)
+        model_step = state.step
         if state.best is not None and settings.patience is not None:
+            model_step = state.best.step
             after = next((line for line in history if line["step"] == state.best.step), after)
         summary: dict[str, Any] = {
             "model": str(folder),
@@ -355,6 +357,7 @@ class EmbedderRun(Callback):
             "recall_at_10": after and {kind: figures["recall_at_10"] for kind, figures in after["kinds"].items()},
             "nonzero": None,
             "best_step": None if state.best is None else state.best.step,
+            "model_step": model_step,
             "data": self.data.facts,
             "device": model.encoder.device.type,
         }

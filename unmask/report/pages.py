@@ -368,9 +368,11 @@ def write_embedder_report(
             headline.append((f"{figures['recall_at_10']:.1%}", f"recall@10 of held-out pairs: {kind} {recall}"))
         if after["mlm_loss"] is not None:
             headline.append((f"{after['mlm_loss']:.3f}", f"nats per hidden token (before: {before['mlm_loss']:.3f})"))
+    last = summary["model_step"] == summary["steps"]
+    as_of = "" if last else f"; the model is that of step {summary['model_step']:,}"
     headline += [
         (in_millions(summary["tokens_seen"]), "tokens seen"),
-        (f"{summary['steps']:,}", "steps"),
+        (f"{summary['steps']:,}", f"steps{as_of}"),
         (f"{summary['seconds'] / 60:.1f} min", f"of training on {summary['device']}"),
     ]
     train = [line for line in metrics if line.get("kind") == "train"]

@@ -18,6 +18,7 @@ from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import load_file
 
@@ -208,6 +209,18 @@ def test_a_run_is_tied_to_the_background_that_its_weights_read(data_folder: Path
     replace(load_manifest(background), labels={"a": 1}).save(background)
     with pytest.raises(RunError, match="other data"):
         unmask.pretrain([data_folder], **options, resume=True)
+
+
+def test_a_tokenizer_without_a_template_gets_one(corpus_file: Path, tmp_path: Path) -> None:
+    """Texts have the form that the model was trained on, and the prepared data fits its own tokenizer's file."""
+    plain = tokenizers.BertWordPieceTokenizer()
+    plain.train([str(corpus_file)], vocab_size=200, show_progress=False)
+    plain.save(str(tmp_path / "tokenizer.json"))
+    options: dict[str, Any] = {"tokenizer": tmp_path / "tokenizer.json", "steps": 2, "settings": SMALL}
+    run = unmask.pretrain(corpus_file, out=tmp_path / "run", **options)
+    tokenizer = run.model.tokenizer
+    assert tokenizer.encode_prompt("").tolist() == tokenizer.special.around == [2, 3]
+    unmask.pretrain(run.folder / "data", out=tmp_path / "again", **options)
 
 
 def test_anchors_are_frequent_here_and_rare_in_the_background(corpus_file: Path, tmp_path: Path) -> None:

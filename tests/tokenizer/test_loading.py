@@ -14,9 +14,9 @@ from typing import Any
 import pytest
 import tokenizers
 
-from tests.tokenizer.families import trained, words
+from tests.tokenizer.families import TEXT, trained, words
 from unmask.core.errors import TokenizerError
-from unmask.tokenizer.loading import as_tokenizer, load_tokenizer, quiet_transformers
+from unmask.tokenizer.loading import as_tokenizer, load_for_new_model, load_tokenizer, quiet_transformers
 from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -153,6 +153,22 @@ def test_accents_and_chinese_characters_of_a_vocab_txt(
     assert words(load_tokenizer(tmp_path), "Über 中文") == expected
 
 
+@pytest.mark.parametrize("kind", ["BertTokenizer", "DistilBertTokenizer", "PreTrainedTokenizerFast"])
+def test_the_configuration_beside_a_tokenizer_json_decides_about_case(kind: str, tmp_path: Path) -> None:
+    """For BERT's classes, as in transformers."""
+    write(tmp_path, [*SPECIAL_TOKENS, "Über", "Uber", "über", "uber", "中", "文", "中文"], do_lower_case=False)
+    load_tokenizer(tmp_path).backend.save(str(tmp_path / "tokenizer.json"))
+    (tmp_path / "vocab.txt").unlink()
+    seen, text = set[str](), "Über 中文"
+    for lower, strip, parts in product((True, False), (True, False, None), (True, False)):
+        flags = {"do_lower_case": lower, "strip_accents": strip, "tokenize_chinese_chars": parts}
+        (tmp_path / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": kind, **flags}))
+        ours, theirs = load_tokenizer(tmp_path), transformers.AutoTokenizer.from_pretrained(tmp_path)
+        assert ours.encode_prompt(text).tolist() == theirs(text)["input_ids"], flags
+        seen.add(" ".join(words(ours, text)))
+    assert len(seen) == (1 if kind == "PreTrainedTokenizerFast" else 8)
+
+
 @pytest.mark.parametrize("text", ["हिन्दी में", "が か", "tiếng việt", "한국 사람"])
 def test_a_vocab_txt_without_capitals_keeps_the_accents_of_its_entries(text: str, tmp_path: Path) -> None:
     write(tmp_path, [*SPECIAL_TOKENS, *text.split()])
@@ -264,3 +280,41 @@ def test_objects_that_cannot_be_used() -> None:
     bare = tokenizers.Tokenizer(tokenizers.models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     with pytest.raises(TokenizerError, match="pad"):
         as_tokenizer(bare)
+
+
+def trained_elsewhere(kind: str) -> tokenizers.Tokenizer:
+    """As tutorials train one: with special tokens, but without a template that puts them around texts."""
+    if kind == "wordpiece":
+        plain = tokenizers.BertWordPieceTokenizer()
+        plain.train_from_iterator([TEXT], vocab_size=200, show_progress=False)
+    else:
+        plain = tokenizers.ByteLevelBPETokenizer()
+        special = ["<s>", "<pad>", "</s>", "<unk>", "<mask>"]
+        plain.train_from_iterator([TEXT], vocab_size=340, special_tokens=special, show_progress=False)
+    return plain
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
+def test_a_new_model_has_special_tokens_around_its_texts(
+    kind: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Training puts them there. The tokenizer of a model that exists stays as it is."""
+    file = tmp_path / "tokenizer.json"
+    trained_elsewhere(kind).save(str(file))
+    content = file.read_bytes()
+    plain, ready = load_tokenizer(file), load_for_new_model(str(file))
+    special, mask = ready.special, ready.special_names["mask"]
+    assert special == plain.special
+    assert plain.encode_prompt("").tolist() == []
+    king, dog = (plain.encode_corpus([text])[0].input_ids.tolist() for text in ("the king", " dog"))
+    expected = [special.cls, *king, special.mask, *dog, special.sep]
+    assert ready.encode_prompt(f"the king {mask} dog").tolist() == expected
+    assert ready.backend.encode("the king", "the king").type_ids == [0] * (2 + len(king)) + [1] * (1 + len(king))
+    assert [line for line in caplog.messages if str(file) in line], "it is said"
+    ready.save(tmp_path, max_length=64)
+    theirs = transformers.AutoTokenizer.from_pretrained(tmp_path)
+    assert theirs(f"the king {mask} dog")["input_ids"] == expected
+    assert load_for_new_model(str(tmp_path)).fingerprint == ready.fingerprint, "nothing is left to do"
+    file.write_bytes(content)
+    (tmp_path / "config.json").write_text("{}")
+    assert load_for_new_model(str(tmp_path)).fingerprint == plain.fingerprint

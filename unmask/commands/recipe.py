@@ -34,7 +34,7 @@ from unmask.model.config import PARTS, EncoderConfig, ModelSettings, Rotary, def
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import find_model, find_weights, has_weights, read_config_file
 from unmask.model.layers import heads_for
-from unmask.tokenizer.loading import load_tokenizer, with_commit
+from unmask.tokenizer.loading import load_for_new_model, load_tokenizer, with_commit
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
 from unmask.train.callbacks import check_trackers
@@ -268,7 +268,7 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
     config = read_fitting_config(folder, tokenizer)
     own = validated(TokenizerSettings, values.pop("tokenizer", None) or {}, where=where)
     if own != TokenizerSettings() and (
-        own.path is None or load_tokenizer(own.path).fingerprint != tokenizer.fingerprint
+        own.path is None or load_for_new_model(own.path).fingerprint != tokenizer.fingerprint
     ):
         raise SettingsError(
             f"{where}: the checkpoint {folder} brings its own tokenizer; leave [tokenizer] out, or add words",

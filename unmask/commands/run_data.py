@@ -68,7 +68,7 @@ from unmask.model.folder import files_checked, find_weights, has_prediction_head
 from unmask.model.layers import BoundaryHead, LabelHead, PairHead, RetroMAEHead
 from unmask.model.layout_names import LAYOUTS
 from unmask.tokenizer.extension import extend_vocabulary
-from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.loading import load_for_new_model, load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
 from unmask.train.initialisation import words_from_corpus
@@ -200,7 +200,7 @@ def is_outdated(folder: Path, recipe: Recipe, paths: Sequence[str | Path]) -> bo
     tokenizer = tokenizer_of(recipe)
     if manifest.settings != settings_of(paths, recipe.corpus, tokenizer, recipe.annotation):
         return True
-    if tokenizer.path is not None and load_tokenizer(tokenizer.path).fingerprint != manifest.tokenizer_sha256:
+    if tokenizer.path is not None and load_for_new_model(tokenizer.path).fingerprint != manifest.tokenizer_sha256:
         return True
     status = {os.path.abspath(path): path.stat() for path in text_files(paths, recipe.corpus)}
     is_same = manifest.source_sizes == {path: now.st_size for path, now in status.items()}
@@ -221,7 +221,7 @@ def check_data(recipe: Recipe, manifest: Manifest | None = None, root: Path | No
         for name in ("corpus", "tokenizer", "annotation"):
             section = getattr(recipe, name)
             if name == "tokenizer" and recipe.tokenizer.path is not None:
-                fits = load_tokenizer(recipe.tokenizer.path).fingerprint == manifest.tokenizer_sha256
+                fits = load_for_new_model(recipe.tokenizer.path).fingerprint == manifest.tokenizer_sha256
             else:
                 fits = section == type(section)() or section.model_dump(mode="json") == manifest.settings.get(name)
             if not fits:

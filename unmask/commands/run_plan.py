@@ -36,7 +36,7 @@ from unmask.masking.tables import Scores, named_lexicon, needed_lexicons
 from unmask.measure.questions import check_lengths, read_pairs
 from unmask.tasks.kinds import task_named
 from unmask.tasks.loaded_model import as_model
-from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.loading import load_for_new_model
 
 EVALUATION = "evaluation.json"
 SCRATCH, CONTINUED, NEW_WORDS, AS_IS = STARTS = ("scratch", "continued", "new-words", "as-is")
@@ -314,7 +314,7 @@ def _hash_text(recipes: Mapping[str, Recipe], plan: RunPlan) -> dict[str, str]:
         one, other = tokenizer_of(first), tokenizer_of(recipe)
         same_tokenizer = are_starts or one == other
         if not same_tokenizer and one.path is not None and other.path is not None:
-            same_tokenizer = load_tokenizer(one.path).fingerprint == load_tokenizer(other.path).fingerprint
+            same_tokenizer = load_for_new_model(one.path).fingerprint == load_for_new_model(other.path).fingerprint
         is_same = {
             "corpus": first.corpus == recipe.corpus,
             "tokenizer": same_tokenizer,

@@ -80,7 +80,7 @@ from unmask.data.work import (
     read_counts,
     save_arrays,
 )
-from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.loading import load_for_new_model, load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings, train_tokenizer
 from unmask.tokenizer.words import ALMOST_ALL
@@ -328,7 +328,8 @@ class Preparation:
             plan = self.work.plan and self.work.plan.with_labels(facts["labels"])
             self.work = replace(self.work, plan=plan, classes=classes)
             with suppress(TokenizerError):  # a damaged trained one is trained again
-                tokenizer = load_tokenizer(self._tokenizer_settings.path or self._root / TOKENIZER)
+                path = self._tokenizer_settings.path
+                tokenizer = load_tokenizer(self._root / TOKENIZER) if path is None else load_for_new_model(path)
                 self.work = replace(self.work, settled=self._settled_by(tokenizer))
                 is_settled = self.work.settled == facts["settled"]
         if not is_settled:
@@ -392,7 +393,8 @@ class Preparation:
         if column is not None and not labels:
             raise CorpusError(f"corpus.label = {str(column)!r}: no row has a value in this column; name another")
         classes = None if column is None else in_order(labels)
-        tokenizer = load_tokenizer(settings.path) if settings.path is not None else train_tokenizer(samples, settings)
+        path = settings.path
+        tokenizer = train_tokenizer(samples, settings) if path is None else load_for_new_model(path)
         with writing(self._root):  # from here on, existing complete data is replaced
             for name in (TOKENIZER, PARTS, TRAIN, VALIDATION):
                 (self._root / name).mkdir(parents=True, exist_ok=True)

@@ -1,10 +1,11 @@
 """Loads tokenizers from all forms in use, such as `tokenizer.json` and BERT's `vocab.txt`.
 
 A `vocab.txt` is a WordPiece vocabulary, one entry per line, which does not say how text is normalised. A folder of
-transformers has a configuration beside it: the names of special tokens and, for `vocab.txt`, whether case and accents
-are kept. It, or the model's config.json, also names the class, which says what other files mean:
+transformers has a configuration beside it: the names of special tokens and, for BERT's classes, whether case and
+accents are kept. It, or the model's config.json, also names the class, which says what other files mean:
 
-    tokenizer.json                                        read directly
+    tokenizer.json                                        read directly; for BERT's classes the configuration decides
+                                                          about case and accents, as in transformers
     vocab.txt of BERT's classes, or without a class       WordPiece, built here
     vocab.txt of ESM's class                              built here
     other vocab.txt, vocab.json, SentencePiece's files    converted by transformers
@@ -27,7 +28,7 @@ import tokenizers
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers, processors
 
 from unmask.core.errors import TokenizerError, parse_json
-from unmask.core.files import absence
+from unmask.core.files import absence, say_once
 from unmask.core.hub import CONFIG as MODEL_CONFIG
 from unmask.core.hub import hub_name, lasting_name, local_path
 from unmask.tokenizer.tokenizer import ANY_CLASS, CONFIG, SPECIAL_TOKENS, SPELLINGS, Tokenizer, with_special_tokens
@@ -85,6 +86,8 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
         raise TokenizerError(f"{source}: {problem}; give a folder that holds one, or that file")
     elif file.suffix != ".txt":
         backend = read_tokenizer_json(file)
+        if kind in _AS_BERT and kind not in (None, "TokenizersBackend"):
+            _set_flags(backend, _bert_flags(file, config))
     elif kind == ESM_CLASS:
         roles = {**_ESM_ROLES, **roles}
         if "eos_token" in config:  # it may be left out
@@ -98,6 +101,30 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
             return Tokenizer(backend, roles, kind if kind in _SAVED_CLASSES else ANY_CLASS)
         except TokenizerError as error:
             raise TokenizerError(f"{file}: {error}") from error
+
+
+def load_for_new_model(source: str) -> Tokenizer:
+    """Loads the tokenizer that a new model is to be trained with, as `load_tokenizer`; one beside a model is that
+    model's, and stays as it is.
+
+    Training puts `[CLS]` and `[SEP]` around texts. Tokenizers trained with the `tokenizers` library often do not
+    (`ByteLevelBPETokenizer`, `train_new_from_iterator` of GPT-2's), so a finished model would never see the form that
+    it was trained on. Their copy here puts these tokens around texts, and its mask takes the space before it where
+    tokens include that.
+    """
+    tokenizer, file = load_tokenizer(source), local_path(source, weights=False)
+    backend, special = tokenizer.backend, tokenizer.special
+    is_of_model = ((file if file.is_dir() else file.parent) / MODEL_CONFIG).is_file()
+    if is_of_model or not special.around or backend.encode("", add_special_tokens=True).ids == special.around:
+        return tokenizer
+    mask = backend.get_added_tokens_decoder().get(special.mask)
+    takes_space = tokenizer.word_starts.spelling.family in ("byte_level", "metaspace") or (mask and mask.lstrip)
+    names = tokenizer.special_names
+    with _tokenizer_errors(f"{source}: its special tokens cannot be put around texts"):
+        with_special_tokens(backend, mask_takes_space=bool(takes_space), names=list(names.values()))
+    around = " and ".join(token for role in ("cls", "sep") if (token := names[role]) is not None)
+    say_once(f"{source}: does not put {around} around texts, as training does; the tokenizer of the model will")
+    return Tokenizer(backend, names, tokenizer.class_name)
 
 
 def with_commit(settings: TokenizerSettings) -> TokenizerSettings:
@@ -188,13 +215,34 @@ def _read_entries(file: Path, whose: str, needed: Iterable[str]) -> dict[str, in
     return vocab
 
 
-def _read_vocab_txt(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
-    flags: dict[str, bool | None] = {}
-    for name in ("do_lower_case", "strip_accents", "tokenize_chinese_chars"):
-        flags[name] = value = config.get(name)
+def _bert_flags(file: Path, config: Mapping[str, Any]) -> dict[str, bool | None]:
+    """The flags of BERT's normalizer that a configuration has, by the normalizer's names."""
+    names = {
+        "lowercase": "do_lower_case",
+        "strip_accents": "strip_accents",
+        "handle_chinese_chars": "tokenize_chinese_chars",
+    }
+    flags: dict[str, bool | None] = {ours: config[theirs] for ours, theirs in names.items() if theirs in config}
+    for ours, value in flags.items():
         if not (value is None or isinstance(value, bool)):
-            raise TokenizerError(f"{file.parent / CONFIG}: {name} is {value!r}; give true, false or null")
-    lowercase, strip_accents, part_ideographs = flags.values()
+            raise TokenizerError(f"{file.parent / CONFIG}: {names[ours]} is {value!r}; give true, false or null")
+    return flags
+
+
+def _set_flags(backend: tokenizers.Tokenizer, flags: Mapping[str, bool | None]) -> None:
+    """Changes BERT's normalizer, in place, as transformers' classes of BERT's kind do: the configuration beside a
+    tokenizer.json takes precedence."""
+    if isinstance(normalizer := backend.normalizer, normalizers.BertNormalizer):
+        for name, value in flags.items():
+            if value is not None or name == "strip_accents":  # None: as `lowercase`
+                setattr(normalizer, name, value)
+        backend.normalizer = normalizer
+
+
+def _read_vocab_txt(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokenizer:
+    flags = _bert_flags(file, config)
+    lowercase, strip_accents = flags.get("lowercase"), flags.get("strip_accents")
+    parts_ideographs = flags.get("handle_chinese_chars") is not False
     vocab = _read_entries(file, "BERT's", SPECIAL_TOKENS)
     if lowercase is None:  # a vocabulary without capitals comes from lowercased text
         lowercase = all(entry == entry.lower() for entry in vocab if entry not in SPECIAL_TOKENS and entry[:1] != "[")
@@ -205,7 +253,7 @@ def _read_vocab_txt(file: Path, config: Mapping[str, Any]) -> tokenizers.Tokeniz
         log.info("%s: judging by its entries, case %s (set do_lower_case in %s to decide it)", file, case, CONFIG)
     tokenizer = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]", continuing_subword_prefix=PREFIX))
     tokenizer.normalizer = normalizers.BertNormalizer(
-        lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=part_ideographs is not False
+        lowercase=lowercase, strip_accents=strip_accents, handle_chinese_chars=parts_ideographs
     )
     tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     tokenizer.decoder = decoders.WordPiece(prefix=PREFIX)

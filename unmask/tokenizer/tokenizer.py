@@ -83,22 +83,27 @@ def find_special_ids(backend: tokenizers.Tokenizer, names: Mapping[str, str | No
     return SpecialIds(**id_of)
 
 
-def with_special_tokens(tokenizer: tokenizers.Tokenizer, *, mask_takes_space: bool) -> tokenizers.Tokenizer:
+def with_special_tokens(
+    tokenizer: tokenizers.Tokenizer, *, mask_takes_space: bool, names: Sequence[str | None] = SPECIAL_TOKENS
+) -> tokenizers.Tokenizer:
     """Makes the special tokens special, in place, and puts `[CLS]` and `[SEP]` around texts if they exist.
 
-    `mask_takes_space` makes `[MASK]` absorb the space before it in a prompt. Tokens that include the space before a
-    word need this: training hides `Ġking`, so a prompt must not have a separate space before the mask.
+    `names` are the tokens of the roles pad, unk, cls, sep and mask. `mask_takes_space` makes the mask absorb the space
+    before it in a prompt. Tokens that include the space before a word need this: training hides `Ġking`, so a prompt
+    must not have a separate space before the mask.
     """
-    known = [token for token in SPECIAL_TOKENS if tokenizer.token_to_id(token) is not None]
-    if "[CLS]" in known:
+    known = [token for token in names if token is not None and tokenizer.token_to_id(token) is not None]
+    before, after = ([token for token in names[n : n + 1] if token in known] for n in (2, 3))
+    if before or after:
+        single = [*before, "$A", *after]
         tokenizer.post_processor = processors.TemplateProcessing(
-            single="[CLS] $A [SEP]",
-            pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-            special_tokens=[(token, tokenizer.token_to_id(token)) for token in ("[CLS]", "[SEP]")],
+            single=single,
+            pair=[*single, "$B:1", *(f"{token}:1" for token in after)] if after else None,
+            special_tokens=[(token, tokenizer.token_to_id(token)) for token in (*before, *after)],
         )
     tokenizer.add_special_tokens(
         [
-            AddedToken(token, special=True, normalized=False, lstrip=mask_takes_space and token == "[MASK]")
+            AddedToken(token, special=True, normalized=False, lstrip=mask_takes_space and token == names[-1])
             for token in known
         ]
     )

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import tokenizers
 import torch
 
 import unmask
@@ -30,7 +31,7 @@ from tests.commands.finetune_helpers import (
 )
 from unmask.commands.finetune import forecast_finetune
 from unmask.commands.finetune_run import hold_out, read_files
-from unmask.core.errors import CorpusError, RunError, SettingsError
+from unmask.core.errors import CorpusError, ModelError, RunError, SettingsError
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_task_model
 from unmask.tasks.answer import AnswerPrediction, AnswerTask, QuestionRecord
@@ -79,6 +80,17 @@ def test_a_validation_file_may_have_a_header_that_the_training_file_lacks(tmp_pa
         paths[name] = example_files(tmp_path / f"{name}.csv")
     files, _ = read_files(Classify, paths, FinetuneSettings(), print)
     assert [len(file.records) for file in files.values()] == [40, 40]
+
+
+def test_added_tokens_without_rows_in_the_model(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """Before any training: `add_tokens` without `resize_token_embeddings` in transformers."""
+    encoder = save_encoder(make_model, tokenizer, tmp_path / "encoder")
+    grown = tokenizers.Tokenizer.from_str(tokenizer.backend.to_str())
+    grown.add_tokens(["[E1]"])
+    Tokenizer(grown).save(encoder, max_length=64)
+    train = write_classes(tmp_path / "train.jsonl", 16, 0)
+    with pytest.raises(ModelError, match="resize_token_embeddings"):
+        forecast_finetune(encoder, task="classify", train=train, validation=train)
 
 
 def test_one_file_is_enough(encoder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -247,3 +247,20 @@ def test_a_step_on_a_cpu_is_cut_as_those_of_our_own_models(tokenizer: Tokenizer,
         network = network_of(name, INFOS["classify"], tokenizer, tmp_path / name)
         expected = (2 << 30) // (2 * 4 * (10 * 32 + 3 * inner))
         assert first_micro_tokens(network, settings, torch.device("cpu"), rate=0.0) == expected
+
+
+def test_a_text_read_at_its_end_is_read_at_its_last_token(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    """XLNet's class is read from the last position, which must not be padding."""
+    sizes = {"vocab_size": tokenizer.vocab_size, "d_model": 32, "n_layer": 2, "n_head": 2, "d_inner": 48}
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        model = transformers.XLNetModel(transformers.XLNetConfig(**sizes, initializer_range=0.3, pad_token_id=0))
+    model.save_pretrained(tmp_path)
+    tokenizer.save(tmp_path, max_length=64)
+    info = INFOS["classify"]
+    network = transformers_with_head(load(tmp_path, tokenizer), info.task_head, seed=1, dropout=None).eval()
+    assert isinstance(network, TransformersNetwork)
+    examples = examples_of(info, InputEncoder(tokenizer, network.config))
+    assert len({len(example.input_ids) for example in examples}) == 3
+    for example, padded in zip(examples, outputs_of(network, info, examples), strict=True):
+        np.testing.assert_allclose(padded, plain_logits(network, example)[None].numpy(), rtol=1e-4, atol=1e-5)

@@ -40,7 +40,14 @@ from unmask.data.rows import WHOLE, Cursor, RowBatch, Share
 from unmask.measure.uncertainty import bootstrap_intervals, mean_interval
 from unmask.model.card_head import Origin
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import files_checked, load_model, save_task_model, with_task_head, write_checksums
+from unmask.model.folder import (
+    check_vocabulary,
+    files_checked,
+    load_model,
+    save_task_model,
+    with_task_head,
+    write_checksums,
+)
 from unmask.model.layout_names import LAYOUTS, ClassifierPooling
 from unmask.model.transformers import (
     TaskNetwork,
@@ -272,6 +279,7 @@ class Runs(Callback):
                 )
             else:
                 self.pretrained = load_model(source, mask_id=special.mask)
+                check_vocabulary(source, vocab_size, self.pretrained.config.vocab_size)
         self.learning_rate = settings.learning_rate_for(self.pretrained.config.hidden_size)
 
         # Pooling of whole texts: the mean, if the layout has that.

@@ -32,7 +32,7 @@ from unmask.core.settings import Settings, settings_within, validated
 from unmask.masking.settings import MaskingSettings, span_units, values_of
 from unmask.model.config import PARTS, EncoderConfig, ModelSettings, Rotary, default_intermediate_size
 from unmask.model.encoder import MaskedLM
-from unmask.model.folder import find_model, find_weights, has_weights, read_config_file
+from unmask.model.folder import check_vocabulary, find_model, find_weights, has_weights, read_config_file
 from unmask.model.layers import heads_for
 from unmask.tokenizer.loading import load_for_new_model, load_tokenizer, with_commit
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -244,11 +244,7 @@ def read_fitting_config(folder: Path, tokenizer: Tokenizer) -> EncoderConfig:
             f"{folder}: {error}: our encoder lacks it (fill, embed, evaluate, score and finetune also take models that "
             "transformers runs)"
         ) from error
-    if tokenizer.vocab_size > config.vocab_size:
-        raise ModelError(
-            f"{folder}: the tokenizer has {tokenizer.vocab_size} ids, but the model only {config.vocab_size}; give a "
-            "model with the tokenizer that it was trained with"
-        )
+    check_vocabulary(folder, tokenizer.vocab_size, config.vocab_size)
     return config
 
 

@@ -191,6 +191,16 @@ def read_weights(folder: Path) -> dict[str, Tensor]:
     return weights
 
 
+def check_vocabulary(folder: Path, tokenizer_size: int, model_size: int) -> None:
+    """Raises a ModelError if the tokenizer has ids beyond the model's. A model may have more rows."""
+    if tokenizer_size > model_size:
+        raise ModelError(
+            f"{folder}: the tokenizer has {tokenizer_size:,} ids, but the model only {model_size:,}; give a model with "
+            "the tokenizer that it was trained with; after adding tokens with transformers, call "
+            "model.resize_token_embeddings(len(tokenizer)) and save the model again"
+        )
+
+
 def check_kinds(stored: Mapping[str, StoredTensor], where: str) -> None:
     for name, tensor in stored.items():
         if tensor.kind not in _FLOATS:

@@ -43,6 +43,7 @@ from unmask.model.folder import (
     KEY,
     TaskHead,
     check_kinds,
+    check_vocabulary,
     has_weights,
     label_content,
     read_config_file,
@@ -99,6 +100,8 @@ class TransformersNetwork(nn.Module):
         self.width, self.takes_padding = width, takes_padding
         self.compute_dtype = torch.float32
         self._takes_mask = "attention_mask" in inspect.signature(model.forward).parameters
+        summary = getattr(model, "sequence_summary", None)  # of a text, from its last position in XLNet
+        self._reads_last = getattr(summary, "summary_type", None) == "last"
 
     @property
     def encoder(self) -> TransformersNetwork:
@@ -131,6 +134,10 @@ class TransformersNetwork(nn.Module):
             inputs["attention_mask"] = real
         if token_type_ids_BS is not None:
             inputs["token_type_ids"] = token_type_ids_BS
+        if self._reads_last and segment_ids_BS is not None:  # padding goes to the left
+            places = torch.arange(input_ids_BS.shape[1], device=input_ids_BS.device)
+            order_BS = (places - (segment_ids_BS < 0).sum(1, keepdim=True)) % len(places)
+            inputs = {name: tensor_BS.gather(1, order_BS) for name, tensor_BS in inputs.items()}
         device, dtype = self.device, self.compute_dtype
         cast = nullcontext() if dtype == torch.float32 else torch.autocast(device.type, dtype=dtype)
         with cast, drawn_from(dropout_seed if self.training else None, device):
@@ -347,8 +354,7 @@ def _read(folder: Path, auto: str, *, what: str, vocab_size: int) -> tuple[Any, 
                 f"{folder}: {shown(name)} holds values that are not finite (NaN or infinity), so the model is "
                 "useless: its training diverged, or the file is damaged; give another copy"
             )
-    if vocab_size > model.config.vocab_size:
-        raise ModelError(f"{folder}: the tokenizer has {vocab_size} ids, the model only {model.config.vocab_size}")
+    check_vocabulary(folder, vocab_size, model.config.vocab_size)
     return model.float(), sorted(report["missing_keys"])
 
 

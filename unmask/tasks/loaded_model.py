@@ -26,6 +26,7 @@ from unmask.model.encoder import MaskedLM
 from unmask.model.folder import (
     KEY,
     architecture_of,
+    check_vocabulary,
     files_checked,
     find_model,
     has_prediction_head,
@@ -458,8 +459,7 @@ def _load_weights(folder: str | Path, precision: Precision, *, strict: bool) -> 
         else:
             network = network or load_model(path, mask_id=special.mask)
             assert isinstance(network, MaskedLM)
-            if vocab_size > network.config.vocab_size:
-                raise ModelError(f"{path}: the tokenizer has {vocab_size} ids, the model {network.config.vocab_size}")
+            check_vocabulary(path, vocab_size, network.config.vocab_size)
             has_head = has_prediction_head(path, network.config.layout)
     return Model(
         path, network, tokenizer, fine_tuned, embedder=bare, has_head=has_head, precision=precision,

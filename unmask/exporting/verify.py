@@ -127,10 +127,11 @@ def side_files_agree(subject: CheckedModel) -> Check | str:
                 read_pooling(folder)  # raises if the files cannot be used
                 pooling, width_key = module_file(folder, "Pooling"), "hidden_size"
             if pooling is not None:
-                width = read_object(pooling, way_out).get("word_embedding_dimension")
+                settings = read_object(pooling, way_out)  # sentence-transformers 6 has a new name for the width
+                width = settings.get("embedding_dimension", settings.get("word_embedding_dimension"))
                 if width is not None and width != config.get(width_key):
                     place, hidden = pooling.relative_to(folder).as_posix(), shown(config.get(width_key))
-                    text = f"{place} says word_embedding_dimension = {shown(width)}, config.json {width_key} = {hidden}"
+                    text = f"{place} says vectors have {shown(width)} numbers, config.json {width_key} = {hidden}"
                     wrong.append(text)
             content = {} if name == MODULES else read_object(folder / name, way_out)
         except UnmaskError as error:

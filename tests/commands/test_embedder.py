@@ -10,7 +10,7 @@ import shutil
 import sys
 import weakref
 from collections.abc import Callable
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +29,9 @@ from tests.conftest import small_config
 from tests.model.helpers import MakeModel
 from tests.processes import in_processes
 from tests.train.test_group import distance
-from unmask.commands.embedder import forecast_embedder, plan_embedder
-from unmask.core.errors import CorpusError, ModelError, RunError, SettingsError
+from unmask.commands.embedder import forecast_embedder, pairs_given, plan_embedder
+from unmask.commands.embedder_texts import read_pairs
+from unmask.core.errors import ModelError, RunError, SettingsError
 from unmask.core.hub import PROMPTS
 from unmask.core.interruption import Interrupted
 from unmask.model.encoder import MaskedLM, initialise
@@ -273,18 +274,33 @@ def test_errors(
 
 
 def test_text_and_pairs_in_another_encoding(base: Path, corpus: Path) -> None:
-    plan = plan_embedder(base, [corpus], pairs=corpus, encoding="cp1252", settings=FAST)
+    plan = plan_embedder(base, [corpus], encoding="cp1252", settings=FAST)
     assert plan.corpus.encoding == plan.settings.columns.encoding == "cp1252"
 
 
-def test_pairs_are_one_file_anywhere(base: Path, tmp_path: Path) -> None:
+def test_pairs_are_one_table_anywhere(base: Path, tmp_path: Path) -> None:
     write_partners(tmp_path / "pairs.jsonl")
     for pairs in ((tmp_path / "pairs.jsonl").as_uri(), tmp_path):
-        assert plan_embedder(base, pairs=pairs, settings=FAST).pairs == tmp_path / "pairs.jsonl"
-    write_partners(tmp_path / "more.jsonl")
-    for pairs in (tmp_path, "-"):
-        with pytest.raises(CorpusError, match=f"{pairs}: "):
-            plan_embedder(tmp_path / "no model", pairs=pairs)
+        with pairs_given(pairs) as files:
+            planned = plan_embedder(base, pairs=files, settings=FAST).pairs
+        assert planned is not None
+        assert [source.path for source in planned.sources] == [tmp_path / "pairs.jsonl"]
+
+
+def test_pairs_of_several_files_and_of_datasets(tmp_path: Path) -> None:
+    """As sentence-transformers' datasets are saved, and given in Python."""
+    datasets = pytest.importorskip("datasets")
+    rows = {"anchor": [f"king {n}" for n in range(6)], "positive": [f"his crown {n}" for n in range(6)]}
+    data = datasets.Dataset.from_dict(rows)
+    data.save_to_disk(tmp_path / "saved", num_shards=2)
+    (tmp_path / "hub").mkdir()
+    for part, number in product(("train", "test"), range(2)):
+        data.shard(2, number, contiguous=True).to_parquet(tmp_path / "hub" / f"{part}-0000{number}-of-00002.parquet")
+    for pairs in (tmp_path / "saved", tmp_path / "hub", data, datasets.DatasetDict(train=data, test=data)):
+        with pairs_given(pairs) as files:
+            assert files is not None
+            assert read_pairs(files, {}, print) == (rows["anchor"], [*rows["positive"], *[""] * 6])
+            assert len(files.sha256) == 64
 
 
 def test_the_pooling_is_that_of_a_sentence_encoder(base: Path, corpus: Path, tmp_path: Path) -> None:

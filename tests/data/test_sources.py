@@ -165,6 +165,26 @@ def test_parts_by_the_names_of_files(tmp_path: Path, files: dict[str, int], vali
     assert train == ({name for name in files if "train" in name} if validation is not None else set(files))
 
 
+@pytest.mark.parametrize(
+    ("names", "train", "validation"),
+    [
+        (["train", "validation_matched", "validation_mismatched", "test_matched"],
+         {"train"}, {"validation_matched", "validation_mismatched"}),
+        (["train_sft", "test_sft"], {"train_sft"}, set[str]()),
+        (["train", "train_unlabelled", "validation", "validation_noisy"], {"train"}, {"validation"}),
+    ],
+)  # fmt: skip
+def test_parts_of_a_saved_dataset_by_words_in_their_names(
+    tmp_path: Path, names: list[str], train: set[str], validation: set[str]
+) -> None:
+    """As in file names, but a part of exactly that name comes first."""
+    datasets = pytest.importorskip("datasets")
+    parts = {name: datasets.Dataset.from_dict({"text": [f"A text of {name}."]}) for name in names}
+    datasets.DatasetDict(parts).save_to_disk(tmp_path / "saved")
+    split = find_split([tmp_path / "saved"])
+    assert [{source.path.parent.name for source in part} for part in split] == [train, validation]
+
+
 def test_text_beside_treebanks_is_not_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for name in ("LICENSE.txt", "README.md", "stats.xml", "eval.log"):
         (tmp_path / name).write_text("This treebank is free.\n\nIt is small.\n")

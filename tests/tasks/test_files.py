@@ -19,7 +19,7 @@ from unmask.data.sources import find_sources
 from unmask.data.treebanks import form_of
 from unmask.tasks.answer import AnswerSpan, AnswerTask, QuestionRecord
 from unmask.tasks.classify import Classify, TextRecord
-from unmask.tasks.files import Columns, Labelled, read_labelled
+from unmask.tasks.files import Columns, Labelled, example_files, place_of, read_labelled
 from unmask.tasks.kinds import task_named
 from unmask.tasks.tag import Tag, TagsPrediction, WordsRecord, scheme_of
 from unmask.tasks.task import FinetuneSettings
@@ -750,6 +750,8 @@ def test_folders_of_datasets(tmp_path: Path) -> None:
             records = {name: list(read_labelled(each, Classify, Columns()).records) for name, each in files.items()}
         assert records == {"train": expected, "validation": [TextRecord(1, "text 1", None, "pos")], "test": expected}
     assert [str(each.path) for each in files.values()] == ["train in memory", "train in memory", "test in memory"]
+    with pytest.raises(CorpusError, match=r"data in memory: .*data\['test'\]"), place_of("data", parts) as place:
+        example_files(*place)
     with (
         pytest.raises(CorpusError, match="train in memory: row 2 has no column"),
         examples_given([rows[0], {"text": "x"}], rows, None) as files,
@@ -763,6 +765,22 @@ def test_folders_of_datasets(tmp_path: Path) -> None:
         examples_given(["a.csv", "b.csv"], rows, None),
     ):
         pass
+
+
+def test_what_is_not_read_of_a_dataset_is_said(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    row = {"text": "Good day.", "label": 1}
+    for name in ("train", "dev", "test"):
+        write_jsonl(tmp_path / f"{name}.jsonl", [row])
+    with examples_given(tmp_path, None, tmp_path / "test.jsonl"):
+        pass
+    assert not any("not read" in line for line in caplog.messages)
+    for given, called, files in (
+        (tmp_path, str(tmp_path), "dev.jsonl, test.jsonl"),
+        ({"train": [row], "dev": [row], "test": [row]}, "train in memory", "dev/rows.jsonl, test/rows.jsonl"),
+    ):
+        with examples_given(given, tmp_path / "train.jsonl", None):
+            pass
+        assert any(line.startswith(f"{called}: not read: {files};") for line in caplog.messages)
 
 
 def test_words_without_a_right_tag_are_not_measured() -> None:

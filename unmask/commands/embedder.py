@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import tempfile
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +15,12 @@ from unmask.commands.embedder_run import EmbedderPlan, EmbedderRun
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.recipe import checkpoint_sha256, read_fitting_config
 from unmask.commands.recipe_files import Overrides, as_overrides, parameters_of, section_values
-from unmask.core.errors import CorpusError, ModelError, SettingsError, UnmaskError
+from unmask.core.errors import ModelError, SettingsError, UnmaskError
 from unmask.core.files import ClaimedFolder, typed
 from unmask.core.hub import PROMPTS, fetch_sentence_files, hub_name, lasting_name
 from unmask.core.interruption import Interruption
 from unmask.core.public import public
-from unmask.core.remote import local_copies, refused
+from unmask.core.remote import refused
 from unmask.core.results import Facts, Hint, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.data_folder import is_prepared
@@ -32,6 +32,7 @@ from unmask.model.pooling import module_file, read_pooling, read_side_file
 from unmask.model.transformers import why_in_transformers
 from unmask.report.pages import RECALL_HEADS, recall_rows
 from unmask.search.known_items import held_out_rule
+from unmask.tasks.files import ExampleFiles, example_files, place_of, say_unread
 from unmask.tasks.loaded_model import FinishedModel, does_task
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Callback
@@ -110,7 +111,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
     out: str | Path,
     minutes: float | None = None,
     steps: int | None = None,
-    pairs: str | Path | None = None,
+    pairs: Texts | None = None,
     encoding: str | None = None,
     sparse: bool = False,
     seed: int | None = None,
@@ -129,7 +130,8 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
         out: Folder of the result.
         minutes: Minutes of training. By default 10.
         steps: Steps of training, instead of minutes.
-        pairs: Your own pairs, in one file: CSV, JSONL or Parquet with query and text, optionally negative or label.
+        pairs: Your own pairs: CSV, JSONL or Parquet with query and text, optionally negative or label, or a folder of a
+            dataset; in Python also rows in memory.
         encoding: Encoding of text and pairs that are not Unicode, such as cp1252.
         sparse: Make sparse vectors (SPLADE), with one weight per token of the vocabulary.
         seed: Seed of order, crops and masks. By default 0.
@@ -148,18 +150,18 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
     refused(out, "an embedder")
     root, claimed = Path(out), claimed_by(Path(out))
     begun = root / "model" if resume and claimed.is_claimed else None
-    plan = on_every_rank(
-        group,
-        lambda: plan_embedder(
-            model, corpus, pairs=pairs, encoding=encoding, minutes=minutes, steps=steps, seed=seed, sparse=sparse,
-            settings=settings, begun=begun,
-        ),
-    )  # fmt: skip
     with Interruption() as interruption, ExitStack() as held:
+        plan = on_every_rank(
+            group,
+            lambda: plan_embedder(
+                model, corpus, pairs=held.enter_context(pairs_given(pairs)), encoding=encoding, minutes=minutes,
+                steps=steps, seed=seed, sparse=sparse, settings=settings, begun=begun,
+            ),
+        )  # fmt: skip
 
         def begin() -> bool:
             """Claims the folder; returns whether a training in it resumes."""
-            inputs = [plan.model, *plan.files, *([] if plan.pairs is None else [plan.pairs])]
+            inputs = [plan.model, *plan.files, *([] if plan.pairs is None else [plan.pairs.path])]
             held.enter_context(claimed.entered(resume=resume, overwrite=overwrite, inputs=inputs))
             goes_on = resume and claimed.is_claimed
             if plan.maker is not None and plan.texts and not goes_on:
@@ -192,9 +194,14 @@ def forecast_embedder(
     """What `embedder` would do with the same options. All text is read; its tokens are removed at the end."""
     group = join_group()
     reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
-    plan = on_every_rank(group, lambda: plan_embedder(model, corpus, **options))
-    refuse_streams(plan.texts)
     with ExitStack() as held:
+
+        def planned() -> EmbedderPlan:
+            pairs = held.enter_context(pairs_given(options.pop("pairs", None)))
+            return plan_embedder(model, corpus, pairs=pairs, **options)
+
+        plan = on_every_rank(group, planned)
+        refuse_streams(plan.texts)
         scratch = on_rank_zero(group, lambda: held.enter_context(tempfile.TemporaryDirectory(prefix="unmask-")))
         claimed = claimed_by(Path(scratch))
         run = on_every_rank(group, lambda: EmbedderRun(claimed, plan, reporter, group, goes_on=False))
@@ -228,11 +235,23 @@ def forecast_embedder(
     return Forecast(figures, lines)
 
 
+@contextmanager
+def pairs_given(pairs: Texts | None) -> Iterator[ExampleFiles | None]:
+    """The files of pairs; rows in memory are files as long as the context is entered."""
+    if pairs is None:
+        yield None
+        return
+    with place_of("pairs", pairs) as place:
+        files = example_files(*place, part="train")
+        say_unread(*place, [files])
+        yield files
+
+
 def plan_embedder(  # noqa: PLR0912, PLR0913  (the options of `embedder`, each checked)
     model: str | Path,
     corpus: Texts | None = None,
     *,
-    pairs: str | Path | None = None,
+    pairs: ExampleFiles | None = None,
     encoding: str | None = None,
     minutes: float | None = None,
     steps: int | None = None,
@@ -268,10 +287,6 @@ def plan_embedder(  # noqa: PLR0912, PLR0913  (the options of `embedder`, each c
     files = [Path(name) for name in texts if not isinstance(name, InMemory) and not is_stream(name)]
     if files and not is_prepared(files):
         find_sources(files, announce=False)
-    if pairs is not None:
-        if len(sources := find_sources(local_copies(pairs), announce=False)) != 1:
-            raise CorpusError(f"{pairs}: pairs are read from one table, but here are {len(sources):,}; name one")
-        pairs = sources[0].path
 
     # The model, and crops that fit it.
     folder = find_weights(model, way_out="give the folder of a masked language model, such as RUN/model")

@@ -50,6 +50,7 @@ from unmask.model.pooling import SPLADE, write_sentence_files
 from unmask.report.cards import write_embedder_card
 from unmask.report.pages import EmbedderExamples, write_embedder_report
 from unmask.search.known_items import HELD_OUT, prepared_rule
+from unmask.tasks.files import ExampleFiles
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.callbacks import Callback, EvaluationTimes, StepReport, read_metrics
 from unmask.train.checkpoints import fit, place_model
@@ -92,7 +93,7 @@ class EmbedderPlan:
     origin: Origin  # what the model is, for the card
     texts: Sequence[Named]  # to learn from, besides pairs
     files: Sequence[Path]  # those of them that are files
-    pairs: Path | None  # the user's own
+    pairs: ExampleFiles | None  # the user's own
     settings: EmbedderSettings  # with crops that fit the model
     corpus: CorpusSettings  # how text is read and held out
     minutes: float | None  # the budget, or
@@ -198,8 +199,8 @@ class EmbedderRun(Callback):
             "model": plan.origin.checkpoint,
             "model_sha256": plan.origin.sha256,
             "corpus_files": [str(path.absolute()) for path in plan.files],
-            "pairs_file": None if plan.pairs is None else str(plan.pairs.absolute()),
-            "pairs_sha256": None if plan.pairs is None else file_sha256(plan.pairs),
+            "pairs_file": None if plan.pairs is None else str(plan.pairs.path.absolute()),
+            "pairs_sha256": None if plan.pairs is None else plan.pairs.sha256,
             "texts_sha256": None if texts is None else file_sha256(file),
             HELD_OUT: None if texts is None else rule.model_dump(mode="json"),  # pairs may be of any documents
             "embedder": plan.settings.model_dump(),
@@ -368,7 +369,7 @@ class EmbedderRun(Callback):
             }
         plain = settings.model_dump(mode="json", exclude={"card"})
         shown = examples(model, self.data, self.kind, plan.tokenizer)
-        files = [path.name for path in (*plan.files, plan.pairs) if path is not None]
+        files = [path.name for path in (*plan.files, *([] if plan.pairs is None else [plan.pairs.path]))]
         files += ["texts in memory"] * any(isinstance(each, InMemory) for each in plan.texts)
         files += ["standard input or a pipe"] * any(map(is_stream, plan.texts))
         write_embedder_card(

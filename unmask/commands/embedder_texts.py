@@ -45,10 +45,9 @@ from unmask.data.groups import Clusters
 from unmask.data.near_duplicates import hash_texts
 from unmask.data.reading import BadInput, Row, broken_character
 from unmask.data.settings import AS_FOUND, CorpusSettings, Reading
-from unmask.data.sources import find_sources
 from unmask.data.tables import first_rows, rows_of
 from unmask.search.passages import looks_like_title
-from unmask.tasks.files import check_size, list_in
+from unmask.tasks.files import ExampleFiles, check_size, example_files, list_in
 from unmask.tokenizer.spans import QUOTE_ENDS, SENTENCE_ENDS
 from unmask.tokenizer.tokenizer import EncodedText, Tokenizer
 
@@ -406,7 +405,10 @@ def _texts_at(row: Row, columns: Sequence[str], where: str) -> list[str]:
 
 
 def read_pairs(
-    path: Path, columns: Mapping[str, str], note: Callable[[str], None], reading: Reading = AS_FOUND
+    files: Path | ExampleFiles,
+    columns: Mapping[str, str],
+    note: Callable[[str], None],
+    reading: Reading = AS_FOUND,
 ) -> tuple[list[str], list[str]]:
     """Reads a table of pairs. Columns that are not named are detected: of texts by usual names, then by content; of
     labels by usual names or, without a header, by content.
@@ -417,13 +419,14 @@ def read_pairs(
     Returns:
         The queries; and the right answers, one for each, followed by the wrong ones, empty if there is none.
     """
-    sources = find_sources([path], announce=False)
-    if len(sources) != 1 or not sources[0].is_table:
-        raise CorpusError(f"{path}: pairs are read from one table (CSV, TSV, JSONL or Parquet)")
+    files = example_files(files) if isinstance(files, Path) else files
+    path, bad = files.path, BadInput(skip=False, way_out=None, reading=reading)
+    if not files.sources[0].is_table:
+        raise CorpusError(f"{path}: pairs are read from a table (CSV, TSV, JSONL or Parquet)")
 
-    bad = BadInput(skip=False, way_out=None, reading=reading)
-    source = replace(sources[0], layout=find_layout(sources[0], bad, [*filter(None, columns.values())]))
-    columns_of = _find_columns(path, first_rows(source, bad), columns, note)
+    named = [*filter(None, columns.values())]
+    sources = [replace(source, layout=find_layout(source, bad, named)) for source in files.sources]
+    columns_of = _find_columns(path, first_rows(sources[0], bad), columns, note)
     used = [name for names in columns_of.values() for name in names]
     form = ", ".join(f"{part} in {' and '.join(map(repr, names))}" for part, names in columns_of.items())
     is_list, is_array = columns_of["query"] == columns_of["text"], columns_of["text"] == ["text"]
@@ -435,8 +438,9 @@ def read_pairs(
     right: list[tuple[str, str, list[str]]] = []
     wrong: dict[str, list[str]] = defaultdict(list)
     num_pairs = num_chars = num_partial = num_unlabelled = 0
-    for number, row in rows_of(source, bad, only=used):
-        where = f"{path}: row {number} has"
+    rows_at = ((source.path, *row) for source in sources for row in rows_of(source, bad, only=used))
+    for file, number, row in rows_at:
+        where = f"{file}: row {number} has"
         queries, answers, negatives = (_texts_at(row, columns_of.get(part, ()), where) for part in _PARTS)
         if is_list:
             end = 2 if is_array else len(answers)

@@ -13,7 +13,7 @@ from unmask.commands.dry_run import Forecast, measure_steps, memory_fact
 from unmask.commands.finetune_run import Runs
 from unmask.commands.recipe import checkpoint_sha256
 from unmask.commands.recipe_files import Overrides, parameters_of, section_values, set_value
-from unmask.core.errors import CorpusError, RunError, UnmaskError, parse_json, unsealed
+from unmask.core.errors import RunError, UnmaskError, parse_json, unsealed
 from unmask.core.files import ClaimedFolder, read_object, typed
 from unmask.core.hub import lasting_name
 from unmask.core.interruption import Interruption
@@ -31,11 +31,11 @@ from unmask.core.results import (
     usual_reporter,
 )
 from unmask.core.settings import validated
-from unmask.data.sources import InMemory, Texts, find_split, paths_or_texts, readable
+from unmask.data.sources import Texts, find_split
 from unmask.model.card_head import Origin, base_models
 from unmask.model.folder import find_model
 from unmask.report.pages import task_figures
-from unmask.tasks.files import Columns, ExampleFiles, example_files
+from unmask.tasks.files import Columns, ExampleFiles, example_files, place_of, say_unread
 from unmask.tasks.kinds import task_named
 from unmask.tasks.loaded_model import FinishedModel
 from unmask.tasks.task import FinetuneSettings, Task, outputs_of
@@ -302,21 +302,13 @@ def examples_given(train: Texts, validation: Texts | None, test: Texts | None) -
     Without `validation`, the validation split of the folder or dataset in `train` is used, if it has one.
     """
     with ExitStack() as opened:
-
-        def place(name: str, examples: Texts) -> tuple[Path, Path]:
-            names = paths_or_texts(examples) or []
-            if len(names) != 1:
-                raise CorpusError(f"{name}: give one file or folder, not {len(names)}")
-            if isinstance(names[0], InMemory):
-                return opened.enter_context(readable(names[0].content)), Path(f"{name} in memory")
-            return opened.enter_context(readable(names[0])), Path(names[0])
-
-        source = place("train", train)
+        source = opened.enter_context(place_of("train", train))
         files = {"train": example_files(*source, part="train")}
         if validation is not None:
-            files["validation"] = example_files(*place("validation", validation))
+            files["validation"] = example_files(*opened.enter_context(place_of("validation", validation)))
         elif source[0].is_dir() and find_split(source[:1], announce=False).validation:
             files["validation"] = example_files(*source, part="validation")
         if test is not None:
-            files["test"] = example_files(*place("test", test))
+            files["test"] = example_files(*opened.enter_context(place_of("test", test)))
+        say_unread(*source, files.values(), "; to measure the model on one, give it as test")
         yield files

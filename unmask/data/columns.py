@@ -54,6 +54,11 @@ _WHOLE = re.compile(r"-?[0-9]+\.0")
 # ----------------------------------------
 # Usual names of columns by role, the likeliest first. Every command finds columns by this table.
 
+# Two texts that are compared, or belong together
+PAIRS = (
+    ("sentence1", "sentence2"), ("premise", "hypothesis"), ("question1", "question2"), ("text1", "text2"),
+    ("text_a", "text_b"), ("first", "second"), ("question", "sentence"), ("query", "passage"),
+)  # fmt: skip
 Role = Literal[
     "text", "chat", "id", "title", "label", "score", "tags", "words", "query", "answer", "negative", "match"
 ]  # fmt: skip
@@ -69,11 +74,8 @@ USUAL: Mapping[Role, tuple[str, ...]] = {
     "score": ("score", "label", "similarity_score", "value", "rating", "target", "y"),
     "tags": ("tags", "ner_tags", "pos_tags", "upos", "upos_tags", "labels"),
     "words": ("tokens", "words"),
-    "query": ("query", "question", "anchor", "first", "sentence1", "text1", "text_a", "premise", "title"),
-    "answer": (
-        "text", "passage", "positive", "document", "answer", "second", "sentence2", "text2", "text_b", "hypothesis",
-        "body",
-    ),
+    "query": ("query", "question", "anchor", *(first for first, _ in PAIRS), "title"),
+    "answer": ("text", "passage", "positive", "document", "answer", *(second for _, second in PAIRS), "body"),
     "negative": ("negative", "hard_negative", "negative_1"),
     "match": (
         "label", "score", "similarity", "similarity_score", "relevance", "relevant", "is_relevant", "match", "is_match",
@@ -82,8 +84,8 @@ USUAL: Mapping[Role, tuple[str, ...]] = {
 }  # fmt: skip
 # These names, too, indicate a header of CSV.
 USUAL_NAMES = {name for names in USUAL.values() for name in names} | {
-    "idx", "index", "source", "url", "date", "lang", "split", "question1", "question2", "context", "name", "word",
-    "term", "author", "summary", "sentiment", "line", "type",
+    "idx", "index", "source", "url", "date", "lang", "split", "context", "name", "word", "term", "author", "summary",
+    "sentiment", "line", "type",
 }  # fmt: skip
 
 

@@ -185,10 +185,13 @@ def _in_folder(folder: Path, by_name: bool, announce: bool) -> SourceSplit:
         what, names = "parts", sorted(path.name for path in folder.iterdir() if (path / "state.json").is_file())
         if not by_name:
             return SourceSplit([source for part in names for source in _saved_files(folder / part)], [])
-        if "train" not in names:
-            parts = listed(names)
-            raise CorpusError(f"{folder}: this dataset has no train split; name one of its folders: {parts}")
-        train, held = ["train"], [name for name in _VALIDATION if name in names][:1]
+        # As for files, but a part of exactly that name comes before `train_sft` or `validation_matched`.
+        part_of = {name: _part_of(Path(name, "x")) for name in names}
+        train = ["train"] if "train" in names else [name for name in names if part_of[name] == "train"]
+        held = [name for name in _VALIDATION if name in names][:1]
+        held = held or [name for name in names if part_of[name] == "validation"]
+        if not train:
+            raise CorpusError(f"{folder}: this dataset has no train split; give one of its parts: {listed(names)}")
         files = ([each for part in parts for each in _saved_files(folder / part)] for parts in (train, held))
     else:
         paths = _readable_files(folder, announce)

@@ -12,7 +12,7 @@ import logging
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from itertools import combinations
 from pathlib import Path
@@ -21,11 +21,12 @@ from typing import Any, Literal, Protocol
 from pydantic import ConfigDict
 
 from unmask.core.errors import CorpusError, listed, parse_json, whole_number
-from unmask.core.files import file_sha256
+from unmask.core.files import file_sha256, say_once
 from unmask.core.settings import Settings
 from unmask.data.columns import (
     NO_LABEL,
     NOTHING,
+    PAIRS,
     USUAL,
     class_name,
     columns_in,
@@ -43,7 +44,7 @@ from unmask.data.documents import read_documents
 from unmask.data.json_rows import json_form, json_rows
 from unmask.data.reading import LONGEST_ROW, BadInput, bare_suffix, broken_character
 from unmask.data.settings import AS_FOUND, Reading
-from unmask.data.sources import TABLES, Source, find_split
+from unmask.data.sources import TABLES, InMemory, Source, Texts, find_split, paths_or_texts, readable
 from unmask.data.tables import class_names, described, first_rows, rows_of
 from unmask.data.treebanks import WordForm, form_of, has_word_per_line, read_sentences, word_number
 from unmask.tokenizer.spans import holds_spans
@@ -56,16 +57,6 @@ Form = Literal["table", "lines", "treebank", "squad"]
 Pairing = Literal["no", "named", "usual", "always"]
 Part = Literal["train", "validation"]
 Rows = Iterator[tuple[int, dict[str, Any]]]  # numbers, counted from 1, and cells by column
-PAIRS = (
-    ("sentence1", "sentence2"),
-    ("premise", "hypothesis"),
-    ("question1", "question2"),
-    ("text1", "text2"),
-    ("text_a", "text_b"),
-    ("first", "second"),
-    ("question", "sentence"),
-    ("query", "passage"),
-)
 MOST_EXAMPLES = 5_000_000
 MOST_CHARS = 1 << 31
 _SQUAD = "SQuAD's form is data > paragraphs > context and qas > question, id, answers > text, answer_start"
@@ -131,6 +122,19 @@ def check_size(path: Path, num_examples: int, num_chars: int) -> None:
         raise CorpusError(f"{path}: more than {most}, all of which would be in memory; give a part of the file")
 
 
+@contextmanager
+def place_of(name: str, examples: Texts) -> Iterator[tuple[Path, Path]]:
+    """A file or folder of these examples, and the path to name in errors; rows in memory are a folder as long as the
+    context is entered."""
+    names = paths_or_texts(examples) or []
+    if len(names) != 1:
+        raise CorpusError(f"{name}: give one file or folder, not {len(names)}")
+    (given,) = names
+    called = Path(f"{name} in memory") if isinstance(given, InMemory) else Path(given)
+    with readable(given.content if isinstance(given, InMemory) else given) as path:
+        yield path, called
+
+
 @dataclass(frozen=True)
 class ExampleFiles:
     """The files from which examples are read."""
@@ -154,14 +158,25 @@ def example_files(path: Path, called: Path | None = None, *, part: Part | None =
     called = called or path
     split = find_split([path], announce=False)
     if part is None and split.train != find_split([path], by_name=False, announce=False).train:
-        raise CorpusError(
-            f"{called}: this folder has several parts, such as train and test; name the folder, the file or a pattern "
-            f"for the files of one, such as {called}/test*"
-        )
+        way = f"name the folder, the file or a pattern for the files of one, such as {called}/test*"
+        if not called.exists():  # in memory
+            way = "give one of them, such as data['test']"
+        raise CorpusError(f"{called}: this dataset has several parts, such as train and test; {way}")
     sources = split.validation if part == "validation" else split.train
     if len(sources) > 1 and not all(source.is_table and source.kind == sources[0].kind for source in sources):
         raise CorpusError(f"{called}: {len(sources)} files, which are not one table; give a single file")
     return ExampleFiles(called, tuple(sources))
+
+
+def say_unread(path: Path, called: Path, files: Iterable[ExampleFiles], advice: str = "") -> None:
+    """Logs, once, what a folder or dataset holds besides the files that are read."""
+    if path.is_dir():
+        read = {source.path.resolve() for each in files for source in each.sources}
+        every = (source.path for source in find_split([path], by_name=False, announce=False).train)
+        places = (each.relative_to(path) for each in every if each.resolve() not in read)
+        names = dict.fromkeys(str(each.parent if each.suffix == ".arrow" else each) for each in places)
+        if names:
+            say_once(f"{called}: not read: {listed([*names], 5)}{advice}")
 
 
 def _opened(

@@ -19,7 +19,7 @@ TEXTS = ["the king sees the queen at sea", "the dog", "the cat follows the dog i
 
 def test_lines_to_npy(run: unmask.Run, tmp_path: Path) -> None:
     """Rows are lines, empty ones included."""
-    lines, out = tmp_path / "lines.txt", tmp_path / "vectors.npy"
+    lines, out = tmp_path / "lines.txt", tmp_path / "new" / "vectors.npy"
     lines.write_text("\n".join([TEXTS[0], "", *TEXTS[1:], ""]) + "\n")
     result = unmask.embed(run.folder / "model", lines, out=out)
     assert (result.texts, result.dimension, result.pooling, result.skipped) == (6, 64, "mean", {})
@@ -30,7 +30,7 @@ def test_lines_to_npy(run: unmask.Run, tmp_path: Path) -> None:
         run.folder / "model", lines, out=out, overwrite=True, pooling="first", normalize=True, precision="bf16"
     )
     np.testing.assert_allclose(np.linalg.norm(np.load(out), axis=1), 1.0, atol=1e-5)
-    assert not list(tmp_path.glob("*.partial"))
+    assert [path.name for path in out.parent.iterdir()] == ["vectors.npy"]
 
 
 @pytest.mark.parametrize("use", [unmask.embed, unmask.Index.build])
@@ -118,7 +118,7 @@ def test_ids_are_read_before_any_text_is_embedded(
         ("a.csv", "text,mood\nx,y\n", {"id_column": "key"}, "'key'"),
         ("a.csv", "1,2\n3,4\n", {}, "corpus.column"),
         ("a.jsonl", '{"id": 1, "text": "x"}\n{"id": "b", "text": "y"}\n', {}, "'b'"),
-        ("a.txt", "\n \n", {"out": "no/v.npy"}, "no"),
+        ("a.txt", "\n \n", {"out": "a.txt/v.npy"}, "a.txt"),
     ],
 )
 def test_mistakes_leave_nothing_behind(

@@ -20,7 +20,7 @@ import torch
 from numpy.typing import NDArray
 
 from unmask.core.errors import CorpusError, RunError, without_secrets
-from unmask.core.files import check_file, locked, whole_file, writing
+from unmask.core.files import check_file, output_file, whole_file, writing
 from unmask.core.public import public
 from unmask.core.remote import address_of, output_at
 from unmask.core.results import Notify, Progress, Result, Shown, amount, counted, usual_note, usual_reporter
@@ -124,8 +124,6 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
         check_file(target, overwrite=overwrite)
         if target.suffix not in (".npy", ".parquet"):
             raise RunError(f"{out}: vectors are written as .npy or .parquet; use one of these", options=["out"])
-        if not target.parent.is_dir():
-            raise RunError(f"{out}: there is no folder {target.parent}; make it first")
         loaded = as_model(model, precision=precision, strict=strict)
         is_sparse = pooling is None and loaded.makes_sparse
         if (is_sparse or map) and target.suffix != ".parquet":
@@ -169,7 +167,10 @@ def embed(  # noqa: PLR0913  (the options of the command line, each a name that 
                 note(f"texts are in {in_words(source.column)}, ids are {ids}")
             note(f"a text's vector is {description}{', scaled to length 1' if normalize else ''}")
             notify = notify or usual_reporter().notify
-            with vector_file(target, dimension) if not map else map_file(target, note) as add:
+            with (
+                output_file(target, overwrite=overwrite),
+                vector_file(target, dimension) if not map else map_file(target, note) as add,
+            ):
                 shift = None if is_named else int(not is_file)
                 counts = _embed_texts(texts, vectors_of, add, target, notify, shift=shift)
     for reason, number in texts.skipped.items():
@@ -283,7 +284,7 @@ def vector_file(out: Path, dimension: int) -> Iterator[Add]:
                 writer = pq.ParquetWriter(file, table.schema.with_metadata({"dimension": str(dimension)}))
             writer.write_table(table)
 
-    with locked(out), whole_file(out) as partial:
+    with whole_file(out) as partial:
         with writing(out):
             file = partial.open("wb")
         try:
@@ -327,7 +328,7 @@ def map_file(out: Path, note: Callable[[str], None]) -> Iterator[Add]:
         all_texts.extend(texts)
         parts.append(vectors)
 
-    with locked(out), whole_file(out) as partial:
+    with whole_file(out) as partial:
         yield add
         if not parts:
             raise CorpusError(f"{out}: there is no text to put on a map")

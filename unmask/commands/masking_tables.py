@@ -15,7 +15,7 @@ import torch
 
 from unmask.commands.run_data import PreparedData, open_prepared
 from unmask.core.errors import DataError
-from unmask.core.files import check_file, locked, writing
+from unmask.core.files import check_file, output_file, writing
 from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import Reporter, Result, Shown, usual_reporter
@@ -161,7 +161,8 @@ def lexicon(
     settings, target = validated(LexiconSettings, values, where="lexicon"), Path(out)
     check_file(target, overwrite=overwrite)
     opened = open_prepared(Path(data))
-    made = make_lexicon(opened, target, settings, reporter or usual_reporter())
+    with output_file(target, overwrite=overwrite):
+        made = make_lexicon(opened, target, settings, reporter or usual_reporter())
     tokens = np.split(made.input_ids, np.cumsum(made.lengths)[:-1])[:SHOWN_EXAMPLES]  # the strongest come first
     return LexiconMade(
         {
@@ -184,7 +185,7 @@ def lexicon(
 def make_lexicon(data: PreparedData, out: Path, settings: LexiconSettings, reporter: Reporter) -> Lexicon:
     """Makes the lexicon of a training split and writes it, with temporary files beside it."""
     scratch = out.with_name(out.name + ".counts.partial")  # one left by a killed process is removed first
-    with locked(out), writing(out):
+    with writing(out):
         shutil.rmtree(scratch, ignore_errors=True)
         scratch.mkdir(parents=True)
         try:

@@ -25,7 +25,7 @@ from unmask.commands.run_data import (
     prepare_by,
 )
 from unmask.core.errors import DataError, SettingsError, TokenizerError
-from unmask.core.files import check_file, writing
+from unmask.core.files import check_file, output_file
 from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import NORMAL, Reporter, Result, Sheet, Shown, Styled, counted, usual_note, usual_reporter
@@ -374,9 +374,8 @@ def audit(
         what = f"{manifest.documents:,} documents, {manifest.tokens:,} tokens; vocabulary {manifest.vocab_size:,}"
         groups = {name: unit_groups(entry) for name, entry in strategies.items() if len(strategies) > 1}
         shown = MaskingAudit(figures).shown()
-        with writing(Path(out)):
-            Path(out).parent.mkdir(parents=True, exist_ok=True)
-        write_audit(Path(out), f"{', '.join(paths)}: {what}", shown=shown, strategies=strategies, groups=groups)
+        with output_file(Path(out), overwrite=overwrite):
+            write_audit(Path(out), f"{', '.join(paths)}: {what}", shown=shown, strategies=strategies, groups=groups)
         figures["page"] = str(out)
     return MaskingAudit(figures)
 

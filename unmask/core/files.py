@@ -358,3 +358,14 @@ def check_file(out: Path, *, overwrite: bool) -> None:
         raise RunError(f"{out} is a folder; give a file", options=("out",))
     if out.exists() and not overwrite:
         raise RunError(f"{out} already exists; overwrite it, or give another file", options=("overwrite", "out"))
+
+
+@contextmanager
+def output_file(out: Path, *, overwrite: bool) -> Iterator[None]:
+    """For the work whose result is a file: it may be written, its folder exists, and no other process writes it."""
+    check_file(out, overwrite=overwrite)
+    with writing(out):
+        out.parent.mkdir(parents=True, exist_ok=True)
+    with locked(out):
+        check_file(out, overwrite=overwrite)  # again, now that no other process can write
+        yield

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from unmask.core.errors import CorpusError, RunError, SettingsError, escaped
-from unmask.core.files import check_file, locked, whole_file, writing
+from unmask.core.files import check_file, output_file, whole_file, writing
 from unmask.core.public import public
 from unmask.core.remote import local_copies, refused
 from unmask.core.results import Notify, Result, Sheet, Shown, usual_note, usual_reporter
@@ -119,10 +119,7 @@ def predict(  # noqa: PLR0913  (the options of the command line, each a name tha
         note("columns: " + ", ".join(f"{role} in {name!r}" for role, name in data.columns.items()))
     with ExitStack() as held:
         if target is not None:  # before hours of work that another process may do for this file as well
-            with writing(target):
-                target.parent.mkdir(parents=True, exist_ok=True)
-            held.enter_context(locked(target))
-            check_file(target, overwrite=overwrite)
+            held.enter_context(output_file(target, overwrite=overwrite))
         predictions, encoded = loaded.predict_records(data.records, notify=notify or usual_reporter().notify)
         positions = network.config.max_position_embeddings
         for line in encoded.notes(len(data.records), task.max_length or positions, positions):

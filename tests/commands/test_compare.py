@@ -467,6 +467,23 @@ def test_what_is_refused_once_the_text_is_prepared_can_be_corrected(
         assert ((out / "data" / "manifest.json").stat().st_mtime_ns == before) == (not is_edited), "prepared once"
 
 
+def test_data_that_a_user_prepared_is_not_replaced(
+    data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may have taken hours."""
+    monkeypatch.setattr(comparing, "measured_run", drawn)
+    monkeypatch.setattr(module, "measured_run", loss_by_rate)
+    (tmp_path / "a.txt").write_text(make_text(60))
+    for run in (compare, tune):
+        out = tmp_path / run.__name__
+        made = Path(shutil.copytree(data_folder, out / "data"))
+        for _ in range(2):
+            with pytest.raises(RunError, match="prepared from other"):
+                run(tmp_path / "a.txt", out)
+        assert load_manifest(made) == load_manifest(data_folder)
+        run(made, out)
+
+
 def test_runs_share_no_seed_of_fine_tuning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seeds: list[int] = []
 

@@ -357,6 +357,15 @@ def test_data_that_a_user_prepared_is_not_replaced(data_folder: Path, tmp_path: 
     assert run.data_fingerprint == load_manifest(data_folder).fingerprint
 
 
+def test_a_lexicon_of_a_user_in_the_folder_stays(data_folder: Path, tmp_path: Path) -> None:
+    lexicon = tmp_path / "run" / "lexicon.safetensors"
+    lexicon.parent.mkdir()
+    lexicon.write_bytes(b"mine")
+    with pytest.raises(RunError, match="lexicon"):
+        unmask.pretrain([data_folder], out=tmp_path / "run", steps=1, strategy="pmi", settings=SMALL)
+    assert lexicon.read_bytes() == b"mine"
+
+
 def test_a_sampled_softmax_teaches_as_much(data_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Evaluations use the whole vocabulary, and the sample is a function of the step."""
     monkeypatch.setattr(fused, "NUM_SAMPLED", 32)

@@ -271,7 +271,7 @@ def check(folder: Path, corpus: Path) -> None:
     documents, described, _ = read_items([corpus], folder / "model", ItemSettings())
     assert f"(by the rule of {folder}: " in described[0]
     chosen = {tuple(tokenizer.encode_joined([" ".join(each.text.split())])[0].input_ids) for each in documents}
-    texts = TokenTexts.load(folder / "data" / "texts.safetensors")
+    texts = TokenTexts.load(folder / "texts.safetensors")
     sides: tuple[set[tuple[int, ...]], set[tuple[int, ...]]] = (set(), set())
     for begin, end, is_held in zip(texts.begins, texts.ends, texts.held, strict=True):
         sides[is_held].add(tuple(texts.ids[begin:end].tolist()))
@@ -296,7 +296,7 @@ def test_from_a_run_to_a_table_with_titles_and_on(corpus_file: Path, tmp_path: P
     check(first.folder, table)
     maker, rule = held_out_rule(first.folder / "model")
     assert (maker, rule.holdout) == (first.folder, 0.3)
-    texts = TokenTexts.load(first.folder / "data" / "texts.safetensors")
+    texts = TokenTexts.load(first.folder / "texts.safetensors")
     held = [fraction(row["text"]) < 0.3 for row in rows]
     assert texts.held.astype(bool).tolist() == held
     assert texts.titled.all()

@@ -6,7 +6,8 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -14,7 +15,7 @@ import pytest
 import unmask
 from tests.conftest import SMALL
 from unmask.core.errors import DataError, RunError, UnmaskError, WriteError
-from unmask.core.files import LOCK, ClaimedFolder, locked, whole_folder, write_atomically
+from unmask.core.files import LOCK, ClaimedFolder, locked, output_file, whole_folder, write_atomically
 
 
 def folder(root: Path, **options: object) -> ClaimedFolder:
@@ -59,8 +60,15 @@ def test_files_of_others(tmp_path: Path) -> None:
         (tmp_path / name).write_text("")
     with pytest.raises(RunError, match=r"left\.json, mine\.txt"):
         folder(tmp_path).check(overwrite=True)
-    with pytest.raises(RunError, match=r"mine\.txt"):
+    with pytest.raises(RunError, match=r"left\.json, mine\.txt"):
         folder(tmp_path, ours=("left.json",)).check()
+    for options in ({"early": ("left.json",)}, {"theirs": ("left.json",)}):
+        with pytest.raises(RunError, match=r"\(mine\.txt\)"):
+            folder(tmp_path, **options).check()
+    with pytest.raises(RunError, match=r"\(mine\.txt\)"):
+        folder(tmp_path, ours=("left.json",)).check(overwrite=True)
+    with pytest.raises(RunError, match=r"left\.json is an input"):
+        folder(tmp_path, early=("left.json",)).check(inputs=[tmp_path / "left.json"])
     with pytest.raises(RunError, match=r"mine\.txt"):
         folder(tmp_path, marker=None, ours=("left.json",), is_shared=False).check()
     with pytest.raises(RunError, match=r"mine\.txt is a file"):
@@ -165,6 +173,25 @@ def test_one_process_writes_at_a_time(corpus_file: Path, data_folder: Path, run:
     for name, verb in verbs[2::2]:
         verb(tmp_path / name)
         assert (tmp_path / name).exists()
+
+
+def test_a_file_is_checked_again_once_no_other_process_writes_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "new" / "v.npy"
+    with output_file(out, overwrite=False), pytest.raises(RunError, match="another thread"):
+        output_file(out, overwrite=True).__enter__()
+
+    @contextmanager
+    def after_another(out: Path) -> Iterator[None]:
+        out.write_text("theirs")
+        yield
+
+    monkeypatch.setattr("unmask.core.files.locked", after_another)
+    with pytest.raises(RunError, match="already exists"), output_file(out, overwrite=False):
+        pass
+    with output_file(out, overwrite=True):
+        assert out.read_text() == "theirs"
 
 
 def test_a_lock_lies_beside_its_file_and_follows_no_link(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,8 @@ ADDRESS = "elsewhere://bucket/runs/a"
 
 
 def claim(root: Path) -> ClaimedFolder:
-    return ClaimedFolder(root=root, marker="recipe.toml", what="a run", ours=("checkpoints", "a.txt", "summary.json"))
+    ours = ("checkpoints", "a.txt", "summary.json")
+    return ClaimedFolder(root=root, marker="recipe.toml", what="a run", ours=ours, early=("a.txt",))
 
 
 def there(server: Elsewhere) -> dict[str, bytes]:

@@ -363,15 +363,24 @@ def test_to_skip_bad_input_only_what_was_not_read_is_read(tmp_path: Path) -> Non
     assert (manifest.documents, sum(manifest.skipped.values())) == (6000, 1)
 
 
-@pytest.mark.parametrize("name", ["notes.md", "train/mine.txt", "validation/0.arrow"])
+@pytest.mark.parametrize(
+    "name", ["notes.md", "train/mine.txt", "validation/0.arrow", "parts/mine.txt", "tokenizer/tokenizer.json"]
+)
 def test_other_files_are_not_touched(corpus_file: Path, tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_text("mine")
-    (tmp_path / "tokenizer").mkdir()
     for out in (tmp_path, tmp_path / name):  # a folder with other files, and a file
-        with pytest.raises(DataError, match=name):
+        with pytest.raises(DataError, match=name.partition("/")[0]):
             prepare([corpus_file], out, corpus=CorpusSettings(), tokenizer=SMALL)
     assert (tmp_path / name).read_text() == "mine"
+
+
+def test_text_is_not_replaced_by_what_is_made_of_it(corpus_file: Path, tmp_path: Path) -> None:
+    (tmp_path / "given").mkdir()
+    text = Path(shutil.copy(corpus_file, tmp_path / "given"))
+    with pytest.raises(DataError, match="given"):
+        prepare([text.parent], tmp_path, corpus=CorpusSettings(), tokenizer=SMALL)
+    assert text.read_bytes() == corpus_file.read_bytes()
 
 
 def test_text_that_the_tokenizer_loses_is_an_error_unless_it_is_allowed(tmp_path: Path) -> None:

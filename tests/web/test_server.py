@@ -219,7 +219,7 @@ def test_what_trains_without_figures_so_far_is_found(tmp_path: Path) -> None:
     holder = json.dumps({"pid": os.getpid(), "host": socket.gethostname()})
     for name in ("tuned", "search"):
         (tmp_path / name / ".lock.json").write_text(holder, encoding="utf-8")
-    (tmp_path / "search" / "data").mkdir()
+    (tmp_path / "search" / "texts.safetensors").touch()
     things = {Path(each["path"]).name: (each["kind"], each["state"]) for each in Library([tmp_path]).list()}
     assert things == {"tuned": ("finetuning", "running"), "search": ("embedder", "running")}
 

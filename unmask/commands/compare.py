@@ -48,6 +48,7 @@ from unmask.commands.run_plan import (
     STARTS,
     RunPlan,
     begin_runs,
+    folder_of_runs,
     measured_run,
     plain_name,
     read_state,
@@ -235,7 +236,7 @@ def compare(  # noqa: PLR0913  (the options of the command line, each a name tha
     refused(out, "a comparison")
     root, reporter = Path(out), reporter or usual_reporter()
     loaded = {name: requested_recipe(**plan.options(name, seed=0)) for name in names}
-    folder = ClaimedFolder(root=root, marker=STATE, what="a comparison", options=(), ours=("data",))
+    folder = folder_of_runs(root, STATE, "a comparison")
     purpose = {"recipes": list(names), "primary": deciding}
     prepared, items = begin_runs(folder, plan, loaded, purpose, reporter)
     with folder.held(wait=-1):  # the number of seeds is recorded before the first run

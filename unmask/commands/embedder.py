@@ -39,15 +39,16 @@ from unmask.train.callbacks import Callback
 from unmask.train.distributed import join_group, on_every_rank, on_rank_zero
 
 MINUTES = 10.0  # the usual budget
-_OURS = {
-    "data", "checkpoints", "metrics.jsonl", "model", "summary.json", "report.html",
-    GIVEN, PIPES, STDIN_FILE,
-}  # fmt: skip
+_EARLY = {"texts.safetensors", GIVEN, PIPES, STDIN_FILE}
+_OURS = {*_EARLY, "checkpoints", "metrics.jsonl", "model", "summary.json", "report.html"}
 
 
 def claimed_by(root: Path) -> ClaimedFolder:
     """The folder of an embedder; its files are listed in `embedder_run`."""
-    return ClaimedFolder(root=root, marker="settings.json", what="an embedder", last="summary.json", ours=_OURS)
+    return ClaimedFolder(
+        root=root, marker="settings.json", what="an embedder", last="summary.json", ours=_OURS, early=_EARLY,
+        theirs=("data",),
+    )  # fmt: skip
 
 
 class Embedder(FinishedModel):

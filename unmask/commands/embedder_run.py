@@ -2,7 +2,7 @@
 
     settings.json            model, text and settings; marks the folder as an embedder
     given/, pipes/, ...      text that did not come from files
-    data/texts.safetensors   documents as tokens
+    texts.safetensors        documents as tokens
     checkpoints/             the latest states
     metrics.jsonl            a line every few steps and at every evaluation
     model/                   the result: a folder of sentence-transformers and of transformers
@@ -176,7 +176,7 @@ class EmbedderRun(Callback):
     def _open(self, claimed: ClaimedFolder, max_positions: int, *, goes_on: bool) -> tuple[PairData, str]:
         """Reads or loads the pairs; also returns a fingerprint of all that determines the weights."""
         plan, settings, note, notify = self.plan, self.settings, self.reporter.note, self.reporter.notify
-        holds, file = goes_on or not self.group.is_main, self.root / "data" / "texts.safetensors"
+        holds, file = goes_on or not self.group.is_main, self.root / "texts.safetensors"
         pairs = None
         if plan.pairs is not None:
             columns = settings.columns.model_dump(exclude_none=True, exclude=set(Reading.model_fields))

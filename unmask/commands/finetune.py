@@ -217,7 +217,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         except UnmaskError:
             # Frees the folder for the next try, unless there is a seed or a checkpoint to resume from.
             if group.is_main and not any((root / name).exists() for name in ("runs.jsonl", "checkpoints")):
-                begun.unlink(missing_ok=True)
+                claimed.clear(claimed.ours)
             raise
         return FineTuned(root, summary)
 

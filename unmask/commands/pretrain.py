@@ -16,7 +16,7 @@ from unmask.commands.run_data import (
     START_ANEW,
     RunFolder,
     data_from_checkpoint,
-    is_outdated,
+    has_own_data,
     obtain_data,
     packaged_corpus,
 )
@@ -240,7 +240,8 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
             if begun["is_new"] and group.is_main:  # no run was made: frees the folder for the next try
                 # The data stays, complete or not, unless it would be uploaded; the next try checks whether it still
                 # fits. sources.json, which says that a try made it, stays only if one did.
-                left = {folder.data.name} if begun["has_own_data"] else {folder.data.name, folder.sources.name}
+                has_made = folder.data.exists() and not begun["has_own_data"]
+                left = {folder.data.name, folder.sources.name} if has_made else {folder.data.name}
                 folder.claimed.clear(set(folder.claimed.ours) - (set() if path_at(out) is None else left))
             raise
         summary = training.run(interruption, [*callbacks, *map(SendCheckpoints, outputs)])
@@ -299,13 +300,12 @@ def _begin(
         if resume:
             reporter.note(f"no run to resume in {folder.root}: starting a new one")
         assert recipe is not None, "a new run has a recipe"
-        _remove_outdated_data(folder, recipe, paths)
-        has_own_data = is_prepared([folder.data]) and not folder.sources.is_file()
+        is_own = has_own_data(folder, recipe, [Path(path).absolute() for path in paths])
         files = keep_as_files(named or [packaged_corpus()], folder.root, notify=reporter.notify)
         sources = [lasting_source(Path(path).absolute()) for path in files]
         folder.write_sources(sources)
         folder.claimed.claim(recipe.to_toml())
-        begun = {"is_new": True, "is_finished": False, "has_own_data": has_own_data}
+        begun = {"is_new": True, "is_finished": False, "has_own_data": is_own}
         return {"root": str(folder.root), "sources": sources, **begun}
 
     # The run resumes with the sources and the settings that it was started with.
@@ -325,17 +325,6 @@ def _begin(
     if is_finished := folder.summary.is_file():
         reporter.note(f"the run in {folder.root} is already finished")
     return {"root": str(folder.root), "sources": sources, "is_new": False, "is_finished": is_finished}
-
-
-def _remove_outdated_data(folder: RunFolder, recipe: Recipe, paths: Sequence[Any]) -> None:
-    """Removes complete data of a try that was refused, if it is not of this recipe and text. Raises a RunError if a
-    user prepared it."""
-    if is_outdated(folder.data, recipe, [Path(path).absolute() for path in paths]):
-        if not folder.sources.is_file():
-            what = "was prepared from other or changed text, or with other settings"
-            way_out = f"train on it (unmask pretrain {typed(folder.data)} ...), remove it, or give another folder"
-            raise RunError(f"{folder.data} {what}; {way_out}", options=["out"])
-        folder.claimed.clear([folder.data.name], marker=False)
 
 
 def _sources_to_resume(folder: RunFolder, paths: Sequence[Any]) -> list[str]:

@@ -100,8 +100,9 @@ class RunFolder:
         self.report = root / "report.html"
         names = {path.name for path in vars(self).values() if path != root} | {STDIN_FILE, PIPES, GIVEN}
         self.claimed = ClaimedFolder(
-            root=root, marker=self.recipe.name, what="a run", last=self.summary.name, ours=names
-        )
+            root=root, marker=self.recipe.name, what="a run", last=self.summary.name, ours=names,
+            early={self.sources.name, STDIN_FILE, PIPES, GIVEN}, theirs={self.data.name},
+        )  # fmt: skip
 
     def write_sources(self, names: Sequence[str]) -> None:
         write_atomically(self.sources, json.dumps(names, indent=1) + "\n")
@@ -178,6 +179,19 @@ def tokenizer_of(recipe: Recipe) -> TokenizerSettings:
     if recipe.start is None or recipe.tokenizer.path is not None:
         return recipe.tokenizer
     return TokenizerSettings(path=recipe.start.checkpoint)
+
+
+def has_own_data(folder: RunFolder, recipe: Recipe, paths: Sequence[str | Path]) -> bool:
+    """Whether `data/` holds complete data that a user prepared; without sources.json, no try of ours made it. Removes
+    that of a refused try if it is outdated. Raises a RunError if a user's is."""
+    is_own = is_prepared([folder.data]) and not folder.sources.is_file()
+    if is_outdated(folder.data, recipe, paths):
+        if is_own:
+            what = "was prepared from other or changed text, or with other settings"
+            way_out = f"give {typed(folder.data)} instead of the text, remove it, or give another folder"
+            raise RunError(f"{folder.data} {what}; {way_out}", options=["out"])
+        folder.claimed.clear([folder.data.name], marker=False)
+    return is_own
 
 
 def prepare_by(recipe: Recipe, paths: Sequence[str | Path], folder: Path, reporter: Reporter) -> None:

@@ -20,13 +20,21 @@ from unmask.commands.masking_tables import masking_tables, named_hashes, score_b
 from unmask.commands.pretrain import pretrain
 from unmask.commands.recipe import Recipe
 from unmask.commands.recipe_files import Override, Overrides, as_overrides, recipe_names
-from unmask.commands.run_data import check_data, check_tokenizer, is_outdated, open_prepared, prepare_by, tokenizer_of
+from unmask.commands.run_data import (
+    RunFolder,
+    check_data,
+    check_tokenizer,
+    has_own_data,
+    open_prepared,
+    prepare_by,
+    tokenizer_of,
+)
 from unmask.core.errors import SettingsError, unknown
 from unmask.core.files import ClaimedFolder, differences, file_sha256, read_object, typed, write_object
 from unmask.core.interruption import GOES_ON, Interrupted
 from unmask.core.remote import address_of
 from unmask.core.results import Reporter
-from unmask.data.data_folder import MANIFEST, is_prepared, load_manifest
+from unmask.data.data_folder import is_prepared, load_manifest
 from unmask.data.lexicon import load_lexicon
 from unmask.data.prepare import text_files
 from unmask.data.rows import Cursor, RowStream
@@ -127,6 +135,11 @@ def run_plan(
     return plan
 
 
+def folder_of_runs(root: Path, marker: str, what: str) -> ClaimedFolder:
+    """The folder of a comparison or a search, whose text is prepared in `data/`."""
+    return ClaimedFolder(root=root, marker=marker, what=what, options=(), early=("sources.json",), theirs=("data",))
+
+
 def read_state(folder: ClaimedFolder) -> dict[str, Any]:
     """The state of a folder of runs: its purpose, and what was done in it."""
     return read_object(folder.root / str(folder.marker), "give another folder", is_sealed=True)
@@ -164,10 +177,11 @@ def begin_runs(
                 change = "is new" if old is None else "is gone" if new is None else "has changed"
                 raise folder.changed(f"that started with other files: {path} {change}")
         if not is_prepared(data):
-            data, first = (str(root),), next(iter(recipes.values()))
-            if not folder.is_claimed and is_outdated(root, first, plan.data):
-                (root / MANIFEST).unlink()  # of a try that was refused, and of text that has changed since
+            data, first, run = (str(root),), next(iter(recipes.values())), RunFolder(folder.root)
+            is_own = folder.is_claimed or has_own_data(run, first, plan.data)
             prepare_by(first, plan.data, root, reporter)
+            if not is_own:
+                run.write_sources(plan.data)  # if it is refused below, the next try may replace the data
             _check_fit(recipes, plan, root)
         if not folder.is_claimed:  # last, so that what was refused can be corrected
             write_object(folder.root / str(folder.marker), content)

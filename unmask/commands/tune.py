@@ -26,9 +26,9 @@ import numpy as np
 
 from unmask.commands.recipe import Recipe, requested_recipe
 from unmask.commands.recipe_files import DEFAULT, Overrides, toml_value
-from unmask.commands.run_plan import RunPlan, begin_runs, measured_run, run_plan
+from unmask.commands.run_plan import RunPlan, begin_runs, folder_of_runs, measured_run, run_plan
 from unmask.core.errors import DivergedError, MemoryFullError, RunError, SettingsError, shortened
-from unmask.core.files import ClaimedFolder, typed, write_atomically
+from unmask.core.files import typed, write_atomically
 from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import Hint, Reporter, Result, Sheet, Shown, usual_reporter
@@ -125,7 +125,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
 
     refused(out, "a search")
     root, reporter = Path(out), reporter or usual_reporter()
-    folder = ClaimedFolder(root=root, marker="tune.json", what="a search", options=(), ours=("data",))
+    folder = folder_of_runs(root, "tune.json", "a search")
     purpose = {"recipe": recipe, "search": list(search)}
     prepared, _ = begin_runs(folder, plan, {recipe: own_recipe, **ends}, purpose, reporter)
     with _storing(root / "study.db"):

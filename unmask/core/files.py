@@ -16,6 +16,7 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -180,8 +181,11 @@ class ClaimedFolder:
     marker: str | None  # name of the file that claims it; None: any content does
     what: str  # what a claimed folder holds, with its article
     last: str | None = None  # name of the file written last: without it, the work is unfinished
-    # Names that may be there before it is claimed, left by a stopped command. Partial files (`*.partial`) always may.
+    # What it writes, and removes to overwrite. Before it is claimed, only these may be there: `early`, what a stopped
+    # command leaves and the next one replaces; `theirs`, what a user may have made for it; and files `*.partial`.
     ours: Collection[str] = ()
+    early: Collection[str] = ()
+    theirs: Collection[str] = ()
     is_shared: bool = True  # users may add files once it is claimed; they are never touched
     options: tuple[str, ...] = ("resume", "overwrite")  # options that allow writing a claimed folder
     error: type[UnmaskError] = RunError  # class of its errors
@@ -196,19 +200,21 @@ class ClaimedFolder:
         return sorted(names - {LOCK, f"{LOCK}.json"})
 
     def check(self, *, resume: bool = False, overwrite: bool = False, inputs: Iterable[Path] = ()) -> None:
-        """Checks that it may be written, and that overwriting would remove none of the `inputs`. Changes nothing."""
+        """Checks that it may be written, and that none of the `inputs` would be replaced. Changes nothing."""
         if resume and overwrite:
             text = "resume and overwrite exclude each other; leave out overwrite, which would remove what is there"
             raise self.error(text, options=("resume", "overwrite"))
-        for path in inputs if overwrite else ():
-            if path.resolve().is_relative_to(self.root.resolve()):
+        replaced = [self.root] if overwrite else [] if self.is_claimed else [self.root / name for name in self.early]
+        for path, place in product(inputs, replaced):
+            if path.resolve().is_relative_to(place.resolve()):
                 raise self.error(
-                    f"{path} is an input inside {self.root}, which would be removed", options=("overwrite", "out")
+                    f"{path} is an input inside {place}, which would be removed", options=("overwrite", "out")
                 )
         if self.root.exists() and not self.root.is_dir():
             raise self.error(f"{self.root} is a file; give a folder", options=("out",))
         if not (self.is_shared and self.is_claimed):
-            others = [name for name in self._names() if name not in self.ours and not name.endswith(".partial")]
+            may_be = {*self.theirs, *(self.ours if self.is_claimed or overwrite else self.early)}
+            others = [name for name in self._names() if name not in may_be and not name.endswith(".partial")]
             if others:
                 names = ", ".join(others[:3])
                 raise self.error(f"{self.named or self.root} holds other files ({names}); give a new or empty folder")

@@ -56,6 +56,7 @@ ANY_LENGTH = int(1e9)  # maximum length of the data's tokenizer; a model writes 
 CHECKED_AT_ONCE = 1 << 24  # tokens; about 64 MB
 _PART_LOCK = ".part-"
 _SHARD = re.compile(r"\d{5,}(-\d{5,})?\.arrow(\.partial)?")
+_RESULT = re.compile(r".+\.(npz|arrow)(\.partial)?|\.part-.+")
 TRAIN, VALIDATION = "train", "validation"
 SMALLEST_CHUNK_BYTES = 1 << 20
 LARGEST_CHUNK_BYTES = 1 << 25  # a process needs about five times as much memory
@@ -423,20 +424,27 @@ def load_manifest(root: Path) -> Manifest:
 
 def data_folder(root: Path) -> ClaimedFolder:
     """The folder as a whole, while it is made; see the module's docstring. A claimed folder is complete."""
-    ours = (MANIFEST, STDIN_FILE, PIPES, GIVEN, TOKENIZER, PARTS, TRAIN, VALIDATION)
-    return ClaimedFolder(root=root, marker=MANIFEST, what="prepared data", ours=ours, is_shared=False, error=DataError)
+    early = {STDIN_FILE, PIPES, GIVEN, PARTS, TRAIN, VALIDATION}
+    if (root / TRAIN).is_dir():  # made before the tokenizer; without it, a tokenizer is a user's
+        early.add(TOKENIZER)
+    return ClaimedFolder(
+        root=root, marker=MANIFEST, what="prepared data", ours={MANIFEST, TOKENIZER, *early}, early=early,
+        is_shared=False, error=DataError,
+    )  # fmt: skip
 
 
 @contextmanager
-def holding(folder: ClaimedFolder, part: tuple[int, int] | None = None) -> Iterator[None]:
+def holding(
+    folder: ClaimedFolder, part: tuple[int, int] | None = None, *, inputs: Sequence[Path] = ()
+) -> Iterator[None]:
     """While it is entered, no other process writes here or, with a part (number, of how many), does that part; others
     may do theirs. After an error, removes what no later try can use. Raises a DataError if another process writes here,
-    the folder is a file, or it holds files that are not ours."""
+    the folder is a file, or it holds files that are not ours, or inputs."""
     root, parts = folder.root, folder.root / PARTS
-    folder.check(resume=True)
-    for split in (root / TRAIN, root / VALIDATION):
-        paths = split.iterdir() if split.is_dir() else [split] if split.exists() else []
-        others = sorted(str(path.relative_to(root)) for path in paths if not _SHARD.fullmatch(path.name))
+    folder.check(resume=True, inputs=inputs)
+    for inner, ours in ((root / TRAIN, _SHARD), (root / VALIDATION, _SHARD), (parts, _RESULT)):
+        paths = inner.iterdir() if inner.is_dir() else [inner] if inner.exists() else []
+        others = sorted(str(path.relative_to(root)) for path in paths if not ours.fullmatch(path.name))
         if others:
             raise DataError(f"{root} holds other files ({', '.join(others[:3])}); give a new or empty folder")
     lock: AbstractContextManager[None] = folder.held()

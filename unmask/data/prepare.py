@@ -232,7 +232,8 @@ def prepare(  # noqa: PLR0913  (input, execution and callbacks)
         return manifest
 
     # 3. The work: a part stops before each join, and a join after it
-    with holding(folder, part), ExitStack() as stack:
+    inputs = [Path(path) for path in paths if not isinstance(path, InMemory) and not is_stream(path)]
+    with holding(folder, part, inputs=inputs), ExitStack() as stack:
         executor: Executor | None = None
         if ray is not None:
             executor = OnRay(ray)
@@ -396,7 +397,7 @@ class Preparation:
         path = settings.path
         tokenizer = train_tokenizer(samples, settings) if path is None else load_for_new_model(path)
         with writing(self._root):  # from here on, existing complete data is replaced
-            for name in (TOKENIZER, PARTS, TRAIN, VALIDATION):
+            for name in (TRAIN, VALIDATION, PARTS, TOKENIZER):
                 (self._root / name).mkdir(parents=True, exist_ok=True)
             (self._root / MANIFEST).unlink(missing_ok=True)
             tokenizer.save(self._root / TOKENIZER, max_length=ANY_LENGTH)

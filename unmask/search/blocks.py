@@ -188,8 +188,10 @@ class IndexFolder:
         self.root = root
         self.begun, self.whole, self.blocks = root / "search.json", root / "index.json", root / "blocks"
         self.inputs = {STDIN_FILE, PIPES, GIVEN}
-        ours = {self.begun.name, self.whole.name, self.blocks.name, *self.inputs}
-        self.claimed = ClaimedFolder(root=root, marker="search.json", what="an index", last="index.json", ours=ours)
+        self.claimed = ClaimedFolder(
+            root=root, marker=self.begun.name, what="an index", last=self.whole.name,
+            ours={self.begun.name, self.whole.name, self.blocks.name, *self.inputs}, early=self.inputs,
+        )  # fmt: skip
 
     def write_state(self, file: Path, state: IndexState) -> None:
         write_object(file, state.model_dump(mode="json"))

@@ -250,7 +250,7 @@ def _kind(names: set[str]) -> Kind | None:
         return "run"
     if "settings.json" in names and names & {"runs.jsonl", "metrics.jsonl", "summary.json", f"{LOCK}.json"}:
         # Until its first seed is finished, a fine-tuning has no figures.
-        is_embedder = "runs.jsonl" not in names and names & {"data", "metrics.jsonl", "summary.json"}
+        is_embedder = "runs.jsonl" not in names and names & {"texts.safetensors", "metrics.jsonl", "summary.json"}
         return "embedder" if is_embedder else "finetuning"
     marks: dict[str, Kind] = {"compare.json": "comparison", MANIFEST: "data", "index.json": "index"}
     for mark, kind in marks.items():

@@ -11,7 +11,7 @@ from tests.command_line import Main
 from unmask.commands.recipe import encoder_config, load_recipe
 from unmask.commands.recipe_files import AUTO, as_overrides, recipe_names
 from unmask.core.errors import SettingsError
-from unmask.masking.settings import STRATEGIES
+from unmask.masking.settings import STRATEGIES, LineRate
 from unmask.masking.units import SpanUnits
 from unmask.model.config import EncoderConfig, Rotary
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -51,6 +51,15 @@ def test_the_order_of_settings_does_not_matter() -> None:
     assert recipe.training.schedule.model_dump() == {"kind": "cosine", "warmup": 0.1}  # type: ignore[union-attr]
     assert recipe.training.optimizer == AdamWSettings(kind="adamw", betas=(0.8, 0.9))
     assert load_recipe("tiny", overrides=settings[::-1]) == recipe
+
+
+@pytest.mark.parametrize("name", ["tiny", "bert-base"])
+def test_a_schedule_takes_the_place_of_a_rate(name: str) -> None:
+    schedule = ["masking.rate.start=0.3", "masking.rate.end=0.15", "masking.rate.kind=linear"]
+    recipe = load_recipe(name, overrides=schedule, complete=False)
+    assert recipe.masking.rate == LineRate(kind="linear", start=0.3, end=0.15)
+    with pytest.raises(SettingsError, match=r"masking\.rate\.kind"):
+        load_recipe(name, overrides=["masking.rate=0.2", *schedule[:2]], complete=False)
 
 
 def test_kinds_of_tokenizers_share_their_settings(tmp_path: Path) -> None:

@@ -215,8 +215,8 @@ def section_values(overrides: Overrides, section: str, *others: str) -> dict[str
 def set_value(values: dict[str, Any], key: str, value: Any) -> None:
     """Sets a value by its dotted key, and makes the tables that are missing.
 
-    A different `kind` replaces its whole table, since keys of one kind mean nothing to another; kinds of tokenizers
-    share theirs, but for `bare`.
+    A different `kind` replaces its whole table, or the number in its place, since keys of one kind mean nothing to
+    another; kinds of tokenizers share theirs, but for `bare`.
     """
     for other in _REPLACES.get(key, ()):
         section, _, name = other.partition(".")
@@ -226,8 +226,12 @@ def set_value(values: dict[str, Any], key: str, value: Any) -> None:
     table = values
     for depth, part in enumerate(path):
         inner = table.setdefault(part, {})
+        if not isinstance(inner, dict) and name == "kind" and 0 < depth == len(path) - 1:  # a rate that is a number
+            inner = table[part] = {}
         if not isinstance(inner, dict):
-            raise SettingsError(f"{key}: {'.'.join(path[: depth + 1])} is {shown(inner)}, which has no keys")
+            parent = ".".join(path[: depth + 1])
+            way_out = f"if it has kinds, set {parent}.kind as well"
+            raise SettingsError(f"{key}: {parent} is {shown(inner)}, which has no keys; {way_out}")
         table = inner
     if name == "kind" and table.get("kind", value) != value:
         for other in ("path", "bare") if path == ["tokenizer"] else list(table):

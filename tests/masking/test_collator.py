@@ -68,8 +68,10 @@ def test_padding_changes_no_mask() -> None:
     right = {name: column + [0] * 5 for name, column in feature.items()}
     wide = collator_of(rate=0.5, pad_to_multiple_of=64)([feature])
     assert wide["input_ids"].shape == (1, 64)
+    longer = MaskingCollator.from_masker(collator_of(rate=0.5).masker, pad_to_length=80)([feature])
+    assert longer["input_ids"].shape == (1, 80)
     padded = [collator_of(rate=0.5)([row]) for row in (right, {"input_ids": right["input_ids"]}, left)]
-    for batch, begin in zip((wide, *padded), (0, 0, 0, 5), strict=True):
+    for batch, begin in zip((wide, longer, *padded), (0, 0, 0, 0, 5), strict=True):
         for name in ("input_ids", "labels"):
             assert torch.equal(batch[name][:, begin : begin + length], alone[name])
         assert batch["attention_mask"].sum() == length

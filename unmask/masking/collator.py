@@ -13,12 +13,10 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
@@ -29,10 +27,7 @@ from unmask.core.settings import validated
 from unmask.data.rows import Rows
 from unmask.masking.features import rows_from_features
 from unmask.masking.masker import MaskedRows, Masker
-from unmask.masking.settings import MaskingSettings, MixtureUnits, RateSchedule, Strategy, followed_scores
-from unmask.masking.tables import Tables
-from unmask.masking.units import Units
-from unmask.masking.weights import Weights
+from unmask.masking.settings import MaskingSettings, MixtureUnits, followed_scores
 from unmask.model.fused import IGNORED
 
 if TYPE_CHECKING:
@@ -80,8 +75,7 @@ class Clock:
                 self._first_key[1] = 1
                 log.warning(
                     "a row was repeated but no epoch was set, so its mask is the same: give the Trainer "
-                    "callbacks=[collator.callback], or call collator.set_epoch in your own loop; for masks "
-                    "that never change, set static=true in the masking settings"
+                    "callbacks=[collator.callback], or call collator.set_epoch in your own loop"
                 )
         return int(epoch), min(1.0, begin + number * progress_a_batch), 0 if progress_a_batch else number
 
@@ -141,52 +135,29 @@ class MaskingCollator(Readable):
         tokenizer: The transformers tokenizer, which `Trainer` saves with the model; None for other tokenizers.
     """
 
-    def __init__(  # noqa: PLR0913  (the parts of a masking, each by its name)
-        self,
-        tokenizer: Any,
-        *,
-        strategy: Strategy | str | None = None,
-        units: Units | Mapping[str, Any] | None = None,
-        weights: Weights | Mapping[str, Any] | None = None,
-        rate: float | RateSchedule | Mapping[str, Any] = 0.15,
-        replacement: tuple[float, float, float] = (0.8, 0.1, 0.1),
-        seed: int = 0,
-        frequencies: Sequence[int] | NDArray[np.int64] | None = None,
-        tables: Tables | str | Path | None = None,
-        pad_to_multiple_of: int | None = None,
-        pad_to_length: int | None = None,
+    def __init__(
+        self, tokenizer: Any, *, pad_to_multiple_of: int | None = None, pad_to_length: int | None = None, **masking: Any
     ) -> None:
-        """Makes a collator. Further arguments and errors are those of `Masker.from_tokenizer`.
+        """Makes a collator. Errors are those of `Masker.from_tokenizer`.
 
         Args:
-            strategy: A name in `unmask.masking.settings.STRATEGIES`; None: `random`, or the given units and weights.
-            rate: Expected share of the text's tokens to predict, or a schedule of it over the training, such as
-                `{"kind": "linear", "start": 0.3, "end": 0.15}`.
-            frequencies: [vocab_size], if the strategy needs them; `unmask.count_tokens` counts them.
-            tables: Frequencies and other tables; or the path of a lexicon (`pmi`), of prepared data (`frequency`,
-                `contextual` and other strategies that need counts), or of a run.
+            tokenizer: A `tokenizers.Tokenizer`, a transformers fast tokenizer, a folder, or a name on the hub.
             pad_to_multiple_of: The length of a batch is a multiple of this.
             pad_to_length: Every batch has this length, as compiled models and TPUs need; longer rows are an error.
+            masking: Further arguments of `Masker.from_tokenizer`: `strategy`, `units`, `weights`, `rate`,
+                `replacement`, `random_from`, `seed`, `frequencies` and `tables`.
         """
-        masker = Masker.from_tokenizer(
-            tokenizer,
-            strategy=strategy,
-            units=units,
-            weights=weights,
-            rate=rate,
-            replacement=replacement,
-            seed=seed,
-            frequencies=frequencies,
-            tables=tables,
-        )
+        masker = Masker.from_tokenizer(tokenizer, **masking)
         saved = tokenizer if hasattr(tokenizer, "save_pretrained") else None
         self._begin(masker, pad_to_multiple_of, pad_to_length, saved)
 
     @classmethod
-    def from_masker(cls, masker: Masker) -> MaskingCollator:
-        """Makes a collator from a masker, for settings in their long form (units, weights, `random_from`, `static`)."""
+    def from_masker(
+        cls, masker: Masker, *, pad_to_multiple_of: int | None = None, pad_to_length: int | None = None
+    ) -> MaskingCollator:
+        """Makes a collator from a masker, for settings that only `MaskingSettings` has, such as `static`."""
         collator = cls.__new__(cls)
-        collator._begin(masker, None, None, None)
+        collator._begin(masker, pad_to_multiple_of, pad_to_length, None)
         return collator
 
     def _begin(self, masker: Masker, multiple: int | None, length: int | None, tokenizer: Any) -> None:

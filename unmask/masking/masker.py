@@ -179,14 +179,16 @@ class Masker(Readable):
                 `unmask.masking.units.Units`.
             weights: How likely a unit is: one of `unmask.masking.weights`, a table, or your own object with a `log2`.
                 Your own object must be hashable, and may be pickled for workers.
-            rate: Expected share of the text's tokens to predict, in (0, 1), or a schedule.
+            rate: Expected share of the text's tokens to predict, in (0, 1), or a schedule of it over the training, such
+                as `{"kind": "linear", "start": 0.3, "end": 0.15}`.
             replacement: Shares of mask, random and unchanged among the chosen tokens.
             random_from: `uniform` or `unigram`.
             seed: Masks of different seeds are independent.
-            frequencies: [vocab_size]: counts for `unigram` and for weights by frequency.
-            tables: Frequencies and other tables; or the path of a lexicon, of prepared data or of a run (see
-                `unmask.masking.tables.stored_tables`). They must not include tables given by `frequencies` or by a
-                lexicon of the settings.
+            frequencies: [vocab_size]: counts for `unigram` and for weights by frequency; `unmask.count_tokens` counts
+                them.
+            tables: Frequencies and other tables; or the path of a lexicon (`pmi`), of prepared data (`frequency`,
+                `contextual` and other strategies that need counts) or of a run. They must not include tables given by
+                `frequencies` or by a lexicon of the settings.
 
         Raises:
             SettingsError: A value is unknown or out of range, or a table is given twice.
@@ -260,10 +262,11 @@ class Masker(Readable):
             progress: Share of the training that is done, in [0, 1], for the rate's schedule.
             step: Number of the step. Only a mixture with `per="step"` uses it, to choose a strategy if `progress` does
                 not change with every step.
-            scores: A model's scores of the vocabulary, for strategies that follow the model; None: no scores yet.
+            scores: A model's scores of the vocabulary, for strategies that follow the model; None: those of the tables.
+                Before the first scores, `unmask.masking.tables.Scores(0, {})` makes all units equally likely.
 
         Raises:
-            SettingsError: Ids are outside the vocabulary, or the progress is outside [0, 1].
+            SettingsError: Ids are outside the vocabulary, the progress is outside [0, 1], or scores are missing.
         """
         if not 0.0 <= progress <= 1.0:
             raise SettingsError(f"progress must be between 0 and 1, not {progress}")

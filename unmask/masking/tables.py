@@ -75,7 +75,8 @@ class Tables:
         if self.scores is not None and not self.scores.tables:
             return None
         if self.scores is None or name not in self.scores.tables:
-            raise SettingsError(f"{needed_by} needs a model's score {name!r}, which only a training run computes")
+            way_out = "in a loop of your own, pass scores to the Masker"
+            raise SettingsError(f"{needed_by} needs a model's score {name!r}, which a training run computes; {way_out}")
         return self.scores.tables[name]
 
     def labels_of(self, column: str, needed_by: str) -> Sequence[str]:

@@ -415,6 +415,21 @@ def test_it_tells_what_the_run_then_does(corpus_file: Path, run: unmask.Run) -> 
     assert forecast["memory_bytes"] > 2**26
 
 
+@pytest.mark.parametrize("setting", ["corpus.holdout=0.5", "corpus.validation"])
+def test_held_out_text_is_not_forecast_to_be_trained_on(corpus_file: Path, tmp_path: Path, setting: str) -> None:
+    """By share or by file; the data may be prepared already."""
+    if setting == "corpus.validation":
+        (held := tmp_path / "held.txt").write_text(make_text(400, seed=1))
+        setting += f'=["{held}"]'
+    forecast = dry_run.forecast_preparation([corpus_file], settings=[setting], vocab_size=200)
+    assert forecast.train_tokens == pytest.approx(0.5 * forecast.tokens, rel=0.2)
+    unmask.prepare([corpus_file], out=tmp_path / "data", settings=[setting], vocab_size=200)
+    of_run = forecast_run([tmp_path / "data"], load_recipe(options={"training.steps": 9}, overrides=tuple(SMALL)))
+    train_tokens = load_manifest(tmp_path / "data").train.tokens
+    assert of_run.epochs == pytest.approx(of_run.tokens_seen / train_tokens)
+    assert forecast.train_tokens == pytest.approx(train_tokens, rel=0.1)
+
+
 def test_a_step_of_many_parts_is_forecast_from_a_few(
     corpus_file: Path, run: unmask.Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:

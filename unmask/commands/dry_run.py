@@ -202,11 +202,14 @@ def _prepare_sample(
     manifest = prepare(
         [Path(sample.name)], scratch / "data", corpus=reading, tokenizer=tokenizer, annotation=annotation
     )
-    scale = num_bytes / manifest.bytes
+    scale, share = num_bytes / manifest.bytes, manifest.train.tokens / manifest.tokens
+    if held := [task.num_bytes for task in opened.tasks if task.is_held]:  # files, which the sample does not tell apart
+        share = 1.0 - sum(held) / max(1, sum(task.num_bytes for task in opened.tasks))
     return {
         "documents": documents,
         "bytes": num_bytes,
         "tokens": round(manifest.tokens * scale),
+        "train_tokens": round(manifest.tokens * scale * share),
         "complete": complete,
         "vocab_size": manifest.vocab_size,
         "seconds": (time.monotonic() - begin) * scale,
@@ -239,10 +242,9 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
         scratch, text, is_whole = Path(sample["scratch"]), sample["text"], sample["text"]["complete"]
         root = Path(sources[0]) if is_prepared(sources) else scratch / "data"
         data = on_every_rank(group, lambda: open_prepared(root))
-        outlook: list[str] = []
+        train_tokens, outlook = max(text["train_tokens"], 1), list[str]()
         if recipe.sizing is not None:
-            tokens = round(text["tokens"] * (1.0 - recipe.corpus.holdout))
-            fitting = partial(fit_to_budget, recipe, data, train_tokens=tokens, processes=group.world_size)
+            fitting = partial(fit_to_budget, recipe, data, train_tokens=train_tokens, processes=group.world_size)
             sizes, outlook = on_rank_zero(group, fitting)
             outlook += [] if is_whole else ["chosen for the text read so far; the run may choose another for all of it"]
             recipe = with_sizes(recipe, sizes)
@@ -252,7 +254,6 @@ def forecast_run(paths: Sequence[str | Path] | None, recipe: Recipe, group: Grou
         longest = recipe.model_copy(update={"training": training})
         folder = RunFolder(scratch / "run")
         run = rank_zero_first(group, partial(TrainingRun, folder, longest, data, Reporter(), group))
-        train_tokens = max(text["tokens"] * (1.0 - recipe.corpus.holdout), 1.0)
         measured = measure_steps(run.trainer, num_parts=_train_on_parts(run.trainer, train_tokens))
         states = sum(tensor.nbytes for tensor in state_tensors(run.state.optimizer, run.model).values())
         weights = sum(parameter.nbytes for parameter in run.model.parameters())
@@ -318,7 +319,8 @@ def _make_scratch(sources: Sequence[str | Path], recipe: Recipe, stack: ExitStac
         manifest = open_prepared(root).manifest
         check_data(recipe, manifest, root)
         counted = {name: getattr(manifest, name) for name in ("documents", "bytes", "tokens", "vocab_size", "plan")}
-        text = {**counted, "skipped": manifest.skipped, "complete": True, "seconds": 0.0}
+        text = {**counted, "train_tokens": manifest.train.tokens, "skipped": manifest.skipped}
+        text |= {"complete": True, "seconds": 0.0}
     else:
         check_data(recipe)
         text = _prepare_sample(sources, recipe, tokenizer, scratch)

@@ -116,6 +116,7 @@ def test_a_floor_of_one_target_has_probabilities_of_its_own(tokenizer: Tokenizer
         assert not counts.broken
         assert (counts.rows_without_target, counts.rate > 0.105) == (0, True)
         assert abs(counts.rate - counts.expected_rate) < 5 * counts.rate_stderr, "not 0.1"
+        assert counts.raised_from == 0.1
         assert audited(tokenizer, rows, masker_of(tokenizer, strategy=strategy, rate=0.1)(rows), masker).broken
 
 
@@ -133,6 +134,11 @@ def test_pieces_that_draw_their_rate_are_judged_by_what_they_drew(tokenizer: Tok
 def test_a_setting_that_chooses_a_masking_is_what_is_audited(data_folder: Path, setting: str, names: list[str]) -> None:
     result = unmask.audit(data_folder, settings=[setting], max_tokens=5_000).to_dict()
     assert sorted([*result["strategies"], *result["not_audited"]]) == sorted(names)
+
+
+def test_a_rate_that_is_raised_is_reported(data_folder: Path) -> None:
+    settings = ["masking.least_one=true", "masking.rate=0.01"]
+    assert "from 1.00%" in str(unmask.audit(data_folder, strategy="random", settings=settings, max_tokens=5_000))
 
 
 def test_a_broken_promise_is_exit_code_1(data_folder: Path, monkeypatch: pytest.MonkeyPatch, main: Main) -> None:

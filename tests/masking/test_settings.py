@@ -86,6 +86,7 @@ def spans(*lengths: float) -> dict[str, object]:
         ({**uniform(0.1, 0.5), "prediction_rate": 0.2}, "above the rate"),
         ({**uniform(0.2, 0.9, loss_weight="inverse"), "prediction_rate": 0.1}, "loss_weight"),
         ({**uniform(0.1, 0.5, loss_weight="inverse"), "least_one": True}, "least_one"),
+        ({"rate": 0.4, "prediction_rate": 0.2, "least_one": True}, "least_one"),
         (mixed({"strategy": "random"}), "at least 2"),
         (mixed({"strategy": "x"}, {}), "'x'"),
         (mixed({"share": 0.0}, {"share": 0.0}), "all 0"),

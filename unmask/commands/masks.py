@@ -276,6 +276,11 @@ class MaskingAudit(Result):
             yield from map(unit_groups, self.strategies.values())
         for name, entry in self.strategies.items():
             yield from (Styled(f"{name}: {text}", "red") for text in entry["broken"])
+        for name, entry in self.strategies.items():
+            if (rate := entry["raised_from"]) is not None:
+                yield Styled(
+                    f"{name}: least_one raises the rate from {rate:.2%} to {entry['expected_rate']:.2%}", "dim"
+                )
         if self.followers:
             names = " and ".join(self.followers)
             without_model = "audited with equal weights, as before its first scores"

@@ -306,7 +306,7 @@ class MaskingSettings(Settings):
     2023, section 5). Unset: all chosen tokens."""
     least_one: bool = False
     """Whether each segment has at least one target. This distorts the rate of very short segments, so it excludes
-    losses weighted by the rate."""
+    losses weighted by the rate, and a `prediction_rate`."""
     replacement: Replacement = Replacement()
     """What replaces the chosen tokens."""
     static: bool = False
@@ -328,6 +328,8 @@ class MaskingSettings(Settings):
         if self.least_one and weighted:
             raise ValueError("loss_weight = 'inverse' weights by the rate, which least_one distorts; choose one")
         if self.prediction_rate is not None:
+            if self.least_one:
+                raise ValueError("least_one distorts the shares that prediction_rate promises; choose one")
             if weighted:
                 way_out = "remove it or prediction_rate"
                 raise ValueError(f"loss_weight = 'inverse' needs a prediction of every hidden token; {way_out}")

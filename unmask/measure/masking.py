@@ -137,10 +137,9 @@ def expected_units(
         rate_U += weighed.rate
     else:
         rate_U = weighed.rate.numpy()[place_U] / (1 << RATE_BITS)
-    least_one, share = settings.least_one, settings.prediction_rate
-    chosen_U = asked_U = asked_for(log2_U, size_U, segment_U, rate_U, least_one=least_one)
-    if share is not None:
-        asked_U = asked_for(log2_U, size_U, segment_U, np.full_like(rate_U, share), least_one=least_one)
+    chosen_U = asked_U = asked_for(log2_U, size_U, segment_U, rate_U, least_one=settings.least_one)
+    if (share := settings.prediction_rate) is not None:
+        asked_U = asked_for(log2_U, size_U, segment_U, np.full_like(rate_U, share))
     return place_U, size_U, asked_U, chosen_U
 
 
@@ -166,8 +165,9 @@ class Audit:
     tokens: int  # tokens of text
     rows: int  # document pieces; the halves of a sentence pair are two
     # Share of the tokens that the settings predict: for the rates that pieces drew, and with the targets that
-    # `masking.least_one` adds (not if `prediction_rate` is set, too).
+    # `masking.least_one` adds.
     expected_rate: float
+    raised_from: float | None  # with `masking.least_one`, the rate without the targets that it adds
     rate: float  # share of the tokens that is predicted
     rate_stderr: float  # its standard error, with document pieces as the independent draws
     shares: tuple[float, ...]  # shares of masks, random tokens and unchanged tokens among the targets
@@ -207,8 +207,6 @@ def audit(batches: Iterable[tuple[Rows, MaskedRows, WeighedRows]], masker: Maske
 class _Tally:
     def __init__(self, masker: Masker, frequencies: Counts) -> None:
         self.settings, self.tokenizer = masker.settings, masker.tokenizer
-        # Probabilities are promised, except with `least_one` and a `prediction_rate` together, which distort them.
-        self.promised = not (self.settings.least_one and self.settings.prediction_rate is not None)
         self.digits = np.minimum(np.log10(np.maximum(frequencies, 1)).astype(np.int64), MOST_DIGITS - 1)
         self.special_targets = self.special_replacements = self.changed_outside = 0
         self.kinds = np.zeros(3, dtype=np.int64)
@@ -337,19 +335,17 @@ class _Tally:
             for name, (units, asked, predicted, variance) in zip(names, self.groups[kind].tolist(), strict=True):
                 if units:
                     beyond = abs(predicted - asked) > SIGMAS * max(variance, _LEAST_VARIANCE) ** 0.5
-                    inclusion[kind][name] = Inclusion(
-                        int(units), asked / units, predicted / units, self.promised and beyond
-                    )
+                    inclusion[kind][name] = Inclusion(int(units), asked / units, predicted / units, beyond)
         by_pos = None  # parts of speech that occur in the text, in the order of the labels; last, tokens without one
         if self.by_pos is not None and self.pos_labels is not None:
             rows = zip((*self.pos_labels, NO_TAG), np.roll(self.by_pos, -1, axis=0).tolist(), strict=True)
             by_pos = {name: (tokens, chosen) for name, (tokens, chosen) in rows if tokens}
         shares = self.kinds / max(self.kinds.sum(), 1)
-        of_settings = self.settings.prediction_rate or rate_at(self.settings.rate, 0.0)
         return Audit(
             tokens=int(sizes.sum()),
             rows=len(sizes),
-            expected_rate=self.expected / tokens if self.promised else of_settings,
+            expected_rate=self.expected / tokens,
+            raised_from=rate_at(self.settings.rate, 0.0) if self.settings.least_one else None,
             rate=ratio.rate,
             rate_stderr=ratio.stderr,
             shares=tuple(shares.tolist()),
@@ -375,10 +371,9 @@ class _Tally:
         shares: Floats,
         inclusion: Mapping[str, Mapping[str, Inclusion]],
     ) -> Iterator[str]:
-        if self.promised:
-            for what, realised, expected in ratios:
-                if realised.differs_from(expected):
-                    yield f"{realised.rate:.2%} {what}, not {expected:.2%}"
+        for what, realised, expected in ratios:
+            if realised.differs_from(expected):
+                yield f"{realised.rate:.2%} {what}, not {expected:.2%}"
         draws = max(self.stretches, 1)  # a lower bound of the number of independent draws
         for name, share, expected in zip(
             ("masks", "random tokens", "unchanged tokens"), shares, self.settings.replacement.shares, strict=True

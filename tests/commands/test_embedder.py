@@ -153,20 +153,18 @@ def test_a_finished_one_is_compared_before_it_is_returned(
 
 
 def test_files_of_a_user_in_the_folder_stay(base: Path, corpus: Path, tmp_path: Path) -> None:
-    """A model in the place of the result is no try of ours; the text in `data/` outlives one that is refused."""
+    """A model in the place of the result is no try of ours, nor is text in `data/`."""
     shutil.copytree(base, tmp_path / "a" / "model")
     options: dict[str, Any] = {"steps": 1, "settings": FAST}
     with pytest.raises(RunError, match="model"):
         unmask.embedder(tmp_path / "a" / "model", [corpus], out=tmp_path / "a", **options)
     assert {path.name for path in (tmp_path / "a" / "model").iterdir()} == {path.name for path in base.iterdir()}
-    (tmp_path / "b" / "data").mkdir(parents=True)
-    text = Path(shutil.copy(corpus, tmp_path / "b" / "data"))
-    (tmp_path / "pairs.jsonl").write_text('{"words": "a cat"}\n')
-    with pytest.raises(CorpusError, match="pairs"):
-        unmask.embedder(base, [text.parent], pairs=tmp_path / "pairs.jsonl", out=tmp_path / "b", **options)
+    text = tmp_path / "b" / "data" / "text.txt"
+    text.parent.mkdir(parents=True)
+    shutil.copy(corpus, text)
+    with pytest.raises(RunError, match="data"):
+        unmask.embedder(base, [text], out=tmp_path / "b", **options)
     assert text.is_file()
-    assert unmask.embedder(base, [text.parent], out=tmp_path / "b", **options).steps == 1
-    assert [path.name for path in text.parent.iterdir()] == [text.name]
 
 
 def test_the_memory_of_a_training_is_freed(base: Path, tmp_path: Path) -> None:

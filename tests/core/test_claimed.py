@@ -67,8 +67,6 @@ def test_files_of_others(tmp_path: Path) -> None:
             folder(tmp_path, **options).check()
     with pytest.raises(RunError, match=r"\(mine\.txt\)"):
         folder(tmp_path, ours=("left.json",)).check(overwrite=True)
-    with pytest.raises(RunError, match=r"left\.json is an input"):
-        folder(tmp_path, early=("left.json",)).check(inputs=[tmp_path / "left.json"])
     with pytest.raises(RunError, match=r"mine\.txt"):
         folder(tmp_path, marker=None, ours=("left.json",), is_shared=False).check()
     with pytest.raises(RunError, match=r"mine\.txt is a file"):

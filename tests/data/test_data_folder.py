@@ -375,14 +375,6 @@ def test_other_files_are_not_touched(corpus_file: Path, tmp_path: Path, name: st
     assert (tmp_path / name).read_text() == "mine"
 
 
-def test_text_is_not_replaced_by_what_is_made_of_it(corpus_file: Path, tmp_path: Path) -> None:
-    (tmp_path / "given").mkdir()
-    text = Path(shutil.copy(corpus_file, tmp_path / "given"))
-    with pytest.raises(DataError, match="given"):
-        prepare([text.parent], tmp_path, corpus=CorpusSettings(), tokenizer=SMALL)
-    assert text.read_bytes() == corpus_file.read_bytes()
-
-
 def test_text_that_the_tokenizer_loses_is_an_error_unless_it_is_allowed(tmp_path: Path) -> None:
     """WordPiece does not tokenize words of more than 100 letters: of `id` and 128 more letters, 2 are known."""
     source = tmp_path / "a.log"

@@ -46,9 +46,8 @@ _OURS = {*_EARLY, "checkpoints", "metrics.jsonl", "model", "summary.json", "repo
 def claimed_by(root: Path) -> ClaimedFolder:
     """The folder of an embedder; its files are listed in `embedder_run`."""
     return ClaimedFolder(
-        root=root, marker="settings.json", what="an embedder", last="summary.json", ours=_OURS, early=_EARLY,
-        theirs=("data",),
-    )  # fmt: skip
+        root=root, marker="settings.json", what="an embedder", last="summary.json", ours=_OURS, early=_EARLY
+    )
 
 
 class Embedder(FinishedModel):

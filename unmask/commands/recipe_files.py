@@ -230,8 +230,8 @@ def set_value(values: dict[str, Any], key: str, value: Any) -> None:
             inner = table[part] = {}
         if not isinstance(inner, dict):
             parent = ".".join(path[: depth + 1])
-            way_out = f"if it has kinds, set {parent}.kind as well"
-            raise SettingsError(f"{key}: {parent} is {shown(inner)}, which has no keys; {way_out}")
+            way_out = f"; for a schedule, set {parent}.kind as well" if parent == "masking.rate" else ""
+            raise SettingsError(f"{key}: {parent} is {shown(inner)}, which has no keys{way_out}")
         table = inner
     if name == "kind" and table.get("kind", value) != value:
         for other in ("path", "bare") if path == ["tokenizer"] else list(table):

@@ -182,8 +182,8 @@ def tokenizer_of(recipe: Recipe) -> TokenizerSettings:
 
 
 def has_own_data(folder: RunFolder, recipe: Recipe, paths: Sequence[str | Path]) -> bool:
-    """Whether `data/` holds complete data that a user prepared; without sources.json, no try of ours made it. Removes
-    that of a refused try if it is outdated. Raises a RunError if a user's is."""
+    """Whether `data/` holds complete data that a user prepared: without sources.json, no try of ours made it. Outdated
+    data of a refused try is removed; outdated data of the user is a RunError."""
     is_own = is_prepared([folder.data]) and not folder.sources.is_file()
     if is_outdated(folder.data, recipe, paths):
         if is_own:

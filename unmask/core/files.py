@@ -16,7 +16,6 @@ import time
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -200,15 +199,14 @@ class ClaimedFolder:
         return sorted(names - {LOCK, f"{LOCK}.json"})
 
     def check(self, *, resume: bool = False, overwrite: bool = False, inputs: Iterable[Path] = ()) -> None:
-        """Checks that it may be written, and that none of the `inputs` would be replaced. Changes nothing."""
+        """Checks that it may be written, and that overwriting would remove none of the `inputs`. Changes nothing."""
         if resume and overwrite:
             text = "resume and overwrite exclude each other; leave out overwrite, which would remove what is there"
             raise self.error(text, options=("resume", "overwrite"))
-        replaced = [self.root] if overwrite else [] if self.is_claimed else [self.root / name for name in self.early]
-        for path, place in product(inputs, replaced):
-            if path.resolve().is_relative_to(place.resolve()):
+        for path in inputs if overwrite else ():
+            if path.resolve().is_relative_to(self.root.resolve()):
                 raise self.error(
-                    f"{path} is an input inside {place}, which would be removed", options=("overwrite", "out")
+                    f"{path} is an input inside {self.root}, which would be removed", options=("overwrite", "out")
                 )
         if self.root.exists() and not self.root.is_dir():
             raise self.error(f"{self.root} is a file; give a folder", options=("out",))
@@ -368,10 +366,9 @@ def check_file(out: Path, *, overwrite: bool) -> None:
 
 @contextmanager
 def output_file(out: Path, *, overwrite: bool) -> Iterator[None]:
-    """For the work whose result is a file: it may be written, its folder exists, and no other process writes it."""
-    check_file(out, overwrite=overwrite)
+    """For the work whose result is a file: its folder exists, no other process writes it, and it may be written."""
     with writing(out):
         out.parent.mkdir(parents=True, exist_ok=True)
     with locked(out):
-        check_file(out, overwrite=overwrite)  # again, now that no other process can write
+        check_file(out, overwrite=overwrite)
         yield

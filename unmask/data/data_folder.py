@@ -425,7 +425,7 @@ def load_manifest(root: Path) -> Manifest:
 def data_folder(root: Path) -> ClaimedFolder:
     """The folder as a whole, while it is made; see the module's docstring. A claimed folder is complete."""
     early = {STDIN_FILE, PIPES, GIVEN, PARTS, TRAIN, VALIDATION}
-    if (root / TRAIN).is_dir():  # made before the tokenizer; without it, a tokenizer is a user's
+    if (root / TRAIN).is_dir() or (root / PARTS).is_dir():  # made before the tokenizer; else a tokenizer is a user's
         early.add(TOKENIZER)
     return ClaimedFolder(
         root=root, marker=MANIFEST, what="prepared data", ours={MANIFEST, TOKENIZER, *early}, early=early,
@@ -434,14 +434,12 @@ def data_folder(root: Path) -> ClaimedFolder:
 
 
 @contextmanager
-def holding(
-    folder: ClaimedFolder, part: tuple[int, int] | None = None, *, inputs: Sequence[Path] = ()
-) -> Iterator[None]:
+def holding(folder: ClaimedFolder, part: tuple[int, int] | None = None) -> Iterator[None]:
     """While it is entered, no other process writes here or, with a part (number, of how many), does that part; others
     may do theirs. After an error, removes what no later try can use. Raises a DataError if another process writes here,
-    the folder is a file, or it holds files that are not ours, or inputs."""
+    the folder is a file, or it holds files that are not ours."""
     root, parts = folder.root, folder.root / PARTS
-    folder.check(resume=True, inputs=inputs)
+    folder.check(resume=True)
     for inner, ours in ((root / TRAIN, _SHARD), (root / VALIDATION, _SHARD), (parts, _RESULT)):
         paths = inner.iterdir() if inner.is_dir() else [inner] if inner.exists() else []
         others = sorted(str(path.relative_to(root)) for path in paths if not ours.fullmatch(path.name))

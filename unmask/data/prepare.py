@@ -232,8 +232,7 @@ def prepare(  # noqa: PLR0913  (input, execution and callbacks)
         return manifest
 
     # 3. The work: a part stops before each join, and a join after it
-    inputs = [Path(path) for path in paths if not isinstance(path, InMemory) and not is_stream(path)]
-    with holding(folder, part, inputs=inputs), ExitStack() as stack:
+    with holding(folder, part), ExitStack() as stack:
         executor: Executor | None = None
         if ray is not None:
             executor = OnRay(ray)

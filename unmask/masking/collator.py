@@ -13,10 +13,12 @@ from __future__ import annotations
 import contextlib
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
@@ -27,7 +29,10 @@ from unmask.core.settings import validated
 from unmask.data.rows import Rows
 from unmask.masking.features import rows_from_features
 from unmask.masking.masker import MaskedRows, Masker
-from unmask.masking.settings import MaskingSettings, MixtureUnits, followed_scores
+from unmask.masking.settings import MaskingSettings, MixtureUnits, RateSchedule, Strategy, followed_scores
+from unmask.masking.tables import Tables
+from unmask.masking.units import Units
+from unmask.masking.weights import Weights
 from unmask.model.fused import IGNORED
 
 if TYPE_CHECKING:
@@ -135,19 +140,46 @@ class MaskingCollator(Readable):
         tokenizer: The transformers tokenizer, which `Trainer` saves with the model; None for other tokenizers.
     """
 
-    def __init__(
-        self, tokenizer: Any, *, pad_to_multiple_of: int | None = None, pad_to_length: int | None = None, **masking: Any
+    def __init__(  # noqa: PLR0913  (the parts of a masking, each by its name)
+        self,
+        tokenizer: Any,
+        *,
+        strategy: Strategy | str | None = None,
+        units: Units | Mapping[str, Any] | None = None,
+        weights: Weights | Mapping[str, Any] | None = None,
+        rate: float | RateSchedule | Mapping[str, Any] = 0.15,
+        replacement: tuple[float, float, float] = (0.8, 0.1, 0.1),
+        random_from: Literal["uniform", "unigram"] = "uniform",
+        seed: int = 0,
+        frequencies: Sequence[int] | NDArray[np.int64] | None = None,
+        tables: Tables | str | Path | None = None,
+        pad_to_multiple_of: int | None = None,
+        pad_to_length: int | None = None,
     ) -> None:
-        """Makes a collator. Errors are those of `Masker.from_tokenizer`.
+        """Makes a collator. Further arguments and errors are those of `Masker.from_tokenizer`.
 
         Args:
-            tokenizer: A `tokenizers.Tokenizer`, a transformers fast tokenizer, a folder, or a name on the hub.
+            strategy: A name in `unmask.masking.settings.STRATEGIES`; None: `random`, or the given units and weights.
+            rate: Expected share of the text's tokens to predict, or a schedule of it over the training, such as
+                `{"kind": "linear", "start": 0.3, "end": 0.15}`.
+            frequencies: [vocab_size], if the strategy needs them; `unmask.count_tokens` counts them.
+            tables: Frequencies and other tables; or the path of a lexicon (`pmi`), of prepared data (`frequency`,
+                `contextual` and other strategies that need counts), or of a run.
             pad_to_multiple_of: The length of a batch is a multiple of this.
             pad_to_length: Every batch has this length, as compiled models and TPUs need; longer rows are an error.
-            masking: Further arguments of `Masker.from_tokenizer`: `strategy`, `units`, `weights`, `rate`,
-                `replacement`, `random_from`, `seed`, `frequencies` and `tables`.
         """
-        masker = Masker.from_tokenizer(tokenizer, **masking)
+        masker = Masker.from_tokenizer(
+            tokenizer,
+            strategy=strategy,
+            units=units,
+            weights=weights,
+            rate=rate,
+            replacement=replacement,
+            random_from=random_from,
+            seed=seed,
+            frequencies=frequencies,
+            tables=tables,
+        )
         saved = tokenizer if hasattr(tokenizer, "save_pretrained") else None
         self._begin(masker, pad_to_multiple_of, pad_to_length, saved)
 

@@ -53,7 +53,7 @@ def table() -> list[str]:
         rate = rate_at(recipe.masking.rate, 0.0)
         for gib, speed in GPUS.items():
             fits = fitting_positions(model, settings, memory=gib << 30, rate=rate)
-            takes = 0 if fits is None else step_memory(model, settings, positions=fits, rate=rate)["total"]
+            takes = 0 if fits is None else step_memory(model, settings, positions=fits, rate=rate)
             lines.append(
                 f"| `{name}` | {model.num_parameters / 1e6:.0f} M | {settings.batch_tokens:,} | {gib} GB | "
                 + (f"{fits:,} | {takes / 2**30:.0f} GiB" if fits else "does not fit | ")

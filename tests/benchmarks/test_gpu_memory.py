@@ -26,11 +26,15 @@ def test_a_step_by_hand() -> None:
     """The base recipe: 22 gated layers of 768 with 1,152 inner values, rotary, 4,096 positions at once."""
     recipe = load_recipe("base")
     model = model_of(recipe)
-    memory = step_memory(model, recipe.training, positions=4096, rate=0.3)
-    assert memory["blocks"] == 22 * 4096 * 2 * (10 * 768 + 3 * 1152)
-    assert memory["attention"] == 4 * 768 * (4096 + 4096)
-    assert memory["weights"] == 10 * model.num_parameters
-    assert 100e9 < step_memory(model, recipe.training, positions=262_144, rate=0.3)["blocks"] < 130e9
+    matrices = sum(p.numel() for p in model.encoder.blocks.parameters() if p.ndim == 2)
+    lasting = 10 * model.num_parameters + 4 * (2 * model.num_parameters - matrices)  # weights, and moments of Muon
+    blocks, attention = 22 * 4096 * 2 * (10 * 768 + 3 * 1152), 4 * 768 * (4096 + 4096)
+    head = 0.3 * 4096 * (4 * model.config.vocab_size + 12 * 768)
+    nothing, usual = (step_memory(model, recipe.training, positions=4096, rate=rate) for rate in (0.0, 0.3))
+    assert nothing == lasting + blocks + attention
+    assert usual == pytest.approx(lasting + blocks + head, abs=1), "the head's tensors are freed before attention's"
+    more = step_memory(model, recipe.training, positions=262_144, rate=0.0) - lasting
+    assert 100e9 < more - 4 * 768 * 2 * 262_144 < 130e9
 
 
 def test_a_step_on_a_cpu_keeps_two_gigabytes() -> None:
@@ -47,7 +51,7 @@ def test_parts_fit_and_are_no_smaller_than_they_must_be() -> None:
     for memory in (24 << 30, 80 << 30):
         fits = fitting_positions(model, settings, memory=memory, rate=0.3)
         assert settings.batch_tokens % fits == 0
-        taken, twice = (step_memory(model, settings, positions=n, rate=0.3)["total"] for n in (fits, 2 * fits))
+        taken, twice = (step_memory(model, settings, positions=n, rate=0.3) for n in (fits, 2 * fits))
         assert taken <= USED * memory < twice
     assert fitting_positions(model, settings, memory=1 << 30, rate=0.3) is None
     assert fitting_positions(model, settings, memory=1 << 50, rate=0.3) == settings.batch_tokens
@@ -63,7 +67,7 @@ def test_what_a_training_begins_with(monkeypatch: pytest.MonkeyPatch) -> None:
     assert first_micro_tokens(model, settings, gpu, rate=0.2) is None, "all of it fits"
     cpu = torch.device("cpu")
     assert first_micro_tokens(model, settings, cpu, rate=0.2) == positions_on_cpu(model.config) > 32_768
-    memory = 2 * step_memory(model, settings, positions=8192, rate=0.2)["total"]
+    memory = 2 * step_memory(model, settings, positions=8192, rate=0.2)
     fits = first_micro_tokens(model, settings, gpu, rate=0.2)
     assert fits in (8192, 16_384)
     memory = 1

@@ -177,13 +177,15 @@ def positions_on_cpu(config: TaskConfig, *, more_bytes: int = 0) -> int:
     return max(_LEAST, _ON_CPU // (of_layers + more_bytes))
 
 
-def step_memory(model: MaskedLM, settings: TrainingSettings, *, positions: int, rate: float) -> dict[str, int]:
-    """Bytes that a step in bf16 with variable-length attention takes, by purpose, and the peak as `total`. `positions`
-    are computed at once, and the share `rate` of them is predicted."""
+def step_memory(model: MaskedLM, settings: TrainingSettings, *, positions: int, rate: float) -> int:
+    """Bytes that a step in bf16 with variable-length attention takes at its peak. `positions` are computed at once, and
+    the share `rate` of them is predicted."""
     config, hidden = model.config, model.config.hidden_size
     matrices = sum(p.numel() for block in model.encoder.blocks for p in block.parameters() if p.ndim == 2)
     rest = model.num_parameters - matrices
-    moments = matrices + 2 * rest if isinstance(settings.optimizer, MuonSettings) else 2 * (matrices + rest)
+    weights = (2 * _FLOAT + _HALF) * model.num_parameters  # with their gradients and their copies in bf16
+    # Momentum of Muon, both moments of AdamW.
+    moments = _FLOAT * (matrices + 2 * rest if isinstance(settings.optimizer, MuonSettings) else 2 * (matrices + rest))
     # Each layer keeps for each position: inputs and outputs of both norms; queries, keys and values before, and queries
     # and keys after the rotation; attention's output; and the MLP's inner values before and after the activation.
     inner = (3 if config.parts.gated else 2) * config.intermediate_size
@@ -191,23 +193,17 @@ def step_memory(model: MaskedLM, settings: TrainingSettings, *, positions: int, 
     blocks = config.num_layers * layer_bytes
     if settings.gradient_checkpointing:  # the inputs of all layers, and one layer's own tensors
         blocks = 2 * hidden * _HALF * positions * config.num_layers + layer_bytes
-    memory = {
-        "weights": (2 * _FLOAT + _HALF) * model.num_parameters,  # with their gradients and their copies in bf16
-        "optimizer": _FLOAT * moments,  # momentum of Muon, both moments of AdamW
-        "blocks": blocks,  # tensors that the layers keep
-        # Predictions: the last layers, logits and their gradients.
-        "head": int(rate * positions * (_HALF * 2 * config.vocab_size + (_FLOAT + 4 * _HALF) * hidden)),
-        "attention": 2 * _FLOAT * hidden * positions,  # its backward pass
-    }
-    # Logits are freed before the backward pass of attention begins.
-    return memory | {"total": sum(memory.values()) - min(memory["head"], memory["attention"])}
+    # The last layers, logits and their gradients are freed before the backward pass of attention begins.
+    head = int(rate * positions * (_HALF * 2 * config.vocab_size + (_FLOAT + 4 * _HALF) * hidden))
+    attention = 2 * _FLOAT * hidden * positions
+    return weights + moments + blocks + max(head, attention)
 
 
 def fitting_positions(model: MaskedLM, settings: TrainingSettings, *, memory: int, rate: float) -> int | None:
     """Positions that can be computed at once in `memory` bytes of a GPU: the whole step, or a half, a quarter, ... of
     it; None if not even a few rows fit."""
     positions = settings.batch_tokens
-    while step_memory(model, settings, positions=positions, rate=rate)["total"] > USED * memory:
+    while step_memory(model, settings, positions=positions, rate=rate) > USED * memory:
         positions //= 2
         if positions < max(_LEAST, settings.sequence_length):
             return None

@@ -17,7 +17,7 @@ from tests.data.corpora import TAGS, tagged_jsonl
 from tests.masking.helpers import frequencies_of, make_rows, masker_of, masker_with
 from unmask.commands.masks import ShownMasks
 from unmask.commands.run_data import packaged_corpus
-from unmask.core.errors import RunError
+from unmask.core.errors import DataError, RunError
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import MaskedRows, Masker
@@ -139,6 +139,11 @@ def test_a_setting_that_chooses_a_masking_is_what_is_audited(data_folder: Path, 
 def test_a_rate_that_is_raised_is_reported(data_folder: Path) -> None:
     settings = ["masking.least_one=true", "masking.rate=0.01"]
     assert "from 1.00%" in str(unmask.audit(data_folder, strategy="random", settings=settings, max_tokens=5_000))
+
+
+def test_objectives_have_their_rows_in_an_audit_too(data_folder: Path) -> None:
+    with pytest.raises(DataError, match="classes"):
+        unmask.audit(data_folder, strategy="random", settings=["objectives.label.weight=1"], max_tokens=1_000)
 
 
 def test_a_broken_promise_is_exit_code_1(data_folder: Path, monkeypatch: pytest.MonkeyPatch, main: Main) -> None:

@@ -17,14 +17,18 @@ from tests.conftest import make_text
 from tests.core.conftest import FakeHub
 from tests.model.helpers import MakeModel
 from unmask.commands.dry_run import forecast_run
+from unmask.commands.masking_tables import lexicon as make_lexicon
 from unmask.commands.masks import MaskingAudit
 from unmask.commands.recipe import Recipe, load_recipe, requested_recipe
 from unmask.commands.run_data import RunFolder, start_model
 from unmask.core.errors import CorpusError, DataError, ModelError, RunError, SettingsError
 from unmask.core.results import Progress, Reporter
+from unmask.data.prepare import prepare
+from unmask.data.settings import CorpusSettings
 from unmask.model.folder import load_model
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.tokenizer.trainers import TokenizerSettings
 
 
 @pytest.fixture
@@ -115,6 +119,8 @@ def test_a_resolved_recipe_can_be_given_back_while_its_checkpoint_is_the_same(ch
     config.write_text(config.read_text().replace('"hidden_dropout_prob": 0.1', '"hidden_dropout_prob": 0.2'))
     with pytest.raises(SettingsError, match="start.sha256"):
         load_recipe(str(file))
+    named = requested_recipe(file, from_=checkpoint)
+    assert named.start.sha256 != recipe.start.sha256, "that of the model that was named instead"  # type: ignore[union-attr]
     shutil.rmtree(checkpoint)
     assert load_recipe(str(file), complete=False) == recipe
     with pytest.raises(ModelError, match="no such folder"):
@@ -132,6 +138,23 @@ def test_a_resolved_recipe_can_be_given_back_while_its_checkpoint_is_the_same(ch
 def test_contradictions(checkpoint: Path, setting: str, message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         load(checkpoint, setting)
+
+
+def test_files_of_masking_made_with_another_tokenizer_are_named_before_the_text_is_prepared(
+    checkpoint: Path, corpus_file: Path, data_folder: Path, tmp_path: Path
+) -> None:
+    other, lexicon = tmp_path / "other", tmp_path / "own.safetensors"
+    prepare([corpus_file], other, corpus=CorpusSettings(), tokenizer=TokenizerSettings(vocab_size=150))
+    make_lexicon(data_folder, out=lexicon)  # with the checkpoint's tokenizer
+    anchors, collocations = "masking.weights.kind=anchors", "masking.units.kind=collocations"
+    for settings, extend_vocab, way_out in (
+        ((anchors, f"masking.weights.background={other}"), None, f"other.*--tokenizer {checkpoint}"),
+        ((anchors, f"masking.weights.background={data_folder}"), 4, "--tokenizer RUN/start"),
+        ((collocations, f"masking.units.lexicon={lexicon}"), 4, "--tokenizer RUN/start"),
+    ):
+        with pytest.raises(DataError, match=way_out):
+            further(corpus_file, tmp_path / "run", checkpoint, steps=1, settings=settings, extend_vocab=extend_vocab)
+        assert not (tmp_path / "run" / "start").exists()
 
 
 def test_more_ids_than_rows(checkpoint: Path, tokenizer: Tokenizer) -> None:

@@ -330,6 +330,15 @@ def test_too_little_to_evaluate_is_said_before_training(tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "recipe.toml").exists(), "no run came of it"
 
 
+def test_a_machine_that_cannot_compile_is_named_before_the_text_is_prepared(
+    corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("unmask.commands.pretrain.choose_device", lambda: torch.device("cpu"))
+    with pytest.raises(SettingsError, match="compile_blocks"):
+        unmask.pretrain(corpus_file, out=tmp_path / "run", steps=1, settings=("training.compile_blocks=yes",))
+    assert not (tmp_path / "run" / "data").exists()
+
+
 @pytest.mark.parametrize("is_edited", [False, True])
 def test_data_of_a_try_that_was_refused_is_used_by_the_next(data_folder: Path, tmp_path: Path, is_edited: bool) -> None:
     text, out = tmp_path / "text.txt", tmp_path / "run"

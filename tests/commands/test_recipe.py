@@ -8,7 +8,7 @@ import pytest
 
 import unmask
 from tests.command_line import Main
-from unmask.commands.recipe import encoder_config, load_recipe
+from unmask.commands.recipe import Recipe, encoder_config, load_recipe
 from unmask.commands.recipe_files import AUTO, as_overrides, recipe_names
 from unmask.core.errors import SettingsError
 from unmask.masking.settings import STRATEGIES, LineRate
@@ -82,6 +82,16 @@ def test_paths_become_absolute_so_that_a_run_resumes_from_any_folder() -> None:
     assert (one.tokenizer.path, two.tokenizer.path) == (str(Path.cwd() / "tokens"), "owner/name")
 
 
+def test_files_of_a_mixture_may_move() -> None:
+    def mixture(lexicon: str, p: float = 0.2) -> Recipe:
+        parts = [{"units": {"kind": "collocations", "lexicon": lexicon}}, {"units": {"kind": "span", "p": p}}]
+        return load_recipe(overrides=as_overrides({"masking": {"units": {"kind": "mixture", "parts": parts}}}))
+
+    assert mixture("a.safetensors") != mixture("b.safetensors")
+    assert mixture("a.safetensors").fingerprinted() == mixture("b.safetensors").fingerprinted()
+    assert mixture("a.safetensors").fingerprinted() != mixture("a.safetensors", 0.3).fingerprinted()
+
+
 def test_settings_as_a_dict() -> None:
     """By section and key, or dotted."""
     settings = {
@@ -100,6 +110,10 @@ def test_settings_as_a_dict() -> None:
     parts = [{"strategy": "random", "share": 0.5}, {"units": {"kind": "span", "lengths": [0.5, 0.5]}, "share": 0.5}]
     recipe = load_recipe(overrides=as_overrides({"masking": {"units": {"kind": "mixture", "parts": parts}}}))
     assert recipe.masking.units.parts[1].units.lengths == (0.5, 0.5)  # type: ignore[union-attr]
+    weights = {"62.01": 3.0, "a": 1.0}
+    tables = {"objectives": {"retromae": {}}, "finetune": {"class_weights": weights}, "masking": {}}
+    assert as_overrides(tables) == (("objectives.retromae", {}), ("finetune.class_weights", weights))
+    assert load_recipe(overrides=as_overrides({"objectives": {"retromae": {}}})).objectives.retromae is not None
     for wrong in ("masking.rate=0.3", {"masking": {"rate": {0.3}}}):
         with pytest.raises(SettingsError, match=r"masking\.rate"):
             as_overrides(wrong)

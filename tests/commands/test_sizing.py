@@ -53,6 +53,9 @@ def test_who_names_no_size_has_it_chosen(keys: list[str], name: str) -> None:
 def test_only_minutes_are_a_budget_for_it() -> None:
     assert requested_recipe(minutes=3.0).sizing == "budget"
     assert requested_recipe(steps=3).sizing is None
+    for settings in ({"training.steps": 9}, {"training": {"tokens": 900}}):
+        with pytest.raises(RunError, match="minutes"):
+            requested_recipe(minutes=3.0, settings=settings)
     with pytest.raises(SettingsError, match="sizing"):
         requested_recipe("auto", steps=3)
 
@@ -72,6 +75,13 @@ def test_what_is_chosen_cannot_be_set(tmp_path: Path, setting: str) -> None:
     (tmp_path / "own.toml").write_text(larger.to_toml())
     with pytest.raises(SettingsError, match="model.num_layers"):
         requested_recipe(tmp_path / "own.toml")
+
+
+def test_the_size_of_a_step_of_long_rows_is_chosen_too(tmp_path: Path) -> None:
+    auto = requested_recipe(minutes=3.0, settings={"training.sequence_length": 8192})
+    assert (auto.sizing, auto.training.batch_tokens) == ("budget", 4 * 8192)
+    (tmp_path / "own.toml").write_text(auto.to_toml())
+    assert requested_recipe(tmp_path / "own.toml") == auto
 
 
 def test_what_is_not_chosen_is_as_in_tiny() -> None:

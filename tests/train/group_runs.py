@@ -19,8 +19,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import unmask
+from unmask.commands import masking_tables
 from unmask.commands import pretrain as pretraining
-from unmask.commands import training_run
 from unmask.commands.training_run import TrainingRun
 from unmask.core import interruption
 from unmask.core.errors import UnmaskError
@@ -120,7 +120,7 @@ def _run(
     met: list[int] = []
     ended = None
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training_run, "Masker", Noting)
+        patch.setattr(masking_tables, "Masker", Noting)
         for constant in (layers, "NUM_FREQUENT"), (fused, "NUM_SAMPLED"):  # a small vocabulary can be sampled, too
             patch.setattr(*constant, 40)
         if samples:

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from unmask.commands.recipe import Recipe
 from unmask.commands.run_data import PreparedData, open_prepared
 from unmask.core.errors import DataError
 from unmask.core.files import check_file, output_file, writing
@@ -22,6 +23,7 @@ from unmask.core.results import Reporter, Result, Shown, usual_reporter
 from unmask.core.settings import validated
 from unmask.data.data_folder import load_manifest
 from unmask.data.lexicon import Lexicon, LexiconSettings, build_lexicon, load_lexicon
+from unmask.masking.masker import Masker
 from unmask.masking.settings import MaskingSettings, all_weights, followed_scores
 from unmask.masking.tables import (
     Tables,
@@ -34,6 +36,7 @@ from unmask.masking.tables import (
     with_lexicon,
 )
 from unmask.masking.weights import AnchorWeights
+from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.scores import ScoreBoard
 
 SHOWN_EXAMPLES = 8  # collocations
@@ -66,10 +69,24 @@ def masking_tables(
     return with_lexicon(tables, lexicon), lexicon
 
 
+def masker_of(recipe: Recipe, tokenizer: Tokenizer, tables: Tables) -> Masker:
+    """The masker of a training, with what its objectives need."""
+    boundaries = recipe.objectives.span_boundary is not None
+    return Masker(recipe.masking, tokenizer, seed=recipe.training.seed, tables=tables, with_boundaries=boundaries)
+
+
 def named_hashes(settings: MaskingSettings) -> dict[str, str]:
     """A hash of each background corpus that the weights name, by its path."""
     parts = (each for each in all_weights(settings) if isinstance(each, AnchorWeights))
     return {each.background: load_manifest(Path(each.background)).fingerprint for each in parts}
+
+
+def made_with(settings: MaskingSettings) -> dict[str, str]:
+    """A hash of the tokenizer of the lexicon and of each background corpus that the settings name, by its path."""
+    hashes = {path: load_manifest(Path(path)).tokenizer_sha256 for path in named_hashes(settings)}
+    if (path := named_lexicon(settings)) is not None:
+        hashes[str(path)] = load_lexicon(path).facts["tokenizer_sha256"]
+    return hashes
 
 
 def score_board(settings: MaskingSettings, data: PreparedData, device: torch.device) -> ScoreBoard | None:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from unmask.commands.masking_tables import masking_tables
+from unmask.commands.masking_tables import masker_of, masking_tables
 from unmask.commands.recipe import Recipe, load_recipe
 from unmask.commands.recipe_files import DEFAULT, Overrides, as_overrides, section_values
 from unmask.commands.run_data import (
@@ -23,6 +23,7 @@ from unmask.commands.run_data import (
     open_prepared,
     packaged_corpus,
     prepare_by,
+    stream_of,
 )
 from unmask.core.errors import DataError, SettingsError, TokenizerError
 from unmask.core.files import check_file, output_file
@@ -34,7 +35,7 @@ from unmask.data.annotations import PIPELINES, SpacyPipeline
 from unmask.data.data_folder import is_prepared
 from unmask.data.lexicon import LexiconSettings, build_lexicon
 from unmask.data.reading import check_characters
-from unmask.data.rows import Cursor, Rows, RowStream
+from unmask.data.rows import Cursor, Rows
 from unmask.data.store import TokenChunk, document_frequencies
 from unmask.masking.features import rows_from_ids
 from unmask.masking.masker import MaskedRows, Masker, WeighedRows
@@ -393,20 +394,13 @@ def _audit_one(
     scratch: Path,
     count: Callable[[int], None],
 ) -> Audit:
-    training, pairs = recipe.training, recipe.objectives.pairs
+    recipe, length = recipe.model_copy(update={"masking": masking}), recipe.training.sequence_length
     tables, _ = masking_tables(masking, data, own_lexicon=scratch / "lexicon", reporter=Reporter())
-    masker = Masker(masking, data.tokenizer, seed=training.seed, tables=tables)
-    stream = RowStream(
-        data.train,
-        data.tokenizer,
-        length=training.sequence_length,
-        seed=training.seed,
-        pairs=None if pairs is None else pairs.kind,
-    )
+    masker, stream = masker_of(recipe, data.tokenizer, tables), stream_of(recipe, data)
 
     def batches() -> Iterator[tuple[Rows, MaskedRows, WeighedRows]]:
         tokens = 0
-        size = max(1, BATCH_POSITIONS // training.sequence_length)
+        size = max(1, BATCH_POSITIONS // length)
         for step, batch in enumerate(stream.batches(Cursor(), size)):
             # Without a model, strategies that follow one have equal weights, as at the start of training.
             no_scores = Scores(0, {})

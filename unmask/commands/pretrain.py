@@ -9,8 +9,8 @@ from glob import glob
 from pathlib import Path
 from typing import Any
 
-from unmask.commands.masking_tables import named_hashes
-from unmask.commands.recipe import PATHS, Recipe, load_recipe, requested_recipe
+from unmask.commands.masking_tables import made_with
+from unmask.commands.recipe import Recipe, load_recipe, requested_recipe, without_files
 from unmask.commands.recipe_files import Override, Overrides, as_overrides
 from unmask.commands.run_data import (
     START_ANEW,
@@ -19,10 +19,11 @@ from unmask.commands.run_data import (
     has_own_data,
     obtain_data,
     packaged_corpus,
+    tokenizer_of,
 )
 from unmask.commands.sizing import sized_recipe, sizes_of, with_sizes
 from unmask.commands.training_run import TrainingRun
-from unmask.core.errors import RunError, UnmaskError, without_secrets
+from unmask.core.errors import DataError, RunError, UnmaskError, without_secrets
 from unmask.core.files import typed
 from unmask.core.hub import local_path
 from unmask.core.interruption import Interruption
@@ -41,16 +42,15 @@ from unmask.core.results import (
     usual_reporter,
 )
 from unmask.data.data_folder import data_folder, is_prepared
-from unmask.data.lexicon import load_lexicon
 from unmask.data.sources import InMemory, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
 from unmask.masking.settings import AnyStrategy, add_kind
-from unmask.masking.tables import named_lexicon
 from unmask.model.folder import find_weights
 from unmask.tasks.loaded_model import FinishedModel
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.trainers import TokenizerKind
 from unmask.train.callbacks import Callback
 from unmask.train.distributed import OF_RUN, check_same, join_group, on_rank_zero, rank_zero_first
+from unmask.train.hardware import choose_device, why_not_compiled
 from unmask.train.trainer import Trainer
 
 _MANY = 20  # epochs, after which a text teaches little more
@@ -316,8 +316,9 @@ def _begin(
     if recipe is not None:
         if recipe.sizing is not None and old.sizing is None:
             recipe = with_sizes(recipe, sizes_of(old))
-        may_differ = {"description", "training.micro_batch_tokens", "evaluation.trackers", *PATHS}
-        folder.claimed.check_same(old.model_dump(), recipe.model_dump(), but_for=may_differ)
+        may_differ = {"description", "training.micro_batch_tokens", "evaluation.trackers"}
+        before, now = (without_files(each.model_dump()) for each in (old, recipe))
+        folder.claimed.check_same(before, now, but_for=may_differ)
         if recipe.evaluation != old.evaluation:
             reporter.note(f"resuming with evaluation.trackers = {list(recipe.evaluation.trackers)}")
         if recipe != old:
@@ -357,13 +358,21 @@ def _check_inputs(paths: Sequence[Any], recipe: Recipe | None, *, resume: bool) 
             find_sources(texts, announce=False)
     inputs = [Path(path) for path in (*paths, *old, *held)]
     if recipe is not None:
-        if (tokenizer := recipe.tokenizer.path) is not None:
-            load_tokenizer(tokenizer)
-            inputs.append(local_path(tokenizer, weights=False))
-        if (lexicon := named_lexicon(recipe.masking)) is not None:
-            load_lexicon(lexicon)
-            inputs.append(lexicon)
-        inputs += map(Path, named_hashes(recipe.masking))
+        made = made_with(recipe.masking)
+        inputs += map(Path, made)
+        if (path := tokenizer_of(recipe).path) is not None:
+            own, grows = load_tokenizer(path).fingerprint, start is not None and start.extend_vocab is not None
+            others = [name for name, tokenizer in made.items() if (tokenizer == own) is grows]
+            if others and not is_prepared(paths):  # prepared data is compared at once, too
+                with_words = "RUN/start (RUN adds the words, in one step: --steps 1), and start from RUN/start"
+                raise DataError(
+                    f"{others[0]} was made with another tokenizer than the text will have; make it from data that was "
+                    f"prepared with --tokenizer {with_words if grows else typed(path)}"
+                )
+        if recipe.tokenizer.path is not None:
+            inputs.append(local_path(recipe.tokenizer.path, weights=False))
+        if recipe.training.compile_blocks == "yes":
+            why_not_compiled("yes", choose_device())  # an error if that is impossible
     if start is not None:
         inputs.append(find_weights(start.checkpoint))
     return inputs

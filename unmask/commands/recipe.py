@@ -38,6 +38,7 @@ from unmask.tokenizer.loading import load_for_new_model, load_tokenizer, with_co
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.tokenizer.trainers import TokenizerSettings
 from unmask.train.callbacks import check_trackers
+from unmask.train.settings import TrainingSettings
 
 # Settings that a recipe with `sizing` leaves open, for `unmask.commands.sizing` to choose.
 SIZED = (
@@ -66,8 +67,12 @@ class StartSettings(Settings):
     training. Empty: the validation split of the checkpoint's own run, if available."""
 
 
-# What these files hold is part of a run's fingerprint by its content, so they may be moved.
-PATHS = ("masking.units.lexicon", "masking.weights.lexicon", "masking.weights.background")
+def without_files(values: Any) -> Any:
+    """Settings as plain values, without the files that masking names, which may be moved: what they hold is part of a
+    run's fingerprint."""
+    if isinstance(values, dict):
+        return {key: without_files(each) for key, each in values.items() if key not in ("lexicon", "background")}
+    return [without_files(each) for each in values] if isinstance(values, list | tuple) else values
 
 
 class Recipe(LightRecipe):
@@ -119,10 +124,12 @@ class Recipe(LightRecipe):
     def fingerprinted(self) -> str:
         """The part of the recipe that determines the weights, to which checkpoints are tied."""
         exclude: Any = {"card": True, "evaluation": {"trackers"}, "training": {"micro_batch_tokens"}}
-        for path in PATHS:
-            section, part, key = path.split(".")
-            exclude.setdefault(section, {}).setdefault(part, set()).add(key)
-        return tomli_w.dumps(self.model_dump(exclude=exclude, exclude_none=True))
+        return tomli_w.dumps(without_files(self.model_dump(exclude=exclude, exclude_none=True)))
+
+    @property
+    def positions(self) -> int:
+        """Positions of the model."""
+        return self.model.max_position_embeddings or self.training.sequence_length
 
 
 def load_recipe(
@@ -157,23 +164,26 @@ def load_recipe(
 def _check_open(recipe: Recipe, given: Collection[str], *, where: str) -> None:
     """Raises a SettingsError if a recipe sets what its `sizing` chooses, which would be ignored. `given` are the keys
     of the settings that were set on top of the recipe."""
-    tables: dict[str, Settings] = {"model": recipe.model, "training": recipe.training}
+    training = recipe.training
+    usual = TrainingSettings(minutes=1.0, sequence_length=training.sequence_length)
+    tables = {"model": (recipe.model, ModelSettings()), "training": (training, usual)}
     way_out = "leave it out, or take a recipe with a size, such as tiny"
-    if (kind := recipe.training.optimizer.kind) != "muon":  # first, since another optimizer has another default rate
+    if (kind := training.optimizer.kind) != "muon":  # first, since another optimizer has another default rate
         text = f"{where}: sizing = 'budget' chooses a rate for Muon, not for training.optimizer.kind = {kind!r}"
         raise SettingsError(f"{text}; {way_out}", options=["recipe"])
     for section, _, name in (key.partition(".") for key in SIZED):
-        fields = type(tables[section]).model_fields
-        if f"{section}.{name}" in given or getattr(tables[section], name) != fields[name].default:
+        own, default = (getattr(each, name) for each in tables[section])
+        if f"{section}.{name}" in given or own != default:
             raise SettingsError(f"{where}: sizing = 'budget' chooses {section}.{name}; {way_out}", options=["recipe"])
 
 
 def requested_recipe(recipe: str | Path | None = None, *, settings: Overrides = (), **options: Any) -> Recipe:
     """The recipe for these options of `unmask.pretrain`; None: not set."""
-    budgets = ["minutes", "steps", "tokens"]
-    if sum(options.get(budget) is not None for budget in budgets) > 1:
-        raise RunError("give one of minutes, steps and tokens", options=budgets)
     values = {OPTIONS[name]: value for name, value in options.items() if value is not None}
+    budgets, overrides = ("minutes", "steps", "tokens"), as_overrides(settings)
+    named = {*values, *(key for key, value in overrides if value is not None)}
+    if len(named & {OPTIONS[each] for each in budgets}) > 1:
+        raise RunError("give one of minutes, steps and tokens", options=budgets)
     if isinstance(tokenizer := options.get("tokenizer"), Path):  # never a name on the hub
         values["tokenizer.path"] = str(tokenizer.absolute())
     if (strategy := options.get("strategy")) is not None and not isinstance(strategy, str):
@@ -184,7 +194,6 @@ def requested_recipe(recipe: str | Path | None = None, *, settings: Overrides = 
     if old_data is not None:
         old_texts = [old_data] if isinstance(old_data, str | Path) else old_data
         values["start.old_data"] = [str(Path(path).absolute()) for path in local_copies(*old_texts)]
-    overrides = as_overrides(settings)
     usual = usual_recipe([*values, *(key for key, _ in overrides)])
     complete = load_recipe(str(recipe or usual), options=values, overrides=overrides)
     check_trackers(complete.evaluation.trackers)
@@ -288,7 +297,6 @@ def _fill_from_checkpoint(values: dict[str, Any], *, where: str) -> None:
                 options=["set"],
             )
         longest = max(length, longest)
-        training.setdefault("batch_tokens", max(4096, 4 * length))  # four rows at least, as for a new model
 
     # The architecture is the checkpoint's.
     architecture = {name: getattr(config, name) for name in _SAME_NAMES}
@@ -355,7 +363,7 @@ def encoder_config(recipe: Recipe, tokenizer: Tokenizer) -> EncoderConfig:
         sep_id=special.sep,
         mask_id=special.mask,
         intermediate_size=inner,
-        max_position_embeddings=model.max_position_embeddings or recipe.training.sequence_length,
+        max_position_embeddings=recipe.positions,
         norm_eps=model.norm_eps or parts.norm_eps,
         type_vocab_size=model.type_vocab_size or parts.type_vocab_size,
         classifier_dropout=model.dropout,

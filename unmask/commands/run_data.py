@@ -57,6 +57,7 @@ from unmask.data.data_folder import (
     write_shards,
 )
 from unmask.data.prepare import prepare, settings_of, text_files
+from unmask.data.rows import RowStream
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, kept_source
 from unmask.data.store import TokenStore
@@ -155,6 +156,20 @@ def open_prepared(root: Path) -> PreparedData:
             raise DataError(f"{root}: the {name} split holds no tokens; give more text")
     train, validation = (open_split(root, manifest, split) for split in (manifest.train, manifest.validation))
     return PreparedData(root, manifest, tokenizer, train, validation)
+
+
+def stream_of(recipe: Recipe, data: PreparedData, *, ahead: bool = False) -> RowStream:
+    """The rows of a training, with what its objectives need. A DataError if they can have no such rows of this text."""
+    pairs = recipe.objectives.pairs
+    return RowStream(
+        data.train,
+        data.tokenizer,
+        length=recipe.training.sequence_length,
+        seed=recipe.training.seed,
+        pairs=None if pairs is None else pairs.kind,
+        with_labels=recipe.objectives.label is not None,
+        ahead=ahead,
+    )
 
 
 def obtain_data(paths: Sequence[str], folder: Path, recipe: Recipe, reporter: Reporter) -> PreparedData:

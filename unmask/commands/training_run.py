@@ -12,7 +12,7 @@ from typing import Any
 
 import torch
 
-from unmask.commands.masking_tables import masking_tables, named_hashes, score_board
+from unmask.commands.masking_tables import masker_of, masking_tables, named_hashes, score_board
 from unmask.commands.recipe import Recipe, load_recipe, new_model
 from unmask.commands.recipe_files import DEFAULT
 from unmask.commands.run_data import (
@@ -23,14 +23,13 @@ from unmask.commands.run_data import (
     save_with_tokenizer,
     start_facts,
     start_model,
+    stream_of,
 )
 from unmask.core.errors import DataError, DivergedError, SettingsError, TokenizerError
 from unmask.core.files import read_object, whole_folder, write_atomically, write_object, writing
 from unmask.core.interruption import Interruption
 from unmask.core.results import Notify, Reporter, ShownText, Styled, ignore, parts_of
-from unmask.data.rows import RowStream
 from unmask.data.store import TokenStore
-from unmask.masking.masker import Masker
 from unmask.masking.settings import span_units
 from unmask.measure.held_out import (
     FEW_STEPS,
@@ -60,7 +59,7 @@ from unmask.train.callbacks import (
 )
 from unmask.train.checkpoints import checkpoint_path, fit, list_checkpoints, load_checkpoint, place_model
 from unmask.train.distributed import ALONE, Group, on_rank_zero
-from unmask.train.hardware import samples_softmax, works_on_its_own
+from unmask.train.hardware import choose_device, samples_softmax, works_on_its_own
 from unmask.train.initialisation import begin_from_corpus
 from unmask.train.objectives import extra_objectives
 from unmask.train.step import Best
@@ -92,6 +91,7 @@ class TrainingRun(Callback):
     ) -> None:
         self.folder, self.recipe, self.data, self.reporter, self.group = folder, recipe, data, reporter, group
         training, tokenizer = recipe.training, data.tokenizer
+        stream = stream_of(recipe, data, ahead=works_on_its_own(choose_device()))  # first, since it may be refused
         tables, lexicon = masking_tables(recipe.masking, data, own_lexicon=folder.lexicon, reporter=reporter)
         read = ["" if lexicon is None else lexicon.fingerprint, *named_hashes(recipe.masking).values()]
         made_of = recipe.fingerprinted() + data.manifest.fingerprint + "".join(read)
@@ -115,23 +115,11 @@ class TrainingRun(Callback):
         if samples_softmax(training, recipe.masking, device, tokenizer.vocab_size):
             model.head.sample_softmax(torch.from_numpy(data.frequencies))
 
-        pairs = recipe.objectives.pairs
-        stream = RowStream(
-            data.train,
-            tokenizer,
-            length=training.sequence_length,
-            seed=training.seed,
-            pairs=None if pairs is None else pairs.kind,
-            with_labels=recipe.objectives.label is not None,
-            ahead=works_on_its_own(device),
-        )
-        boundaries = recipe.objectives.span_boundary is not None
-        masker = Masker(recipe.masking, tokenizer, seed=training.seed, tables=tables, with_boundaries=boundaries)
         self.trainer = Trainer(
             model,
             stream,
             training,
-            masker=masker,
+            masker=masker_of(recipe, tokenizer, tables),
             objectives=extra_objectives(recipe.objectives),
             board=score_board(recipe.masking, data, device),
             fingerprint=self.fingerprint,

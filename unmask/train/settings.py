@@ -153,7 +153,7 @@ class TrainingSettings(Settings):
     length_schedule: LengthSchedule | None = None
     """Shorter rows at the beginning of training. Unset: `sequence_length` throughout."""
     batch_tokens: int = Field(default=4096, ge=8)
-    """Maximum positions of a step, filled with as many whole rows as fit."""
+    """Maximum positions of a step, filled with as many whole rows as fit. Unset: 4,096, but at least four rows."""
     micro_batch_tokens: int | None = Field(default=None, ge=8)
     """Maximum positions computed at once; a step accumulates their gradients. Unset: all that fit by calculation, on a
     CPU into about 2 GB (1,024 at least). Halved when memory runs out."""
@@ -190,7 +190,7 @@ class TrainingSettings(Settings):
     @model_validator(mode="before")
     @classmethod
     def _fill_kinds(cls, values: Any) -> Any:
-        """A table without a kind is of the default kind. AdamW has its own default rate."""
+        """A table without a kind is of the default kind. AdamW has its own default rate, long rows a larger step."""
         if not isinstance(values, dict):
             return values
         kinds = {"schedule": "linear", "optimizer": "muon"}
@@ -198,7 +198,10 @@ class TrainingSettings(Settings):
         optimizer = values.get("optimizer")
         kind = optimizer.get("kind") if isinstance(optimizer, dict) else getattr(optimizer, "kind", None)
         rate = {"learning_rate": ADAMW_RATE} if kind == "adamw" else {}
-        return {**rate, **values, **{name: {"kind": kinds[name], **table} for name, table in tables.items()}}
+        length = values.get("sequence_length")
+        positions = {"batch_tokens": max(4096, 4 * length)} if isinstance(length, int) else {}
+        kinds_named = {name: {"kind": kinds[name], **table} for name, table in tables.items()}
+        return {**rate, **positions, **values, **kinds_named}
 
     @model_validator(mode="after")
     def _check(self) -> Self:

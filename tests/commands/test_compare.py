@@ -382,6 +382,7 @@ def test_a_run_whose_fine_tuning_failed_keeps_its_pretraining(data_folder: Path,
 
 
 QUICK = ("training.batch_tokens=512", *SHORT)
+EXTENDED = (*QUICK, "training.sequence_length=128", "start.extend_positions=true")
 
 
 @pytest.fixture
@@ -419,6 +420,8 @@ def test_what_cannot_be_trained_measured_or_compared_is_found_before_anything_is
     prepare([tagged], tiger, **how, annotation=AnnotationSettings(columns=("dependencies",)))
     make_lexicon(tiger, out=lexicon)
     anchors = ("masking.weights.kind=anchors", f"masking.weights.background={tiger}")
+    bare, paired = tmp_path / "bare", ("model.layout=bert", "objectives.pairs.kind=sentence_order")
+    prepare([corpus_file], bare, corpus=CorpusSettings(), tokenizer=TokenizerSettings(kind="char", bare=True))
     cases: list[tuple[Path, dict[str, Any], type[UnmaskError], str]] = [
         (data_folder, {"recipes": ("random", "entity")}, UnmaskError, "entities"),
         (corpus_file, {"recipes": ("tiny", "shakespeare-chars")}, UnmaskError, "corpus"),
@@ -435,6 +438,15 @@ def test_what_cannot_be_trained_measured_or_compared_is_found_before_anything_is
         (data_folder, {"task": {**task, "train": "none.tsv"}}, UnmaskError, "none.tsv"),
         (data_folder, {"task": task, "settings": (*TINY, "finetune.metric=bleu")}, UnmaskError, "accuracy"),
         (data_folder, {"task": task, "settings": (*TINY, "finetune.seed=7")}, SettingsError, "finetune.seed"),
+        (data_folder, {"task": task, "settings": (*TINY, "finetune.max_length=65")}, SettingsError, "64 positions"),
+        (
+            data_folder,
+            {"task": task, "settings": (*TINY, "model.layout=bert", "finetune.pooling=mean")},
+            SettingsError,
+            "finetune.pooling",
+        ),
+        (bare, {"settings": (*TINY, *paired)}, DataError, "objectives.pairs"),
+        (data_folder, {"settings": (*TINY, "training.tokens=9000")}, SettingsError, "training.tokens"),
         (data_folder, {"rates": (0.15, 1.5)}, UnmaskError, "1.5"),
         (corpus_file, begun("others", other), SettingsError, "tokenizer"),
         (data_folder, begun("longer", checkpoint, "extend_vocab = 4"), SettingsError, "start.extend_vocab"),
@@ -614,6 +626,19 @@ def test_a_vocabulary_that_cannot_grow_leaves_three_starts(
     assert not (tmp_path / "out" / "start").exists()
 
 
+@pytest.mark.parametrize("settings", [(), EXTENDED])
+def test_starts_that_see_less_of_a_text_are_named(
+    starts: Callable[..., dict[str, Any]], checkpoint: Path, monkeypatch: pytest.MonkeyPatch, settings: tuple[str, ...]
+) -> None:
+    """The model itself stays as short as it is."""
+    monkeypatch.setattr(comparing, "measured_run", lambda name, *_, **__: {"task_error": 0.5})
+    reporter = Notes()
+    starts(checkpoint, extend_vocab=0, settings=settings or QUICK, reporter=reporter)
+    notes = "\n".join(reporter.notes)
+    assert ("(scratch on 128, continued on 128, as-is on 64)" in notes) == bool(settings)
+    assert ("finetune.max_length=64" in notes) == bool(settings)
+
+
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
@@ -626,6 +651,7 @@ def test_a_vocabulary_that_cannot_grow_leaves_three_starts(
         ({"from_": None, "recipes": ("random", "span"), "base": None}, "from_"),
         ({"extend_vocab": -1}, "extend_vocab"),
         ({"from_": "nowhere"}, "nowhere"),
+        ({"settings": (*EXTENDED, "finetune.max_length=128")}, "as-is has only 64 positions"),
     ],
 )
 def test_starts_that_cannot_be(
@@ -765,6 +791,9 @@ def test_usual_dimensions() -> None:
     assert by_key["training.batch_tokens"] == Dimension("training.batch_tokens", (2048, 4096, 8192))
     constant = load_recipe("tiny", overrides=("masking.rate=0.2",))
     assert usual_dimensions(constant)[-1].key == "masking.rate"
+    for rate, ends in ((0.2, [(0.2, 0.5)]), (0.5, [])):
+        fewer = load_recipe("tiny", overrides=("masking.rate=0.6", f"masking.prediction_rate={rate}"))
+        assert [each.values for each in usual_dimensions(fewer) if each.key == "masking.rate"] == ends
     further = load_recipe("tiny", options={"start.checkpoint": "runs/mine/model"}, complete=False)
     assert {dimension.key for dimension in usual_dimensions(further)} == set(by_key) - {"model.num_layers"}
 

@@ -401,12 +401,12 @@ def _prepare_starts(root: Path, plan: RunPlan, recipes: Mapping[str, Recipe], re
     if plan.from_ is None:
         return ways
     if not any(key == "finetune.max_length" for key, _ in plan.settings):
-        starts = [recipes[name] for name in (SCRATCH, CONTINUED)]
-        least, own = (each.model.max_position_embeddings or each.training.sequence_length for each in starts)
-        if least != own:
+        lengths = {name: recipes[name].positions for name in (SCRATCH, CONTINUED, AS_IS)}
+        if len(set(lengths.values())) > 1:
+            shown = ", ".join(f"{name} on {length:,}" for name, length in lengths.items())
             reporter.note(
-                f"{SCRATCH} is fine-tuned on {least:,} tokens of each text, the other starts on {own:,}; to give all "
-                f"the same, set finetune.max_length={min(least, own)}, or training.sequence_length to train longer rows"
+                f"starts are fine-tuned on different numbers of tokens of each text ({shown}); to give all the same, "
+                f"set finetune.max_length={min(lengths.values())}, or training.sequence_length to train longer rows"
             )
     for name in (each for each in (CONTINUED, NEW_WORDS) if each in recipes):
         data, recipe = root / f"data-{name}", recipes[name]

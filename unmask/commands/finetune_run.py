@@ -39,6 +39,7 @@ from unmask.core.results import Reporter, decimals
 from unmask.data.rows import WHOLE, Cursor, RowBatch, Share
 from unmask.measure.uncertainty import bootstrap_intervals, mean_interval
 from unmask.model.card_head import Origin
+from unmask.model.config import Layout
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import (
     check_vocabulary,
@@ -252,6 +253,19 @@ def selecting_metric(task: Task, named: str | None) -> str:
     return named or names[0]
 
 
+def usable_pooling(
+    named: ClassifierPooling | None, layout: Layout | None, kind: type[Task], *, model: str = "this model"
+) -> ClassifierPooling:
+    """The pooling of whole texts: the named one, or the mean if the layout has that; None is no layout of ours."""
+    choices: tuple[ClassifierPooling, ...] = ()
+    if layout is not None and kind.of_texts:
+        choices = ("first",) if LAYOUTS[layout].pooling_key is None else ("mean", "first")
+    if named is not None and named not in choices:
+        one_of = " or ".join(choices) or "no choice"
+        raise SettingsError(f"finetune.pooling={named}: {model} allows {one_of} for {kind.kind}; omit it")
+    return named or (choices[0] if choices else "first")
+
+
 class Runs(Callback):
     """All runs of a fine-tuning: an encoder and the files of a task, read and checked against each other.
 
@@ -282,17 +296,8 @@ class Runs(Callback):
                 check_vocabulary(source, vocab_size, self.pretrained.config.vocab_size)
         self.learning_rate = settings.learning_rate_for(self.pretrained.config.hidden_size)
 
-        # Pooling of whole texts: the mean, if the layout has that.
-        choices: tuple[ClassifierPooling, ...] = ()
-        if isinstance(self.pretrained, MaskedLM) and kind.of_texts:
-            has_mean = LAYOUTS[self.pretrained.config.layout].pooling_key is not None
-            choices = ("mean", "first") if has_mean else ("first",)
-        if settings.pooling is not None and settings.pooling not in choices:
-            one_of = " or ".join(choices) or "no choice"
-            raise SettingsError(
-                f"finetune.pooling={settings.pooling}: this model allows {one_of} for {kind.kind}; omit it"
-            )
-        pooling: ClassifierPooling = settings.pooling or (choices[0] if choices else "first")
+        layout = self.pretrained.config.layout if isinstance(self.pretrained, MaskedLM) else None
+        pooling = usable_pooling(settings.pooling, layout, kind)
 
         # Files, and their records as inputs.
         for name, each in paths.items():

@@ -15,8 +15,8 @@ import torch
 
 from unmask.commands.evaluate import checked_rates, evaluate, score
 from unmask.commands.finetune import examples_given, finetune, settings_of
-from unmask.commands.finetune_run import class_weights, read_files, selecting_metric
-from unmask.commands.masking_tables import masking_tables, named_hashes, score_board
+from unmask.commands.finetune_run import class_weights, read_files, selecting_metric, usable_pooling
+from unmask.commands.masking_tables import masker_of, masking_tables, named_hashes, score_board
 from unmask.commands.pretrain import pretrain
 from unmask.commands.recipe import Recipe
 from unmask.commands.recipe_files import Override, Overrides, as_overrides, recipe_names
@@ -27,6 +27,7 @@ from unmask.commands.run_data import (
     has_own_data,
     open_prepared,
     prepare_by,
+    stream_of,
     tokenizer_of,
 )
 from unmask.core.errors import SettingsError, unknown
@@ -37,8 +38,7 @@ from unmask.core.results import Reporter
 from unmask.data.data_folder import is_prepared, load_manifest
 from unmask.data.lexicon import load_lexicon
 from unmask.data.prepare import text_files
-from unmask.data.rows import Cursor, RowStream
-from unmask.masking.masker import Masker
+from unmask.data.rows import Cursor
 from unmask.masking.settings import STRATEGIES
 from unmask.masking.tables import Scores, named_lexicon, needed_lexicons
 from unmask.measure.questions import check_lengths, read_pairs
@@ -52,6 +52,7 @@ _OF_FINETUNING: tuple[str, ...] = ("finetune.",)
 # Settings that fit the continued model; one from scratch has the size and rate of its own recipe.
 _OF_CHECKPOINT = ("model.", "start.", "training.learning_rate", "training.optimizer")
 _OF_SCRATCH = ("tokenizer.",)  # a checkpoint brings its own
+_OF_RUN = ("start.", "training.")  # nothing of these changes a model that is not pretrained
 # A start that continues a model is evaluated before and after training, on new and old text. As the task decides, this
 # only shows whether it learned.
 _SHORT: tuple[Override, ...] = (("evaluation.final_max_tokens", 32_768),)
@@ -93,7 +94,8 @@ class RunPlan:
         if self.from_ is not None and name == SCRATCH:
             recipe, left_out = self.base, (*_OF_FINETUNING, *_OF_CHECKPOINT)
         elif self.from_ is not None:
-            recipe, left_out, usual = None, (*_OF_FINETUNING, *_OF_SCRATCH), _SHORT
+            others = _OF_RUN if name == AS_IS else ()
+            recipe, left_out, usual = None, (*_OF_FINETUNING, *_OF_SCRATCH, *others), _SHORT
             start = {"from_": self.from_, "extend_vocab": self.extend_vocab if name == NEW_WORDS else None}
         return {
             **start,
@@ -130,8 +132,10 @@ def run_plan(
     if task is None and plan.of_finetuning:
         key, _ = plan.of_finetuning[0]
         raise SettingsError(f"{key}: there is no task to fine-tune for; name one", options=["task"])
-    if seed := next((key for key, _ in plan.settings if key in ("training.seed", "finetune.seed")), None):
-        raise SettingsError(f"{seed}: runs have the seeds 0, 1, ...; leave it out")
+    own = ("training.seed", "finetune.seed", "training.minutes", "training.steps", "training.tokens")
+    if key := next((key for key, _ in plan.settings if key in own), None):
+        what = "the budget of each run is minutes or steps" if key in own[2:] else "runs have the seeds 0, 1, ..."
+        raise SettingsError(f"{key}: {what}; leave it out")
     return plan
 
 
@@ -276,6 +280,11 @@ def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str
         items["pairs_error"] = len(pairs)
     if plan.task is not None:
         kind, settings = task_named(plan.task), settings_of(plan.of_finetuning)
+        for name, recipe in recipes.items():
+            usable_pooling(settings.pooling, recipe.model.layout, kind, model=name)
+            if (settings.max_length or 0) > recipe.positions:
+                what = f"finetune.max_length={settings.max_length}: {name} has only {recipe.positions} positions"
+                raise SettingsError(f"{what}; lower it, or train longer rows (training.sequence_length)")
         with examples_given(plan.files["train"], plan.files.get("validation"), plan.files.get("test")) as paths:
             files, task = read_files(kind, paths, settings, lambda remark: None)  # every run reports it
             hashes |= {path: paths[name].sha256 for name, path in plan.files.items()}
@@ -289,21 +298,21 @@ def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str
 
 
 def _check_fit(recipes: Mapping[str, Recipe], plan: RunPlan, root: Path) -> None:
-    """Checks that the minimal pairs fit every model, in tokens of the prepared data's tokenizer, and that every masking
-    can mask its rows."""
+    """Checks that the minimal pairs fit every model, in tokens of the prepared data's tokenizer, and that every recipe
+    can make and mask its rows."""
     data = open_prepared(root)
     if plan.pairs is not None:
-        lengths = (each.model.max_position_embeddings or each.training.sequence_length for each in recipes.values())
-        check_lengths(read_pairs(Path(plan.pairs)), data.tokenizer, longest=min(lengths))
+        longest = min(recipe.positions for recipe in recipes.values())
+        check_lengths(read_pairs(Path(plan.pairs)), data.tokenizer, longest=longest)
     if plan.from_ is not None:  # starts have tokenizers of their own
         return
-    length = next(iter(recipes.values())).training.sequence_length
-    rows = RowStream(data.train, data.tokenizer, length=length, seed=0).batch(Cursor(), 1).rows
-    for masking in (recipe.masking for recipe in recipes.values()):
-        score_board(masking, data, torch.device("cpu"))
-        if None not in needed_lexicons(masking):  # each run makes its own, which takes long
-            tables, _ = masking_tables(masking, data, own_lexicon=root, reporter=Reporter())
-            Masker(masking, data.tokenizer, tables=tables)(rows, scores=Scores(0, {}))
+    for recipe in recipes.values():
+        check_data(recipe, data.manifest, root)
+        score_board(recipe.masking, data, torch.device("cpu"))
+        rows = stream_of(recipe, data).batch(Cursor(), 1).rows
+        if None not in needed_lexicons(recipe.masking):  # each run makes its own, which takes long
+            tables, _ = masking_tables(recipe.masking, data, own_lexicon=root, reporter=Reporter())
+            masker_of(recipe, data.tokenizer, tables)(rows, scores=Scores(0, {}))
 
 
 def _hash_text(recipes: Mapping[str, Recipe], plan: RunPlan) -> dict[str, str]:

@@ -302,9 +302,10 @@ def usual_dimensions(recipe: Recipe) -> tuple[Dimension, ...]:
     smaller = max(training.sequence_length, tokens // 2)
     key = "masking.rate" if _value_of(recipe, "masking.rate.start") is None else "masking.rate.start"
     depth = [Dimension("model.num_layers", (max(1, layers // 2), layers * 2), is_range=True)]
+    lowest = max(0.1, recipe.masking.prediction_rate or 0.0)  # a rate below that would be refused
     return (
         Dimension("training.learning_rate", (rate / 4.0, rate * 4.0), is_range=True),
         Dimension("training.batch_tokens", tuple(sorted({smaller, tokens, tokens * 2}))),
         *(depth if recipe.start is None else ()),
-        Dimension(key, (0.1, 0.5), is_range=True),
+        *((Dimension(key, (lowest, 0.5), is_range=True),) if lowest < 0.5 else ()),
     )

@@ -110,7 +110,7 @@ def story(tmp_path: Path) -> Path:
 def test_a_model_beside_words_and_itself(main: Main, model_folder: Path, story: Path, tmp_path: Path) -> None:
     shutil.copytree(model_folder, tmp_path / "same")
     command = ("evaluate-search", model_folder, story, "--all", "--queries", 50, "--crop-chars", 40, "--json")
-    code, printed, err = main(*command, "--against", tmp_path / "same")
+    code, printed, err = main(*command, "--against", tmp_path / "same", "--passage-tokens", 24)
     assert code == 0, err
     actual = json.loads(printed)
     crop, title = actual["tasks"]["crop"], actual["tasks"]["title"]
@@ -118,6 +118,7 @@ def test_a_model_beside_words_and_itself(main: Main, model_folder: Path, story: 
     assert actual["passed_over"]["documents that repeat another's text"] == 1
     ours, theirs, bm25 = (crop["systems"][name] for name in (str(model_folder), str(tmp_path / "same"), "bm25"))
     assert ours == theirs
+    assert {how["passage_tokens"] for how in actual["encoding"].values()} == {24}
     assert crop["differences"][str(tmp_path / "same")]["ndcg_at_10"] == 0.0
     assert crop["differences"][str(tmp_path / "same")]["ndcg_at_10_interval"] is None
     assert f"no difference shown between {model_folder} and {tmp_path / 'same'}" in actual["verdict"]["crop"]

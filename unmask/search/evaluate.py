@@ -204,7 +204,10 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         "similarity": similarity,
     }  # fmt: skip
     searches: dict[str, ModelSearch] = {}
-    for source, encoding_options in ((model, options), *((other, {}) for other in others)):
+    of_others = dict[str, Any](
+        passage_tokens=passage_tokens
+    )  # a passage is the same for all; the rest belongs to the model
+    for source, encoding_options in ((model, options), *((other, of_others) for other in others)):
         name = str(source.folder if isinstance(source, Model) else source)
         if name in (*_LEXICAL, "both"):
             what = "has the name of a baseline; write ./ before it"

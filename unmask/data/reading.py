@@ -125,7 +125,8 @@ def bare_suffix(path: Path) -> str:
     name = path.name.lower()
     for suffix in COMPRESSIONS:
         name = name.removesuffix(suffix)
-    name = re.sub(r"\.log[.-]\d[\d-]*$", ".log", name)  # rotated logs: app.log.1, app.log-20260301
+    # Rotated files: app.log.1, app.jsonl-20260301
+    name = re.sub(r"(\.(?:log|jsonl|ndjson|json|csv|txt))[.-]\d[\d-]*$", r"\1", name)
     return ".conll" if name.endswith("_conll") else Path(name).suffix  # OntoNotes has `x.v4_gold_conll`
 
 

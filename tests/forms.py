@@ -52,6 +52,19 @@ FORMS = [
         ["Failed password for root", "Session 7 is open", "Connection closed by root"],
     ),
     Form(
+        TEXT, "CSV of Windows' Event Viewer, whose last column has no name", "a.csv",
+        "Level,Date and Time,Source,Event ID,Task Category\n"
+        'Information,3/1/2026 6:00:01 AM,Spooler,7036,None,"The service, once running, has stopped."\n'
+        'Error,3/1/2026 6:00:04 AM,Disk,11,None,"The driver found an error\non drive 1."\n',
+        ["The service, once running, has stopped.", "The driver found an error\non drive 1."],
+    ),
+    Form(
+        TEXT, "CSV of PowerShell", "a.csv",
+        '#TYPE System.Diagnostics.Eventing.Reader.EventLogRecord\n"Message","Id","ProviderName"\n'
+        '"The service, once running, has stopped.","7036","Spooler"\n"The driver found an error.","11","Disk"\n',
+        ["The service, once running, has stopped.", "The driver found an error."],
+    ),
+    Form(
         TEXT, "CSV without a header, whose first cell could be a name", "a.csv",
         "post,The old stove waits for us.\ncomment,A lamp shines in the dark.\npost,The river moves on and on.\n",
         ["The old stove waits for us.", "A lamp shines in the dark.", "The river moves on and on."],

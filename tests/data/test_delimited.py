@@ -150,6 +150,9 @@ def test_the_first_fault_and_how_many_there_are(tmp_path: Path) -> None:
     path.write_text("text,n\na,1\nb,c,1\nd,1\ne,f,1\ng,h,1\n")
     with pytest.raises(CorpusError, match=r"line 3 .*3 rows with too many cells"):
         texts_of(path, column="text")
+    path.write_text("text,n\n" + "one, two,1\n" * 8)  # in all rows
+    with pytest.raises(CorpusError, match=r"line 2 .*8 rows with too many cells"):
+        texts_of(path, column="text")
 
 
 WORDS = "Ma chère, l'été est déjà là, où êtes-vous ?\nVenez à l'hôtel, près de la forêt.\n"

@@ -30,7 +30,8 @@ USUAL_DELIMITER = {"csv": ",", "tsv": "\t"}
 _DELIMITERS = (",", ";", "\t", "|", "\x01")
 _LOOK_CHARS, _LOOK_LINES, _LOOK_ROWS = 1 << 18, 20, 1000
 _NUMBERS = (*USUAL["id"], "nr", "no", "index", "idx")
-_SEP = re.compile(r"sep=(.)\n?")  # a first line that tells Excel the delimiter
+# A first line that is no row: it tells Excel the delimiter, or PowerShell the type of the objects
+_FIRST = re.compile(r"(?:sep=(.)|#TYPE .*)\n?")
 # A quoted cell after a delimiter and a space; earlier quotes in the line enclose whole cells.
 _SPACED = r'^[^"\n]*(?:"[^"\n]*"[^"\n]*)*{0} +"(?:[^"\n]|"")*"(?:{0}|$)'
 _INNER = re.compile(r"(?<=[^\s\d])[,;\t|](?=\S)|(?<=\S)[;\t|](?=\S)")  # without spaces around, mostly a delimiter
@@ -49,7 +50,7 @@ def find_layout(source: Source, bad: BadInput, named: Collection[str] | None = (
         text += chunk
         if is_cut := len(text) > _LOOK_CHARS and (text.count("\n") > _LOOK_LINES or len(text) > LONGEST_ROW):
             break
-    excel = _SEP.match(text)
+    excel = _FIRST.match(text)
     text = text[excel.end() :] if excel else text
     # 2. The delimiter: the usual one, unless another gives more rows of the first row's width, or cleaner cells
     usual, first_line = USUAL_DELIMITER[source.kind], text.lstrip("\n").partition("\n")[0]
@@ -68,9 +69,11 @@ def find_layout(source: Source, bad: BadInput, named: Collection[str] | None = (
     # 4. The header
     first, rest = rows[0], rows[1:]
     has_header = reading.header if isinstance(reading.header, bool) else _is_header(first, rest, named, text)
-    has_numbers = rest and all(len(row) == len(first) + 1 and row[0].isdigit() for row in rest)
-    if has_header and has_numbers and first[0].lower() not in _NUMBERS:
+    lacks_name = has_header and bool(rest) and all(len(row) == len(first) + 1 for row in rest)
+    if lacks_name and first[0].lower() not in _NUMBERS and all(row[0].isdigit() for row in rest):
         first = ["", *first]  # as R writes it, without a heading over names of rows
+    elif lacks_name and text.count('"\n') + text.endswith('"') >= len(rest):
+        first = [*first, ""]  # as Windows' Event Viewer writes it, without one over the quoted messages
     width = len(first)
     if not has_header and reading.delimiter is None and 2 * sum(len(row) < width for row in rows) > len(rows):
         raise CorpusError(
@@ -211,7 +214,7 @@ def delimited_rows(
         if not cells or cells == header:
             continue
         if is_first:
-            if begin == end == 1 and _SEP.fullmatch(layout.delimiter.join(cells)):
+            if begin == end == 1 and _FIRST.fullmatch(layout.delimiter.join(cells)):
                 continue
             is_first = False
             if layout.has_header:

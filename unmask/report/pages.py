@@ -139,7 +139,9 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
         over=f" ({over(summary['validation_unit'])}: {', '.join(of_domains)})" if "±" in str(domains) else "",
         domain_columns=[title for _, title, _ in _COLUMNS],
         domains=dict(domains),
-        plots=training_curves(metrics, summary["unigram_entropy"]),
+        plots=training_curves(
+            metrics, summary["unigram_entropy"], weighted=own.get("masking.rate.loss_weight") == "inverse"
+        ),
         texts=[(list(parts_of(old)), list(parts_of(new))) for old, new in zip(before, after, strict=True)][:MOST_TEXTS],
         manifest=manifest,
         skipped=", ".join(f"{number:,} {reason}" for reason, number in manifest.skipped.items()) or "nothing",

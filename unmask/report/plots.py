@@ -57,15 +57,16 @@ def plot(title: str, x: str, *curves: Curve, log: bool = False, zero: bool = Fal
     return {"title": title, "x": x, "curves": lines, "log": log, "zero": zero}
 
 
-def training_curves(metrics: Metrics, unigram_entropy: float) -> list[dict[str, Any]]:
-    """Loss, held-out accuracy, learning rate, gradient norm and speed of a pretraining."""
+def training_curves(metrics: Metrics, unigram_entropy: float, *, weighted: bool = False) -> list[dict[str, Any]]:
+    """Loss, held-out accuracy, learning rate, gradient norm and speed of a pretraining. `weighted` says that losses of
+    training, unlike held-out ones, are weighted by the inverse of the rate."""
     train = [line for line in metrics if line["kind"] == "train"]
     # Callbacks may pass figures of their own (`Trainer.evaluated`), so evaluations need not have these.
     held, accurate = ([m for m in metrics if key in m] for key in ("validation_loss", "validation_accuracy"))
     unit, scale = ("minutes", 60.0) if metrics and metrics[-1]["seconds"] > 180 else ("seconds", 1.0)
     times = [[m["seconds"] / scale for m in lines] for lines in (train, held)]
     all_times = [*times[0], *times[1]] or [0.0]
-    steps = [m["step"] for m in train]
+    steps, losses = [m["step"] for m in train], [m["loss"] for m in train]
     # The speed includes checkpoints and, with a budget in minutes, evaluations.
     pairs = [(a, b) for a, b in pairwise(train) if b["seconds"] > a["seconds"]]
     speed = [b["step"] for _, b in pairs], [b["tokens"] / (b["seconds"] - a["seconds"]) for a, b in pairs]
@@ -77,7 +78,7 @@ def training_curves(metrics: Metrics, unigram_entropy: float) -> list[dict[str, 
         plot(
             f"loss, nats per predicted token, over {unit}",
             unit,
-            Curve("training", times[0], [m["loss"] for m in train], "training"),
+            Curve("training (weighted by 1 / rate)" if weighted else "training", times[0], losses, "training"),
             Curve("held out", times[1], [m["validation_loss"] for m in held]),
             Curve("word frequencies alone", [min(all_times), max(all_times)], [unigram_entropy] * 2, "level"),
         ),

@@ -67,7 +67,7 @@ def passages(count: int) -> list[str]:
     for _ in range(count):
         own = generator.choice(WORDS, size=3, replace=False)
         stories.append(
-            f"the {own[0]}\n" + "\n".join(f"the {a} sees the {b}." for a, b in generator.choice(own, (4, 2)))
+            f"the {','.join(own)}\n" + "\n".join(f"the {a} sees the {b}." for a, b in generator.choice(own, (4, 2)))
         )
     return stories
 

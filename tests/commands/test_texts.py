@@ -18,7 +18,7 @@ from tests.commands.test_embedder import FAST, base
 from unmask.commands import embedder_pairs, embedder_texts
 from unmask.commands.embedder_pairs import PairDrawer, PairStream, pair_data, pair_parts
 from unmask.commands.embedder_settings import EmbedderSettings
-from unmask.commands.embedder_texts import TokenTexts, _with_near_duplicates, parts_of_text, read_pairs, read_texts
+from unmask.commands.embedder_texts import TokenTexts, _with_near_duplicates, paragraphs_of, read_pairs, read_texts
 from unmask.core.errors import CorpusError, DataError
 from unmask.core.hashing import permutation
 from unmask.data import groups
@@ -26,6 +26,7 @@ from unmask.data.rows import Cursor
 from unmask.data.settings import CorpusSettings
 from unmask.data.survey import fraction
 from unmask.search.known_items import ItemSettings, held_out_rule, read_items
+from unmask.search.passages import split_title
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -50,8 +51,8 @@ THAI = "พระราชาเห็นพระราชินีในสว
     ],
 )  # fmt: skip
 def test_parts_of_a_text(text: str, title: str | None, paragraphs: list[str]) -> None:
-    assert parts_of_text(text)[:2] == (title, paragraphs)
-    assert parts_of_text(text, begins=False)[0] is None
+    own, body = split_title(text)
+    assert (own, paragraphs_of(body)) == (title, paragraphs)
 
 
 def word(number: int) -> str:
@@ -122,6 +123,26 @@ def test_an_epoch_has_each_part_once(tokenizer: Tokenizer, titled: TokenTexts, m
     assert sorted(seen) == sorted(stream.drawer.parts.key.tolist())
     assert shuffled.call_count == 1
     assert not set(seen) & set(np.unique(titled.cluster[titled.held == 1]).tolist())
+
+
+@pytest.mark.parametrize("mark", ["", "# "])
+def test_titles_are_first_lines_that_no_other_document_has(mark: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+    for kind, own in (("titles", "the ship {}"), ("licences", "the king")):
+        for n in range(40):
+            body = "\n\n".join(f"the {word(n)} sees the {word(7 * n + m)} at sea." for m in range(5))
+            (tmp_path / kind / "a").mkdir(parents=True, exist_ok=True)
+            (tmp_path / kind / f"{n}.py").write_text(f"{mark}{own.format(word(n))}\n{body}\n")
+        (tmp_path / kind / "a" / "0.py").write_bytes((tmp_path / kind / "0.py").read_bytes())
+    assert read(tmp_path / "titles", tokenizer, documents="file", holdout=0.2).titled.all(), "also of a copy"
+    assert not read(tmp_path / "licences", tokenizer, documents="file", holdout=0.2).titled.any()
+
+
+def test_only_the_beginning_of_a_document_has_a_title(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    book = "\n".join(f"the {word(n)} and the {word(n + 2000)}" for n in range(2000))
+    (tmp_path / "book.txt").write_text(book)
+    texts = read(tmp_path / "book.txt", tokenizer, documents="file")
+    assert texts.held.sum() > 0, "in parts"
+    assert not texts.titled.any(), "which begin with any line"
 
 
 def test_prepared_data(data_folder: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:

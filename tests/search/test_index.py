@@ -24,7 +24,7 @@ from unmask.core.files import write_object
 from unmask.search import blocks
 from unmask.search import index as index_building
 from unmask.search.encoder import SearchEncoder, open_encoder
-from unmask.search.passages import DocumentFiles, find_snippet, first_line_title
+from unmask.search.passages import DocumentFiles, find_snippet, split_title
 from unmask.tokenizer.tokenizer import Tokenizer
 
 NOUNS = ["cat", "dog", "king", "queen", "ship", "winter", "garden", "bridge"]
@@ -463,6 +463,12 @@ def test_files_of_all_kinds(tmp_path: Path) -> None:
         list(DocumentFiles([tmp_path / "empty.csv"]).read())
 
 
+WIDE = "The sea is wide, the winter is long, and there are many"
+REST = (
+    "whales there, and there are many of them in each of the\nseas, be it warm or cold, near or far from here, or wide."
+)
+
+
 @pytest.mark.parametrize(
     ("text", "title"),
     [
@@ -477,10 +483,13 @@ def test_files_of_all_kinds(tmp_path: Path) -> None:
         ("On whales\nNo.", None),
         ("x" * 200 + "\n" + "word " * 200, None),
         ("* * *\nThere are many of them.", None),
+        (f"{WIDE}\n{REST}", None),  # broken to fit a page
+        (f"{WIDE}\n\n{REST}", WIDE),
+        (f"{WIDE}\n{WIDE} {WIDE} whales.", WIDE),
     ],
 )
 def test_first_lines_that_look_like_titles(text: str, title: str | None) -> None:
-    assert first_line_title(text) == title
+    assert split_title(text)[0] == title
 
 
 def test_snippets_show_the_place_that_shares_most() -> None:

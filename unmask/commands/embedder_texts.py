@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import hashlib
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
@@ -46,7 +46,7 @@ from unmask.data.near_duplicates import hash_texts
 from unmask.data.reading import BadInput, Row, broken_character
 from unmask.data.settings import AS_FOUND, CorpusSettings, Reading
 from unmask.data.tables import first_rows, rows_of
-from unmask.search.passages import looks_like_title
+from unmask.search.passages import BROKEN_CHARS, split_title
 from unmask.tasks.files import ExampleFiles, check_size, example_files, list_in
 from unmask.tokenizer.spans import QUOTE_ENDS, SENTENCE_ENDS
 from unmask.tokenizer.tokenizer import EncodedText, Tokenizer
@@ -56,36 +56,21 @@ DOCUMENT_TOKENS = 4096
 RIGHT = 0.5  # lowest score of a pair that belongs together
 PairPart = Literal["query", "text", "negative", "label"]
 _ROLES: Mapping[PairPart, Role] = {"query": "query", "text": "answer", "negative": "negative", "label": "match"}
-_BROKEN_CHARS = 50  # a line at least this long that ends within a sentence is taken as wrapped
 _MOSTLY = 0.5  # of the documents with several parts: if more have title-like first lines, those are titles
-_TITLE, _BODY, _MARKED = 1, 2, 3  # how a document begins: title-like line, no title, marked title
+_TITLE, _BODY = 1, 2  # how a document begins
 _LEAST_WORDS = 5  # of an answer, to look for its near-duplicates
 _BATCH_CHARS = 1 << 20
 _BETWEEN = re.compile(r"\n[^\S\n]*\n\s*")
 _ENDS = (*SENTENCE_ENDS, *QUOTE_ENDS, *":;：；)]")
-_MARK = re.compile(r"#{1,6}\s+")
 
 # ----------------------------------------
 # Documents: their titles and paragraphs, as tokens.
 
 
-def parts_of_text(text: str, *, begins: bool = True, titled: bool = False) -> tuple[str | None, list[str], bool]:
-    """The title and the paragraphs of a document, and whether the title is marked as one, by its column or a heading.
-
-    A title is the first paragraph of a `titled` document or, if the document `begins` here, a short first line that is
-    no sentence. Paragraphs are separated by empty lines; without any, each line is a paragraph, after wrapped lines are
-    joined.
-    """
-    parts = [part for part in (" ".join(part.split()) for part in _BETWEEN.split(text)) if part]
-    if len(parts) == 1:
-        parts = _lines(text)
-    if begins and not titled and len(parts) > 1 and "\n" in text and not looks_like_title(parts[0]):
-        first, _, rest = text.strip().partition("\n")  # a title without an empty line after it
-        if looks_like_title(first.strip()) and len(_lines(text)) > 1:
-            parts = [first.strip(), *parts_of_text(rest, begins=False)[1]]
-    if begins and len(parts) > 1 and (titled or looks_like_title(parts[0])):
-        return _MARK.sub("", parts[0]), parts[1:], titled or _MARK.match(parts[0]) is not None
-    return None, parts, False
+def paragraphs_of(text: str) -> list[str]:
+    """Paragraphs are separated by empty lines; without any, each line is one, after wrapped lines are joined."""
+    paragraphs = [part for part in (" ".join(part.split()) for part in _BETWEEN.split(text)) if part]
+    return paragraphs if len(paragraphs) > 1 else _lines(text)
 
 
 def _lines(text: str) -> list[str]:
@@ -98,7 +83,7 @@ def _lines(text: str) -> list[str]:
             lines[-1] += " " + line
         elif line:
             lines.append(line)
-        goes_on = len(line) >= _BROKEN_CHARS and not (line.endswith(_ENDS) or "\u0e00" <= line[-1] <= "\u0eff")
+        goes_on = len(line) >= BROKEN_CHARS and not (line.endswith(_ENDS) or "\u0e00" <= line[-1] <= "\u0eff")
     return lines
 
 
@@ -160,8 +145,8 @@ def read_texts(
     they are most of the text, as in logs.
 
     `Corpus` decides what is held out, by the same settings, so it does not depend on where the text is stored. If parts
-    of documents are held out because documents are few, each part counts as a document. Titles are those marked as such
-    and, if most documents have one, title-like first lines. `answers` of the user's pairs are matched with their
+    of documents are held out because documents are few, each part counts as a document. Titles are those of a column
+    and, if most documents have one of their own, first lines. `answers` of the user's pairs are matched with their
     near-duplicates among the documents.
     """
     if is_prepared(paths):
@@ -182,11 +167,12 @@ def _tokenize(corpus: Corpus, tokenizer: Tokenizer, answers: Sequence[str], noti
     """Tokenizes the documents in batches; also returns a note on near-duplicates of held-out ones, if any."""
     in_parts = corpus.plan.holdout_unit in ("part", "end")
     encoded: list[tuple[NDArray[np.int32], NDArray[np.uint8], Ints]] = []  # tokens, word starts, sizes of paragraphs
-    heads: list[int] = []  # of each paragraph: _TITLE, _BODY or _MARKED if a document begins there, else 0
+    heads: list[int] = []  # of each paragraph: _TITLE or _BODY if a document begins there, else 0
+    first_lines: list[tuple[int, int, str]] = []  # that look like titles: number of paragraph and of document, text
     by_rule = list[bool]()
     waiting, documents = list[str](), list[str]()  # paragraphs and documents of the next batch
     clusters = Clusters()
-    num_chars = num_titled = num_several = done = 0
+    num_chars = num_several = done = 0
 
     def tokenize() -> None:
         if waiting:
@@ -200,17 +186,16 @@ def _tokenize(corpus: Corpus, tokenizer: Tokenizer, answers: Sequence[str], noti
         documents.clear()
 
     for piece, is_held in corpus.pieces():
-        titled = piece.offset == 0 and piece.title is not None
-        text = f"{piece.title}\n\n{piece.text}" if titled else piece.text
-        title, paragraphs, is_marked = parts_of_text(text, begins=piece.offset == 0, titled=titled)
-        begins = in_parts or piece.offset == 0
-        texts = [*([] if title is None else [title]), *paragraphs]
+        begins, column_title = in_parts or piece.offset == 0, piece.title if piece.offset == 0 else None
+        title, body = (column_title, piece.text) if piece.offset or column_title else split_title(piece.text)
+        if title is not None and column_title is None:
+            first_lines.append((len(heads), len(by_rule), title.lower()))
+        texts = [*([] if title is None else [title]), *paragraphs_of(body)]
         if begins and texts:
             documents.append("\n".join(texts))
             by_rule.append(is_held)
             num_several += len(texts) > 1
-            num_titled += title is not None
-        head = 0 if not begins else _BODY if title is None else _MARKED if is_marked else _TITLE
+        head = 0 if not begins else _BODY if column_title is None else _TITLE
         waiting += texts
         heads += [head, *[0] * len(texts)][: len(texts)]
         num_chars, done = num_chars + sum(map(len, texts)), done + len(piece.text)
@@ -227,8 +212,10 @@ def _tokenize(corpus: Corpus, tokenizer: Tokenizer, answers: Sequence[str], noti
     rule = np.array(by_rule, dtype=np.bool_)
     held, near = _with_near_duplicates(rule, cluster)
     head_U = np.array(heads, dtype=np.uint8)
-    if num_titled <= _MOSTLY * max(num_several, 1):
-        head_U[head_U == _TITLE] = _BODY
+    shared = Counter(line for line, _ in {(line, int(cluster[number])) for _, number, line in first_lines})
+    own = [place for place, _, line in first_lines if shared[line] == 1]  # which a licence is not
+    if (head_U == _TITLE).sum() + len(own) > _MOSTLY * max(num_several, 1):
+        head_U[own] = _TITLE
     ids, starts, lengths = map(np.concatenate, zip(*encoded, strict=True))
     return _cut(ids, starts, lengths, head_U, cluster, held, keys), near
 
@@ -299,7 +286,7 @@ def _cut(
 ) -> TokenTexts:
     """Assembles the documents; long ones become several.
 
-    By paragraph [U]: `lengths`, and `heads`: `_TITLE`, `_BODY` or `_MARKED` if a document begins there, else 0.
+    By paragraph [U]: `lengths`, and `heads`: `_TITLE` or `_BODY` if a document begins there, else 0.
     `cluster` and `held` are of each document as it was read; the n-th parts of near-duplicates have the same key.
     """
     # Paragraphs longer than `DOCUMENT_TOKENS` are split.
@@ -320,7 +307,7 @@ def _cut(
         starts,
         paragraph,
         np.concatenate([document, [len(heads)]]),
-        np.isin(heads[document], (_TITLE, _MARKED)).astype(np.uint8),
+        (heads[document] == _TITLE).astype(np.uint8),
         np.asarray(mix(cluster[of_document[document]] + number[document] * np.int64(GOLDEN))),
         held[of_document[document]].astype(np.uint8),
         answers,

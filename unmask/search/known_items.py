@@ -48,7 +48,7 @@ from unmask.data.reading import BadInput, broken_character, whole_lines
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import find_sources, find_split
 from unmask.data.survey import text_hash
-from unmask.search.passages import first_line_title
+from unmask.search.passages import split_title
 
 QUERIES = 1000
 DOCUMENTS = 10_000
@@ -334,8 +334,7 @@ def _with_titles(
         raise CorpusError(f"title_column={title_column!r}: text files have no columns", options=("title_column",))
     titled = []
     for item in items:
-        title = first_line_title(item.text) if item.begins else None
-        body = item.text if title is None else item.text.lstrip().partition("\n")[2]
+        title, body = split_title(item.text) if item.begins else (None, item.text)
         titled.append(item._replace(title=title, text=body))
     count, whole = sum(item.title is not None for item in titled), sum(item.begins for item in items)
     if 2 * count < whole:

@@ -37,6 +37,7 @@ from unmask.tokenizer.spans import QUOTE_ENDS, SENTENCE_ENDS, UNSPACED_RANGES
 from unmask.tokenizer.tokenizer import Tokenizer
 
 LONGEST_TITLE = 120  # letters
+BROKEN_CHARS = 50  # a line at least this long that ends within a sentence may be broken to fit a page
 _NO_TITLE = (*SENTENCE_ENDS, *QUOTE_ENDS, *",;:，；：、،؛")  # or ends of clauses
 _TITLE_BEFORE = 300  # maximum letters of a title put before a passage
 _PARTS_AT_ONCE, _CHARS_AT_ONCE = 256, 1 << 20  # token offsets take many times the memory of the text
@@ -108,7 +109,7 @@ class DocumentFiles:
                 if piece.offset == 0:
                     number, begin = number + 1, 0
                     has_line = self._documents.unit != "line" and not source.is_table
-                    title = first_line_title(piece.text) if has_line else piece.title
+                    title = split_title(piece.text)[0] if has_line else piece.title
                 is_before = source.is_table and title != piece.text  # a row without text has its title as text
                 before = title[:_TITLE_BEFORE] if title and is_before else ""
                 is_counted = source.id is None and not isinstance(piece.id, str)
@@ -124,19 +125,23 @@ class DocumentFiles:
         return os.fsencode(path).decode("utf-8", "backslashreplace")  # a name may hold bytes that are not UTF-8
 
 
-def looks_like_title(line: str) -> bool:
-    """Whether a line is short, has a letter, and does not end like a sentence or a quotation."""
-    return len(line) <= LONGEST_TITLE and any(map(str.isalpha, line)) and not line.endswith(_NO_TITLE)
+def split_title(text: str) -> tuple[str | None, str]:
+    """The first line of a text if it is a title, and the text below it; else None and the text.
 
-
-def first_line_title(text: str) -> str | None:
-    """The first line of a text if it looks like a title and more text follows.
+    A title is short, has a letter, and does not end like a sentence or a quotation. More text follows, and the line
+    does not end only because the next word has no room, as in text that is broken to fit a page.
 
     Example: `On whales\\nThere are many.` has the title `On whales`; `There are many.\\nNo.` has none.
     """
     line, _, rest = text.lstrip().partition("\n")
-    line = line.strip().lstrip("#").strip()
-    return line if looks_like_title(line) and len(rest.strip()) >= 2 * len(line) else None
+    title = line.strip().lstrip("#").strip()
+    is_short = len(title) <= min(LONGEST_TITLE, len(rest.strip()) // 2)
+    if not is_short or not any(map(str.isalpha, title)) or title.endswith(_NO_TITLE):
+        return None, text
+    next_words = rest.partition("\n")[0].split()
+    if next_words and len(line) >= BROKEN_CHARS and len(line) + len(next_words[0]) >= max(map(len, rest.split("\n"))):
+        return None, text
+    return title, rest
 
 
 class TextPassage(NamedTuple):

@@ -37,6 +37,7 @@ from unmask.core.interruption import Interrupted
 from unmask.model.encoder import MaskedLM, initialise
 from unmask.model.folder import save_model
 from unmask.model.pooling import write_sentence_files
+from unmask.search.known_items import HELD_OUT
 from unmask.tasks.embed import sparse_texts
 from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train import contrast as splade
@@ -291,6 +292,17 @@ def test_errors(
 def test_text_and_pairs_in_another_encoding(base: Path, corpus: Path) -> None:
     plan = plan_embedder(base, [corpus], encoding="cp1252", settings=FAST)
     assert plan.corpus.encoding == plan.settings.columns.encoding == "cp1252"
+
+
+def test_the_column_of_a_run_does_not_apply_to_text(
+    base: Path, corpus: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    model = Path(shutil.copytree(base, tmp_path / "run" / "model"))
+    (tmp_path / "run" / "settings.json").write_text(json.dumps({HELD_OUT: {"column": "body"}}))
+    unmask.embedder(model, [corpus], out=tmp_path / "e", steps=1, settings=FAST)
+    assert "corpus.column = 'body'" in caplog.text
+    with pytest.raises(CorpusError, match=r"corpus\.column = 'text' .*passages\.txt"):
+        unmask.embedder(model, [corpus], out=tmp_path / "f", steps=1, settings=FAST | {"corpus.column": "text"})
 
 
 def test_pairs_are_one_table_anywhere(base: Path, tmp_path: Path) -> None:

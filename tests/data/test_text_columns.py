@@ -247,6 +247,17 @@ def test_what_cannot_be_read(tmp_path: Path, name: str, text: str, message: str)
         labels_of(tmp_path / name, "y")
 
 
+def test_a_column_of_files_without_columns(tmp_path: Path) -> None:
+    (tmp_path / "a.log").write_text('{"said": "one"}\n')
+    with pytest.raises(CorpusError, match=r"corpus\.column = 'said' .*a\.log is text.* \.jsonl"):
+        texts_of(tmp_path / "a.log", column="said")
+    for name in ("column", "id_column", "title_column"):
+        with pytest.raises(CorpusError, match=rf"^{name} = 'said' .*a\.log"):
+            Documents(tmp_path / "a.log", **{name: "said"})  # type: ignore[arg-type]
+    (tmp_path / "a.jsonl").write_text('{"said": "two"}\n')
+    assert texts_of(tmp_path, column="said") == ["two", '{"said": "one"}'], "a table among them has it"
+
+
 @pytest.mark.parametrize(("most", "text"), [(3, "such as '3'"), (9, None)])
 def test_classes_that_are_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, most: int, text: str | None) -> None:
     monkeypatch.setattr(work, "MOST_CLASSES", most)

@@ -200,6 +200,19 @@ def test_text_without_the_column_of_a_rule_can_be_read_whole(tmp_path: Path) -> 
         assert read_items([tmp_path / name], tmp_path / "model", ItemSettings(every=True))[0]
 
 
+def test_the_columns_of_text_files(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """One that a run's settings name does not apply to them; to name one is an error."""
+    (tmp_path / "settings.json").write_text(json.dumps({HELD_OUT: {"column": "body"}}))
+    (tmp_path / "a.txt").write_text("\n\n".join(TEXTS[:20]))
+    assert read_items([tmp_path / "a.txt"], tmp_path / "model", ItemSettings(every=True))[0]
+    assert "corpus.column = 'body'" in caplog.text
+    for name in ("column", "title_column"):
+        settings = ItemSettings(every=True, **{name: "body"})  # type: ignore[arg-type]
+        with pytest.raises(CorpusError, match=f"{name} = 'body' .*a.txt") as caught:
+            read_items([tmp_path / "a.txt"], tmp_path / "model", settings)
+        assert list(caught.value.options) == [name]
+
+
 def write_beir(folder: Path) -> Path:
     (folder / "qrels").mkdir(parents=True, exist_ok=True)
     rows = [

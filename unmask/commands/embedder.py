@@ -343,4 +343,5 @@ def plan_embedder(  # noqa: PLR0912, PLR0913  (the options of `embedder`, each c
         minutes=MINUTES if minutes is None and steps is None else minutes,
         steps=steps,
         maker=maker,
+        column_of=None if "column" in values["corpus"] else maker,
     )

@@ -99,6 +99,7 @@ class EmbedderPlan:
     minutes: float | None  # the budget, or
     steps: int | None
     maker: Path | None  # run or embedder whose rule says what is held out; None: the default rule
+    column_of: Path | None  # run or embedder whose rule may name the column of text; None: the user names it
 
 
 class EmbedderRun(Callback):
@@ -189,7 +190,9 @@ class EmbedderRun(Callback):
         elif plan.texts:
             paths = list(keep_as_files(plan.texts, self.root, reuse=holds, notify=notify))
             answers = () if pairs is None else pairs[1]
-            texts = read_texts(paths, plan.tokenizer, plan.corpus, answers=answers, note=note, notify=notify)
+            texts = read_texts(
+                paths, plan.tokenizer, plan.corpus, answers=answers, column_of=plan.column_of, note=note, notify=notify
+            )
             texts.save(file)
         # The content of settings.json. The fingerprint covers what determines the weights, but no paths of files.
         rule = plan.corpus

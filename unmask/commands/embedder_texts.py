@@ -46,6 +46,7 @@ from unmask.data.near_duplicates import hash_texts
 from unmask.data.reading import BadInput, Row, broken_character
 from unmask.data.settings import AS_FOUND, CorpusSettings, Reading
 from unmask.data.tables import first_rows, rows_of
+from unmask.search.known_items import rule_for
 from unmask.search.passages import BROKEN_CHARS, split_title
 from unmask.tasks.files import ExampleFiles, check_size, example_files, list_in
 from unmask.tokenizer.spans import QUOTE_ENDS, SENTENCE_ENDS
@@ -138,6 +139,7 @@ def read_texts(
     settings: CorpusSettings,
     *,
     answers: Sequence[str] = (),
+    column_of: Path | None = None,
     note: Callable[[str], None],
     notify: Notify,
 ) -> TokenTexts:
@@ -152,7 +154,9 @@ def read_texts(
     if is_prepared(paths):
         note("prepared data has no titles or paragraphs, so all pairs are crops of documents")
         return _from_prepared(Path(paths[0]), answers, tokenizer)
-    # If the user names the text column, no other column is taken for titles.
+    if column_of is not None:
+        settings = rule_for(paths, settings, column_of)
+    # If the text column is named, no other column is taken for titles.
     corpus = Corpus(paths, settings, titles=settings.column is None)
     texts, near = _tokenize(corpus, tokenizer, answers, notify)
     note(corpus.describe(corpus.decided()))

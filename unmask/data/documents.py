@@ -326,10 +326,6 @@ class Documents:
         self._piece_chars, self._has_ids = piece_chars, id_column != ""
         self._blank_rows, self._blank_lines = title_column is False, blank_lines
         sources = find_split(cast(Sequence[str | Path], names), by_name=False).train
-        columns = {"text": column, "ids": id_column or None, "titles": title_column or None}
-        named = next((role for role, name in columns.items() if name is not None), None)
-        if named is not None and not any(source.is_table for source in sources):
-            raise CorpusError(f"{sources[0].path}: {named} names a column, but this file has no columns")
         id_, title = (True if name is None else name or False for name in (id_column, title_column))
         self.sources = with_columns(sources, column, self._bad, id=id_, title=title, usual=usual)
         self.unit, reason = choose_unit(self.sources, unit, self._bad)

@@ -97,17 +97,18 @@ def with_columns(
     # If a column is named, a file of tagged words is read as a table.
     are_tables = TABLES if text is not None else ()
     sources = [replace(each, kind=each.by_suffix) if each.by_suffix in are_tables else each for each in sources]
-    no_tables = [source for source in sources if not source.is_table]
-    if no_tables and (group is not None or (label is not None and len(no_tables) == len(sources))):
-        named = f"corpus.label = {label!r}" if group is None else f"corpus.holdout_groups = {group!r}"
-        raise CorpusError(
-            f"{named} names a column of tables (JSON, CSV, TSV, Parquet), but {no_tables[0].path} is "
-            f"{no_tables[0].kind}; give tables, or remove the setting"
-        )
-    named_others = [name for name in (id, title, label, group) if isinstance(name, str)]
-    ready: list[Source] = []
     # A command without a setting for bad input has none for these either.
     section = "corpus" if isinstance(bad.reading, CorpusSettings) and bad.way_out is not None else None
+    of_text = "column" if section is None else "corpus.column"
+    in_any: dict[str, ColumnNames | bool] = {
+        "corpus.label": label,
+        of_text: text,
+        "id_column": id,
+        "title_column": title,
+    }
+    _check_named(sources, in_any, in_all={"corpus.holdout_groups": group})
+    named_others = [name for name in (id, title, label, group) if isinstance(name, str)]
+    ready: list[Source] = []
     announced: dict[str, list[str]] = {}  # files by announcement
     alike: dict[frozenset[str], TableColumns] = {}  # by all columns of a table
     no_label = ""  # error for the first file without a column of classes
@@ -151,6 +152,21 @@ def with_columns(
     if no_label and not any(source.label for source in ready):
         raise CorpusError(no_label)
     return ready
+
+
+def _check_named(
+    sources: Sequence[Source], in_any: Mapping[str, ColumnNames | bool], in_all: Mapping[str, ColumnNames | bool]
+) -> None:
+    """Checks that any, or all, of the files are tables if such columns are named."""
+    no_tables = [source for source in sources if not source.is_table]
+    named = {**(in_all if no_tables else {}), **(in_any if len(no_tables) == len(sources) else {})}
+    for role, name in named.items():
+        if not isinstance(name, bool | None):
+            raise CorpusError(
+                f"{role} = {name!r} names a column of tables (JSON, CSV, TSV, Parquet), but {no_tables[0].path} is "
+                f"{no_tables[0].kind}; give tables (lines of JSON as .jsonl), or leave this out",
+                options=(role,),
+            )
 
 
 def _table_columns(

@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import hashlib
 import heapq
+import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
@@ -46,9 +47,11 @@ from unmask.data.data_folder import MANIFEST, load_manifest
 from unmask.data.json_rows import json_rows
 from unmask.data.reading import BadInput, broken_character, whole_lines
 from unmask.data.settings import CorpusSettings
-from unmask.data.sources import find_sources, find_split
+from unmask.data.sources import TABLES, find_sources, find_split
 from unmask.data.survey import text_hash
 from unmask.search.passages import split_title
+
+log = logging.getLogger(__name__)
 
 QUERIES = 1000
 DOCUMENTS = 10_000
@@ -190,6 +193,7 @@ def read_items(
     """Returns the documents to search, in the order of the text; how they were read, in lines; and the number skipped
     for each reason. Memory grows with these documents, and by a hash for each other one."""
     run, rule = held_out_rule(model)
+    rule = rule if settings.column is not None else rule_for(paths, rule, run)
     held, are_all = _held_files(paths, run, rule) if rule.validation and not settings.every else ([], False)
     every, most = settings.every or are_all, settings.max_documents
     changes = {name: getattr(settings, name) for name in ("column", "documents", "encoding")}
@@ -225,7 +229,7 @@ def read_items(
             way_out += f", or {_FOR_ALL}"
         what = f"{', '.join(map(str, paths))}: {len(items)} {kind} are too few to search"
         raise DataError(f"{what}; {way_out}", options=options)
-    items, where = _with_titles(corpus, items, settings.title_column)
+    items, where = _with_titles(corpus, items)
     described = corpus.describe(corpus.decided())
     if held:
         names = listed([Path(path).name for path in held], 3)
@@ -287,6 +291,15 @@ def held_out_rule(model: Path) -> tuple[Path | None, CorpusSettings]:
     return run, prepared_rule(prepared).model_copy(update=_OF_ITS_FILES)
 
 
+def rule_for(paths: Sequence[str | Path], rule: CorpusSettings, run: Path | None) -> CorpusSettings:
+    """A run's rule for other files: without its column of text if they have no columns."""
+    if rule.column is None or any(each.by_suffix in TABLES for each in find_sources(paths, announce=False)):
+        return rule
+    names = ", ".join(map(str, paths))
+    log.warning("%s: text has no columns, so corpus.column = %r of %s does not apply", names, rule.column, run)
+    return rule.model_copy(update={"column": None})
+
+
 def prepared_rule(data: Path) -> CorpusSettings:
     return validated(CorpusSettings, load_manifest(data).settings["corpus"], where=str(data / MANIFEST))
 
@@ -320,9 +333,7 @@ def _items(corpus: Corpus) -> Iterator[ItemDocument]:
         yield ItemDocument(text, title if begins else None, draw, is_held, begins)
 
 
-def _with_titles(
-    corpus: Corpus, items: Sequence[ItemDocument], title_column: str | None
-) -> tuple[list[ItemDocument], str]:
+def _with_titles(corpus: Corpus, items: Sequence[ItemDocument]) -> tuple[list[ItemDocument], str]:
     """Moves titles that are first lines out of the texts. Returns the documents, and the titles' source in words."""
     if any(source.is_table for source in corpus.all_sources()):
         names = sorted({source.title for source in corpus.all_sources() if source.title is not None})
@@ -330,8 +341,6 @@ def _with_titles(
             return list(items), "no titles: the table has no column called title (name another with title_column)"
         count = sum(item.title is not None for item in items)
         return list(items), f"titles: column {' or '.join(map(repr, names))}, {count:,} of {len(items):,}"
-    if title_column is not None:
-        raise CorpusError(f"title_column={title_column!r}: text files have no columns", options=("title_column",))
     titled = []
     for item in items:
         title, body = split_title(item.text) if item.begins else (None, item.text)

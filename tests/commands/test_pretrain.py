@@ -320,7 +320,7 @@ def test_settings_that_the_shards_do_not_have(data_folder: Path, tmp_path: Path)
     for setting, section in (("corpus.holdout=0.3", "corpus"), ("tokenizer.vocab_size=999", "tokenizer")):
         with pytest.raises(DataError, match=rf"\[{section}\]") as raised:
             unmask.pretrain([data_folder], out=tmp_path / "a", steps=1, settings=(*SMALL, setting))
-        assert (f"--tokenizer {data_folder}/tokenizer" in str(raised.value)) == (section == "tokenizer")
+        assert (f"tokenizer.path={data_folder}/tokenizer" in str(raised.value)) == (section == "tokenizer")
 
 
 def test_too_little_to_evaluate_is_said_before_training(tmp_path: Path) -> None:

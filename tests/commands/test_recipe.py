@@ -150,6 +150,7 @@ def test_a_strategy_is_shorthand_for_a_pair() -> None:
         (("training.sampled_softmax=yes",), "training.sampled_softmax"),
         (("training.minutes=2", "training.minutes.x=1"), "training.minutes"),
         (("training.optimizer.betas=[1.5, 2.0]",), "training.optimizer.betas"),
+        (("corpus.validation=[a.txt, b.txt]",), r'\["a\.txt", "b\.txt"\]'),  # a shell took the quotes away
         (("tokenizer.path=x", "tokenizer.vocab_size=99"), "vocab_size"),
         (("model.max_position_embeddings=64",), "model.max_position_embeddings"),
         (("objectives.pairs.kind=next_sentence",), "modernbert"),

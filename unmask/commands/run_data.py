@@ -254,12 +254,13 @@ def check_data(recipe: Recipe, manifest: Manifest | None = None, root: Path | No
             else:
                 fits = section == type(section)() or section.model_dump(mode="json") == manifest.settings.get(name)
             if not fits:
-                way = "leave these out"
+                way, options = "leave these out", list[str]()
                 if name == "tokenizer":  # a recipe may train one of its own, as those of papers do
-                    way = f"take the tokenizer of the data with --tokenizer {typed(root / 'tokenizer')}"
+                    way, options = f"take that of the data with tokenizer.path={typed(root / 'tokenizer')}", ["set"]
                 raise DataError(
                     f"{root}: the shards were prepared with other settings than the recipe's [{name}]; {way}, or "
-                    "prepare the text again with them"
+                    "prepare the text again with them",
+                    options=options,
                 )
     check_annotations(recipe, manifest)
     if recipe.objectives.label is None:
@@ -288,7 +289,7 @@ def check_annotations(recipe: Recipe, manifest: Manifest | None = None) -> None:
     needed = sorted({*columns, *missing})
     if manifest is None:
         names = ",".join(f'"{column}"' for column in needed)
-        raise SettingsError(f"{what} of the text; request it with annotation.columns=[{names}]", options=["set"])
+        raise SettingsError(f"{what} of the text; request it with 'annotation.columns=[{names}]'", options=["set"])
     raise DataError(
         f"{what}, which this data was prepared without; make it with unmask prepare ... --annotate {','.join(needed)}"
     )

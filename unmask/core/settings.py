@@ -101,8 +101,11 @@ def validated(
             if detail["type"] == "literal_error" and (near := get_close_matches(str(detail["input"]), allowed, n=1)):
                 message += f"; did you mean {near[0]!r}?"
             if detail["type"] == "tuple_type":
-                of_text = isinstance(detail["input"], str)
-                message = "input should be a list" + (f", such as [{json.dumps(detail['input'])}]" if of_text else "")
+                message = "input should be a list"
+                if isinstance(text := detail["input"], str):  # in brackets: a list whose quotes a shell took away
+                    items = text[1:-1].split(",") if text[:1] + text[-1:] == "[]" else [text]
+                    example = json.dumps([item.strip() for item in items])
+                    message += f", such as {example}, which a shell needs in single quotes"
             message = message[:1].lower() + message[1:]
             is_table = isinstance(detail["input"], dict | Settings)
             key = "" if key == prefix else key

@@ -29,7 +29,7 @@ BATCH_CHARS = 1 << 18
 # Of 256 minima: at a Jaccard similarity of 0.6, 4.5 standard deviations above the mean; at 0.8, 2.4 below it.
 ALIKE = 190
 MOST_NEIGHBOURS = 100  # that share a band with a text and are compared with it
-WAY_OUT = 'hold out separate files with corpus.validation=["FILE"]'
+WAY_OUT = "hold out separate files with 'corpus.validation=[\"FILE\"]'"  # a shell would take bare quotes away
 
 
 class HeldGroups(NamedTuple):
@@ -79,7 +79,7 @@ def choose_groups(
     if abs(realised - share) > FAR * share:
         description += (
             f"; this is not the {share:.1%} of corpus.holdout, since groups are large: use more, smaller "
-            'groups, or separate files (corpus.validation=["FILE"])'
+            "groups, or separate files ('corpus.validation=[\"FILE\"]')"
         )
     return HeldGroups(np.sort(keys[fitting[:below]]), len(keys), realised, share, description)
 

@@ -294,7 +294,7 @@ def plan_corpus(
         raise CorpusError(
             f"{names_of(sources)}: too little text to hold out a part for validation; give more (at least two "
             f"different documents or {2 * SMALL_PART_CHARS:,} characters), or a separate file with "
-            'corpus.validation=["FILE"]'
+            "'corpus.validation=[\"FILE\"]'"
         )
     return CorpusPlan(unit, reason, "part", threshold(hashes), part_chars)
 

@@ -198,6 +198,11 @@ def test_a_wrong_value_names_its_option_and_the_nearest(
     assert not (tmp_path / "run").exists()
 
 
+def test_an_error_names_options_of_its_command_only(tmp_path: Path, main: Main) -> None:
+    code, _, err = main("embed", "model\0", "a.txt", "--out", tmp_path / "v.npy")
+    assert (code, "model: " in err, "--model" in err) == (2, True, False), err
+
+
 def test_a_tracker_that_is_not_installed_is_missed_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("unmask.train.callbacks.find_spec", lambda name: None)
     with pytest.raises(SettingsError, match=r"evaluation\.trackers.*wandb"):

@@ -356,7 +356,8 @@ def _run(command: Command, parameters: Mapping[str, Parameter], values: dict[str
         if prints:
             show(result, as_json=flags["json"])
     except UnmaskError as error:
-        known = {*parameters, *OPTION_NAMES.values()}  # options of this command
+        options_of = [each.name for each in parameters.values() if not each.positional]  # of this command
+        known = {*options_of, *(OPTION_NAMES[name] for name in options_of if name in OPTION_NAMES)}
         error.options = [name for name in error.options if name in known]
         raise
     finally:

@@ -201,8 +201,8 @@ class ClaimedFolder:
     def check(self, *, resume: bool = False, overwrite: bool = False, inputs: Iterable[Path] = ()) -> None:
         """Checks that it may be written, and that overwriting would remove none of the `inputs`. Changes nothing."""
         if resume and overwrite:
-            text = "resume and overwrite exclude each other; leave out overwrite, which would remove what is there"
-            raise self.error(text, options=("resume", "overwrite"))
+            ways = "leave out overwrite to go on, or resume to replace what is there"
+            raise self.error(f"resume and overwrite exclude each other; {ways}", options=("resume", "overwrite"))
         for path in inputs if overwrite else ():
             if path.resolve().is_relative_to(self.root.resolve()):
                 raise self.error(

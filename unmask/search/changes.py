@@ -76,7 +76,7 @@ class Names:
         matches no document, or is the number of documents in several files."""
         for id_ in ids:
             if not isinstance(id_, str | int | np.integer) or isinstance(id_, bool):
-                raise SettingsError(f"an id must be a text or a number, not {shown(id_)}", options=("ids",))
+                raise SettingsError(f"an id must be a text or a number, not {shown(id_)}")
         names = list(dict.fromkeys(map(str, ids)))
         with_id, in_file = self._where("id", names), self._in_files(names)
         # For each id, the files in which it is a document's number; None if it is an id column's value, which wins.
@@ -89,12 +89,12 @@ class Names:
             what = f"{len(unknown):,} of {len(names):,} ids belong to no document, such as {unknown[0]!r}"
             ways = "the number of a document in its file, or a file's name for all its documents"
             ways = ways if all(self._is_counted) else f"a value of the column of ids or the name of a sequence, {ways}"
-            raise SettingsError(f"{what}; nothing was removed. In this index an id is {ways}", options=("ids",))
+            raise SettingsError(f"{what}; nothing was removed. In this index an id is {ways}")
         if several := [name for name in places if len(places[name]) > 1 and name not in own]:
             first, second, *_ = sorted(map(str, places[several[0]]))
             what = f"document number {several[0]} exists both in {first} and in {second}"
             way_out = "name a file to remove all its documents, or index a table that has a column of ids"
-            raise SettingsError(f"{what}; {way_out}", options=("ids",))
+            raise SettingsError(f"{what}; {way_out}")
         return (with_id & ~(self._where("id", own) & self._is_counted)) | in_file
 
     def replaced(self, ids: Sequence[str], files: Sequence[str]) -> Mask:

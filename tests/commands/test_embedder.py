@@ -289,6 +289,12 @@ def test_errors(
     assert not (tmp_path / "e" / "settings.json").exists()
 
 
+def test_prepared_data_is_read_as_it_was_prepared(base: Path, data_folder: Path) -> None:
+    assert plan_embedder(base, [data_folder], encoding="cp1252", settings=FAST).files == [data_folder]
+    with pytest.raises(SettingsError, match="corpus.documents"):
+        plan_embedder(base, [data_folder], settings={"corpus": {"documents": "line"}})
+
+
 def test_text_and_pairs_in_another_encoding(base: Path, corpus: Path) -> None:
     plan = plan_embedder(base, [corpus], encoding="cp1252", settings=FAST)
     assert plan.corpus.encoding == plan.settings.columns.encoding == "cp1252"

@@ -165,7 +165,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
             held.enter_context(claimed.entered(resume=resume, overwrite=overwrite, inputs=inputs))
             goes_on = resume and claimed.is_claimed
             if plan.maker is not None and plan.texts and not goes_on:
-                reporter.note(f"text is read and held out by {plan.maker}'s rule; to change it, --set corpus.KEY=VALUE")
+                reporter.note(f"text is read and held out by {plan.maker}'s rule; to change it, set corpus.KEY=VALUE")
             if not plan.has_head:
                 reporter.note(f"{plan.model} has no head for masked tokens, so it is trained on pairs only")
             prompts = read_side_file(plan.model / PROMPTS, optional=True).get("prompts")
@@ -285,7 +285,11 @@ def plan_embedder(  # noqa: PLR0912, PLR0913  (the options of `embedder`, each c
         raise SettingsError("give text to learn from: files or a folder, or pairs of your own", options=("pairs",))
     texts = paths_or_texts(corpus) or []
     files = [Path(name) for name in texts if not isinstance(name, InMemory) and not is_stream(name)]
-    if files and not is_prepared(files):
+    if is_prepared(files):
+        if key := next((key for key, _ in as_overrides(settings) if key.startswith("corpus.")), None):
+            what = "prepared data is read as it was prepared; leave this out, or give the text itself"
+            raise SettingsError(f"{key}: {what}", options=["set"])
+    elif files:
         find_sources(files, announce=False)
 
     # The model, and crops that fit it.

@@ -69,6 +69,10 @@ def test_crops_fit_their_documents() -> None:
     assert fixed.not_asked == {"documents too short to crop": 6}
     with pytest.raises(DataError, match="1 of 3"):
         crop_task(documents[4:7], ItemSettings(crop_chars=240))
+    for every in (False, True):  # all are long enough
+        with pytest.raises(DataError) as few:
+            crop_task(documents[1:4], ItemSettings(every=every))
+        assert ("all" in few.value.options) == (not every)
 
 
 def test_titles_that_others_have_too_are_not_asked_for() -> None:
@@ -134,7 +138,7 @@ def test_a_model_beside_words_and_itself(main: Main, model_folder: Path, story: 
     few = json.loads(main(*command, "--queries", 49)[1])
     assert few["tasks"]["crop"]["systems"].keys() >= {str(model_folder), "bm25", "tfidf"}
     assert (few["tasks"]["crop"]["differences"], few["tasks"]["crop"]["best"]) == ({}, None)
-    assert "too few" in few["verdict"]["crop"]
+    assert "raise queries" in few["verdict"]["crop"]
 
 
 def test_what_is_held_out_is_what_the_run_held_out(

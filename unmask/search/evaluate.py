@@ -44,6 +44,7 @@ from unmask.search.known_items import (
     read_beir,
     read_items,
     title_task,
+    ways_to_more,
 )
 from unmask.search.passages import DocumentPart, words_of
 from unmask.search.words import FUSED, WordSearch, best_of, fused, word_line
@@ -229,7 +230,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
             texts, described, passed_over = read_items(files, first_search.encoder.model.folder, settings)
         tasks = [crop_task(texts, settings)]
         shortest, *_, longest = sorted(map(len, (*tasks[0].queries, tasks[0].queries[0])))
-        described.append(f"crops: {shortest:,} to {longest:,} characters (--crop-chars)")
+        described.append(f"crops: {shortest:,} to {longest:,} characters (crop_chars)")
         titles = title_task(texts, settings)
         if titles is not None and len(titles.queries) >= FEW:
             tasks.append(titles)
@@ -241,11 +242,13 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
     notify = notify or usual_reporter().notify
     measured = {task.name: _measure(task, searches, lexical, notify) for task in tasks}
     unit = "queries" if is_judged else "documents"
+    more = "judge more" if is_judged else ways_to_more(every=settings.every)[0]
+    more = "raise queries" if queries < LEAST_QUERIES else more
     return SearchEvaluation(
         {
             "model": name,
             "tasks": measured,
-            "verdict": {task: _verdict(name, figures) for task, figures in measured.items()},
+            "verdict": {task: _verdict(name, figures, more) for task, figures in measured.items()},
             "vectors": {each: search.spread(tasks, seed) for each, search in searches.items()},
             "encoding": {each: search.encoder.settings.model_dump() for each, search in searches.items()},
             "described": described,
@@ -383,10 +386,11 @@ def _mean_over_draws(values_Q: NDArray[np.float64], draws_Q: NDArray[np.int64]) 
     return ratio_over_draws(np.bincount(of_draw, weights=values_Q), np.bincount(of_draw))
 
 
-def _verdict(model: str, task: dict[str, Any]) -> str:
-    """Which systems the model is better than, worse than, and not shown to differ from; then the best ranking."""
+def _verdict(model: str, task: dict[str, Any], more: str) -> str:
+    """Which systems the model is better than, worse than, and not shown to differ from; then the best ranking. `more`
+    says how to have more queries."""
     if task["queries"] < LEAST_QUERIES:
-        return f"{task['queries']} queries are too few to compare systems; use at least {LEAST_QUERIES}"
+        return f"{task['queries']} queries are too few to compare systems, which takes at least {LEAST_QUERIES}; {more}"
     if not task["differences"]:
         return "there is nothing to compare with"
     better, worse, unclear = list[str](), list[str](), list[str]()

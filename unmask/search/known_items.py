@@ -115,6 +115,12 @@ class SearchTask:
     excluded: NDArray[np.int64] | None = None  # for each query, a document left out of its hits; -1: none
 
 
+def ways_to_more(*, every: bool) -> tuple[str, list[str]]:
+    """How to have more documents for queries, and the options; `every`: queries are made from all of them already."""
+    ways = "give more text, or make smaller documents with line or block"
+    return (ways, ["documents"]) if every else (f"{ways}, or {_FOR_ALL}", ["documents", "all"])
+
+
 def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> SearchTask:
     """A task with crops as queries. Hashes of their text and the seed choose the documents."""
     seed = settings.seed
@@ -138,10 +144,15 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
     if len(long) < len(held):
         not_asked["documents too short to crop"] = len(held) - len(long)
     if len(long) < min(_LEAST_QUERIES, settings.queries):
-        crop = settings.crop_chars or _LEAST_CROP
-        what = f"only {len(long)} of {len(held):,} documents for queries are long enough for crops of {crop} characters"
-        way_out = "give more or longer ones, or judged queries (BEIR's format)"
-        raise DataError(f"{what}; {way_out}", options=("crop_chars",))
+        what = f"{len(held)} documents for queries are too few"
+        way_out, options = ways_to_more(every=settings.every)
+        if len(long) < len(held):
+            crop = settings.crop_chars or _LEAST_CROP
+            what = f"only {len(long)} of {len(held):,} documents for queries are long enough for crops"
+            what += f" of {crop} characters"
+            way_out = "give more or longer ones, or judged queries (BEIR's format)"
+            options = ["crop_chars"] if settings.crop_chars else []  # by default crops shrink with documents
+        raise DataError(f"{what}; {way_out}", options=options)
     texts = [each.text for each in documents]
     queries, pairs = [], []
     for number in _chosen(long, texts, settings):
@@ -222,11 +233,8 @@ def read_items(
         passed_over["documents beyond --max-documents"] = len(seen) - most
     passed_over += corpus.skipped
     if len(items) < 2 or not any(item.is_held_out for item in items):
-        way_out = "give more text, or make smaller documents with line or block"
-        kind, options = "documents", ["documents"]
-        if not every:
-            kind, options = "held-out documents", ["documents", "all"]
-            way_out += f", or {_FOR_ALL}"
+        kind = "documents" if every else "held-out documents"
+        way_out, options = ways_to_more(every=every)
         what = f"{', '.join(map(str, paths))}: {len(items)} {kind} are too few to search"
         raise DataError(f"{what}; {way_out}", options=options)
     items, where = _with_titles(corpus, items)

@@ -198,8 +198,5 @@ def report_facts(manifest: Manifest, reporter: Reporter) -> None:
         reporter.note(line)
     if manifest.unknown.share > WARN_UNKNOWN:
         reporter.warn(manifest.unknown.describe())
-    # If documents were held out by the hash of their text, they could be held out by groups instead.
-    corpus = manifest.settings["corpus"]
-    others = corpus.get("validation"), corpus.get("holdout_from") == "end", corpus.get("holdout_groups")
     near = manifest.near_duplicates
-    (reporter.warn if near.spoil_figures else reporter.note)(near.describe(way_out=not any(others)))
+    (reporter.warn if near.spoil_figures else reporter.note)(near.describe())

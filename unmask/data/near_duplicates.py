@@ -480,19 +480,16 @@ class NearDuplicates:
         """Whether so many held-out texts are in the training text, too, that it deserves a warning."""
         return self.share >= WORTH_A_WARNING and not self.left_out
 
-    def describe(self, *, way_out: bool) -> str:
-        """One line for the log; `way_out` says whether a setting can keep them in one split."""
+    def describe(self) -> str:
+        """One line for the log."""
         line = self.summary
         if self.example is not None:
             line += f"; e.g. held out: {self.example.held_out!r}, training: {self.example.training!r}"
         if not self.spoil_figures:
             return line
-        advice = "; to drop such training texts, use --set corpus.leaks=drop"
         if self.share > _ALL_ALIKE:  # as in logs: almost nothing would remain
-            advice = "; nearly all texts are alike, so figures show how well such texts are known, not new ones"
-        elif way_out:
-            advice += "; to keep such texts in one split, use --set corpus.holdout_groups=near_duplicates"
-        return f"{line}{advice}"
+            return f"{line}; nearly all texts are alike, so figures show how well such texts are known, not new ones"
+        return f"{line}; to drop such training texts, set corpus.leaks=drop"
 
     def plain(self) -> dict[str, Any]:
         return {**dataclasses.asdict(self), "share": self.share}

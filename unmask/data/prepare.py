@@ -227,8 +227,6 @@ def prepare(  # noqa: PLR0913  (input, execution and callbacks)
         replace(folder, options=() if shared else folder.options).check_same(manifest.settings, settings)
         _check_unchanged(out, manifest, paths, corpus, shared=shared)
         note(f"{out} is already complete")
-        if part is not None:
-            raise Unfinished(f"{out} is already complete")
         return manifest
 
     # 3. The work: a part stops before each join, and a join after it

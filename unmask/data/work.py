@@ -462,9 +462,8 @@ def _death_of_workers() -> Iterator[None]:
         yield
     except BrokenProcessPool as error:
         raise DataError(
-            "a worker process died, perhaps for lack of memory; run `unmask prepare` again to resume, with "
-            "fewer workers if memory is short (1 starts no further process)",
-            options=["workers"],
+            "a worker process died, perhaps for lack of memory; run the same command again to resume. If memory "
+            "is short, prepare the text with fewer workers (`unmask prepare TEXT --workers 1 --out DATA`)"
         ) from error
 
 

@@ -92,6 +92,10 @@ class BadInput:
         self.skip, self.way_out, self.reading, self.encoding = skip, way_out, reading, reading.encoding
         self.counts: Counter[str] = Counter()
 
+    def setting(self, name: str) -> str:
+        """One of `corpus.*`, as its user knows it: commands without a setting for bad input have options instead."""
+        return f"the option {name}" if self.way_out is None else f"corpus.{name}"
+
     def report(self, reason: str, message: str) -> None:
         """Counts bad input, or raises a CorpusError with this message."""
         if not self.skip:
@@ -205,7 +209,7 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
     wide = None if begin else wide_encoding(first, bad.encoding)
     encoding = codecs.lookup(wide or bad.encoding or "utf-8").name
     if wide is not None and not wide.endswith(("16", "32")):
-        say_once(f"{path}: looks like {wide}, and is read as such (override with corpus.encoding)")
+        say_once(f"{path}: looks like {wide}, and is read as such (override with {bad.setting('encoding')})")
     skipping = "surrogatepass" if encoding.startswith(("utf-16", "utf-32")) else "surrogateescape"
     errors = skipping if bad.skip else "strict"
     with_mark = "utf-8-sig" if encoding == "utf-8" and not begin else encoding

@@ -49,7 +49,6 @@ log = logging.getLogger(__name__)
 LOOK_ROWS = 200  # rows in which columns are found
 UNREADABLE = "rows with values that cannot be read"
 WITHOUT = "rows without text"
-_NAME_COLUMN = "corpus.column or the option column"
 
 
 class TableColumns(NamedTuple):
@@ -139,7 +138,9 @@ def with_columns(
             known = alike.get(frozenset(names)) or likest
         at = _table_columns(source, rows, text, id, title, taken=taken, known=known)
         if not at.text:
-            raise CorpusError(no_label or f"{path}: no column holds text; {columns}; name one with {_NAME_COLUMN}")
+            raise CorpusError(
+                no_label or f"{path}: no column holds text; {columns}; name one with {bad.setting('column')}"
+            )
         alike.setdefault(frozenset(names), at)
         column = at.text[0] if len(at.text) == 1 else at.text
         ready.append(replace(source, column=column, label=label_at, group=group_at, id=at.id, title=at.title))
@@ -434,7 +435,7 @@ def _text_of(path: Path, where: str, row: Row, column: TextColumn, bad: BadInput
             return None
         texts.append(text)
     if not texts:
-        what = f"no {in_words(column)}, only {listed(row)}; name the text's column with {_NAME_COLUMN}"
+        what = f"no {in_words(column)}, only {listed(row)}; name the text's column with {bad.setting('column')}"
         bad.report(WITHOUT, f"{path}: {where} has {what}")
         return None
     return (texts[0] if isinstance(column, str) else joined(texts, PARAGRAPH)) or ""

@@ -812,3 +812,8 @@ def test_plans_that_cannot_be(data_folder: Path, tmp_path: Path, search: tuple[s
     with pytest.raises((SettingsError, DataError), match=named):
         tune(data_folder, tmp_path / "out", search=search)
     assert not (tmp_path / "out").exists()
+
+
+def test_a_base_is_for_masking_strategies(data_folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="base"):
+        tune(data_folder, tmp_path / "out", base="tiny")

@@ -31,7 +31,7 @@ from tests.processes import in_processes
 from tests.train.test_group import distance
 from unmask.commands.embedder import forecast_embedder, pairs_given, plan_embedder
 from unmask.commands.embedder_texts import read_pairs
-from unmask.core.errors import ModelError, RunError, SettingsError
+from unmask.core.errors import CorpusError, ModelError, RunError, SettingsError
 from unmask.core.hub import PROMPTS
 from unmask.core.interruption import Interrupted
 from unmask.model.encoder import MaskedLM, initialise

@@ -131,11 +131,11 @@ def run_plan(
         raise SettingsError("give either minutes or steps for each run", options=["minutes", "steps"])
     if task is None and plan.of_finetuning:
         key, _ = plan.of_finetuning[0]
-        raise SettingsError(f"{key}: there is no task to fine-tune for; name one", options=["task"])
+        ways = ["task"] if "task" in options else []  # `tune` takes none
+        raise SettingsError(f"{key}: there is no task to fine-tune for; leave it out, or name one", options=ways)
     own = ("training.seed", "finetune.seed", "training.minutes", "training.steps", "training.tokens")
     if key := next((key for key, _ in plan.settings if key in own), None):
-        what = "the budget of each run is minutes or steps" if key in own[2:] else "runs have the seeds 0, 1, ..."
-        raise SettingsError(f"{key}: {what}; leave it out")
+        raise SettingsError(f"{key}: the command sets the seed and the budget of each run; leave it out")
     return plan
 
 

@@ -32,6 +32,7 @@ from unmask.core.files import typed, write_atomically
 from unmask.core.public import public
 from unmask.core.remote import refused
 from unmask.core.results import Hint, Reporter, Result, Sheet, Shown, usual_reporter
+from unmask.masking.settings import STRATEGIES
 from unmask.report.plots import search_plot
 
 if TYPE_CHECKING:
@@ -105,6 +106,8 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
     if trials < 1:
         raise SettingsError(f"trials must be at least 1, not {trials}")
     own_recipe = _load(plan, recipe, {})
+    if base is not None and recipe not in STRATEGIES:
+        raise SettingsError("base is for masking strategies, and none is tuned; leave it out", options=["base"])
     if own_recipe.sizing is not None:
         raise SettingsError(f"{recipe}: each trial would choose its own size; give a recipe with a size, like tiny")
     dimensions = tuple(map(read_dimension, search)) or usual_dimensions(own_recipe)

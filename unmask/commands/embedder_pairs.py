@@ -298,7 +298,7 @@ def _document_facts(
     if facts["crops"] and settings.longest > settings.part_tokens:
         note(
             f"crops of up to {settings.longest} tokens are cut to parts of about {settings.part_tokens}; for longer "
-            f"crops --set embedder.part_tokens={2 * settings.longest}"
+            f"crops, set embedder.part_tokens={2 * settings.longest}"
         )
     return facts
 
@@ -374,12 +374,12 @@ def pair_data(
         longest = int((documents.ends - documents.begins).max(initial=0))
         raise CorpusError(
             "there is only one document to train on (near-duplicates count as one), and nothing to contrast it with; "
-            "give more documents, or make lines or blocks documents (--set corpus.documents=line)"
+            "give more documents, or make lines or blocks documents (corpus.documents=line)"
             if len(parts)
             else f"no document is long enough for a pair: the longest has {longest} tokens, but two crops need "
-            f"{settings.least_tokens}; give longer documents (--set corpus.documents=block or file), shorter crops "
-            "(--set 'embedder.first_lengths=[4,64]' and second_lengths), or pairs of your own",
-            options=("pairs",),
+            f"{settings.least_tokens}; give longer documents (corpus.documents=block or file), shorter crops "
+            "('embedder.first_lengths=[4,64]' and second_lengths), or pairs of your own",
+            options=("set", "pairs"),
         )
 
     # The user's own pairs: their tokens follow those of documents; long texts are truncated.

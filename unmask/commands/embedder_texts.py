@@ -517,11 +517,12 @@ def _find_columns(
             usual = ", ".join(USUAL[_ROLES[part]][:4])
             raise CorpusError(
                 f"{path}: no column has a usual name for the {part} ({usual}, ...); columns are {', '.join(names)}; "
-                f"name it with --set embedder.columns.{part}=NAME"
+                f"name it with embedder.columns.{part}=NAME",
+                options=("set",),
             )
     flags = _flags(values, {name for columns in column_of.values() for name in columns})
     if flags and "label" not in {*column_of, *named}:
-        way = f"if column {flags[0]!r} says which do, --set embedder.columns.label={flags[0]}"
+        way = f"if column {flags[0]!r} says which do, set embedder.columns.label={flags[0]}"
         note(f"pairs: all rows are taken as texts that belong together; {way}")
     return {part: column_of[part] for part in _ROLES if part in column_of}
 
@@ -559,8 +560,9 @@ def _belongs(value: Any, column: str, where: str) -> bool:
     if not 0.0 <= score <= 1.0:
         raise CorpusError(
             f"{where} {shown(value)} in column {column!r}; a label is 1 for texts that belong together, 0 for others, "
-            "or a score from 0 to 1 (--set embedder.columns.label= ignores the column); classes and grades of pairs "
-            "are for unmask finetune --task pairs or regress"
+            "or a score from 0 to 1 (embedder.columns.label= ignores the column); classes and grades of pairs "
+            "are for the tasks pairs and regress of `unmask finetune`",
+            options=("set",),
         )
     return score >= RIGHT
 

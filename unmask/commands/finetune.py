@@ -46,7 +46,7 @@ NUM_STEPS = 6
 NUM_PREDICTED = 256  # inputs
 # What may differ when a fine-tuning resumes: the number of seeds, and the paths of files with the same content.
 MAY_DIFFER = {"finetune.seeds", "model", "train", "validation", "test"}
-_ANEW = "replace the result with --overwrite"
+_ANEW = "replace the result with overwrite"
 _OURS = {"runs.jsonl", "metrics.jsonl", "checkpoints", "model", "summary.json", "report.html"}
 
 
@@ -195,7 +195,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
                 if len(finished) > (number := content["finetune"]["seeds"]):
                     raise RunError(
                         f"{root} holds {len(finished)} trained seeds, but finetune.seeds is {number}; set at least "
-                        "as many, or replace the result with --overwrite"
+                        f"as many, or {_ANEW}"
                     )
                 if len(finished) == number and (root / "summary.json").is_file():
                     before = FineTuned.reopened(root, "remove it to measure the model again").summary

@@ -181,7 +181,7 @@ def read_files(
     files = {"train": train}
     if "validation" not in paths:
         files["train"], files["validation"] = train, held = hold_out(train, kind, settings.least_examples)
-        note(f"validation: {held.path.name}, {len(held.records):,} rows chosen by a hash (or give --validation FILE)")
+        note(f"validation: {held.path.name}, {len(held.records):,} rows chosen by a hash (or give a validation file)")
     task = replace(kind.learned_from(train, settings, pooling), delimiter=settings.delimiter)
     if remark := task.check(train, train.path):
         note(remark)

@@ -298,7 +298,7 @@ class RowStream:
         if pairs is not None:
             check_pairs(pairs, store, tokenizer)
         if with_labels and not store.is_labelled:
-            raise DataError("the text was prepared without classes; prepare it again with --set corpus.label=COLUMN")
+            raise DataError("the text was prepared without classes; prepare it again with corpus.label=COLUMN")
         self._overhead = len(tokenizer.special.around) if pairs is None else PAIR_OVERHEAD
         if length <= self._overhead:
             raise DataError(f"rows of {length} positions leave no room for text beside {self._overhead} special tokens")

@@ -133,8 +133,8 @@ class HeldOutSet:
             segment_N = before[positions_N // rows.shape[1]] + rows.segment_ids.flatten()[positions_N]
             documents.append(batch.documents[segment_N.numpy()])
         if not len(self.targets()):
-            way_out = "give more text, or hold more of it out with --set corpus.holdout=0.2"
-            raise DataError(f"the {num_tokens} held-out tokens are too few to hide any of them; {way_out}")
+            way_out = "give more text, or hold more of it out with corpus.holdout=0.2"
+            raise DataError(f"the {num_tokens} held-out tokens are too few to hide any; {way_out}", options=("set",))
         self._document_N = np.unique(np.concatenate(documents), return_inverse=True)[1]  # counted from 0
         self._bytes_N = tokenizer.token_bytes[self.targets()]
         self.unigram_N: NDArray[np.float64] | None = None  # the loss of token frequencies alone

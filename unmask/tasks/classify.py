@@ -182,8 +182,9 @@ class TextTask(Task):
         if rare := sorted(name for name, count in counts.items() if count < least):
             row = next(record.row for record in records if rare[0] in cls.classes_of(record))
             what = f"the class {rare[0]!r} has {counts[rare[0]]} examples, one in row {row}"
-            way_out = f"give more, or allow it: --set finetune.least_examples={counts[rare[0]]}"
-            raise CorpusError(f"{train.path}: {what} ({len(rare)} classes have fewer than {least}); {way_out}")
+            way_out = f"give more, or allow it with finetune.least_examples={counts[rare[0]]}"
+            what += f" ({len(rare)} classes have fewer than {least})"
+            raise CorpusError(f"{train.path}: {what}; {way_out}", options=("set",))
         names = tuple(name for name in train.places if name in counts) or in_order(counts)
         return cls(names, train.is_paired, settings.max_length, pooling, train.columns)
 
@@ -191,7 +192,8 @@ class TextTask(Task):
         """Raises a CorpusError if one file holds pairs, the other single texts."""
         if (paired := file.is_paired) != self.paired:
             pairs, texts = (file.path, train) if paired else (train, file.path)
-            raise CorpusError(f"{pairs} holds pairs of texts, {texts} single ones; name columns by --text, --second")
+            what = f"{pairs} holds pairs of texts, {texts} single ones"
+            raise CorpusError(f"{what}; name the columns of texts", options=("text", "second"))
         return super().check(file, train)
 
     def encode(self, records: Sequence[TextRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:
@@ -243,7 +245,7 @@ class Classify(TextTask):
         if isinstance(items, list) and len(items) < 2:
             value = items[0] if items else None
         if isinstance(value, list):
-            raise CorpusError(f"{place} has {len(value)} labels; use --task multi_label")
+            raise CorpusError(f"{place} has {len(value)} labels; use the task multi_label", options=("task",))
         return row.class_name(value, place)
 
     @classmethod
@@ -266,8 +268,9 @@ class Classify(TextTask):
         if like is None and separator is None and (lists or (sign := _sign_between(counts))):
             what, way_out = f"lists, such as {shown(lists[0])}" if lists else f"names joined by {sign!r}", ""
             if not lists:
-                way_out = f" --set finetune.label_separator={sign!r}"
-            raise CorpusError(f"{read.path}: the labels are {what}; use --task multi_label{way_out}; {_WHOLE}")
+                way_out = f" with finetune.label_separator={sign!r}"
+            way_out = f"use the task multi_label{way_out}"
+            raise CorpusError(f"{read.path}: the labels are {what}; {way_out}; {_WHOLE}", options=("task", "set"))
         records = [replace(each, label=None) if not is_class.get(each.label, True) else each for each in read.records]
         return super().settled(replace(read, records=records, notes=notes), like, separator)
 
@@ -397,8 +400,9 @@ class MultiLabel(TextTask):
                 is_none = any(name is None or name.lower() in {*NO_LABEL, "-", "-1"} for name in every)
                 labels.append(None if is_none else tuple(map(str, every)))
             if like is None and separator is None and (joins := _sign_between(chain(*filter(None, labels)))):
-                way_out = f"split them with --set finetune.label_separator={joins!r}; {_WHOLE}"
-                raise CorpusError(f"{read.path}: the labels are names joined by {joins!r}; {way_out}")
+                way_out = f"split them with finetune.label_separator={joins!r}; {_WHOLE}"
+                what = f"the labels are names joined by {joins!r}"
+                raise CorpusError(f"{read.path}: {what}; {way_out}", options=("set",))
         records = [replace(record, label=each) for record, each in zip(read.records, labels, strict=True)]
         return super().settled(replace(read, records=records, notes=notes, places=places), like, separator)
 
@@ -630,5 +634,5 @@ def last_layer(model: TaskNetwork) -> tuple[Tensor, Tensor]:
     ]
     if len(layers) != 1 or layers[0].bias is None:
         what = f"the head of {type(theirs).__name__} has no single layer with a bias to hold the scale of the numbers"
-        raise ModelError(f"{what}; use another model for --task regress")
+        raise ModelError(f"{what}; use another model for the task regress")
     return layers[0].weight, layers[0].bias

@@ -199,7 +199,7 @@ def _opened(
     elif "squad" in task.forms and bare_suffix(path) == ".json" and json_form(path) == "object":
         form = "squad"  # a single object; arrays of objects, and objects line by line, are tables
     if form not in task.forms and form == "treebank":
-        raise CorpusError(f"{files.path}: holds words with tags, which are for --task tag, not for {task.kind}")
+        raise CorpusError(f"{files.path}: holds words with tags, which are for the task tag, not for {task.kind}")
     return files, form, word_form
 
 

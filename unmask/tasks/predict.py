@@ -144,9 +144,9 @@ def _form(out: str | Path | None, format: Format | None) -> str:  # noqa: A002
     """The format of the predictions; a RunError if they cannot be written in it."""
     form = format or ("jsonl" if out is None else Path(out).suffix.removeprefix(".").lower())
     if form not in FORMATS:
-        raise RunError(f"{out or form}: use one of the endings or --format {', '.join(FORMATS)}")
+        raise RunError(f"{out or form}: use one of the endings or formats {', '.join(FORMATS)}", options=("format",))
     if form == "spacy" and out is None:
-        raise RunError("a DocBin of spaCy cannot be printed; give a file for it with --out")
+        raise RunError("a DocBin of spaCy cannot be printed; give a file for it", options=("out",))
     if form == "spacy" and importlib.util.find_spec("spacy") is None:
         raise RunError("writing .spacy needs spaCy; install it with: pip install spacy")
     return form

@@ -177,7 +177,8 @@ def load_checkpoint(folder: Path, state: TrainState, *, fingerprint: str) -> Non
             if file_sha256(folder / name) != sha256:
                 raise ValueError(f"{name} does not match its checksum")
         if content["fingerprint"] != fingerprint:
-            raise RunError(f"{folder}: this checkpoint belongs to other data or another recipe; use --overwrite")
+            what = "this checkpoint belongs to other data or another recipe"
+            raise RunError(f"{folder}: {what}; start over", options=("overwrite",))
         counters: dict[str, Any] = {name: content[name] for name in _COUNTERS}
         counters["cursor"] = Cursor.from_plain(content["cursor"])
         counters["best"] = content["best"] and Best(int(content["best"]["step"]), float(content["best"]["loss"]))

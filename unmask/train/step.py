@@ -368,7 +368,8 @@ def training_step(  # noqa: PLR0915  (one step, whole)
             raise
         raise MemoryFullError(
             f"out of memory while step {step} updated the weights ({reason_of(error)}), so the step cannot be "
-            "repeated; continue with --resume when more memory is free, or use a smaller model"
+            "repeated; resume when more memory is free, or use a smaller model",
+            options=("resume",),
         ) from error
     finally:
         for parameter in parameters:
@@ -461,8 +462,9 @@ class _Attempts:
                 if self.is_syncing and of_memory:
                     half = max(1, self.micro_rows // 2) * self.length
                     raise MemoryFullError(
-                        f"out of memory while gradients were exchanged between processes ({reason}); continue "
-                        f"with --resume and smaller parts of a step (micro_batch_tokens={half})"
+                        f"out of memory while gradients were exchanged between processes ({reason}); resume "
+                        f"with smaller parts of a step: training.micro_batch_tokens={half}, or the same of embedder",
+                        options=("resume", "set"),
                     ) from error
                 if not of_memory and (self.must_compile or self.is_syncing):
                     raise SettingsError(

@@ -22,7 +22,6 @@ report.html          figures, curves and predictions, for reading
 from __future__ import annotations
 
 import json
-import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing, suppress
@@ -56,7 +55,7 @@ from unmask.data.data_folder import (
     open_split,
     write_shards,
 )
-from unmask.data.prepare import prepare, settings_of, text_files
+from unmask.data.prepare import check_unchanged, prepare, settings_of
 from unmask.data.rows import RowStream
 from unmask.data.settings import CorpusSettings
 from unmask.data.sources import GIVEN, PIPES, STDIN_FILE, kept_source
@@ -218,22 +217,19 @@ def prepare_by(recipe: Recipe, paths: Sequence[str | Path], folder: Path, report
 
 def is_outdated(folder: Path, recipe: Recipe, paths: Sequence[str | Path]) -> bool:
     """Whether a folder holds complete data made with another recipe, or before the text or the tokenizer changed."""
-    if not (made := folder / MANIFEST).is_file():
+    if not (folder / MANIFEST).is_file():
         return False
     if is_prepared(paths):
         return Path(paths[0]).resolve() != folder.resolve()
+    tokenizer = tokenizer_of(recipe)
     try:
         manifest = load_manifest(folder)
-    except DataError:  # damaged, or of another version
+        newer = check_unchanged(folder, manifest, paths, recipe.corpus)
+    except DataError:  # damaged, of another version, or of other text
         return True
-    tokenizer = tokenizer_of(recipe)
-    if manifest.settings != settings_of(paths, recipe.corpus, tokenizer, recipe.annotation):
+    if newer or manifest.settings != settings_of(paths, recipe.corpus, tokenizer, recipe.annotation):
         return True
-    if tokenizer.path is not None and load_for_new_model(tokenizer.path).fingerprint != manifest.tokenizer_sha256:
-        return True
-    status = {os.path.abspath(path): path.stat() for path in text_files(paths, recipe.corpus)}
-    is_same = manifest.source_sizes == {path: now.st_size for path, now in status.items()}
-    return not is_same or any(now.st_mtime >= made.stat().st_mtime for now in status.values())
+    return tokenizer.path is not None and load_for_new_model(tokenizer.path).fingerprint != manifest.tokenizer_sha256
 
 
 # ----------------------------------------

@@ -137,9 +137,11 @@ def test_going_on_is_never_having_stopped(made: unmask.Embedder, base: Path, cor
 
 
 def test_a_finished_one_is_compared_before_it_is_returned(
-    made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path
+    made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Other settings, and other text while the first is there, are refused; moved text may have another path."""
+    """Other settings, and other text while the first is there, are refused; moved text may have another path. Neither
+    the model nor the text is opened."""
+    monkeypatch.setattr("unmask.commands.embedder.EmbedderRun", None)
     out, other = Path(shutil.copytree(made.folder, tmp_path / "e")), tmp_path / "other.txt"
     other.write_bytes(corpus.read_bytes())
     same: dict[str, Any] = {"out": out, "settings": EVERYTHING, "resume": True}
@@ -226,6 +228,7 @@ def test_the_card_names_texts_that_are_no_files(
     unmask.embedder(base, ["-"], **options)
     card = (tmp_path / "e" / "model" / "README.md").read_text()
     assert "It learned from `pairs.jsonl`, `standard input or a pipe`." in card
+    (tmp_path / "e" / "summary.json").unlink()  # as if it had been stopped
     with caplog.at_level("INFO"):  # what comes by a stream now is not read
         unmask.embedder(base, ["-"], **options, resume=True)
     assert any("ignored" in line for line in caplog.messages)

@@ -11,7 +11,7 @@ from typing import Any
 
 from unmask.commands.dry_run import Forecast, measure_steps, memory_fact, refuse_streams, training_fact
 from unmask.commands.embedder_pairs import KINDS
-from unmask.commands.embedder_run import EmbedderPlan, EmbedderRun
+from unmask.commands.embedder_run import EmbedderPlan, EmbedderRun, check_resumed
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.recipe import checkpoint_sha256, read_fitting_config
 from unmask.commands.recipe_files import Overrides, as_overrides, parameters_of, section_values
@@ -159,11 +159,15 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
             ),
         )  # fmt: skip
 
-        def begin() -> bool:
-            """Claims the folder; returns whether a training in it resumes."""
+        def begin() -> tuple[bool, bool]:
+            """Claims the folder; returns whether a training in it resumes, and whether it is finished."""
             inputs = [plan.model, *plan.files, *([] if plan.pairs is None else [plan.pairs.path])]
             held.enter_context(claimed.entered(resume=resume, overwrite=overwrite, inputs=inputs))
             goes_on = resume and claimed.is_claimed
+            if goes_on and (root / "summary.json").is_file():
+                check_resumed(claimed, plan.content())
+                reporter.note(f"the embedder in {root} is already finished")
+                return goes_on, True
             if plan.maker is not None and plan.texts and not goes_on:
                 reporter.note(f"text is read and held out by {plan.maker}'s rule; to change it, set corpus.KEY=VALUE")
             if not plan.has_head:
@@ -171,20 +175,18 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
             prompts = read_side_file(plan.model / PROMPTS, optional=True).get("prompts")
             if isinstance(prompts, dict) and any(prompts.values()):
                 what = "its prompts are neither used in training nor kept"
-                reporter.note(f"{plan.model}: {what}; to search with one, give --query-prompt")
-            return goes_on
+                reporter.note(f"{plan.model}: {what}; to search with one, give it when you search (query_prompt)")
+            return goes_on, False
 
-        goes_on = on_rank_zero(group, begin)
+        goes_on, is_finished = on_rank_zero(group, begin)
+        if is_finished:
+            return Embedder.reopened(root, "remove it to measure the model again")
         try:
             run = on_every_rank(group, lambda: EmbedderRun(claimed, plan, reporter, group, goes_on=goes_on))
         except UnmaskError:
             if not goes_on and group.is_main:  # no training has begun: the next try may use the folder
                 claimed.clear(claimed.ours)
             raise
-        # A finished one is opened, too, which compares text and settings.
-        if goes_on and (root / "summary.json").is_file():
-            reporter.note(f"the embedder in {root} is already finished")
-            return Embedder.reopened(root, "remove it to measure the model again")
         return Embedder(root, run.run(interruption, callbacks))
 
 

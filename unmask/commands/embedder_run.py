@@ -21,7 +21,6 @@ import weakref
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -40,7 +39,7 @@ from unmask.core.results import Reporter
 from unmask.data.data_folder import is_prepared
 from unmask.data.rows import Cursor, Rows, moved
 from unmask.data.settings import CorpusSettings, Reading
-from unmask.data.sources import InMemory, Named, is_stream, keep_as_files
+from unmask.data.sources import InMemory, Named, has_match, is_stream, keep_as_files
 from unmask.masking.masker import Masker
 from unmask.measure.held_out import fixed_masker
 from unmask.model.card_head import Origin
@@ -100,6 +99,34 @@ class EmbedderPlan:
     steps: int | None
     maker: Path | None  # run or embedder whose rule says what is held out; None: the default rule
     column_of: Path | None  # run or embedder whose rule may name the column of text; None: the user names it
+
+    def content(self) -> dict[str, Any]:
+        """The content of settings.json, except the hash of the tokens."""
+        rule = self.corpus
+        if self.files and is_prepared(self.files):
+            rule = prepared_rule(self.files[0])
+        return {
+            "model": self.origin.checkpoint,
+            "model_sha256": self.origin.sha256,
+            "corpus_files": [str(path.absolute()) for path in self.files],
+            "pairs_file": None if self.pairs is None else str(self.pairs.path.absolute()),
+            "pairs_sha256": None if self.pairs is None else self.pairs.sha256,
+            HELD_OUT: rule.model_dump(mode="json") if self.texts else None,  # pairs may be of any documents
+            "embedder": self.settings.model_dump(),
+            "minutes": self.minutes,
+            "steps": self.steps,
+        }
+
+
+def check_resumed(claimed: ClaimedFolder, content: Mapping[str, Any]) -> None:
+    """Checks that the training in a folder began with this content of settings.json. Tokens whose hash is not in the
+    content are not compared: a finished training no longer needs them."""
+    before = read_object(claimed.root / "settings.json", "start over with overwrite")
+    # Moved text may have a new path. Other text would be ignored, since the stored tokens are used.
+    is_here = all(map(has_match, map(str, before.get("corpus_files") or ())))
+    may_differ = MAY_DIFFER - {"corpus_files"} if is_here else MAY_DIFFER
+    now = {"texts_sha256": before.get("texts_sha256"), **json.loads(json.dumps(content))}
+    claimed.check_same(before, now, but_for=may_differ)
 
 
 class EmbedderRun(Callback):
@@ -195,31 +222,11 @@ class EmbedderRun(Callback):
             )
             texts.save(file)
         # The content of settings.json. The fingerprint covers what determines the weights, but no paths of files.
-        rule = plan.corpus
-        if plan.files and is_prepared(plan.files):
-            rule = prepared_rule(plan.files[0])
-        content = {
-            "model": plan.origin.checkpoint,
-            "model_sha256": plan.origin.sha256,
-            "corpus_files": [str(path.absolute()) for path in plan.files],
-            "pairs_file": None if plan.pairs is None else str(plan.pairs.path.absolute()),
-            "pairs_sha256": None if plan.pairs is None else plan.pairs.sha256,
-            "texts_sha256": None if texts is None else file_sha256(file),
-            HELD_OUT: None if texts is None else rule.model_dump(mode="json"),  # pairs may be of any documents
-            "embedder": plan.settings.model_dump(),
-            "minutes": plan.minutes,
-            "steps": plan.steps,
-        }
+        content = plan.content() | {"texts_sha256": None if texts is None else file_sha256(file)}
         deciding = {key: value for key, value in content.items() if key not in MAY_DIFFER}
         deciding["embedder"] = settings.model_dump(mode="json", exclude={"card", "micro_batch_tokens"})
         if holds:
-            begun = self.root / "settings.json"
-            before = read_object(begun, "start over with --overwrite")
-            # Moved text may have a new path. Other text would be ignored, since the stored tokens are used.
-            files = map(str, before.get("corpus_files") or ())
-            is_here = all(Path(name).exists() or glob(name, recursive=True) for name in files)
-            may_differ = MAY_DIFFER - {"corpus_files"} if is_here else MAY_DIFFER
-            claimed.check_same(before, json.loads(json.dumps(content)), but_for=may_differ)
+            check_resumed(claimed, content)
         data = pair_data(texts, pairs, plan.tokenizer, settings, max_positions=max_positions, note=note)
         if self.group.is_main:
             claimed.claim(json.dumps(content, indent=1) + "\n")

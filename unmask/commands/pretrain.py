@@ -5,7 +5,6 @@ from __future__ import annotations
 import fnmatch
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
-from glob import glob
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +41,7 @@ from unmask.core.results import (
     usual_reporter,
 )
 from unmask.data.data_folder import data_folder, is_prepared
-from unmask.data.sources import InMemory, Texts, find_sources, is_stream, keep_as_files, paths_or_texts
+from unmask.data.sources import InMemory, Texts, find_sources, has_match, is_stream, keep_as_files, paths_or_texts
 from unmask.masking.settings import AnyStrategy, add_kind
 from unmask.model.folder import find_weights
 from unmask.tasks.loaded_model import FinishedModel
@@ -334,8 +333,7 @@ def _sources_to_resume(folder: RunFolder, paths: Sequence[Any]) -> list[str]:
     the run begins anew."""
     sources, now = folder.read_sources(), [lasting_source(Path(path).absolute()) for path in paths]
     first = sources[0]
-    is_here = Path(first).exists() or bool(glob(first, recursive=True))
-    is_gone = not (is_here or address_of(first) or folder.data.exists() or folder.summary.is_file())
+    is_gone = not (has_match(first) or address_of(first) or folder.data.exists() or folder.summary.is_file())
     if is_gone and is_prepared(paths):
         return now
     if is_gone and not paths:

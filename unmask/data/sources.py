@@ -139,6 +139,11 @@ def find_sources(names: Sequence[str | Path], *, announce: bool = True) -> list[
     return find_split(names, announce=announce).train
 
 
+def has_match(name: str) -> bool:
+    """Whether a path exists, or a pattern matches one."""
+    return os.path.exists(name) or bool(glob.glob(name, recursive=True))
+
+
 def find_split(names: Sequence[str | Path], *, by_name: bool = True, announce: bool = True) -> SourceSplit:
     """Expands folders and patterns into files, in a fixed order.
 

@@ -21,7 +21,7 @@ from unmask.core.hub import PROMPTS, fetch_sentence_files, hub_name, lasting_nam
 from unmask.core.interruption import Interruption
 from unmask.core.public import public
 from unmask.core.remote import refused
-from unmask.core.results import Facts, Hint, Reporter, Sheet, Shown, SilentReporter, duration, usual_reporter
+from unmask.core.results import Facts, Hint, Reporter, Sheet, Shown, duration
 from unmask.core.settings import validated
 from unmask.data.data_folder import is_prepared
 from unmask.data.settings import CorpusSettings
@@ -36,7 +36,7 @@ from unmask.tasks.files import ExampleFiles, example_files, place_of, say_unread
 from unmask.tasks.loaded_model import FinishedModel, does_task
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.train.callbacks import Callback
-from unmask.train.distributed import join_group, on_every_rank, on_rank_zero
+from unmask.train.distributed import join_with, on_every_rank, on_rank_zero
 
 MINUTES = 10.0  # the usual budget
 _EARLY = {"texts.safetensors", GIVEN, PIPES, STDIN_FILE}
@@ -145,8 +145,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
         UnmaskError: Whatever is wrong with files, settings or folders.
         KeyboardInterrupt: SIGINT or SIGTERM; the state was saved.
     """
-    group = join_group()
-    reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
+    group, reporter = join_with(reporter)
     refused(out, "an embedder")
     root, claimed = Path(out), claimed_by(Path(out))
     begun = root / "model" if resume and claimed.is_claimed else None
@@ -194,8 +193,7 @@ def forecast_embedder(
     model: str | Path, corpus: Texts | None = None, *, reporter: Reporter | None = None, **options: Any
 ) -> Forecast:
     """What `embedder` would do with the same options. All text is read; its tokens are removed at the end."""
-    group = join_group()
-    reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
+    group, reporter = join_with(reporter)
     with ExitStack() as held:
 
         def planned() -> EmbedderPlan:

@@ -19,17 +19,7 @@ from unmask.core.hub import lasting_name
 from unmask.core.interruption import Interruption
 from unmask.core.public import public
 from unmask.core.remote import output_at
-from unmask.core.results import (
-    Facts,
-    Hint,
-    Reporter,
-    Sheet,
-    Shown,
-    SilentReporter,
-    duration,
-    sentence,
-    usual_reporter,
-)
+from unmask.core.results import Facts, Hint, Reporter, Sheet, Shown, duration, sentence
 from unmask.core.settings import validated
 from unmask.data.sources import Texts, find_split
 from unmask.model.card_head import Origin, base_models
@@ -40,7 +30,7 @@ from unmask.tasks.kinds import task_named
 from unmask.tasks.loaded_model import FinishedModel
 from unmask.tasks.task import FinetuneSettings, Task, outputs_of
 from unmask.train.callbacks import Callback
-from unmask.train.distributed import join_group, on_every_rank, on_rank_zero
+from unmask.train.distributed import join_with, on_every_rank, on_rank_zero
 
 NUM_STEPS = 6
 NUM_PREDICTED = 256  # inputs
@@ -143,8 +133,7 @@ def finetune(  # noqa: PLR0913  (the options of the command line, each a name th
         UnmaskError: Whatever is wrong with files, settings or folders.
         KeyboardInterrupt: SIGINT or SIGTERM; the state was saved.
     """
-    group = join_group()
-    reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
+    group, reporter = join_with(reporter)
     with Interruption() as interruption, ExitStack() as held:
 
         def claim(folder: Path) -> ClaimedFolder:
@@ -234,8 +223,7 @@ def forecast_finetune(
     **short: Any,
 ) -> Forecast:
     """What `finetune` would do with the same options, except the output: a few steps and predictions are timed."""
-    group = join_group()
-    reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
+    group, reporter = join_with(reporter)
 
     def opened() -> Runs:
         with examples_given(train, validation, test) as paths:

@@ -28,18 +28,7 @@ from unmask.core.hub import local_path
 from unmask.core.interruption import Interruption
 from unmask.core.public import public
 from unmask.core.remote import Output, address_of, lasting_source, output_at, path_at, source_named
-from unmask.core.results import (
-    Facts,
-    Hint,
-    Reporter,
-    Shown,
-    SilentReporter,
-    Styled,
-    documents,
-    duration,
-    margin,
-    usual_reporter,
-)
+from unmask.core.results import Facts, Hint, Reporter, Shown, Styled, documents, duration, margin
 from unmask.data.data_folder import data_folder, is_prepared
 from unmask.data.sources import InMemory, Texts, find_sources, has_match, is_stream, keep_as_files, paths_or_texts
 from unmask.masking.settings import AnyStrategy, add_kind
@@ -48,7 +37,7 @@ from unmask.tasks.loaded_model import FinishedModel
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.trainers import TokenizerKind
 from unmask.train.callbacks import Callback
-from unmask.train.distributed import OF_RUN, check_same, join_group, on_rank_zero, rank_zero_first
+from unmask.train.distributed import OF_RUN, check_same, join_with, on_rank_zero, rank_zero_first
 from unmask.train.hardware import choose_device, why_not_compiled
 from unmask.train.trainer import Trainer
 
@@ -202,8 +191,7 @@ def pretrain(  # noqa: PLR0913  (the options of the command line, each a name th
     }  # fmt: skip
     for each in strategy if isinstance(strategy, tuple) else (strategy,):
         add_kind(each)  # in every process, since each reads the recipe
-    group = join_group()
-    reporter = (reporter or usual_reporter()) if group.is_main else SilentReporter()
+    group, reporter = join_with(reporter)
     with Interruption() as interruption, ExitStack() as stack:
         outputs: list[Output] = []  # only on rank 0
 

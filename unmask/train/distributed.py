@@ -38,6 +38,7 @@ from torch.nn.parallel import DistributedDataParallel
 from unmask.core.errors import EndedElsewhereError, RunError, UnmaskError, says_out_of_memory
 from unmask.core.interruption import waiting
 from unmask.core.launcher import launched
+from unmask.core.results import Reporter, SilentReporter, usual_reporter
 from unmask.data.rows import Share
 
 log = logging.getLogger(__name__)
@@ -180,6 +181,12 @@ def join_group() -> Group:
         versions = {"version of unmask": sys.modules["unmask"].__version__, "version of torch": torch.__version__}
         check_same(_joined[1], versions)
     return _joined[1]
+
+
+def join_with(reporter: Reporter | None) -> tuple[Group, Reporter]:
+    """Joins the group; also returns the reporter, or the usual one, on rank 0, and a silent one on the others."""
+    group = join_group()
+    return group, (reporter or usual_reporter()) if group.is_main else SilentReporter()
 
 
 def leave_group() -> None:

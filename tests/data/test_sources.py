@@ -425,13 +425,13 @@ def test_parts_are_what_their_names_say(kind: str, tmp_path: Path) -> None:
 def test_paths_and_texts_are_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "a b").write_text("x")
-    assert paths_or_texts(None) is None
+    assert paths_or_texts(None) == []
     paths: Any
     for paths in (["corpus.txt"], ["-"], ["a b", "Some text."], ["my file.txt"], [Path("x"), "Some text."], ("a.csv",)):
         assert paths_or_texts(paths) == list(paths)
     assert paths_or_texts("corpus.txt") == ["corpus.txt"]
     for texts in (["Some words."], ["word", "two words", "See README.md"], ["x" * 300], ["What is this?", "[a] b"]):
-        (source,) = paths_or_texts(texts) or []
+        (source,) = paths_or_texts(texts)
         assert isinstance(source, InMemory)
         assert source.content == texts
 

@@ -283,7 +283,7 @@ def plan_embedder(  # noqa: PLR0912, PLR0913  (the options of `embedder`, each c
     # The text.
     if corpus is None and pairs is None:
         raise SettingsError("give text to learn from: files or a folder, or pairs of your own", options=("pairs",))
-    texts = paths_or_texts(corpus) or []
+    texts = paths_or_texts(corpus)
     files = [Path(name) for name in texts if not isinstance(name, InMemory) and not is_stream(name)]
     if is_prepared(files):
         if key := next((key for key, _ in as_overrides(settings) if key.startswith("corpus.")), None):

@@ -186,7 +186,7 @@ def evaluate(  # noqa: PLR0913  (the options of the command line, each a name th
         raise SettingsError(reason, options=["length"])
     reading: dict[str, Any] = {"column": column, "documents": documents, "encoding": encoding}
     with tempfile.TemporaryDirectory(prefix="unmask-") as scratch:
-        files = list(keep_as_files(paths_or_texts(paths) or [], Path(scratch)))
+        files = list(keep_as_files(paths_or_texts(paths), Path(scratch)))
         passages, labels, facts = _read(loaded, files, max_tokens, reading)
     facts["columns"] = {path.removeprefix(f"{scratch}{os.sep}"): name for path, name in facts["columns"].items()}
     tokens = sum(len(passage.input_ids) for passage in passages)

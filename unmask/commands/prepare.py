@@ -137,7 +137,7 @@ def prepare(  # noqa: PLR0913  (the options of the command line, each a name tha
             f"{out}: a shared preparation needs a folder on a disk that all machines share", options=["out"]
         )
     with output_at(out, data_folder, resume=resume, overwrite=overwrite) as output:
-        root, texts = output.path, paths_or_texts(paths) or []
+        root, texts = output.path, paths_or_texts(paths)
         if not shared:
             data_folder(root).check(resume=resume, overwrite=overwrite)
         try:

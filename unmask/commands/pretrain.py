@@ -277,12 +277,12 @@ def _begin(
         recipe = requested_recipe(**options, settings=overrides)  # a run can be resumed without one
 
     # Inputs are opened before the folder is touched, and so before a long preparation.
-    paths = [path for path in named or () if not isinstance(path, InMemory) and not is_stream(path)]
+    paths = [path for path in named if not isinstance(path, InMemory) and not is_stream(path)]
     inputs = _check_inputs(paths, recipe, resume=resume)
     stack.enter_context(folder.claimed.entered(resume=resume, overwrite=overwrite, inputs=inputs))
 
     if not folder.claimed.is_claimed:
-        if resume and named is None:  # a mistyped folder, most likely: a new run would be on the packaged text
+        if resume and not named:  # a mistyped folder, most likely: a new run would be on the packaged text
             raise RunError(f"{folder.root}: no run to resume; correct the folder, or give the text", options=["out"])
         if resume:
             reporter.note(f"no run to resume in {folder.root}: starting a new one")
@@ -296,8 +296,8 @@ def _begin(
         return {"root": str(folder.root), "sources": sources, **begun}
 
     # The run resumes with the sources and the settings that it was started with.
-    sources = _sources_to_resume(folder, paths if len(paths) == len(named or ()) else [])
-    if any(isinstance(name, InMemory) or is_stream(name) for name in named or ()):
+    sources = _sources_to_resume(folder, paths if len(paths) == len(named) else [])
+    if any(isinstance(name, InMemory) or is_stream(name) for name in named):
         reporter.note("resuming with the text that the run was started with; what is passed now is ignored")
     old = load_recipe(str(folder.recipe), complete=False)
     if recipe is not None:

@@ -316,7 +316,7 @@ class Documents:
         reading: Reading = AS_FOUND,
         usual: Sequence[TableColumns] = (),
     ) -> None:
-        names = paths_or_texts(texts) or []
+        names = paths_or_texts(texts)
         if any(isinstance(name, InMemory) or is_stream(name) for name in names):
             scratch = tempfile.mkdtemp(prefix="unmask-")
             weakref.finalize(self, shutil.rmtree, scratch, ignore_errors=True)

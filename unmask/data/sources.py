@@ -530,7 +530,7 @@ Named = str | Path | InMemory
 Texts = str | Path | Sequence[str | Path] | Iterable[str] | Iterable[Mapping[str, Any]] | Mapping[str, Any]
 
 
-def paths_or_texts(texts: Texts | None) -> list[Named] | None:
+def paths_or_texts(texts: Texts | None) -> list[Named]:
     """Distinguishes paths from texts in memory; raises a CorpusError for anything else, or if there are none.
 
     Strings in a list are paths if one of them exists or has the suffix of a readable file; they are texts if none does
@@ -540,7 +540,7 @@ def paths_or_texts(texts: Texts | None) -> list[Named] | None:
     Example: `["a.txt", "b.txt"]` are paths; `["Some words.", "Others."]` and `iter(["word"])` are texts.
     """
     if texts is None:
-        return None
+        return []
     if isinstance(texts, str | os.PathLike):
         if isinstance(texts, str) and (len(texts) > _LONG_NAME or "\n" in texts):
             raise CorpusError(f"{texts[:30]!r}...: this is a text, but a path is expected; give texts as a list")

@@ -218,7 +218,7 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         searches[name] = ModelSearch(open_encoder(source, precision=precision, strict=strict, **encoding_options))
     name, first_search = next(iter(searches.items()))
 
-    named = paths_or_texts(corpus) or []
+    named = paths_or_texts(corpus)
     is_judged = len(named) == 1 and isinstance(named[0], str | Path) and is_beir(named[0])
     passed_over: Counter[str] = Counter()
     if is_judged:

@@ -209,7 +209,7 @@ class Index(Readable):
         if approximate and (no_graph := why_no_graph()) is not None:
             raise RunError(f"approximate: {no_graph}", options=("approximate",))
         folder, notify = IndexFolder(Path(out)), notify or usual_reporter().notify
-        named = paths_or_texts(texts) or []
+        named = paths_or_texts(texts)
         inputs = [Path(name) for name in named if isinstance(name, str | Path) and not is_stream(name)]
         # While an index is replaced, readers keep seeing its old state until the new one is complete.
         with folder.claimed.entered(resume=resume, overwrite=overwrite, clears=folder.inputs, inputs=inputs):
@@ -321,7 +321,7 @@ class Index(Readable):
             UnmaskError: As `build`; two of the documents have the same id; or another process is writing the index.
         """
         start, notify = time.perf_counter(), notify or usual_reporter().notify
-        named = paths_or_texts(texts) or []
+        named = paths_or_texts(texts)
         with self._changing() as old:
             settings, folder = old.state.settings, old.folder
             encoder = self._encoder(old, settings.precision)

@@ -26,7 +26,6 @@ the task decides, and nothing else is measured.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -469,15 +468,14 @@ def _look_number(
         figure: {name: [None if value is None else f"{value:.6g}" for value in of] for name, of in by_name.items()}
         for figure, by_name in values.items()
     }
-    sha256 = hashlib.sha256(json.dumps(rounded, sort_keys=True).encode()).hexdigest()
     with folder.held(wait=-1):
         state = read_state(folder)
         looks = state.get("looks", [])
         for each in looks:
-            if (each["seeds"], each["figures"]) == (seeds, sha256):
+            if (each["seeds"], each["figures"]) == (seeds, rounded):
                 return int(each["look"])
         number = max(max((each["look"] for each in looks), default=0) + 1, seeds if seeds < most_seeds else 1)
-        looks.append({"look": number, "seeds": seeds, "figures": sha256})
+        looks.append({"look": number, "seeds": seeds, "figures": rounded})
         write_object(folder.root / STATE, {**state, "looks": looks})
     return int(number)
 

@@ -338,7 +338,7 @@ def _split(
     else by the text's hash. Pairs to train on lose wrong answers that are held-out documents.
     """
     key = own.document[SECOND]
-    held = (mix(key + _GIVEN).view(np.uint64) >> np.uint64(11)) < settings.holdout * 2.0**53
+    held = _uniform(mix(key + _GIVEN)) < settings.holdout
     if not len(texts):
         held &= min(held.sum(), (~held).sum()) > 1
         return own.chosen(~held), own.chosen(held)

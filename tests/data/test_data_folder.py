@@ -295,9 +295,7 @@ def test_data_is_kept_or_replaced(corpus_file: Path, tmp_path: Path) -> None:
     assert run().documents == 100
 
 
-def test_complete_data_is_compared_with_its_text(
-    corpus_file: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_complete_data_is_compared_with_its_text(corpus_file: Path, tmp_path: Path) -> None:
     texts, content = tmp_path / "texts", corpus_file.read_bytes()
     texts.mkdir()
     for name in ("a.txt", "b.txt"):
@@ -311,7 +309,6 @@ def test_complete_data_is_compared_with_its_text(
         make(part=(1, 2))
     (texts / "b.txt").write_bytes(content)
     assert make(resume=True) == manifest
-    assert "b.txt is newer than" in caplog.text
     shutil.rmtree(texts)
     assert make(resume=True) == manifest, "which needs its text no more"
 

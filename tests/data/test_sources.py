@@ -15,7 +15,6 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
-from unittest.mock import Mock
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +26,6 @@ from tests.command_line import PATIENCE, room_for
 from tests.conftest import SMALL, make_text
 from tests.data.corpora import corpus_of, sides, texts_of, write_jsonl
 from unmask.core.errors import CorpusError, SettingsError, WriteError
-from unmask.data import sources
 from unmask.data.corpus import Corpus
 from unmask.data.data_folder import load_manifest
 from unmask.data.documents import Documents
@@ -115,28 +113,12 @@ def test_what_cannot_be_read(tmp_path: Path, name: str, message: str) -> None:
 
 
 def test_rotated_files_keep_their_kind(tmp_path: Path) -> None:
-    named = {
-        "a.jsonl.1": "jsonl",
-        "a.ndjson-20260301": "jsonl",
-        "a.json.2": "json",
-        "a.csv.10": "csv",
-        "a.log.3": "text",
-    }
+    named = {"a.jsonl.1": "jsonl", "a.ndjson-20260301": "jsonl", "a.log.3": "text"}
     for name in named:
-        (tmp_path / name).write_text('[{"text": "one"}]' if "json." in name else '{"text": "one"}\n')
+        (tmp_path / name).write_text('{"text": "one"}\n')
     (tmp_path / "a.jsonl.2.gz").write_bytes(gzip.compress(b'{"text": "one"}\n'))
     kinds = {source.path.name: source.kind for source in find_sources([tmp_path])}
     assert kinds == named | {"a.jsonl.2.gz": "jsonl"}
-
-
-def test_a_file_is_judged_again_only_when_it_has_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    look = Mock(wraps=sources.form_of)
-    monkeypatch.setattr(sources, "form_of", look)
-    (tmp_path / "a.txt").write_text("The sea.\nThe land.\n")
-    kinds = [find_sources([tmp_path])[0].kind for _ in range(2)]
-    (tmp_path / "a.txt").write_text("The O\nsea O\n. O\n\nMira B-PER\nswam O\n. O\n")
-    kinds += [find_sources([tmp_path])[0].kind for _ in range(2)]
-    assert (kinds, look.call_count) == (["text", "text", "conll", "conll"], 2)
 
 
 PARTS = {"train": SENTENCES[:200], "validation": SENTENCES[200:250], "test": SENTENCES[250:]}

@@ -316,5 +316,6 @@ def test_a_new_model_has_special_tokens_around_its_texts(
     assert theirs(f"the king {mask} dog")["input_ids"] == expected
     assert load_for_new_model(str(tmp_path)).fingerprint == ready.fingerprint, "nothing is left to do"
     file.write_bytes(content)
-    (tmp_path / "config.json").write_text("{}")
+    for name in ("config.json", "model.safetensors"):
+        (tmp_path / name).write_text("{}")
     assert load_for_new_model(str(tmp_path)).fingerprint == plain.fingerprint

@@ -404,7 +404,7 @@ def _prepare_starts(root: Path, plan: RunPlan, recipes: Mapping[str, Recipe], re
         if len(set(lengths.values())) > 1:
             shown = ", ".join(f"{name} on {length:,}" for name, length in lengths.items())
             reporter.note(
-                f"starts are fine-tuned on different numbers of tokens of each text ({shown}); to give all the same, "
+                f"the starts see different lengths of each text in fine-tuning ({shown}); to give all the same, "
                 f"set finetune.max_length={min(lengths.values())}, or training.sequence_length to train longer rows"
             )
     for name in (each for each in (CONTINUED, NEW_WORDS) if each in recipes):

@@ -82,7 +82,7 @@ def named_hashes(settings: MaskingSettings) -> dict[str, str]:
 
 
 def made_with(settings: MaskingSettings) -> dict[str, str]:
-    """A hash of the tokenizer of the lexicon and of each background corpus that the settings name, by its path."""
+    """Hashes of the tokenizers that the named lexicon and background corpora were made with, by path."""
     hashes = {path: load_manifest(Path(path)).tokenizer_sha256 for path in named_hashes(settings)}
     if (path := named_lexicon(settings)) is not None:
         hashes[str(path)] = load_lexicon(path).facts["tokenizer_sha256"]

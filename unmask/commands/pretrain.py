@@ -34,7 +34,7 @@ from unmask.data.sources import InMemory, Texts, find_sources, has_match, is_str
 from unmask.masking.settings import AnyStrategy, add_kind
 from unmask.model.folder import find_weights
 from unmask.tasks.loaded_model import FinishedModel
-from unmask.tokenizer.loading import load_tokenizer
+from unmask.tokenizer.loading import load_for_new_model
 from unmask.tokenizer.trainers import TokenizerKind
 from unmask.train.callbacks import Callback
 from unmask.train.distributed import OF_RUN, check_same, join_with, on_rank_zero, rank_zero_first
@@ -99,7 +99,7 @@ class Run(FinishedModel):
         domains = s.get("domains") or {}  # if training started from a checkpoint
         if s.get("validation_loss_interval") is not None:
             old = domains.get("old")
-            of_old = "" if old is None else f", {old['after']['documents']:,} of the old text"
+            of_old = "" if old is None else f"; of the old text over {old['after']['documents']:,} documents"
             lines.append(("", f"±: 95 % interval over {documents(s)} held out{of_old}"))
         if s.get("validation_within") is not None:
             lines.append(("", f"held out: {s['validation_within']}"))
@@ -347,14 +347,16 @@ def _check_inputs(paths: Sequence[Any], recipe: Recipe | None, *, resume: bool) 
         made = made_with(recipe.masking)
         inputs += map(Path, made)
         if (path := tokenizer_of(recipe).path) is not None:
-            own, grows = load_tokenizer(path).fingerprint, start is not None and start.extend_vocab is not None
+            own, grows = load_for_new_model(path).fingerprint, start is not None and start.extend_vocab is not None
             others = [name for name, tokenizer in made.items() if (tokenizer == own) is grows]
             if others and not is_prepared(paths):  # prepared data is compared at once, too
-                with_words = "RUN/start (RUN adds the words, in one step: --steps 1), and start from RUN/start"
-                raise DataError(
-                    f"{others[0]} was made with another tokenizer than the text will have; make it from data that was "
-                    f"prepared with --tokenizer {with_words if grows else typed(path)}"
-                )
+                way_out = f"make it from data that was prepared with --tokenizer {typed(path)}"
+                if grows:
+                    way_out = (
+                        "add the words first (--extend-vocab N --steps 1 --out RUN), make it from data that was "
+                        "prepared with --tokenizer RUN/start, and train --from RUN/start"
+                    )
+                raise DataError(f"{others[0]} was made with another tokenizer than the text will have; {way_out}")
         if recipe.tokenizer.path is not None:
             inputs.append(local_path(recipe.tokenizer.path, weights=False))
         if recipe.training.compile_blocks == "yes":

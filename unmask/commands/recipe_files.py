@@ -166,9 +166,12 @@ def as_overrides(settings: Overrides) -> tuple[Override, ...]:
     for each in settings.items() if isinstance(settings, Mapping) else settings:
         key, sign, value = each.partition("=") if isinstance(each, str) else (each[0], "=", each[1])
         key = key.strip()
-        is_dict = isinstance(settings, Mapping) and isinstance(value, Mapping)
-        # An empty table and one by names of the user's ("62.01") are values; the others are tables of settings.
-        if is_dict and ("." not in key or (value and all(str(name).isidentifier() for name in value))):
+        # Empty tables, and tables keyed by the user's own names ("62.01"), are values; the others hold settings.
+        if (
+            isinstance(settings, Mapping)
+            and isinstance(value, Mapping)
+            and ("." not in key or (value and all(str(name).isidentifier() for name in value)))
+        ):
             overrides += as_overrides({f"{key}.{name}": inner for name, inner in value.items()})
             continue
         if not sign or "." not in key:

@@ -134,8 +134,8 @@ def run_plan(
         ways = ["task"] if "task" in options else []  # `tune` takes none
         raise SettingsError(f"{key}: there is no task to fine-tune for; leave it out, or name one", options=ways)
     own = ("training.seed", "finetune.seed", "training.minutes", "training.steps", "training.tokens")
-    if key := next((key for key, _ in plan.settings if key in own), None):
-        raise SettingsError(f"{key}: the command sets the seed and the budget of each run; leave it out")
+    if clash := next((key for key, _ in plan.settings if key in own), None):
+        raise SettingsError(f"{clash}: the command sets the seed and the budget of each run; leave it out")
     return plan
 
 
@@ -284,7 +284,8 @@ def _read_inputs(recipes: Mapping[str, Recipe], plan: RunPlan) -> tuple[dict[str
             usable_pooling(settings.pooling, recipe.model.layout, kind, model=name)
             if (settings.max_length or 0) > recipe.positions:
                 what = f"finetune.max_length={settings.max_length}: {name} has only {recipe.positions} positions"
-                raise SettingsError(f"{what}; lower it, or train longer rows (training.sequence_length)")
+                ways = "lower it" if name == AS_IS else "lower it, or train longer rows (training.sequence_length)"
+                raise SettingsError(f"{what}; {ways}")
         with examples_given(plan.files["train"], plan.files.get("validation"), plan.files.get("test")) as paths:
             files, task = read_files(kind, paths, settings, lambda remark: None)  # every run reports it
             hashes |= {path: paths[name].sha256 for name, path in plan.files.items()}

@@ -52,7 +52,6 @@ from unmask.train.callbacks import (
     TRACKERS,
     Callback,
     EvaluationTimes,
-    MetricsFile,
     StepReport,
     read_metrics,
     tensorboard,
@@ -268,10 +267,9 @@ class TrainingRun(Callback):
         held_out = HeldOutText(recipe, data, recipe.evaluation.final_max_tokens, self.reporter)
         result, entropy = held_out.evaluate(self.model, notify=self.reporter.notify), held_out.entropy
         figures = metrics_of(result, final=True)
-        for record in records:
-            # Curves would show the best model's figures at the last step.
-            if model_step == state.step or not isinstance(record, MetricsFile):
-                record.on_evaluation(self.trainer, figures)
+        # metrics.jsonl has no line of the best weights: curves would show their figures at the last step.
+        for record in records[model_step != state.step :]:
+            record.on_evaluation(self.trainer, figures)
         self._report(result, model_step)
 
         with writing(folder.model), whole_folder(folder.model) as partial:

@@ -107,7 +107,7 @@ def tune(  # noqa: PLR0913, PLR0915  (as for compare; the search, whole)
         raise SettingsError(f"trials must be at least 1, not {trials}")
     own_recipe = _load(plan, recipe, {})
     if base is not None and recipe not in STRATEGIES:
-        raise SettingsError("base is for masking strategies, and none is tuned; leave it out", options=["base"])
+        raise SettingsError("base is for masking strategies, but none is tuned; leave it out", options=["base"])
     if own_recipe.sizing is not None:
         raise SettingsError(f"{recipe}: each trial would choose its own size; give a recipe with a size, like tiny")
     dimensions = tuple(map(read_dimension, search)) or usual_dimensions(own_recipe)

@@ -238,10 +238,10 @@ def margin(interval: Sequence[float] | None, *, of: float | None = None) -> str:
 
 
 def decimals(value: float | None) -> str:
-    """A figure: `0.861`; `0.00123`, such as an error in small units; or `undefined`."""
+    """A figure: `0.861`; `0.000123`, such as an error in small units; or `undefined`."""
     if value is None:
         return "undefined"
-    return f"{value:.3g}" if 0 < abs(value) < 0.01 else f"{value:.3f}"
+    return f"{value:.3g}" if 0 < abs(value) < 0.001 else f"{value:.3f}"
 
 
 def over(unit: str) -> str:

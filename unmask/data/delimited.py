@@ -50,12 +50,12 @@ def find_layout(source: Source, bad: BadInput, named: Collection[str] | None = (
         text += chunk
         if is_cut := len(text) > _LOOK_CHARS and (text.count("\n") > _LOOK_LINES or len(text) > LONGEST_ROW):
             break
-    excel = _FIRST.match(text)
-    text = text[excel.end() :] if excel else text
+    intro = _FIRST.match(text)
+    text = text[intro.end() :] if intro else text
     # 2. The delimiter: the usual one, unless another gives more rows of the first row's width, or cleaner cells
     usual, first_line = USUAL_DELIMITER[source.kind], text.lstrip("\n").partition("\n")[0]
     candidates = [usual, *(d for d in _DELIMITERS if d != usual and d in first_line)]
-    if chosen := reading.delimiter or (excel and excel.group(1)) or earlier * (earlier in first_line):
+    if chosen := reading.delimiter or (intro and intro.group(1)) or earlier * (earlier in first_line):
         candidates = [chosen]
     spaced = {d: re.search(_SPACED.format(re.escape(d)), text, re.MULTILINE) is not None for d in candidates}
     rows_by = {d: _parsed(text, d, is_quoted=True, skips=spaced[d])[: -1 if is_cut else None] for d in candidates}

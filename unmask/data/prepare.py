@@ -138,9 +138,9 @@ def text_files(paths: Sequence[str | Path], corpus: CorpusSettings) -> list[Path
 
 def check_unchanged(
     root: Path, manifest: Manifest, paths: Sequence[Named], corpus: CorpusSettings, *, shared: bool = False
-) -> list[str]:
+) -> bool:
     """Checks that the text has not changed since this data was completed. If all of it is gone, it is no longer needed.
-    Returns files with a later modification time, which copies of the same text have, too."""
+    Returns whether a file has a later modification time, which copies of the same text have, too."""
     sizes = manifest.source_sizes
     status = {path: os.stat(path) for path in sizes if os.path.isfile(path)}
     changed = [path for path, now in status.items() if now.st_size != sizes[path]]
@@ -156,7 +156,7 @@ def check_unchanged(
             raise DataError(f"{what}; give another folder, or remove {root}", options=["out"])
         raise DataError(f"{what}; prepare the text again", options=["overwrite"])
     made = (root / MANIFEST).stat().st_mtime
-    return [path for path, now in status.items() if now.st_mtime >= made]
+    return any(now.st_mtime >= made for now in status.values())
 
 
 def prepare(  # noqa: PLR0913  (input, execution and callbacks)
@@ -220,12 +220,7 @@ def prepare(  # noqa: PLR0913  (input, execution and callbacks)
     if (resume or shared) and folder.is_claimed:
         manifest = load_manifest(out)
         replace(folder, options=() if shared else folder.options).check_same(manifest.settings, settings)
-        if newer := check_unchanged(out, manifest, paths, corpus, shared=shared):
-            log.warning(
-                "%s is newer than the data in %s; if its text has changed, prepare it again with --overwrite",
-                newer[0],
-                out,
-            )
+        check_unchanged(out, manifest, paths, corpus, shared=shared)
         note(f"{out} is already complete")
         return manifest
 

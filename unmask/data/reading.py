@@ -94,7 +94,7 @@ class BadInput:
 
     def setting(self, name: str) -> str:
         """One of `corpus.*`, as its user knows it: commands without a setting for bad input have options instead."""
-        return f"the option {name}" if self.way_out is None else f"corpus.{name}"
+        return name if self.way_out is None else f"corpus.{name}"
 
     def report(self, reason: str, message: str) -> None:
         """Counts bad input, or raises a CorpusError with this message."""
@@ -129,8 +129,8 @@ def bare_suffix(path: Path) -> str:
     name = path.name.lower()
     for suffix in COMPRESSIONS:
         name = name.removesuffix(suffix)
-    # Rotated files: app.log.1, app.jsonl-20260301
-    name = re.sub(r"(\.(?:log|jsonl|ndjson|json|csv|txt))[.-]\d[\d-]*$", r"\1", name)
+    # Rotated: app.log.1, app.jsonl-20260301. Others are second copies of a download: train.csv.1
+    name = re.sub(r"(\.(?:log|jsonl|ndjson))[.-]\d[\d-]*$", r"\1", name)
     return ".conll" if name.endswith("_conll") else Path(name).suffix  # OntoNotes has `x.v4_gold_conll`
 
 

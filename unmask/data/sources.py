@@ -22,7 +22,6 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
-from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -327,14 +326,7 @@ def _saved_files(folder: Path) -> list[Source]:
 
 
 def _source(path: Path) -> Source:
-    status = path.stat()
-    return _judged(path, kind_of(path), status.st_size, status.st_mtime_ns)
-
-
-@lru_cache(maxsize=1 << 18)
-def _judged(path: Path, kind: str | None, _size: int, _changed: int) -> Source:
-    """A file with its kind, by its name and the beginning of its content, which is read once for all calls."""
-    suffix, by_name = bare_suffix(path), kind
+    suffix, kind = bare_suffix(path), kind_of(path)
     if kind is None:  # an unknown suffix, which a text file may have
         with open_bytes(path) as file:
             begin = next(pieces_of(file), b"")
@@ -356,7 +348,7 @@ def _judged(path: Path, kind: str | None, _size: int, _changed: int) -> Source:
             )
             return Source(path, "smiles")
     form = form_of(path, kind)
-    if form is None and by_name is None:
+    if form is None and kind_of(path) is None:
         say_once(f"{f'*{suffix}' if suffix else path}: read as plain text")
     return Source(path, kind if form is None else form.kind)
 

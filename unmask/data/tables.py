@@ -96,12 +96,9 @@ def with_columns(
     # If a column is named, a file of tagged words is read as a table.
     are_tables = TABLES if text is not None else ()
     sources = [replace(each, kind=each.by_suffix) if each.by_suffix in are_tables else each for each in sources]
-    # A command without a setting for bad input has none for these either.
-    section = "corpus" if isinstance(bad.reading, CorpusSettings) and bad.way_out is not None else None
-    of_text = "column" if section is None else "corpus.column"
     in_any: dict[str, ColumnNames | bool] = {
         "corpus.label": label,
-        of_text: text,
+        bad.setting("column"): text,
         "id_column": id,
         "title_column": title,
     }
@@ -144,6 +141,8 @@ def with_columns(
         alike.setdefault(frozenset(names), at)
         column = at.text[0] if len(at.text) == 1 else at.text
         ready.append(replace(source, column=column, label=label_at, group=group_at, id=at.id, title=at.title))
+        # A command without a setting for bad input has none for these either.
+        section = "corpus" if isinstance(bad.reading, CorpusSettings) and bad.way_out is not None else None
         if line := described(ready[-1], bad, named=text is not None, section=section):
             announced.setdefault(line, []).append(path.name)
     if not any(source.column or not source.is_table for source in ready):

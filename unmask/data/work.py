@@ -462,8 +462,9 @@ def _death_of_workers() -> Iterator[None]:
         yield
     except BrokenProcessPool as error:
         raise DataError(
-            "a worker process died, perhaps for lack of memory; run the same command again to resume. If memory "
-            "is short, prepare the text with fewer workers (`unmask prepare TEXT --workers 1 --out DATA`)"
+            "a worker process died, perhaps for lack of memory; run the same command again to resume. If memory is "
+            "short, prepare the text by itself (`unmask prepare TEXT --workers 1 --out DATA`), then give DATA instead "
+            "of the text"
         ) from error
 
 

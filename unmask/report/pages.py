@@ -110,6 +110,7 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
         (f"{summary['seconds'] / 60:.1f} min", f"of training on {summary['device']}"),
     ]
     # With a checkpoint: what training gained on the new text, and what it cost on the old.
+    of_start = {name: figures for name, figures in summary.get("domains", {}).items() if figures is not None}
     domains = [
         (
             name,
@@ -119,14 +120,9 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
                 for when in ("before", "after")
             ],
         )
-        for name, figures in summary.get("domains", {}).items()
-        if figures is not None
+        for name, figures in of_start.items()
     ]
-    of_domains = [
-        f"{figures['after']['documents']:,} of the {name} text"
-        for name, figures in summary.get("domains", {}).items()
-        if figures is not None
-    ]
+    of_domains = [f"{figures['after']['documents']:,} of the {name} text" for name, figures in of_start.items()]
     own, defaults = flat(recipe), flat(usual)
     write_page(
         path,

@@ -205,9 +205,8 @@ def evaluate_search(  # noqa: PLR0913  (the options of the command line, each a 
         "similarity": similarity,
     }  # fmt: skip
     searches: dict[str, ModelSearch] = {}
-    of_others = dict[str, Any](
-        passage_tokens=passage_tokens
-    )  # a passage is the same for all; the rest belongs to the model
+    # Prompts and similarity belong to a model; the size of a passage is the same for all.
+    of_others = {"passage_tokens": passage_tokens}
     for source, encoding_options in ((model, options), *((other, of_others) for other in others)):
         name = str(source.folder if isinstance(source, Model) else source)
         if name in (*_LEXICAL, "both"):
@@ -390,7 +389,7 @@ def _verdict(model: str, task: dict[str, Any], more: str) -> str:
     """Which systems the model is better than, worse than, and not shown to differ from; then the best ranking. `more`
     says how to have more queries."""
     if task["queries"] < LEAST_QUERIES:
-        return f"{task['queries']} queries are too few to compare systems, which takes at least {LEAST_QUERIES}; {more}"
+        return f"{task['queries']} queries are too few to compare systems (at least {LEAST_QUERIES}; {more}"
     if not task["differences"]:
         return "there is nothing to compare with"
     better, worse, unclear = list[str](), list[str](), list[str]()

@@ -134,7 +134,7 @@ def split_title(text: str) -> tuple[str | None, str]:
     Example: `On whales\\nThere are many.` has the title `On whales`; `There are many.\\nNo.` has none.
     """
     line, _, rest = text.lstrip().partition("\n")
-    title = line.strip().lstrip("#").strip()
+    title = re.sub(r"^#+\s+", "", line.strip())
     is_short = len(title) <= min(LONGEST_TITLE, len(rest.strip()) // 2)
     if not is_short or not any(map(str.isalpha, title)) or title.endswith(_NO_TITLE):
         return None, text

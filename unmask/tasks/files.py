@@ -126,7 +126,7 @@ def check_size(path: Path, num_examples: int, num_chars: int) -> None:
 def place_of(name: str, examples: Texts) -> Iterator[tuple[Path, Path]]:
     """A file or folder of these examples, and the path to name in errors; rows in memory are a folder as long as the
     context is entered."""
-    names = paths_or_texts(examples) or []
+    names = paths_or_texts(examples)
     if len(names) != 1:
         raise CorpusError(f"{name}: give one file or folder, not {len(names)}")
     (given,) = names
@@ -159,7 +159,7 @@ def example_files(path: Path, called: Path | None = None, *, part: Part | None =
     split = find_split([path], announce=False)
     if part is None and split.train != find_split([path], by_name=False, announce=False).train:
         way = f"name the folder, the file or a pattern for the files of one, such as {called}/test*"
-        if not called.exists():  # in memory
+        if called != path:  # a copy of what is in memory
             way = "give one of them, such as data['test']"
         raise CorpusError(f"{called}: this dataset has several parts, such as train and test; {way}")
     sources = split.validation if part == "validation" else split.train

@@ -85,7 +85,8 @@ def load_tokenizer(source: str | Path) -> Tokenizer:
             problem = absence(source)
         raise TokenizerError(f"{source}: {problem}; give a folder that holds one, or that file")
     elif file.suffix != ".txt":
-        backend = read_tokenizer_json(file)
+        with _tokenizer_errors(f"{file}: not a tokenizer of the `tokenizers` library"):
+            backend = tokenizers.Tokenizer.from_file(str(file))
         if kind in _AS_BERT and kind not in (None, "TokenizersBackend"):
             _set_flags(backend, _bert_flags(file, config))
     elif kind == ESM_CLASS:
@@ -114,7 +115,12 @@ def load_for_new_model(source: str) -> Tokenizer:
     """
     tokenizer, file = load_tokenizer(source), local_path(source, weights=False)
     backend, special = tokenizer.backend, tokenizer.special
-    is_of_model = ((file if file.is_dir() else file.parent) / MODEL_CONFIG).is_file()
+    folder = file if file.is_dir() else file.parent
+    # A hub's weights are not fetched; here, a configuration alone is no model.
+    has_weights = hub_name(source) is not None or any(
+        any(folder.glob(name)) for name in ("*.safetensors", "pytorch_model*.bin")
+    )
+    is_of_model = has_weights and (folder / MODEL_CONFIG).is_file()
     if is_of_model or not special.around or backend.encode("", add_special_tokens=True).ids == special.around:
         return tokenizer
     mask = backend.get_added_tokens_decoder().get(special.mask)
@@ -123,7 +129,7 @@ def load_for_new_model(source: str) -> Tokenizer:
     with _tokenizer_errors(f"{source}: its special tokens cannot be put around texts"):
         with_special_tokens(backend, mask_takes_space=bool(takes_space), names=list(names.values()))
     around = " and ".join(token for role in ("cls", "sep") if (token := names[role]) is not None)
-    say_once(f"{source}: does not put {around} around texts, as training does; the tokenizer of the model will")
+    say_once(f"{source}: puts no {around} around texts, but training does; the new model's tokenizer will add them")
     return Tokenizer(backend, names, tokenizer.class_name)
 
 
@@ -159,11 +165,6 @@ def _content_of(file: Path, way_out: str = "fix or remove it") -> dict[str, Any]
     except (OSError, ValueError) as error:
         raise TokenizerError(f"{file}: not valid JSON ({error}); {way_out}") from error
     return content if isinstance(content, dict) else {}
-
-
-def read_tokenizer_json(file: Path) -> tokenizers.Tokenizer:
-    with _tokenizer_errors(f"{file}: not a tokenizer of the `tokenizers` library"):
-        return tokenizers.Tokenizer.from_file(str(file))
 
 
 def _names_of_roles(config: Mapping[str, Any]) -> dict[str, str]:

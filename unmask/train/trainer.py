@@ -168,7 +168,7 @@ class Trainer:
 
     @contextmanager
     def evaluating(self) -> Iterator[None]:
-        """Work that is no training, such as an evaluation: its time counts only against a budget in minutes."""
+        """While entered, time is not training time, unless the budget is in minutes."""
         self.read_figures()  # a GPU may still be training
         begin = self.clock()
         yield

@@ -12,7 +12,7 @@ const figuresOf = ({ facts }) => {
     const interval = facts.validation_loss_interval;
     return [`${fixed(facts.validation_loss)}${interval ? ` ± ${fixed((interval[1] - interval[0]) / 2)}` : ""} nats`, percent(facts.validation_accuracy)];
   }
-  if (facts.metrics) return [Object.entries(facts.metrics).map(([name, value]) => `${name.replaceAll("_", " ")} ${value && Math.abs(value) < 0.01 ? Number(value.toPrecision(3)) : fixed(value)}`).join(", "), ""];
+  if (facts.metrics) return [Object.entries(facts.metrics).map(([name, value]) => `${name.replaceAll("_", " ")} ${value && Math.abs(value) < 0.001 ? Number(value.toPrecision(3)) : fixed(value)}`).join(", "), ""];
   if (facts.after) return [Object.entries(facts.after.kinds || {}).map(([name, each]) => `${name}: recall@10 ${percent(each.recall_at_10)}`).join(", "), ""];
   return ["", ""];
 };

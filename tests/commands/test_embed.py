@@ -116,7 +116,7 @@ def test_ids_are_read_before_any_text_is_embedded(
     ("file", "content", "options", "message"),
     [
         ("a.csv", "text,mood\nx,y\n", {"id_column": "key"}, "'key'"),
-        ("a.csv", "1,2\n3,4\n", {}, "option column"),
+        ("a.csv", "1,2\n3,4\n", {}, "set column to"),
         ("a.jsonl", '{"id": 1, "text": "x"}\n{"id": "b", "text": "y"}\n', {}, "'b'"),
         ("a.txt", "\n \n", {"out": "a.txt/v.npy"}, "a.txt"),
     ],

@@ -29,7 +29,7 @@ from tests.conftest import small_config
 from tests.model.helpers import MakeModel
 from tests.processes import in_processes
 from tests.train.test_group import distance
-from unmask.commands.embedder import forecast_embedder, pairs_given, plan_embedder
+from unmask.commands.embedder import claimed_by, forecast_embedder, pairs_given, plan_embedder
 from unmask.commands.embedder_texts import read_pairs
 from unmask.core.errors import CorpusError, ModelError, RunError, SettingsError
 from unmask.core.hub import PROMPTS
@@ -140,7 +140,7 @@ def test_a_finished_one_is_compared_before_it_is_returned(
     made: unmask.Embedder, base: Path, corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Other settings, and other text while the first is there, are refused; moved text may have another path. Neither
-    the model nor the text is opened."""
+    the weights nor the text is read."""
     monkeypatch.setattr("unmask.commands.embedder.EmbedderRun", None)
     out, other = Path(shutil.copytree(made.folder, tmp_path / "e")), tmp_path / "other.txt"
     other.write_bytes(corpus.read_bytes())
@@ -155,19 +155,12 @@ def test_a_finished_one_is_compared_before_it_is_returned(
     assert unmask.embedder(base, [other], steps=12, **same).summary == again
 
 
-def test_files_of_a_user_in_the_folder_stay(base: Path, corpus: Path, tmp_path: Path) -> None:
+def test_files_of_a_user_in_the_folder_stay(tmp_path: Path) -> None:
     """A model in the place of the result is no try of ours, nor is text in `data/`."""
-    shutil.copytree(base, tmp_path / "a" / "model")
-    options: dict[str, Any] = {"steps": 1, "settings": FAST}
-    with pytest.raises(RunError, match="model"):
-        unmask.embedder(tmp_path / "a" / "model", [corpus], out=tmp_path / "a", **options)
-    assert {path.name for path in (tmp_path / "a" / "model").iterdir()} == {path.name for path in base.iterdir()}
-    text = tmp_path / "b" / "data" / "text.txt"
-    text.parent.mkdir(parents=True)
-    shutil.copy(corpus, text)
-    with pytest.raises(RunError, match="data"):
-        unmask.embedder(base, [text], out=tmp_path / "b", **options)
-    assert text.is_file()
+    for name in ("model", "data"):
+        (tmp_path / name / name).mkdir(parents=True)
+        with pytest.raises(RunError, match=rf"\({name}\)"):
+            claimed_by(tmp_path / name).check()
 
 
 def test_the_memory_of_a_training_is_freed(base: Path, tmp_path: Path) -> None:
@@ -314,13 +307,12 @@ def test_the_column_of_a_run_does_not_apply_to_text(
         unmask.embedder(model, [corpus], out=tmp_path / "f", steps=1, settings=FAST | {"corpus.column": "text"})
 
 
-def test_pairs_are_one_table_anywhere(base: Path, tmp_path: Path) -> None:
+def test_pairs_are_one_table_anywhere(tmp_path: Path) -> None:
     write_partners(tmp_path / "pairs.jsonl")
     for pairs in ((tmp_path / "pairs.jsonl").as_uri(), tmp_path):
         with pairs_given(pairs) as files:
-            planned = plan_embedder(base, pairs=files, settings=FAST).pairs
-        assert planned is not None
-        assert [source.path for source in planned.sources] == [tmp_path / "pairs.jsonl"]
+            assert files is not None
+        assert [source.path for source in files.sources] == [tmp_path / "pairs.jsonl"]
 
 
 def test_pairs_of_several_files_and_of_datasets(tmp_path: Path) -> None:

@@ -114,16 +114,6 @@ def test_one_file_is_enough(encoder: Path, tmp_path: Path, caplog: pytest.LogCap
         unmask.finetune(encoder, test=test, validation=test, resume=True, **options)
 
 
-def test_a_model_in_the_place_of_the_result_stays(encoder: Path, tmp_path: Path) -> None:
-    train = write_classes(tmp_path / "train.jsonl", 40, 0)
-    (tmp_path / "out").mkdir()
-    model = encoder.rename(tmp_path / "out" / "model")
-    before = {path.name: path.read_bytes() for path in model.iterdir()}
-    with pytest.raises(RunError, match="model"):
-        finetune(model, "classify", train, train, tmp_path / "out")
-    assert {path.name: path.read_bytes() for path in model.iterdir()} == before
-
-
 @pytest.mark.usefixtures("drawn")
 def test_classes(encoder: Path, tmp_path: Path, main: Main) -> None:
     train, dev = write_classes(tmp_path / "train.jsonl", 160, 0), write_classes(tmp_path / "dev.jsonl", 40, 1)

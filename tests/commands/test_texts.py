@@ -125,13 +125,12 @@ def test_an_epoch_has_each_part_once(tokenizer: Tokenizer, titled: TokenTexts, m
     assert not set(seen) & set(np.unique(titled.cluster[titled.held == 1]).tolist())
 
 
-@pytest.mark.parametrize("mark", ["", "# "])
-def test_titles_are_first_lines_that_no_other_document_has(mark: str, tokenizer: Tokenizer, tmp_path: Path) -> None:
+def test_titles_are_first_lines_that_no_other_document_has(tokenizer: Tokenizer, tmp_path: Path) -> None:
     for kind, own in (("titles", "the ship {}"), ("licences", "the king")):
         for n in range(40):
             body = "\n\n".join(f"the {word(n)} sees the {word(7 * n + m)} at sea." for m in range(5))
             (tmp_path / kind / "a").mkdir(parents=True, exist_ok=True)
-            (tmp_path / kind / f"{n}.py").write_text(f"{mark}{own.format(word(n))}\n{body}\n")
+            (tmp_path / kind / f"{n}.py").write_text(f"{own.format(word(n))}\n{body}\n")
         (tmp_path / kind / "a" / "0.py").write_bytes((tmp_path / kind / "0.py").read_bytes())
     assert read(tmp_path / "titles", tokenizer, documents="file", holdout=0.2).titled.all(), "also of a copy"
     assert not read(tmp_path / "licences", tokenizer, documents="file", holdout=0.2).titled.any()

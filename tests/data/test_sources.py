@@ -1,4 +1,4 @@
-"""Sourceskinds == named | of a corpus: files of every kind, folders and their parts, texts in memory, and pipes."""
+"""Sources of a corpus: files of every kind, folders and their parts, texts in memory, and pipes."""
 
 from __future__ import annotations
 

@@ -153,7 +153,7 @@ def test_accents_and_chinese_characters_of_a_vocab_txt(
     assert words(load_tokenizer(tmp_path), "Über 中文") == expected
 
 
-@pytest.mark.parametrize("kind", ["BertTokenizer", "DistilBertTokenizer", "PreTrainedTokenizerFast"])
+@pytest.mark.parametrize("kind", ["DistilBertTokenizer", "PreTrainedTokenizerFast"])
 def test_the_configuration_beside_a_tokenizer_json_decides_about_case(kind: str, tmp_path: Path) -> None:
     """For BERT's classes, as in transformers."""
     write(tmp_path, [*SPECIAL_TOKENS, "Über", "Uber", "über", "uber", "中", "文", "中文"], do_lower_case=False)

@@ -203,7 +203,9 @@ def _prepare_sample(
         [Path(sample.name)], scratch / "data", corpus=reading, tokenizer=tokenizer, annotation=annotation
     )
     scale, share = num_bytes / manifest.bytes, manifest.train.tokens / manifest.tokens
-    if held := [task.num_bytes for task in opened.tasks if task.is_held]:  # files, which the sample does not tell apart
+    if held := [
+        task.num_bytes for task in opened.tasks if task.is_held
+    ]:  # held-out files, which the sample mixes with the others
         share = 1.0 - sum(held) / max(1, sum(task.num_bytes for task in opened.tasks))
     return {
         "documents": documents,

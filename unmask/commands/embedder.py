@@ -167,7 +167,7 @@ def embedder(  # noqa: PLR0913  (the options of the command line, each a name th
                 check_resumed(claimed, plan.content())
                 reporter.note(f"the embedder in {root} is already finished")
                 return goes_on, True
-            if plan.maker is not None and plan.texts and not goes_on:
+            if plan.maker is not None and plan.texts and not is_prepared(plan.files) and not goes_on:
                 reporter.note(f"text is read and held out by {plan.maker}'s rule; to change it, set corpus.KEY=VALUE")
             if not plan.has_head:
                 reporter.note(f"{plan.model} has no head for masked tokens, so it is trained on pairs only")
@@ -194,13 +194,11 @@ def forecast_embedder(
 ) -> Forecast:
     """What `embedder` would do with the same options. All text is read; its tokens are removed at the end."""
     group, reporter = join_with(reporter)
+    pairs = options.pop("pairs", None)
     with ExitStack() as held:
-
-        def planned() -> EmbedderPlan:
-            pairs = held.enter_context(pairs_given(options.pop("pairs", None)))
-            return plan_embedder(model, corpus, pairs=pairs, **options)
-
-        plan = on_every_rank(group, planned)
+        plan = on_every_rank(
+            group, lambda: plan_embedder(model, corpus, pairs=held.enter_context(pairs_given(pairs)), **options)
+        )
         refuse_streams(plan.texts)
         scratch = on_rank_zero(group, lambda: held.enter_context(tempfile.TemporaryDirectory(prefix="unmask-")))
         claimed = claimed_by(Path(scratch))

@@ -396,10 +396,7 @@ def _texts_at(row: Row, columns: Sequence[str], where: str) -> list[str]:
 
 
 def read_pairs(
-    files: Path | ExampleFiles,
-    columns: Mapping[str, str],
-    note: Callable[[str], None],
-    reading: Reading = AS_FOUND,
+    files: Path | ExampleFiles, columns: Mapping[str, str], note: Callable[[str], None], reading: Reading = AS_FOUND
 ) -> tuple[list[str], list[str]]:
     """Reads a table of pairs. Columns that are not named are detected: of texts by usual names, then by content; of
     labels by usual names or, without a header, by content.

@@ -298,6 +298,6 @@ def examples_given(train: Texts, validation: Texts | None, test: Texts | None) -
             files["validation"] = example_files(*source, part="validation")
         if test is not None:
             files["test"] = example_files(*opened.enter_context(place_of("test", test)))
-        if test is None:
+        else:
             say_unread(*source, files.values(), "; to measure the model on one, give it as test")
         yield files

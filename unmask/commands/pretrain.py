@@ -15,7 +15,7 @@ from unmask.commands.run_data import (
     START_ANEW,
     RunFolder,
     data_from_checkpoint,
-    has_own_data,
+    keeps_own_data,
     obtain_data,
     packaged_corpus,
     tokenizer_of,
@@ -287,7 +287,7 @@ def _begin(
         if resume:
             reporter.note(f"no run to resume in {folder.root}: starting a new one")
         assert recipe is not None, "a new run has a recipe"
-        is_own = has_own_data(folder, recipe, [Path(path).absolute() for path in paths])
+        is_own = keeps_own_data(folder, recipe, [Path(path).absolute() for path in paths])
         files = keep_as_files(named or [packaged_corpus()], folder.root, notify=reporter.notify)
         sources = [lasting_source(Path(path).absolute()) for path in files]
         folder.write_sources(sources)
@@ -346,17 +346,12 @@ def _check_inputs(paths: Sequence[Any], recipe: Recipe | None, *, resume: bool) 
     if recipe is not None:
         made = made_with(recipe.masking)
         inputs += map(Path, made)
-        if (path := tokenizer_of(recipe).path) is not None:
-            own, grows = load_for_new_model(path).fingerprint, start is not None and start.extend_vocab is not None
-            others = [name for name, tokenizer in made.items() if (tokenizer == own) is grows]
+        if (path := tokenizer_of(recipe).path) is not None and (start is None or start.extend_vocab is None):
+            own = load_for_new_model(path).fingerprint
+            others = [name for name, tokenizer in made.items() if tokenizer != own]
             if others and not is_prepared(paths):  # prepared data is compared at once, too
-                way_out = f"make it from data that was prepared with --tokenizer {typed(path)}"
-                if grows:
-                    way_out = (
-                        "add the words first (--extend-vocab N --steps 1 --out RUN), make it from data that was "
-                        "prepared with --tokenizer RUN/start, and train --from RUN/start"
-                    )
-                raise DataError(f"{others[0]} was made with another tokenizer than the text will have; {way_out}")
+                what = f"{others[0]} was made with another tokenizer than the text will have"
+                raise DataError(f"{what}; make it from data that was prepared with --tokenizer {typed(path)}")
         if recipe.tokenizer.path is not None:
             inputs.append(local_path(recipe.tokenizer.path, weights=False))
         if recipe.training.compile_blocks == "yes":

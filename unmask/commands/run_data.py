@@ -158,7 +158,7 @@ def open_prepared(root: Path) -> PreparedData:
 
 
 def stream_of(recipe: Recipe, data: PreparedData, *, ahead: bool = False) -> RowStream:
-    """The rows of a training, with what its objectives need. A DataError if they can have no such rows of this text."""
+    """The rows of a training, with what its objectives need. Raises a DataError if this text cannot give such rows."""
     pairs = recipe.objectives.pairs
     return RowStream(
         data.train,
@@ -195,7 +195,7 @@ def tokenizer_of(recipe: Recipe) -> TokenizerSettings:
     return TokenizerSettings(path=recipe.start.checkpoint)
 
 
-def has_own_data(folder: RunFolder, recipe: Recipe, paths: Sequence[str | Path]) -> bool:
+def keeps_own_data(folder: RunFolder, recipe: Recipe, paths: Sequence[str | Path]) -> bool:
     """Whether `data/` holds complete data that a user prepared: without sources.json, no try of ours made it. Outdated
     data of a refused try is removed; outdated data of the user is a RunError."""
     is_own = is_prepared([folder.data]) and not folder.sources.is_file()
@@ -246,7 +246,11 @@ def check_data(recipe: Recipe, manifest: Manifest | None = None, root: Path | No
         for name in ("corpus", "tokenizer", "annotation"):
             section = getattr(recipe, name)
             if name == "tokenizer" and recipe.tokenizer.path is not None:
-                fits = load_for_new_model(recipe.tokenizer.path).fingerprint == manifest.tokenizer_sha256
+                path = recipe.tokenizer.path
+                # As it is: of data made before it was put around texts
+                fits = manifest.tokenizer_sha256 in {
+                    load(path).fingerprint for load in (load_tokenizer, load_for_new_model)
+                }
             else:
                 fits = section == type(section)() or section.model_dump(mode="json") == manifest.settings.get(name)
             if not fits:

@@ -24,7 +24,7 @@ from unmask.commands.run_data import (
     RunFolder,
     check_data,
     check_tokenizer,
-    has_own_data,
+    keeps_own_data,
     open_prepared,
     prepare_by,
     stream_of,
@@ -131,8 +131,7 @@ def run_plan(
         raise SettingsError("give either minutes or steps for each run", options=["minutes", "steps"])
     if task is None and plan.of_finetuning:
         key, _ = plan.of_finetuning[0]
-        ways = ["task"] if "task" in options else []  # `tune` takes none
-        raise SettingsError(f"{key}: there is no task to fine-tune for; leave it out, or name one", options=ways)
+        raise SettingsError(f"{key}: there is no task to fine-tune for; name one, or leave this out", options=["task"])
     own = ("training.seed", "finetune.seed", "training.minutes", "training.steps", "training.tokens")
     if clash := next((key for key, _ in plan.settings if key in own), None):
         raise SettingsError(f"{clash}: the command sets the seed and the budget of each run; leave it out")
@@ -182,9 +181,9 @@ def begin_runs(
                 raise folder.changed(f"that started with other files: {path} {change}")
         if not is_prepared(data):
             data, first, run = (str(root),), next(iter(recipes.values())), RunFolder(folder.root)
-            is_own = folder.is_claimed or has_own_data(run, first, plan.data)
+            is_ours = not folder.is_claimed and not keeps_own_data(run, first, plan.data)
             prepare_by(first, plan.data, root, reporter)
-            if not is_own:
+            if is_ours:
                 run.write_sources(plan.data)  # if it is refused below, the next try may replace the data
             _check_fit(recipes, plan, root)
         if not folder.is_claimed:  # last, so that what was refused can be corrected

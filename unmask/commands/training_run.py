@@ -48,14 +48,7 @@ from unmask.model.encoder import MaskedLM, initialise
 from unmask.model.folder import write_checksums
 from unmask.report.cards import write_card
 from unmask.report.pages import write_report
-from unmask.train.callbacks import (
-    TRACKERS,
-    Callback,
-    EvaluationTimes,
-    StepReport,
-    read_metrics,
-    tensorboard,
-)
+from unmask.train.callbacks import TRACKERS, Callback, EvaluationTimes, StepReport, read_metrics, tensorboard
 from unmask.train.checkpoints import checkpoint_path, fit, list_checkpoints, load_checkpoint, place_model
 from unmask.train.distributed import ALONE, Group, on_rank_zero
 from unmask.train.hardware import choose_device, samples_softmax, works_on_its_own

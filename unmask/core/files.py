@@ -180,8 +180,9 @@ class ClaimedFolder:
     marker: str | None  # name of the file that claims it; None: any content does
     what: str  # what a claimed folder holds, with its article
     last: str | None = None  # name of the file written last: without it, the work is unfinished
-    # What it writes, and removes to overwrite. Before it is claimed, only these may be there: `early`, what a stopped
-    # command leaves and the next one replaces; `theirs`, what a user may have made for it; and files `*.partial`.
+    # What it writes, and removes to overwrite. Unless it is overwritten, only these may be there before it is claimed:
+    # `early`, what a stopped command leaves and the next one replaces; `theirs`, what a user may have made for it; and
+    # files `*.partial`.
     ours: Collection[str] = ()
     early: Collection[str] = ()
     theirs: Collection[str] = ()
@@ -201,7 +202,7 @@ class ClaimedFolder:
     def check(self, *, resume: bool = False, overwrite: bool = False, inputs: Iterable[Path] = ()) -> None:
         """Checks that it may be written, and that overwriting would remove none of the `inputs`. Changes nothing."""
         if resume and overwrite:
-            ways = "leave out overwrite to go on, or resume to replace what is there"
+            ways = "leave out overwrite to continue, or leave out resume to start over"
             raise self.error(f"resume and overwrite exclude each other; {ways}", options=("resume", "overwrite"))
         for path in inputs if overwrite else ():
             if path.resolve().is_relative_to(self.root.resolve()):

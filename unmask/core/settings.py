@@ -102,10 +102,10 @@ def validated(
                 message += f"; did you mean {near[0]!r}?"
             if detail["type"] == "tuple_type":
                 message = "input should be a list"
-                if isinstance(text := detail["input"], str):  # in brackets: a list whose quotes a shell took away
+                if isinstance(text := detail["input"], str):  # in brackets: a list that lost its quotes to a shell
                     items = text[1:-1].split(",") if text[:1] + text[-1:] == "[]" else [text]
                     example = json.dumps([item.strip() for item in items])
-                    message += f", such as {example}, which a shell needs in single quotes"
+                    message += f", such as {example} (in a shell, put KEY=VALUE in single quotes)"
             message = message[:1].lower() + message[1:]
             is_table = isinstance(detail["input"], dict | Settings)
             key = "" if key == prefix else key

@@ -387,7 +387,7 @@ def fact_of(role: Fact, value: Any, classes: Sequence[str] | None = None) -> str
         return _spelled(value)
     if role == "id" and (isinstance(value, bool) or not isinstance(value, str | int)):
         raise ValueError(
-            f"{shown(value)}, which is not an id (a text or an integer): use '' as id_column to number the rows"
+            f"{shown(value)}, which is not an id (a text or an integer): set id_column to '' to number the rows"
         )
     if role == "title" and not (isinstance(value, str) and value.strip()):
         return None

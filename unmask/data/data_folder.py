@@ -344,8 +344,8 @@ def save_shard(root: Path, name: str, batches: Sequence[pa.RecordBatch]) -> Shar
 
 def cannot_write(root: Path, error: OSError) -> DataError:
     return DataError(
-        f"{root}: cannot be written ({error.strerror or error}); free space or fix that, then run the same "
-        "command again to resume"
+        f"{root}: cannot be written ({error.strerror or error}); free some space or correct the permissions, then run "
+        "the same command again to resume"
     )
 
 

@@ -30,7 +30,7 @@ USUAL_DELIMITER = {"csv": ",", "tsv": "\t"}
 _DELIMITERS = (",", ";", "\t", "|", "\x01")
 _LOOK_CHARS, _LOOK_LINES, _LOOK_ROWS = 1 << 18, 20, 1000
 _NUMBERS = (*USUAL["id"], "nr", "no", "index", "idx")
-# A first line that is no row: it tells Excel the delimiter, or PowerShell the type of the objects
+# A first line that is no row: it tells Excel the delimiter, or names the type of PowerShell's objects
 _FIRST = re.compile(r"(?:sep=(.)|#TYPE .*)\n?")
 # A quoted cell after a delimiter and a space; earlier quotes in the line enclose whole cells.
 _SPACED = r'^[^"\n]*(?:"[^"\n]*"[^"\n]*)*{0} +"(?:[^"\n]|"")*"(?:{0}|$)'

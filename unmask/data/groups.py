@@ -29,7 +29,8 @@ BATCH_CHARS = 1 << 18
 # Of 256 minima: at a Jaccard similarity of 0.6, 4.5 standard deviations above the mean; at 0.8, 2.4 below it.
 ALIKE = 190
 MOST_NEIGHBOURS = 100  # that share a band with a text and are compared with it
-WAY_OUT = "hold out separate files with 'corpus.validation=[\"FILE\"]'"  # a shell would take bare quotes away
+# In quotes as a whole, since a shell removes the inner ones
+WAY_OUT = "hold out separate files with 'corpus.validation=[\"FILE\"]'"
 
 
 class HeldGroups(NamedTuple):

@@ -93,7 +93,7 @@ class BadInput:
         self.counts: Counter[str] = Counter()
 
     def setting(self, name: str) -> str:
-        """One of `corpus.*`, as its user knows it: commands without a setting for bad input have options instead."""
+        """How advice names a setting of `corpus`: commands without `corpus.bad_input` have an option of that name."""
         return name if self.way_out is None else f"corpus.{name}"
 
     def report(self, reason: str, message: str) -> None:
@@ -129,7 +129,7 @@ def bare_suffix(path: Path) -> str:
     name = path.name.lower()
     for suffix in COMPRESSIONS:
         name = name.removesuffix(suffix)
-    # Rotated: app.log.1, app.jsonl-20260301. Others are second copies of a download: train.csv.1
+    # Rotated logs: app.log.1, app.jsonl-20260301. But train.csv.1 is a second download of train.csv.
     name = re.sub(r"(\.(?:log|jsonl|ndjson))[.-]\d[\d-]*$", r"\1", name)
     return ".conll" if name.endswith("_conll") else Path(name).suffix  # OntoNotes has `x.v4_gold_conll`
 
@@ -209,7 +209,7 @@ def decoded(chunks: Iterator[bytes], path: Path, bad: BadInput, *, begin: int = 
     wide = None if begin else wide_encoding(first, bad.encoding)
     encoding = codecs.lookup(wide or bad.encoding or "utf-8").name
     if wide is not None and not wide.endswith(("16", "32")):
-        say_once(f"{path}: looks like {wide}, and is read as such (override with {bad.setting('encoding')})")
+        say_once(f"{path}: looks like {wide}, and is read as such; if that is wrong, set the encoding")
     skipping = "surrogatepass" if encoding.startswith(("utf-16", "utf-32")) else "surrogateescape"
     errors = skipping if bad.skip else "strict"
     with_mark = "utf-8-sig" if encoding == "utf-8" and not begin else encoding

@@ -523,7 +523,8 @@ Texts = str | Path | Sequence[str | Path] | Iterable[str] | Iterable[Mapping[str
 
 
 def paths_or_texts(texts: Texts | None) -> list[Named]:
-    """Distinguishes paths from texts in memory; raises a CorpusError for anything else, or if there are none.
+    """Distinguishes paths from texts in memory; None is an empty list. Raises a CorpusError for anything else, or for
+    an empty list.
 
     Strings in a list are paths if one of them exists or has the suffix of a readable file; they are texts if none does
     and one contains white space. Any other iterable holds texts or rows. Addresses (`s3://bucket/corpus`) are fetched,

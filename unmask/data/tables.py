@@ -96,15 +96,14 @@ def with_columns(
     # If a column is named, a file of tagged words is read as a table.
     are_tables = TABLES if text is not None else ()
     sources = [replace(each, kind=each.by_suffix) if each.by_suffix in are_tables else each for each in sources]
-    in_any: dict[str, ColumnNames | bool] = {
-        "corpus.label": label,
-        bad.setting("column"): text,
-        "id_column": id,
-        "title_column": title,
-    }
-    _check_named(sources, in_any, in_all={"corpus.holdout_groups": group})
+    named: dict[str, ColumnNames | bool] = {"corpus.holdout_groups": group}
+    if not any(source.is_table for source in sources):
+        named |= {"corpus.label": label, bad.setting("column"): text, "id_column": id, "title_column": title}
+    _check_named(sources, named)
     named_others = [name for name in (id, title, label, group) if isinstance(name, str)]
     ready: list[Source] = []
+    # A command without a setting for bad input has none for these either.
+    section = "corpus" if isinstance(bad.reading, CorpusSettings) and bad.way_out is not None else None
     announced: dict[str, list[str]] = {}  # files by announcement
     alike: dict[frozenset[str], TableColumns] = {}  # by all columns of a table
     no_label = ""  # error for the first file without a column of classes
@@ -136,13 +135,11 @@ def with_columns(
         at = _table_columns(source, rows, text, id, title, taken=taken, known=known)
         if not at.text:
             raise CorpusError(
-                no_label or f"{path}: no column holds text; {columns}; name one with {bad.setting('column')}"
+                no_label or f"{path}: no column holds text; {columns}; set {bad.setting('column')} to one of them"
             )
         alike.setdefault(frozenset(names), at)
         column = at.text[0] if len(at.text) == 1 else at.text
         ready.append(replace(source, column=column, label=label_at, group=group_at, id=at.id, title=at.title))
-        # A command without a setting for bad input has none for these either.
-        section = "corpus" if isinstance(bad.reading, CorpusSettings) and bad.way_out is not None else None
         if line := described(ready[-1], bad, named=text is not None, section=section):
             announced.setdefault(line, []).append(path.name)
     if not any(source.column or not source.is_table for source in ready):
@@ -154,17 +151,14 @@ def with_columns(
     return ready
 
 
-def _check_named(
-    sources: Sequence[Source], in_any: Mapping[str, ColumnNames | bool], in_all: Mapping[str, ColumnNames | bool]
-) -> None:
-    """Checks that any, or all, of the files are tables if such columns are named."""
+def _check_named(sources: Sequence[Source], named: Mapping[str, ColumnNames | bool]) -> None:
+    """Checks that all files are tables if columns are named."""
     no_tables = [source for source in sources if not source.is_table]
-    named = {**(in_all if no_tables else {}), **(in_any if len(no_tables) == len(sources) else {})}
-    for role, name in named.items():
+    for role, name in named.items() if no_tables else ():
         if not isinstance(name, bool | None):
             raise CorpusError(
-                f"{role} = {name!r} names a column of tables (JSON, CSV, TSV, Parquet), but {no_tables[0].path} is "
-                f"{no_tables[0].kind}; give tables (lines of JSON as .jsonl), or leave this out",
+                f"{role} = {name!r} names a column, but {no_tables[0].path} is {no_tables[0].kind}, which has none; "
+                "give a table (CSV, TSV, Parquet, JSON; name JSON lines .jsonl), or leave this out",
                 options=(role,),
             )
 
@@ -434,7 +428,7 @@ def _text_of(path: Path, where: str, row: Row, column: TextColumn, bad: BadInput
             return None
         texts.append(text)
     if not texts:
-        what = f"no {in_words(column)}, only {listed(row)}; name the text's column with {bad.setting('column')}"
+        what = f"no {in_words(column)}, only {listed(row)}; set {bad.setting('column')} to the text's column"
         bad.report(WITHOUT, f"{path}: {where} has {what}")
         return None
     return (texts[0] if isinstance(column, str) else joined(texts, PARAGRAPH)) or ""

@@ -156,15 +156,9 @@ class MaskingCollator(Readable):
         pad_to_multiple_of: int | None = None,
         pad_to_length: int | None = None,
     ) -> None:
-        """Makes a collator. Further arguments and errors are those of `Masker.from_tokenizer`.
+        """Makes a collator. The other arguments, and the errors, are those of `Masker.from_tokenizer`.
 
         Args:
-            strategy: A name in `unmask.masking.settings.STRATEGIES`; None: `random`, or the given units and weights.
-            rate: Expected share of the text's tokens to predict, or a schedule of it over the training, such as
-                `{"kind": "linear", "start": 0.3, "end": 0.15}`.
-            frequencies: [vocab_size], if the strategy needs them; `unmask.count_tokens` counts them.
-            tables: Frequencies and other tables; or the path of a lexicon (`pmi`), of prepared data (`frequency`,
-                `contextual` and other strategies that need counts), or of a run.
             pad_to_multiple_of: The length of a batch is a multiple of this.
             pad_to_length: Every batch has this length, as compiled models and TPUs need; longer rows are an error.
         """

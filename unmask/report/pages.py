@@ -111,17 +111,14 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
     ]
     # With a checkpoint: what training gained on the new text, and what it cost on the old.
     of_start = {name: figures for name, figures in summary.get("domains", {}).items() if figures is not None}
-    domains = [
-        (
-            name,
-            [
-                f"{shown.format(figures[when][key])}{margin(figures[when].get(f'{key}_interval'))}"
-                for key, _, shown in _COLUMNS
-                for when in ("before", "after")
-            ],
-        )
+    domains = {
+        name: [
+            f"{shown.format(figures[when][key])}{margin(figures[when].get(f'{key}_interval'))}"
+            for key, _, shown in _COLUMNS
+            for when in ("before", "after")
+        ]
         for name, figures in of_start.items()
-    ]
+    }
     of_domains = [f"{figures['after']['documents']:,} of the {name} text" for name, figures in of_start.items()]
     own, defaults = flat(recipe), flat(usual)
     write_page(
@@ -134,7 +131,7 @@ def write_report(  # noqa: PLR0913  (what a page is made of)
         start=summary["start"] if domains else None,
         over=f" ({over(summary['validation_unit'])}: {', '.join(of_domains)})" if "±" in str(domains) else "",
         domain_columns=[title for _, title, _ in _COLUMNS],
-        domains=dict(domains),
+        domains=domains,
         plots=training_curves(
             metrics, summary["unigram_entropy"], weighted=own.get("masking.rate.loss_weight") == "inverse"
         ),
@@ -327,18 +324,17 @@ def confusion_of(right: Sequence[str], predicted: Sequence[str]) -> dict[str, An
     if not right:
         return None
     counts = Counter([*right, *predicted])
-    names, others = sorted(counts), "(others)"
+    names = sorted(counts)
     if is_merged := len(names) > MOST_CLASSES:
         commonest = {name for name, _ in counts.most_common(MOST_CLASSES - 1)}
-        right, predicted = ([n if n in commonest else others for n in each] for each in (right, predicted))
-        names = [*sorted(commonest), others]
+        right, predicted = ([n if n in commonest else "(others)" for n in each] for each in (right, predicted))
+        names = [*sorted(commonest), "(others)"]
     matrix = confusion_matrix(right, predicted, labels=names)
     *scores, _ = precision_recall_fscore_support(right, predicted, labels=names, zero_division=0)
     by_class = zip(names, matrix.tolist(), *(each.tolist() for each in scores), strict=True)
-    rows = [
-        {"name": name, "counts": of_name, "scores": [] if is_merged and name == others else of_class}
-        for name, of_name, *of_class in by_class
-    ]
+    rows = [{"name": name, "counts": of_name, "scores": of_class} for name, of_name, *of_class in by_class]
+    if is_merged:
+        rows[-1]["scores"] = []
     return {"names": names, "rows": rows}
 
 

@@ -317,7 +317,7 @@ class StoredIndex:
         self.folder = IndexFolder(root)
         if state is None and not self.folder.whole.is_file():
             if self.folder.begun.is_file():
-                text = "this index is unfinished; run `unmask search index` again as before, with resume"
+                text = "this index is unfinished; run the same `unmask search index` command again, with resume"
                 raise DataError(f"{root}: {text}")
             what = "it holds no index" if root.is_dir() else absence(root, "folder")
             raise DataError(f"{root}: {what}; make one with `unmask search index MODEL FILES --out {root}`")

@@ -389,7 +389,7 @@ def _verdict(model: str, task: dict[str, Any], more: str) -> str:
     """Which systems the model is better than, worse than, and not shown to differ from; then the best ranking. `more`
     says how to have more queries."""
     if task["queries"] < LEAST_QUERIES:
-        return f"{task['queries']} queries are too few to compare systems (at least {LEAST_QUERIES}; {more}"
+        return f"{task['queries']} queries are too few to compare systems (at least {LEAST_QUERIES}); {more}"
     if not task["differences"]:
         return "there is nothing to compare with"
     better, worse, unclear = list[str](), list[str](), list[str]()

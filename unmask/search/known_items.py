@@ -116,7 +116,7 @@ class SearchTask:
 
 
 def ways_to_more(*, every: bool) -> tuple[str, list[str]]:
-    """How to have more documents for queries, and the options; `every`: queries are made from all of them already."""
+    """How to get more documents for queries, and the options for it. With `every`, all documents are used already."""
     ways = "give more text, or make smaller documents with line or block"
     return (ways, ["documents"]) if every else (f"{ways}, or {_FOR_ALL}", ["documents", "all"])
 
@@ -148,8 +148,7 @@ def crop_task(documents: Sequence[ItemDocument], settings: ItemSettings) -> Sear
         way_out, options = ways_to_more(every=settings.every)
         if len(long) < len(held):
             crop = settings.crop_chars or _LEAST_CROP
-            what = f"only {len(long)} of {len(held):,} documents for queries are long enough for crops"
-            what += f" of {crop} characters"
+            what = f"only {len(long)} of {len(held):,} documents for queries have room for crops of {crop} characters"
             way_out = "give more or longer ones, or judged queries (BEIR's format)"
             options = ["crop_chars"] if settings.crop_chars else []  # by default crops shrink with documents
         raise DataError(f"{what}; {way_out}", options=options)

@@ -193,7 +193,7 @@ class TextTask(Task):
         if (paired := file.is_paired) != self.paired:
             pairs, texts = (file.path, train) if paired else (train, file.path)
             what = f"{pairs} holds pairs of texts, {texts} single ones"
-            raise CorpusError(f"{what}; name the columns of texts", options=("text", "second"))
+            raise CorpusError(f"{what}; name the text columns", options=("text", "second"))
         return super().check(file, train)
 
     def encode(self, records: Sequence[TextRecord], encoder: InputEncoder, *, with_targets: bool) -> EncodedInput:

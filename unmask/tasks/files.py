@@ -174,7 +174,9 @@ def say_unread(path: Path, called: Path, files: Iterable[ExampleFiles], advice: 
         read = {source.path.resolve() for each in files for source in each.sources}
         every = (source.path for source in find_split([path], by_name=False, announce=False).train)
         places = (each.relative_to(path) for each in every if each.resolve() not in read)
-        names = dict.fromkeys(str(each.parent if each.suffix == ".arrow" else each) for each in places)
+        names = dict.fromkeys(
+            str(each.parent if each.suffix == ".arrow" or called != path else each) for each in places
+        )
         if names:
             say_once(f"{called}: not read: {listed([*names], 5)}{advice}")
 

@@ -116,11 +116,9 @@ def load_for_new_model(source: str) -> Tokenizer:
     tokenizer, file = load_tokenizer(source), local_path(source, weights=False)
     backend, special = tokenizer.backend, tokenizer.special
     folder = file if file.is_dir() else file.parent
-    # A hub's weights are not fetched; here, a configuration alone is no model.
-    has_weights = hub_name(source) is not None or any(
-        any(folder.glob(name)) for name in ("*.safetensors", "pytorch_model*.bin")
-    )
-    is_of_model = has_weights and (folder / MODEL_CONFIG).is_file()
+    # A hub's weights are not fetched; on this disk, a configuration alone is no model.
+    may_have = hub_name(source) is not None or any(f.suffix in (".bin", ".safetensors") for f in folder.iterdir())
+    is_of_model = may_have and (folder / MODEL_CONFIG).is_file()
     if is_of_model or not special.around or backend.encode("", add_special_tokens=True).ids == special.around:
         return tokenizer
     mask = backend.get_added_tokens_decoder().get(special.mask)
@@ -231,8 +229,7 @@ def _bert_flags(file: Path, config: Mapping[str, Any]) -> dict[str, bool | None]
 
 
 def _set_flags(backend: tokenizers.Tokenizer, flags: Mapping[str, bool | None]) -> None:
-    """Changes BERT's normalizer, in place, as transformers' classes of BERT's kind do: the configuration beside a
-    tokenizer.json takes precedence."""
+    """Sets these flags of BERT's normalizer, in place: as in transformers, they take precedence over tokenizer.json."""
     if isinstance(normalizer := backend.normalizer, normalizers.BertNormalizer):
         for name, value in flags.items():
             if value is not None or name == "strip_accents":  # None: as `lowercase`

@@ -45,7 +45,7 @@ class StepReport:
     micro_batches: int  # parts that the step was computed in; more than before if memory ran out
     learning_rate: float  # the peak rate of the settings, times the schedule
     length: int  # positions of its rows
-    seconds: float  # of training so far, this step included; with a budget in minutes, evaluations, too
+    seconds: float  # as `TrainState.seconds`, this step included
 
     @property
     def loss(self) -> float:

@@ -153,7 +153,8 @@ class TrainingSettings(Settings):
     length_schedule: LengthSchedule | None = None
     """Shorter rows at the beginning of training. Unset: `sequence_length` throughout."""
     batch_tokens: int = Field(default=4096, ge=8)
-    """Maximum positions of a step, filled with as many whole rows as fit. Unset: 4,096, but at least four rows."""
+    """Maximum positions of a step, filled with as many whole rows as fit. Unset: 4,096, or four rows if they are
+    longer."""
     micro_batch_tokens: int | None = Field(default=None, ge=8)
     """Maximum positions computed at once; a step accumulates their gradients. Unset: all that fit by calculation, on a
     CPU into about 2 GB (1,024 at least). Halved when memory runs out."""

@@ -462,8 +462,8 @@ class _Attempts:
                 if self.is_syncing and of_memory:
                     half = max(1, self.micro_rows // 2) * self.length
                     raise MemoryFullError(
-                        f"out of memory while gradients were exchanged between processes ({reason}); resume "
-                        f"with smaller parts of a step: training.micro_batch_tokens={half}, or the same of embedder",
+                        f"out of memory while gradients were exchanged between processes ({reason}); resume with "
+                        f"smaller parts of a step: training. or embedder.micro_batch_tokens={half}",
                         options=("resume", "set"),
                     ) from error
                 if not of_memory and (self.must_compile or self.is_syncing):

@@ -776,7 +776,7 @@ def test_what_is_not_read_of_a_dataset_is_said(tmp_path: Path, caplog: pytest.Lo
     assert not any("not read" in line for line in caplog.messages)
     for given, called, files in (
         (tmp_path, str(tmp_path), "dev.jsonl, test.jsonl"),
-        ({"train": [row], "dev": [row], "test": [row]}, "train in memory", "dev/rows.jsonl, test/rows.jsonl"),
+        ({"train": [row], "dev": [row], "test": [row]}, "train in memory", "dev, test"),
     ):
         with examples_given(given, tmp_path / "train.jsonl", None):
             pass

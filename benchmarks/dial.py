@@ -38,7 +38,7 @@ from ours import assemble
 from scipy.optimize import least_squares
 from tables import append_line, circumstances, made, parser_of, read_lines, write_table
 
-from unmask.commands.recipe import load_recipe
+from unmask.commands.recipe import Recipe, load_recipe
 from unmask.commands.run_data import open_prepared
 from unmask.commands.sizing import LAW, Choice, Law, TextFigures, choices, measure_speed, sizes, with_sizes
 from unmask.measure.held_out import HeldOutSet
@@ -131,8 +131,7 @@ def check(options: argparse.Namespace) -> list[str]:
     held_out = HeldOutSet(data.validation, data.tokenizer, length=128, max_tokens=HELD_OUT_TOKENS)
     text = TextFigures.of(data, data.manifest.train.tokens)
 
-    def loss_of(choice: Choice, minutes: float) -> tuple[float, int]:
-        recipe = load_recipe("auto", options={"training.minutes": minutes, "training.seed": options.seed})
+    def loss_of(choice: Choice, recipe: Recipe) -> tuple[float, int]:
         recipe = with_sizes(recipe, sizes(choice.num_layers, choice.hidden_size, choice.batch_tokens))
         next(assemble(recipe, data, device).reports())  # compiles the loops, once on a machine
         training = assemble(recipe, data, device)
@@ -140,12 +139,12 @@ def check(options: argparse.Namespace) -> list[str]:
         return held_out.evaluate(training.state.model).loss, steps
 
     for minutes in map(float, options.minutes.split(",")):
-        recipe = load_recipe("auto", options={"training.minutes": minutes})
+        recipe = load_recipe("auto", options={"training.minutes": minutes, "training.seed": options.seed})
         grid = list(choices(recipe, data, measure_speed(recipe, data), text, minutes))
         chosen = min(grid, key=lambda choice: choice.loss)
         begin = max(0, grid.index(chosen) - 1)
         for choice in grid[begin : begin + 3]:
-            loss, steps = loss_of(choice, minutes)
+            loss, steps = loss_of(choice, recipe)
             size = f"{choice.num_layers}x{choice.hidden_size}"
             facts = {"batch_tokens": choice.batch_tokens, "steps": steps, "loss": loss, "is_chosen": choice == chosen}
             entry = {"text": options.name, "minutes": minutes, "size": size, "seed": options.seed, **facts}

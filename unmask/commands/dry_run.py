@@ -203,10 +203,9 @@ def _prepare_sample(
         [Path(sample.name)], scratch / "data", corpus=reading, tokenizer=tokenizer, annotation=annotation
     )
     scale, share = num_bytes / manifest.bytes, manifest.train.tokens / manifest.tokens
-    if held := [
-        task.num_bytes for task in opened.tasks if task.is_held
-    ]:  # held-out files, which the sample mixes with the others
-        share = 1.0 - sum(held) / max(1, sum(task.num_bytes for task in opened.tasks))
+    # The sample mixes held-out files with the others.
+    if held := sum(task.num_bytes for task in opened.tasks if task.is_held):
+        share = 1.0 - held / sum(task.num_bytes for task in opened.tasks)
     return {
         "documents": documents,
         "bytes": num_bytes,
@@ -321,8 +320,8 @@ def _make_scratch(sources: Sequence[str | Path], recipe: Recipe, stack: ExitStac
         manifest = open_prepared(root).manifest
         check_data(recipe, manifest, root)
         counted = {name: getattr(manifest, name) for name in ("documents", "bytes", "tokens", "vocab_size", "plan")}
-        text = {**counted, "train_tokens": manifest.train.tokens, "skipped": manifest.skipped}
-        text |= {"complete": True, "seconds": 0.0}
+        trained = {"train_tokens": manifest.train.tokens, "skipped": manifest.skipped}
+        text = {**counted, **trained, "complete": True, "seconds": 0.0}
     else:
         check_data(recipe)
         text = _prepare_sample(sources, recipe, tokenizer, scratch)

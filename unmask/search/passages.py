@@ -128,8 +128,8 @@ class DocumentFiles:
 def split_title(text: str) -> tuple[str | None, str]:
     """The first line of a text if it is a title, and the text below it; else None and the text.
 
-    A title is short, has a letter, and does not end like a sentence or a quotation. It is followed by
-    more text, and is not the first line of a paragraph that was broken to fit a page.
+    A title is short, has a letter, and does not end like a sentence or a quotation. It is followed by more text, and
+    is not the first line of a paragraph that was broken to fit a page.
 
     Example: `On whales\\nThere are many.` has the title `On whales`; `There are many.\\nNo.` has none.
     """

@@ -189,7 +189,7 @@ def test_two_processes_fine_tune_as_one(make_model: MakeModel, tokenizer: Tokeni
 
 
 # ----------------------------------------
-# At an address; tests/core/test_bucket.py kills one, with a server.
+# At an address
 
 SMALL = ("model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", "training.batch_tokens=256")
 ADDRESS = "elsewhere://bucket/runs/a"

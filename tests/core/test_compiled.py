@@ -15,15 +15,20 @@ import unmask
 from unmask.core import compiled as loops
 
 
+def printed(code: str, *, root: Path | None = None, **variables: str) -> str:
+    """What a process of its own prints."""
+    command = [sys.executable, "-c", code]
+    environment = os.environ | variables
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=root).stdout
+
+
 def test_loops_leave_the_number_of_torchs_threads_alone() -> None:
-    """In a process of its own: numba starts its threads once, and sets OpenMP's number when it does."""
-    environment = os.environ | {"OMP_NUM_THREADS": "2", "NUMBA_NUM_THREADS": "3"}
+    """Numba starts its threads once, and sets OpenMP's number when it does."""
     code = (
         "import numba, torch; from unmask.core.compiled import use_threads_of_torch; use_threads_of_torch();"
         "print(torch.get_num_threads(), numba.get_num_threads())"
     )
-    done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["2", "2"]
+    assert printed(code, OMP_NUM_THREADS="2", NUMBA_NUM_THREADS="3").split() == ["2", "2"]
 
 
 def test_the_quota_of_a_container_counts_as_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,7 +65,6 @@ def test_the_quota_of_a_container_counts_as_cores(tmp_path: Path, monkeypatch: p
 @pytest.mark.slow
 def test_the_process_that_compiles_a_loop_gets_the_bits_of_those_after_it(tmp_path: Path) -> None:
     """A process that compiles a loop runs different machine code than numba caches; see `unmask.core.compiled`."""
-    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
     code = (
         "import hashlib, numpy as np; from unmask.model.loops import STRETCHES, norm_backward;"
         "draw = np.random.default_rng(0).standard_normal; numbers = lambda *shape: draw(shape).astype(np.float32);"
@@ -69,14 +73,11 @@ def test_the_process_that_compiles_a_loop_gets_the_bits_of_those_after_it(tmp_pa
         "norm_backward(*inputs, result, sums);"
         "print(hashlib.sha256(result.tobytes() + sums.tobytes()).hexdigest())"
     )
-    cached, printed = [], []
-    for _ in range(2):
-        done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
-        printed.append(done.stdout)
-        cached.append({path: path.read_bytes() for path in tmp_path.rglob("*.nbc")})
-    assert len(cached[0]) == 1, "the first process compiled"
-    assert cached[0] == cached[1], "and the second did not"
-    assert printed[0] == printed[1]
+    first = printed(code, NUMBA_CACHE_DIR=str(tmp_path))
+    cached = {path: path.read_bytes() for path in tmp_path.rglob("*.nbc")}
+    assert len(cached) == 1, "the first process compiled"
+    assert printed(code, NUMBA_CACHE_DIR=str(tmp_path)) == first
+    assert {path: path.read_bytes() for path in tmp_path.rglob("*.nbc")} == cached, "and the second did not"
 
 
 @pytest.mark.slow
@@ -90,9 +91,7 @@ def test_another_environment_finds_what_was_compiled(tmp_path: Path) -> None:
     )
 
     def compiled(root: Path) -> set[Path]:
-        environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path / "loops"), "PYTHONPATH": str(root)}
-        command = [sys.executable, "-c", code]
-        out = subprocess.run(command, env=environment, capture_output=True, text=True, check=True, cwd=root).stdout
+        out = printed(code, root=root, NUMBA_CACHE_DIR=str(tmp_path / "loops"), PYTHONPATH=str(root))
         assert out.split(maxsplit=1) == [str(root / "unmask/__init__.py"), "[3 0 4]\n"]
         return set(tmp_path.rglob("*.nbc"))
 
@@ -108,11 +107,11 @@ def test_another_environment_finds_what_was_compiled(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("variables", "expected"), [({}, "10000"), ({"GOMP_SPINCOUNT": "7"}, "7"), ({"OMP_WAIT_POLICY": "ACTIVE"}, "None")]
 )
-def test_threads_do_not_count_for_long_while_they_wait(variables: dict[str, str], expected: str) -> None:
+def test_threads_do_not_count_for_long_while_they_wait(
+    variables: dict[str, str], expected: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Unless the environment sets how they wait. The variable must be set before torch is imported."""
+    for name in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY"):
+        monkeypatch.delenv(name, raising=False)
     code = "import unmask, os, sys; print('torch' in sys.modules, os.environ.get('GOMP_SPINCOUNT'))"
-    environment = {k: v for k, v in os.environ.items() if k not in ("GOMP_SPINCOUNT", "OMP_WAIT_POLICY")}
-    printed = subprocess.run(
-        [sys.executable, "-c", code], env=environment | variables, capture_output=True, text=True, check=True
-    ).stdout
-    assert printed.split() == ["False", expected]
+    assert printed(code, **variables).split() == ["False", expected]

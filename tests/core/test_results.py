@@ -1,14 +1,35 @@
-"""Results of commands: attributes, the object that --json prints, and the text for people."""
+"""Results of commands: attributes, the object that --json prints, and the text for people; progress in a notebook."""
 
 from __future__ import annotations
 
 import pickle
+import re
+import sys
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
-from unmask.core.results import Facts, Finished, Hint, Result, Sheet, Shown, Styled, as_html, as_text, decimals
+import unmask
+from tests.conftest import SMALL, make_text
+from unmask.core.results import (
+    Facts,
+    Finished,
+    Hint,
+    NotebookReporter,
+    Progress,
+    Reporter,
+    Result,
+    Sheet,
+    Shown,
+    Styled,
+    as_html,
+    as_text,
+    decimals,
+    usual_reporter,
+)
 
 
 class Weather(Result):
@@ -74,3 +95,61 @@ def test_a_hint_is_a_command_in_a_terminal_and_a_call_in_python() -> None:
     assert str(hint).endswith("unmask fill m")
     assert as_text(hint).endswith('unmask.load("m").fill()')
     assert "<code>unmask.load(&quot;m&quot;).fill()</code>" in as_html(hint)
+
+
+Bars = list[list[str]]
+
+
+@pytest.fixture
+def bars(monkeypatch: pytest.MonkeyPatch) -> Bars:
+    """A fake Jupyter kernel; returns, for each bar, everything that was displayed in its place."""
+    made: Bars = []
+
+    def display(shown: Any, *, display_id: bool) -> Any:
+        assert display_id
+        made.append([shown])
+        return SimpleNamespace(update=made[-1].append)
+
+    module: Any = ModuleType("IPython")
+    module.get_ipython = lambda: SimpleNamespace(kernel=object())
+    module.display = SimpleNamespace(HTML=str, display=display)
+    monkeypatch.setitem(sys.modules, "IPython", module)
+    return made
+
+
+def test_only_where_a_kernel_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert type(usual_reporter()) is Reporter
+    terminal: Any = ModuleType("IPython")
+    terminal.get_ipython = SimpleNamespace
+    monkeypatch.setitem(sys.modules, "IPython", terminal)
+    assert type(usual_reporter()) is Reporter
+
+
+def test_a_bar_is_drawn_in_its_place(bars: Bars, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = NotebookReporter()
+    now = iter([10.0 + n / 10 for n in range(100)])
+    monkeypatch.setattr("unmask.core.results.time.monotonic", lambda: next(now))
+    for done in (0, 1, 2, 3, 4):
+        line.notify(Progress("<reading>", done, 4, "texts"))
+    assert len(bars) == 1
+    assert "value='1.0000'></progress> &lt;reading&gt;: 4 of 4 texts" in bars[0][-1]
+    assert len(bars[0]) == 3, "some times a second, and at the end"
+
+
+def test_verbs_draw_without_being_asked(bars: Bars, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    texts = make_text(60).split("\n\n")
+    run = unmask.pretrain(iter(texts), out=tmp_path / "run", steps=3, vocab_size=150, settings=SMALL)
+    words = " ".join(state for bar in bars for state in bar)
+    for what in ("reading: 60 texts", "tokenizing: ", "training: step 3, loss "):
+        assert what in words
+    assert re.search(r"step +3: held-out loss \d", capsys.readouterr().out)
+    bars.clear()
+    unmask.evaluate(run.model, texts, pseudo_tokens=0)
+    assert "hiding 15% of the words" in bars[-1][-1]
+
+
+def test_a_mistake_is_a_line(bars: Bars) -> None:
+    with pytest.raises(unmask.UnmaskError) as caught:
+        unmask.load("nowhere/model")
+    (line,) = caught.value._render_traceback_()
+    assert line == f"{type(caught.value).__name__}: {caught.value}"

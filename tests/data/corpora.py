@@ -87,6 +87,12 @@ def texts_of(path: Path | str, **settings: object) -> list[str]:
     return [piece.text for piece, _ in corpus.pieces()]
 
 
+def left_of(path: Path | str, **settings: object) -> tuple[list[str], dict[str, int]]:
+    """The texts of a corpus that skips bad input, and what it has skipped."""
+    corpus = Corpus([path], CorpusSettings.model_validate({"bad_input": "skip", **settings}), hold_out=False)
+    return [piece.text.strip() for piece, _ in corpus.pieces()], dict(corpus.skipped)
+
+
 def sides(corpus: Corpus) -> dict[str, bool]:
     """Whether each text is held out."""
     return {piece.text: held for piece, held in corpus.pieces()}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.data.corpora import SMALL, write_jsonl
+from tests.data.corpora import SMALL, left_of, texts_of, write_jsonl
 from unmask.core.errors import CorpusError, DataError, SettingsError
 from unmask.data.annotations import SpacyPipeline, choose_origins
 from unmask.data.corpus import Corpus
@@ -135,13 +135,11 @@ def test_treebanks_without_their_words(tmp_path: Path) -> None:
     ]
     file = tmp_path / "a.conllu"
     file.write_text("\n\n".join(sentences) + "\n")
-    corpus = Corpus([file], CorpusSettings(), hold_out=False)
-    assert [piece.text.strip() for piece, _ in corpus.pieces()] == ["Yes _", "_"]
-    assert corpus.skipped == {"sentences whose words are `_`": 2}
+    assert left_of(file, bad_input="error") == (["Yes _", "_"], {"sentences whose words are `_`": 2})
     assert read(file, {"pos": "pos"})[0].spans == {"pos": ()}, "a tag that is `_` is none"
     file.write_text("\n\n".join(sentences[1:3]) + "\n")
     with pytest.raises(CorpusError, match="all 2 sentences are `_`"):
-        list(Corpus([file], CorpusSettings(), hold_out=False).pieces())
+        texts_of(file)
 
 
 @pytest.mark.parametrize(
@@ -171,7 +169,6 @@ def test_treebanks_that_are_wrong(tmp_path: Path, name: str, text: str, fields: 
     [
         ("a.csv", "Sentence #,Word,POS,Tag\nS1,Anna,N,B-PER\n,Lee,N,I-PER\n,sleeps,V,O\nS2,Bonn,N,B-GPE\n"),
         ("a.tsv", "Anna\tB-PER\nLee\tE-PER\nsleeps\tO\n\nBonn\tS-GPE\n"),
-        ("a.txt", "Anna B-PER\nLee I-PER\nsleeps O\n\nBonn B-GPE\n"),
         ("a_conll", "x 0 0 Anna N * - - - - (PER* -\nx 0 1 Lee N * - - - - *) -\nx 0 2 sleeps V * - - - - * -\n\n"
                     "x 0 0 Bonn N * - - - - (GPE) -\n"),
         ("a.jsonl", '{"text": "Anna Lee sleeps", "label": [[0, 8, "PER"]]}\n'
@@ -190,13 +187,6 @@ def test_entities_of_other_forms(tmp_path: Path, name: str, content: str) -> Non
     assert (named(one, "entities"), named(two, "entities")) == ([("Anna Lee", "PER")], [("Bonn", "GPE")])
 
 
-def test_a_column_of_conll_is_named_by_its_number(tmp_path: Path) -> None:
-    (tmp_path / "a.conll").write_text("Anna NNP B-NP B-PER\nsleeps VBZ B-VP O\n\n")
-    settings = AnnotationSettings.model_validate({"columns": ["chunks"], "fields": {"chunks": 2}})
-    [document] = read(tmp_path / "a.conll", choose_origins(settings, find_sources([tmp_path]))[1] or {})
-    assert named(document, "chunks") == [("Anna", "NP"), ("sleeps", "VP")]
-
-
 def test_a_quote_that_is_left_open_takes_no_sentences(tmp_path: Path) -> None:
     sentence = "S{0},Anna,N,B-PER\n,sleeps,V,O\n"
     whole = "Sentence #,Word,POS,Tag\n" + "".join(map(sentence.format, range(9)))
@@ -205,9 +195,7 @@ def test_a_quote_that_is_left_open_takes_no_sentences(tmp_path: Path) -> None:
         path.write_text(whole + rest)
         with pytest.raises(CorpusError, match=r"a\.csv: line 20: .*quote"):
             read(path, {"entities": "entities"})
-        corpus = Corpus([path], CorpusSettings(bad_input="skip"), hold_out=False)
-        assert [piece.text.strip() for piece, _ in corpus.pieces()] == ["Anna sleeps"] * 9
-        assert corpus.skipped == {"rows that are not CSV": rest.count("\n")}
+        assert left_of(path) == (["Anna sleeps"] * 9, {"rows that are not CSV": rest.count("\n")})
 
 
 @pytest.mark.parametrize("piece_chars", [5, 9, 12, 30])

@@ -91,16 +91,13 @@ def test_large_groups_and_rows_without_a_group(tmp_path: Path) -> None:
     rows = patients(40) + [{"text": f"of the large one {n} " + "x " * 50, "patient": "large"} for n in range(1000)]
     corpus = by_patient(write_jsonl(tmp_path / "a.jsonl", rows))
     assert not any(held and piece.group == "large" for piece, held in corpus.pieces())
-    description = corpus.describe(corpus.decided())
-    assert "too large to hold out: 1 of these" in description
     held = sum(len(text) for text, side in sides(corpus).items() if side) / sum(map(len, sides(corpus)))
-    assert f"{held:.1%} of the text" in description
+    assert f"{held:.1%} of the text" in corpus.describe(corpus.decided())
     assert 0.025 < held < 0.075
     rows = patients(50) + [{"text": f"no patient {n}", "patient": None} for n in range(3000)]
     corpus = by_patient(write_jsonl(tmp_path / "b.jsonl", rows))
     alone = [side for piece, side in corpus.pieces() if piece.group is None]
     assert abs(sum(alone) / len(alone) - 0.05) < 4 * (0.05 * 0.95 / len(alone)) ** 0.5
-    assert "3,000 documents without a value" in corpus.describe(corpus.decided())
     rows = [{"text": f"note {n:03}", "patient": "abc"[n % 3] if n < 99 else None} for n in range(300)]
     groups = by_patient(write_jsonl(tmp_path / "c.jsonl", rows)).decided().groups
     assert groups
@@ -160,7 +157,6 @@ def test_near_duplicates_are_never_on_both_sides(tmp_path: Path) -> None:
     assert compared(list(corpus.pieces())).share == 0.0
     share = sum(len(text) for text in texts if side_of[text]) / sum(map(len, texts))
     assert 0.025 <= share <= 0.075
-    assert f"clusters of near-duplicate documents, {share:.1%} of the text" in corpus.describe(corpus.decided())
     assert sides(Corpus(write("z.txt", "b.txt"), by_cluster)) == side_of
 
 
@@ -238,32 +234,11 @@ def test_the_kinds_of_near_duplicates() -> None:
 def planted(seed: int) -> tuple[list[str], list[str]]:
     """Held-out texts, many of which are like a training text at similarities of all sizes; and the training texts."""
     rng = random.Random(seed)
-    training = [random_text(rng, rng.choice([3, 8, 30, 60, 120, 400])) for _ in range(300)]
-    held = [random_text(rng, rng.choice([3, 8, 30, 60, 120, 400])) for _ in range(100)]
-    sources = rng.sample(training, 150)
-    held += [changed(rng, source, rng.randint(1, max(1, len(source.split()) // 25))) for source in sources]
+    training = [random_text(rng, rng.choice([3, 8, 30, 60, 120, 400])) for _ in range(150)]
+    held = [random_text(rng, rng.choice([3, 8, 30, 60, 120, 400])) for _ in range(50)]
+    sources = rng.sample(training, 75)
+    held += [changed(rng, source, rng.randint(1, max(1, len(source.split()) // 40))) for source in sources]
     return held, training
-
-
-def test_similar_texts_count_and_others_do_not() -> None:
-    """At 0.9 and more nearly all, and none below 0.8, by brute force over all pairs."""
-    high = high_similar = 0
-    for seed in range(3):
-        held, training = planted(seed)
-        forms = {words_of(text) for text in training}
-        for text in held:
-            best = max(jaccard(text, other) for other in training)
-            result = compared(pieces_of([text], training))
-            if words_of(text) in forms:
-                assert result.equal + result.normalised == 1
-                continue
-            assert result.normalised == 0
-            assert best >= 0.8 or result.similar == 0
-            if best >= 0.9:
-                high += 1
-                high_similar += result.similar
-    assert high >= 50
-    assert high_similar >= 0.95 * high
 
 
 @pytest.mark.parametrize("num_words", [2, 6, 40, 900, 5000])
@@ -301,16 +276,24 @@ def test_normal_forms(one: str, other: str, same: bool) -> None:
     assert normal[0] == normal[2]
 
 
-def test_every_leak_is_left_out_on_request() -> None:
-    """By a brute force: the training texts that are equal, but for numbers and signs, or similar to a held-out one."""
+def test_leaks_are_those_of_a_brute_force() -> None:
+    """Over all pairs: texts that are equal, but for numbers and signs, or similar; about 1 in 20 is missed at the very
+    border of similarity."""
+
+    def repeat(texts: list[str], others: list[str]) -> int:
+        """How many of the texts are like one of the others."""
+        return sum(
+            any(words_of(text) == words_of(other) or jaccard(text, other) >= SIMILAR for other in others)
+            for text in texts
+        )
+
     held, training = planted(6)
     training = [*training, *(text.upper() for text in held[:5]), *training[:20]]
-    leaking = sum(
-        any(words_of(one) == words_of(other) or jaccard(one, other) >= SIMILAR for other in held) for one in training
-    )
     pieces = pieces_of(held, training)
     result = compared(pieces, every=True)
-    assert leaking > 40
-    assert abs(result.left_out - leaking) <= 2  # about 1 in 20 is missed at the very border of similarity
+    assert min(result.left_out, result.similar) > 25
+    assert abs(result.left_out - repeat(training, held)) <= 2
+    assert abs(result.equal + result.normalised + result.similar - repeat(held, training)) <= 2
     assert compared(pieces, every=True, tasks=4) == result
+    assert compared(pieces).share == result.share, "left out or not"
     assert f"; the {result.left_out:,} training documents" in result.summary

@@ -53,7 +53,8 @@ def texts_of(store: TokenStore) -> list[list[int]]:
     return [store.gather(np.array([i])).input_ids.tolist() for i in range(len(store))]
 
 
-def holders(store: TokenStore) -> dict[tuple[int, ...], set[int]]:
+@pytest.fixture(scope="module")
+def held(store: TokenStore) -> dict[tuple[int, ...], set[int]]:
     """For every run of tokens of a document, the documents that hold it."""
     documents: dict[tuple[int, ...], set[int]] = defaultdict(set)
     for text, document in zip(texts_of(store), store.column("document").tolist(), strict=True):
@@ -79,9 +80,10 @@ def test_an_epoch_holds_every_token_once(store: TokenStore, tokenizer: Tokenizer
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_labels_are_true(store: TokenStore, tokenizer: Tokenizer, kind: PairKind) -> None:
+def test_labels_are_true(
+    store: TokenStore, tokenizer: Tokenizer, held: dict[tuple[int, ...], set[int]], kind: PairKind
+) -> None:
     """By the text alone: A followed by B stands in a document, or B followed by A, or no document holds both."""
-    held = holders(store)
     seen: Counter[int] = Counter()
     stream = RowStream(store, tokenizer, length=64, seed=7, pairs=kind)
     for segment in pair_segments(epoch_of(stream)):

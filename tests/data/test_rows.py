@@ -245,42 +245,6 @@ def test_a_window_made_ahead_and_a_new_stream_give_the_same(
     assert len(windows) > 10
 
 
-# Hashes of the rows of the first implementation, in plain loops: a resumed run must get the same rows as before.
-DIGESTS = {
-    (None, (20,)): "96381caaee987c25",
-    (None, (64, 12, 33)): "701b9deac8618f42",
-    ("next_sentence", (40,)): "076cc00255e47849",
-    ("next_sentence", (64, 12, 33)): "ea31cf5a3b481101",
-    ("sentence_order", (40,)): "34a2e31bd0f202a2",
-    ("sentence_order", (64, 12, 33)): "67652a6858763b3e",
-}
-
-
-@pytest.mark.parametrize(("pairs", "lengths"), DIGESTS)
-def test_rows_stay_what_they_are(
-    pairs: str | None, lengths: tuple[int, ...], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Bit for bit, of texts of 0 to 90 tokens; see `DIGESTS`."""
-    monkeypatch.setattr(order_module, "WINDOW_TOKENS", 4000)
-    bits = mix(np.arange(40_000, dtype=np.int64))
-    sizes = np.concatenate([bits[:300] % 91, [700, 0, 1]])
-    ends = np.cumsum(sizes)
-    ids = np.split(5 + bits[: ends[-1]] % 50, ends[:-1])
-    starts = np.split((bits[: ends[-1]] >> 20) % 3 == 0, ends[:-1])
-    store = FakeStore(ids, starts=starts, documents=(np.arange(len(sizes)) // 2).tolist())
-    stream = RowStream(store, tokenizer, length=lengths[0], seed=5, pairs=pairs)  # type: ignore[arg-type]
-    digest, cursor, number = hashlib.sha256(), Cursor(), 0
-    while cursor.epoch < 2:
-        batch = stream.batch(cursor, 7, lengths[number // 3 % len(lengths)])
-        rows = batch.rows
-        columns = [rows.input_ids, rows.segment_ids, rows.position_ids, rows.word_starts, rows.segment_keys]
-        for column in [*columns, *rows.classes.values()]:
-            digest.update(column.to(torch.int64).numpy().tobytes())
-        digest.update(batch.documents.tobytes())
-        cursor, number = batch.cursor, number + 1
-    assert digest.hexdigest()[:16] == DIGESTS[pairs, lengths]
-
-
 def test_the_length_changes_within_a_window_and_nothing_is_lost(store: TokenStore, tokenizer: Tokenizer) -> None:
     """Rows of 16, then 24, then 64 positions in one epoch: every token of the text once, whatever was cut before."""
     stream = RowStream(store, tokenizer, length=64, seed=3)
@@ -289,9 +253,7 @@ def test_the_length_changes_within_a_window_and_nothing_is_lost(store: TokenStor
         length = 16 if number < 4 else 24 if number < 9 else 64
         batch = stream.batch(cursor, 6, length)
         assert batch.rows.shape[1] == length
-        again = RowStream(store, tokenizer, length=64, seed=3).batch(cursor, 6, length)
-        assert torch.equal(again.rows.input_ids, batch.rows.input_ids), "a place gives the same rows to a new stream"
-        assert again.cursor == batch.cursor == Cursor.from_plain(json.loads(json.dumps(asdict(batch.cursor))))
+        assert batch.cursor == Cursor.from_plain(json.loads(json.dumps(asdict(batch.cursor))))
         tokens.update(batch.rows.input_ids[batch.rows.segment_ids >= 0].tolist())
         cursor, number = batch.cursor, number + 1
     assert number > 12
@@ -324,17 +286,6 @@ def labelled_segments(stream: RowStream) -> Iterator[tuple[list[int], int]]:
         assert (rows.classes["label"][~first] == -1).all()
     for rows, r, places in drawn_segments(batches):
         yield rows.input_ids[r, places].tolist(), int(rows.classes["label"][r, places[0]])
-
-
-def test_a_batch_by_hand(tokenizer: Tokenizer) -> None:
-    """[CLS] a a a [SEP] [CLS] b b [SEP], and a document without a class in the row behind it."""
-    a = first_ordinary(tokenizer)
-    batch = stream_of(store_of([3, 2, 7], [4, 1, -1], a), tokenizer, length=9).batch(Cursor(), 2)
-    order = [row.tolist()[1] for row in batch.rows.input_ids]
-    row = order.index(a)
-    assert batch.rows.input_ids[row].tolist() == [2, a, a, a, 3, 2, a + 1, a + 1, 3]
-    assert batch.rows.classes["label"][row].tolist() == [4, -1, -1, -1, -1, 1, -1, -1, -1]
-    assert batch.rows.classes["label"][1 - row].tolist() == [-1] * 9
 
 
 def test_every_segment_carries_the_class_of_its_document(tokenizer: Tokenizer) -> None:
@@ -393,3 +344,39 @@ def test_rows_that_cannot_be(store: TokenStore, tokenizer: Tokenizer) -> None:
         RowStream(store, tokenizer, length=2, seed=0)
     with pytest.raises(DataError, match=r"without classes"):
         RowStream(store, tokenizer, length=16, seed=0, with_labels=True)
+
+
+# Hashes of the rows of the first implementation, in plain loops: a resumed run must get the same rows as before.
+DIGESTS = {
+    (None, (20,)): "96381caaee987c25",
+    (None, (64, 12, 33)): "701b9deac8618f42",
+    ("next_sentence", (40,)): "076cc00255e47849",
+    ("next_sentence", (64, 12, 33)): "ea31cf5a3b481101",
+    ("sentence_order", (40,)): "34a2e31bd0f202a2",
+    ("sentence_order", (64, 12, 33)): "67652a6858763b3e",
+}
+
+
+@pytest.mark.parametrize(("pairs", "lengths"), DIGESTS)
+def test_rows_stay_what_they_are(
+    pairs: str | None, lengths: tuple[int, ...], tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Bit for bit, of texts of 0 to 90 tokens; see `DIGESTS`."""
+    monkeypatch.setattr(order_module, "WINDOW_TOKENS", 4000)
+    bits = mix(np.arange(40_000, dtype=np.int64))
+    sizes = np.concatenate([bits[:300] % 91, [700, 0, 1]])
+    ends = np.cumsum(sizes)
+    ids = np.split(5 + bits[: ends[-1]] % 50, ends[:-1])
+    starts = np.split((bits[: ends[-1]] >> 20) % 3 == 0, ends[:-1])
+    store = FakeStore(ids, starts=starts, documents=(np.arange(len(sizes)) // 2).tolist())
+    stream = RowStream(store, tokenizer, length=lengths[0], seed=5, pairs=pairs)  # type: ignore[arg-type]
+    digest, cursor, number = hashlib.sha256(), Cursor(), 0
+    while cursor.epoch < 2:
+        batch = stream.batch(cursor, 7, lengths[number // 3 % len(lengths)])
+        rows = batch.rows
+        columns = [rows.input_ids, rows.segment_ids, rows.position_ids, rows.word_starts, rows.segment_keys]
+        for column in [*columns, *rows.classes.values()]:
+            digest.update(column.to(torch.int64).numpy().tobytes())
+        digest.update(batch.documents.tobytes())
+        cursor, number = batch.cursor, number + 1
+    assert digest.hexdigest()[:16] == DIGESTS[pairs, lengths]

@@ -16,7 +16,7 @@ from unmask.data.lexicon import Lexicon
 from unmask.data.rows import Rows
 from unmask.masking.draw_loops import hash_set
 from unmask.masking.masker import Masker
-from unmask.masking.settings import STRATEGIES, MaskingSettings, needed_annotations
+from unmask.masking.settings import MaskingSettings
 from unmask.masking.tables import Scores, Tables
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -189,8 +189,6 @@ def frequencies_of(tokenizer: Tokenizer) -> np.ndarray:
 
 
 FAMILIES = ("wordpiece", "bpe", "unigram")
-# Strategies that need no column of annotation.
-ALL = sorted(name for name, pair in STRATEGIES.items() if not needed_annotations(pair))
 
 
 def wrapped(family: str) -> Any:

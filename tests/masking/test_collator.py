@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from tests.masking.helpers import ALL, FAMILIES, features_of, masker_of, wrapped
+from tests.masking.helpers import FAMILIES, features_of, masker_of, wrapped
 from tests.tokenizer.families import trained
 from unmask import Masker, MaskingCollator, count_tokens
 from unmask.core.errors import DataError, SettingsError
@@ -31,11 +31,10 @@ def collator_of(family: str = "wordpiece", **options: Any) -> MaskingCollator:
 
 
 @pytest.mark.parametrize("family", FAMILIES)
-@pytest.mark.parametrize("strategy", ALL)
-def test_a_batch_is_what_the_masker_makes_of_its_rows(family: str, strategy: str) -> None:
+def test_a_batch_is_what_the_masker_makes_of_its_rows(family: str) -> None:
     """An independent way to the same masks: plain ids, passed to the masker directly."""
     features = features_of(family)
-    masker = masker_of(trained(family), strategy=strategy, rate=0.3, seed=5)
+    masker = masker_of(trained(family), strategy="whole_word", rate=0.3, seed=5)
     batch = MaskingCollator.from_masker(masker)(features)
     masked = masker([feature["input_ids"] for feature in features])
     assert list(batch) == ["input_ids", "attention_mask", "labels", "token_type_ids"]
@@ -92,9 +91,9 @@ def test_columns_that_say_what_may_be_masked() -> None:
     assert seen == {0, 4}, "one word, as the column says"
 
 
-def test_workers_make_the_same_masks_and_learn_the_epoch() -> None:
-    """Spawned and persistent ones; forked ones are those of `Trainer`. Progress is that of the batch, not of the
-    moment."""
+def test_a_worker_makes_the_same_masks_and_learns_the_epoch() -> None:
+    """A spawned and persistent one, which gets a pickled collator; forked ones are those of `Trainer`. Progress is that
+    of the batch, not of the moment."""
     features: Any = features_of("wordpiece", 24)
 
     def batches(**options: Any) -> list[dict[str, torch.Tensor]]:
@@ -111,7 +110,7 @@ def test_workers_make_the_same_masks_and_learn_the_epoch() -> None:
     shares = [float((batch["labels"] != -100).sum() / batch["attention_mask"].sum()) for batch in expected]
     assert shares[0] > shares[5] > shares[11]
     assert not torch.equal(expected[0]["labels"], expected[6]["labels"])
-    spawned = batches(num_workers=2, multiprocessing_context="spawn", persistent_workers=True)
+    spawned = batches(num_workers=1, multiprocessing_context="spawn", persistent_workers=True)
     for one, two in zip(expected, spawned, strict=True):
         assert torch.equal(one["input_ids"], two["input_ids"])
         assert torch.equal(one["labels"], two["labels"])
@@ -262,10 +261,8 @@ def test_features_that_cannot_be_used(features: list[dict[str, Any]], message: s
         (lambda: collator_of(pad_to_multiple_of=0), "pad_to_multiple_of"),
         (lambda: collator_of(pad_to_length=8, pad_to_multiple_of=4), "pad_to_multiple_of"),
         (lambda: collator_of(strategy="frequency"), "count_tokens"),
-        (lambda: collator_of(strategy="adaptive"), "'loss'"),
         (lambda: collator_of(weights={"kind": "pos_loss"}), "'pos_loss'"),
         (lambda: collator_of(rate={"kind": "uniform", "loss_weight": "inverse"}), "loss_weight"),
-        (lambda: collator_of(units={"kind": "sentences"}), "sentences"),
         (lambda: collator_of().set_epoch(0, progress=2.0), "epoch"),
         (lambda: collator_of().set_epoch(0, progress_a_batch=-1.0), "epoch"),
         (lambda: collator_of().fixed(iter([[2, 3]])), "cannot be indexed"),

@@ -119,7 +119,6 @@ def test_small_batches(shape: tuple[int, int]) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"masking_prob": 1.5}, "masking_prob.* not 1.5"),
         ({"randomize_prob": -0.1}, "randomize_prob.* not -0.1"),
         ({"randomize_prob": 0.6, "no_change_prob": 0.6}, "not 1.2"),
         ({"mask_token": -1}, "-1"),

@@ -49,20 +49,15 @@ def ratio(scores: Scores, first: int, second: int, **weights: float) -> float:
     return float(of_labels[first] / (of_labels[first] + of_labels[second]))
 
 
-ROLES = [0, parse(1, 0, 0), parse(2, 1, 0, 1), 0]
 # A row of two words, its annotation, weights, scores, a place in one of the words, and how often that word comes first.
 RACES = {
     "a noun and an article": ("#ww#", {"pos": [0, 2, 1, 0]}, {"kind": "pos", "weights": {"NOUN": 3.0}}, None, 1, 3 / 4),
     # A space in a word of weight 1/8 does not lift it to the default, which a word without any tag has.
     "no tag": ("#w-w-#", {"pos": [0, 0, 1, 0, 0, 0]}, {"kind": "pos", "weights": {"DET": 0.125}}, None, 3, 8 / 9),
-    # An article (function word) and an object (argument): 1/2 against 2.
-    "roles": ("#ww#", {"dependencies": ROLES}, {"kind": "role"}, None, 2, 4 / 5),
-    **{
-        f"loss, {weights}": (
-            "#ww#", {"pos": [0, 2, 1, 0]}, {"kind": "pos_loss", **weights}, LOSSES, 1, ratio(LOSSES, 2, 1, **weights),
-        )
-        for weights in ({}, {"temperature": 2.0}, {"floor": 0.5})
-    },
+    "loss": (
+        "#ww#", {"pos": [0, 2, 1, 0]}, {"kind": "pos_loss", "temperature": 2.0}, LOSSES, 1,
+        ratio(LOSSES, 2, 1, temperature=2.0),
+    ),
     # Within the first word, an untagged token lifts nothing; the second has no tag, and its loss is the largest.
     "loss of no tag": (
         "#w-w-#", {"pos": [0, 0, 1, 0, 0, 0]}, {"kind": "pos_loss"}, UNTAGGED_LOSSES, 3, ratio(UNTAGGED_LOSSES, 0, 1),
@@ -206,8 +201,6 @@ def test_centrality_prefers_what_resembles_the_document(tokenizer: Tokenizer) ->
     ("settings", "column"),
     [
         ({"strategy": "entity"}, "entities"),
-        ({"strategy": "phrase"}, "chunks"),
-        ({"strategy": "syntax"}, "dependencies"),
         ({"units": WORDS, "weights": {"kind": "pos_loss"}}, "pos"),
     ],
 )
@@ -228,7 +221,6 @@ PENN = ["NN", "VBD", *(f"T{number}" for number in range(20))]
     ("weights", "column", "labels", "message"),
     [
         ({"kind": "pos"}, "pos", None, "needs the labels of the annotation 'pos'"),
-        ({"kind": "pos_loss"}, "pos", None, "needs the labels of the annotation 'pos'"),
         ({"kind": "pos", "weights": {"NOUNS": 2.0}}, "pos", ["DET", "NOUN"], "'NOUNS', .*; it has DET"),
         # Weights of which no label occurs in the data (Penn's tags, TIGER's roles); one known label is enough.
         ({"kind": "pos"}, "pos", PENN, "has NN, VBD, .* and 2 more"),

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import random
-import subprocess
-import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -13,20 +11,23 @@ import tokenizers
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tests.command_line import PATIENCE
+from tests.processes import Forked
 from tests.tokenizer.families import FAMILIES, SENTENCE, TEXT, trained, words
 from unmask.core.errors import TokenizerError
 from unmask.tokenizer.loading import as_tokenizer, load_tokenizer
 from unmask.tokenizer.spans import word_spans
 from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
-from unmask.tokenizer.trainers import default_vocab_size, train_bpe, train_chars, train_unigram, train_wordpiece
+from unmask.tokenizer.trainers import train_bpe, train_chars, train_unigram, train_wordpiece
 
-ROOT = Path(__file__).parents[2]
+
+def print_fingerprints() -> None:
+    print(*(trained(family).fingerprint for family in FAMILIES))
 
 
 def test_the_same_text_gives_the_same_tokenizers_in_every_process() -> None:
     """By itself, the library numbers letters in the order of a hash map, which changes from process to process."""
-    code = "from tests.tokenizer.families import *; print(*(trained(family).fingerprint for family in FAMILIES))"
-    other = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT).stdout
+    other, _ = Forked(print_fingerprints).communicate(timeout=PATIENCE)
     assert other.split() == [trained(family).fingerprint for family in FAMILIES]
     assert len(set(other.split())) == len(FAMILIES)
 
@@ -174,13 +175,6 @@ def test_texts_that_cannot_be_trained_on(
         train(lambda: [text] if text else [], vocab_size=vocab_size)
 
 
-def test_the_size_grows_with_the_corpus() -> None:
-    sizes = [default_vocab_size(n) for n in (1, 10**5, 10**6, 10**7, 10**8, 10**12)]
-    assert sizes == sorted(sizes)
-    assert (sizes[0], sizes[3], sizes[-1]) == (512, 8192, 32_768)
-    assert all(size % 64 == 0 for size in sizes)
-
-
 def test_a_text_of_many_letters_gets_room_for_them() -> None:
     """A syllabary or Chinese: the default size holds the letters, and rare ones are unknown, not an error."""
     text = " ".join(chr(0xAC00 + i % 1100) + chr(0xAC00 + i * 7 % 1100) for i in range(4000))
@@ -188,7 +182,7 @@ def test_a_text_of_many_letters_gets_room_for_them() -> None:
     assert (tokenizer.encode_corpus([text])[0].input_ids == tokenizer.special.unk).mean() < 0.01
     ideographs = "".join(chr(0x4E00 + i) for i in range(900)) + " ab"  # each is a word, so none goes on within a word
     assert train_wordpiece(lambda: [ideographs]).get_vocab_size() < 1200
-    rare = "a " * 2_000_000 + "".join(chr(0x4E00 + i) for i in range(900))
+    rare = "a " * 200_000 + "".join(chr(0x4E00 + i) for i in range(90))
     assert train_wordpiece(lambda: [rare], vocab_size=80).get_vocab_size() <= 80
 
 

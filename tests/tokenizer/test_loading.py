@@ -5,8 +5,6 @@ from __future__ import annotations
 import json
 import pickle
 import random
-import time
-from concurrent.futures import ThreadPoolExecutor
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -16,7 +14,7 @@ import tokenizers
 
 from tests.tokenizer.families import TEXT, trained, words
 from unmask.core.errors import TokenizerError
-from unmask.tokenizer.loading import as_tokenizer, load_for_new_model, load_tokenizer, quiet_transformers
+from unmask.tokenizer.loading import as_tokenizer, load_for_new_model, load_tokenizer
 from unmask.tokenizer.tokenizer import SPECIAL_TOKENS, Tokenizer
 
 transformers = pytest.importorskip("transformers")
@@ -34,19 +32,6 @@ def write(folder: Path, entries: list[str], kind: str | None = None, **config: A
     if config:
         (folder / "tokenizer_config.json").write_text(json.dumps(config))
     return folder
-
-
-def test_threads_leave_the_messages_of_transformers_as_they_were() -> None:
-    """At once, each would take what the other has set for what was there."""
-
-    def load(seconds: float) -> None:
-        with quiet_transformers():
-            time.sleep(seconds)
-
-    transformers.logging.set_verbosity_warning()
-    with ThreadPoolExecutor(2) as threads:
-        list(threads.map(load, (0.2, 0.4)))
-    assert transformers.logging.get_verbosity() == transformers.logging.WARNING
 
 
 def test_a_vocab_txt_is_berts_tokenizer(tmp_path: Path) -> None:
@@ -140,9 +125,7 @@ def test_added_tokens_are_themselves_in_a_corpus(family: str, tmp_path: Path) ->
     [
         ({"do_lower_case": True, "strip_accents": None, "tokenize_chinese_chars": None}, ["uber", "中", "文"]),
         ({"do_lower_case": True, "strip_accents": False}, ["über", "中", "文"]),
-        ({}, ["Über", "中", "文"]),
         ({"do_lower_case": False, "strip_accents": True}, ["Uber", "中", "文"]),
-        ({"do_lower_case": True, "tokenize_chinese_chars": True}, ["uber", "中", "文"]),
         ({"do_lower_case": True, "tokenize_chinese_chars": False}, ["uber", "中文"]),
     ],
 )
@@ -274,12 +257,6 @@ def test_files_that_cannot_be_used(tmp_path: Path, files: dict[str, str | bytes]
         (tmp_path / name).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(TokenizerError, match=message):
         load_tokenizer(tmp_path)
-
-
-def test_objects_that_cannot_be_used() -> None:
-    bare = tokenizers.Tokenizer(tokenizers.models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
-    with pytest.raises(TokenizerError, match="pad"):
-        as_tokenizer(bare)
 
 
 def trained_elsewhere(kind: str) -> tokenizers.Tokenizer:

@@ -123,8 +123,8 @@ def packed_zst(content: bytes) -> bytes:
 
 SEEDS = [
     # Memory: a record that never ends
-    Seed("corpus", "endless.conll.gz", lambda: packed_lines(b"a\tO\n", 200_000)),
-    Seed("tag", "endless.conllu.gz", lambda: packed_lines(CONLLU.format(head=0).encode(), 200_000)),
+    Seed("corpus", "endless.conll.gz", lambda: packed_lines(b"a\tO\n", 110_000)),
+    Seed("tag", "endless.conllu.gz", lambda: packed_lines(CONLLU.format(head=0).encode(), 110_000)),
     Seed("pairs", "endless.jsonl.gz", lambda: packed_lines(b"a" * 1000, 60_000)),
     Seed("pairs", "array.jsonl.gz", lambda: gzip.compress(b'["' + b"a" * (70 << 20))),
     Seed("answer", "lists.json", lambda: b'{"data": [' + b"[[],[]]," * 1000),

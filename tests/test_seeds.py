@@ -85,7 +85,7 @@ def read_flipped(folder: str, name: str) -> None:
     path, counts, draw = Path(folder) / name, Counter[str](), random.Random(7)
     content = path.read_bytes()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    for place in sorted(draw.sample(range(len(content)), 400)):
+    for place in sorted(draw.sample(range(len(content)), 150)):
         path.unlink()  # a file that is mapped must not be written anew
         path.write_bytes(content[:place] + bytes([content[place] ^ 1 << draw.randrange(8)]) + content[place + 1 :])
         for only in (None, ["text", "doc.a", "tags", "kind"]):
@@ -94,7 +94,7 @@ def read_flipped(folder: str, name: str) -> None:
                 counts["read"] += 1
             except CorpusError as error:
                 counts["refused" if len(str(error).splitlines()) == 1 else "in several lines"] += 1
-    print(counts["read"], counts["refused"], 800 - counts["in several lines"])
+    print(counts["read"], counts["refused"], 300 - counts["in several lines"])
 
 
 @pytest.mark.parametrize("name", ["t.arrow", "t.parquet"])
@@ -105,8 +105,8 @@ def test_a_flipped_bit_never_ends_the_process(tmp_path: Path, name: str) -> None
     printed, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode == 0, f"{process.returncode}: {errors[-900:]}"
     was_read, refused, in_one_line = map(int, printed.split())
-    assert min(was_read, refused) > 50
-    assert in_one_line == 800
+    assert min(was_read, refused) > 20
+    assert in_one_line == 300
 
 
 def test_pairs_read_in_pieces_are_numbered_by_their_lines(tmp_path: Path) -> None:

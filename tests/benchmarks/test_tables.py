@@ -46,5 +46,15 @@ def test_every_table_of_the_page_is_made_by_a_script() -> None:
     assert marks == [mark for name in names for mark in (("", name), ("end ", name))], "none within another"
     assert len(set(names)) == len(names)
     by_gpu = {"gpu-check", "gpu-profile", "gpu-train", "training-gpu", "training-gpu-adamw", "training-gpu-short"}
-    by_scripts = {"masking", "training", "prepare", "inference", "time-to-loss", "characters", "search", "dial", "choices"}
+    by_scripts = {
+        "masking",
+        "training",
+        "prepare",
+        "inference",
+        "time-to-loss",
+        "characters",
+        "search",
+        "dial",
+        "choices",
+    }
     assert set(names) == by_scripts | by_gpu | {"training-large"}

@@ -1,14 +1,18 @@
-"""Checkpoints in the form of released models, short trainings from them, and interrupted trainings."""
+"""Checkpoints in the form of released models, short trainings from them, and trainings that end otherwise."""
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
-from collections.abc import Sequence
+import weakref
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import unmask
+from unmask.core.errors import RunError
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import save_model
 from unmask.tokenizer.tokenizer import Tokenizer
@@ -47,3 +51,23 @@ class Stopping(unmask.Callback):
     def on_step(self, trainer: unmask.Trainer, report: StepReport) -> None:
         if report.step == self._step:
             os.kill(os.getpid(), signal.SIGTERM)
+
+
+def frees_its_model(train: Callable[[unmask.Callback], object], *, fails: bool = False) -> bool:
+    """Whether a training leaves no cycle to the garbage collector, which may run after the next training needs the
+    memory."""
+    models: list[Callable[[], object]] = []
+
+    class Watching(unmask.Callback):
+        def on_step(self, trainer: unmask.Trainer, report: StepReport) -> None:
+            models.append(weakref.ref(trainer.model))
+            if fails:
+                raise RunError("as a test says")
+
+    gc.disable()
+    try:
+        with suppress(RunError):
+            train(Watching())
+        return models[0]() is None
+    finally:
+        gc.enable()

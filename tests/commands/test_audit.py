@@ -16,8 +16,7 @@ from tests.command_line import Main
 from tests.data.corpora import TAGS, tagged_jsonl
 from tests.masking.helpers import frequencies_of, make_rows, masker_of, masker_with
 from unmask.commands.masks import ShownMasks
-from unmask.commands.run_data import packaged_corpus
-from unmask.core.errors import DataError, RunError
+from unmask.core.errors import RunError
 from unmask.data.rows import Cursor, Rows, RowStream
 from unmask.data.store import TokenStore
 from unmask.masking.masker import MaskedRows, Masker
@@ -25,7 +24,6 @@ from unmask.masking.settings import STRATEGIES
 from unmask.masking.tables import Tables
 from unmask.measure.masking import audit, ratio_of_sums
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.tokenizer.trainers import train_chars
 
 
 def audited(tokenizer: Tokenizer, rows: Rows, masked: MaskedRows, masker: Masker | None = None):  # type: ignore[no-untyped-def]
@@ -136,16 +134,6 @@ def test_a_setting_that_chooses_a_masking_is_what_is_audited(data_folder: Path, 
     assert sorted([*result["strategies"], *result["not_audited"]]) == sorted(names)
 
 
-def test_a_rate_that_is_raised_is_reported(data_folder: Path) -> None:
-    settings = ["masking.least_one=true", "masking.rate=0.01"]
-    assert "from 1.00%" in str(unmask.audit(data_folder, strategy="random", settings=settings, max_tokens=5_000))
-
-
-def test_objectives_have_their_rows_in_an_audit_too(data_folder: Path) -> None:
-    with pytest.raises(DataError, match="classes"):
-        unmask.audit(data_folder, strategy="random", settings=["objectives.label.weight=1"], max_tokens=1_000)
-
-
 def test_a_broken_promise_is_exit_code_1(data_folder: Path, monkeypatch: pytest.MonkeyPatch, main: Main) -> None:
     monkeypatch.setattr("unmask.measure.masking.SIGMAS", -1.0)
     code, out, _ = main("audit", data_folder, "--strategy", "random")
@@ -240,16 +228,3 @@ def test_masks_are_told_apart_without_colours() -> None:
     page = masks._repr_html_()
     for seen, unlike in (("[MASK]", "222, 72, 48"), ("~x", "232, 170, 0"), ("=d", "40, 160, 80")):
         assert f"<b><span style='background: rgba({unlike}, .3)'>{seen}</span></b>" in page
-
-
-@pytest.mark.parametrize("is_spelled", [True, False])
-def test_a_tokenizer_without_an_unknown_token_counts_tiny_shakespeare_if_it_can_spell_it(
-    tmp_path: Path, is_spelled: bool
-) -> None:
-    corpus = packaged_corpus().read_text(encoding="utf-8").splitlines() if is_spelled else ["and zed"]
-    Tokenizer(train_chars(lambda: corpus, bare=True)).save(tmp_path, max_length=64)
-    weights = {"kind": "frequency", "exponent": -4.0}
-    rare, notes = {"masking.units.kind": "words", "masking.weights": weights}, list[str]()
-    shown = unmask.masks("and and and zed", rate=0.2, settings=rare, tokenizer=tmp_path, note=notes.append)
-    assert (shown.strategies[0]["targets"] == [12, 13, 14]) == is_spelled, "z is the rarest letter by far"
-    assert bool(notes) != is_spelled

@@ -132,8 +132,7 @@ def test_mistakes_leave_nothing_behind(
     assert [path.name for path in tmp_path.iterdir()] == [file]
 
 
-@pytest.mark.parametrize("name", ["v.npy", "v.parquet"])
-@pytest.mark.parametrize("num_bytes", [100, 4096])
+@pytest.mark.parametrize(("name", "num_bytes"), [("v.npy", 100), ("v.npy", 4096), ("v.parquet", 4096)])
 def test_a_full_disk_leaves_nothing(run: unmask.Run, tmp_path: Path, main: Main, name: str, num_bytes: int) -> None:
     """The error names the file, and does not propose options that this command lacks."""
     file = tmp_path / "a.txt"
@@ -150,17 +149,11 @@ def vectors(rows: int) -> np.ndarray:
     return np.random.default_rng(0).normal(size=(rows, 8)).astype(np.float32)
 
 
-@pytest.mark.parametrize(
-    ("ids", "message"),
-    [([2**63 - 1, 2**63], "64 bits"), ([-(2**63), -(2**63) - 1], "64 bits"), (["a", "b\ud800"], "ud800")],
-)
+@pytest.mark.parametrize(("ids", "message"), [([2**63 - 1, 2**63], "64 bits"), (["a", "b\ud800"], "ud800")])
 def test_ids_that_cannot_be_stored(tmp_path: Path, ids: list[str | int], message: str) -> None:
     with pytest.raises(CorpusError, match=message), vector_file(tmp_path / "v.parquet", 8) as add:
         add(ids, vectors(2))
     assert list(tmp_path.iterdir()) == []
-    with vector_file(tmp_path / "v.npy", 8) as add:  # which keeps none
-        add(ids, vectors(2))
-    assert np.array_equal(np.load(tmp_path / "v.npy"), vectors(2))
     with vector_file(tmp_path / "v.parquet", 8) as add:
         add(ids[:1], vectors(1))
     assert pq.read_table(tmp_path / "v.parquet").column("id").to_pylist() == ids[:1]

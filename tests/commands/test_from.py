@@ -14,40 +14,21 @@ from safetensors.torch import load_file, save_file
 import unmask
 from tests.commands.checkpoints import SHORT, further, released
 from tests.conftest import make_text
-from tests.core.conftest import FakeHub
 from tests.model.helpers import MakeModel
 from unmask.commands.dry_run import forecast_run
-from unmask.commands.masks import MaskingAudit
 from unmask.commands.recipe import Recipe, load_recipe, requested_recipe
 from unmask.commands.run_data import RunFolder, start_model
 from unmask.core.errors import CorpusError, DataError, ModelError, RunError, SettingsError
 from unmask.core.results import Progress, Reporter
-from unmask.data.prepare import prepare
-from unmask.data.settings import CorpusSettings
 from unmask.model.folder import load_model
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
-from unmask.tokenizer.trainers import TokenizerSettings
 
 
 @pytest.fixture
 def checkpoint(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> Path:
     """4 layers of 32, 64 positions, BERT's layout with dropout."""
     return released(make_model(layout="bert", dropout=0.1), tokenizer, tmp_path / "model")
-
-
-def test_text_is_audited_with_the_tokenizer_of_the_checkpoint(
-    make_model: MakeModel, checkpoint: Path, corpus_file: Path, data_folder: Path, tmp_path: Path
-) -> None:
-    def audit(data: Path, start: Path) -> MaskingAudit:
-        settings = {"training.steps": 1, "start.checkpoint": str(start)}
-        return unmask.audit(data, recipe="continue", settings=settings, max_tokens=2000)
-
-    assert audit(corpus_file, checkpoint).tokens == audit(data_folder, checkpoint).tokens
-    words = load_tokenizer(data_folder / "tokenizer")
-    words.backend.add_tokens(["<x>"])
-    with pytest.raises(DataError, match="other"):
-        audit(data_folder, released(make_model(vocab_size=256), Tokenizer(words.backend), tmp_path / "other"))
 
 
 def load(checkpoint: Path, *settings: str) -> Recipe:
@@ -81,23 +62,6 @@ def test_a_recipe_without_an_optimizer_gets_that_of_continuing(checkpoint: Path,
     own, usual = (requested_recipe(name, from_=checkpoint).training for name in (tmp_path / "own.toml", None))
     assert usual.optimizer.kind == "adamw"
     assert own == usual.model_copy(update={"minutes": 60, "batch_tokens": 8192})
-
-
-def test_a_type_of_model_that_is_not_supported_is_named_before_its_weights_are_needed(
-    checkpoint: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    hub = FakeHub({"owner/name": checkpoint}, tmp_path / "cache")
-    monkeypatch.setattr("huggingface_hub.snapshot_download", hub)
-    config, weights = checkpoint / "config.json", checkpoint / "model.safetensors"
-    config.write_text(config.read_text().replace('"model_type": "bert"', '"model_type": "distilbert"'))
-    weights.rename(checkpoint / "pytorch_model.bin")
-    for name in (checkpoint, "owner/name"):
-        with pytest.raises(ModelError, match="distilbert"):
-            requested_recipe(from_=name)
-    shutil.copyfile(checkpoint / "pytorch_model.bin", weights)
-    with pytest.raises(ModelError, match="distilbert"):
-        requested_recipe(from_="owner/name")
-    assert not list(hub.cache.rglob("*.safetensors"))
 
 
 def test_the_architecture_of_modernbert(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -139,22 +103,11 @@ def test_contradictions(checkpoint: Path, setting: str, message: str) -> None:
         load(checkpoint, setting)
 
 
-def test_files_of_masking_made_with_another_tokenizer_are_named_before_the_text_is_prepared(
-    checkpoint: Path, corpus_file: Path, tmp_path: Path
-) -> None:
-    other = tmp_path / "other"
-    prepare([corpus_file], other, corpus=CorpusSettings(), tokenizer=TokenizerSettings(vocab_size=150))
-    settings = ("masking.weights.kind=anchors", f"masking.weights.background={other}")
-    with pytest.raises(DataError, match=f"other.*--tokenizer {checkpoint}"):
-        further(corpus_file, tmp_path / "run", checkpoint, steps=1, settings=settings)
-    assert not (tmp_path / "run" / "start").exists()
-
-
 def test_more_ids_than_rows(checkpoint: Path, tokenizer: Tokenizer) -> None:
     tokenizer = Tokenizer(tokenizer.backend)
     tokenizer.backend.add_tokens(["<a>", "<b>"])
     Tokenizer(tokenizer.backend).save(checkpoint, max_length=64)
-    with pytest.raises(ModelError, match="202"):
+    with pytest.raises(ModelError, match=r"202.*resize_token_embeddings"):
         load(checkpoint)
 
 
@@ -194,8 +147,6 @@ def test_it_says_what_it_began_with(
     assert old["after"]["predicted_tokens"] == old["before"]["predicted_tokens"] == run.summary["predicted_tokens"]
     assert old["before"]["loss"] != old["after"]["loss"]
     assert f"held out; of the old text over {old['after']['documents']:,} documents\n" in repr(continued)
-    page = (continued.folder / "report.html").read_text(encoding="utf-8")
-    assert f": {new['after']['documents']:,} of the new text, {old['after']['documents']:,} of the old text)" in page
 
 
 def test_going_on_is_never_having_stopped(run: unmask.Run, new_file: Path, tmp_path: Path) -> None:

@@ -13,9 +13,7 @@ import unmask
 from tests.command_line import Main
 from tests.commands.finetune_helpers import FAST, MakeModel, save_encoder, write_classes
 from tests.conftest import SMALL, Install, make_text
-from unmask.core.errors import CorpusError, SettingsError
-from unmask.data.documents import Documents
-from unmask.data.sources import SUFFIXES
+from unmask.core.errors import SettingsError
 from unmask.model.pooling import Pooling
 from unmask.tokenizer.tokenizer import Tokenizer
 
@@ -134,10 +132,6 @@ class Word(unmask.Settings):
         return rows.word_starts_T
 
 
-class Renamed(Word):
-    kind: Literal["span"] = "span"  # type: ignore[assignment]
-
-
 class SameKind(Word):
     kind: Literal["words"] = "words"  # type: ignore[assignment]
 
@@ -156,7 +150,6 @@ class Open(Word):
     [
         (3, "strategy"),
         (Word, "strategy"),
-        (Renamed(), "'span'"),
         (SameKind(), "'words'"),
         (Unstorable(most=None), "most"),
         (Unstorable(file=Path("a.txt")), "file"),
@@ -196,18 +189,7 @@ def test_a_pooling_and_a_task(
     assert "some" in {each["name"] for each in masked.strategies}
 
 
-def test_a_setting_of_a_type_that_is_not_read() -> None:
-    assert {each.name: each.values for each in unmask.settings().settings}["masking.units.words"] == "any value"
-
-
 def test_a_pooling_has_a_name_in_sentence_transformers() -> None:
     """Otherwise the files beside a model would state none, which is read as the mean."""
     with pytest.raises(SettingsError, match="'trimmed_mean'.*weightedmean"):
         Pooling(lambda hidden, mask: hidden[:, 0], "trimmed_mean", "")
-
-
-def test_a_reader_of_another_process_is_missing_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(SUFFIXES, ".odd", "odd")
-    (tmp_path / "a.odd").write_text("The king.")
-    with pytest.raises(CorpusError, match=r"a\.odd.*'odd'"):
-        list(Documents(tmp_path / "a.odd"))

@@ -78,19 +78,15 @@ def test_a_model_is_uploaded_and_nothing_beside_it(api: FakeApi, model_copy: Pat
     assert pushed.url == "https://huggingface.co/owner/name"
 
 
-def test_nothing_of_an_earlier_model_stays_in_the_repository(api: FakeApi, run: unmask.Run) -> None:
+def test_a_run_is_uploaded_and_nothing_of_an_earlier_model_stays(api: FakeApi, run: unmask.Run, main: Main) -> None:
     earlier = {"1_Pooling/config.json", "modules.json", "onnx/model.onnx", "vocab.txt", "model-1-of-2.safetensors"}
     api.there = {*earlier, "config.json", "LICENSE", "notes/results.md"}
-    unmask.push(run.folder, "owner/name")
-    assert api.there == {*MODEL_FILES, "LICENSE", "notes/results.md"}
-
-
-def test_the_command_takes_a_run_and_makes_the_repository_private(api: FakeApi, run: unmask.Run, main: Main) -> None:
     code, out, err = main("push", run.folder, "owner/name", "--private")
     assert code == 0, err
     assert "huggingface.co/owner/name" in out
     assert api.made["owner/name"]["private"] is True
     assert set(api.sent) == MODEL_FILES
+    assert api.there == {*MODEL_FILES, "LICENSE", "notes/results.md"}
 
 
 @pytest.mark.parametrize("name", ["config.json", "model.safetensors", "tokenizer.json"])

@@ -1,26 +1,23 @@
-"""Runs that were stopped, killed, made by two processes or resumed from an address equal an unbroken run."""
+"""Runs that were stopped, killed or resumed from an address equal an unbroken run."""
 
 from __future__ import annotations
 
 import json
-import os
-import random
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from safetensors.torch import load_file
 
 import unmask
-from tests.command_line import PATIENCE, Main
+from tests.command_line import PATIENCE
 from tests.commands.checkpoints import Stopping
 from tests.commands.finetune_helpers import FAST, MakeModel, save_encoder, write_classes
+from tests.contract.conftest import sets
 from tests.data.corpora import contents
 from tests.elsewhere import Elsewhere
 from tests.processes import Forked, in_processes, start_command
@@ -156,58 +153,11 @@ def test_an_error_frees_the_folder_unless_there_is_a_checkpoint(options: dict[st
     assert "overwrite" in caught.value.options
 
 
-def finetuned(folder: Path, *, options: dict[str, Any]) -> dict[str, Any]:
-    """The result of a process of a group, which is asked for a second seed later."""
-    settings = (*FAST, "finetune.epochs=3", "finetune.precision=float32")
-    for seeds in (1, 2):
-        result = unmask.finetune(
-            **options, task="classify", out=folder / "out", seeds=seeds, settings=settings, resume=True
-        )
-    return result.to_dict()
-
-
-def test_two_processes_fine_tune_as_one(make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    options = {
-        "model": str(save_encoder(make_model, tokenizer, tmp_path / "encoder")),
-        "train": str(write_classes(tmp_path / "train.jsonl", 90, 0)),
-        "validation": str(write_classes(tmp_path / "dev.jsonl", 40, 1)),
-    }
-    function = "tests.commands.test_resume:finetuned"
-    (one,) = in_processes(1, function, tmp_path / "1", {"options": options})
-    first, second = in_processes(2, function, tmp_path / "2", {"options": options})
-    assert first == second
-    assert [run["metrics"] for run in first["seeds"]] == [run["metrics"] for run in one["seeds"]]
-    assert first["metrics"]["accuracy"] > 0.9
-    losses = [
-        [json.loads(line)["loss"] for line in (tmp_path / count / "out" / "metrics.jsonl").read_text().splitlines()]
-        for count in ("1", "2")
-    ]
-    assert losses[0] == pytest.approx(losses[1], abs=1e-5)
-    models = [load_file(tmp_path / count / "out" / "model" / "model.safetensors") for count in ("1", "2")]
-    for name, weight in models[0].items():
-        assert (weight - models[1][name]).norm() <= 1e-3 * weight.norm()
-
-
 # ----------------------------------------
 # At an address
 
 SMALL = ("model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", "training.batch_tokens=256")
 ADDRESS = "elsewhere://bucket/runs/a"
-
-
-def test_a_run_is_finished_there(server: Elsewhere, data_folder: Path, main: Main) -> None:
-    run = unmask.pretrain([data_folder], out=ADDRESS, steps=2, settings=SMALL)
-    assert server.sent[-1] == "/bucket/runs/a/summary.json"
-    assert json.loads(server.cat_file("/bucket/runs/a/summary.json")) == run.summary
-    assert run.folder.is_relative_to(cache())
-    weights = server.cat_file("/bucket/runs/a/model/model.safetensors")
-    with pytest.raises(RunError, match=ADDRESS):
-        unmask.pretrain([data_folder], out=ADDRESS, steps=2, settings=SMALL)
-    shutil.rmtree(cache())
-    server.sent.clear()
-    code, _, errors = main("pretrain", "--out", ADDRESS, "--resume")
-    assert code == 0, errors
-    assert server.cat_file("/bucket/runs/a/model/model.safetensors") == weights
 
 
 def test_a_stopped_run_goes_on_elsewhere_without_its_text(server: Elsewhere, corpus_file: Path) -> None:
@@ -222,18 +172,17 @@ def test_a_stopped_run_goes_on_elsewhere_without_its_text(server: Elsewhere, cor
     server.pipe("/corpus/a.txt", b"Another text.\n")
     with pytest.raises(Interrupted):
         unmask.pretrain("elsewhere://corpus/a.txt", out=ADDRESS, resume=True, callbacks=[Stopping(3)], **options)
-    assert unmask.pretrain(out=ADDRESS, resume=True).steps == 4
+    run = unmask.pretrain(out=ADDRESS, resume=True)
     assert "/corpus/a.txt" not in server.fetched
-
-
-def test_fetched_text_is_the_same_in_another_cache(
-    server: Elsewhere, corpus_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    server.pipe("/corpus/a.txt", corpus_file.read_bytes())
-    first = unmask.prepare("elsewhere://corpus/a.txt", out=tmp_path / "data", vocab_size=200)
-    monkeypatch.setenv("UNMASK_CACHE", str(tmp_path / "of another machine"))
-    again = unmask.prepare("elsewhere://corpus/a.txt", out=tmp_path / "data", vocab_size=200, resume=True)
-    assert again.to_dict() == first.to_dict()
+    assert server.sent[-1] == "/bucket/runs/a/summary.json"
+    assert json.loads(server.cat_file("/bucket/runs/a/summary.json")) == run.summary
+    assert run.steps == 4
+    with pytest.raises(RunError, match=ADDRESS):
+        unmask.pretrain(out=ADDRESS, steps=4, settings=SMALL)
+    weights = server.cat_file("/bucket/runs/a/model/model.safetensors")
+    shutil.rmtree(cache())
+    unmask.pretrain(out=ADDRESS, resume=True)
+    assert server.cat_file("/bucket/runs/a/model/model.safetensors") == weights
 
 
 def test_vectors_are_sent(server: Elsewhere, make_model: MakeModel, tokenizer: Tokenizer, tmp_path: Path) -> None:
@@ -245,15 +194,21 @@ def test_vectors_are_sent(server: Elsewhere, make_model: MakeModel, tokenizer: T
         unmask.embed(encoder, tmp_path / "texts.txt", out="elsewhere://bucket/vectors.npy")
 
 
-OPTIONS = [
-    "--steps", "80", "--set", "model.num_layers=1", "--set", "model.hidden_size=32", "--set", "model.num_heads=2",
-    "--set", "training.sequence_length=32", "--set", "training.batch_tokens=256", "--set", "checkpoint.every_steps=10",
-    "--set", "evaluation.times=3",
-]  # fmt: skip
+# ----------------------------------------
+# Killed; tests/data/test_data_folder.py kills a preparation.
+
+STEPS = 60
+SETTINGS = (
+    "model.num_layers=1", "model.hidden_size=32", "model.num_heads=2", "training.sequence_length=32",
+    "training.batch_tokens=256", "checkpoint.every_steps=10", "evaluation.times=3",
+)  # fmt: skip
+OPTIONS = ["--steps", str(STEPS), *sets(SETTINGS), "--resume"]
+UNDISTURBED = "tests.commands.test_resume:undisturbed"
 
 
-def start(data: Path, out: Path, *more: str) -> Forked:
-    return start_command("pretrain", data, "--out", out, *OPTIONS, *more)
+def undisturbed(folder: Path, *, data: str, **options: Any) -> None:
+    """A run that nothing stops, or the rest of one."""
+    unmask.pretrain([data], out=folder / "out", steps=STEPS, settings=SETTINGS, **options)
 
 
 def wait_for_step(out: Path, step: int, process: subprocess.Popen[str] | Forked) -> None:
@@ -272,70 +227,25 @@ def lines_of(out: Path) -> list[tuple[str, int]]:
 
 
 @pytest.mark.slow
-def test_killed_again_and_again_the_weights_are_the_same(corpus_file: Path, tmp_path: Path) -> None:
-    """From raw text: a kill while preparing, SIGTERM and a kill in training; then the run is finished."""
-    more = ("--vocab-size", "200")
-    whole = start(corpus_file, tmp_path / "whole", *more)
-    assert whole.communicate(timeout=PATIENCE) is not None
-    assert whole.returncode == 0
-
-    rng = random.Random(2026)
-    killed = tmp_path / "killed"
+def test_a_run_that_was_stopped_and_killed_has_the_same_weights(corpus_file: Path, tmp_path: Path) -> None:
+    """From raw text: SIGTERM while preparing, a kill in training; then the run is finished."""
+    whole, killed = tmp_path / "whole" / "out", tmp_path / "killed" / "out"
+    options = {"data": str(corpus_file), "vocab_size": 200}
+    in_processes(1, UNDISTURBED, whole.parent, options)
     for least, signum, code in (
-        (0, signal.SIGKILL, -signal.SIGKILL),
-        (20, signal.SIGTERM, 128 + signal.SIGTERM),
-        (40, signal.SIGKILL, -signal.SIGKILL),
+        (0, signal.SIGTERM, 128 + signal.SIGTERM),
+        (20, signal.SIGKILL, -signal.SIGKILL),
     ):
-        process = start(corpus_file, killed, *more, "--resume")
+        process = start_command("pretrain", corpus_file, "--out", killed, "--vocab-size", 200, *OPTIONS)
         wait_for_step(killed, least, process)
-        time.sleep(rng.uniform(0.0, 0.15))  # 40 steps more take several times as long
         process.send_signal(signum)
         _, errors = process.communicate(timeout=PATIENCE)
         assert process.returncode == code, errors
         assert signum == signal.SIGKILL or "with --resume" in " ".join(errors.split())
         assert not (killed / "summary.json").exists()
-    last = start(corpus_file, killed, *more, "--resume", "--json")
-    output, errors = last.communicate(timeout=PATIENCE)
-    assert last.returncode == 0, errors
-    assert json.loads(output)["steps"] == 80
+    in_processes(1, UNDISTURBED, killed.parent, options | {"resume": True})
 
-    assert contents(killed / "data") == contents(tmp_path / "whole" / "data")
+    assert contents(killed / "data") == contents(whole / "data")
     for name in ("model/model.safetensors", "model/config.json", "recipe.toml"):
-        assert (killed / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    assert list_checkpoints(killed / "checkpoints")[-1].name == "step-00000080"
-    lines, expected = lines_of(killed), lines_of(tmp_path / "whole")
-    of_stop = set(lines) - set(expected)  # SIGTERM adds a line at its step
-    assert [line for line in lines if line not in of_stop] == expected, "no step is missing or told twice"
-    assert len(of_stop) <= 1
-
-
-# Restarts the processes once.
-TORCHRUN = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1")
-
-
-def undisturbed(folder: Path, *, data: str) -> None:
-    """The undisturbed run of each of two processes."""
-    unmask.pretrain([data], out=folder / "out", steps=80, settings=OPTIONS[3::2])
-
-
-@pytest.mark.slow
-def test_one_of_two_is_killed_and_they_go_on(data_folder: Path, tmp_path: Path) -> None:
-    """The command of the pages; the second process is killed. The first ends by itself, or by the launcher's signal."""
-    in_processes(2, "tests.commands.test_resume:undisturbed", tmp_path / "whole", {"data": str(data_folder)})
-    whole = tmp_path / "whole" / "out"
-    words = ["-m", "unmask", "pretrain", str(data_folder), "--out", str(tmp_path / "killed"), *OPTIONS]
-    killed = subprocess.Popen(
-        [sys.executable, *TORCHRUN, *words, "--resume", "--json"],
-        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )  # fmt: skip
-    wait_for_step(tmp_path / "killed", 20, killed)
-    children = Path(f"/proc/{killed.pid}/task/{killed.pid}/children").read_text().split()
-    (second,) = (int(pid) for pid in children if b"\0RANK=1\0" in Path(f"/proc/{pid}/environ").read_bytes())
-    os.kill(second, signal.SIGKILL)
-    output, errors = killed.communicate(timeout=PATIENCE)
-    assert killed.returncode == 0, errors
-    assert json.loads(output)["steps"] == 80, "only one of the two prints its result"
-    assert "resuming from step" in errors
-    weights = [(folder / "model" / "model.safetensors").read_bytes() for folder in (whole, tmp_path / "killed")]
-    assert weights[0] == weights[1]
-    assert lines_of(tmp_path / "killed") == lines_of(whole)
+        assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
+    assert lines_of(killed) == lines_of(whole), "no step is missing or told twice"

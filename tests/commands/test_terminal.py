@@ -9,7 +9,6 @@ import logging
 import re
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -103,7 +102,6 @@ class Shouting(Readable):
         ("recipes --json >/dev/full", 2, "unmask: no space left: standard output"),
         ("nosuch >/dev/full", 2, "unmask: No such command 'nosuch'"),
         ("--help 2>&-", 0, ""),
-        ("nosuch 2>&-", 2, ""),
     ],
 )
 def test_streams_that_cannot_be_used(words: str, code: int, text: str) -> None:
@@ -112,13 +110,6 @@ def test_streams_that_cannot_be_used(words: str, code: int, text: str) -> None:
     assert done.returncode == code, done.stderr
     assert done.stderr.startswith(text)
     assert done.stderr.count("\n") == bool(text), done.stderr
-
-
-def test_no_temporary_folder(main: Main, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", None)
-    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nosuch"])
-    code, _, err = main("masks", "The cat sleeps.")
-    assert (code, "TMPDIR" in err.splitlines()[-1]) == (2, True), err
 
 
 @pytest.mark.parametrize("command", ["masks - --seed 1", "prepare - --out {out}", "pretrain - --out {out}"])

@@ -133,7 +133,7 @@ def golden() -> Iterator[Callable[..., None]]:
 
 
 @pytest.fixture(scope="session")
-def packaged_text(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def packaged_text() -> Path:
     """The packaged Tiny Shakespeare, which a run without paths reads, wherever it is stored."""
     found = sorted(Path(unmask.__file__).parent.rglob("tinyshakespeare*"))
     assert len(found) == 1, found

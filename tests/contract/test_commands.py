@@ -163,12 +163,6 @@ def test_help_names_the_options_of_a_command(name: str, command: Command) -> Non
     assert all(option in done.out for option in OPTIONS.get(name, "--json --quiet --verbose").split())
 
 
-def test_removing_documents_has_no_options_of_a_model(command: Command) -> None:
-    done = command("search", "remove", "--help")
-    assert "--json" in done.out
-    assert not any(option in done.out for option in ("--model", "--precision", "--strict"))
-
-
 def test_help_of_the_whole_names_every_command(command: Command) -> None:
     done = command("--help")
     assert done.code == 0

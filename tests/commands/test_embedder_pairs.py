@@ -1,34 +1,55 @@
-"""Texts of embedders: titles and paragraphs, the pairs drawn from them, and what is held out of training and search."""
+"""Pairs of an embedder: the texts that they come from, how they are drawn and held out, and their loss by hand."""
 
 from __future__ import annotations
 
 import itertools
 import json
+import math
 import random
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
 
 import numpy as np
 import pytest
+import torch
 
 import unmask
-from tests.commands.test_embedder import FAST, base
-from unmask.commands import embedder_pairs, embedder_texts
-from unmask.commands.embedder_pairs import PairDrawer, PairStream, pair_data, pair_parts
+from tests.commands.test_embedder import FAST
+from tests.model.helpers import MakeModel
+from tests.train.helpers import gradients_of_a_step
+from unmask.commands import embedder_pairs
+from unmask.commands.embedder_pairs import NO_PAIRS, PairDrawer, PairParts, PairStream, pair_data, pair_parts
+from unmask.commands.embedder_run import measure
 from unmask.commands.embedder_settings import EmbedderSettings
 from unmask.commands.embedder_texts import TokenTexts, _with_near_duplicates, paragraphs_of, read_pairs, read_texts
 from unmask.core.errors import CorpusError, DataError
-from unmask.core.hashing import permutation
-from unmask.data import groups
+from unmask.core.hashing import mix_ints, permutation
 from unmask.data.rows import Cursor
 from unmask.data.settings import CorpusSettings
 from unmask.data.survey import fraction
+from unmask.masking.masker import Masker, unmasked
+from unmask.model.fused import Losses
 from unmask.search.known_items import ItemSettings, held_out_rule, read_items
 from unmask.search.passages import split_title
 from unmask.tokenizer.loading import load_tokenizer
 from unmask.tokenizer.tokenizer import Tokenizer
+from unmask.train.contrast import (
+    FIRST,
+    SECOND,
+    SPARSE,
+    WRONG,
+    TextTargets,
+    VectorKind,
+    compared,
+    contrast_losses,
+    dense,
+    pair_objective,
+)
+from unmask.train.objectives import PREDICT_MASKED, Objective
+from unmask.train.step import parts_of
 
 NOUNS = ("king", "queen", "dog", "cat", "ship")
 LONG = "The king sees the queen in the garden and the dog follows the ship,"
@@ -170,27 +191,6 @@ def test_given_pairs(tokenizer: Tokenizer, tmp_path: Path) -> None:
     assert [int((sides == side).sum()) for side in (0, 1, 2)] == [2, 2, 1]
 
 
-def test_pairs_are_tokenized_and_hashed_in_batches(tokenizer: Tokenizer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Those of a large file at once would not fit into memory; the batches change nothing."""
-    texts = [f"the {word(n)} sees the {word(n % 7)} at sea" for n in range(60)]
-    pairs = texts[:30], [*texts[30:], *texts[1:30], ""]
-
-    def stream() -> PairStream:
-        return pair_data(None, pairs, tokenizer, SHORT, max_positions=64, note=lambda text: None).stream
-
-    whole, chars = stream(), list[int]()
-    monkeypatch.setattr(embedder_texts, "_BATCH_CHARS", 200)
-    for place, name in ((Tokenizer, "encode_joined"), (embedder_texts, "hash_texts"), (groups, "hash_texts")):
-        plain = getattr(place, name)
-        spy = lambda *given, plain=plain: chars.append(sum(map(len, given[-1]))) or plain(*given)  # noqa: E731
-        monkeypatch.setattr(place, name, spy)
-    parts = stream()
-    assert len(chars) > 20
-    assert max(chars) < 300
-    assert parts.drawer.ids.tolist() == whole.drawer.ids.tolist()
-    assert all(np.array_equal(getattr(parts.own, name), column) for name, column in vars(whole.own).items())
-
-
 def test_wrong_answers_of_a_pair_take_turns(tokenizer: Tokenizer, tmp_path: Path) -> None:
     """Epoch by epoch; the pair counts once, whatever the number of its wrong answers."""
     rows = [{"query": "a king", "pos": ["the king"], "neg": ["the dog", "the ship", "the cat"]},
@@ -234,11 +234,9 @@ def test_bad_pairs(tmp_path: Path, name: str, content: str, message: str) -> Non
         ("query,text,has_image\na,b,0\nc,d,1\n", {}, 2, "if column 'has_image' says which do"),
         ("question1,question2,is_duplicate\na,b,0\na,d,1\n", {}, 1, "label in 'is_duplicate'"),
         ("the king,his crown,1\nthe king,a dog,0\na dog,its bone,1\n", {}, 2, "label in '2'"),
-        ("the king,his crown,true\nthe king,a dog,false\na dog,its bone,true\n", {}, 2, "label in '2'"),
         ("Is water wet?,true,false\nIs ice hot?,false,true\nIs it warm?,true,false\n", {}, 3, ""),
         ("question,answer\nA?,true\nB?,false\n", {}, 2, ""),
         ("query,text,score\na,b,0.5\nc,d,12.5\n", {}, 2, "ignored: column 'score' holds '12.5'"),
-        ("query,text,label\na,b,\nc,d,\n", {}, 2, "ignored: column 'label' holds nothing"),
         ("query,text,label\na,b,0\nc,d,1\n", {"label": ""}, 2, ""),
         ("query,text,label\na,b,1\nc,d,\ne,f,NaN\n", {}, 1, "left out: 2 rows without a label"),
     ],
@@ -275,7 +273,6 @@ def test_pairs_beside_documents_are_held_out_with_them(tokenizer: Tokenizer, dat
     assert read(data_folder, tokenizer, answers=[equal, "the king"]).answers[0] == store.cluster[3]
 
 
-__all__ = ["base"]
 SYLLABLES = ["king", "queen", "dog", "cat", "ship", "winter", "garden", "sea", "bridge"]
 FEW_STEPS = FAST | {"embedder.mlm_weight": 0}
 
@@ -328,8 +325,7 @@ def test_from_a_run_to_a_table_with_titles_and_on(corpus_file: Path, tmp_path: P
     assert held_out_rule(third.folder / "model")[1].holdout == 0.1, "unless another share is asked for"
 
 
-def test_near_duplicates_of_what_is_held_out_are_not_trained_on(base: Path, tokenizer: Tokenizer,
-                                                                tmp_path: Path) -> None:  # fmt: skip
+def test_near_duplicates_of_what_is_held_out_are_not_trained_on(tokenizer: Tokenizer, tmp_path: Path) -> None:
     file = tmp_path / "t.txt"
     stories = [f"{story(n)} {story(n + 1000)} {story(n + 2000)}" for n in range(200)]
     file.write_text("\n".join([*stories, *(f"{text} ship" for text in stories)]) + "\n")
@@ -338,17 +334,6 @@ def test_near_duplicates_of_what_is_held_out_are_not_trained_on(base: Path, toke
     either = [fraction(a) < 0.1 or fraction(f"{a} ship") < 0.1 for a in stories]
     assert texts.held.astype(bool).tolist() == either * 2
     assert any("near-duplicates of held-out ones, and held out with them" in note for note in notes)
-
-
-def test_text_of_few_patterns_is_trained_on_all_the_same(base: Path, tokenizer: Tokenizer, tmp_path: Path) -> None:
-    """Every held-out line of a log has near-duplicates, so removing these would leave nothing."""
-    file, notes = tmp_path / "app.log", list[str]()
-    lines = [f"pool {n % 7} of {n}: connection {n * n} idle for {n % 90} seconds, closing it now" for n in range(300)]
-    file.write_text("\n".join(lines) + "\n")
-    settings = CorpusSettings(holdout=0.1, documents="line")
-    texts = read_texts([file], tokenizer, settings, note=notes.append, notify=lambda progress: None)
-    assert texts.held.astype(bool).tolist() == [fraction(line) < 0.1 for line in lines]
-    assert any("too many to hold out" in note for note in notes)
 
 
 @pytest.mark.parametrize(
@@ -367,3 +352,242 @@ def test_near_duplicates_are_held_out_unless_hardly_anything_were_left(
     assert (found.astype(int).tolist(), says in near) == (held, True)
     with pytest.raises(CorpusError, match="nothing to train on"):
         _with_near_duplicates(np.ones(5, dtype=np.bool_), np.arange(5))
+
+
+# ----------------------------------------
+# The loss of pairs, which answers it leaves out, and gradients through vectors.
+
+NOTHING = torch.zeros(0, dtype=torch.int64)
+
+
+def texts(pairs: list[int], sides: list[int], documents: list[int], hashes: list[int]) -> TextTargets:
+    return TextTargets(NOTHING, torch.tensor([pairs, sides, documents, hashes]).T, num_pairs=sides.count(FIRST))
+
+
+def entropy(right: float, *others: float) -> float:
+    return -math.log(math.exp(right) / sum(math.exp(score) for score in (right, *others)))
+
+
+def angle(*degrees: float) -> torch.Tensor:
+    """Vectors of unequal lengths."""
+    turned = torch.tensor(degrees) * math.pi / 180
+    return torch.stack([turned.cos(), turned.sin()], 1) * torch.arange(1, len(degrees) + 1)[:, None]
+
+
+def score(one: float, other: float) -> float:
+    return math.cos((one - other) * math.pi / 180) / 0.5
+
+
+def test_the_loss_by_hand_with_what_is_left_out() -> None:
+    """Pairs a, b, c; b and c are of one document; w is given as a wrong answer."""
+    a1, a2, b1, b2, c1, c2, w = 0.0, 20.0, 90.0, 80.0, 200.0, 170.0, 10.0
+    # In an order that is no order of sides or pairs.
+    vectors = angle(b2, a1, w, c1, a2, b1, c2)
+    actual = contrast_losses(
+        vectors,
+        texts([1, 0, 0, 2, 0, 1, 2], [SECOND, FIRST, WRONG, FIRST, SECOND, FIRST, SECOND],
+              [7, 5, 9, 7, 5, 7, 7], [11, 12, 13, 14, 15, 16, 17]),
+        temperature=0.5,
+    )  # fmt: skip
+    forth = [
+        entropy(score(a1, a2), score(a1, b2), score(a1, c2), score(a1, w)),
+        entropy(score(b1, b2), score(b1, a2), score(b1, w)),
+        entropy(score(c1, c2), score(c1, a2), score(c1, w)),
+    ]
+    back = [
+        entropy(score(a1, a2), score(a2, b1), score(a2, c1)),
+        entropy(score(b1, b2), score(b2, a1)),
+        entropy(score(c1, c2), score(c2, a1)),
+    ]
+    expected = [(one + other) / 2 for one, other in zip(forth, back, strict=True)]
+    np.testing.assert_allclose(actual.each_N, expected, atol=1e-6)
+    assert float(actual.total) == pytest.approx(sum(expected), abs=1e-5)
+    assert actual.wrong_N.tolist() == [True, False, False], "w is nearer to a than its partner"
+
+
+@pytest.mark.parametrize(
+    ("hashes", "left_out"),
+    [
+        ([1, 2, 3, 4], False),
+        ([1, 2, 1, 4], True),  # the same query: its texts are answers to both
+        ([1, 2, 3, 2], True),  # the same text
+        ([1, 2, 2, 4], True),  # a text that is another pair's query
+    ],
+)
+def test_equal_texts_are_no_wrong_answers(hashes: list[int], left_out: bool) -> None:
+    of = texts([0, 0, 1, 1], [FIRST, SECOND, FIRST, SECOND], [5, 5, 6, 6], hashes)
+    loss = float(contrast_losses(angle(0.0, 50.0, 20.0, 120.0), of, temperature=0.5).each_N[0])
+    plain = (entropy(score(0, 50), score(0, 120)) + entropy(score(0, 50), score(50, 20))) / 2
+    assert loss < plain - 0.05 if left_out else loss == pytest.approx(plain, abs=1e-6)
+
+
+def test_what_another_pair_says_is_right_is_no_wrong_answer() -> None:
+    """(q, A), (q, B), (r, B), (s, C): B is right for q in any pair, and so are q and r for B. C is right only for s."""
+    q, r, s, a, b, c = range(6)
+    of = texts([*range(4), *range(4), 3], [FIRST] * 4 + [SECOND] * 4 + [WRONG], [1, 2, 2, 3, 1, 2, 2, 3, 2],
+               [q, q, r, s, a, b, b, c, b])  # fmt: skip
+    first, others, barred = compared(of)
+    no, yes = False, True
+    assert (first.tolist(), others.tolist()) == ([0, 1, 2, 3], [4, 5, 6, 7, 8])
+    assert barred.tolist() == [
+        [no, yes, yes, no, yes], [yes, no, yes, no, yes], [no, yes, no, no, yes], [no, no, no, no, no],
+    ]  # fmt: skip
+
+
+def test_beginnings_of_vectors_are_learned_too() -> None:
+    generator = torch.Generator().manual_seed(0)
+    vectors = torch.randn(6, 8, generator=generator)
+    of = texts([0, 1, 2, 0, 1, 2], [FIRST] * 3 + [SECOND] * 3, [1, 2, 3] * 2, list(range(6)))
+    whole, *some = (contrast_losses(vectors[:, :size], of, temperature=0.1).each_N for size in (8, 4, 2))
+    actual = contrast_losses(vectors, of, temperature=0.1, dimensions=(4, 2)).each_N
+    np.testing.assert_allclose(actual, (whole + some[0] + some[1]) / 3, atol=1e-6)
+
+
+def test_the_loss_of_sparse_vectors_is_that_of_products_and_the_regulariser() -> None:
+    """After a sixth of the training, for two pairs and a wrong answer."""
+    vectors = torch.tensor([[1.0, 0.0], [2.0, 0.5], [0.0, 1.0], [0.5, 3.0], [1.0, 1.0]])
+    of = texts([0, 0, 1, 1, 1], [0, 1, 0, 1, 2], [0, 0, 1, 1, 2], [0, 1, 2, 3, 4])
+    objective = pair_objective(SPARSE, temperature=2.0, sparse_weights=(0.1, 0.01), progress=lambda: 1 / 6)
+    actual = objective.losses.losses(vectors, of.columns_EK, of.num_pairs)
+    # Halves of products: first texts (1, 0) and (0, 1) with (2, 0.5), (0.5, 3) and (1, 1).
+    pairs = [(entropy(1, 0.25, 0.5) + entropy(1, 0.25)) / 2, (entropy(1.5, 0.25, 0.5) + entropy(1.5, 0.25)) / 2]
+    assert actual.each_N.tolist() == pytest.approx(pairs, abs=1e-6)
+    first, second = 0.5**2 + 0.5**2, (3.5 / 3) ** 2 + (4.5 / 3) ** 2
+    assert float(actual.total) == pytest.approx(sum(pairs) + 2 * 0.25 * (0.1 * first + 0.01 * second), abs=1e-6)
+    assert contrast_losses(vectors, of, temperature=2.0).each_N.tolist() != pytest.approx(pairs, abs=1e-2)
+
+
+def stream_of(tokenizer: Tokenizer, settings: EmbedderSettings, *, num_texts: int = 24) -> PairStream:
+    """Parts of 30 random tokens."""
+    generator = np.random.default_rng(0)
+    ordinary = np.flatnonzero(tokenizer.ordinary)
+    ids = generator.choice(ordinary, size=30 * num_texts).astype(np.int32)
+    begin = np.arange(num_texts, dtype=np.int64) * 30
+    can = np.tile(np.array([True, False, False]), (num_texts, 1))
+    parts = PairParts(begin, begin + 30, begin, begin, begin + 1000, can, begin * 0, begin * 0, begin[:0])
+    drawer = PairDrawer(ids, np.ones(len(ids), dtype=np.uint8), parts, settings)
+    return PairStream(drawer, NO_PAIRS, tokenizer, max_positions=64)
+
+
+SETTINGS = EmbedderSettings(batch_size=24, first_lengths=(4, 12), second_lengths=(8, 20))
+
+
+def test_the_reported_loss_is_without_the_regulariser(make_model: MakeModel, tokenizer: Tokenizer) -> None:
+    stream = stream_of(tokenizer, SETTINGS)
+    rows, _ = stream.rows(stream.drawer.draw(np.arange(24), 3))
+    both = (pair_objective(SPARSE, temperature=5.0, sparse_weights=each) for each in (None, (1.0, 1.0)))
+    plain, costly = (gradients_of_a_step(make_model(), rows, unmasked(rows), each) for each in both)
+    assert plain[0].read().loss == costly[0].read().loss
+    assert any(not torch.equal(plain[1][name], costly[1][name]) for name in plain[1])
+
+
+@pytest.mark.parametrize(("each", "unit", "recall"), [(0.0, False, 0.0), (1.0, False, 1.0), (1.0, True, 1.0)])
+def test_equal_vectors_are_not_found_first(
+    make_model: MakeModel, tokenizer: Tokenizer, each: float, unit: bool, recall: float
+) -> None:
+    """No text is first among equals, or found at all without a common token."""
+    stream, equal = stream_of(tokenizer, SETTINGS), lambda _, __, lengths: torch.full((len(lengths), 1), each)
+    held = {"crops": stream.drawer.draw(np.arange(5), 3)}
+    crops = measure(make_model(), stream, held, VectorKind(equal, unit=unit), 1.0, None)["kinds"]["crops"]
+    assert (crops["recall_at_1"], crops["recall_at_10"]) == (0.0, recall)
+
+
+def at_once(pairs: Objective) -> Objective:
+    """The same objective, its losses computed from the hidden states of a single part."""
+    joint: Any = pairs.losses
+
+    def losses(model: Any, hidden_TD: torch.Tensor, targets: TextTargets, _: object) -> Losses:
+        return joint.losses(joint.vectors(model, hidden_TD, targets), targets.columns_EK, targets.num_pairs)
+
+    return replace(pairs, losses=losses)
+
+
+def test_gradients_by_way_of_vectors_are_those_of_all_at_once(make_model: MakeModel, tokenizer: Tokenizer) -> None:
+    """With masked tokens beside the pairs, and wrong answers."""
+    stream = stream_of(tokenizer, SETTINGS)
+    drawn = stream.drawer.draw(np.arange(24), 3)
+    drawn.begin[WRONG, 10:15], drawn.length[WRONG, 10:15] = drawn.begin[SECOND, :5] + 1, drawn.length[SECOND, :5]
+    drawn.document[WRONG, 10:15] = drawn.document[SECOND, :5]
+    rows, _ = stream.rows(drawn)
+    masked = Masker.from_tokenizer(tokenizer, rate=0.3)(rows)
+    pairs = pair_objective(dense(), temperature=0.1, dimensions=(8,))
+    objectives = (pairs, replace(PREDICT_MASKED, weight=0.2))
+    figures, expected = gradients_of_a_step(make_model(), rows, masked, at_once(pairs), objectives[1])
+    assert (figures.predicted_tokens, figures.micro_batches) == (24, 1)
+    for micro_rows in (None, 2, 1):
+        result, gradients = gradients_of_a_step(make_model(), rows, masked, *objectives, micro_rows=micro_rows)
+        assert (result.micro_batches == 1) == (micro_rows is None)
+        assert result.read().loss == pytest.approx(figures.read().loss, abs=1e-6)
+        masked_tokens = (each.read().objectives["masked_tokens"].loss for each in (result, figures))
+        assert next(masked_tokens) == pytest.approx(next(masked_tokens), abs=1e-6)
+        assert gradients.keys() == expected.keys()
+        for name, gradient in gradients.items():
+            torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-4)
+
+
+def test_a_step_that_runs_out_of_memory_still_compares_all_its_texts(
+    make_model: MakeModel, tokenizer: Tokenizer
+) -> None:
+    """In the backward pass of its only part."""
+    stream, pairs, failures = stream_of(tokenizer, SETTINGS), pair_objective(dense(), temperature=0.1), [MemoryError()]
+    rows, _ = stream.rows(stream.drawer.draw(np.arange(24), 3))
+
+    def fail(gradient: torch.Tensor) -> None:
+        if failures:
+            raise failures.pop()
+
+    model = make_model()
+    model.encoder.tokens.register_hook(fail)
+    result, gradients = gradients_of_a_step(model, rows, unmasked(rows), pairs)
+    _, expected = gradients_of_a_step(make_model(), rows, unmasked(rows), at_once(pairs))
+    assert result.micro_batches == 2
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, expected[name], atol=1e-5, rtol=1e-4)
+
+
+def test_both_passes_of_a_part_drop_the_same(make_model: MakeModel, tokenizer: Tokenizer) -> None:
+    stream = stream_of(tokenizer, SETTINGS)
+    rows, _ = stream.rows(stream.drawer.draw(np.arange(24), 3))
+    objective = pair_objective(dense(), temperature=0.1)
+    model = make_model(dropout=0.2)
+    result, gradients = gradients_of_a_step(model, rows, unmasked(rows), objective, micro_rows=2, seed=5)
+    model = make_model(dropout=0.2).train()
+    parts = parts_of(rows, unmasked(rows), (objective,), micro_rows=2, device=torch.device("cpu"), width=32)
+    step_seed = mix_ints(5, 1, 3)
+    vectors = [
+        dense().vectors(
+            model,
+            model.encoder(part.input_ids_BS, **part.inputs, dropout_seed=mix_ints(step_seed, number)).flatten(0, 1),
+            part.targets[0],
+        )
+        for number, part in enumerate(parts)
+    ]
+    assert result.micro_batches == len(parts) > 1
+    loss = contrast_losses(
+        torch.cat(vectors), TextTargets.joined([part.targets[0] for part in parts]), temperature=0.1
+    ).total / 24  # fmt: skip
+    loss.backward()
+    assert result.read().loss == pytest.approx(loss.item(), abs=1e-6)
+    for name, gradient in gradients.items():
+        torch.testing.assert_close(gradient, model.get_parameter(name).grad, atol=1e-5, rtol=1e-4)
+
+
+def test_rows_tell_what_their_texts_are(tokenizer: Tokenizer) -> None:
+    """Every text is in the rows once, whole; tokens are hidden only in second texts."""
+    stream = stream_of(tokenizer, SETTINGS)
+    drawer = stream.drawer
+    drawn = drawer.draw(np.arange(24), 3)
+    rows, num_tokens = stream.rows(drawn)
+    targets = TextTargets.of(rows)
+    assert num_tokens == int(drawn.length.sum())
+    pairs, sides, documents, _ = targets.columns_EK.T.tolist()
+    assert sorted(zip(pairs, sides, strict=True)) == [(pair, side) for pair in range(24) for side in (FIRST, SECOND)]
+    ids = rows.input_ids.flatten()[targets.positions_N].split(list(targets.lengths))
+    for text, pair, side, document in zip(ids, pairs, sides, documents, strict=True):
+        begin, length = drawn.begin[side, pair], drawn.length[side, pair]
+        assert text.tolist() == [tokenizer.special.cls, *drawer.ids[begin : begin + length], tokenizer.special.sep]
+        assert document == drawn.document[side, pair]
+    hidden = rows.maskable.flatten()[targets.positions_N].split(list(targets.lengths))
+    assert [int(text.sum()) for text in hidden] == [
+        0 if side == FIRST else int(drawn.length[side, pair]) for pair, side in zip(pairs, sides, strict=True)
+    ]

@@ -1,10 +1,12 @@
-"""Fine-tuning is as good as transformers' Trainer is with the same settings, from the same folder.
+"""Fine-tuning is as good as transformers' Trainer is with the same settings, from the same folder; and encoders of
+transformers are fine-tuned or, as XLM-R and CamemBERT, trained further.
 
 Deterministic parts must be equal: the weights after an epoch. Random parts are compared over seeds.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -12,27 +14,38 @@ from typing import Any
 
 import numpy as np
 import pytest
+import tokenizers
 import torch
+from safetensors.torch import load_file
+from tokenizers import models, pre_tokenizers, trainers
 from torch import Tensor
 from torch.utils.data import SequentialSampler
 
+import unmask
+from tests.commands.checkpoints import further
+from tests.commands.finetune_helpers import finetune, write_classes
+from tests.commands.transformers_models import save_transformers
+from tests.conftest import make_text
 from tests.model.helpers import LAYOUTS, MakeModel
 from tests.model.test_task_parity import auto_class
 from unmask.commands.finetune_run import _ORDER, begin_training
+from unmask.core.errors import ModelError
 from unmask.core.hashing import permutation
 from unmask.model.encoder import MaskedLM
 from unmask.model.folder import LAYOUTS as FOLDER_LAYOUTS
 from unmask.model.folder import load_model, save_model, save_task_model, with_task_head
 from unmask.tasks.answer import AnswerTask
-from unmask.tasks.classify import Classify, MultiLabel, Pairs
+from unmask.tasks.classify import Classify, ClassPrediction, MultiLabel, Pairs
 from unmask.tasks.inputs import Example
 from unmask.tasks.tag import Tag
 from unmask.tasks.task import FinetuneSettings, Task
+from unmask.tokenizer.tokenizer import Tokenizer
 from unmask.train.hardware import positions_on_cpu
 from unmask.train.settings import LinearDecay
 
 transformers = pytest.importorskip("transformers")
 pytest.importorskip("accelerate")
+pytest.importorskip("sklearn")
 pytest.importorskip("seqeval")
 NO_LABEL = -100
 INFOS = [
@@ -129,8 +142,11 @@ def our_names(model: MaskedLM, tensors: dict[str, torch.Tensor]) -> dict[str, to
     return {name: tensor for name, tensor in actual.items() if not name.endswith(tuple(rounding))}
 
 
-@pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
-@pytest.mark.parametrize("layout", ["modernbert", "bert"])
+# Pairs in both layouts, since only one has token types; tests/model/test_task_parity.py has all heads of all layouts.
+TRAINED = [*zip(("modernbert", "bert", "bert", "modernbert", "bert"), INFOS, strict=True), ("modernbert", INFOS[2])]
+
+
+@pytest.mark.parametrize(("layout", "info"), TRAINED, ids=lambda each: getattr(each, "kind", each))
 def test_the_same_weights_after_an_epoch(make_model: MakeModel, tmp_path: Path, layout: str, info: Task) -> None:
     """Clipping, AdamW and which weights decay are Trainer's; it gets our order, and our rate half a step late."""
     info = pooled(info, layout)
@@ -178,7 +194,7 @@ def test_the_same_weights_after_an_epoch(make_model: MakeModel, tmp_path: Path, 
         assert moved[name].mean() > 0.1 * RATE or "embeddings" in name, name
 
 
-@pytest.mark.parametrize("info", INFOS, ids=lambda info: info.kind)
+@pytest.mark.parametrize("info", [INFOS[0], *INFOS[3:]], ids=lambda info: info.kind)  # a head each
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_new_heads_are_drawn_as_transformers_draws_them(
     make_model: MakeModel, tmp_path: Path, layout: str, info: Task
@@ -233,3 +249,119 @@ def test_what_is_dropped_before_the_classifier(make_model: MakeModel, tmp_path: 
     assert share == pytest.approx(0.3, abs=5 * (0.3 * 0.7 / actual.numel()) ** 0.5)
     assert torch.equal(actual, ours.outputs("tag_head", hidden, dropout_seed=1))
     assert not torch.equal(actual, ours.outputs("tag_head", hidden, dropout_seed=2))
+
+
+# ----------------------------------------
+# Encoders of transformers.
+
+TEXTS = ["The dog loves the ship at sea.", "The king sees the ship in the garden."]
+
+
+def theirs(folder: Path, auto: str) -> tuple[Any, Any]:
+    """The saved folder as users of transformers load it."""
+    model, found = getattr(transformers, auto).from_pretrained(folder / "model", output_loading_info=True)
+    assert not found["missing_keys"]
+    assert not found["unexpected_keys"]
+    assert model.config.architectures == [type(model).__name__]
+    return model.eval(), transformers.AutoTokenizer.from_pretrained(folder / "model")
+
+
+def test_classes(tokenizer: Tokenizer, tmp_path: Path) -> None:
+    encoder = save_transformers("DebertaV2", tokenizer, tmp_path / "encoder")
+    train, dev = write_classes(tmp_path / "train.jsonl", 96, 0), write_classes(tmp_path / "dev.jsonl", 24, 1)
+    result = finetune(encoder, "classify", train, dev, tmp_path / "out", "finetune.epochs=6")
+    assert result.summary["metrics"]["accuracy"] == 1.0
+    found = result.model.predict(TEXTS)
+    assert [each.label for each in found if isinstance(each, ClassPrediction)] == ["sea", "garden"]
+    again = unmask.load(tmp_path / "out")
+    assert found == again.predict(TEXTS)
+    with pytest.raises(ModelError, match="classify"):
+        again.fill("The [MASK].")
+    with pytest.raises(ModelError, match="deberta"):
+        _ = again.network
+
+    model, words = theirs(tmp_path / "out", "AutoModelForSequenceClassification")
+    assert model.config.id2label == {0: "garden", 1: "sea"}
+    assert model.config.problem_type == "single_label_classification"
+    assert str(tmp_path) not in (tmp_path / "out" / "model" / "config.json").read_text()
+    for text, ours, vector in zip(TEXTS, found, again.embed(TEXTS), strict=True):
+        inputs = words(text, return_tensors="pt")
+        with torch.no_grad():
+            shares = model(**inputs).logits.softmax(-1)[0].tolist()
+            hidden = model.base_model(**inputs).last_hidden_state[0]
+        assert vector == pytest.approx(hidden.mean(0).numpy(), abs=1e-5), "it embeds with what it has learned"
+        assert isinstance(ours, ClassPrediction)
+        assert list(ours.probabilities.values()) == pytest.approx(shares, abs=1e-6)
+    more = finetune(tmp_path / "out" / "model", "classify", train, dev, tmp_path / "more", "finetune.epochs=1")
+    assert more.summary["labels"] == result.summary["labels"]
+
+
+PIECES = 150
+XLM_R = ["<s>", "<pad>", "</s>", "<unk>"]
+CAMEMBERT = ["<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED", "<s>", "</s>"]
+# The beginning of transformers' names, the first entries, and the ids of <s> and </s>.
+KINDS: dict[str, tuple[str, list[str], tuple[int, int]]] = {
+    "xlm-roberta": ("XLMRoberta", XLM_R, (0, 2)),
+    "camembert": ("Camembert", CAMEMBERT, (5, 6)),
+}
+SENTENCES = ["The cat sees the dog.", "The queen loves the king in Ångström, and no one follows her."]
+
+
+def save(kind: str, folder: Path) -> Path:
+    """A model with random weights, as transformers saves it."""
+    name, first, (bos, eos) = KINDS[kind]
+    trained = tokenizers.Tokenizer(models.Unigram())
+    trained.pre_tokenizer = pre_tokenizers.Metaspace()
+    trained.train_from_iterator([make_text(100)], trainers.UnigramTrainer(vocab_size=PIECES, show_progress=False))
+    pieces = [(piece, float(score)) for piece, score in json.loads(trained.to_str())["model"]["vocab"]]
+    vocab = [*((token, 0.0) for token in first), *pieces, ("<mask>", 0.0)]
+    getattr(transformers, f"{name}Tokenizer")(vocab=vocab, model_max_length=64).save_pretrained(folder)
+    sizes = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
+    config = getattr(transformers, f"{name}Config")(
+        vocab_size=len(vocab), max_position_embeddings=66, type_vocab_size=1, initializer_range=0.2,
+        pad_token_id=1, bos_token_id=bos, eos_token_id=eos, **sizes,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    getattr(transformers, f"{name}ForMaskedLM")(config).save_pretrained(folder)
+    return folder
+
+
+@torch.no_grad()
+def check_equal(folder: Path) -> None:
+    """Ids, and the hidden states and logits at every token."""
+    loaded = unmask.load(folder)
+    assert isinstance(loaded.network, MaskedLM), "our encoder runs it"
+    model = transformers.AutoModelForMaskedLM.from_pretrained(folder).eval()
+    words = transformers.AutoTokenizer.from_pretrained(folder)
+    for text in SENTENCES:
+        ids = loaded.tokenizer.encode_prompt(text)
+        assert ids.tolist() == words(text)["input_ids"]
+        rows = torch.from_numpy(ids).long()[None]
+        logits = loaded.network(rows, positions_N=torch.arange(len(ids)))
+        assert logits.std() > 0.1
+        assert (logits - model(input_ids=rows).logits[0]).abs().max() < 1e-4
+        mean = model.base_model(input_ids=rows).last_hidden_state[0].mean(0).numpy()
+        assert loaded.embed([text])[0] == pytest.approx(mean, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_read_trained_on_and_written_as_what_it_was(kind: str, corpus_file: Path, tmp_path: Path) -> None:
+    folder = save(kind, tmp_path / "released")
+    check_equal(folder)
+    expected = transformers.pipeline("fill-mask", model=str(folder), top_k=4)("The <mask> sees the dog.")
+    (candidates,) = unmask.fill(folder, "The <mask> sees the dog.", top_k=4).masks
+    assert [each.token_id for each in candidates] == [each["token"] for each in expected]
+    assert unmask.evaluate(folder, corpus_file, pseudo_tokens=0).bits_per_byte > 0.0
+
+    run = further(corpus_file, tmp_path / "run", folder, steps=3, extend_vocab=2 if kind == "xlm-roberta" else None)
+    again = run.folder / "model"
+    check_equal(again)
+    for file, key in (
+        ("config.json", "architectures"), ("config.json", "model_type"), ("tokenizer_config.json", "tokenizer_class"),
+    ):  # fmt: skip
+        old, new = (json.loads((place / file).read_text())[key] for place in (folder, again))
+        assert new == old
+    name = "roberta.embeddings.position_embeddings.weight"
+    before, after = (load_file(place / "model.safetensors")[name] for place in (folder, again))
+    assert not torch.equal(before, after), "it was trained"
+    assert unmask.verify(again).passed
